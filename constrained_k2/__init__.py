@@ -1,0 +1,90 @@
+"""Constrained tool calls for Kimi K2 on vLLM.
+
+Every public name is loaded on first use, so that ``import constrained_k2`` stays cheap and pulls in neither torch,
+nor vLLM, nor a grammar engine.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from constrained_k2.compiler import CompiledToolCalls, Compiler
+    from constrained_k2.errors import (
+        ConstrainedK2Error,
+        FormatMismatch,
+        InvalidRequest,
+        MalformedCompletion,
+        SchemaTooCostly,
+        UnsupportedSchema,
+    )
+    from constrained_k2.format import KIMI_K2, ToolCallFormat
+    from constrained_k2.kernels import apply_token_bitmask
+    from constrained_k2.matcher import ToolCallMatcher
+    from constrained_k2.parsing import Completion, ToolCallParser, parse_completion
+    from constrained_k2.rendering import render_tool_calls
+    from constrained_k2.tools import Limits, Tool, ToolCall, ToolCallSpec
+    from constrained_k2.vocabulary import Vocabulary
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "CompiledToolCalls": "compiler",
+    "Completion": "parsing",
+    "Compiler": "compiler",
+    "ConstrainedK2Error": "errors",
+    "FormatMismatch": "errors",
+    "InvalidRequest": "errors",
+    "KIMI_K2": "format",
+    "Limits": "tools",
+    "MalformedCompletion": "errors",
+    "SchemaTooCostly": "errors",
+    "Tool": "tools",
+    "ToolCall": "tools",
+    "ToolCallFormat": "format",
+    "ToolCallMatcher": "matcher",
+    "ToolCallParser": "parsing",
+    "ToolCallSpec": "tools",
+    "UnsupportedSchema": "errors",
+    "Vocabulary": "vocabulary",
+    "apply_token_bitmask": "kernels",
+    "parse_completion": "parsing",
+    "render_tool_calls": "rendering",
+}
+
+__all__ = [
+    "KIMI_K2",
+    "CompiledToolCalls",
+    "Compiler",
+    "Completion",
+    "ConstrainedK2Error",
+    "FormatMismatch",
+    "InvalidRequest",
+    "Limits",
+    "MalformedCompletion",
+    "SchemaTooCostly",
+    "Tool",
+    "ToolCall",
+    "ToolCallFormat",
+    "ToolCallMatcher",
+    "ToolCallParser",
+    "ToolCallSpec",
+    "UnsupportedSchema",
+    "Vocabulary",
+    "__version__",
+    "apply_token_bitmask",
+    "parse_completion",
+    "render_tool_calls",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its home module on first use."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,356 @@
+"""What a request asks for: the tools, which may or must be called, and how many calls came before."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeGuard
+
+from constrained_k2.errors import InvalidRequest, SchemaTooCostly
+from constrained_k2.format import ToolCallFormat
+
+Choice = Literal["auto", "none", "required"]
+
+ANY_OBJECT = '{"type":"object"}'
+"""The schema of a tool that declares no parameters: any JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Budgets on what one request may bring. Going over one raises :class:`SchemaTooCostly`.
+
+    Attributes:
+        tools: Number of tools.
+        tools_bytes: All parameter schemas together, as compact JSON, in bytes.
+        name_bytes: One function name in UTF-8, in bytes.
+    """
+
+    tools: int = 1024
+    tools_bytes: int = 4 << 20
+    name_bytes: int = 256
+
+
+DEFAULT_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call as the model writes it.
+
+    Attributes:
+        name: The function's name.
+        index: The number of tool calls before this one in the whole dialog.
+        arguments: The text between the argument marker and the end of the call, exactly.
+    """
+
+    name: str
+    index: int
+    arguments: str
+
+    @property
+    def id(self) -> str:
+        """``functions.NAME:INDEX``, the id to answer the call under."""
+        return ToolCallFormat.call_id(self.name, self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that may be called.
+
+    Attributes:
+        name: Its name.
+        schema: JSON Schema of its arguments as compact JSON text, properties in the order of the request.
+    """
+
+    name: str
+    schema: str = ANY_OBJECT
+
+    @property
+    def parameters(self) -> Any:
+        """The schema as Python values, made anew at each access."""
+        return json.loads(self.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallSpec:
+    """What one request constrains: the whole input of the compiler, hashable and independent of any vocabulary.
+
+    Attributes:
+        tools: The functions that may be called. For a named tool, or ``allowed_tools``, only those.
+        choice: ``auto``: text, calls, or text and then calls. ``required``: calls at once (after the reasoning).
+            ``none``: no calls.
+        parallel: Whether a turn may hold more than one call.
+        first_index: The index of the turn's first call: the number of calls in the dialog's history.
+        thinking: Whether the model may reason first, between ``<think>`` and ``</think>``.
+    """
+
+    tools: tuple[Tool, ...] = ()
+    choice: Choice = "auto"
+    parallel: bool = True
+    first_index: int = 0
+    thinking: bool = False
+
+    @classmethod
+    def from_openai(cls, body: object, *, limits: Limits = DEFAULT_LIMITS, thinking: bool = False) -> "ToolCallSpec":
+        """Read a chat-completions (or responses) request body.
+
+        Read are ``tools``, ``tool_choice``, ``parallel_tool_calls``, ``messages`` (for the number of calls in the
+        history; ``first_index`` overrides it), ``thinking`` (a boolean, or Moonshot's ``{"type": "enabled"}``) and
+        ``chat_template_kwargs.thinking``. Everything else is ignored.
+
+        Args:
+            body: The decoded JSON body.
+            limits: Budgets.
+            thinking: Whether the model may reason when the body does not say.
+
+        Raises:
+            InvalidRequest: Something in the body is wrong; ``place`` is the path to it.
+            SchemaTooCostly: Over a budget.
+        """
+        if not isinstance(body, Mapping):
+            raise InvalidRequest(f"the request is {_kind(body)}, not a JSON object", "body")
+        tools = _read_tools(body.get("tools"), limits)
+        parallel = body.get("parallel_tool_calls")
+        if parallel is not None and not isinstance(parallel, bool):
+            raise InvalidRequest(f"is {_kind(parallel)}, not a boolean", "parallel_tool_calls")
+        spec = cls(
+            tools=tools,
+            parallel=parallel is not False,
+            first_index=_read_first_index(body),
+            thinking=_read_thinking(body, default=thinking),
+        )
+        return _with_choice(spec, body.get("tool_choice"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, limits: Limits = DEFAULT_LIMITS, thinking: bool = False) -> "ToolCallSpec":
+        """:meth:`from_openai` of a JSON text; the inverse of :meth:`to_json`.
+
+        Raises:
+            InvalidRequest: The text is not JSON, or is nested too deeply to be read.
+        """
+        try:
+            body = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InvalidRequest(f"the request is not JSON that can be read: {error}", "body") from error
+        return cls.from_openai(body, limits=limits, thinking=thinking)
+
+    def to_json(self) -> str:
+        """The spec as a minimal request body, in one line of JSON."""
+        body = {
+            "tools": [
+                {"type": "function", "function": {"name": tool.name, "parameters": tool.parameters}}
+                for tool in self.tools
+            ],
+            "tool_choice": self.choice,
+            "parallel_tool_calls": self.parallel,
+            "first_index": self.first_index,
+            "thinking": self.thinking,
+        }
+        return json.dumps(body, separators=(",", ":"))
+
+    @property
+    def max_calls(self) -> int | None:
+        """How many calls the turn may hold; None for any number."""
+        if not self.tools or self.choice == "none":
+            return 0
+        return None if self.parallel else 1
+
+
+def _kind(value: object) -> str:
+    """How a JSON reader calls the type of a value."""
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
+
+
+def _read_tools(value: object, limits: Limits) -> tuple[Tool, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple):
+        raise InvalidRequest(f"is {_kind(value)}, not an array", "tools")
+    if len(value) > limits.tools:
+        raise SchemaTooCostly(
+            f"{len(value)} tools are more than the {limits.tools} that one request may bring",
+            "tools",
+            "Send only the tools that this turn may need",
+            budget="tools",
+            limit=limits.tools,
+            actual=len(value),
+        )
+    tools: list[Tool] = []
+    places: dict[str, int] = {}
+    size = 0
+    for number, entry in enumerate(value):
+        tool = _read_tool(entry, f"tools[{number}]", limits)
+        if tool.name in places:
+            raise InvalidRequest(
+                f"the name {tool.name!r} is already that of tools[{places[tool.name]}]",
+                f"tools[{number}].function.name",
+                "Give every function a name of its own",
+            )
+        places[tool.name] = number
+        size += len(tool.schema)
+        if size > limits.tools_bytes:
+            raise SchemaTooCostly(
+                f"the schemas up to this tool take {size} bytes, over the {limits.tools_bytes} of one request",
+                f"tools[{number}]",
+                "Send fewer tools or smaller schemas",
+                budget="tools_bytes",
+                limit=limits.tools_bytes,
+                actual=size,
+            )
+        tools.append(tool)
+    return tuple(tools)
+
+
+def _read_tool(entry: object, place: str, limits: Limits) -> Tool:
+    if not isinstance(entry, Mapping):
+        raise InvalidRequest(f"is {_kind(entry)}, not an object", place)
+    if entry.get("type", "function") != "function":
+        raise InvalidRequest(
+            f"the type is {str(entry['type'])[:80]!r}; only 'function' tools can be constrained", f"{place}.type"
+        )
+    function = entry.get("function", entry)  # the responses endpoint has no inner object
+    if function is not entry:
+        place = f"{place}.function"
+    if not isinstance(function, Mapping):
+        raise InvalidRequest(f"is {_kind(function)}, not an object", place)
+    name = function.get("name")
+    if not isinstance(name, str):
+        raise InvalidRequest(f"is {_kind(name)}, not a string", f"{place}.name")
+    if problem := ToolCallFormat.name_problem(name):
+        raise InvalidRequest(f"the name {name[:80]!r} {problem}", f"{place}.name", "Rename the function")
+    if (length := len(name.encode())) > limits.name_bytes:
+        raise SchemaTooCostly(
+            f"the name {name[:40]!r}… takes {length} bytes, over {limits.name_bytes}",
+            f"{place}.name",
+            "Rename the function",
+            budget="name_bytes",
+            limit=limits.name_bytes,
+            actual=length,
+        )
+    return Tool(name, _schema_text(function.get("parameters"), f"{place}.parameters"))
+
+
+def _schema_text(parameters: object, place: str) -> str:
+    """The schema as compact JSON; that of any object where none is given."""
+    if parameters is None or parameters == {} or parameters is True:
+        return ANY_OBJECT
+    if parameters is False:
+        raise InvalidRequest("the schema false allows no arguments at all", place, "Leave the tool out")
+    if not isinstance(parameters, Mapping):
+        raise InvalidRequest(f"is {_kind(parameters)}, not a JSON Schema object", place)
+    try:
+        return json.dumps(parameters, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"the schema cannot be written as JSON: {error}", place) from error
+
+
+def _read_first_index(body: Mapping[str, Any]) -> int:
+    given = body.get("first_index")
+    if given is not None:
+        if type(given) is not int or not 0 <= given < 10**9:
+            raise InvalidRequest("is not an integer from 0 to 999999999", "first_index")
+        return given
+    messages = body.get("messages")
+    if messages is None:
+        return 0
+    if not isinstance(messages, list | tuple):
+        raise InvalidRequest(f"is {_kind(messages)}, not an array", "messages")
+    count = 0
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise InvalidRequest(f"is {_kind(message)}, not an object", f"messages[{number}]")
+        calls = message.get("tool_calls")
+        if calls is None:
+            continue
+        if not isinstance(calls, list | tuple):
+            raise InvalidRequest(f"is {_kind(calls)}, not an array", f"messages[{number}].tool_calls")
+        count += len(calls)
+    return count
+
+
+def _read_thinking(body: Mapping[str, Any], *, default: bool) -> bool:
+    value = body.get("thinking")
+    if isinstance(value, Mapping):
+        if value.get("type") not in {"enabled", "disabled"}:
+            raise InvalidRequest("is neither 'enabled' nor 'disabled'", "thinking.type")
+        return bool(value["type"] == "enabled")
+    place = "thinking"
+    if value is None:
+        options = body.get("chat_template_kwargs")
+        if isinstance(options, Mapping):
+            place = "chat_template_kwargs.thinking"
+            value = options.get("thinking", options.get("enable_thinking"))
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"is {_kind(value)}, not a boolean", place)
+    return value
+
+
+def _with_choice(spec: ToolCallSpec, choice: object) -> ToolCallSpec:
+    """The spec narrowed by ``tool_choice``."""
+    if choice is None or choice == "auto":
+        return spec
+    if choice == "none":
+        return replace(spec, choice="none")
+    if choice == "required":
+        return replace(_with_tools(spec), choice="required")
+    if not isinstance(choice, Mapping):
+        raise InvalidRequest(
+            f"{str(choice)[:80]!r} is none of 'auto', 'none', 'required', a named tool or allowed_tools", "tool_choice"
+        )
+    if choice.get("type") == "allowed_tools":
+        return _with_allowed_tools(_with_tools(spec), choice)
+    name = _named(choice, "tool_choice")
+    tools = _pick(_with_tools(spec).tools, [(name, "tool_choice")])
+    return replace(spec, tools=tools, choice="required", parallel=False)
+
+
+def _with_allowed_tools(spec: ToolCallSpec, choice: Mapping[str, Any]) -> ToolCallSpec:
+    place = "tool_choice"
+    inner = choice.get("allowed_tools", choice)  # the responses endpoint has no inner object
+    if inner is not choice:
+        place = "tool_choice.allowed_tools"
+    if not isinstance(inner, Mapping):
+        raise InvalidRequest(f"is {_kind(inner)}, not an object", place)
+    mode = inner.get("mode", "auto")
+    if not _is_mode(mode):
+        raise InvalidRequest(f"{str(mode)[:80]!r} is neither 'auto' nor 'required'", f"{place}.mode")
+    entries = inner.get("tools")
+    if not isinstance(entries, list | tuple) or not entries:
+        raise InvalidRequest("is not an array of at least one tool", f"{place}.tools")
+    names = [(_named(entry, f"{place}.tools[{i}]"), f"{place}.tools[{i}]") for i, entry in enumerate(entries)]
+    return replace(spec, tools=_pick(spec.tools, names), choice=mode)
+
+
+def _is_mode(value: object) -> TypeGuard[Literal["auto", "required"]]:
+    return value == "auto" or value == "required"
+
+
+def _named(entry: object, place: str) -> str:
+    """The name in ``{"type": "function", "function": {"name": …}}`` or its flat form."""
+    if not isinstance(entry, Mapping):
+        raise InvalidRequest(f"is {_kind(entry)}, not an object", place)
+    if entry.get("type", "function") != "function":
+        raise InvalidRequest(f"the type {str(entry['type'])[:80]!r} is not 'function'", f"{place}.type")
+    function = entry.get("function", entry)
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(name, str):
+        raise InvalidRequest("names no function", place, 'Write {"type": "function", "function": {"name": "…"}}')
+    return name
+
+
+def _pick(tools: tuple[Tool, ...], names: list[tuple[str, str]]) -> tuple[Tool, ...]:
+    """The named tools, in the order of the request."""
+    known = {tool.name for tool in tools}
+    for name, place in names:
+        if name not in known:
+            raise InvalidRequest(f"no tool of this request is named {name[:80]!r}", place, "Name one of tools")
+    wanted = {name for name, _ in names}
+    return tuple(tool for tool in tools if tool.name in wanted)
+
+
+def _with_tools(spec: ToolCallSpec) -> ToolCallSpec:
+    if not spec.tools:
+        raise InvalidRequest("asks for a call, but the request has no tools", "tool_choice", "Send tools")
+    return spec
