@@ -1,0 +1,214 @@
+"""Reading a :class:`Vocabulary` out of the files that checkpoints ship."""
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from constrained_k2.errors import FormatMismatch
+from constrained_k2.vocabulary import Vocabulary
+
+Reader = Callable[[Path, int | None], Vocabulary]
+
+# How Kimi's tokenizer splits text before BPE (the checkpoint's tokenization code; MIT).
+SPLIT_PATTERN = "|".join(
+    (
+        r"[\p{Han}]+",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*"
+        r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
+        r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+)
+
+SPECIAL_COUNT = 256
+"""Kimi reserves this many ids behind the ordinary tokens; those without a name are ``<|reserved_token_ID|>``."""
+
+# BPE over one unbroken run is quadratic, so Kimi's tokenizer cuts runs of one kind at this length. Same cut here.
+_RUN_LENGTH = 25_000
+_LONG_RUN = re.compile(rf"\S{{1,{_RUN_LENGTH}}}|\s{{1,{_RUN_LENGTH}}}")
+
+
+class TiktokenEncoder:
+    """BPE by tiktoken.
+
+    Args:
+        ranks: Bytes -> id (= merge rank) of every ordinary token.
+    """
+
+    def __init__(self, ranks: Mapping[bytes, int]) -> None:
+        import tiktoken
+
+        self.ranks = dict(ranks)
+        self._encoding = tiktoken.Encoding("kimi", pat_str=SPLIT_PATTERN, mergeable_ranks=self.ranks, special_tokens={})
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of the text's tokens."""
+        if len(text) <= _RUN_LENGTH:
+            return self._encoding.encode_ordinary(text)
+        return [token for piece in _pieces(text) for token in self._encoding.encode_ordinary(piece)]
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """The text cut only inside runs that are longer than the limit."""
+    start = 0
+    for match in _LONG_RUN.finditer(text):
+        if match.end() - match.start() == _RUN_LENGTH:
+            yield text[start : match.end()]
+            start = match.end()
+    if start < len(text):
+        yield text[start:]
+
+
+class TokenizersEncoder:
+    """BPE by the ``tokenizers`` library, with its special tokens taken out so that their text stays text.
+
+    Args:
+        document: The decoded ``tokenizer.json``.
+    """
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        from tokenizers import Tokenizer
+
+        bare = {**document, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+        self._tokenizer = Tokenizer.from_str(json.dumps(bare))
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of the text's tokens."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+def reader_for(directory: Path) -> Reader | None:
+    """The function that reads this directory's tokenizer; None if none of ours can."""
+    if (directory / "tiktoken.model").is_file():
+        return read_tiktoken
+    if (directory / "tokenizer.json").is_file():
+        return read_tokenizer_json
+    return None
+
+
+def read_tiktoken(directory: Path, size: int | None) -> Vocabulary:
+    """Read ``tiktoken.model`` and ``tokenizer_config.json``.
+
+    Raises:
+        FormatMismatch: A file is missing or broken, or the vocabulary lacks a marker.
+    """
+    model = directory / "tiktoken.model"
+    ranks: dict[bytes, int] = {}
+    try:
+        for line in model.read_bytes().splitlines():
+            if line:
+                raw, rank = line.split()
+                ranks[base64.b64decode(raw, validate=True)] = int(rank)
+    except (OSError, ValueError) as error:
+        raise FormatMismatch(f"not a tiktoken vocabulary: {error}", str(model)) from error
+    if not ranks:
+        raise FormatMismatch("the file holds no tokens", str(model))
+    base = len(ranks)
+    named = _load_json(directory / "tokenizer_config.json").get("added_tokens_decoder", {})
+    names = {int(token_id): entry["content"] for token_id, entry in named.items()}
+    special = {
+        names.get(token_id, f"<|reserved_token_{token_id}|>"): token_id
+        for token_id in range(base, base + SPECIAL_COUNT)
+    }
+    width = size or _configured_size(directory) or base + SPECIAL_COUNT
+    return Vocabulary({rank: raw for raw, rank in ranks.items()}, special, width, TiktokenEncoder(ranks))
+
+
+def read_tokenizer_json(directory: Path, size: int | None) -> Vocabulary:
+    """Read ``tokenizer.json`` of a byte-level BPE.
+
+    Raises:
+        FormatMismatch: The file is broken, not a byte-level BPE, or the vocabulary lacks a marker.
+    """
+    document = _load_json(directory / "tokenizer.json")
+    return _from_document(document, str(directory / "tokenizer.json"), size or _configured_size(directory))
+
+
+def resolve(name: str, revision: str | None, *, trust: bool) -> Any:
+    """The tokenizer that ``transformers`` makes of a name or a directory.
+
+    Raises:
+        FormatMismatch: It makes none.
+    """
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise FormatMismatch(
+            "holds neither tiktoken.model nor tokenizer.json, and transformers is not installed",
+            name,
+            "Give a tokenizer directory, or install transformers",
+        ) from error
+    try:
+        return AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=trust)
+    except Exception as error:  # transformers raises whatever the hub, the files or the checkpoint's code raise
+        raise FormatMismatch(f"transformers finds no tokenizer there: {error}", name) from error
+
+
+def from_tokenizer(tokenizer: Any, size: int | None) -> Vocabulary:
+    """See :meth:`Vocabulary.from_tokenizer`."""
+    vocab_file = getattr(tokenizer, "vocab_file", None)
+    if vocab_file and Path(vocab_file).name == "tiktoken.model":
+        return read_tiktoken(Path(vocab_file).parent, size)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        return _from_document(json.loads(backend.to_str()), type(tokenizer).__name__, size)
+    raise FormatMismatch(
+        "the tokenizer is neither Kimi's (over tiktoken.model) nor a fast one",
+        type(tokenizer).__name__,
+        "Use the tokenizer of a Kimi K2 checkpoint",
+    )
+
+
+def _from_document(document: Mapping[str, Any], place: str, size: int | None) -> Vocabulary:
+    model = document.get("model") or {}
+    if model.get("type") != "BPE" or "ByteLevel" not in json.dumps(document.get("decoder")):
+        raise FormatMismatch("is not a byte-level BPE, so the bytes of its tokens are not known", place)
+    alphabet = _byte_alphabet()
+    special = {entry["content"]: int(entry["id"]) for entry in document.get("added_tokens", [])}
+    taken = set(special.values())
+    try:
+        tokens = {
+            int(token_id): bytes(alphabet[character] for character in text)
+            for text, token_id in model["vocab"].items()
+            if token_id not in taken
+        }
+    except KeyError as error:
+        raise FormatMismatch(f"a token holds {error}, which is no byte of a byte-level BPE", place) from error
+    width = size or 1 + max((*tokens, *taken), default=0)
+    return Vocabulary(tokens, special, width, TokenizersEncoder(document))
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The printable characters by which byte-level BPE files spell bytes (GPT-2's convention)."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + rank): byte for rank, byte in enumerate(others)}
+
+
+def _configured_size(directory: Path) -> int | None:
+    """``vocab_size`` of the checkpoint's ``config.json``, also where a multimodal one keeps it."""
+    path = directory / "config.json"
+    if not path.is_file():
+        return None
+    config = _load_json(path)
+    size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+    return int(size) if size else None
+
+
+def _load_json(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise FormatMismatch(f"cannot be read as JSON: {error}", str(path)) from error
+    if not isinstance(document, dict):
+        raise FormatMismatch("is not a JSON object", str(path))
+    return document
