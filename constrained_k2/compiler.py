@@ -1,0 +1,177 @@
+"""From a request to what its matchers share. Schemas are compiled on first use and cached by their text."""
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Generic, Literal, TypeVar
+
+from constrained_k2.bitmask import TokenSet
+from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher, Engine
+from constrained_k2.errors import InvalidRequest, UnsupportedSchema
+from constrained_k2.header import Headers
+from constrained_k2.matcher import Phase, ToolCallMatcher, phase_sets
+from constrained_k2.tools import ToolCallSpec
+from constrained_k2.vocabulary import Vocabulary
+
+_HEADERS_CACHED = 512
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Compiler:
+    """Compiles requests for one vocabulary. Make one per process; all methods may be called from several threads.
+
+    Args:
+        vocabulary: The model's vocabulary.
+        engine: The grammar engine for arguments.
+        cache_bytes: What the compiled schemas may hold together, estimated; the least recently used go first.
+
+    Raises:
+        InvalidRequest: An engine that is not known.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, engine: Literal["llguidance"] = "llguidance", *, cache_bytes: int = 256 << 20
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.engine = _make_engine(engine, vocabulary)
+        self._grammars: _LeastRecentlyUsed[str, ArgumentGrammar] = _LeastRecentlyUsed(cache_bytes)
+        self._headers: _LeastRecentlyUsed[tuple[tuple[str, ...], int], Headers] = _LeastRecentlyUsed(_HEADERS_CACHED)
+        self._phase_sets: dict[tuple[Any, ...], Mapping[Phase, TokenSet]] = {}  # at most one for each kind of request
+
+    def compile(self, spec: ToolCallSpec, *, check: bool = True) -> "CompiledToolCalls":
+        """Make a request ready for matching.
+
+        Args:
+            spec: The request.
+            check: Compile every tool's schema now, so that one without a grammar is found here. Without it a schema
+                is compiled when the model calls its tool: what a server does behind its own admission check.
+
+        Raises:
+            UnsupportedSchema: A tool's schema has no grammar (with ``check``).
+        """
+        compiled = CompiledToolCalls(self, spec)
+        if check and spec.max_calls != 0:
+            for number, tool in enumerate(spec.tools):
+                self.grammar(tool.schema, f"tools[{number}].function.parameters (tool {tool.name!r})")
+        return compiled
+
+    def grammar(self, schema: str, place: str) -> ArgumentGrammar:
+        """The grammar of a tool's schema.
+
+        Args:
+            schema: JSON text; instances are narrowed to objects, since arguments are one.
+            place: Where it stands in the request, for errors.
+
+        Raises:
+            UnsupportedSchema: There is none.
+        """
+
+        def build() -> tuple[ArgumentGrammar, int]:
+            grammar = self.engine.compile(_of_objects(schema, place), place)
+            return grammar, grammar.cost_bytes
+
+        return self._grammars.get(schema, build)
+
+    def headers(self, names: tuple[str, ...], index: int) -> Headers:
+        """The headers of the calls to these functions with this index."""
+        return self._headers.get((names, index), lambda: (Headers(names, index, self.vocabulary), 1))
+
+    def phase_sets(self, spec: ToolCallSpec) -> Mapping[Phase, TokenSet]:
+        """The constant masks of a request, shared by all requests of its kind."""
+        kind = (spec.choice, spec.max_calls, spec.thinking)
+        if kind not in self._phase_sets:
+            self._phase_sets[kind] = phase_sets(spec, self.vocabulary)
+        return self._phase_sets[kind]
+
+
+class CompiledToolCalls:
+    """One request, compiled; shared by its matchers (several where a request asks for several completions).
+
+    Attributes:
+        spec: The request.
+        vocabulary: The vocabulary it is compiled for.
+        phase_sets: The constant masks.
+    """
+
+    def __init__(self, compiler: Compiler, spec: ToolCallSpec) -> None:
+        self.spec = spec
+        self.vocabulary = compiler.vocabulary
+        self.phase_sets = compiler.phase_sets(spec)
+        self._compiler = compiler
+        self._names = tuple(tool.name for tool in spec.tools)
+        self._schemas = {tool.name: tool.schema for tool in spec.tools}
+
+    def matcher(self, *, in_reasoning: bool = False) -> ToolCallMatcher:
+        """A matcher at the start of the turn.
+
+        Args:
+            in_reasoning: Whether the prompt ends in ``<think>``, as K2.5's does.
+        """
+        return ToolCallMatcher(self, in_reasoning=in_reasoning)
+
+    def headers(self, call: int) -> Headers:
+        """The headers that the turn's ``call``-th call (from 0) may have."""
+        return self._compiler.headers(self._names, self.spec.first_index + call)
+
+    def arguments(self, name: str) -> ArgumentMatcher:
+        """A matcher at the start of a function's arguments.
+
+        Raises:
+            UnsupportedSchema: Its schema has no grammar.
+        """
+        return self._compiler.grammar(self._schemas[name], f"the parameters of tool {name!r}").matcher()
+
+
+def _make_engine(name: str, vocabulary: Vocabulary) -> Engine:
+    if name == "llguidance":
+        from constrained_k2.engines.llguidance import LLGuidanceEngine
+
+        return LLGuidanceEngine(vocabulary)
+    raise InvalidRequest(f"the engine {name!r} is not known", "engine", "Use 'llguidance'")
+
+
+def _of_objects(schema: str, place: str) -> str:
+    """The schema narrowed to objects.
+
+    Raises:
+        UnsupportedSchema: It takes no object.
+    """
+    document = json.loads(schema)
+    declared = document.get("type", "object")
+    if declared != "object" and not (isinstance(declared, list) and "object" in declared):
+        raise UnsupportedSchema(
+            f"the type is {str(declared)[:80]!r}, but arguments are always an object",
+            f"{place}#/type",
+            'Write "type": "object"',
+            keyword="type",
+        )
+    document["type"] = "object"
+    return json.dumps(document, separators=(",", ":"))
+
+
+class _LeastRecentlyUsed(Generic[K, V]):
+    """A cache over a budget. A value is built outside the lock, so a slow one never holds up the others."""
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._spent = 0
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: K, build: Callable[[], tuple[V, int]]) -> V:
+        """The value of ``key``; if it is not there, that of ``build()``, which returns ``(value, cost)``."""
+        with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+                return self._entries[key][0]
+        value, cost = build()
+        with self._lock:
+            if key not in self._entries:
+                self._entries[key] = (value, cost)
+                self._spent += cost
+            while self._spent > self._budget and len(self._entries) > 1:
+                _, (_, freed) = self._entries.popitem(last=False)
+                self._spent -= freed
+        return value

@@ -1,0 +1,182 @@
+"""LLGuidance as the engine, with its own JSON Schema compiler for the arguments."""
+
+import json
+from typing import Any
+
+import llguidance
+import numpy as np
+import numpy.typing as npt
+
+from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
+from constrained_k2.tokenizer_files import SPLIT_PATTERN, TiktokenEncoder
+from constrained_k2.vocabulary import Vocabulary
+
+# All of LLGuidance's JSON options, so that nothing in a user's schema can steer the compiler ("x-guidance").
+_JSON_OPTIONS: Any = {  # llguidance's JsonCompileOptions, a type that exists in its stubs only
+    "item_separator": ",",
+    "key_separator": ":",
+    "whitespace_flexible": True,
+    "coerce_one_of": False,
+}
+# What a compiled grammar with its lexer holds, measured on real tools: some 40 bytes a byte of schema, and a floor.
+_COST_FACTOR = 40
+_COST_FLOOR = 64 << 10
+
+
+class LLGuidanceEngine:
+    """Schemas compiled by LLGuidance.
+
+    Args:
+        vocabulary: The model's vocabulary. Its ``<|tool_call_end|>`` is made the engine's stop token, so the engine
+            itself opens the exit when the JSON is complete.
+    """
+
+    name = "llguidance"
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.tokenizer = _tokenizer(vocabulary)
+
+    def compile(self, schema: str, place: str) -> "LLGuidanceGrammar":
+        """See :class:`~constrained_k2.engines.protocol.Engine`."""
+        document = json.loads(schema)
+        if isinstance(document, dict):
+            document.pop("x-guidance", None)
+        try:
+            text = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(document), overrides=_JSON_OPTIONS)
+        except ValueError as error:
+            raise self._refusal(str(error), place) from error
+        grammar = LLGuidanceGrammar(self.tokenizer, text, place)
+        first = llguidance.LLMatcher(self.tokenizer, text, log_level=0)
+        if not first.is_error():
+            first.compute_bitmask()  # a few schemas fail only at their first mask
+        if first.is_error():
+            raise self._refusal(first.get_error(), place)
+        return grammar
+
+    def _refusal(self, message: str, place: str) -> UnsupportedSchema:
+        first_line = message.strip().splitlines()[0] if message.strip() else "unknown error"
+        return UnsupportedSchema(
+            f"no grammar can be built for this schema: {first_line[:300]}",
+            place,
+            "Remove or rewrite what is named, or leave the tool out",
+            engine=self.name,
+        )
+
+
+class LLGuidanceGrammar:
+    """One compiled schema.
+
+    Copies of a prepared matcher are cheap (10 us) but share one lexer, and some patterns exhaust a lexer's states
+    after dozens of copies; then a new prototype is built (see :meth:`renew`).
+    """
+
+    def __init__(self, tokenizer: llguidance.LLTokenizer, text: str, place: str) -> None:
+        self._tokenizer = tokenizer
+        self._text = text
+        self._prototype = llguidance.LLMatcher(tokenizer, text, log_level=0)
+        self.place = place
+        self.cost_bytes = _COST_FLOOR + _COST_FACTOR * len(text)
+
+    def matcher(self) -> "LLGuidanceMatcher":
+        """See :class:`~constrained_k2.engines.protocol.ArgumentGrammar`."""
+        return LLGuidanceMatcher(self, self._prototype.deep_copy(), [])
+
+    def renew(self) -> llguidance.LLMatcher:
+        """A matcher over a lexer of its own; later copies are made of that one."""
+        self._prototype = llguidance.LLMatcher(self._tokenizer, self._text, log_level=0)
+        return self._prototype.deep_copy()
+
+
+class LLGuidanceMatcher:
+    """One call's arguments. An error of the shared lexer is answered once by a new one, with the tokens replayed."""
+
+    __slots__ = ("_grammar", "_ids", "_matcher")
+
+    def __init__(self, grammar: LLGuidanceGrammar, matcher: llguidance.LLMatcher, ids: list[int]) -> None:
+        self._grammar = grammar
+        self._matcher = matcher
+        self._ids = ids
+
+    def fill(self, row: npt.NDArray[np.int32]) -> None:
+        """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`."""
+        self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        if self._matcher.is_error():
+            self._rebuild()
+            self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+            self._raise_on_error()
+
+    def accept(self, token_id: int) -> bool:
+        """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`."""
+        taken = self._matcher.try_consume_tokens([token_id])
+        if not taken and self._matcher.is_error():
+            self._rebuild()
+            taken = self._matcher.try_consume_tokens([token_id])
+            self._raise_on_error()
+        if taken:
+            self._ids.append(token_id)
+        return bool(taken)
+
+    def rollback(self, count: int) -> None:
+        """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`."""
+        if count:
+            del self._ids[-count:]
+            if self._matcher.is_error() or not self._matcher.rollback(count):
+                self._rebuild()
+
+    def is_complete(self) -> bool:
+        """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`."""
+        return self._matcher.is_accepting()
+
+    def fork(self) -> "LLGuidanceMatcher":
+        """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`."""
+        return LLGuidanceMatcher(self._grammar, self._matcher.deep_copy(), self._ids.copy())
+
+    def _rebuild(self) -> None:
+        self._matcher = self._grammar.renew()
+        self._matcher.try_consume_tokens(self._ids)
+        self._raise_on_error()
+
+    def _raise_on_error(self) -> None:
+        if self._matcher.is_error():
+            raise SchemaTooCostly(
+                f"the engine gave up on the arguments: {self._matcher.get_error().strip()[:300]}",
+                self._grammar.place,
+                "Simplify the schema's patterns, or split objects with very many properties",
+                budget="llguidance",
+            )
+
+
+def _tokenizer(vocabulary: Vocabulary) -> llguidance.LLTokenizer:
+    """The vocabulary as LLGuidance takes it; special tokens are no text to it."""
+    encoder = vocabulary.encoder
+    slices = llguidance.LLTokenizer.json_slices()
+    if isinstance(encoder, TiktokenEncoder):
+        native: llguidance.LLTokenizer = llguidance.LLTokenizer.from_tiktoken(  # type: ignore[attr-defined]
+            encoder=encoder.ranks,
+            special_tokens=vocabulary.special_tokens,
+            pattern=SPLIT_PATTERN,
+            eos_token=vocabulary.format.call_end,
+            n_vocab=vocabulary.size,
+            slices=slices,
+        )
+        return native
+    return llguidance.LLTokenizer(
+        llguidance.TokenizerWrapper(_WrappedVocabulary(vocabulary)), n_vocab=vocabulary.size, slices=slices
+    )
+
+
+class _WrappedVocabulary:
+    """What :class:`llguidance.TokenizerWrapper` reads of a tokenizer."""
+
+    bos_token_id = None
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.eos_token_id = vocabulary.format.call_end
+        self.special_token_ids = list(vocabulary.unordinary_ids)
+        self.tokens = [
+            vocabulary.ordinary_bytes(token_id) or b"\xff<special_%d>" % token_id for token_id in range(vocabulary.size)
+        ]
+        self._encode = vocabulary.encode
+
+    def __call__(self, text: str) -> list[int]:
+        return self._encode(text)

@@ -1,0 +1,65 @@
+"""The whole contract that a grammar engine must meet. It sees arguments only: no marker, no name, no index."""
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+
+class ArgumentMatcher(Protocol):
+    """The state of one call's arguments being written. Owned by one request, used by one thread at a time."""
+
+    def fill(self, row: npt.NDArray[np.int32]) -> None:
+        """Write the allowed tokens into a bitmask row, int32 ``[words]``.
+
+        ``<|tool_call_end|>`` is among them exactly when the JSON is complete; no other special token ever is.
+
+        Raises:
+            SchemaTooCostly: The engine hit one of its own limits.
+        """
+
+    def accept(self, token_id: int) -> bool:
+        """Take one ordinary token. False leaves the state as it was.
+
+        Raises:
+            SchemaTooCostly: The engine hit one of its own limits.
+        """
+
+    def rollback(self, count: int) -> None:
+        """Take back the last ``count`` accepted tokens; the caller never asks for more than were accepted."""
+
+    def is_complete(self) -> bool:
+        """Whether the arguments may end here."""
+
+    def fork(self) -> "ArgumentMatcher":
+        """An independent copy."""
+
+
+class ArgumentGrammar(Protocol):
+    """A compiled schema; shared by all requests, safe to use from several threads."""
+
+    @property
+    def cost_bytes(self) -> int:
+        """An estimate of the memory it holds, for the cache's budget."""
+
+    def matcher(self) -> ArgumentMatcher:
+        """A matcher at the start of the arguments."""
+
+
+class Engine(Protocol):
+    """Compiles schemas."""
+
+    @property
+    def name(self) -> str:
+        """As :class:`constrained_k2.Compiler` takes it."""
+
+    def compile(self, schema: str, place: str) -> ArgumentGrammar:
+        """Compile a schema whose instances are JSON objects.
+
+        Args:
+            schema: JSON text.
+            place: Where it stands in the request, for errors.
+
+        Raises:
+            UnsupportedSchema: The engine has no grammar for it.
+        """

@@ -1,0 +1,305 @@
+"""The wire-format automaton of one turn, around an engine's matcher for the arguments.
+
+Every joint of the format is a token of its own, so the automaton works on tokens: outside a call each phase allows a
+constant set, in a call's header the set comes from :mod:`constrained_k2.header`, and only between
+``<|tool_call_argument_begin|>`` and ``<|tool_call_end|>`` is a grammar engine asked anything.
+"""
+
+from array import array
+from collections import deque
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+from constrained_k2.bitmask import Bitmask, TokenSet, bitmask_row
+from constrained_k2.engines.protocol import ArgumentMatcher
+from constrained_k2.errors import InvalidRequest
+from constrained_k2.format import ToolCallFormat
+from constrained_k2.header import Headers
+from constrained_k2.tools import ToolCallSpec
+from constrained_k2.vocabulary import Vocabulary
+
+# Tokens that can be taken back in place. Further back the turn is replayed from its start: right, only slower.
+ROLLBACK_WINDOW = 256
+
+
+class Phase(IntEnum):
+    """Where in a turn the next token stands."""
+
+    OPEN = 0
+    """Before the first token: reasoning may begin here, and only here."""
+    REASONING = 1
+    """Between ``<think>`` and ``</think>``."""
+    TEXT = 2
+    """In the answer's text."""
+    SECTION = 3
+    """Behind ``<|tool_calls_section_begin|>``."""
+    HEADER = 4
+    """In ``functions.NAME:INDEX``."""
+    ARGUMENTS = 5
+    """In the arguments' JSON."""
+    BETWEEN = 6
+    """Behind ``<|tool_call_end|>``."""
+    CLOSED = 7
+    """Behind ``<|tool_calls_section_end|>``."""
+    DONE = 8
+    """Behind a stop."""
+
+
+class State(NamedTuple):
+    """All that the automaton remembers. The same object stays while only text or arguments grow."""
+
+    phase: Phase
+    calls: int = 0
+    header: bytes = b""
+    arguments: ArgumentMatcher | None = None
+
+
+class CallGrammar(Protocol):
+    """What a matcher needs of a compiled request."""
+
+    @property
+    def spec(self) -> ToolCallSpec:
+        """The request."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary it is compiled for."""
+
+    @property
+    def phase_sets(self) -> Mapping[Phase, TokenSet]:
+        """The constant phases' tokens."""
+
+    def headers(self, call: int) -> Headers:
+        """The headers that the turn's ``call``-th call may have."""
+
+    def arguments(self, name: str) -> ArgumentMatcher:
+        """A matcher at the start of a function's arguments."""
+
+
+def phase_sets(spec: ToolCallSpec, vocabulary: Vocabulary) -> dict[Phase, TokenSet]:
+    """The tokens that each phase outside a call allows, for one kind of request.
+
+    Args:
+        spec: Read for its choice, ``max_calls`` and ``thinking`` only.
+        vocabulary: The vocabulary.
+    """
+    markers = vocabulary.format
+    stops = markers.stop_ids
+
+    def only(*ids: int) -> TokenSet:
+        return TokenSet(ids, vocabulary.size)
+
+    def text_and(*ids: int) -> TokenSet:
+        return TokenSet(set(vocabulary.unordinary_ids).difference(ids), vocabulary.size, complement=True)
+
+    section = () if spec.max_calls == 0 else (markers.section_begin,)
+    think = (markers.think_begin,) if spec.thinking else ()
+    text, opening = text_and(*section, *stops), text_and(*section, *stops, *think)
+    if spec.choice == "required":
+        text, opening = only(*section), only(*section, *think)
+    return {
+        Phase.OPEN: opening,
+        Phase.REASONING: text_and(*section, markers.think_end),
+        Phase.TEXT: text,
+        Phase.SECTION: only(markers.call_begin),
+        Phase.BETWEEN: only(markers.section_end, *(() if spec.max_calls == 1 else (markers.call_begin,))),
+        Phase.CLOSED: only(*stops),
+        Phase.DONE: only(*stops),
+    }
+
+
+def _constant_moves(markers: ToolCallFormat) -> dict[tuple[Phase, int], Phase]:
+    """Where the special tokens of a constant phase lead. Whether one is allowed there is the phase's set's matter."""
+    moves = {
+        (Phase.OPEN, markers.think_begin): Phase.REASONING,
+        (Phase.REASONING, markers.think_end): Phase.TEXT,
+        (Phase.BETWEEN, markers.section_end): Phase.CLOSED,
+    }
+    for phase in (Phase.OPEN, Phase.REASONING, Phase.TEXT):
+        moves[phase, markers.section_begin] = Phase.SECTION
+    for phase in (Phase.OPEN, Phase.TEXT, Phase.CLOSED):
+        for stop in markers.stop_ids:
+            moves[phase, stop] = Phase.DONE
+    return moves
+
+
+class ToolCallMatcher:
+    """The state of one turn. Made by :meth:`constrained_k2.CompiledToolCalls.matcher`, one per request.
+
+    Args:
+        grammar: The compiled request.
+        in_reasoning: Whether the prompt ended in ``<think>``, so that the first token already is reasoning.
+    """
+
+    __slots__ = ("_grammar", "_history", "_ids", "_initial", "_markers", "_moves", "_sets", "_state", "_vocabulary")
+
+    def __init__(self, grammar: CallGrammar, *, in_reasoning: bool = False) -> None:
+        self._grammar = grammar
+        self._vocabulary = grammar.vocabulary
+        self._markers = grammar.vocabulary.format
+        self._sets = grammar.phase_sets
+        self._moves = _constant_moves(self._markers)
+        self._initial = State(Phase.REASONING if in_reasoning else Phase.OPEN)
+        self._state = self._initial
+        self._ids = array("q")
+        self._history: deque[State] = deque(maxlen=ROLLBACK_WINDOW)
+
+    @property
+    def phase(self) -> Phase:
+        """Where the next token stands."""
+        return self._state.phase
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens have been accepted."""
+        return len(self._ids)
+
+    def token_set(self) -> TokenSet | None:
+        """The allowed tokens where no engine is needed to tell them; None inside the arguments."""
+        state = self._state
+        if state.phase is Phase.ARGUMENTS:
+            return None
+        if state.phase is Phase.HEADER:
+            return self._grammar.headers(state.calls).allowed(state.header)
+        return self._sets[state.phase]
+
+    def fill_bitmask(self, bitmask: Bitmask, row: int = 0) -> None:
+        """Write the allowed tokens into one row.
+
+        Args:
+            bitmask: int32 ``[rows, words_per_row(size)]``, numpy or CPU torch; bit 1 = allowed.
+            row: Which row.
+
+        Raises:
+            SchemaTooCostly: The engine hit one of its own limits inside the arguments.
+        """
+        target = bitmask_row(bitmask, row)
+        tokens = self.token_set()
+        if tokens is not None:
+            tokens.fill(target)
+        else:
+            assert self._state.arguments is not None
+            self._state.arguments.fill(target)
+
+    def accept_tokens(self, ids: Iterable[int]) -> bool:
+        """Take tokens.
+
+        Args:
+            ids: Token ids in the order of generation. Any integer is taken to be read; an illegal one is refused.
+
+        Returns:
+            Whether all were legal. If not, the state is as it was.
+
+        Raises:
+            SchemaTooCostly: The engine hit one of its own limits inside the arguments.
+        """
+        taken = 0
+        for token_id in ids:
+            if not self._accept(token_id):
+                self.rollback(taken)
+                return False
+            taken += 1
+        return True
+
+    def validate_tokens(self, ids: Iterable[int]) -> list[int]:
+        """The longest prefix of ``ids`` that could be accepted; the state stays as it is."""
+        legal: list[int] = []
+        for token_id in ids:
+            if not self._accept(token_id):
+                break
+            legal.append(token_id)
+        self.rollback(len(legal))
+        return legal
+
+    def rollback(self, count: int) -> None:
+        """Take back the last ``count`` accepted tokens.
+
+        Raises:
+            InvalidRequest: Fewer have been accepted, or ``count`` is negative.
+        """
+        if not 0 <= count <= len(self._ids):
+            raise InvalidRequest(f"cannot roll back {count} of {len(self._ids)} tokens", "rollback")
+        if count > len(self._history):
+            ids = self._ids[: len(self._ids) - count]
+            self.reset()
+            self.accept_tokens(ids)
+            return
+        state, in_arguments = self._state, 0
+        for _ in range(count):
+            before = self._history.pop()
+            if before is state and state.arguments is not None:
+                in_arguments += 1
+            elif before is not state:
+                _rollback_arguments(state, in_arguments)
+                state, in_arguments = before, 0
+        _rollback_arguments(state, in_arguments)
+        self._state = state
+        del self._ids[len(self._ids) - count :]
+
+    def is_terminated(self) -> bool:
+        """Whether a stop has been accepted; nothing can be accepted any more."""
+        return self._state.phase is Phase.DONE
+
+    def reset(self) -> None:
+        """Back to the start of the turn."""
+        self._state = self._initial
+        self._ids = array("q")
+        self._history = deque(maxlen=ROLLBACK_WINDOW)
+
+    def fork(self) -> "ToolCallMatcher":
+        """An independent copy: nothing done to one is seen by the other."""
+        copy = ToolCallMatcher(self._grammar)
+        copy._initial = self._initial  # noqa: SLF001 - a copy of ourselves, here and below
+        copy._ids.extend(self._ids)  # noqa: SLF001
+        arguments = self._state.arguments
+        copy._state = self._state._replace(arguments=arguments and arguments.fork())  # noqa: SLF001
+        return copy
+
+    def _accept(self, token_id: int) -> bool:
+        before = self._state
+        after = self._step(before, token_id)
+        if after is None:
+            return False
+        self._history.append(before)
+        self._ids.append(token_id)
+        self._state = after
+        return True
+
+    def _step(self, state: State, token_id: int) -> State | None:
+        """The state behind a token; None if the token is illegal."""
+        phase = state.phase
+        if phase is Phase.ARGUMENTS:
+            return self._step_arguments(state, token_id)
+        if phase is Phase.HEADER:
+            return self._step_header(state, token_id)
+        if phase is Phase.DONE or not 0 <= token_id < self._vocabulary.size or token_id not in self._sets[phase]:
+            return None
+        if token_id == self._markers.call_begin:
+            return State(Phase.HEADER, state.calls)
+        next_phase = self._moves.get((phase, token_id), Phase.TEXT if phase is Phase.OPEN else phase)
+        return state if next_phase is phase else State(next_phase, state.calls)
+
+    def _step_header(self, state: State, token_id: int) -> State | None:
+        headers = self._grammar.headers(state.calls)
+        if token_id == self._markers.argument_begin:
+            name = headers.name_of(state.header)
+            if name is None:
+                return None
+            return State(Phase.ARGUMENTS, state.calls, arguments=self._grammar.arguments(name))
+        raw = self._vocabulary.ordinary_bytes(token_id)
+        header = state.header + raw
+        return State(Phase.HEADER, state.calls, header) if raw and headers.admits(header) else None
+
+    def _step_arguments(self, state: State, token_id: int) -> State | None:
+        assert state.arguments is not None
+        if token_id == self._markers.call_end:
+            return State(Phase.BETWEEN, state.calls + 1) if state.arguments.is_complete() else None
+        if not self._vocabulary.is_ordinary(token_id):
+            return None
+        return state if state.arguments.accept(token_id) else None
+
+
+def _rollback_arguments(state: State, count: int) -> None:
+    if count and state.arguments is not None:
+        state.arguments.rollback(count)
