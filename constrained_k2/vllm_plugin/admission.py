@@ -1,0 +1,58 @@
+"""What is decided about a request before the engine sees it, in the API server's process.
+
+A schema is checked by compiling it over a vocabulary of the 256 bytes: whether a grammar can be built does not depend
+on the model's vocabulary, and that one costs nothing to set up.
+"""
+
+from functools import cache
+from typing import Any
+
+from constrained_k2.compiler import Compiler
+from constrained_k2.errors import InvalidRequest
+from constrained_k2.format import MARKER_TEXTS
+from constrained_k2.tools import ToolCallSpec
+from constrained_k2.vocabulary import Vocabulary
+
+XARGS_KEY = "constrained_k2"
+"""The key in ``vllm_xargs`` (which arrives as ``SamplingParams.extra_args``) that carries a spec's JSON, or 'off'."""
+
+OFF = "off"
+"""The value by which a request asks not to be constrained."""
+
+
+class _ByteEncoder:
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+
+@cache
+def _byte_compiler() -> Compiler:
+    special = {text: 256 + number for number, text in enumerate(MARKER_TEXTS.values())}
+    tokens = {byte: bytes((byte,)) for byte in range(256)}
+    return Compiler(Vocabulary(tokens, special, 256 + len(special), _ByteEncoder()))
+
+
+def admit(spec: ToolCallSpec) -> None:
+    """Refuse a request for which no grammar can be built.
+
+    Raises:
+        UnsupportedSchema: A tool's schema has no grammar.
+    """
+    _byte_compiler().compile(spec)
+
+
+def spec_in(extra_args: dict[str, Any] | None) -> ToolCallSpec | None:
+    """The spec that a request's ``vllm_xargs`` carry; None for a request that is not to be constrained.
+
+    Raises:
+        InvalidRequest: The value is neither a spec's JSON nor 'off'.
+        SchemaTooCostly: Over a budget.
+    """
+    value = (extra_args or {}).get(XARGS_KEY)
+    if value is None or value == OFF:
+        return None
+    if not isinstance(value, str):
+        raise InvalidRequest(
+            "is not a string", f"vllm_xargs.{XARGS_KEY}", 'Send \'{"tools": […], "tool_choice": …}\' as a JSON string'
+        )
+    return ToolCallSpec.from_json(value)

@@ -1,0 +1,47 @@
+"""Which tokens a request with ``stop`` strings may show.
+
+vLLM looks for stop strings in the text and shortens it, holding back in a stream what may yet become one; the token
+ids it hands over are always all of them. Parsing by id, we hand on only the tokens that the text covers.
+"""
+
+import codecs
+from collections import deque
+from collections.abc import Iterable
+
+from constrained_k2.vocabulary import Vocabulary
+
+
+class TextBudget:
+    """Lets tokens through as far as vLLM's text reaches.
+
+    Args:
+        vocabulary: The model's vocabulary.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._waiting: deque[tuple[int, str]] = deque()  # token, the text it completes
+        self._left = 0  # characters of vLLM's text that no token has used up
+
+    def take(self, token_ids: Iterable[int], text: str, *, finished: bool) -> list[int]:
+        """The tokens that may be shown now.
+
+        Args:
+            token_ids: The next tokens.
+            text: The text that vLLM adds with them, markers spelled out.
+            finished: Whether this is the end: a token that the text covers in part is then shown in that part.
+        """
+        self._left += len(text)
+        for token_id in token_ids:
+            self._waiting.append((token_id, self._decoder.decode(self._vocabulary.token_bytes(token_id))))
+        shown: list[int] = []
+        while self._waiting and len(self._waiting[0][1]) <= self._left:
+            token_id, piece = self._waiting.popleft()
+            self._left -= len(piece)
+            shown.append(token_id)
+        if finished and self._waiting:
+            token_id, piece = self._waiting[0]
+            if self._vocabulary.is_ordinary(token_id):
+                shown += self._vocabulary.encode(piece[: self._left])
+        return shown
