@@ -53,8 +53,8 @@ class Compiler:
         """
         compiled = CompiledToolCalls(self, spec)
         if check and spec.max_calls != 0:
-            for number, tool in enumerate(spec.tools):
-                self.grammar(tool.schema, f"tools[{number}].function.parameters (tool {tool.name!r})")
+            for tool in spec.tools:
+                self.grammar(tool.schema, _place(tool.name))
         return compiled
 
     def grammar(self, schema: str, place: str) -> ArgumentGrammar:
@@ -121,7 +121,12 @@ class CompiledToolCalls:
         Raises:
             UnsupportedSchema: Its schema has no grammar.
         """
-        return self._compiler.grammar(self._schemas[name], f"the parameters of tool {name!r}").matcher()
+        return self._compiler.grammar(self._schemas[name], _place(name)).matcher()
+
+
+def _place(name: str) -> str:
+    """Where a tool's schema stands. By name: a named or allowed tool's number is not its number in the request."""
+    return f"tools[name={name!r}].function.parameters"
 
 
 def _make_engine(name: str, vocabulary: Vocabulary) -> Engine:

@@ -79,7 +79,7 @@ class SchemaTooCostly(ConstrainedK2Error):
         actual: What the request has.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - the fields of the error; pickling passes them by position
         self, problem: str, place: str = "", remedy: str = "", budget: str = "", limit: int = 0, actual: int = 0
     ) -> None:
         super().__init__(problem, place, remedy)

@@ -194,12 +194,10 @@ class ToolCallMatcher:
         Raises:
             SchemaTooCostly: The engine hit one of its own limits inside the arguments.
         """
-        taken = 0
-        for token_id in ids:
+        for taken, token_id in enumerate(ids):
             if not self._accept(token_id):
                 self.rollback(taken)
                 return False
-            taken += 1
         return True
 
     def validate_tokens(self, ids: Iterable[int]) -> list[int]:
@@ -250,10 +248,10 @@ class ToolCallMatcher:
     def fork(self) -> "ToolCallMatcher":
         """An independent copy: nothing done to one is seen by the other."""
         copy = ToolCallMatcher(self._grammar)
-        copy._initial = self._initial  # noqa: SLF001 - a copy of ourselves, here and below
-        copy._ids.extend(self._ids)  # noqa: SLF001
+        copy._initial = self._initial
+        copy._ids.extend(self._ids)
         arguments = self._state.arguments
-        copy._state = self._state._replace(arguments=arguments and arguments.fork())  # noqa: SLF001
+        copy._state = self._state._replace(arguments=arguments and arguments.fork())
         return copy
 
     def _accept(self, token_id: int) -> bool:

@@ -13,19 +13,14 @@ from constrained_k2.vocabulary import Vocabulary
 Reader = Callable[[Path, int | None], Vocabulary]
 
 # How Kimi's tokenizer splits text before BPE (the checkpoint's tokenization code; MIT).
+_MARKLESS, _UPPER, _LOWER = r"[^\r\n\p{L}\p{N}]?", r"\p{Lu}\p{Lt}", r"\p{Ll}"
+_ANY_CASE, _NOT_HAN, _SUFFIX = r"\p{Lm}\p{Lo}\p{M}", r"&&[^\p{Han}]", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_WORDS = [
+    f"{_MARKLESS}[{_UPPER}{_ANY_CASE}{_NOT_HAN}]{some}[{_LOWER}{_ANY_CASE}{_NOT_HAN}]{more}{_SUFFIX}"
+    for some, more in (("*", "+"), ("+", "*"))
+]
 SPLIT_PATTERN = "|".join(
-    (
-        r"[\p{Han}]+",
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*"
-        r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
-        r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-        r"\p{N}{1,3}",
-        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
-        r"\s*[\r\n]+",
-        r"\s+(?!\S)",
-        r"\s+",
-    )
+    [r"[\p{Han}]+", *_WORDS, r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"]
 )
 
 SPECIAL_COUNT = 256

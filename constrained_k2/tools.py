@@ -324,7 +324,7 @@ def _with_allowed_tools(spec: ToolCallSpec, choice: Mapping[str, Any]) -> ToolCa
 
 
 def _is_mode(value: object) -> TypeGuard[Literal["auto", "required"]]:
-    return value == "auto" or value == "required"
+    return value in ("auto", "required")
 
 
 def _named(entry: object, place: str) -> str:

@@ -42,8 +42,8 @@ def apply_token_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: Seque
 def apply_token_set(logits: torch.Tensor, tokens: TokenSet, ids: torch.Tensor) -> None:
     """Mask one row by a constant set, in place; for a set of nearly all tokens only the forbidden few are written.
 
-    A set of one token is *forced*: its logit becomes 0 whatever it was, so that another processor that has forbidden
-    it (``min_tokens`` forbids stops) cannot leave a row without any token.
+    Where another processor has already forbidden the whole of a small set (``min_tokens`` forbids the stops), its
+    logits become 0: a row never ends up without any token.
 
     Args:
         logits: Floating point ``[width]``, one row.
@@ -53,6 +53,7 @@ def apply_token_set(logits: torch.Tensor, tokens: TokenSet, ids: torch.Tensor) -
     if tokens.complement:
         logits[ids] = _NEVER
         return
-    kept = torch.zeros(1, dtype=logits.dtype, device=logits.device) if len(ids) == 1 else logits[ids]
+    kept = logits[ids]
+    kept = torch.where(kept.max() == _NEVER, torch.zeros_like(kept), kept)  # decided on the device, without a sync
     logits.fill_(_NEVER)
     logits[ids] = kept

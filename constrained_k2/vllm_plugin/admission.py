@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from constrained_k2.compiler import Compiler
-from constrained_k2.errors import InvalidRequest
+from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.format import MARKER_TEXTS
 from constrained_k2.tools import ToolCallSpec
 from constrained_k2.vocabulary import Vocabulary
@@ -56,3 +56,21 @@ def spec_in(extra_args: dict[str, Any] | None) -> ToolCallSpec | None:
             "is not a string", f"vllm_xargs.{XARGS_KEY}", 'Send \'{"tools": […], "tool_choice": …}\' as a JSON string'
         )
     return ToolCallSpec.from_json(value)
+
+
+def check_params(sampling_params: Any) -> None:
+    """Refuse vLLM's sampling parameters if they carry a spec that cannot be served.
+
+    Raises:
+        ValueError: With the message for the client; vLLM answers with HTTP 400.
+    """
+    try:
+        spec = spec_in(sampling_params.extra_args)
+        if spec is None:
+            return
+        for field in ("bad_words", "allowed_token_ids"):
+            if getattr(sampling_params, field):
+                raise InvalidRequest("cannot be combined with constrained tool calls", field, "Leave it out")
+        admit(spec)
+    except ConstrainedK2Error as error:
+        raise ValueError(str(error)) from error

@@ -10,10 +10,10 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from constrained_k2.bitmask import TokenSet, words_per_row
 from constrained_k2.compiler import Compiler
-from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
+from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.kernels import apply_token_bitmask, apply_token_set
 from constrained_k2.matcher import Phase, ToolCallMatcher
-from constrained_k2.vllm_plugin.admission import admit, spec_in
+from constrained_k2.vllm_plugin.admission import check_params, spec_in
 from constrained_k2.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -72,16 +72,7 @@ class KimiK2LogitsProcessor(LogitsProcessor):
         Raises:
             ValueError: With the message for the client.
         """
-        try:
-            spec = spec_in(sampling_params.extra_args)
-            if spec is None:
-                return
-            for field in ("bad_words", "allowed_token_ids"):
-                if getattr(sampling_params, field):
-                    raise InvalidRequest("cannot be combined with constrained tool calls", field, "Leave it out")
-            admit(spec)
-        except ConstrainedK2Error as error:
-            raise ValueError(str(error)) from error
+        check_params(sampling_params)
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:  # noqa: FBT001 - vLLM's
         model = vllm_config.model_config

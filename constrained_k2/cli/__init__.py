@@ -1,0 +1,29 @@
+"""The command line, ``constrained-k2 VERB``: one module a verb."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from constrained_k2 import __version__
+from constrained_k2.cli import demo
+from constrained_k2.errors import ConstrainedK2Error
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a verb.
+
+    Returns:
+        0: good; 1: something was found wrong; 2: bad use.
+    """
+    parser = argparse.ArgumentParser(prog="constrained-k2", description="Constrained tool calls for Kimi K2 on vLLM.")
+    parser.add_argument("--version", action="version", version=__version__)
+    verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
+    for verb in (demo,):
+        verb.add_parser(verbs)
+    options = parser.parse_args(arguments)
+    try:
+        code: int = options.run(options)
+    except ConstrainedK2Error as error:
+        print(f"constrained-k2: {error}", file=sys.stderr)
+        return 2
+    return code

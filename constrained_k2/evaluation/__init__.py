@@ -1,0 +1,1 @@
+"""Judging a server by what it answers."""

@@ -1,0 +1,79 @@
+"""Sending samples to an OpenAI-compatible server."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import openai
+
+from constrained_k2.evaluation.samples import Sample
+from constrained_k2.evaluation.scores import Answer
+
+UNCONSTRAINED = {"vllm_xargs": {"constrained_k2": "off"}}
+"""Extra body by which a request asks our server not to constrain it."""
+
+
+async def ask(client: openai.AsyncOpenAI, sample: Sample, **parameters: Any) -> Answer:
+    """Send one sample.
+
+    Args:
+        client: The server's client.
+        sample: The request.
+        **parameters: Of ``chat.completions.create``, beside the sample's body.
+    """
+    try:
+        answer: Any = await client.chat.completions.create(**sample.body, **parameters, stream=sample.stream)
+        if sample.stream:
+            return await _collect(answer)
+    except openai.APIError as error:
+        return Answer("error", error=str(error))
+    choice = answer.choices[0]
+    calls = tuple((c.id, c.function.name, c.function.arguments) for c in choice.message.tool_calls or ())
+    return Answer(choice.finish_reason, choice.message.content or "", calls)
+
+
+async def _collect(chunks: Any) -> Answer:
+    """Put a stream together as a client does."""
+    finish_reason, content = "", ""
+    calls: dict[int, list[str]] = {}
+    async for chunk in chunks:
+        if not chunk.choices:
+            continue
+        choice = chunk.choices[0]
+        content += choice.delta.content or ""
+        finish_reason = choice.finish_reason or finish_reason
+        for delta in choice.delta.tool_calls or ():
+            call = calls.setdefault(delta.index, ["", "", ""])
+            call[0] += delta.id or ""
+            call[1] += delta.function.name or ""
+            call[2] += delta.function.arguments or ""
+    return Answer(finish_reason, content, tuple((call[0], call[1], call[2]) for call in calls.values()))
+
+
+async def ask_all(
+    url: str,
+    samples: Sequence[Sample],
+    *,
+    concurrency: int = 8,
+    on_answer: Callable[[Answer], None] = lambda _: None,
+    **parameters: Any,
+) -> list[Answer]:
+    """Send all samples, several at a time; the answers come in the samples' order.
+
+    Args:
+        url: The server's address, without ``/v1``.
+        samples: The requests.
+        concurrency: How many at a time.
+        on_answer: Called with every answer as it comes.
+        **parameters: Of ``chat.completions.create``; the sample's number is its ``seed``.
+    """
+    places = asyncio.Semaphore(concurrency)
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=300) as client:
+
+        async def one(sample: Sample) -> Answer:
+            async with places:
+                answer = await ask(client, sample, seed=sample.number, **parameters)
+                on_answer(answer)
+                return answer
+
+        return await asyncio.gather(*map(one, samples))

@@ -1,0 +1,132 @@
+"""A real vLLM server for the length of a ``with`` block: on loopback, ended by its own pid."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+CONSTRAINED_FLAGS = (
+    "--enable-auto-tool-choice",
+    "--tool-call-parser",
+    "kimi_k2_constrained",
+    "--logits-processors",
+    "constrained_k2.vllm_plugin:KimiK2LogitsProcessor",
+)
+"""What turns this package on."""
+
+_SMALL_CPU_FLAGS = (
+    "--enforce-eager",
+    "--max-model-len=4096",
+    "--max-num-batched-tokens=4096",  # not below the model length: seeds with chunked prefill kill the CPU engine
+    "--max-num-seqs=16",
+)
+_SMALL_CPU_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",  # with more, decoding on two cores was up to 45 times slower under load
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+
+class VllmServer:
+    """Starts ``vllm serve`` of a small model when the block is entered and ends it when the block is left.
+
+    Args:
+        model: The model's directory.
+        flags: Flags besides those that a small model on a CPU needs.
+        log: The file that takes the server's output.
+        limit: How long it may take to answer, in seconds.
+        python_path: Directories that the server can import from besides the installed packages.
+
+    Raises:
+        RuntimeError: The server does not come up; the message ends with the end of its log.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        flags: Sequence[str] = CONSTRAINED_FLAGS,
+        *,
+        log: Path,
+        limit: float = 240,
+        python_path: Sequence[Path] = (),
+    ) -> None:
+        self.model = model
+        self.log = log
+        self._flags = flags
+        self._limit = limit
+        self._python_path = [*map(str, python_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = _free_port()
+
+    @property
+    def url(self) -> str:
+        """The server's address, without ``/v1``."""
+        return f"http://127.0.0.1:{self._port}"
+
+    def __enter__(self) -> Self:
+        # Not ``vllm serve``: the CPU build is a distribution of another name, which that command does not find.
+        command = [
+            *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model)),
+            *("--host", "127.0.0.1", "--port", str(self._port), "--served-model-name", "kimi-k2"),
+            *("--trust-remote-code", *_SMALL_CPU_FLAGS, *self._flags),
+        ]
+        environment = os.environ | _SMALL_CPU_ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(self._python_path)}
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and flags
+                command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            )
+        try:
+            self._wait()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def _wait(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + self._limit
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise RuntimeError(f"the server ended with {self._process.returncode}:\n{self._log_end()}")
+            with suppress(httpx.TransportError):
+                if httpx.get(f"{self.url}/health", timeout=2).is_success:
+                    return
+            time.sleep(0.25)
+        raise RuntimeError(f"the server did not answer within {self._limit:.0f} s:\n{self._log_end()}")
+
+    def _log_end(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
+
+    def _end(self) -> None:
+        """End the server and the engine process it started: they are one process group of their own."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

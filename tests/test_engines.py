@@ -1,0 +1,86 @@
+"""What the engine adapter adds to LLGuidance: a lexer that recovers, and limits that become errors of ours."""
+
+from typing import Any
+
+import llguidance
+import numpy as np
+import pytest
+
+from constrained_k2 import Compiler, SchemaTooCostly, Vocabulary
+from constrained_k2.bitmask import allocate_bitmask
+from constrained_k2.engines.llguidance import LLGuidanceEngine, LLGuidanceGrammar
+
+# Every copy of a matcher adds states to the one lexer they share; this pattern fills it after some dozens.
+EXHAUSTING = '{"type":"object","properties":{"a":{"type":"string","pattern":".*a.{20}"}},"required":["a"]}'
+
+
+def write(grammar: LLGuidanceGrammar, vocabulary: Vocabulary, text: str) -> bool:
+    """Write a text, with a mask before each token as in generation; whether it is whole at the end."""
+    matcher = grammar.matcher()
+    row = allocate_bitmask(1, vocabulary.size)[0]
+    for token in vocabulary.encode(text):
+        matcher.fill(row)
+        assert matcher.accept(token), text
+    return matcher.is_complete()
+
+
+def texts(count: int) -> list[str]:
+    chance = np.random.default_rng(0)
+    return ['{"a":"' + "".join(chance.choice(list("abc"), 300)) + "a" + "b" * 20 + '"}' for _ in range(count)]
+
+
+def test_an_exhausted_lexer_is_replaced(small_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    renewed = []
+    renew = LLGuidanceGrammar.renew
+    monkeypatch.setattr(LLGuidanceGrammar, "renew", lambda self: renewed.append(1) or renew(self))
+    grammar = LLGuidanceEngine(small_vocabulary).compile(EXHAUSTING, "schema")
+    assert all(write(grammar, small_vocabulary, text) for text in texts(60))
+    assert renewed, "the pattern did not exhaust the lexer, so this test shows nothing"
+
+
+class Broken:
+    """A matcher whose every copy has failed."""
+
+    def deep_copy(self) -> "Broken":
+        return self
+
+    def is_error(self) -> bool:
+        return True
+
+    def get_error(self) -> str:
+        return "too many states\nmore"
+
+    def try_consume_tokens(self, ids: list[int]) -> int:
+        return 0
+
+    def unsafe_compute_mask_ptr(self, *_: Any) -> None: ...
+
+    def rollback(self, _: int) -> bool:
+        return False
+
+
+def test_a_lexer_that_cannot_be_replaced_is_an_error_of_this_request(
+    small_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammar = LLGuidanceEngine(small_vocabulary).compile('{"type":"object"}', "schema")
+    healthy = grammar.matcher()
+    matcher = grammar.matcher()
+    monkeypatch.setattr(matcher, "_matcher", Broken())
+    monkeypatch.setattr(llguidance, "LLMatcher", lambda *_, **__: Broken())
+    row = allocate_bitmask(1, small_vocabulary.size)[0]
+    for act in (lambda: matcher.fill(row), lambda: matcher.accept(1)):
+        with pytest.raises(SchemaTooCostly, match="gave up.*too many states"):
+            act()
+    healthy.fill(row)
+    assert row.any()
+
+
+def test_the_cache_is_bounded_by_bytes(small_vocabulary: Vocabulary) -> None:
+    compiler = Compiler(small_vocabulary, cache_bytes=1 << 20)
+    schemas = [f'{{"type":"object","properties":{{"p{number}":{{"type":"integer"}}}}}}' for number in range(40)]
+    first = compiler.grammar(schemas[0], "schema")
+    assert compiler.grammar(schemas[0], "schema") is first
+    for schema in schemas:
+        compiler.grammar(schema, "schema")
+    assert compiler.grammar(schemas[-1], "schema") is compiler.grammar(schemas[-1], "schema")
+    assert compiler.grammar(schemas[0], "schema") is not first

@@ -1,0 +1,107 @@
+"""Token sets, headers, and masks on logits, each against the slow and obvious way."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from constrained_k2 import Vocabulary, apply_token_bitmask
+from constrained_k2.bitmask import TokenSet, allocate_bitmask, allowed_ids
+from constrained_k2.header import Headers
+from constrained_k2.kernels import apply_token_set
+
+NEVER = float("-inf")
+
+
+@given(st.integers(1, 200), st.sets(st.integers(0, 199)), st.booleans())
+def test_token_sets(size: int, ids: set[int], complement: bool) -> None:
+    ids = {token for token in ids if token < size}
+    tokens = TokenSet(ids, size, complement=complement)
+    expected = sorted(set(range(size)) - ids if complement else ids)
+    row = allocate_bitmask(1, size)[0]
+    row.fill(0x5A5A5A5A)  # whatever stood there before
+    tokens.fill(row)
+    assert allowed_ids(row).tolist() == expected
+    assert [token for token in range(size) if token in tokens] == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [64, 70, 97])
+def test_apply_token_bitmask(dtype: torch.dtype, size: int) -> None:
+    chance = np.random.default_rng(size)
+    logits = torch.randn(7, 2 * size, dtype=torch.float32).to(dtype)[:, ::2]  # strided
+    before = logits.clone()
+    bitmask = torch.from_numpy(chance.integers(-(2**31), 2**31, (3, (size + 31) // 32), dtype=np.int32))
+    apply_token_bitmask(logits, bitmask, rows=[5, 0, 3])
+    expected = before.clone()
+    for source, target in enumerate([5, 0, 3]):
+        allowed = set(allowed_ids(bitmask[source].numpy()).tolist())
+        expected[target, [token for token in range(size) if token not in allowed]] = NEVER
+    assert torch.equal(logits, expected)
+
+
+def test_columns_without_a_bit_are_forbidden() -> None:
+    logits = torch.zeros(1, 80)
+    apply_token_bitmask(logits, torch.full((1, 2), -1, dtype=torch.int32))
+    assert (logits[0, :64] == 0).all()
+    assert (logits[0, 64:] == NEVER).all()
+
+
+@pytest.mark.parametrize("rows", [[0], [0, 5], [-1, 0]])
+def test_rows_that_do_not_fit(rows: list[int]) -> None:
+    with pytest.raises(ValueError, match="rows"):
+        apply_token_bitmask(torch.zeros(2, 32), torch.zeros(2, 1, dtype=torch.int32), rows=rows)
+
+
+def test_apply_token_set() -> None:
+    logits = torch.arange(8, dtype=torch.float32)
+    some = TokenSet([2, 5], 8)
+    apply_token_set(logits, some, torch.from_numpy(some.ids))
+    assert logits.tolist() == [NEVER, NEVER, 2, NEVER, NEVER, 5, NEVER, NEVER]
+    nearly_all = TokenSet([0, 7], 8, complement=True)
+    logits = torch.arange(8, dtype=torch.float32)
+    apply_token_set(logits, nearly_all, torch.from_numpy(nearly_all.ids))
+    assert logits.tolist() == [NEVER, 1, 2, 3, 4, 5, 6, NEVER]
+
+
+def test_a_set_that_others_have_forbidden_is_allowed_all_the_same() -> None:
+    logits = torch.full((8,), NEVER)
+    stops = TokenSet([3, 4], 8)
+    apply_token_set(logits, stops, torch.from_numpy(stops.ids))
+    assert logits.tolist() == [NEVER, NEVER, NEVER, 0, 0, NEVER, NEVER, NEVER]
+
+
+NAMES = ("get_weather", "get", "get_weather:0", "查询", "a b", "🌦️-tool", "x:y", "x")
+
+
+def test_headers_against_all_tokens(small_vocabulary: Vocabulary) -> None:
+    headers = Headers(NAMES, 10, small_vocabulary)
+    whole = {f"functions.{name}:10".encode(): name for name in NAMES}
+    prefixes = {header[:cut] for header in whole for cut in range(len(header) + 1)}
+    for prefix in sorted(prefixes):
+        expected = {
+            token
+            for token in range(small_vocabulary.size)
+            if (raw := small_vocabulary.ordinary_bytes(token)) and prefix + raw in prefixes
+        }
+        if prefix in whole:
+            expected.add(small_vocabulary.format.argument_begin)
+        assert set(headers.allowed(prefix).ids.tolist()) == expected
+        assert headers.name_of(prefix) == whole.get(prefix)
+        assert headers.admits(prefix)
+    assert not headers.admits(b"functions.set")
+
+
+def test_headers_with_the_highest_bytes() -> None:
+    from constrained_k2.format import MARKER_TEXTS
+
+    class Bytes:
+        def encode(self, text: str) -> list[int]:
+            return list(text.encode())
+
+    tokens = {byte: bytes((byte,)) for byte in range(256)} | {256: "\U0010ffff".encode(), 257: b"\xff\xff"}
+    special = {text: 258 + number for number, text in enumerate(MARKER_TEXTS.values())}
+    vocabulary = Vocabulary(tokens, special, 300, Bytes())
+    headers = Headers(("\U0010ffff",), 0, vocabulary)
+    assert set(headers.allowed(b"functions.").ids.tolist()) == {0xF4, 256}

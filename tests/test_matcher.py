@@ -1,0 +1,344 @@
+"""The wire-format automaton: what may come where, on the small vocabulary and on the real one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from constrained_k2 import (
+    CompiledToolCalls,
+    Compiler,
+    InvalidRequest,
+    ToolCall,
+    ToolCallMatcher,
+    ToolCallSpec,
+    UnsupportedSchema,
+    render_tool_calls,
+)
+from constrained_k2.bitmask import allocate_bitmask, allowed_ids
+from constrained_k2.engines.llguidance import LLGuidanceMatcher
+from constrained_k2.matcher import ROLLBACK_WINDOW, Phase
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+TABS = {"type": "function", "function": {"name": "list-tabs"}}
+BODY = {"tools": [WEATHER, TABS]}
+
+
+def compiled(compiler: Compiler, body: dict[str, Any] = BODY, **more: Any) -> CompiledToolCalls:
+    return compiler.compile(ToolCallSpec.from_openai({**body, **more}))
+
+
+def mask(matcher: ToolCallMatcher, compiler: Compiler) -> list[int]:
+    bitmask = allocate_bitmask(2, compiler.vocabulary.size)
+    matcher.fill_bitmask(bitmask, 1)
+    assert not bitmask[0].any(), "another row was written"
+    return allowed_ids(bitmask[1]).tolist()
+
+
+def special(matcher: ToolCallMatcher, compiler: Compiler) -> set[str]:
+    vocabulary = compiler.vocabulary
+    return {text for token in mask(matcher, compiler) if (text := vocabulary.special_text(token)) is not None}
+
+
+def feed(matcher: ToolCallMatcher, compiler: Compiler, *parts: str) -> None:
+    """Feed text, and markers by the name of their field."""
+    for part in parts:
+        marker = getattr(compiler.vocabulary.format, part, None)
+        ids = [marker] if isinstance(marker, int) else compiler.vocabulary.encode(part)
+        assert matcher.accept_tokens(ids), part
+
+
+STOPS = {"<|im_end|>", "[EOS]"}
+SECTION = "<|tool_calls_section_begin|>"
+
+
+def test_free_text_allows_every_ordinary_token_the_section_and_the_stops(compiler: Compiler) -> None:
+    matcher = compiled(compiler).matcher()
+    ordinary = compiler.vocabulary.size - len(compiler.vocabulary.unordinary_ids)
+    for _ in range(3):
+        assert special(matcher, compiler) == {SECTION, *STOPS}
+        assert len(mask(matcher, compiler)) == ordinary + 3
+        feed(matcher, compiler, "Hello <|tool_calls_section_begin|>functions.get_weather:0")  # spelled out: text
+        assert matcher.phase is Phase.TEXT
+
+
+def test_a_turn_step_by_step(compiler: Compiler) -> None:
+    matcher = compiled(compiler).matcher()
+    feed(matcher, compiler, "Let me see.", "section_begin")
+    assert special(matcher, compiler) == {"<|tool_call_begin|>"}
+    assert len(mask(matcher, compiler)) == 1
+    feed(matcher, compiler, "call_begin")
+    assert special(matcher, compiler) == set()
+    feed(matcher, compiler, "functions.get_weather:0")
+    assert mask(matcher, compiler) == [compiler.vocabulary.format.argument_begin]
+    feed(matcher, compiler, "argument_begin", '{"city": "Bei')
+    assert special(matcher, compiler) == set()  # 0 of 256 inside a string
+    feed(matcher, compiler, 'jing"}')
+    assert mask(matcher, compiler) == [compiler.vocabulary.format.call_end]
+    feed(matcher, compiler, "call_end")
+    assert special(matcher, compiler) == {"<|tool_call_begin|>", "<|tool_calls_section_end|>"}
+    assert len(mask(matcher, compiler)) == 2
+    feed(matcher, compiler, "call_begin", "functions.list-tabs:1", "argument_begin", "{}", "call_end", "section_end")
+    assert special(matcher, compiler) == STOPS
+    assert len(mask(matcher, compiler)) == 2
+    assert not matcher.is_terminated()
+    feed(matcher, compiler, "turn_end")
+    assert matcher.is_terminated()
+    assert special(matcher, compiler) == STOPS
+    assert not matcher.accept_tokens([compiler.vocabulary.format.turn_end])
+
+
+@pytest.mark.parametrize("index", ["7", "007", "00", "1", "9" * 40, "", " 0", "0 ", "-0", "٠"])
+def test_only_the_index_that_is_due(compiler: Compiler, index: str) -> None:
+    matcher = compiled(compiler).matcher()
+    feed(matcher, compiler, "section_begin", "call_begin")
+    ids = compiler.vocabulary.encode(f"functions.get_weather:{index}")
+    assert not matcher.accept_tokens([*ids, compiler.vocabulary.format.argument_begin])
+    feed(matcher, compiler, "functions.get_weather:0", "argument_begin")
+
+
+@pytest.mark.parametrize("name", ["get_weathe", "get_weather2", "Get_weather", "get_time", " get_weather", ""])
+def test_only_declared_names(compiler: Compiler, name: str) -> None:
+    matcher = compiled(compiler).matcher()
+    feed(matcher, compiler, "section_begin", "call_begin")
+    ids = compiler.vocabulary.encode(f"functions.{name}:0")
+    assert not matcher.accept_tokens([*ids, compiler.vocabulary.format.argument_begin])
+
+
+def test_indexes_go_on_from_the_history(small_compiler: Compiler) -> None:
+    call = {"function": {"name": "f", "arguments": "{}"}}
+    matcher = compiled(small_compiler, messages=[{"role": "assistant", "tool_calls": [call] * 11}]).matcher()
+    feed(matcher, small_compiler, "section_begin")
+    for index in (11, 12):
+        feed(matcher, small_compiler, "call_begin", f"functions.list-tabs:{index}", "argument_begin", "{}", "call_end")
+
+
+def test_required_opens_the_section_at_once(compiler: Compiler) -> None:
+    matcher = compiled(compiler, tool_choice="required").matcher()
+    assert mask(matcher, compiler) == [compiler.vocabulary.format.section_begin]
+
+
+def test_a_named_tool_is_the_only_one_and_called_once(small_compiler: Compiler) -> None:
+    matcher = compiled(small_compiler, tool_choice={"type": "function", "function": {"name": "list-tabs"}}).matcher()
+    feed(matcher, small_compiler, "section_begin", "call_begin")
+    assert not matcher.accept_tokens(small_compiler.vocabulary.encode("functions.get_weather"))
+    feed(matcher, small_compiler, "functions.list-tabs:0", "argument_begin", "{}", "call_end")
+    assert mask(matcher, small_compiler) == [small_compiler.vocabulary.format.section_end]
+
+
+def test_one_call_only_without_parallel_calls(small_compiler: Compiler) -> None:
+    matcher = compiled(small_compiler, parallel_tool_calls=False).matcher()
+    feed(matcher, small_compiler, "section_begin", "call_begin", "functions.list-tabs:0", "argument_begin", "{}")
+    feed(matcher, small_compiler, "call_end")
+    assert mask(matcher, small_compiler) == [small_compiler.vocabulary.format.section_end]
+
+
+@pytest.mark.parametrize("body", [{**BODY, "tool_choice": "none"}, {}, {"tools": []}])
+def test_no_calls_means_no_markers(small_compiler: Compiler, body: dict[str, Any]) -> None:
+    matcher = compiled(small_compiler, body).matcher()
+    assert special(matcher, small_compiler) == STOPS
+    feed(matcher, small_compiler, "text")
+    assert special(matcher, small_compiler) == STOPS
+
+
+def test_reasoning_comes_first_or_not_at_all(small_compiler: Compiler) -> None:
+    grammar = compiled(small_compiler, thinking=True)
+    matcher = grammar.matcher()
+    assert special(matcher, small_compiler) == {"<think>", SECTION, *STOPS}
+    feed(matcher, small_compiler, "think_begin", "Hm.")
+    assert special(matcher, small_compiler) == {"</think>", SECTION}
+    feed(matcher, small_compiler, "think_end")
+    assert special(matcher, small_compiler) == {SECTION, *STOPS}
+    feed(matcher, small_compiler, "turn_end")
+    matcher.reset()
+    feed(matcher, small_compiler, "x")
+    assert special(matcher, small_compiler) == {SECTION, *STOPS}
+
+
+def test_a_section_may_open_out_of_reasoning(small_compiler: Compiler) -> None:
+    matcher = compiled(small_compiler, thinking=True).matcher()
+    feed(matcher, small_compiler, "think_begin", "Hm.", "section_begin", "call_begin")
+
+
+def test_reasoning_that_the_prompt_opened(small_compiler: Compiler) -> None:
+    matcher = compiled(small_compiler, tool_choice="required").matcher(in_reasoning=True)
+    assert special(matcher, small_compiler) == {"</think>", SECTION}
+    feed(matcher, small_compiler, "Hm.", "think_end")
+    assert mask(matcher, small_compiler) == [small_compiler.vocabulary.format.section_begin]
+
+
+def test_required_may_think_first_but_not_talk(small_compiler: Compiler) -> None:
+    matcher = compiled(small_compiler, tool_choice="required", thinking=True).matcher()
+    markers = small_compiler.vocabulary.format
+    assert mask(matcher, small_compiler) == sorted([markers.section_begin, markers.think_begin])
+
+
+@pytest.mark.parametrize("token", [-1, -(2**70), 2**70, 10**6])
+def test_ids_out_of_range_are_refused_everywhere(small_compiler: Compiler, token: int) -> None:
+    matcher = compiled(small_compiler).matcher()
+    for part in ("x", "section_begin", "call_begin", "functions.list-tabs:0", "argument_begin", "{", "}", "call_end"):
+        assert not matcher.accept_tokens([token])
+        feed(matcher, small_compiler, part)
+    assert not matcher.accept_tokens([token])
+
+
+def turn_of(compiler: Compiler) -> list[int]:
+    """The ids of a turn through every phase."""
+    vocabulary = compiler.vocabulary
+    markers = vocabulary.format
+    calls = [ToolCall("get_weather", 0, '{ "city":"北京 \\" x",\n"days": 12}'), ToolCall("list-tabs", 1, '{"a": [1]}')]
+    reasoning = [markers.think_begin, *vocabulary.encode("I should look. 🌦️"), markers.think_end]
+    return [*reasoning, *vocabulary.encode("Wait"), *render_tool_calls(calls, vocabulary), markers.turn_end]
+
+
+def test_rollback_restores_every_mask_bit_for_bit(compiler: Compiler) -> None:
+    turn = turn_of(compiler)
+    matcher = compiled(compiler, thinking=True).matcher()
+    masks = []
+    for token in turn:
+        masks.append(mask(matcher, compiler))
+        assert matcher.accept_tokens([token])
+    for steps in (1, 2, 5, len(turn)):
+        for end in range(len(turn), steps - 1, -steps):
+            matcher.rollback(steps)
+            assert mask(matcher, compiler) == masks[end - steps], (steps, end)
+        assert matcher.accept_tokens(turn[matcher.num_tokens :])
+
+
+def test_rollback_beyond_the_window_replays(small_compiler: Compiler) -> None:
+    matcher = compiled(small_compiler, thinking=True).matcher()
+    long = [small_compiler.vocabulary.format.think_begin, *[65] * (2 * ROLLBACK_WINDOW)]
+    assert matcher.accept_tokens(long)
+    matcher.rollback(2 * ROLLBACK_WINDOW - 1)
+    assert matcher.phase is Phase.REASONING
+    assert matcher.num_tokens == 2
+    matcher.rollback(2)
+    assert matcher.phase is Phase.OPEN
+    assert matcher.accept_tokens(turn_of(small_compiler))
+
+
+@pytest.mark.parametrize("count", [-1, 3])
+def test_rollback_of_what_was_not_accepted(small_compiler: Compiler, count: int) -> None:
+    matcher = compiled(small_compiler).matcher()
+    feed(matcher, small_compiler, "a", "b")
+    with pytest.raises(InvalidRequest, match="roll back"):
+        matcher.rollback(count)
+
+
+def test_a_refused_sequence_leaves_no_trace(compiler: Compiler) -> None:
+    turn = turn_of(compiler)
+    matcher = compiled(compiler, thinking=True).matcher()
+    for position, token in enumerate(turn):
+        before = mask(matcher, compiler)
+        assert not matcher.accept_tokens([*turn[position : position + 7], compiler.vocabulary.size])
+        assert matcher.validate_tokens([*turn[position:], -1]) == turn[position:]
+        assert mask(matcher, compiler) == before
+        assert matcher.num_tokens == position
+        assert matcher.accept_tokens([token])
+
+
+def test_forks_do_not_disturb_each_other(compiler: Compiler) -> None:
+    turn = turn_of(compiler)
+    matcher = compiled(compiler, thinking=True).matcher()
+    for position, token in enumerate(turn):
+        before = mask(matcher, compiler)
+        fork = matcher.fork()
+        assert mask(fork, compiler) == before
+        assert fork.accept_tokens(turn[position:])
+        assert fork.is_terminated()
+        fork.rollback(len(turn) - position)
+        assert mask(fork, compiler) == before
+        fork.rollback(fork.num_tokens)
+        assert fork.phase is Phase.OPEN
+        assert mask(matcher, compiler) == before
+        assert matcher.accept_tokens([token])
+
+
+def test_no_engine_is_touched_outside_the_arguments(small_compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = turn_of(small_compiler)
+    touched: list[str] = []
+
+    def counting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any) -> Any:
+            touched.append(name)
+            return method(*args)
+
+        return counted
+
+    for name in ("fill", "accept", "rollback", "is_complete", "fork"):
+        monkeypatch.setattr(LLGuidanceMatcher, name, counting(name, getattr(LLGuidanceMatcher, name)))
+    grammar = compiled(small_compiler, thinking=True)
+    monkeypatch.setattr(small_compiler, "engine", None)  # nothing is compiled either
+    matcher = grammar.matcher()
+    bitmask = allocate_bitmask(1, small_compiler.vocabulary.size)
+    inside = 0
+    for token in turn:
+        touched.clear()
+        in_arguments = matcher.phase is Phase.ARGUMENTS
+        matcher.fill_bitmask(bitmask)
+        assert matcher.accept_tokens([token])
+        assert bool(touched) == in_arguments
+        inside += in_arguments
+    assert inside > 5
+
+
+def test_a_torch_bitmask(small_compiler: Compiler) -> None:
+    import torch
+
+    matcher = compiled(small_compiler).matcher()
+    words = (small_compiler.vocabulary.size + 31) // 32
+    bitmask = torch.zeros((3, words), dtype=torch.int32)
+    expected = allocate_bitmask(3, small_compiler.vocabulary.size)
+    for part in ("x", "section_begin", "call_begin", "functions.get_weather:0", "argument_begin"):
+        feed(matcher, small_compiler, part)
+        matcher.fill_bitmask(bitmask, 2)
+        matcher.fill_bitmask(expected, 2)
+        assert np.array_equal(bitmask.numpy(), expected)
+
+
+def test_schemas_without_a_grammar(small_compiler: Compiler) -> None:
+    def tool(parameters: Any) -> dict[str, Any]:
+        return {"tools": [TABS, {"type": "function", "function": {"name": "f", "parameters": parameters}}]}
+
+    for parameters, said in (
+        ({"type": "array"}, "arguments are always an object"),
+        ({"type": "object", "not": {}}, "not"),
+        ({"$ref": "https://example.com/schema"}, "example.com"),
+        ({"type": "object", "properties": {"a": {"type": "nope"}}}, "nope"),
+        ({"type": "object", "properties": {"a": {"type": "integer", "minimum": 2, "maximum": 1}}, "required": ["a"]},
+         "nsatisfiable"),
+        ({"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}, "pattern|regex"),
+    ):  # fmt: skip
+        with pytest.raises(UnsupportedSchema, match=said) as refused:
+            compiled(small_compiler, tool(parameters))
+        assert "name='f'" in refused.value.place
+        lazily = small_compiler.compile(ToolCallSpec.from_openai(tool(parameters)), check=False).matcher()
+        feed(lazily, small_compiler, "section_begin", "call_begin", "functions.f:0")
+        with pytest.raises(UnsupportedSchema):
+            lazily.accept_tokens([small_compiler.vocabulary.format.argument_begin])
+        assert compiled(small_compiler)  # the others go on
+
+
+def test_a_users_schema_cannot_steer_the_engine(small_compiler: Compiler) -> None:
+    parameters = {"type": "object", "x-guidance": {"whitespace_pattern": "[xyz]+", "item_separator": ";"}}
+    body = {"tools": [{"type": "function", "function": {"name": "f", "parameters": parameters}}]}
+    matcher = compiled(small_compiler, body).matcher()
+    feed(matcher, small_compiler, "section_begin", "call_begin", "functions.f:0", "argument_begin")
+    feed(matcher, small_compiler, '{"a": 1, "b": 2}', "call_end")
+
+
+def test_an_unknown_engine(small_compiler: Compiler) -> None:
+    with pytest.raises(InvalidRequest, match="engine"):
+        Compiler(small_compiler.vocabulary, engine="regex")  # type: ignore[arg-type]

@@ -1,0 +1,240 @@
+"""Our parsing inside vLLM's own composition of parsers, on vLLM's own request objects, without a server."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from transformers import AutoTokenizer
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.exceptions import VLLMValidationError
+from vllm.parser import ParserManager
+
+from constrained_k2 import ToolCall, ToolCallSpec, Vocabulary, render_tool_calls
+from constrained_k2.fixtures import write_tokenizer
+from constrained_k2.vllm_plugin import register
+from constrained_k2.vllm_plugin.lowering import PROCESSOR
+
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+SERVER = SimpleNamespace(logits_processors=[PROCESSOR])
+CALLS = [ToolCall("f", 0, '{"a": "北京"}'), ToolCall("f", 1, "{}")]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    directory = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(directory)
+    return AutoTokenizer.from_pretrained(directory, trust_remote_code=True)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tokenizer: Any) -> Vocabulary:
+    return Vocabulary.from_tokenizer(tokenizer)
+
+
+@pytest.fixture(params=[None, "kimi_k2"], ids=["no_reasoning_parser", "reasoning_parser"])
+def parser_class(request: pytest.FixtureRequest, tokenizer: Any) -> Any:
+    register()
+    register()  # vLLM may call it more than once
+    return ParserManager.get_parser(
+        tool_parser_name="kimi_k2_constrained",
+        reasoning_parser_name=request.param,
+        enable_auto_tools=True,
+        tokenizer=tokenizer,
+    )
+
+
+def chat(**fields: Any) -> ChatCompletionRequest:
+    body = {"messages": [{"role": "user", "content": "x"}], "model": "m", "tools": [TOOL]} | fields
+    return ChatCompletionRequest.model_validate(body)
+
+
+def make(parser_class: Any, tokenizer: Any, request: Any, model_config: Any = SERVER) -> Any:
+    return parser_class(tokenizer, request.tools, model_config=model_config)
+
+
+def adjusted(parser_class: Any, tokenizer: Any, request: Any, model_config: Any = SERVER) -> Any:
+    return make(parser_class, tokenizer, request, model_config).adjust_request(request)
+
+
+def spec_of(request: Any) -> ToolCallSpec:
+    return ToolCallSpec.from_json(request.vllm_xargs["constrained_k2"])
+
+
+def test_a_chat_request_is_lowered(parser_class: Any, tokenizer: Any) -> None:
+    call = {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    history = [{"role": "assistant", "tool_calls": [call, call]}, {"role": "tool", "tool_call_id": "x", "content": "1"}]
+    request = adjusted(parser_class, tokenizer, chat(messages=history, vllm_xargs={"other": 1}, tool_choice="required"))
+    spec = spec_of(request)
+    assert (spec.first_index, spec.choice, spec.parallel) == (2, "required", True)
+    assert request.vllm_xargs["other"] == 1
+    assert request.to_sampling_params(10, {}).extra_args["constrained_k2"] == spec.to_json()
+    assert [message["role"] for message in request.messages] == ["assistant", "tool"]
+    assert len(list(request.messages[0]["tool_calls"])) == 2  # lazy values were not used up
+
+
+@pytest.mark.parametrize(
+    ("fields", "choice", "max_calls"),
+    [
+        ({}, "auto", None),
+        ({"tool_choice": "none"}, "none", 0),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "required", 1),
+        ({"parallel_tool_calls": False}, "auto", 1),
+    ],
+)
+def test_tool_choice(parser_class: Any, tokenizer: Any, fields: Any, choice: str, max_calls: int | None) -> None:
+    spec = spec_of(adjusted(parser_class, tokenizer, chat(**fields)))
+    assert (spec.choice, spec.max_calls) == (choice, max_calls)
+
+
+def test_a_responses_request_is_lowered(parser_class: Any, tokenizer: Any) -> None:
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
+    request = ResponsesRequest.model_validate({"input": "x", "model": "m", "tools": [tool], "tool_choice": "required"})
+    assert spec_of(adjusted(parser_class, tokenizer, request)).choice == "required"
+
+
+def test_thinking_is_allowed_where_the_model_thinks(parser_class: Any, tokenizer: Any) -> None:
+    thinks = parser_class.reasoning_parser_cls is not None
+    assert spec_of(adjusted(parser_class, tokenizer, chat())).thinking is thinks
+    off = chat(chat_template_kwargs={"thinking": False})
+    assert spec_of(adjusted(parser_class, tokenizer, off)).thinking is False
+
+
+@pytest.mark.parametrize("fields", [{"tools": None}, {"vllm_xargs": {"constrained_k2": "off"}}])
+def test_requests_that_are_not_constrained(parser_class: Any, tokenizer: Any, fields: Any) -> None:
+    request = adjusted(parser_class, tokenizer, chat(**fields))
+    assert not (request.vllm_xargs or {}).get("constrained_k2")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tools": [TOOL, TOOL]}, r"tools\[1\].function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}]}, "no grammar"),
+        ({"vllm_xargs": {"constrained_k2": "{}"}}, r"vllm_xargs.constrained_k2"),
+        ({"bad_words": ["a"]}, "bad_words"),
+        ({"allowed_token_ids": [1]}, "allowed_token_ids"),
+        ({"use_beam_search": True}, "use_beam_search"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"structured_outputs": {"regex": "a"}}, "response_format"),
+    ],
+)
+def test_requests_that_cannot_be_constrained(parser_class: Any, tokenizer: Any, fields: Any, message: str) -> None:
+    with pytest.raises(VLLMValidationError, match=message):
+        adjusted(parser_class, tokenizer, chat(**fields))
+
+
+def test_a_response_format_beside_tools_that_may_not_be_called(parser_class: Any, tokenizer: Any) -> None:
+    request = chat(response_format={"type": "json_object"}, tool_choice="none")
+    assert spec_of(adjusted(parser_class, tokenizer, request)).choice == "none"
+
+
+def test_a_server_without_the_processor_does_not_pretend(parser_class: Any, tokenizer: Any) -> None:
+    with pytest.raises(VLLMValidationError, match="--logits-processors constrained_k2"):
+        adjusted(parser_class, tokenizer, chat(), SimpleNamespace(logits_processors=None))
+
+
+def read_whole(parser: Any, request: Any, ids: list[int], text: str) -> tuple[str, str, list[tuple[str, str, str]]]:
+    reasoning, content, calls = parser.parse(text, request, True, ids)
+    return reasoning or "", content or "", [(call.id, call.name, call.arguments) for call in calls or []]
+
+
+def read_stream(
+    parser: Any, request: Any, pieces: list[tuple[list[int], str]], prompt: list[int]
+) -> tuple[str, str, list[tuple[str, str, str]]]:
+    reasoning, content, calls = "", "", {}
+    for number, (ids, text) in enumerate(pieces):
+        delta = parser.parse_delta(text, ids, request, prompt, finished=number == len(pieces) - 1)
+        if delta is None:
+            continue
+        reasoning += delta.reasoning or ""
+        content += delta.content or ""
+        for part in delta.tool_calls:
+            call = calls.setdefault(part.index, ["", "", ""])
+            call[0] += part.id or ""
+            call[1] += part.function.name or ""
+            call[2] += part.function.arguments or ""
+    return reasoning, content, [(call[0], call[1], call[2]) for call in calls.values()]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 1000])
+def test_stream_and_whole_agree(parser_class: Any, tokenizer: Any, vocabulary: Vocabulary, size: int) -> None:
+    markers = vocabulary.format
+    turn = [markers.think_begin, *vocabulary.encode("Hm 🌦️"), markers.think_end, *vocabulary.encode("Look: <think>")]
+    ids = [*turn, *render_tool_calls(CALLS, vocabulary), markers.turn_end]
+    request = adjusted(parser_class, tokenizer, chat())
+    text = vocabulary.decode(ids[:-1])
+    whole = read_whole(make(parser_class, tokenizer, request), request, ids, text)
+    assert whole == ("Hm 🌦️", "Look: <think>", [(call.id, call.name, call.arguments) for call in CALLS])
+    pieces = [(ids[start : start + size], "") for start in range(0, len(ids), size)]
+    assert read_stream(make(parser_class, tokenizer, request), request, pieces, [1]) == whole
+
+
+def test_reasoning_that_the_prompt_opened(parser_class: Any, tokenizer: Any, vocabulary: Vocabulary) -> None:
+    request = adjusted(parser_class, tokenizer, chat())
+    ids = [*vocabulary.encode("Hm"), vocabulary.format.think_end, *vocabulary.encode("Yes")]
+    prompt = [1, vocabulary.format.think_begin]
+    parser = make(parser_class, tokenizer, request)
+    parser.set_prompt_token_ids(prompt)
+    assert read_whole(parser, request, ids, "") == ("Hm", "Yes", [])
+    assert read_stream(make(parser_class, tokenizer, request), request, [(ids, "")], prompt) == ("Hm", "Yes", [])
+
+
+def test_hidden_reasoning_is_not_streamed(parser_class: Any, tokenizer: Any, vocabulary: Vocabulary) -> None:
+    request = adjusted(parser_class, tokenizer, chat(include_reasoning=False))
+    ids = [vocabulary.format.think_begin, *vocabulary.encode("Hm"), vocabulary.format.think_end]
+    assert read_stream(make(parser_class, tokenizer, request), request, [(ids, "")], [1]) == ("", "", [])
+
+
+def test_a_cut_off_call_is_not_handed_over(parser_class: Any, tokenizer: Any, vocabulary: Vocabulary) -> None:
+    request = adjusted(parser_class, tokenizer, chat())
+    ids = render_tool_calls(CALLS, vocabulary)[:-2]
+    _, content, calls = read_whole(make(parser_class, tokenizer, request), request, ids, "")
+    assert (content, calls) == ("", [(CALLS[0].id, "f", CALLS[0].arguments)])
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_stop_strings(parser_class: Any, tokenizer: Any, vocabulary: Vocabulary, size: int) -> None:
+    request = adjusted(parser_class, tokenizer, chat(stop=["END"]))
+    ids = vocabulary.encode("It is raining in Berlin. Then EN")
+    shown = "It is raining in Berlin. The"  # vLLM found its stop string behind this and cut the text
+    assert read_whole(make(parser_class, tokenizer, request), request, ids, shown)[1] == shown
+    pieces = [(ids[start : start + size], "") for start in range(0, len(ids), size)]
+    lengths = [len(shown) * number // len(pieces) for number in range(len(pieces) + 1)]
+    pieces = [(part, shown[lengths[n] : lengths[n + 1]]) for n, (part, _) in enumerate(pieces)]
+    assert read_stream(make(parser_class, tokenizer, request), request, pieces, [1])[1] == shown
+
+
+def test_requests_without_tools_are_vllms_own(parser_class: Any, tokenizer: Any, vocabulary: Vocabulary) -> None:
+    request = adjusted(parser_class, tokenizer, chat(tools=None, chat_template_kwargs={"thinking": False}))
+    parser = make(parser_class, tokenizer, request)
+    parser._reasoning_parser = None
+    assert read_whole(parser, request, vocabulary.encode("Hello"), "Hello")[1] == "Hello"
+
+
+def test_no_calls_where_none_were_wanted(parser_class: Any, tokenizer: Any, vocabulary: Vocabulary) -> None:
+    request = adjusted(parser_class, tokenizer, chat(tool_choice="none", vllm_xargs={"constrained_k2": "off"}))
+    ids = render_tool_calls(CALLS, vocabulary)
+    assert read_whole(make(parser_class, tokenizer, request), request, ids, "")[2] == []
+    assert read_stream(make(parser_class, tokenizer, request), request, [(ids, "")], [1])[2] == []
+
+
+def test_other_parsers_are_left_alone() -> None:
+    register()
+    composed = ParserManager.get_parser(tool_parser_name="hermes", enable_auto_tools=True)
+    assert "KimiK2" not in composed.__name__
+    assert ParserManager.get_parser() is None
+
+
+def test_another_models_tokenizer_stops_the_server() -> None:
+    register()
+    with pytest.raises(TypeError, match="kimi_k2_constrained cannot be used with the tokenizer.*neither Kimi's"):
+        ParserManager.get_parser(
+            tool_parser_name="kimi_k2_constrained",
+            enable_auto_tools=True,
+            model_name="other",
+            tokenizer=SimpleNamespace(get_vocab=dict),
+        )

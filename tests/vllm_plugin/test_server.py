@@ -1,0 +1,316 @@
+"""Through a real vLLM server: a random Kimi-K2-shaped model, and exact tokens pushed through it by a script."""
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from constrained_k2 import ToolCall, Vocabulary, parse_completion, render_tool_calls
+from constrained_k2.evaluation.client import UNCONSTRAINED, ask, ask_all
+from constrained_k2.evaluation.samples import TOOLS, Sample, built_in_samples
+from constrained_k2.evaluation.scores import score, total
+from constrained_k2.evaluation.server import CONSTRAINED_FLAGS, VllmServer
+from constrained_k2.fixtures import build_model
+
+pytestmark = pytest.mark.server
+
+HERE = Path(__file__).parent
+OFF = UNCONSTRAINED["vllm_xargs"]
+MESSAGES = [{"role": "user", "content": "What's the weather like?"}]
+WEATHER = TOOLS[0]
+GOOD = ToolCall("get_weather", 0, '{"city": "Beijing", "days": 3}')
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    directory = tmp_path_factory.mktemp("server")
+    model = build_model(directory / "model", arch="kimi_k2")
+    flags = (*CONSTRAINED_FLAGS, "scripted:ScriptedLogitsProcessor")
+    with VllmServer(model, flags, log=directory / "server.log", python_path=[HERE]) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def vocabulary(server: VllmServer) -> Vocabulary:
+    return Vocabulary.from_pretrained(server.model)
+
+
+@pytest.fixture(scope="module")
+def client(server: VllmServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as opened:
+        yield opened
+
+
+def create(client: openai.OpenAI, **fields: Any) -> Any:
+    defaults = {"model": "kimi-k2", "messages": MESSAGES, "tools": [WEATHER], "max_tokens": 1000, "temperature": 1.0}
+    return client.chat.completions.create(**(defaults | fields))
+
+
+def status(client: openai.OpenAI, **fields: Any) -> tuple[int, str]:
+    with pytest.raises(openai.APIStatusError) as refused:
+        create(client, **fields)
+    return refused.value.status_code, refused.value.message
+
+
+def test_200_requests_to_a_random_model(server: VllmServer) -> None:
+    samples = list(built_in_samples(200, seed=1))
+    answers = asyncio.run(ask_all(server.url, samples, model="kimi-k2", temperature=1.0, max_tokens=2048))
+    result = total(map(score, samples, answers))
+    assert not result.problems
+    assert result.finished >= 195
+    assert result.served == result.due >= 110
+    assert result.calls == result.declared == result.valid == result.numbered > 120
+    assert result.unasked == 0
+
+
+def test_the_same_model_unconstrained(server: VllmServer) -> None:
+    samples = list(built_in_samples(60, seed=1))
+    answers = asyncio.run(
+        ask_all(server.url, samples, model="kimi-k2", temperature=1.0, max_tokens=2048, extra_body=UNCONSTRAINED)
+    )
+    result = total(map(score, samples, answers))
+    assert result.due >= 30
+    assert result.served <= 1
+
+
+def transcripts(vocabulary: Vocabulary) -> Iterator[list[int]]:
+    """Turns right and wrong, as token ids behind which the stop is due."""
+    markers = vocabulary.format
+    other = ToolCall("get_weather", 1, '{\n  "days": 1,\n  "city": "北京 🌦️ \\"x\\""\n}')
+    right = render_tool_calls([GOOD, other], vocabulary)
+    yield vocabulary.encode("Just text, with 北京 and 🌦️.")
+    yield right
+    yield [*vocabulary.encode("Let me see. "), *right]
+    yield [markers.think_begin, *vocabulary.encode("Hm."), markers.think_end, *vocabulary.encode("So:"), *right]
+    yield [markers.think_begin, *vocabulary.encode("Hm."), *right]
+    yield render_tool_calls([ToolCall("not_declared", 0, "{}")], vocabulary)
+    yield render_tool_calls([ToolCall("get_weather", 7, '{"days": "many"}')], vocabulary)
+    yield render_tool_calls([ToolCall("get_weather", 0, "not json")], vocabulary)
+    yield vocabulary.encode("<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0")
+    yield right[:-2]  # the last call is cut off
+    yield right[:4]
+    yield [markers.call_begin, *right[2:]]
+    yield [*right, *vocabulary.encode("and some text behind")]
+    yield [markers.section_begin, *vocabulary.encode("no call"), markers.section_end]
+    yield [markers.section_begin, markers.call_begin, *vocabulary.encode("search:2"), *right[right.index(markers.argument_begin):]]  # fmt: skip
+
+
+def test_stream_and_whole_agree_on_scripted_transcripts(server: VllmServer, vocabulary: Vocabulary) -> None:
+    scripts = [[*ids, vocabulary.format.turn_end] for ids in transcripts(vocabulary)]
+    samples = [
+        Sample(number, "auto", {"messages": MESSAGES, "tools": [WEATHER]}, stream, 0)
+        for number in range(len(scripts))
+        for stream in (False, True)
+    ]
+
+    async def ask_scripted() -> list[Any]:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=120) as client:
+            return await asyncio.gather(
+                *(
+                    ask(client, sample, model="kimi-k2", max_tokens=300, temperature=1.0,
+                        extra_body={"vllm_xargs": OFF | {"script": scripts[sample.number]}})
+                    for sample in samples
+                )
+            )  # fmt: skip
+
+    answers = asyncio.run(ask_scripted())
+    for sample, whole, streamed in zip(samples[::2], answers[::2], answers[1::2], strict=True):
+        parsed = parse_completion(scripts[sample.number], vocabulary)
+        calls = tuple((call.id, call.name, call.arguments) for call in parsed.tool_calls)
+        assert whole.calls == calls, sample.number
+        assert whole.content == streamed.content
+        assert streamed.calls[: len(calls)] == calls
+        assert len(streamed.calls) == len(calls) + len(parsed.cut_calls)  # a stream has shown a call before it is cut
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "attempt",
+    ["undeclared", "other_index", "leading_zero", "special_in_string", "wrong_type", "extra_key", "stop_inside", "text_between", "no_call"],
+)  # fmt: skip
+def test_the_mask_wins_against_whatever_the_model_wants(
+    server: VllmServer,
+    vocabulary: Vocabulary,
+    attempt: str,
+    stream: bool,
+) -> None:
+    markers = vocabulary.format
+    good = render_tool_calls([GOOD], vocabulary)
+    in_string = good.index(markers.argument_begin) + len(vocabulary.encode('{"city": "Bei'))
+    script = {
+        "undeclared": render_tool_calls([ToolCall("get_secrets", 0, "{}")], vocabulary),
+        "other_index": render_tool_calls([ToolCall("get_weather", 7, GOOD.arguments)], vocabulary),
+        "leading_zero": [*good[:2], *vocabulary.encode("functions.get_weather:007"), markers.argument_begin],
+        "special_in_string": [*good[:in_string], markers.call_end, markers.section_begin, markers.turn_end],
+        "wrong_type": render_tool_calls([ToolCall("get_weather", 0, '{"city": "x", "days": "many"}')], vocabulary),
+        "extra_key": render_tool_calls([ToolCall("get_weather", 0, '{"city": "x", "evil": 1}')], vocabulary),
+        "stop_inside": [*good[:-3], markers.turn_end, markers.text_end],
+        "text_between": [*good[:-1], *vocabulary.encode("and then")],
+        "no_call": [*vocabulary.encode("I'd rather not."), markers.turn_end],
+    }[attempt]
+    body = {"messages": MESSAGES, "tools": [WEATHER], "tool_choice": "required", "parallel_tool_calls": False}
+    sample = Sample(0, "required", body, stream, 0)
+
+    async def ask_scripted() -> Any:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=120) as client:
+            return await ask(
+                client, sample, model="kimi-k2", max_tokens=2000, extra_body={"vllm_xargs": {"script": script}}
+            )
+
+    result = score(sample, asyncio.run(ask_scripted()))
+    assert not result.problems
+    assert result.served == 1
+
+
+def test_indexes_go_on_from_the_history(client: openai.OpenAI) -> None:
+    call = {"id": "functions.get_weather:0", "type": "function",
+            "function": {"name": "get_weather", "arguments": '{"city": "a", "days": 1}'}}  # fmt: skip
+    history = [*MESSAGES, {"role": "assistant", "content": "", "tool_calls": [call]},
+               {"role": "tool", "tool_call_id": call["id"], "content": "sunny"}, *MESSAGES]  # fmt: skip
+    answer = create(client, messages=history, tool_choice="required", parallel_tool_calls=False)
+    assert [call.id for call in answer.choices[0].message.tool_calls] == ["functions.get_weather:1"]
+
+
+def test_several_choices_and_logprobs(client: openai.OpenAI) -> None:
+    answer = create(client, n=3, tool_choice="required", logprobs=True, top_logprobs=2, parallel_tool_calls=False)
+    assert len(answer.choices) == 3
+    for choice in answer.choices:
+        assert choice.finish_reason == "tool_calls"
+        assert json.loads(choice.message.tool_calls[0].function.arguments).keys() >= {"city", "days"}
+        assert choice.logprobs.content
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_cut_off_by_max_tokens(client: openai.OpenAI, vocabulary: Vocabulary, stream: bool) -> None:
+    script = render_tool_calls([GOOD], vocabulary)
+    answer = create(client, max_tokens=len(script) - 3, extra_body={"vllm_xargs": {"script": script}}, stream=stream)
+    choices = [chunk.choices[0] for chunk in answer if chunk.choices] if stream else answer.choices
+    assert choices[-1].finish_reason == "length"
+    assert stream or not choices[0].message.tool_calls
+
+
+def test_stop_strings(client: openai.OpenAI, vocabulary: Vocabulary) -> None:
+    script = [*vocabulary.encode("It is raining. END of it"), vocabulary.format.turn_end]
+    for stream in (False, True):
+        answer = create(client, stop=["END"], extra_body={"vllm_xargs": {"script": script}}, stream=stream)
+        if stream:
+            content = "".join(chunk.choices[0].delta.content or "" for chunk in answer if chunk.choices)
+        else:
+            content = answer.choices[0].message.content
+        assert content == "It is raining. "
+
+
+def test_min_tokens_cannot_keep_a_turn_open_behind_its_section(client: openai.OpenAI, vocabulary: Vocabulary) -> None:
+    script = render_tool_calls([GOOD], vocabulary)
+    answer = create(client, extra_body={"min_tokens": 200, "vllm_xargs": {"script": script}})
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert answer.usage.completion_tokens == len(script) + 1
+
+
+def test_completions_with_the_tools_in_vllm_xargs(client: openai.OpenAI, vocabulary: Vocabulary) -> None:
+    body = json.dumps({"tools": [WEATHER], "tool_choice": "required", "first_index": 4})
+    answer = client.completions.create(
+        model="kimi-k2", prompt="hi", max_tokens=1000,
+        extra_body={"vllm_xargs": {"constrained_k2": body}, "return_token_ids": True},
+    )  # fmt: skip
+    completion = parse_completion(answer.choices[0].token_ids, vocabulary)
+    assert completion.tool_calls[0].id == "functions.get_weather:4"
+    assert not (completion.content or completion.malformed or completion.cut_calls)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("spec", ["{", "[1]", '{"tools": [{}]}', '{"tool_choice": "required"}', 5])
+def test_bad_completions_requests(client: openai.OpenAI, spec: Any, stream: bool) -> None:
+    with pytest.raises(openai.BadRequestError):
+        client.completions.create(
+            model="kimi-k2",
+            prompt="hi",
+            max_tokens=5,
+            stream=stream,
+            extra_body={"vllm_xargs": {"constrained_k2": spec}},
+        )
+
+
+def function(name: str, **more: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, **more}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tools": [WEATHER, WEATHER]}, r"tools\[1\].function.name"),
+        ({"tools": [function("")]}, "is empty"),
+        ({"tools": [function("a<|tool_call_end|>")]}, "special token"),
+        ({"tools": [function("n" * 10_240)]}, "10240 bytes|maximum context length"),
+        ({"tools": [function(f"f{i}") for i in range(10_000)]}, "10000 tools|maximum context length"),
+        (
+            {"tools": [function("f", description="", parameters={"description": "x" * 10_000_000})]},
+            "bytes|maximum context length",
+        ),
+        ({"tools": [function("f", parameters={"type": "object", "not": {}})]}, "no grammar can be built"),
+        ({"tools": [function("f", parameters={"type": "string"})]}, "arguments are always an object"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"extra_body": {"bad_words": ["a"]}}, "bad_words"),
+        ({"extra_body": {"vllm_xargs": {"constrained_k2": "maybe"}}}, "vllm_xargs.constrained_k2"),
+    ],
+)
+def test_what_cannot_be_constrained_is_a_400(
+    client: openai.OpenAI,
+    fields: Any,
+    message: str,
+    stream: bool,
+) -> None:
+    code, said = status(client, **fields, stream=stream)
+    assert code == 400
+    assert re.search(message, said)  # vLLM renders the prompt first, so what is far too long fails its own check
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'{"messages": [', b"\xff\xfe", b"[]", b'{"model": "kimi-k2", "messages": 5, "tools": [1]}']
+)
+def test_bodies_that_are_no_request(server: VllmServer, content: bytes) -> None:
+    answer = httpx.post(
+        f"{server.url}/v1/chat/completions", content=content, headers={"content-type": "application/json"}, timeout=60
+    )
+    assert answer.status_code in {400, 422}
+
+
+def test_bad_requests_and_aborts_do_not_disturb_the_others(server: VllmServer, client: openai.OpenAI) -> None:
+    samples = list(built_in_samples(24, seed=3))
+
+    async def everything() -> list[Any]:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=120) as opened:
+
+            async def bad(number: int) -> str:
+                tools = [function("f", parameters={"not": {}})] if number % 2 else [WEATHER, WEATHER]
+                with pytest.raises(openai.BadRequestError):
+                    await opened.chat.completions.create(model="kimi-k2", messages=MESSAGES, tools=tools)
+                return "refused"
+
+            async def aborted() -> str:
+                stream = await opened.chat.completions.create(
+                    model="kimi-k2", messages=MESSAGES, tools=[WEATHER], tool_choice="required", stream=True
+                )
+                async for chunk in stream:
+                    if chunk.choices and chunk.choices[0].delta.tool_calls:
+                        break
+                await stream.close()
+                return "aborted"
+
+            good = (ask(opened, s, model="kimi-k2", temperature=1.0, max_tokens=2048) for s in samples)
+            return await asyncio.gather(*good, *map(bad, range(10)), *(aborted() for _ in range(4)))
+
+    answers = asyncio.run(everything())[: len(samples)]
+    result = total(map(score, samples, answers))
+    assert not result.problems
+    assert result.served == result.due
+    assert create(client, tool_choice="required").choices[0].message.tool_calls
