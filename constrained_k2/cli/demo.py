@@ -14,7 +14,7 @@ def add_parser(verbs: Any) -> None:
         "and constrained, and print what came back. Writes every transcript.",
         epilog="example: constrained-k2 demo --requests 60 --arch llama",
     )
-    parser.add_argument("--requests", type=int, default=200, help="requests an arm (default: %(default)s)")
+    parser.add_argument("--requests", type=int, default=120, help="requests an arm (default: %(default)s)")
     parser.add_argument("--arch", choices=("kimi_k2", "llama"), default="kimi_k2", help="shape of the model")
     parser.add_argument("--tokenizer", type=Path, help="a Kimi tokenizer directory; by default a small vocabulary")
     parser.add_argument("--output", type=Path, default=Path("demo_output"), help="where transcripts go")
