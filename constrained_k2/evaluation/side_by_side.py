@@ -71,12 +71,12 @@ def score_table(scores: Mapping[str, Score]) -> Table:
     columns = list(scores.values())
     row("requests", *(f"{s.requests}" for s in columns))
     row("finished before max_tokens", *(_share(s.finished, s.requests) for s in columns))
-    row("a call was due: answered with right calls", *(_share(s.served, s.due) for s in columns))
+    row("call due, and right calls came", *(_share(s.served, s.due) for s in columns))
     row("calls parsed", *(f"{s.calls}" for s in columns))
     row("  name declared", *(_share(s.declared, s.calls) for s in columns))
     row("  arguments valid", *(_share(s.valid, s.calls) for s in columns))
     row("  id functions.NAME:INDEX as due", *(_share(s.numbered, s.calls) for s in columns))
-    row("more calls than the request allows", *(f"{s.unasked}" for s in columns))
+    row("more calls than allowed", *(f"{s.unasked}" for s in columns))
     return table
 
 
