@@ -23,9 +23,15 @@ def allocate_bitmask(rows: int, size: int) -> npt.NDArray[np.int32]:
     return np.zeros((rows, words_per_row(size)), dtype=np.int32)
 
 
-def bitmask_row(bitmask: Bitmask, row: int) -> npt.NDArray[np.int32]:
-    """One row of a bitmask as a numpy view on the same memory, int32 ``[words]``."""
+def bitmask_row(bitmask: Bitmask, row: int, size: int) -> npt.NDArray[np.int32]:
+    """One row of a bitmask as a numpy view on the same memory, int32 ``[words]``.
+
+    Raises:
+        ValueError: It is not int32 ``[rows, words_per_row(size)]`` with contiguous rows: engines write to the memory.
+    """
     view: npt.NDArray[np.int32] = (bitmask if isinstance(bitmask, np.ndarray) else bitmask.numpy())[row]
+    if view.shape != (words_per_row(size),) or view.dtype != np.int32 or not view.flags.c_contiguous:
+        raise ValueError(f"a bitmask is int32 [rows, {words_per_row(size)}] with contiguous rows")
     return view
 
 

@@ -14,7 +14,7 @@ from constrained_k2.matcher import Phase, ToolCallMatcher, phase_sets
 from constrained_k2.tools import ToolCallSpec
 from constrained_k2.vocabulary import Vocabulary
 
-_HEADERS_CACHED = 512
+_HEADERS_CACHED = 64  # each up to some hundred KB for 1,024 names
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -36,7 +36,7 @@ class Compiler:
     ) -> None:
         self.vocabulary = vocabulary
         self.engine = _make_engine(engine, vocabulary)
-        self._grammars: _LeastRecentlyUsed[str, ArgumentGrammar] = _LeastRecentlyUsed(cache_bytes)
+        self._grammars: _LeastRecentlyUsed[str, ArgumentGrammar | UnsupportedSchema] = _LeastRecentlyUsed(cache_bytes)
         self._headers: _LeastRecentlyUsed[tuple[tuple[str, ...], int], Headers] = _LeastRecentlyUsed(_HEADERS_CACHED)
         self._phase_sets: dict[tuple[Any, ...], Mapping[Phase, TokenSet]] = {}  # at most one for each kind of request
 
@@ -67,12 +67,18 @@ class Compiler:
         Raises:
             UnsupportedSchema: There is none.
         """
+        found = self._grammars.get(schema, lambda: self._build(schema))
+        if isinstance(found, UnsupportedSchema):
+            raise found.at_place(place)
+        return found
 
-        def build() -> tuple[ArgumentGrammar, int]:
-            grammar = self.engine.compile(_of_objects(schema, place), place)
-            return grammar, grammar.cost_bytes
-
-        return self._grammars.get(schema, build)
+    def _build(self, schema: str) -> tuple[ArgumentGrammar | UnsupportedSchema, int]:
+        """A schema's grammar or why there is none, and what to charge for remembering it."""
+        try:
+            grammar = self.engine.compile(_of_objects(schema))
+        except UnsupportedSchema as error:
+            return error, len(schema)
+        return grammar, grammar.cost_bytes + len(schema)
 
     def headers(self, names: tuple[str, ...], index: int) -> Headers:
         """The headers of the calls to these functions with this index."""
@@ -121,7 +127,8 @@ class CompiledToolCalls:
         Raises:
             UnsupportedSchema: Its schema has no grammar.
         """
-        return self._compiler.grammar(self._schemas[name], _place(name)).matcher()
+        place = _place(name)
+        return self._compiler.grammar(self._schemas[name], place).matcher(place)
 
 
 def _place(name: str) -> str:
@@ -137,7 +144,7 @@ def _make_engine(name: str, vocabulary: Vocabulary) -> Engine:
     raise InvalidRequest(f"the engine {name!r} is not known", "engine", "Use 'llguidance'")
 
 
-def _of_objects(schema: str, place: str) -> str:
+def _of_objects(schema: str) -> str:
     """The schema narrowed to objects.
 
     Raises:
@@ -148,7 +155,7 @@ def _of_objects(schema: str, place: str) -> str:
     if declared != "object" and not (isinstance(declared, list) and "object" in declared):
         raise UnsupportedSchema(
             f"the type is {str(declared)[:80]!r}, but arguments are always an object",
-            f"{place}#/type",
+            "#/type",
             'Write "type": "object"',
             keyword="type",
         )

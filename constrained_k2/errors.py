@@ -56,6 +56,10 @@ class UnsupportedSchema(ConstrainedK2Error):
         super().__init__(problem, place, remedy)
         self.args = (problem, place, remedy, keyword, engine)
 
+    def at_place(self, place: str) -> "UnsupportedSchema":
+        """The same error about the same schema at another place."""
+        return UnsupportedSchema(self.problem, f"{place}{self.place}", self.remedy, self.keyword, self.engine)
+
     @property
     def keyword(self) -> str:
         """The schema keyword that is not supported; empty when the engine does not say."""
@@ -74,9 +78,9 @@ class SchemaTooCostly(ConstrainedK2Error):
         problem: What is too large.
         place: Where in the request.
         remedy: What to do.
-        budget: The budget's name, a field of :class:`constrained_k2.tools.Limits`.
-        limit: The budget.
-        actual: What the request has.
+        budget: The budget's name: a field of :class:`constrained_k2.tools.Limits`, or an engine for its own limits.
+        limit: The budget; 0 where the engine does not say.
+        actual: What the request has; the same.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - the fields of the error; pickling passes them by position

@@ -28,6 +28,11 @@ MARKER_TEXTS: Mapping[str, str] = {
 }
 """Field of :class:`ToolCallFormat` -> the text that the tokenizer maps to that one id."""
 
+ABSENT = -1
+"""The id of a marker that a vocabulary does not have; no token has it."""
+
+_MAY_BE_ABSENT = frozenset({"think_begin", "think_end"})  # K2-Instruct's tokenizer names no such tokens
+
 _SPECIAL_TEXT = re.compile(
     r"<\|[^|<>]{1,64}\|>|</?think>|\[(?:BOS|EOS|EOT|UNK|PAD)\]",
 )
@@ -44,8 +49,8 @@ class ToolCallFormat:
         call_begin: Opens a call; its id follows as ordinary text.
         argument_begin: Ends the id; the arguments' JSON follows as ordinary text.
         call_end: Ends the arguments and the call.
-        think_begin: Opens reasoning.
-        think_end: Closes reasoning.
+        think_begin: Opens reasoning; :data:`ABSENT` where the vocabulary has no such token.
+        think_end: Closes reasoning; the same.
         turn_end: Ends the assistant's turn.
         text_end: The tokenizer's own end-of-sequence token, on which servers stop too.
     """
@@ -75,25 +80,29 @@ class ToolCallFormat:
         Raises:
             FormatMismatch: A marker is not a single special token there.
         """
-        missing = [text for text in MARKER_TEXTS.values() if text not in special_tokens]
+        missing = [
+            text for name, text in MARKER_TEXTS.items() if text not in special_tokens and name not in _MAY_BE_ABSENT
+        ]
         if missing:
             raise FormatMismatch(
                 f"the vocabulary has no single special token for {', '.join(missing)}",
                 "tokenizer",
                 "Use the tokenizer of a Kimi K2 checkpoint",
             )
-        return cls(**{name: special_tokens[text] for name, text in MARKER_TEXTS.items()})
+        return cls(**{name: special_tokens.get(text, ABSENT) for name, text in MARKER_TEXTS.items()})
 
     def marker_names(self) -> dict[int, str]:
         """Id -> text of every marker, for messages and transcripts."""
-        return {getattr(self, field.name): MARKER_TEXTS[field.name] for field in fields(self)}
+        found = {getattr(self, field.name): MARKER_TEXTS[field.name] for field in fields(self)}
+        found.pop(ABSENT, None)
+        return found
 
     @staticmethod
     def call_id(name: str, index: int) -> str:
         """The id of a call: ``functions.NAME:INDEX``.
 
         Args:
-            name: The function's name, any text that :meth:`check_name` takes.
+            name: The function's name; see :meth:`name_problem` for those that cannot be.
             index: The number of tool calls before this one in the whole dialog.
 
         Raises:
@@ -101,9 +110,9 @@ class ToolCallFormat:
         """
         problem = ToolCallFormat.name_problem(name)
         if problem:
-            raise InvalidRequest(f"the name {name[:80]!r} {problem}", "name")
+            raise InvalidRequest(f"the name {name[:80]!r} {problem}", "name", "Rename the function")
         if index < 0:
-            raise InvalidRequest(f"the index {index} is negative", "index")
+            raise InvalidRequest(f"the index must not be negative, but is {index}", "index")
         return f"functions.{name}:{index}"
 
     @staticmethod
@@ -143,4 +152,4 @@ KIMI_K2 = ToolCallFormat(
     turn_end=163586,
     text_end=163585,
 )
-"""The format in the vocabulary that every Kimi K2, K2-Thinking, K2.5 and K2.6 checkpoint shares."""
+"""The format in Kimi K2's vocabulary. Checkpoints whose tokenizer names no ``<think>`` have :data:`ABSENT` there."""

@@ -12,7 +12,7 @@ from constrained_k2.bitmask import TokenSet
 from constrained_k2.format import ToolCallFormat
 from constrained_k2.vocabulary import Vocabulary
 
-_CACHED_PREFIXES = 512
+_CACHED_PREFIXES = 128
 
 
 class Headers:

@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 
 from constrained_k2.bitmask import Bitmask, TokenSet, bitmask_row
 from constrained_k2.engines.protocol import ArgumentMatcher
-from constrained_k2.errors import InvalidRequest
-from constrained_k2.format import ToolCallFormat
+from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
+from constrained_k2.format import ABSENT, ToolCallFormat
 from constrained_k2.header import Headers
 from constrained_k2.tools import ToolCallSpec
 from constrained_k2.vocabulary import Vocabulary
@@ -88,7 +88,7 @@ def phase_sets(spec: ToolCallSpec, vocabulary: Vocabulary) -> dict[Phase, TokenS
     stops = markers.stop_ids
 
     def only(*ids: int) -> TokenSet:
-        return TokenSet(ids, vocabulary.size)
+        return TokenSet((token for token in ids if token != ABSENT), vocabulary.size)
 
     def text_and(*ids: int) -> TokenSet:
         return TokenSet(set(vocabulary.unordinary_ids).difference(ids), vocabulary.size, complement=True)
@@ -173,8 +173,9 @@ class ToolCallMatcher:
 
         Raises:
             SchemaTooCostly: The engine hit one of its own limits inside the arguments.
+            ValueError: The bitmask has another shape, type or layout.
         """
-        target = bitmask_row(bitmask, row)
+        target = bitmask_row(bitmask, row, self._vocabulary.size)
         tokens = self.token_set()
         if tokens is not None:
             tokens.fill(target)
@@ -189,25 +190,38 @@ class ToolCallMatcher:
             ids: Token ids in the order of generation. Any integer is taken to be read; an illegal one is refused.
 
         Returns:
-            Whether all were legal. If not, the state is as it was.
+            Whether all were legal. If not, the state is as it was; so it is when an error is raised.
 
         Raises:
             SchemaTooCostly: The engine hit one of its own limits inside the arguments.
+            UnsupportedSchema: The called tool's schema has no grammar (only where it was compiled unchecked).
         """
-        for taken, token_id in enumerate(ids):
-            if not self._accept(token_id):
-                self.rollback(taken)
-                return False
+        start = self.num_tokens
+        try:
+            for token_id in ids:
+                if not self._accept(token_id):
+                    self.rollback(self.num_tokens - start)
+                    return False
+        except ConstrainedK2Error:
+            self.rollback(self.num_tokens - start)
+            raise
         return True
 
     def validate_tokens(self, ids: Iterable[int]) -> list[int]:
-        """The longest prefix of ``ids`` that could be accepted; the state stays as it is."""
+        """The longest prefix of ``ids`` that could be accepted; the state stays as it is.
+
+        Raises:
+            SchemaTooCostly: As :meth:`accept_tokens`.
+            UnsupportedSchema: As :meth:`accept_tokens`.
+        """
         legal: list[int] = []
-        for token_id in ids:
-            if not self._accept(token_id):
-                break
-            legal.append(token_id)
-        self.rollback(len(legal))
+        try:
+            for token_id in ids:
+                if not self._accept(token_id):
+                    break
+                legal.append(token_id)
+        finally:
+            self.rollback(len(legal))
         return legal
 
     def rollback(self, count: int) -> None:
@@ -215,6 +229,7 @@ class ToolCallMatcher:
 
         Raises:
             InvalidRequest: Fewer have been accepted, or ``count`` is negative.
+            SchemaTooCostly: The engine hit one of its own limits while the turn was replayed.
         """
         if not 0 <= count <= len(self._ids):
             raise InvalidRequest(f"cannot roll back {count} of {len(self._ids)} tokens", "rollback")
@@ -236,7 +251,7 @@ class ToolCallMatcher:
         del self._ids[len(self._ids) - count :]
 
     def is_terminated(self) -> bool:
-        """Whether a stop has been accepted; nothing can be accepted any more."""
+        """Whether a stop has been accepted: nothing can be accepted any more, though masks still allow the stops."""
         return self._state.phase is Phase.DONE
 
     def reset(self) -> None:

@@ -107,11 +107,11 @@ class ToolCallSpec:
             SchemaTooCostly: Over a budget.
         """
         if not isinstance(body, Mapping):
-            raise InvalidRequest(f"the request is {_kind(body)}, not a JSON object", "body")
+            raise InvalidRequest(f"the request must be a JSON object, not {_kind(body)}", "body")
         tools = _read_tools(body.get("tools"), limits)
         parallel = body.get("parallel_tool_calls")
         if parallel is not None and not isinstance(parallel, bool):
-            raise InvalidRequest(f"is {_kind(parallel)}, not a boolean", "parallel_tool_calls")
+            raise InvalidRequest(f"must be a boolean, not {_kind(parallel)}", "parallel_tool_calls")
         spec = cls(
             tools=tools,
             parallel=parallel is not False,
@@ -121,8 +121,16 @@ class ToolCallSpec:
         return _with_choice(spec, body.get("tool_choice"))
 
     @classmethod
-    def from_json(cls, text: str | bytes, *, limits: Limits = DEFAULT_LIMITS, thinking: bool = False) -> "ToolCallSpec":
+    def from_json(
+        cls, text: str | bytes, *, limits: Limits = DEFAULT_LIMITS, thinking: bool = False, place: str = "body"
+    ) -> "ToolCallSpec":
         """:meth:`from_openai` of a JSON text; the inverse of :meth:`to_json`.
+
+        Args:
+            text: The body.
+            limits: Budgets.
+            thinking: Whether the model may reason when the body does not say.
+            place: What to call the text in errors.
 
         Raises:
             InvalidRequest: The text is not JSON, or is nested too deeply to be read.
@@ -130,7 +138,7 @@ class ToolCallSpec:
         try:
             body = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise InvalidRequest(f"the request is not JSON that can be read: {error}", "body") from error
+            raise InvalidRequest(f"must be JSON: {error}", place) from error
         return cls.from_openai(body, limits=limits, thinking=thinking)
 
     def to_json(self) -> str:
@@ -165,7 +173,7 @@ def _read_tools(value: object, limits: Limits) -> tuple[Tool, ...]:
     if value is None:
         return ()
     if not isinstance(value, list | tuple):
-        raise InvalidRequest(f"is {_kind(value)}, not an array", "tools")
+        raise InvalidRequest(f"must be an array, not {_kind(value)}", "tools")
     if len(value) > limits.tools:
         raise SchemaTooCostly(
             f"{len(value)} tools are more than the {limits.tools} that one request may bring",
@@ -203,7 +211,7 @@ def _read_tools(value: object, limits: Limits) -> tuple[Tool, ...]:
 
 def _read_tool(entry: object, place: str, limits: Limits) -> Tool:
     if not isinstance(entry, Mapping):
-        raise InvalidRequest(f"is {_kind(entry)}, not an object", place)
+        raise InvalidRequest(f"must be an object, not {_kind(entry)}", place)
     if entry.get("type", "function") != "function":
         raise InvalidRequest(
             f"the type is {str(entry['type'])[:80]!r}; only 'function' tools can be constrained", f"{place}.type"
@@ -212,10 +220,10 @@ def _read_tool(entry: object, place: str, limits: Limits) -> Tool:
     if function is not entry:
         place = f"{place}.function"
     if not isinstance(function, Mapping):
-        raise InvalidRequest(f"is {_kind(function)}, not an object", place)
+        raise InvalidRequest(f"must be an object, not {_kind(function)}", place)
     name = function.get("name")
     if not isinstance(name, str):
-        raise InvalidRequest(f"is {_kind(name)}, not a string", f"{place}.name")
+        raise InvalidRequest(f"must be a string, not {_kind(name)}", f"{place}.name")
     if problem := ToolCallFormat.name_problem(name):
         raise InvalidRequest(f"the name {name[:80]!r} {problem}", f"{place}.name", "Rename the function")
     if (length := len(name.encode())) > limits.name_bytes:
@@ -237,7 +245,7 @@ def _schema_text(parameters: object, place: str) -> str:
     if parameters is False:
         raise InvalidRequest("the schema false allows no arguments at all", place, "Leave the tool out")
     if not isinstance(parameters, Mapping):
-        raise InvalidRequest(f"is {_kind(parameters)}, not a JSON Schema object", place)
+        raise InvalidRequest(f"must be a JSON Schema object, not {_kind(parameters)}", place)
     try:
         return json.dumps(parameters, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -248,22 +256,22 @@ def _read_first_index(body: Mapping[str, Any]) -> int:
     given = body.get("first_index")
     if given is not None:
         if type(given) is not int or not 0 <= given < 10**9:
-            raise InvalidRequest("is not an integer from 0 to 999999999", "first_index")
+            raise InvalidRequest("must be an integer from 0 to 999999999", "first_index")
         return given
     messages = body.get("messages")
     if messages is None:
         return 0
     if not isinstance(messages, list | tuple):
-        raise InvalidRequest(f"is {_kind(messages)}, not an array", "messages")
+        raise InvalidRequest(f"must be an array, not {_kind(messages)}", "messages")
     count = 0
     for number, message in enumerate(messages):
         if not isinstance(message, Mapping):
-            raise InvalidRequest(f"is {_kind(message)}, not an object", f"messages[{number}]")
+            raise InvalidRequest(f"must be an object, not {_kind(message)}", f"messages[{number}]")
         calls = message.get("tool_calls")
         if calls is None:
             continue
         if not isinstance(calls, list | tuple):
-            raise InvalidRequest(f"is {_kind(calls)}, not an array", f"messages[{number}].tool_calls")
+            raise InvalidRequest(f"must be an array, not {_kind(calls)}", f"messages[{number}].tool_calls")
         count += len(calls)
     return count
 
@@ -272,7 +280,7 @@ def _read_thinking(body: Mapping[str, Any], *, default: bool) -> bool:
     value = body.get("thinking")
     if isinstance(value, Mapping):
         if value.get("type") not in {"enabled", "disabled"}:
-            raise InvalidRequest("is neither 'enabled' nor 'disabled'", "thinking.type")
+            raise InvalidRequest("must be 'enabled' or 'disabled'", "thinking.type")
         return bool(value["type"] == "enabled")
     place = "thinking"
     if value is None:
@@ -283,7 +291,7 @@ def _read_thinking(body: Mapping[str, Any], *, default: bool) -> bool:
     if value is None:
         return default
     if not isinstance(value, bool):
-        raise InvalidRequest(f"is {_kind(value)}, not a boolean", place)
+        raise InvalidRequest(f"must be a boolean, not {_kind(value)}", place)
     return value
 
 
@@ -312,13 +320,13 @@ def _with_allowed_tools(spec: ToolCallSpec, choice: Mapping[str, Any]) -> ToolCa
     if inner is not choice:
         place = "tool_choice.allowed_tools"
     if not isinstance(inner, Mapping):
-        raise InvalidRequest(f"is {_kind(inner)}, not an object", place)
+        raise InvalidRequest(f"must be an object, not {_kind(inner)}", place)
     mode = inner.get("mode", "auto")
     if not _is_mode(mode):
         raise InvalidRequest(f"{str(mode)[:80]!r} is neither 'auto' nor 'required'", f"{place}.mode")
     entries = inner.get("tools")
     if not isinstance(entries, list | tuple) or not entries:
-        raise InvalidRequest("is not an array of at least one tool", f"{place}.tools")
+        raise InvalidRequest("must be an array of at least one tool", f"{place}.tools")
     names = [(_named(entry, f"{place}.tools[{i}]"), f"{place}.tools[{i}]") for i, entry in enumerate(entries)]
     return replace(spec, tools=_pick(spec.tools, names), choice=mode)
 
@@ -330,7 +338,7 @@ def _is_mode(value: object) -> TypeGuard[Literal["auto", "required"]]:
 def _named(entry: object, place: str) -> str:
     """The name in ``{"type": "function", "function": {"name": …}}`` or its flat form."""
     if not isinstance(entry, Mapping):
-        raise InvalidRequest(f"is {_kind(entry)}, not an object", place)
+        raise InvalidRequest(f"must be an object, not {_kind(entry)}", place)
     if entry.get("type", "function") != "function":
         raise InvalidRequest(f"the type {str(entry['type'])[:80]!r} is not 'function'", f"{place}.type")
     function = entry.get("function", entry)

@@ -1,12 +1,13 @@
 """What the engine adapter adds to LLGuidance: a lexer that recovers, and limits that become errors of ours."""
 
+import json
 from typing import Any
 
 import llguidance
 import numpy as np
 import pytest
 
-from constrained_k2 import Compiler, SchemaTooCostly, Vocabulary
+from constrained_k2 import Compiler, SchemaTooCostly, UnsupportedSchema, Vocabulary
 from constrained_k2.bitmask import allocate_bitmask
 from constrained_k2.engines.llguidance import LLGuidanceEngine, LLGuidanceGrammar
 
@@ -16,7 +17,7 @@ EXHAUSTING = '{"type":"object","properties":{"a":{"type":"string","pattern":".*a
 
 def write(grammar: LLGuidanceGrammar, vocabulary: Vocabulary, text: str) -> bool:
     """Write a text, with a mask before each token as in generation; whether it is whole at the end."""
-    matcher = grammar.matcher()
+    matcher = grammar.matcher("schema")
     row = allocate_bitmask(1, vocabulary.size)[0]
     for token in vocabulary.encode(text):
         matcher.fill(row)
@@ -33,7 +34,7 @@ def test_an_exhausted_lexer_is_replaced(small_vocabulary: Vocabulary, monkeypatc
     renewed = []
     renew = LLGuidanceGrammar.renew
     monkeypatch.setattr(LLGuidanceGrammar, "renew", lambda self: renewed.append(1) or renew(self))
-    grammar = LLGuidanceEngine(small_vocabulary).compile(EXHAUSTING, "schema")
+    grammar = LLGuidanceEngine(small_vocabulary).compile(EXHAUSTING)
     assert all(write(grammar, small_vocabulary, text) for text in texts(60))
     assert renewed, "the pattern did not exhaust the lexer, so this test shows nothing"
 
@@ -62,9 +63,9 @@ class Broken:
 def test_a_lexer_that_cannot_be_replaced_is_an_error_of_this_request(
     small_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grammar = LLGuidanceEngine(small_vocabulary).compile('{"type":"object"}', "schema")
-    healthy = grammar.matcher()
-    matcher = grammar.matcher()
+    grammar = LLGuidanceEngine(small_vocabulary).compile('{"type":"object"}')
+    healthy = grammar.matcher("schema")
+    matcher = grammar.matcher("schema")
     monkeypatch.setattr(matcher, "_matcher", Broken())
     monkeypatch.setattr(llguidance, "LLMatcher", lambda *_, **__: Broken())
     row = allocate_bitmask(1, small_vocabulary.size)[0]
@@ -84,3 +85,35 @@ def test_the_cache_is_bounded_by_bytes(small_vocabulary: Vocabulary) -> None:
         compiler.grammar(schema, "schema")
     assert compiler.grammar(schemas[-1], "schema") is compiler.grammar(schemas[-1], "schema")
     assert compiler.grammar(schemas[0], "schema") is not first
+
+
+def test_a_refusal_is_remembered_and_says_the_place_of_its_own_request(
+    small_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = Compiler(small_vocabulary)
+    for place in ("tools[name='f']", "tools[name='g']"):
+        with pytest.raises(UnsupportedSchema, match="no grammar") as refused:
+            compiler.grammar('{"not":{}}', place)
+        assert refused.value.place == place
+        monkeypatch.setattr(compiler, "engine", None)
+
+
+@pytest.mark.parametrize("count", [510, 2000])
+def test_very_many_optional_properties(small_vocabulary: Vocabulary, count: int) -> None:
+    schema = json.dumps(
+        {"type": "object", "properties": {f"p{number}": {"type": "boolean"} for number in range(count)}}
+    )
+    assert write(LLGuidanceEngine(small_vocabulary).compile(schema), small_vocabulary, '{"p3": true,"p500":false}')
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": {"type": "array", "items": {"type": "string"}, "maxItems": 100_000}}},
+        {"properties": {f"p{number}": {"type": "boolean"} for number in range(10_000)}},
+    ],
+    ids=["maxItems", "properties"],
+)
+def test_schemas_beyond_the_engine_are_refused_when_compiled(small_vocabulary: Vocabulary, schema: Any) -> None:
+    with pytest.raises(UnsupportedSchema, match="too big|max is"):
+        LLGuidanceEngine(small_vocabulary).compile(json.dumps({"type": "object"} | schema))

@@ -14,6 +14,7 @@ from constrained_k2 import (
     ToolCallMatcher,
     ToolCallSpec,
     UnsupportedSchema,
+    Vocabulary,
     render_tool_calls,
 )
 from constrained_k2.bitmask import allocate_bitmask, allowed_ids
@@ -47,7 +48,7 @@ def mask(matcher: ToolCallMatcher, compiler: Compiler) -> list[int]:
     return allowed_ids(bitmask[1]).tolist()
 
 
-def special(matcher: ToolCallMatcher, compiler: Compiler) -> set[str]:
+def special_texts(matcher: ToolCallMatcher, compiler: Compiler) -> set[str]:
     vocabulary = compiler.vocabulary
     return {text for token in mask(matcher, compiler) if (text := vocabulary.special_text(token)) is not None}
 
@@ -68,7 +69,7 @@ def test_free_text_allows_every_ordinary_token_the_section_and_the_stops(compile
     matcher = compiled(compiler).matcher()
     ordinary = compiler.vocabulary.size - len(compiler.vocabulary.unordinary_ids)
     for _ in range(3):
-        assert special(matcher, compiler) == {SECTION, *STOPS}
+        assert special_texts(matcher, compiler) == {SECTION, *STOPS}
         assert len(mask(matcher, compiler)) == ordinary + 3
         feed(matcher, compiler, "Hello <|tool_calls_section_begin|>functions.get_weather:0")  # spelled out: text
         assert matcher.phase is Phase.TEXT
@@ -77,26 +78,26 @@ def test_free_text_allows_every_ordinary_token_the_section_and_the_stops(compile
 def test_a_turn_step_by_step(compiler: Compiler) -> None:
     matcher = compiled(compiler).matcher()
     feed(matcher, compiler, "Let me see.", "section_begin")
-    assert special(matcher, compiler) == {"<|tool_call_begin|>"}
+    assert special_texts(matcher, compiler) == {"<|tool_call_begin|>"}
     assert len(mask(matcher, compiler)) == 1
     feed(matcher, compiler, "call_begin")
-    assert special(matcher, compiler) == set()
+    assert special_texts(matcher, compiler) == set()
     feed(matcher, compiler, "functions.get_weather:0")
     assert mask(matcher, compiler) == [compiler.vocabulary.format.argument_begin]
     feed(matcher, compiler, "argument_begin", '{"city": "Bei')
-    assert special(matcher, compiler) == set()  # 0 of 256 inside a string
+    assert special_texts(matcher, compiler) == set()  # 0 of 256 inside a string
     feed(matcher, compiler, 'jing"}')
     assert mask(matcher, compiler) == [compiler.vocabulary.format.call_end]
     feed(matcher, compiler, "call_end")
-    assert special(matcher, compiler) == {"<|tool_call_begin|>", "<|tool_calls_section_end|>"}
+    assert special_texts(matcher, compiler) == {"<|tool_call_begin|>", "<|tool_calls_section_end|>"}
     assert len(mask(matcher, compiler)) == 2
     feed(matcher, compiler, "call_begin", "functions.list-tabs:1", "argument_begin", "{}", "call_end", "section_end")
-    assert special(matcher, compiler) == STOPS
+    assert special_texts(matcher, compiler) == STOPS
     assert len(mask(matcher, compiler)) == 2
     assert not matcher.is_terminated()
     feed(matcher, compiler, "turn_end")
     assert matcher.is_terminated()
-    assert special(matcher, compiler) == STOPS
+    assert special_texts(matcher, compiler) == STOPS
     assert not matcher.accept_tokens([compiler.vocabulary.format.turn_end])
 
 
@@ -148,23 +149,23 @@ def test_one_call_only_without_parallel_calls(small_compiler: Compiler) -> None:
 @pytest.mark.parametrize("body", [{**BODY, "tool_choice": "none"}, {}, {"tools": []}])
 def test_no_calls_means_no_markers(small_compiler: Compiler, body: dict[str, Any]) -> None:
     matcher = compiled(small_compiler, body).matcher()
-    assert special(matcher, small_compiler) == STOPS
+    assert special_texts(matcher, small_compiler) == STOPS
     feed(matcher, small_compiler, "text")
-    assert special(matcher, small_compiler) == STOPS
+    assert special_texts(matcher, small_compiler) == STOPS
 
 
 def test_reasoning_comes_first_or_not_at_all(small_compiler: Compiler) -> None:
     grammar = compiled(small_compiler, thinking=True)
     matcher = grammar.matcher()
-    assert special(matcher, small_compiler) == {"<think>", SECTION, *STOPS}
+    assert special_texts(matcher, small_compiler) == {"<think>", SECTION, *STOPS}
     feed(matcher, small_compiler, "think_begin", "Hm.")
-    assert special(matcher, small_compiler) == {"</think>", SECTION}
+    assert special_texts(matcher, small_compiler) == {"</think>", SECTION}
     feed(matcher, small_compiler, "think_end")
-    assert special(matcher, small_compiler) == {SECTION, *STOPS}
+    assert special_texts(matcher, small_compiler) == {SECTION, *STOPS}
     feed(matcher, small_compiler, "turn_end")
     matcher.reset()
     feed(matcher, small_compiler, "x")
-    assert special(matcher, small_compiler) == {SECTION, *STOPS}
+    assert special_texts(matcher, small_compiler) == {SECTION, *STOPS}
 
 
 def test_a_section_may_open_out_of_reasoning(small_compiler: Compiler) -> None:
@@ -174,7 +175,7 @@ def test_a_section_may_open_out_of_reasoning(small_compiler: Compiler) -> None:
 
 def test_reasoning_that_the_prompt_opened(small_compiler: Compiler) -> None:
     matcher = compiled(small_compiler, tool_choice="required").matcher(in_reasoning=True)
-    assert special(matcher, small_compiler) == {"</think>", SECTION}
+    assert special_texts(matcher, small_compiler) == {"</think>", SECTION}
     feed(matcher, small_compiler, "Hm.", "think_end")
     assert mask(matcher, small_compiler) == [small_compiler.vocabulary.format.section_begin]
 
@@ -342,3 +343,46 @@ def test_a_users_schema_cannot_steer_the_engine(small_compiler: Compiler) -> Non
 def test_an_unknown_engine(small_compiler: Compiler) -> None:
     with pytest.raises(InvalidRequest, match="engine"):
         Compiler(small_compiler.vocabulary, engine="regex")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("broken", ["transposed", "int64", "narrow"])
+def test_a_bitmask_of_another_layout_is_never_written(small_compiler: Compiler, broken: str) -> None:
+    words = (small_compiler.vocabulary.size + 31) // 32
+    bitmask = {
+        "transposed": np.zeros((words, 2), dtype=np.int32).T,
+        "int64": np.zeros((2, words), dtype=np.int64),
+        "narrow": np.zeros((2, words - 1), dtype=np.int32),
+    }[broken]
+    with pytest.raises(ValueError, match="a bitmask is int32"):
+        compiled(small_compiler).matcher().fill_bitmask(bitmask, 1)
+
+
+def test_an_error_inside_leaves_the_state_as_it_was(small_compiler: Compiler) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}
+    spec = ToolCallSpec.from_openai({"tools": [tool]})
+    matcher = small_compiler.compile(spec, check=False).matcher()
+    markers = small_compiler.vocabulary.format
+    header = small_compiler.vocabulary.encode("functions.f:0")
+    ids = [markers.section_begin, markers.call_begin, *header, markers.argument_begin]
+    for act in (matcher.accept_tokens, matcher.validate_tokens):
+        with pytest.raises(UnsupportedSchema):
+            act(ids)
+        assert (matcher.num_tokens, matcher.phase) == (0, Phase.OPEN)
+
+
+def test_a_vocabulary_without_think_tokens(small_vocabulary: Vocabulary) -> None:
+    special = dict(small_vocabulary.special_tokens)
+    special["<|reserved_token_a|>"], special["<|reserved_token_b|>"] = special.pop("<think>"), special.pop("</think>")
+    tokens = {
+        token: small_vocabulary.ordinary_bytes(token)
+        for token in range(small_vocabulary.size)
+        if small_vocabulary.is_ordinary(token)
+    }
+    compiler = Compiler(Vocabulary(tokens, special, small_vocabulary.size, small_vocabulary.encoder))
+    matcher = compiled(compiler, thinking=True).matcher()
+    assert special_texts(matcher, compiler) == {SECTION, *STOPS}
+    assert (
+        compiled(compiler, tool_choice="required", thinking=True)
+        .matcher()
+        .accept_tokens([compiler.vocabulary.format.section_begin])
+    )

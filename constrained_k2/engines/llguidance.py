@@ -18,6 +18,10 @@ _JSON_OPTIONS: Any = {  # llguidance's JsonCompileOptions, a type that exists in
     "whitespace_flexible": True,
     "coerce_one_of": False,
 }
+_FIRST_STEPS = ("", "{", '"')
+# Fewer symbols than by default, so that a schema of 100 bytes ("maxItems": 100000) is refused within 0.2 s instead of
+# building for seconds; more alternatives at one place, since objects have thousands of optional properties.
+_LIMITS = llguidance.LLParserLimits(max_grammar_size=50_000, max_items_in_row=20_000, step_max_items=200_000)
 # What a compiled grammar with its lexer holds, measured on real tools: some 40 bytes a byte of schema, and a floor.
 _COST_FACTOR = 40
 _COST_FLOOR = 64 << 10
@@ -35,8 +39,9 @@ class LLGuidanceEngine:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.tokenizer = _tokenizer(vocabulary)
+        self._encode = vocabulary.encode
 
-    def compile(self, schema: str, place: str) -> "LLGuidanceGrammar":
+    def compile(self, schema: str) -> "LLGuidanceGrammar":
         """See :class:`~constrained_k2.engines.protocol.Engine`."""
         document = json.loads(schema)
         if isinstance(document, dict):
@@ -44,20 +49,21 @@ class LLGuidanceEngine:
         try:
             text = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(document), overrides=_JSON_OPTIONS)
         except ValueError as error:
-            raise self._refusal(str(error), place) from error
-        grammar = LLGuidanceGrammar(self.tokenizer, text, place)
-        first = llguidance.LLMatcher(self.tokenizer, text, log_level=0)
-        if not first.is_error():
-            first.compute_bitmask()  # a few schemas fail only at their first mask
+            raise self._refusal(str(error)) from error
+        grammar = LLGuidanceGrammar(self.tokenizer, text)
+        first = grammar.copy()
+        for text in _FIRST_STEPS:  # a few schemas fail only at their first masks
+            if first.try_consume_tokens(self._encode(text)) and not first.is_error():
+                first.compute_bitmask()
         if first.is_error():
-            raise self._refusal(first.get_error(), place)
+            raise self._refusal(first.get_error())
         return grammar
 
-    def _refusal(self, message: str, place: str) -> UnsupportedSchema:
+    def _refusal(self, message: str) -> UnsupportedSchema:
         first_line = message.strip().splitlines()[0] if message.strip() else "unknown error"
         return UnsupportedSchema(
             f"no grammar can be built for this schema: {first_line[:300]}",
-            place,
+            "",
             "Remove or rewrite what is named, or leave the tool out",
             engine=self.name,
         )
@@ -70,30 +76,37 @@ class LLGuidanceGrammar:
     after dozens of copies; then a new prototype is built (see :meth:`renew`).
     """
 
-    def __init__(self, tokenizer: llguidance.LLTokenizer, text: str, place: str) -> None:
+    def __init__(self, tokenizer: llguidance.LLTokenizer, text: str) -> None:
         self._tokenizer = tokenizer
         self._text = text
-        self._prototype = llguidance.LLMatcher(tokenizer, text, log_level=0)
-        self.place = place
+        self._prototype = self._new()
         self.cost_bytes = _COST_FLOOR + _COST_FACTOR * len(text)
 
-    def matcher(self) -> "LLGuidanceMatcher":
+    def matcher(self, place: str) -> "LLGuidanceMatcher":
         """See :class:`~constrained_k2.engines.protocol.ArgumentGrammar`."""
-        return LLGuidanceMatcher(self, self._prototype.deep_copy(), [])
+        return LLGuidanceMatcher(self, place, self.copy(), [])
+
+    def copy(self) -> llguidance.LLMatcher:
+        """A copy of the prototype, at the start."""
+        return self._prototype.deep_copy()
 
     def renew(self) -> llguidance.LLMatcher:
         """A matcher over a lexer of its own; later copies are made of that one."""
-        self._prototype = llguidance.LLMatcher(self._tokenizer, self._text, log_level=0)
-        return self._prototype.deep_copy()
+        self._prototype = self._new()
+        return self.copy()
+
+    def _new(self) -> llguidance.LLMatcher:
+        return llguidance.LLMatcher(self._tokenizer, self._text, log_level=0, limits=_LIMITS)
 
 
 class LLGuidanceMatcher:
     """One call's arguments. An error of the shared lexer is answered once by a new one, with the tokens replayed."""
 
-    __slots__ = ("_grammar", "_ids", "_matcher")
+    __slots__ = ("_grammar", "_ids", "_matcher", "_place")
 
-    def __init__(self, grammar: LLGuidanceGrammar, matcher: llguidance.LLMatcher, ids: list[int]) -> None:
+    def __init__(self, grammar: LLGuidanceGrammar, place: str, matcher: llguidance.LLMatcher, ids: list[int]) -> None:
         self._grammar = grammar
+        self._place = place
         self._matcher = matcher
         self._ids = ids
 
@@ -129,7 +142,7 @@ class LLGuidanceMatcher:
 
     def fork(self) -> "LLGuidanceMatcher":
         """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`."""
-        return LLGuidanceMatcher(self._grammar, self._matcher.deep_copy(), self._ids.copy())
+        return LLGuidanceMatcher(self._grammar, self._place, self._matcher.deep_copy(), self._ids.copy())
 
     def _rebuild(self) -> None:
         self._matcher = self._grammar.renew()
@@ -140,7 +153,7 @@ class LLGuidanceMatcher:
         if self._matcher.is_error():
             raise SchemaTooCostly(
                 f"the engine gave up on the arguments: {self._matcher.get_error().strip()[:300]}",
-                self._grammar.place,
+                self._place,
                 "Simplify the schema's patterns, or split objects with very many properties",
                 budget="llguidance",
             )

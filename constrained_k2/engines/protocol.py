@@ -42,8 +42,12 @@ class ArgumentGrammar(Protocol):
     def cost_bytes(self) -> int:
         """An estimate of the memory it holds, for the cache's budget."""
 
-    def matcher(self) -> ArgumentMatcher:
-        """A matcher at the start of the arguments."""
+    def matcher(self, place: str) -> ArgumentMatcher:
+        """A matcher at the start of the arguments.
+
+        Args:
+            place: Where the schema stands in this request, for errors.
+        """
 
 
 class Engine(Protocol):
@@ -53,12 +57,11 @@ class Engine(Protocol):
     def name(self) -> str:
         """As :class:`constrained_k2.Compiler` takes it."""
 
-    def compile(self, schema: str, place: str) -> ArgumentGrammar:
+    def compile(self, schema: str) -> ArgumentGrammar:
         """Compile a schema whose instances are JSON objects.
 
         Args:
             schema: JSON text.
-            place: Where it stands in the request, for errors.
 
         Raises:
             UnsupportedSchema: The engine has no grammar for it.

@@ -8,6 +8,7 @@ from constrained_k2.parsing.events import (
     CallStarted,
     ContentDelta,
     Event,
+    HeaderCut,
     MalformedDelta,
     ReasoningDelta,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "ContentDelta",
     "CutCall",
     "Event",
+    "HeaderCut",
     "MalformedDelta",
     "ReasoningDelta",
     "ToolCallParser",

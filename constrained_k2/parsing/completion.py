@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from constrained_k2.format import ToolCallFormat
 from constrained_k2.parsing.events import (
     ArgumentsDelta,
     CallCut,
@@ -10,6 +11,7 @@ from constrained_k2.parsing.events import (
     CallStarted,
     ContentDelta,
     Event,
+    HeaderCut,
     MalformedDelta,
     ReasoningDelta,
 )
@@ -20,11 +22,15 @@ from constrained_k2.vocabulary import Vocabulary
 
 @dataclass(frozen=True, slots=True)
 class CutCall:
-    """A call that ended without ``<|tool_call_end|>``. It is no call: its arguments are not whole."""
+    """A call that ended without ``<|tool_call_end|>``. It is no call: it must not be made.
 
-    name: str
-    index: int
-    arguments: str
+    Attributes:
+        header: What was written of ``functions.NAME:INDEX``, all of it or its beginning.
+        arguments: What was written of the arguments.
+    """
+
+    header: str
+    arguments: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,9 @@ class Completion:
                     whole.append(ToolCall(call.name, call.index, "".join(arguments[position])))
                 case CallCut(position):
                     call = started[position]
-                    cut.append(CutCall(call.name, call.index, "".join(arguments[position])))
+                    cut.append(CutCall(ToolCallFormat.call_id(call.name, call.index), "".join(arguments[position])))
+                case HeaderCut(text):
+                    cut.append(CutCall(text))
                 case MalformedDelta(text):
                     if last_malformed:
                         malformed[-1] += text

@@ -55,6 +55,17 @@ class CallCut:
 
 
 @dataclass(frozen=True, slots=True)
+class HeaderCut:
+    """The completion ended inside a call's header.
+
+    Attributes:
+        text: What was written of ``functions.NAME:INDEX``.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class MalformedDelta:
     """Text inside a tool-calls section that belongs to no call, markers spelled out. It is nobody's content.
 
@@ -67,4 +78,6 @@ class MalformedDelta:
     reason: str
 
 
-Event = ContentDelta | ReasoningDelta | CallStarted | ArgumentsDelta | CallFinished | CallCut | MalformedDelta
+Event = (
+    ContentDelta | ReasoningDelta | CallStarted | ArgumentsDelta | CallFinished | CallCut | HeaderCut | MalformedDelta
+)

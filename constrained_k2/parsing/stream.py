@@ -12,6 +12,7 @@ from constrained_k2.parsing.events import (
     CallStarted,
     ContentDelta,
     Event,
+    HeaderCut,
     MalformedDelta,
     ReasoningDelta,
 )
@@ -86,7 +87,7 @@ class ToolCallParser:
     def finish(self) -> list[Event]:
         """Say that no more tokens come; a call still open is reported as cut off."""
         if self._place is _Place.HEADER:
-            self._reject_header("cut off in its header")
+            self._events.append(HeaderCut(self._header.decode(errors="replace")))
         self._leave(_Place.TEXT)
         return self._take_events()
 

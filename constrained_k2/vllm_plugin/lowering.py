@@ -6,20 +6,17 @@ from vllm.parser.utils import count_history_tool_calls
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.tools import ToolCallSpec
-from constrained_k2.vllm_plugin.admission import OFF, XARGS_KEY, admit
-
-PROCESSOR = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
-"""The processor's name, as ``--logits-processors`` takes it."""
+from constrained_k2.vllm_plugin.admission import OFF, XARGS_KEY, admit, require_processor
 
 ON = "on"
+"""The value that asks for what is the default: constrain this request."""
 
 
-def lower(request: Any, model_config: Any, *, thinking: bool) -> None:
+def lower(request: Any, *, thinking: bool) -> None:
     """Write the request's constraint into its ``vllm_xargs``, in place. A request without tools is left alone.
 
     Args:
         request: vLLM's ``ChatCompletionRequest`` or ``ResponsesRequest``.
-        model_config: vLLM's ``ModelConfig``.
         thinking: Whether the model may reason when the request does not say.
 
     Raises:
@@ -31,21 +28,29 @@ def lower(request: Any, model_config: Any, *, thinking: bool) -> None:
     switch = extra.pop(XARGS_KEY, ON)
     if switch not in {ON, OFF}:
         raise InvalidRequest(
-            f"is {str(switch)[:40]!r}; beside tools it is {ON!r} or {OFF!r}",
+            f"must be {ON!r} or {OFF!r} beside tools, not {str(switch)[:40]!r}",
             f"vllm_xargs.{XARGS_KEY}",
-            "Send the tools in tools",
+            "A spec of its own is for /v1/completions",
         )
     # So that vLLM's text is exactly the text of the tokens, markers included.
-    for field in ("skip_special_tokens", "spaces_between_special_tokens"):
-        if field in type(request).model_fields:  # a responses request has only the first
-            setattr(request, field, False)
+    _set(request, skip_special_tokens=False, spaces_between_special_tokens=False)
     if switch == ON:
         _refuse_conflicts(request)
-        _require_processor(model_config)
+        require_processor()
         spec = ToolCallSpec.from_openai(_body(request), thinking=thinking)
         admit(spec)
+        if spec.choice == "required":
+            # There is no text to stop in: a stop could only cut the call that was asked for.
+            _set(request, stop=[], stop_token_ids=[])
         extra[XARGS_KEY] = spec.to_json()
     request.vllm_xargs = extra
+
+
+def _set(request: Any, **fields: Any) -> None:
+    """Set the fields that this kind of request has (a responses request has not all of them)."""
+    for name, value in fields.items():
+        if name in type(request).model_fields:
+            setattr(request, name, value)
 
 
 def _body(request: Any) -> dict[str, Any]:
@@ -66,32 +71,18 @@ def _refuse_conflicts(request: Any) -> None:
     Raises:
         InvalidRequest: The request asks for such a thing.
     """
-    for field, allowed in (("use_beam_search", False), ("bad_words", []), ("allowed_token_ids", None)):
-        if getattr(request, field, allowed) not in (allowed, None):
+    conflicting = {"use_beam_search": getattr(request, "use_beam_search", False)}
+    if request.tool_choice != "none":
+        for field in ("bad_words", "allowed_token_ids"):
+            conflicting[field] = getattr(request, field, None)
+        if request.extract_structured_outputs() is not None:
+            asked = ("structured_outputs", "response_format")
+            field = next((name for name in asked if getattr(request, name, None) is not None), "text.format")
+            conflicting[field] = True
+    for field, value in conflicting.items():
+        if value:
             raise InvalidRequest(
-                "cannot be combined with constrained tool calls",
+                "cannot be combined with tools that may be called",
                 field,
-                f'Leave it out, or switch the constraint off with vllm_xargs {{"{XARGS_KEY}": "{OFF}"}}',
+                f'Leave it out, send tool_choice "none", or switch off with vllm_xargs {{"{XARGS_KEY}": "{OFF}"}}',
             )
-    if request.tool_choice != "none" and request.extract_structured_outputs() is not None:
-        raise InvalidRequest(
-            "a response format cannot be combined with tools that may be called",
-            "response_format",
-            'Leave it out, or send tool_choice "none"',
-        )
-
-
-def _require_processor(model_config: Any) -> None:
-    """Refuse to serve unconstrained what the operator believes to be constrained.
-
-    Raises:
-        InvalidRequest: The server runs without the logits processor.
-    """
-    loaded = getattr(model_config, "logits_processors", None) or []
-    names = [entry if isinstance(entry, str) else f"{entry.__module__}:{entry.__qualname__}" for entry in loaded]
-    if not any(name.startswith("constrained_k2.vllm_plugin") for name in names):
-        raise InvalidRequest(
-            "this server parses tool calls with kimi_k2_constrained but does not constrain them",
-            "server",
-            f"Start it with --logits-processors {PROCESSOR}",
-        )

@@ -11,6 +11,7 @@ from vllm.tool_parsers.abstract_tool_parser import ToolParser
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.parsing import (
     ArgumentsDelta,
+    CallFinished,
     CallStarted,
     Completion,
     ContentDelta,
@@ -65,10 +66,10 @@ class ParsingByTokenId:
 
     def __init__(self, tokenizer: Any, tools: list[Any] | None = None, *args: Any, **kwargs: Any) -> None:
         super().__init__(tokenizer, tools, *args, **kwargs)  # type: ignore[call-arg]
-        self._model_config = kwargs.get("model_config")
         self._in_reasoning = False
         self._stream: ToolCallParser | None = None
         self._budget: TextBudget | None = None
+        self._held: list[Event] = []
 
     @property
     def _vocabulary(self) -> Vocabulary:
@@ -90,7 +91,7 @@ class ParsingByTokenId:
         template = getattr(self.model_tokenizer, "chat_template", None)  # type: ignore[attr-defined]
         thinking = self._separates_reasoning or "<think>" in str(template)
         try:
-            lower(request, self._model_config, thinking=thinking)
+            lower(request, thinking=thinking)
         except ConstrainedK2Error as error:
             raise VLLMValidationError(str(error), parameter=error.place or None) from error
         return request
@@ -136,7 +137,7 @@ class ParsingByTokenId:
             self.set_prompt_token_ids(prompt_token_ids or ())
         events = self._read(delta_token_ids, delta_text, request, finished=finished)
         reasoning, content = _texts(events)
-        calls = [] if request.tool_choice == "none" else _call_deltas(events)
+        calls = [] if request.tool_choice == "none" else _call_deltas(self._whole_calls(events, request))
         if not request.include_reasoning:
             reasoning = ""
         if not (reasoning or content or calls):
@@ -153,6 +154,16 @@ class ParsingByTokenId:
             token_ids = self._budget.take(token_ids, text, finished=finished)
         events = self._stream.feed(token_ids)
         return events + self._stream.finish() if finished else events
+
+    def _whole_calls(self, events: list[Event], request: Any) -> list[Event]:
+        """The events to show now: where a stop may cut a call at any token, a call's are held back until it is whole."""
+        if not (getattr(request, "stop", None) or getattr(request, "stop_token_ids", None)):
+            return events
+        self._held += events
+        ends = [number for number, event in enumerate(self._held) if isinstance(event, CallFinished)]
+        shown = self._held[: ends[-1] + 1] if ends else []
+        self._held = self._held[len(shown) :]
+        return shown
 
 
 def _texts(events: Sequence[Event]) -> tuple[str, str]:

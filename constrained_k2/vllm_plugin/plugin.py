@@ -3,9 +3,10 @@
 from functools import wraps
 from typing import Any
 
-from constrained_k2.vllm_plugin.admission import check_params
+from constrained_k2.vllm_plugin.admission import check_params, refuse_beam_search, remember_server
 
 TOOL_PARSER_NAME = "kimi_k2_constrained"
+_OURS = "_constrained_k2"  # marks what is wrapped already: vLLM may load plugins more than once
 
 
 def register() -> None:
@@ -19,13 +20,14 @@ def register() -> None:
     ToolParserManager.register_lazy_module(TOOL_PARSER_NAME, "constrained_k2.vllm_plugin.parser", "KimiK2ToolParser")
     _parse_by_token_id()
     _check_completions_early()
+    _learn_of_the_server()
 
 
 def _parse_by_token_id() -> None:
     from vllm.parser import ParserManager
 
     compose = ParserManager.get_parser
-    if hasattr(compose, "__wrapped__"):
+    if hasattr(compose, _OURS):
         return
 
     @wraps(compose)
@@ -37,16 +39,21 @@ def _parse_by_token_id() -> None:
 
         return type("KimiK2Parser", (ParsingByTokenId, composed), {})
 
+    setattr(get_parser, _OURS, True)
     ParserManager.get_parser = staticmethod(get_parser)
 
 
 def _check_completions_early() -> None:
-    """Refuse a completions request before its stream begins: vLLM's own check runs behind the headers, as HTTP 200."""
+    """Refuse a completions request before its stream begins: vLLM's own check runs behind the headers, as HTTP 200.
+
+    Beam search has sampling parameters of its own, which do not reach the processor: there a spec is refused.
+    """
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 
-    to_sampling_params = CompletionRequest.to_sampling_params
-    if hasattr(to_sampling_params, "__wrapped__"):
+    if hasattr(CompletionRequest.to_sampling_params, _OURS):
         return
+    to_sampling_params = CompletionRequest.to_sampling_params
+    to_beam_search_params = CompletionRequest.to_beam_search_params
 
     @wraps(to_sampling_params)
     def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -54,4 +61,28 @@ def _check_completions_early() -> None:
         check_params(params)
         return params
 
+    @wraps(to_beam_search_params)
+    def refused(self: Any, *args: Any, **kwargs: Any) -> Any:
+        refuse_beam_search(self.vllm_xargs)
+        return to_beam_search_params(self, *args, **kwargs)
+
+    setattr(checked, _OURS, True)
     CompletionRequest.to_sampling_params = checked
+    CompletionRequest.to_beam_search_params = refused
+
+
+def _learn_of_the_server() -> None:
+    """Have the process that admits requests know whether the engine will constrain them."""
+    from vllm.v1.engine.input_processor import InputProcessor
+
+    set_up = InputProcessor.__init__
+    if hasattr(set_up, _OURS):
+        return
+
+    @wraps(set_up)
+    def init(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+        set_up(self, vllm_config, *args, **kwargs)
+        remember_server(vllm_config.model_config.logits_processors)
+
+    setattr(init, _OURS, True)
+    InputProcessor.__init__ = init

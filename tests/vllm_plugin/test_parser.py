@@ -8,18 +8,18 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from transformers import AutoTokenizer
+from vllm import SamplingParams
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.exceptions import VLLMValidationError
 from vllm.parser import ParserManager
 
 from constrained_k2 import ToolCall, ToolCallSpec, Vocabulary, render_tool_calls
 from constrained_k2.fixtures import write_tokenizer
-from constrained_k2.vllm_plugin import register
-from constrained_k2.vllm_plugin.lowering import PROCESSOR
+from constrained_k2.vllm_plugin import admission, register
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-SERVER = SimpleNamespace(logits_processors=[PROCESSOR])
 CALLS = [ToolCall("f", 0, '{"a": "北京"}'), ToolCall("f", 1, "{}")]
 
 
@@ -52,12 +52,12 @@ def chat(**fields: Any) -> ChatCompletionRequest:
     return ChatCompletionRequest.model_validate(body)
 
 
-def make(parser_class: Any, tokenizer: Any, request: Any, model_config: Any = SERVER) -> Any:
-    return parser_class(tokenizer, request.tools, model_config=model_config)
+def make(parser_class: Any, tokenizer: Any, request: Any) -> Any:
+    return parser_class(tokenizer, request.tools)
 
 
-def adjusted(parser_class: Any, tokenizer: Any, request: Any, model_config: Any = SERVER) -> Any:
-    return make(parser_class, tokenizer, request, model_config).adjust_request(request)
+def adjusted(parser_class: Any, tokenizer: Any, request: Any) -> Any:
+    return make(parser_class, tokenizer, request).adjust_request(request)
 
 
 def spec_of(request: Any) -> ToolCallSpec:
@@ -119,7 +119,7 @@ def test_requests_that_are_not_constrained(parser_class: Any, tokenizer: Any, fi
         ({"allowed_token_ids": [1]}, "allowed_token_ids"),
         ({"use_beam_search": True}, "use_beam_search"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"structured_outputs": {"regex": "a"}}, "response_format"),
+        ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
     ],
 )
 def test_requests_that_cannot_be_constrained(parser_class: Any, tokenizer: Any, fields: Any, message: str) -> None:
@@ -132,9 +132,44 @@ def test_a_response_format_beside_tools_that_may_not_be_called(parser_class: Any
     assert spec_of(adjusted(parser_class, tokenizer, request)).choice == "none"
 
 
-def test_a_server_without_the_processor_does_not_pretend(parser_class: Any, tokenizer: Any) -> None:
+def test_a_server_without_the_processor_does_not_pretend(
+    parser_class: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission.Server, "processors", None)
+    admission.remember_server(["other:Processor"])
     with pytest.raises(VLLMValidationError, match="--logits-processors constrained_k2"):
-        adjusted(parser_class, tokenizer, chat(), SimpleNamespace(logits_processors=None))
+        adjusted(parser_class, tokenizer, chat())
+    spec = ToolCallSpec.from_openai({"tools": [TOOL]}).to_json()
+    with pytest.raises(ValueError, match="--logits-processors constrained_k2"):
+        admission.check_params(SamplingParams(extra_args={"constrained_k2": spec}))
+    adjusted(parser_class, tokenizer, chat(vllm_xargs={"constrained_k2": "off"}))
+    admission.remember_server(["constrained_k2.vllm_plugin:KimiK2LogitsProcessor"])
+    adjusted(parser_class, tokenizer, chat())
+
+
+def test_a_required_call_is_not_cut_by_stops(parser_class: Any, tokenizer: Any) -> None:
+    request = adjusted(parser_class, tokenizer, chat(tool_choice="required", stop=['"'], stop_token_ids=[5]))
+    assert (request.stop, request.stop_token_ids) == ([], [])
+
+
+def test_stops_in_a_stream_never_show_half_a_call(parser_class: Any, tokenizer: Any, vocabulary: Vocabulary) -> None:
+    request = adjusted(parser_class, tokenizer, chat(stop=["END"]))
+    ids = render_tool_calls(CALLS, vocabulary)[:-2]
+    text = vocabulary.decode(ids)
+    pieces = [([token], vocabulary.decode([token])) for token in ids]
+    shown = read_stream(make(parser_class, tokenizer, request), request, pieces, [1])
+    assert shown == read_whole(make(parser_class, tokenizer, request), request, ids, text)
+    assert [call[0] for call in shown[2]] == [CALLS[0].id]
+
+
+def test_beam_search_of_completions_is_refused() -> None:
+    register()
+    spec = ToolCallSpec.from_openai({"tools": [TOOL]}).to_json()
+    request = CompletionRequest.model_validate(
+        {"prompt": "x", "model": "m", "use_beam_search": True, "vllm_xargs": {"constrained_k2": spec}}
+    )
+    with pytest.raises(ValueError, match="use_beam_search"):
+        request.to_beam_search_params(10, {})
 
 
 def read_whole(parser: Any, request: Any, ids: list[int], text: str) -> tuple[str, str, list[tuple[str, str, str]]]:

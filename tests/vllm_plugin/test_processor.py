@@ -11,6 +11,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 import torch
 from vllm import SamplingParams
+from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 
 from constrained_k2 import Compiler, ToolCall, ToolCallSpec, Vocabulary, render_tool_calls
@@ -167,7 +168,9 @@ def test_a_token_from_outside_the_grammar_ends_its_request(
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (SamplingParams(extra_args={"constrained_k2": "{"}), "not JSON"),
+        (SamplingParams(extra_args={"constrained_k2": "{"}), "vllm_xargs.constrained_k2: must be JSON"),
+        (SamplingParams(extra_args={"constrained_k2": json.dumps(BODY)}, structured_outputs=StructuredOutputsParams(regex="a")),
+         "structured_outputs"),
         (SamplingParams(extra_args={"constrained_k2": 1}), "not a string"),
         (SamplingParams(extra_args={"constrained_k2": json.dumps(BODY | {"tool_choice": "x"})}), "tool_choice"),
         (SamplingParams(extra_args={"constrained_k2": json.dumps(BODY)}, bad_words=["a"]), "bad_words"),
