@@ -8,9 +8,11 @@ from typing import Any, Generic, Literal, TypeVar
 
 from constrained_k2.bitmask import TokenSet
 from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher, Engine
-from constrained_k2.errors import InvalidRequest, UnsupportedSchema
+from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.header import Headers
 from constrained_k2.matcher import Phase, ToolCallMatcher, phase_sets
+from constrained_k2.schema.deep_stack import on_deep_stack
+from constrained_k2.schema.screen import screen
 from constrained_k2.tools import ToolCallSpec
 from constrained_k2.vocabulary import Vocabulary
 
@@ -26,17 +28,28 @@ class Compiler:
         vocabulary: The model's vocabulary.
         engine: The grammar engine for arguments.
         cache_bytes: What the compiled schemas may hold together, estimated; the least recently used go first.
+        compile_seconds: How long one schema may take. For where requests are admitted: what was admitted there must
+            compile everywhere, whatever the clock says, so engines compile without.
 
     Raises:
         InvalidRequest: An engine that is not known.
     """
 
     def __init__(
-        self, vocabulary: Vocabulary, engine: Literal["llguidance"] = "llguidance", *, cache_bytes: int = 256 << 20
+        self,
+        vocabulary: Vocabulary,
+        engine: Literal["llguidance"] = "llguidance",
+        *,
+        cache_bytes: int = 256 << 20,
+        compile_seconds: float | None = None,
     ) -> None:
+        vocabulary.sorted_tokens  # noqa: B018 - made now rather than within some request's first header
+        self._compile_seconds = compile_seconds
         self.vocabulary = vocabulary
         self.engine = _make_engine(engine, vocabulary)
-        self._grammars: _LeastRecentlyUsed[str, ArgumentGrammar | UnsupportedSchema] = _LeastRecentlyUsed(cache_bytes)
+        self._grammars: _LeastRecentlyUsed[str, ArgumentGrammar | UnsupportedSchema | SchemaTooCostly] = (
+            _LeastRecentlyUsed(cache_bytes)
+        )
         self._headers: _LeastRecentlyUsed[tuple[tuple[str, ...], int], Headers] = _LeastRecentlyUsed(_HEADERS_CACHED)
         self._phase_sets: dict[tuple[Any, ...], Mapping[Phase, TokenSet]] = {}  # at most one for each kind of request
 
@@ -50,6 +63,7 @@ class Compiler:
 
         Raises:
             UnsupportedSchema: A tool's schema has no grammar (with ``check``).
+            SchemaTooCostly: A tool's schema is over a budget (with ``check``).
         """
         compiled = CompiledToolCalls(self, spec)
         if check and spec.max_calls != 0:
@@ -66,18 +80,25 @@ class Compiler:
 
         Raises:
             UnsupportedSchema: There is none.
+            SchemaTooCostly: It is over a budget.
         """
         found = self._grammars.get(schema, lambda: self._build(schema))
-        if isinstance(found, UnsupportedSchema):
+        if isinstance(found, UnsupportedSchema | SchemaTooCostly):
             raise found.at_place(place)
         return found
 
-    def _build(self, schema: str) -> tuple[ArgumentGrammar | UnsupportedSchema, int]:
+    def _build(self, schema: str) -> tuple[ArgumentGrammar | UnsupportedSchema | SchemaTooCostly, int]:
         """A schema's grammar or why there is none, and what to charge for remembering it."""
         try:
-            grammar = self.engine.compile(_of_objects(schema))
-        except UnsupportedSchema as error:
+            document = json.loads(schema)
+            screen(document)
+            _narrow_to_objects(document)
+            text = json.dumps(document, separators=(",", ":"))
+            grammar = on_deep_stack(lambda: self.engine.compile(text), self._compile_seconds)
+        except (UnsupportedSchema, SchemaTooCostly) as error:
             return error, len(schema)
+        except RecursionError:
+            return UnsupportedSchema("the schema is nested too deeply to be read", "", "Flatten it"), len(schema)
         return grammar, grammar.cost_bytes + len(schema)
 
     def headers(self, names: tuple[str, ...], index: int) -> Headers:
@@ -144,13 +165,12 @@ def _make_engine(name: str, vocabulary: Vocabulary) -> Engine:
     raise InvalidRequest(f"the engine {name!r} is not known", "engine", "Use 'llguidance'")
 
 
-def _of_objects(schema: str) -> str:
-    """The schema narrowed to objects.
+def _narrow_to_objects(document: Any) -> None:
+    """Narrow a schema to objects, in place: arguments are always one.
 
     Raises:
         UnsupportedSchema: It takes no object.
     """
-    document = json.loads(schema)
     declared = document.get("type", "object")
     if declared != "object" and not (isinstance(declared, list) and "object" in declared):
         raise UnsupportedSchema(
@@ -160,7 +180,6 @@ def _of_objects(schema: str) -> str:
             keyword="type",
         )
     document["type"] = "object"
-    return json.dumps(document, separators=(",", ":"))
 
 
 class _LeastRecentlyUsed(Generic[K, V]):

@@ -89,6 +89,10 @@ class SchemaTooCostly(ConstrainedK2Error):
         super().__init__(problem, place, remedy)
         self.args = (problem, place, remedy, budget, limit, actual)
 
+    def at_place(self, place: str) -> "SchemaTooCostly":
+        """The same error about the same schema at another place."""
+        return SchemaTooCostly(self.problem, f"{place}{self.place}", self.remedy, self.budget, self.limit, self.actual)
+
     @property
     def budget(self) -> str:
         """The name of the budget."""

@@ -9,6 +9,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
+from operator import index
 from typing import NamedTuple, Protocol
 
 from constrained_k2.bitmask import Bitmask, TokenSet, bitmask_row
@@ -167,6 +168,9 @@ class ToolCallMatcher:
     def fill_bitmask(self, bitmask: Bitmask, row: int = 0) -> None:
         """Write the allowed tokens into one row.
 
+        Where the engine has a stretch forced to one spelling, the mask holds the canonical token of it only, and
+        :meth:`accept_tokens` takes any tokenization: what the mask allows is always accepted, not the other way round.
+
         Args:
             bitmask: int32 ``[rows, words_per_row(size)]``, numpy or CPU torch; bit 1 = allowed.
             row: Which row.
@@ -270,12 +274,13 @@ class ToolCallMatcher:
         return copy
 
     def _accept(self, token_id: int) -> bool:
+        token_id = index(token_id)  # a TypeError for what is no integer, before anything has changed
         before = self._state
         after = self._step(before, token_id)
         if after is None:
             return False
-        self._history.append(before)
         self._ids.append(token_id)
+        self._history.append(before)
         self._state = after
         return True
 

@@ -137,7 +137,7 @@ class ToolCallSpec:
         """
         try:
             body = json.loads(text)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise InvalidRequest(f"must be JSON: {error}", place) from error
         return cls.from_openai(body, limits=limits, thinking=thinking)
 
@@ -246,6 +246,8 @@ def _schema_text(parameters: object, place: str) -> str:
         raise InvalidRequest("the schema false allows no arguments at all", place, "Leave the tool out")
     if not isinstance(parameters, Mapping):
         raise InvalidRequest(f"must be a JSON Schema object, not {_kind(parameters)}", place)
+    if not all(isinstance(key, str) for key in parameters):
+        raise InvalidRequest("has a key that is no string", place)
     try:
         return json.dumps(parameters, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -279,7 +281,7 @@ def _read_first_index(body: Mapping[str, Any]) -> int:
 def _read_thinking(body: Mapping[str, Any], *, default: bool) -> bool:
     value = body.get("thinking")
     if isinstance(value, Mapping):
-        if value.get("type") not in {"enabled", "disabled"}:
+        if value.get("type") not in ("enabled", "disabled"):
             raise InvalidRequest("must be 'enabled' or 'disabled'", "thinking.type")
         return bool(value["type"] == "enabled")
     place = "thinking"

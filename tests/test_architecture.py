@@ -15,6 +15,7 @@ LAYERS = [
     {"errors"},
     {"format"},
     {"tools", "vocabulary", "tokenizer_files", "bitmask"},
+    {"schema"},
     {"header", "engines", "parsing", "rendering", "kernels"},
     {"matcher"},
     {"compiler"},

@@ -56,7 +56,7 @@ class Completion:
         """Put the events of one completion together."""
         content: list[str] = []
         reasoning: list[str] = []
-        malformed: list[str] = []
+        malformed: list[list[str]] = []
         started: list[CallStarted] = []
         arguments: list[list[str]] = []
         whole: list[ToolCall] = []
@@ -83,11 +83,11 @@ class Completion:
                     cut.append(CutCall(text))
                 case MalformedDelta(text):
                     if last_malformed:
-                        malformed[-1] += text
+                        malformed[-1].append(text)
                     else:
-                        malformed.append(text)
+                        malformed.append([text])
             last_malformed = isinstance(event, MalformedDelta)
-        return cls("".join(content), "".join(reasoning), tuple(whole), tuple(cut), tuple(malformed))
+        return cls("".join(content), "".join(reasoning), tuple(whole), tuple(cut), tuple(map("".join, malformed)))
 
 
 def parse_completion(token_ids: Iterable[int], vocabulary: Vocabulary, *, in_reasoning: bool = False) -> Completion:

@@ -18,6 +18,8 @@ from constrained_k2.parsing.events import (
 )
 from constrained_k2.vocabulary import Vocabulary
 
+_LONGEST_HEADER = 4096  # bytes
+
 
 class _Place(IntEnum):
     """Which part of the turn the next token belongs to."""
@@ -49,7 +51,7 @@ class ToolCallParser:
         self._markers = vocabulary.format
         self._place = _Place.REASONING if in_reasoning else _Place.TEXT
         self._position = -1
-        self._header = b""
+        self._header = bytearray()
         self._reason = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._events: list[Event] = []
@@ -117,7 +119,7 @@ class ToolCallParser:
         markers = self._markers
         if token_id == markers.call_begin:
             self._leave(_Place.HEADER)
-            self._header = b""
+            self._header = bytearray()
         elif token_id == markers.section_end:
             self._leave(_Place.TEXT)
         elif token_id not in markers.stop_ids:
@@ -137,6 +139,8 @@ class ToolCallParser:
             self._leave(_Place.ARGUMENTS)
         elif self._vocabulary.is_ordinary(token_id):
             self._header += self._vocabulary.token_bytes(token_id)
+            if len(self._header) > _LONGEST_HEADER:
+                self._reject_header("its id is longer than any")
         else:
             self._reject_header("its header holds a special token")
             self._in_junk(token_id)

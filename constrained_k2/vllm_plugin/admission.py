@@ -17,6 +17,9 @@ from constrained_k2.vocabulary import Vocabulary
 XARGS_KEY = "constrained_k2"
 """The key in ``vllm_xargs`` (which arrives as ``SamplingParams.extra_args``) that carries a spec's JSON, or 'off'."""
 
+_COMPILE_SECONDS = 1.0
+"""How long one schema may hold up the admission of requests."""
+
 _OURS = "constrained_k2.vllm_plugin"
 
 OFF = "off"
@@ -32,7 +35,8 @@ class _ByteEncoder:
 def _byte_compiler() -> Compiler:
     special = {text: 256 + number for number, text in enumerate(MARKER_TEXTS.values())}
     tokens = {byte: bytes((byte,)) for byte in range(256)}
-    return Compiler(Vocabulary(tokens, special, 256 + len(special), _ByteEncoder()))
+    vocabulary = Vocabulary(tokens, special, 256 + len(special), _ByteEncoder())
+    return Compiler(vocabulary, compile_seconds=_COMPILE_SECONDS)
 
 
 def admit(spec: ToolCallSpec) -> None:

@@ -10,7 +10,6 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from constrained_k2.bitmask import TokenSet, words_per_row
 from constrained_k2.compiler import Compiler
-from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.kernels import apply_token_bitmask, apply_token_set
 from constrained_k2.matcher import Phase, ToolCallMatcher
 from constrained_k2.vllm_plugin.admission import check_params, spec_in
@@ -46,13 +45,13 @@ class _Request:
                     self.fail(f"token {ids[self._seen]} at {self._seen} is not in the grammar ({matcher.phase.name})")
                     return
                 self._seen += 1
-        except ConstrainedK2Error as error:
-            self.fail(str(error))
+        except Exception as error:  # noqa: BLE001 - an error that leaves a logits processor ends the whole engine
+            self.fail(repr(error))
 
     def fail(self, reason: str) -> None:
         """End this request, and no other one."""
         self.matcher = None
-        logger.error("constrained_k2: a request is ended early: %s", reason)
+        logger.warning("constrained_k2: a request is ended early: %s", reason)
 
 
 class KimiK2LogitsProcessor(LogitsProcessor):
@@ -126,8 +125,8 @@ class KimiK2LogitsProcessor(LogitsProcessor):
                 if matcher.phase not in (Phase.HEADER, Phase.ARGUMENTS):
                     return matcher.token_set()
                 matcher.fill_bitmask(self._bitmask, bitmask_row)
-            except ConstrainedK2Error as error:
-                request.fail(str(error))
+            except Exception as error:  # noqa: BLE001 - as above
+                request.fail(repr(error))
             else:
                 return None
         return self._stop
@@ -148,8 +147,8 @@ class KimiK2LogitsProcessor(LogitsProcessor):
                 return None
             in_reasoning = prompt_ids is not None and prompt_ids[-1:] == [self._think_begin]
             matcher = self._compiler.compile(spec, check=False).matcher(in_reasoning=in_reasoning)
-        except ConstrainedK2Error as error:
+        except Exception as error:  # noqa: BLE001 - as above
             request = _Request(None, output_ids)
-            request.fail(str(error))
+            request.fail(repr(error))
             return request
         return _Request(matcher, output_ids)

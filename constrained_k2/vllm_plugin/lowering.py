@@ -26,7 +26,7 @@ def lower(request: Any, *, thinking: bool) -> None:
         return
     extra = dict(request.vllm_xargs or {})
     switch = extra.pop(XARGS_KEY, ON)
-    if switch not in {ON, OFF}:
+    if switch not in (ON, OFF):
         raise InvalidRequest(
             f"must be {ON!r} or {OFF!r} beside tools, not {str(switch)[:40]!r}",
             f"vllm_xargs.{XARGS_KEY}",

@@ -4,7 +4,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from vllm.entrypoints.generate.base.protocol import DeltaFunctionCall, DeltaMessage, DeltaToolCall, FunctionCall
+from vllm.entrypoints.generate.base.protocol import (
+    DeltaFunctionCall,
+    DeltaMessage,
+    DeltaToolCall,
+    ExtractedToolCallInformation,
+    FunctionCall,
+)
 from vllm.exceptions import VLLMValidationError
 from vllm.tool_parsers.abstract_tool_parser import ToolParser
 
@@ -57,6 +63,20 @@ class KimiK2ToolParser(ToolParser):
     def adjust_request(self, request: Any) -> Any:
         """Leave the request to :meth:`ParsingByTokenId.adjust_request`."""
         return request
+
+    def extract_tool_calls(self, model_output: str, request: Any) -> ExtractedToolCallInformation:  # noqa: ARG002
+        """What vLLM asks for where there are no tools: no calls."""
+        return ExtractedToolCallInformation(tools_called=False, tool_calls=[], content=model_output)
+
+    def extract_tool_calls_streaming(
+        self,
+        previous_text: str,  # noqa: ARG002 - vLLM's signature
+        current_text: str,  # noqa: ARG002
+        delta_text: str,
+        *_: Any,
+    ) -> DeltaMessage | None:
+        """What vLLM asks for where there are no tools: the text."""
+        return DeltaMessage(content=delta_text) if delta_text else None
 
 
 class ParsingByTokenId:
@@ -156,8 +176,8 @@ class ParsingByTokenId:
         return events + self._stream.finish() if finished else events
 
     def _whole_calls(self, events: list[Event], request: Any) -> list[Event]:
-        """The events to show now: where a stop may cut a call at any token, a call's are held back until it is whole."""
-        if not (getattr(request, "stop", None) or getattr(request, "stop_token_ids", None)):
+        """The events to show now: where a stop may cut a call anywhere, a call's are held back until it is whole."""
+        if not any(getattr(request, field, None) for field in ("stop", "stop_token_ids")):
             return events
         self._held += events
         ends = [number for number, event in enumerate(self._held) if isinstance(event, CallFinished)]

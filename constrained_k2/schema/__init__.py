@@ -1,0 +1,1 @@
+"""JSON Schema before any engine sees it."""

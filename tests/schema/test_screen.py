@@ -1,0 +1,152 @@
+"""Hostile schemas: each is refused in the screen, or compiles in bounded time; each with its numbers."""
+
+import json
+import time
+from typing import Any
+
+import jsonschema
+import pytest
+
+from constrained_k2 import Compiler, ConstrainedK2Error, SchemaTooCostly, UnsupportedSchema
+from constrained_k2.bitmask import allocate_bitmask
+from constrained_k2.schema.deep_stack import on_deep_stack
+from constrained_k2.schema.screen import screen
+from constrained_k2.vllm_plugin.admission import _byte_compiler
+
+
+def of(schema: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+
+
+def chain(length: int, kind: str) -> dict[str, Any]:
+    """References each leading to the next."""
+
+    def link(number: int) -> dict[str, Any]:
+        step = {"$ref": f"#/$defs/d{number + 1}"}
+        if kind == "object":
+            return {"type": "object", "properties": {"x": step}, "required": ["x"]}
+        return step if kind == "ref" else {kind: [step]}
+
+    definitions = {f"d{number}": link(number) for number in range(length)} | {f"d{length}": {"type": "integer"}}
+    return of({"$ref": "#/$defs/d0"}) | {"$defs": definitions}
+
+
+@pytest.mark.parametrize("kind", ["object", "ref", "allOf", "anyOf"])
+@pytest.mark.parametrize("length", [1_500, 20_000])
+def test_chains_that_overflow_an_engines_stack(kind: str, length: int) -> None:
+    with pytest.raises(SchemaTooCostly) as refused:
+        screen(chain(length, kind))
+    assert (refused.value.budget, refused.value.limit) == ("depth", 200)
+
+
+@pytest.mark.parametrize("kind", ["object", "ref", "allOf", "anyOf"])
+def test_long_chains_within_the_budget_compile(kind: str) -> None:
+    assert _byte_compiler().grammar(json.dumps(chain(60, kind)), "schema")
+
+
+def test_a_recursive_schema_is_not_deep() -> None:
+    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "v": {"type": "integer"}}}
+    screen(of({"$ref": "#/$defs/node"}) | {"$defs": {"node": node}})
+
+
+HOSTILE: list[tuple[Any, str]] = [
+    ({"type": "array", "items": {"type": "integer"}, "minItems": 10**7}, "count"),
+    ({"type": "array", "maxItems": 10**6}, "count"),
+    ({"type": "integer", "multipleOf": 999_983}, "multiple"),
+    ({"allOf": [{"type": "integer", "multipleOf": factor} for factor in (97, 89, 83)]}, "multiple"),
+    ({"type": "number", "multipleOf": 0.0999983}, "multiple"),
+    ({"allOf": [{"type": "string", "pattern": f"x{number}.*y{number}"} for number in range(22)]}, "patterns"),
+    ({"type": "string", "pattern": "^" + "ab?" * 400_000 + "$"}, "pattern_bytes"),
+    ({"type": "object", "patternProperties": {f"^a{number}b": {} for number in range(300)}}, "patterns"),
+    ({"type": "object", "properties": {"k" * 2_000_000: {}}}, "text_bytes"),
+    ({"enum": ["x" * 1_000_000]}, "text_bytes"),
+]
+
+
+@pytest.mark.parametrize(("schema", "budget"), HOSTILE, ids=[str(schema)[:50] for schema, _ in HOSTILE])
+def test_what_costs_seconds_and_gigabytes_is_refused_unseen(schema: Any, budget: str) -> None:
+    with pytest.raises(SchemaTooCostly) as refused:
+        screen(of(schema))
+    assert refused.value.budget == budget
+    assert refused.value.actual > refused.value.limit
+    assert refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword"),
+    [
+        ({"enum": [2**53 + 1]}, ""),
+        ({"type": "integer", "minimum": 2**53 + 1}, "minimum"),
+        ({"type": "object", "minProperties": 2}, "minProperties"),
+        ({"type": "object", "minProperties": 3, "required": ["a"], "additionalProperties": {}}, "minProperties"),
+    ],
+)
+def test_what_engines_get_wrong_is_refused(schema: Any, keyword: str) -> None:
+    with pytest.raises(UnsupportedSchema) as refused:
+        screen(of(schema))
+    assert refused.value.keyword == keyword
+    assert refused.value.place.startswith("#/properties/a")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "minProperties": 1},
+        {"type": "object", "minProperties": 2, "required": ["a", "b"]},
+        {"type": "object", "minProperties": 2, "properties": {"a": {}, "b": {}}, "additionalProperties": False},
+        {"type": "integer", "minimum": -(2**53), "maximum": 2**53, "multipleOf": 25},
+        {"type": "number", "multipleOf": 0.01},
+        {"allOf": [{"type": "number", "multipleOf": 0.0000001}]},
+        {"properties": {"a": {"multipleOf": 0.01}, "b": {"multipleOf": 5}, "c": {"allOf": [{"multipleOf": 7}]}}},
+        {"type": "array", "maxItems": 500},
+        {"properties": {"pattern": {"type": "string"}, "$ref": {"type": "string"}, "enum": {"type": "integer"}}},
+        {"enum": [], "const": None},
+        True,
+    ],
+)
+def test_ordinary_schemas_pass(schema: Any) -> None:
+    before = json.dumps(schema)
+    screen(schema)
+    assert json.dumps(schema) == before
+
+
+def accepts(compiler: Compiler, schema: Any, text: str) -> bool:
+    matcher = compiler.grammar(json.dumps(schema), "schema").matcher("schema")
+    row = allocate_bitmask(1, compiler.vocabulary.size)[0]
+    for byte in text.encode():
+        matcher.fill(row)
+        if not matcher.accept(byte):
+            return False
+    return matcher.is_complete()
+
+
+@pytest.mark.parametrize("low", [-1, 0, 1])
+@pytest.mark.parametrize("width", [0.25, 0.5, 1, 2])
+@pytest.mark.parametrize("kinds", [("exclusiveMinimum", "maximum"), ("minimum", "exclusiveMaximum"),
+                                   ("exclusiveMinimum", "exclusiveMaximum")])  # fmt: skip
+def test_open_bounds_are_open(low: int, width: float, kinds: tuple[str, str]) -> None:
+    for start, end in ((low, low + width), (low - width, low)):
+        schema = of({"type": "number", kinds[0]: start, kinds[1]: end})
+        for value in (start, end, (start + end) / 2, -0.0, float(low), low):
+            instance = {"a": value}
+            valid = jsonschema.Draft202012Validator(schema).is_valid(instance)
+            text = json.dumps(instance)
+            assert valid or not accepts(_byte_compiler(), schema, text), (schema, text)
+            if value == (start + end) / 2 and "-0.0" not in text:  # LLGuidance does not write that spelling
+                assert accepts(_byte_compiler(), schema, text), (schema, text)
+
+
+def test_work_that_takes_too_long_is_given_up() -> None:
+    with pytest.raises(SchemaTooCostly, match="takes too long") as refused:
+        on_deep_stack(lambda: time.sleep(0.5), 0.05)
+    assert refused.value.budget == "compile_ms"
+    assert on_deep_stack(lambda: 7, 5) == 7
+    with pytest.raises(ZeroDivisionError):
+        on_deep_stack(lambda: 1 // 0, None)
+
+
+@pytest.mark.parametrize("depth", range(940, 1000, 6))
+def test_at_the_edge_of_the_recursion_limit_it_is_still_our_error(depth: int) -> None:
+    text = '{"type":"object","properties":{"a":' + '{"items":' * depth + "{}" + "}" * depth + "}}"
+    with pytest.raises(ConstrainedK2Error):
+        _byte_compiler().grammar(text, "schema")
