@@ -6,7 +6,7 @@ _vllm_in() { "$1" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("vll
 
 if [ ! -e .venv/bin/python ] && _vllm_in python3; then
   PYTHON=$(command -v python3)
-  echo "Using the vLLM of $PYTHON"
+  echo "Using the vLLM of $PYTHON, and adding this package to that environment"
   "$PYTHON" -m pip install -q -e ".[$EXTRAS]"
 else
   PYTHON=$PWD/.venv/bin/python

@@ -26,4 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConstrainedK2Error as error:
         print(f"constrained-k2: {error}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        print(f"constrained-k2: {error.name} is missing: pip install 'constrained-k2[demo]'", file=sys.stderr)
+        return 2
     return code

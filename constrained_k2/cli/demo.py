@@ -14,12 +14,21 @@ def add_parser(verbs: Any) -> None:
         "and constrained, and print what came back. Writes every transcript.",
         epilog="example: constrained-k2 demo --requests 60 --arch llama",
     )
-    parser.add_argument("--requests", type=int, default=120, help="requests an arm (default: %(default)s)")
+    parser.add_argument("--requests", type=_positive, default=120, help="requests an arm (default: %(default)s)")
     parser.add_argument("--arch", choices=("kimi_k2", "llama"), default="kimi_k2", help="shape of the model")
     parser.add_argument("--tokenizer", type=Path, help="a Kimi tokenizer directory; by default a small vocabulary")
-    parser.add_argument("--output", type=Path, default=Path("demo_output"), help="where transcripts go")
+    parser.add_argument(
+        "--output", type=Path, default=Path("demo_output"), help="where the model, the log and transcripts go"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the model's weights and the samples")
     parser.set_defaults(run=run)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
 
 
 def run(options: argparse.Namespace) -> int:
@@ -34,7 +43,10 @@ def run(options: argparse.Namespace) -> int:
     from constrained_k2.evaluation.scores import score, total
     from constrained_k2.evaluation.server import VllmServer
     from constrained_k2.fixtures import build_model
+    from constrained_k2.vocabulary import Vocabulary
 
+    if options.tokenizer is not None:
+        Vocabulary.from_pretrained(options.tokenizer)  # says what is wrong with it before anything is built
     console = Console()
     options.output.mkdir(parents=True, exist_ok=True)
     model = build_model(options.output / "model", arch=options.arch, tokenizer=options.tokenizer, seed=options.seed)

@@ -274,6 +274,75 @@ def test_what_cannot_be_constrained_is_a_400(
     assert re.search(message, said)  # vLLM renders the prompt first, so what is far too long fails its own check
 
 
+def test_schemas_that_would_end_the_server(server: VllmServer, client: openai.OpenAI) -> None:
+    links = {f"d{n}": {"type": "object", "properties": {"x": {"$ref": f"#/$defs/d{n + 1}"}}} for n in range(1500)}
+    deep = {"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": links | {"d1500": {}}}
+    slow = {"type": "object", "properties": {"a": {"type": "array", "minItems": 10**7}}}
+    for parameters in (deep, slow):
+        spec = json.dumps({"tools": [function("f", parameters=parameters)], "tool_choice": "required"})
+        with pytest.raises(openai.BadRequestError, match="is over the"):
+            client.completions.create(
+                model="kimi-k2", prompt="hi", max_tokens=5, extra_body={"vllm_xargs": {"constrained_k2": spec}}
+            )
+    assert httpx.get(f"{server.url}/health").is_success
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [{"use_beam_search": True, "n": 2}, {"structured_outputs": {"regex": "a"}}, {"response_format": {"type": "json_object"}}],
+)  # fmt: skip
+def test_completions_with_what_would_bypass_or_break_the_constraint(client: openai.OpenAI, extra: Any) -> None:
+    spec = json.dumps({"tools": [WEATHER], "tool_choice": "required"})
+    with pytest.raises(openai.BadRequestError, match="cannot be combined"):
+        client.completions.create(
+            model="kimi-k2", prompt="hi", max_tokens=5, extra_body=extra | {"vllm_xargs": {"constrained_k2": spec}}
+        )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_chat_without_tools_is_as_ever(client: openai.OpenAI, vocabulary: Vocabulary, stream: bool) -> None:
+    script = [*vocabulary.encode("Hello there."), vocabulary.format.turn_end]
+    extra = {"vllm_xargs": {"script": script}, "tool_choice": None, "tools": None}
+    answer = create(client, tools=openai.omit, extra_body=extra, stream=stream)
+    if stream:
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in answer if chunk.choices) == "Hello there."
+    else:
+        assert answer.choices[0].message.content == "Hello there."
+
+
+@pytest.mark.parametrize("stop", [["}"], ['"city"'], ["functions"], ["<|tool_call_end|>"]])
+def test_stops_do_not_cut_a_required_call(client: openai.OpenAI, stop: list[str]) -> None:
+    for stream in (False, True):
+        answer = create(client, tool_choice="required", parallel_tool_calls=False, stop=stop, stream=stream)
+        if stream:
+            deltas = [chunk.choices[0].delta for chunk in answer if chunk.choices]
+            arguments = "".join(call.function.arguments or "" for delta in deltas for call in delta.tool_calls or ())
+        else:
+            arguments = answer.choices[0].message.tool_calls[0].function.arguments
+        assert json.loads(arguments).keys() >= {"city", "days"}
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4, 7])
+def test_no_marker_leaks_from_a_call_cut_in_its_header(client: openai.OpenAI, limit: int) -> None:
+    for stream in (False, True):
+        answer = create(client, tool_choice="required", max_tokens=limit, stream=stream)
+        choices = [chunk.choices[0] for chunk in answer if chunk.choices] if stream else answer.choices
+        text = "".join((choice.delta if stream else choice.message).content or "" for choice in choices)
+        assert (text, choices[-1].finish_reason) == ("", "length")
+
+
+def test_very_many_optional_properties(client: openai.OpenAI) -> None:
+    parameters = {"type": "object", "properties": {f"p{n}": {"type": "boolean"} for n in range(300)},
+                  "additionalProperties": False}  # fmt: skip
+    spec = json.dumps({"tools": [function("f", parameters=parameters)], "tool_choice": "required"})
+    answer = client.completions.create(
+        model="kimi-k2", prompt="hi", max_tokens=3000,
+        extra_body={"vllm_xargs": {"constrained_k2": spec}, "skip_special_tokens": False},
+    )  # fmt: skip
+    assert answer.choices[0].finish_reason in {"stop", "length"}
+    assert "<|tool_call_argument_begin|>" in answer.choices[0].text
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"{", b'{"messages": [', b"\xff\xfe", b"[]", b'{"model": "kimi-k2", "messages": 5, "tools": [1]}']
 )

@@ -1,0 +1,63 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from constrained_k2.cli import main
+from constrained_k2.evaluation.samples import built_in_samples
+from constrained_k2.evaluation.scores import Answer, Score, score, total
+
+
+def test_help_shows_an_example() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "constrained_k2", "demo", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "example: constrained-k2 demo" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [[], ["nope"], ["demo", "--requests", "0"], ["demo", "--arch", "gpt"]])
+def test_bad_use(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_a_tokenizer_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--tokenizer", str(tmp_path), "--output", str(tmp_path / "out")]) == 2
+    assert "no tokenizer there" in capsys.readouterr().err
+
+
+def test_samples_cover_what_the_demo_claims() -> None:
+    samples = list(built_in_samples(100))
+    assert {(sample.choice, sample.stream) for sample in samples} == {
+        (choice, stream) for choice in ("required", "named", "auto", "none") for stream in (False, True)
+    }
+    assert {sample.first_index for sample in samples} == {0, 1}
+    assert {sample.max_calls for sample in samples} == {None, 0, 1}
+    assert [sample.body for sample in built_in_samples(100)] == [sample.body for sample in samples]
+
+
+def test_scores() -> None:
+    sample = next(
+        s for s in built_in_samples(50) if s.choice == "required" and s.first_index == 0 and s.max_calls is None
+    )
+    names = [tool["function"]["name"] for tool in sample.body["tools"]]
+    name = "list_open_tabs" if "list_open_tabs" in names else names[0]
+    good = {"list_open_tabs": "{}", "get_weather": '{"city": "x", "days": 1}'}.get(name)
+    if good is None:
+        pytest.skip("the first sample of this seed has neither of the tools whose arguments this test writes")
+    right = (f"functions.{name}:0", name, good)
+    assert score(sample, Answer("tool_calls", calls=(right,))) == Score(1, 1, 1, 1, 1, 1, 1, 1, 0)
+    for wrong in (
+        Answer("tool_calls"),
+        Answer("tool_calls", calls=((f"functions.{name}:1", name, good),)),
+        Answer("tool_calls", calls=(("functions.nope:0", "nope", good),)),
+        Answer("tool_calls", calls=((f"functions.{name}:0", name, "{"),)),
+        Answer("tool_calls", calls=((f"functions.{name}:0", name, "[]"),)),
+    ):
+        assert score(sample, wrong).served == 0
+        assert score(sample, wrong).due == 1
+    assert score(sample, Answer("length")) == Score(requests=1)
+    assert total([Score(1, 1), Score(1, 0)]).requests == 2
