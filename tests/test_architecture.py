@@ -16,6 +16,7 @@ LAYERS = [
     {"format"},
     {"tools", "vocabulary", "tokenizer_files", "bitmask"},
     {"schema"},
+    {"grammar"},
     {"header", "engines", "parsing", "rendering", "kernels"},
     {"matcher"},
     {"compiler"},

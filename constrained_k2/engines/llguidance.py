@@ -8,6 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
+from constrained_k2.grammar.lark import CannotWrite, LarkWriter
+from constrained_k2.schema.document import SchemaDocument
+from constrained_k2.schema.normalize import Normalizer
+from constrained_k2.schema.screen import check_open_counts
 from constrained_k2.tokenizer_files import SPLIT_PATTERN, TiktokenEncoder
 from constrained_k2.vocabulary import Vocabulary
 
@@ -18,6 +22,7 @@ _JSON_OPTIONS: Any = {  # llguidance's JsonCompileOptions, a type that exists in
     "whitespace_flexible": True,
     "coerce_one_of": False,
 }
+_PATTERNS_KEPT = 256
 _FIRST_STEPS = ("", "{", '"')
 # Fewer symbols than by default, so that a schema of 100 bytes ("maxItems": 100000) is refused within 0.2 s instead of
 # building for seconds; more alternatives at one place, since objects have thousands of optional properties.
@@ -40,19 +45,57 @@ class LLGuidanceEngine:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.tokenizer = _tokenizer(vocabulary)
         self._encode = vocabulary.encode
+        self._patterns = _Patterns()
 
     def compile(self, schema: str) -> "LLGuidanceGrammar":
-        """See :class:`~constrained_k2.engines.protocol.Engine`."""
+        """See :class:`~constrained_k2.engines.protocol.Engine`.
+
+        The grammar is ours wherever it can be exact: any property order, every keyword kept. A schema of which ours
+        would keep too little is given to LLGuidance's own compiler, which refuses what it does not know.
+        """
         document = json.loads(schema)
+        try:
+            return self._probe(self._exact_grammar(document))
+        except (CannotWrite, SchemaTooCostly, RecursionError):
+            return self._probe(self._own_grammar(document))
+
+    def _exact_grammar(self, document: Any) -> "LLGuidanceGrammar":
+        """The grammar of ours.
+
+        Raises:
+            CannotWrite: It would not be exact, or LLGuidance does not take it.
+            UnsupportedSchema: The schema is wrong, or nothing satisfies it.
+            SchemaTooCostly: It has too many alternatives.
+        """
+        normalizer = Normalizer(SchemaDocument(document), self._patterns.is_found)
+        text = LarkWriter(normalizer).write(frozenset({("#", True)}))
+        relaxed = [pointer for pointer, (status, _) in normalizer.notes.items() if status == "relaxed"]
+        if relaxed:
+            raise CannotWrite(f"{relaxed[0]} would not be kept")
+        grammar = LLGuidanceGrammar(self.tokenizer, llguidance.LLMatcher.grammar_from_lark(text), any_order=True)
+        if grammar.copy().is_error():
+            raise CannotWrite(grammar.copy().get_error())
+        return grammar
+
+    def _own_grammar(self, document: Any) -> "LLGuidanceGrammar":
+        """The grammar of LLGuidance's own JSON Schema compiler: properties in the schema's order."""
+        check_open_counts(document)
         if isinstance(document, dict):
             document.pop("x-guidance", None)
         try:
             text = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(document), overrides=_JSON_OPTIONS)
         except ValueError as error:
             raise self._refusal(str(error)) from error
-        grammar = LLGuidanceGrammar(self.tokenizer, text)
+        return LLGuidanceGrammar(self.tokenizer, text, any_order=False)
+
+    def _probe(self, grammar: "LLGuidanceGrammar") -> "LLGuidanceGrammar":
+        """Take the first masks: a few schemas fail only there.
+
+        Raises:
+            UnsupportedSchema: This one does.
+        """
         first = grammar.copy()
-        for text in _FIRST_STEPS:  # a few schemas fail only at their first masks
+        for text in _FIRST_STEPS:
             if first.try_consume_tokens(self._encode(text)) and not first.is_error():
                 first.compute_bitmask()
         if first.is_error():
@@ -69,14 +112,53 @@ class LLGuidanceEngine:
         )
 
 
+class _Patterns:
+    """Whether a pattern is found in a text, by LLGuidance itself: no pattern makes it slow, as Python's can."""
+
+    def __init__(self) -> None:
+        self._tokenizer = llguidance.LLTokenizer("byte")
+        self._matchers: dict[str, llguidance.LLMatcher] = {}
+
+    def is_found(self, pattern: str, text: str) -> bool:
+        """See there.
+
+        Raises:
+            UnsupportedSchema: The pattern is none that LLGuidance knows.
+        """
+        matcher = self._matchers.get(pattern)
+        if matcher is None:
+            schema = {"type": "string", "pattern": pattern}
+            grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON_OPTIONS)
+            matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=_LIMITS)
+            if matcher.is_error():
+                raise UnsupportedSchema(
+                    f"the pattern {pattern[:80]!r} is not supported: {matcher.get_error().strip()[:200]}",
+                    "",
+                    "Rewrite it without look-around and back-references",
+                    "pattern",
+                    "llguidance",
+                )
+            if len(self._matchers) >= _PATTERNS_KEPT:
+                self._matchers.clear()
+            self._matchers[pattern] = matcher
+        copy = matcher.deep_copy()
+        spelled = json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        return copy.try_consume_tokens(list(spelled)) == len(spelled) and copy.is_accepting()
+
+
 class LLGuidanceGrammar:
     """One compiled schema.
 
     Copies of a prepared matcher are cheap (10 us) but share one lexer, and some patterns exhaust a lexer's states
     after dozens of copies; then a new prototype is built (see :meth:`renew`).
+
+    Attributes:
+        any_order: Whether it is a grammar of ours, in which properties come in any order.
+        cost_bytes: See :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
     """
 
-    def __init__(self, tokenizer: llguidance.LLTokenizer, text: str) -> None:
+    def __init__(self, tokenizer: llguidance.LLTokenizer, text: str, *, any_order: bool) -> None:
+        self.any_order = any_order
         self._tokenizer = tokenizer
         self._text = text
         self._prototype = self._new()

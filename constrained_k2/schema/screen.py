@@ -76,7 +76,6 @@ def screen(schema: Any, budget: SchemaBudget = DEFAULT_BUDGET) -> None:
             if key in {"enum", "const"}:
                 _check_values(value, f"{pointer}/{key}", budget)
         _check_numbers(node, pointer)
-        _check_open_counts(node, pointer)
     if merges:
         _check_multiple(multiples, "#", budget.multiple)
         if "allOf" in _keywords(schema) and patterns > budget.patterns and _patterns_meet(schema, budget.patterns):
@@ -200,40 +199,55 @@ def _check_values(value: Any, pointer: str, budget: SchemaBudget) -> None:
 
 
 def _check_numbers(node: dict[str, Any], pointer: str) -> None:
-    """Refuse bounds that engines round; move an open integer bound that LLGuidance (1.7.6) takes for a closed one."""
-    bounds: dict[str, float] = {}
+    """Refuse bounds that engines round."""
     for key in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"):
         value: Any = node.get(key)
-        if _is_number(value):
-            bounds[key] = value
-            if isinstance(value, int) and abs(value) > _EXACT:
-                raise _wrong(f"{value} is beyond 2^53, where engines round", pointer, key, "Leave the bound out")
+        if _is_number(value) and isinstance(value, int) and abs(value) > _EXACT:
+            raise _wrong(f"{value} is beyond 2^53, where engines round", pointer, key, "Leave the bound out")
+    move_open_bounds(node)
+
+
+def move_open_bounds(node: dict[str, Any]) -> None:
+    """Close, in place, an open integer bound that LLGuidance (1.7.6) takes for a closed one.
+
+    It does so where the other bound lies within 1 of it. The bound is moved by a millionth: that leaves out a few
+    numbers and lets no wrong one in.
+
+    Args:
+        node: A schema, or as much of one as speaks of numbers.
+    """
     for key, closed, sign, others in (
         ("exclusiveMinimum", "minimum", 1, ("maximum", "exclusiveMaximum")),
         ("exclusiveMaximum", "maximum", -1, ("minimum", "exclusiveMinimum")),
     ):
-        edge = bounds.get(key)
-        if edge is None or edge != int(edge) or node.get("type") == "integer":
+        edge: Any = node.get(key)
+        if not _is_number(edge) or edge != int(edge) or node.get("type") == "integer":
             continue
-        room = [sign * (bounds[other] - edge) for other in others if other in bounds]
+        room = [sign * (node[other] - edge) for other in others if _is_number(node.get(other))]
         if room and 0 < min(room) < 1:
-            # Past the edge by a millionth: sound, and LLGuidance treats a closed fractional bound right.
             moved = edge + sign * min(_NUDGE, min(room) / 2)
             del node[key]
-            node[closed] = max(moved, bounds.get(closed, moved)) if sign > 0 else min(moved, bounds.get(closed, moved))
+            beside = node.get(closed) if _is_number(node.get(closed)) else moved
+            node[closed] = max(moved, beside) if sign > 0 else min(moved, beside)
 
 
-def _check_open_counts(node: dict[str, Any], pointer: str) -> None:
-    """Refuse ``minProperties`` that only keys of the model's choice can meet: written twice, one key counts as two."""
-    fewest: Any = node.get("minProperties")
-    if not _is_number(fewest):
-        return
-    required = node.get("required")
-    closed = node.get("additionalProperties") is False and not node.get("patternProperties")
-    if not closed and fewest > max(1, len(required) if isinstance(required, list) else 0):
-        raise _wrong(
-            f"{fewest} properties cannot be counted where other keys are open",
-            pointer,
-            "minProperties",
-            'Add "additionalProperties": false, or require the properties by name',
-        )
+def check_open_counts(schema: Any) -> None:
+    """Refuse ``minProperties`` that only keys of the model's choice can meet: written twice, one key counts as two.
+
+    For engines' own JSON Schema compilers; grammars of ours count such keys once.
+
+    Raises:
+        UnsupportedSchema: There is such a ``minProperties``.
+    """
+    for pointer, node in _objects(schema):
+        fewest: Any = node.get("minProperties")
+        required = node.get("required")
+        closed = node.get("additionalProperties") is False and not node.get("patternProperties")
+        named = len(required) if isinstance(required, list) else 0
+        if _is_number(fewest) and not closed and fewest > max(1, named):
+            raise _wrong(
+                f"{fewest} properties cannot be counted where other keys are open",
+                pointer,
+                "minProperties",
+                'Add "additionalProperties": false, or require the properties by name',
+            )

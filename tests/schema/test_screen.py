@@ -83,9 +83,9 @@ def test_what_costs_seconds_and_gigabytes_is_refused_unseen(schema: Any, budget:
 )
 def test_what_engines_get_wrong_is_refused(schema: Any, keyword: str) -> None:
     with pytest.raises(UnsupportedSchema) as refused:
-        screen(of(schema))
+        _byte_compiler().grammar(json.dumps(of(schema)), "schema")
     assert refused.value.keyword == keyword
-    assert refused.value.place.startswith("#/properties/a")
+    assert refused.value.place.startswith("schema#/properties/a")
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ def test_a_token_from_outside_the_grammar_ends_its_request(
         (SamplingParams(extra_args={"constrained_k2": json.dumps(BODY)}, bad_words=["a"]), "bad_words"),
         (SamplingParams(extra_args={"constrained_k2": json.dumps(BODY)}, allowed_token_ids=[1]), "allowed_token_ids"),
         (SamplingParams(extra_args={"constrained_k2": json.dumps(
-            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}]})}), "no grammar"),
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}]})}), "no value satisfies"),
     ],
 )  # fmt: skip
 def test_validation_before_the_engine(made: SamplingParams, message: str) -> None:

@@ -1,0 +1,1 @@
+"""Grammars as text, written of a schema's shapes."""

@@ -1,0 +1,150 @@
+"""Patterns on a string's value, as expressions on its JSON spelling: what lets patterns meet negations and keys."""
+
+import re
+import re._constants as sre  # type: ignore[import-not-found] # the standard library's own, without stubs
+import re._parser as parser  # type: ignore[import-not-found] # the same
+from typing import Any
+
+from constrained_k2.grammar.terminals import CHARACTER, spelling
+
+_TOP = 0x10FFFF
+
+
+class Untranslatable(Exception):
+    """The pattern uses what has no counterpart here: look-around, back-references, inner anchors, flags."""
+
+
+def found_anywhere(pattern: str) -> str:
+    """A Lark regex of the JSON strings, quotes included, in whose value the pattern is found.
+
+    Raises:
+        Untranslatable: See there.
+    """
+    try:
+        parsed = parser.parse(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise Untranslatable(str(error)) from error
+    branches = []
+    for branch in _branches(parsed):
+        items = list(branch)
+        anchored_start = bool(items) and items[0] == (sre.AT, sre.AT_BEGINNING)
+        items = items[anchored_start:]
+        anchored_end = bool(items) and items[-1] == (sre.AT, sre.AT_END)
+        items = items[: len(items) - anchored_end]
+        before = "" if anchored_start else f"{CHARACTER}*"
+        after = "" if anchored_end else f"{CHARACTER}*"
+        branches.append(f'"{before}{_sequence(items)}{after}"')
+    return f"/{'|'.join(branches)}/"
+
+
+def _branches(parsed: Any) -> list[Any]:
+    """The alternatives at the top, so that each may have anchors of its own."""
+    items = list(parsed)
+    if len(items) == 1 and items[0][0] is sre.BRANCH:
+        return list(items[0][1][1])
+    if len(items) == 1 and items[0][0] is sre.SUBPATTERN and not items[0][1][1] and not items[0][1][2]:
+        return _branches(items[0][1][3])
+    if len(items) == 3 and items[1][0] is sre.SUBPATTERN and items[0][0] is sre.AT and items[2][0] is sre.AT:
+        return [items]
+    return [items]
+
+
+def _sequence(items: Any) -> str:
+    return "".join(_item(*item) for item in items)
+
+
+def _item(operation: Any, argument: Any) -> str:
+    if operation is sre.LITERAL:
+        return spelling(chr(argument))
+    if operation is sre.NOT_LITERAL:
+        return _characters([(0, argument - 1), (argument + 1, _TOP)])
+    if operation is sre.ANY:
+        return _characters([(0, 9), (11, 12), (14, 0x2027), (0x202A, _TOP)])
+    if operation is sre.IN:
+        return _characters(_class(argument))
+    if operation is sre.BRANCH:
+        return f"(?:{'|'.join(_sequence(branch) for branch in argument[1])})"
+    if operation is sre.SUBPATTERN:
+        _, added, removed, inner = argument
+        if added or removed:
+            raise Untranslatable("inline flags")
+        return f"(?:{_sequence(inner)})"
+    if operation in (sre.MAX_REPEAT, sre.MIN_REPEAT):
+        least, most, inner = argument
+        return f"(?:{_sequence(inner)}){{{least},{'' if most is sre.MAXREPEAT else most}}}"
+    raise Untranslatable(str(operation).lower())
+
+
+_DIGIT, _SPACE = [(48, 57)], [(9, 13), (32, 32), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029),
+                              (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF)]  # fmt: skip
+_WORD = [(48, 57), (65, 90), (95, 95), (97, 122)]
+_CATEGORIES = {
+    sre.CATEGORY_DIGIT: _DIGIT,
+    sre.CATEGORY_SPACE: _SPACE,
+    sre.CATEGORY_WORD: _WORD,
+}
+_OPPOSITES = {
+    sre.CATEGORY_NOT_DIGIT: _DIGIT,
+    sre.CATEGORY_NOT_SPACE: _SPACE,
+    sre.CATEGORY_NOT_WORD: _WORD,
+}
+
+
+def _class(members: Any) -> list[tuple[int, int]]:
+    """The code points of a character class; digits, spaces and word characters are those of ECMA-262."""
+    ranges: list[tuple[int, int]] = []
+    negated = False
+    for operation, argument in members:
+        if operation is sre.NEGATE:
+            negated = True
+        elif operation is sre.LITERAL:
+            ranges.append((argument, argument))
+        elif operation is sre.RANGE:
+            ranges.append(argument)
+        elif argument in _CATEGORIES:
+            ranges += _CATEGORIES[argument]
+        elif argument in _OPPOSITES:
+            ranges += _complement(_OPPOSITES[argument])
+        else:
+            raise Untranslatable(str(argument).lower())
+    return _complement(ranges) if negated else ranges
+
+
+def _complement(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    free, start = [], 0
+    for low, high in sorted(ranges):
+        if low > start:
+            free.append((start, low - 1))
+        start = max(start, high + 1)
+    return [*free, (start, _TOP)] if start <= _TOP else free
+
+
+def _characters(ranges: list[tuple[int, int]]) -> str:
+    """One character of these ranges: raw where JSON allows it, else in its escapes; other escapes are not written."""
+    special = [code for code in (*range(32), 34, 92) if any(low <= code <= high for low, high in ranges)]
+    ways = [spelling(chr(code)) for code in special]
+    raw = [
+        f"{_point(piece_low)}-{_point(piece_high)}"
+        for low, high in ranges
+        for piece_low, piece_high in _without(max(low, 32), high)
+        if piece_low <= piece_high
+    ]
+    if raw:
+        ways.insert(0, f"[{''.join(raw)}]")
+    if not ways:
+        raise Untranslatable("an empty class")
+    return f"(?:{'|'.join(ways)})"
+
+
+def _without(low: int, high: int) -> list[tuple[int, int]]:
+    """The range in pieces, without the quote, the backslash and the surrogates."""
+    pieces, start = [], low
+    for first, last in ((34, 34), (92, 92), (0xD800, 0xDFFF)):
+        if start <= last and first <= high:
+            pieces.append((start, first - 1))
+            start = last + 1
+    return [*pieces, (start, high)]
+
+
+def _point(code: int) -> str:
+    return rf"\x{{{code:x}}}"

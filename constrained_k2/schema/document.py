@@ -1,0 +1,127 @@
+"""A schema as a document: its subschemas by JSON pointer, and its references resolved inside it."""
+
+from typing import Any, Literal
+from urllib.parse import unquote, urljoin
+
+from constrained_k2.errors import UnsupportedSchema
+
+Draft = Literal["2020-12", "legacy"]
+
+# Where no schemas stand, so that a "$id" or "$anchor" there is data.
+_DATA = frozenset({"const", "enum", "default", "examples"})
+_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
+
+
+class SchemaDocument:
+    """One schema with everything it refers to.
+
+    Args:
+        root: The decoded schema.
+        place: Where it stands in the request, for errors.
+    """
+
+    def __init__(self, root: Any, place: str = "") -> None:
+        self.root = root
+        self.place = place
+        declared = root.get("$schema") if isinstance(root, dict) else None
+        old = isinstance(declared, str) and any(f"draft-0{number}" in declared for number in (3, 4, 6, 7))
+        self.draft: Draft = "legacy" if old else "2020-12"
+        self._bases: dict[str, str] = {}  # pointer of a subschema with its own "$id" -> its absolute URI
+        self._resources: dict[str, str] = {"": "#"}  # absolute URI -> pointer
+        self._anchors: dict[tuple[str, str], str] = {}  # (absolute URI, name) -> pointer
+        self._index(root, "#", "")
+
+    def at(self, pointer: str) -> Any:
+        """The subschema at a pointer of ours (always ``#`` or ``#/…``).
+
+        Raises:
+            UnsupportedSchema: There is none.
+        """
+        value = self.root
+        for token in _tokens(pointer[1:]):
+            try:
+                value = value[int(token)] if isinstance(value, list) else value[token]
+            except (KeyError, IndexError, ValueError, TypeError):
+                raise self.unsupported(f"{pointer!r} points at nothing", pointer, "$ref") from None
+        return value
+
+    def resolve(self, reference: Any, pointer: str) -> str:
+        """The pointer that a ``$ref`` at ``pointer`` means.
+
+        Raises:
+            UnsupportedSchema: It leaves the document, or names nothing in it.
+        """
+        if not isinstance(reference, str):
+            raise self.unsupported("the reference is not a string", pointer, "$ref")
+        base = self._base_of(pointer)
+        absolute, _, fragment = urljoin(base, reference).partition("#")
+        if reference.startswith("#"):
+            absolute = base
+        fragment = unquote(fragment)
+        resource = self._resources.get(absolute)
+        if resource is None:
+            raise self.unsupported(
+                f"the reference {reference[:200]!r} leaves the schema; nothing is fetched", pointer, "$ref"
+            )
+        if not fragment:
+            return resource
+        if fragment.startswith("/"):
+            target = resource + fragment
+            self.at(target)
+            return target
+        target = self._anchors.get((absolute, fragment), "")
+        if not target:
+            raise self.unsupported(f"the reference {reference[:200]!r} names nothing", pointer, "$ref")
+        return target
+
+    def unsupported(self, problem: str, pointer: str, keyword: str = "") -> UnsupportedSchema:
+        """An error at a place in this schema."""
+        return UnsupportedSchema(problem, f"{self.place}{pointer}", "Rewrite it, or leave the tool out", keyword)
+
+    def _base_of(self, pointer: str) -> str:
+        while pointer != "#" and pointer not in self._bases:
+            pointer = pointer.rpartition("/")[0]
+        return self._bases.get(pointer, "")
+
+    def _index(self, value: Any, pointer: str, base: str) -> None:
+        """Note every ``$id`` and anchor; iterative, since depth is the client's choice."""
+        stack = [(value, pointer, base, True)]
+        while stack:
+            value, pointer, base, is_schema = stack.pop()
+            if isinstance(value, list):
+                stack += [(item, f"{pointer}/{number}", base, True) for number, item in enumerate(value)]
+            if not isinstance(value, dict):
+                continue
+            if is_schema:
+                base = self._note(value, pointer, base)
+            stack += [
+                (item, f"{pointer}/{escape(key)}", base, not is_schema or key not in _NAMED)
+                for key, item in value.items()
+                if isinstance(item, dict | list) and not (is_schema and key in _DATA)
+            ]
+
+    def _note(self, schema: dict[str, Any], pointer: str, base: str) -> str:
+        name = schema.get("$id", schema.get("id") if self.draft == "legacy" else None)
+        if self.draft == "legacy" and "$ref" in schema:
+            name = None  # siblings of "$ref" mean nothing in old drafts
+        if isinstance(name, str):
+            absolute, _, fragment = urljoin(base, name).partition("#")
+            if fragment and self.draft == "legacy":
+                self._anchors.setdefault((absolute, fragment), pointer)
+            if not name.startswith("#"):
+                base = absolute
+                self._bases[pointer] = base
+                self._resources.setdefault(base, pointer)
+        for keyword in ("$anchor", "$dynamicAnchor"):
+            if isinstance(anchor := schema.get(keyword), str):
+                self._anchors.setdefault((base, anchor), pointer)
+        return base
+
+
+def escape(token: str) -> str:
+    """A key as a token of a JSON pointer."""
+    return token.replace("~", "~0").replace("/", "~1")
+
+
+def _tokens(path: str) -> list[str]:
+    return [token.replace("~1", "/").replace("~0", "~") for token in path.split("/")[1:]]
