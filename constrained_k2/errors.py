@@ -115,3 +115,9 @@ class FormatMismatch(ConstrainedK2Error):
 
 class MalformedCompletion(ConstrainedK2Error):
     """Token ids that are no completion in this vocabulary, or calls that cannot be rendered."""
+
+
+def kind_of_json(value: object) -> str:
+    """How a JSON reader calls the type of a value."""
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeGuard
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from constrained_k2.errors import InvalidRequest, SchemaTooCostly
+from constrained_k2.errors import InvalidRequest, SchemaTooCostly, kind_of_json
 from constrained_k2.format import ToolCallFormat
 
 Choice = Literal["auto", "none", "required"]
@@ -107,18 +107,20 @@ class ToolCallSpec:
             SchemaTooCostly: Over a budget.
         """
         if not isinstance(body, Mapping):
-            raise InvalidRequest(f"the request must be a JSON object, not {_kind(body)}", "body")
+            raise InvalidRequest(f"the request must be a JSON object, not {kind_of_json(body)}", "body")
         tools = _read_tools(body.get("tools"), limits)
         parallel = body.get("parallel_tool_calls")
         if parallel is not None and not isinstance(parallel, bool):
-            raise InvalidRequest(f"must be a boolean, not {_kind(parallel)}", "parallel_tool_calls")
+            raise InvalidRequest(f"must be a boolean, not {kind_of_json(parallel)}", "parallel_tool_calls")
         spec = cls(
             tools=tools,
             parallel=parallel is not False,
             first_index=_read_first_index(body),
             thinking=_read_thinking(body, default=thinking),
         )
-        return _with_choice(spec, body.get("tool_choice"))
+        from constrained_k2.tool_choice import with_choice  # which makes specs
+
+        return with_choice(spec, body.get("tool_choice"))
 
     @classmethod
     def from_json(
@@ -163,17 +165,11 @@ class ToolCallSpec:
         return None if self.parallel else 1
 
 
-def _kind(value: object) -> str:
-    """How a JSON reader calls the type of a value."""
-    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
-    return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
-
-
 def _read_tools(value: object, limits: Limits) -> tuple[Tool, ...]:
     if value is None:
         return ()
     if not isinstance(value, list | tuple):
-        raise InvalidRequest(f"must be an array, not {_kind(value)}", "tools")
+        raise InvalidRequest(f"must be an array, not {kind_of_json(value)}", "tools")
     if len(value) > limits.tools:
         raise SchemaTooCostly(
             f"{len(value)} tools are more than the {limits.tools} that one request may bring",
@@ -211,7 +207,7 @@ def _read_tools(value: object, limits: Limits) -> tuple[Tool, ...]:
 
 def _read_tool(entry: object, place: str, limits: Limits) -> Tool:
     if not isinstance(entry, Mapping):
-        raise InvalidRequest(f"must be an object, not {_kind(entry)}", place)
+        raise InvalidRequest(f"must be an object, not {kind_of_json(entry)}", place)
     if entry.get("type", "function") != "function":
         raise InvalidRequest(
             f"the type is {str(entry['type'])[:80]!r}; only 'function' tools can be constrained", f"{place}.type"
@@ -220,10 +216,10 @@ def _read_tool(entry: object, place: str, limits: Limits) -> Tool:
     if function is not entry:
         place = f"{place}.function"
     if not isinstance(function, Mapping):
-        raise InvalidRequest(f"must be an object, not {_kind(function)}", place)
+        raise InvalidRequest(f"must be an object, not {kind_of_json(function)}", place)
     name = function.get("name")
     if not isinstance(name, str):
-        raise InvalidRequest(f"must be a string, not {_kind(name)}", f"{place}.name")
+        raise InvalidRequest(f"must be a string, not {kind_of_json(name)}", f"{place}.name")
     if problem := ToolCallFormat.name_problem(name):
         raise InvalidRequest(f"the name {name[:80]!r} {problem}", f"{place}.name", "Rename the function")
     if (length := len(name.encode())) > limits.name_bytes:
@@ -245,7 +241,7 @@ def _schema_text(parameters: object, place: str) -> str:
     if parameters is False:
         raise InvalidRequest("the schema false allows no arguments at all", place, "Leave the tool out")
     if not isinstance(parameters, Mapping):
-        raise InvalidRequest(f"must be a JSON Schema object, not {_kind(parameters)}", place)
+        raise InvalidRequest(f"must be a JSON Schema object, not {kind_of_json(parameters)}", place)
     if not all(isinstance(key, str) for key in parameters):
         raise InvalidRequest("has a key that is no string", place)
     try:
@@ -264,16 +260,16 @@ def _read_first_index(body: Mapping[str, Any]) -> int:
     if messages is None:
         return 0
     if not isinstance(messages, list | tuple):
-        raise InvalidRequest(f"must be an array, not {_kind(messages)}", "messages")
+        raise InvalidRequest(f"must be an array, not {kind_of_json(messages)}", "messages")
     count = 0
     for number, message in enumerate(messages):
         if not isinstance(message, Mapping):
-            raise InvalidRequest(f"must be an object, not {_kind(message)}", f"messages[{number}]")
+            raise InvalidRequest(f"must be an object, not {kind_of_json(message)}", f"messages[{number}]")
         calls = message.get("tool_calls")
         if calls is None:
             continue
         if not isinstance(calls, list | tuple):
-            raise InvalidRequest(f"must be an array, not {_kind(calls)}", f"messages[{number}].tool_calls")
+            raise InvalidRequest(f"must be an array, not {kind_of_json(calls)}", f"messages[{number}].tool_calls")
         count += len(calls)
     return count
 
@@ -293,74 +289,5 @@ def _read_thinking(body: Mapping[str, Any], *, default: bool) -> bool:
     if value is None:
         return default
     if not isinstance(value, bool):
-        raise InvalidRequest(f"must be a boolean, not {_kind(value)}", place)
+        raise InvalidRequest(f"must be a boolean, not {kind_of_json(value)}", place)
     return value
-
-
-def _with_choice(spec: ToolCallSpec, choice: object) -> ToolCallSpec:
-    """The spec narrowed by ``tool_choice``."""
-    if choice is None or choice == "auto":
-        return spec
-    if choice == "none":
-        return replace(spec, choice="none")
-    if choice == "required":
-        return replace(_with_tools(spec), choice="required")
-    if not isinstance(choice, Mapping):
-        raise InvalidRequest(
-            f"{str(choice)[:80]!r} is none of 'auto', 'none', 'required', a named tool or allowed_tools", "tool_choice"
-        )
-    if choice.get("type") == "allowed_tools":
-        return _with_allowed_tools(_with_tools(spec), choice)
-    name = _named(choice, "tool_choice")
-    tools = _pick(_with_tools(spec).tools, [(name, "tool_choice")])
-    return replace(spec, tools=tools, choice="required", parallel=False)
-
-
-def _with_allowed_tools(spec: ToolCallSpec, choice: Mapping[str, Any]) -> ToolCallSpec:
-    place = "tool_choice"
-    inner = choice.get("allowed_tools", choice)  # the responses endpoint has no inner object
-    if inner is not choice:
-        place = "tool_choice.allowed_tools"
-    if not isinstance(inner, Mapping):
-        raise InvalidRequest(f"must be an object, not {_kind(inner)}", place)
-    mode = inner.get("mode", "auto")
-    if not _is_mode(mode):
-        raise InvalidRequest(f"{str(mode)[:80]!r} is neither 'auto' nor 'required'", f"{place}.mode")
-    entries = inner.get("tools")
-    if not isinstance(entries, list | tuple) or not entries:
-        raise InvalidRequest("must be an array of at least one tool", f"{place}.tools")
-    names = [(_named(entry, f"{place}.tools[{i}]"), f"{place}.tools[{i}]") for i, entry in enumerate(entries)]
-    return replace(spec, tools=_pick(spec.tools, names), choice=mode)
-
-
-def _is_mode(value: object) -> TypeGuard[Literal["auto", "required"]]:
-    return value in ("auto", "required")
-
-
-def _named(entry: object, place: str) -> str:
-    """The name in ``{"type": "function", "function": {"name": …}}`` or its flat form."""
-    if not isinstance(entry, Mapping):
-        raise InvalidRequest(f"must be an object, not {_kind(entry)}", place)
-    if entry.get("type", "function") != "function":
-        raise InvalidRequest(f"the type {str(entry['type'])[:80]!r} is not 'function'", f"{place}.type")
-    function = entry.get("function", entry)
-    name = function.get("name") if isinstance(function, Mapping) else None
-    if not isinstance(name, str):
-        raise InvalidRequest("names no function", place, 'Write {"type": "function", "function": {"name": "…"}}')
-    return name
-
-
-def _pick(tools: tuple[Tool, ...], names: list[tuple[str, str]]) -> tuple[Tool, ...]:
-    """The named tools, in the order of the request."""
-    known = {tool.name for tool in tools}
-    for name, place in names:
-        if name not in known:
-            raise InvalidRequest(f"no tool of this request is named {name[:80]!r}", place, "Name one of tools")
-    wanted = {name for name, _ in names}
-    return tuple(tool for tool in tools if tool.name in wanted)
-
-
-def _with_tools(spec: ToolCallSpec) -> ToolCallSpec:
-    if not spec.tools:
-        raise InvalidRequest("asks for a call, but the request has no tools", "tool_choice", "Send tools")
-    return spec

@@ -14,7 +14,7 @@ ROOT = Path(constrained_k2.__file__).parent
 LAYERS = [
     {"errors"},
     {"format"},
-    {"tools", "vocabulary", "tokenizer_files", "bitmask"},
+    {"tools", "tool_choice", "vocabulary", "tokenizer_files", "bitmask"},
     {"schema"},
     {"grammar"},
     {"header", "engines", "parsing", "rendering", "kernels"},
@@ -27,7 +27,12 @@ LAYERS = [
     {"__main__"},
 ]
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
-SAME_LAYER = {("vocabulary", "tokenizer_files"), ("tokenizer_files", "vocabulary")}  # one reads what the other holds
+SAME_LAYER = {  # one reads what the other holds
+    ("vocabulary", "tokenizer_files"),
+    ("tokenizer_files", "vocabulary"),
+    ("tools", "tool_choice"),
+    ("tool_choice", "tools"),
+}
 
 
 def imports(path: Path) -> set[str]:

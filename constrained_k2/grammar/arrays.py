@@ -4,6 +4,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from constrained_k2.errors import SchemaTooCostly
+from constrained_k2.grammar.terminals import only_if
 from constrained_k2.schema.shapes import ANY, Array, Boolean, Node, Null, Value
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def _containing(writer: "LarkWriter", shape: Array, name: str) -> str:  # noqa: 
     if not items:
         return '"[" ws "]"'
     more = f" %if bit_clear({start + length - 1})" if shape.longest is not None else ""
-    return _loop(writer, name, items, _if(complete), more)
+    return _loop(writer, name, items, only_if(complete), more)
 
 
 def _opposite(node: Node) -> Node:
@@ -186,12 +187,3 @@ def _loop(writer: "LarkWriter", name: str, items: list[str], complete: str, more
         writer.add_rule(f"{name}_v::_: " + "\n  | ".join(items))
         writer.add_rule(f'{name}_r::_: "]"{complete} | "," ws {name}_v::_{more}')
     return f'"[" ws {name}_f::0x0'
-
-
-def _if(conditions: list[str]) -> str:
-    if not conditions:
-        return ""
-    joined = conditions[-1]
-    for condition in reversed(conditions[:-1]):
-        joined = f"and({condition}, {joined})"
-    return f" %if {joined}"

@@ -9,7 +9,7 @@ o_r::_ : "}" %if COMPLETE | "," ws o_kv::_                             the end, 
 from typing import TYPE_CHECKING
 
 from constrained_k2.errors import SchemaTooCostly
-from constrained_k2.grammar.terminals import key
+from constrained_k2.grammar.terminals import key, only_if
 from constrained_k2.schema.shapes import Object
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ def object_rule(writer: "LarkWriter", shape: Object, name: str) -> str:
         return '"{" ws "}"'
     is_endless = shape.most is None and (bool(extras) or tracked < len(keys))
     more = [] if is_endless else [_another(required, tracked, slots, room, has_extras=bool(extras))]
-    writer.add_rule(f'{name}_f::_: "}}"{_if(complete)} | {name}_kv::_')
+    writer.add_rule(f'{name}_f::_: "}}"{only_if(complete)} | {name}_kv::_')
     writer.add_rule(f"{name}_kv::_: " + "\n  | ".join(members))
-    writer.add_rule(f'{name}_r::_: "}}"{_if(complete)} | "," ws {name}_kv::_{_if(more)}')
+    writer.add_rule(f'{name}_r::_: "}}"{only_if(complete)} | "," ws {name}_kv::_{only_if(more)}')
     return f'"{{" ws {name}_f::0x0'
 
 
@@ -110,13 +110,4 @@ def _extra_members(  # noqa: PLR0913, PLR0917 - the parts of one rule
 
 
 def _member(key_terminal: str, value: str, rest: str, conditions: list[str]) -> str:
-    return f'{key_terminal} ws ":" ws {value} ws {rest}{_if(conditions)}'
-
-
-def _if(conditions: list[str]) -> str:
-    if not conditions:
-        return ""
-    joined = conditions[-1]
-    for condition in reversed(conditions[:-1]):
-        joined = f"and({condition}, {joined})"
-    return f" %if {joined}"
+    return f'{key_terminal} ws ":" ws {value} ws {rest}{only_if(conditions)}'

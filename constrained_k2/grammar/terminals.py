@@ -66,3 +66,13 @@ def in_regex(character: str) -> str:
     if (character.isascii() and character.isalnum()) or character in " _":
         return character
     return rf"\x{{{ord(character):x}}}"
+
+
+def only_if(conditions: list[str]) -> str:
+    """The end of an alternative that needs all these conditions of its rule's parameter; empty for none."""
+    if not conditions:
+        return ""
+    joined = conditions[-1]
+    for condition in reversed(conditions[:-1]):
+        joined = f"and({condition}, {joined})"
+    return f" %if {joined}"

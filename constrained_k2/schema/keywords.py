@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from constrained_k2.schema.document import escape
@@ -13,15 +12,12 @@ from constrained_k2.schema.shapes import (
     EVERYTHING,
     NEVER,
     Array,
-    Boolean,
     KeyMap,
     Node,
-    Null,
     Number,
     Object,
     Shape,
     String,
-    kind_of,
     meet,
     tighten,
 )
@@ -47,7 +43,7 @@ def at(pointer: str, *path: str | int, holds: bool = True) -> Node:
 
 def typed_shapes(normalizer: "Normalizer", schema: dict[str, Any], pointer: str) -> "Shapes":
     """The shapes that the keywords which look at one type each leave."""
-    kinds = _kinds(normalizer, schema, pointer)
+    kinds = kinds_of(normalizer, schema, pointer)
     shapes = [shape for shape in EVERYTHING if shape.kind in kinds or (shape.kind == "number" and "integer" in kinds)]
     bounds = list(_typed(normalizer, schema, pointer))
     if "integer" in kinds and "number" not in kinds:
@@ -61,7 +57,8 @@ def typed_shapes(normalizer: "Normalizer", schema: dict[str, Any], pointer: str)
     return tuple(met[shape.kind] for shape in shapes if shape.kind in met)
 
 
-def _kinds(normalizer: "Normalizer", schema: dict[str, Any], pointer: str) -> set[str]:
+def kinds_of(normalizer: "Normalizer", schema: dict[str, Any], pointer: str) -> set[str]:
+    """The types that a schema's ``type`` names; all of them where there is none."""
     declared = schema.get("type", list(_TYPES))
     kinds = declared if isinstance(declared, list) else [declared]
     if any(not isinstance(kind, str) or kind not in _TYPES for kind in kinds):
@@ -70,7 +67,7 @@ def _kinds(normalizer: "Normalizer", schema: dict[str, Any], pointer: str) -> se
 
 
 def _typed(normalizer: "Normalizer", schema: dict[str, Any], pointer: str) -> Iterator[Shape]:
-    read = _Reader(normalizer, schema, pointer)
+    read = Reader(normalizer, schema, pointer)
     for name in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"):
         if (bound := read.bound(name)) is not None:
             value, is_open = bound
@@ -102,7 +99,7 @@ def _typed(normalizer: "Normalizer", schema: dict[str, Any], pointer: str) -> It
         yield Object(names=at(pointer, "propertyNames"))
 
 
-class _Reader:
+class Reader:
     """Reads keyword values, and says where one is of the wrong type."""
 
     def __init__(self, normalizer: "Normalizer", schema: dict[str, Any], pointer: str) -> None:
@@ -111,9 +108,11 @@ class _Reader:
         self.pointer = pointer
 
     def wrong(self, keyword: str, problem: str) -> Exception:
+        """The error for a keyword whose value is of the wrong type."""
         return self._document.unsupported(problem, f"{self.pointer}/{escape(keyword)}", keyword)
 
     def number(self, keyword: str) -> Fraction | None:
+        """A keyword's number; None where it is not there."""
         value = self.schema.get(keyword)
         if value is None:
             return None
@@ -133,6 +132,7 @@ class _Reader:
         return value, is_open or self.schema.get(beside) is True
 
     def size(self, keyword: str) -> int | None:
+        """A keyword's non-negative integer; None where it is not there."""
         value = self.number(keyword)
         if value is None:
             return None
@@ -141,12 +141,14 @@ class _Reader:
         return int(value)
 
     def text(self, keyword: str) -> str | None:
+        """A keyword's string; None where it is not there."""
         value = self.schema.get(keyword)
         if value is not None and not isinstance(value, str):
             raise self.wrong(keyword, "is not a string")
         return value
 
     def names(self, keyword: str) -> list[str]:
+        """A keyword's array of strings."""
         value = self.schema.get(keyword, [])
         if isinstance(value, bool) and keyword == "required":
             return []  # draft 3 wrote it inside the property; it means nothing since draft 4
@@ -155,12 +157,14 @@ class _Reader:
         return value
 
     def object(self, keyword: str) -> dict[str, Any]:
+        """A keyword's object; empty where it is not there."""
         value = self.schema.get(keyword, {})
         if not isinstance(value, dict):
             raise self.wrong(keyword, "is not an object")
         return value
 
     def list(self, keyword: str) -> list[Any]:
+        """A keyword's array of at least one schema."""
         value = self.schema.get(keyword, [])
         if not isinstance(value, list) or not value:
             raise self.wrong(keyword, "is not an array of at least one schema")
@@ -188,7 +192,7 @@ class _Reader:
         return KeyMap(named, patterns, extra)
 
 
-def _without(key: str) -> Object:
+def without_key(key: str) -> Object:
     """Objects that lack a key."""
     return Object(maps=frozenset({KeyMap(((key, NEVER),))}))
 
@@ -199,11 +203,11 @@ def _no_object() -> list[Shape]:
 
 def combined(normalizer: "Normalizer", schema: dict[str, Any], pointer: str) -> Iterator[tuple[str, Union]]:
     """The keywords that combine schemas: each with the union of shapes it leaves."""
-    n, read = normalizer, _Reader(normalizer, schema, pointer)
+    n, read = normalizer, Reader(normalizer, schema, pointer)
     if "$ref" in schema:
         yield "$ref", lambda: n.shapes(frozenset({(n.document.resolve(schema["$ref"], pointer), True)}))
     if "$dynamicRef" in schema or "$recursiveRef" in schema:
-        yield "$dynamicRef", _undecided("the target depends on the path taken")
+        yield "$dynamicRef", undecided("the target depends on the path taken")
     if "allOf" in schema:
         yield (
             "allOf",
@@ -216,15 +220,17 @@ def combined(normalizer: "Normalizer", schema: dict[str, Any], pointer: str) -> 
     if "not" in schema:
         yield "not", lambda: n.shapes(at(pointer, "not", holds=False))
     if "if" in schema:
-        yield "if", lambda: _conditional(n, schema, pointer, holds=True)
-    for keyword, key, value in _dependencies(read):
+        yield "if", lambda: conditional(n, schema, pointer, holds=True)
+    for keyword, key, value in dependencies(read):
         yield keyword, lambda keyword=keyword, key=key, value=value: _depends(n, pointer, keyword, key, value)  # type: ignore[misc]
     for keyword in ("unevaluatedProperties", "unevaluatedItems"):
         if schema.get(keyword, True) not in (True, {}):
-            yield keyword, _undecided("what counts as evaluated is not followed through the schema")
+            yield keyword, undecided("what counts as evaluated is not followed through the schema")
 
 
-def _undecided(reason: str) -> Union:
+def undecided(reason: str) -> Union:
+    """A union that cannot be told."""
+
     def raises() -> "Shapes":
         raise Undecided(reason)
 
@@ -243,7 +249,8 @@ def _exactly_one(n: "Normalizer", pointer: str, count: int) -> "Shapes":
     return n.either(*unions)
 
 
-def _conditional(n: "Normalizer", schema: dict[str, Any], pointer: str, *, holds: bool) -> "Shapes":
+def conditional(n: "Normalizer", schema: dict[str, Any], pointer: str, *, holds: bool) -> "Shapes":
+    """``if``, ``then`` and ``else`` together, or (not ``holds``) their negation."""
     unions = []
     for branch, condition in (("then", True), ("else", False)):
         node = at(pointer, "if", holds=condition)
@@ -254,7 +261,8 @@ def _conditional(n: "Normalizer", schema: dict[str, Any], pointer: str, *, holds
     return n.either(*unions)
 
 
-def _dependencies(read: _Reader) -> Iterator[tuple[str, str, Any]]:
+def dependencies(read: Reader) -> Iterator[tuple[str, str, Any]]:
+    """Every dependency on a key: the keyword, the key, and what depends on it."""
     for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
         for key, value in read.object(keyword).items():
             if keyword == "dependentRequired" and not isinstance(value, list):
@@ -263,170 +271,8 @@ def _dependencies(read: _Reader) -> Iterator[tuple[str, str, Any]]:
 
 
 def _depends(n: "Normalizer", pointer: str, keyword: str, key: str, value: Any) -> "Shapes":
-    absent: list[Shape] = [*_no_object(), _without(key)]
+    absent: list[Shape] = [*_no_object(), without_key(key)]
     if isinstance(value, list):
         return (*absent, Object(required=frozenset({key, *value})))
     present = n.both((Object(required=frozenset({key})),), n.shapes(at(pointer, keyword, key)))
     return n.either(absent, present)
-
-
-def opposite(normalizer: "Normalizer", schema: dict[str, Any], pointer: str) -> Iterator[tuple[str, Union]]:
-    """Each keyword that can fail, with the union of shapes in which it does."""
-    n, read = normalizer, _Reader(normalizer, schema, pointer)
-    for keyword in ("type", "const", "enum"):
-        if keyword in schema:
-            yield (
-                keyword,
-                (lambda: _not_types(n, schema, pointer))
-                if keyword == "type"
-                else (lambda: _not_values(n, schema, pointer)),
-            )
-    yield from _opposite_bounds(read)
-    yield from _opposite_containers(read)
-    if "$ref" in schema:
-        yield "$ref", lambda: n.shapes(frozenset({(n.document.resolve(schema["$ref"], pointer), False)}))
-    if "allOf" in schema:
-        count = len(read.list("allOf"))
-        yield "allOf", lambda: n.either(*(n.shapes(at(pointer, "allOf", i, holds=False)) for i in range(count)))
-    if "anyOf" in schema:
-        count = len(read.list("anyOf"))
-        yield (
-            "anyOf",
-            lambda: n.shapes(frozenset().union(*(at(pointer, "anyOf", i, holds=False) for i in range(count)))),
-        )
-    if "oneOf" in schema:
-        yield "oneOf", lambda: _not_exactly_one(n, pointer, len(read.list("oneOf")))
-    if "not" in schema:
-        yield "not", lambda: n.shapes(at(pointer, "not"))
-    if "if" in schema:
-        yield "if", lambda: _conditional(n, schema, pointer, holds=False)
-    for keyword, key, value in _dependencies(read):
-        yield keyword, lambda keyword=keyword, key=key, value=value: _fails_dependency(n, pointer, keyword, key, value)  # type: ignore[misc]
-    for keyword in ("$dynamicRef", "unevaluatedProperties", "unevaluatedItems"):
-        if keyword in schema:
-            yield keyword, _undecided("has no opposite that can be written")
-
-
-def _not_types(n: "Normalizer", schema: dict[str, Any], pointer: str) -> "Shapes":
-    kinds = _kinds(n, schema, pointer)
-    if "integer" in kinds and "number" not in kinds:
-        n.note(f"{pointer}/type", "narrowed", "under a negation: fractional numbers are not written")
-    return tuple(s for s in EVERYTHING if s.kind not in kinds and not (s.kind == "number" and "integer" in kinds))
-
-
-def _not_values(n: "Normalizer", schema: dict[str, Any], pointer: str) -> "Shapes":
-    values = schema["enum"] if isinstance(schema.get("enum"), list) else [schema.get("const")]
-    by_kind: dict[str, list[Any]] = {}
-    for value in values:
-        by_kind.setdefault(kind_of(value), []).append(value)
-    shapes: list[Shape] = [shape for shape in EVERYTHING if shape.kind not in by_kind]
-    if booleans := frozenset({True, False}).difference(by_kind.get("boolean", ())):
-        shapes += [Boolean(booleans)] if "boolean" in by_kind else []
-    if "string" in by_kind:
-        shapes.append(String(excluded=frozenset(by_kind["string"])))
-    if "number" in by_kind:
-        points = sorted({Fraction(str(value)) for value in by_kind["number"]})
-        edges = [None, *points, None]
-        shapes += [Number(low=low, low_open=True, high=high, high_open=True) for low, high in pairwise(edges)]
-    for kind, empty in (("array", Array(shortest=1)), ("object", Object(fewest=1))):
-        if kind in by_kind:
-            shapes.append(empty)
-            if any(by_kind[kind]):
-                shapes.pop()
-                n.note(
-                    f"{pointer}/{'enum' if 'enum' in schema else 'const'}",
-                    "narrowed",
-                    f"under a negation: no {kind} is written",
-                )
-    return tuple(shapes)
-
-
-def _opposite_bounds(read: _Reader) -> Iterator[tuple[str, Union]]:
-    """The opposites of bounds on numbers, lengths and counts, and of patterns."""
-    for name in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"):
-        if (bound := read.bound(name)) is not None:
-            value, is_open = bound
-            low = name in {"minimum", "exclusiveMinimum"}
-            shape = Number(high=value, high_open=not is_open) if low else Number(low=value, low_open=not is_open)
-            yield name, lambda shape=shape: (shape,)  # type: ignore[misc]
-    below: dict[str, Callable[[int], Shape]] = {
-        "minLength": lambda size: String(longest=size - 1),
-        "minItems": lambda size: Array(longest=size - 1),
-        "minProperties": lambda size: Object(most=size - 1),
-    }
-    above: dict[str, Callable[[int], Shape]] = {
-        "maxLength": lambda size: String(shortest=size + 1),
-        "maxItems": lambda size: Array(shortest=size + 1),
-        "maxProperties": lambda size: Object(fewest=size + 1),
-    }
-    for name, shape_of in (below | above).items():
-        size = read.size(name)
-        if size is not None:
-            shapes: Shapes = (shape_of(size),) if name in above or size else ()
-            yield name, lambda shapes=shapes: shapes  # type: ignore[misc]
-    if (pattern := read.text("pattern")) is not None:
-        yield "pattern", lambda: (String(absent=frozenset({pattern})),)
-    for name in ("multipleOf", "format", "uniqueItems", "propertyNames", "patternProperties"):
-        if read.schema.get(name, False) is not False and not (
-            name == "format" and read.text(name) not in FORMAT_PATTERNS
-        ):
-            yield name, _undecided("has no opposite that can be written")
-
-
-def _opposite_containers(read: _Reader) -> Iterator[tuple[str, Union]]:
-    """The opposites of keywords that look into arrays and objects."""
-    schema, pointer = read.schema, read.pointer
-    prefix, rest = read.items()
-    for position, node in enumerate(prefix):
-        shape = Array((*(ANY for _ in range(position)), _flip(node)), shortest=position + 1)
-        yield "prefixItems", lambda shape=shape: (shape,)  # type: ignore[misc]
-    if rest != ANY:
-        inside = Array(contains=frozenset({(_flip(rest), 1, None)}))
-        yield "items", (lambda: (inside,)) if not prefix else _undecided("behind prefixItems it has no opposite")
-    if "contains" in schema:
-        fewest, most = read.size("minContains"), read.size("maxContains")
-        fewest = 1 if fewest is None else fewest
-        node = at(pointer, "contains")
-        shapes: list[Shape] = []
-        if fewest == 1:
-            shapes.append(Array(rest=_flip(node)))
-        elif fewest > 1:
-            shapes.append(Array(contains=frozenset({(node, 0, fewest - 1)})))
-        if most is not None:
-            shapes.append(Array(contains=frozenset({(node, most + 1, None)})))
-        yield "contains", lambda: tuple(shapes)
-    if required := read.names("required"):
-        yield "required", lambda: tuple(_without(key) for key in required)
-    for key in read.object("properties"):
-        wrong = Object(
-            maps=frozenset({KeyMap(((key, at(pointer, "properties", key, holds=False)),))}), required=frozenset({key})
-        )
-        yield "properties", lambda wrong=wrong: (wrong,)  # type: ignore[misc]
-    if schema.get("additionalProperties", True) not in (True, {}):
-        yield "additionalProperties", _undecided("has no opposite that can be written")
-
-
-def _flip(node: Node) -> Node:
-    """The opposite of a node of one literal."""
-    ((pointer, holds),) = node
-    return frozenset({(pointer, not holds)})
-
-
-def _not_exactly_one(n: "Normalizer", pointer: str, count: int) -> "Shapes":
-    none: Node = frozenset().union(*(at(pointer, "oneOf", number, holds=False) for number in range(count)))
-    pairs = (
-        n.shapes(at(pointer, "oneOf", one) | at(pointer, "oneOf", other))
-        for one in range(count)
-        for other in range(one + 1, count)
-    )
-    return n.either(n.shapes(none), *pairs)
-
-
-def _fails_dependency(n: "Normalizer", pointer: str, keyword: str, key: str, value: Any) -> "Shapes":
-    present = (Object(required=frozenset({key})),)
-    if isinstance(value, list):
-        return n.either(*(n.both(present, (_without(needed),)) for needed in value))
-    return n.both(present, n.shapes(at(pointer, keyword, key, holds=False)))
-
-
-__all__ = ["Null", "Undecided", "at", "combined", "opposite", "typed_shapes"]

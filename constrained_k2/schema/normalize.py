@@ -6,7 +6,8 @@ from typing import Any
 from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.schema.admit import admits
 from constrained_k2.schema.document import SchemaDocument
-from constrained_k2.schema.keywords import Undecided, combined, opposite, typed_shapes
+from constrained_k2.schema.keywords import Undecided, combined, typed_shapes
+from constrained_k2.schema.opposites import opposite
 from constrained_k2.schema.shapes import (
     EVERYTHING,
     NEVER,
