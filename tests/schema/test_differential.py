@@ -1,0 +1,99 @@
+"""Random schemas against an independent validator: what a grammar of ours accepts must be valid, in any spelling."""
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from constrained_k2 import ConstrainedK2Error
+from constrained_k2.engines.llguidance import LLGuidanceEngine
+from constrained_k2.schema.screen import screen
+from constrained_k2.vllm_plugin.admission import _byte_compiler
+from tests.schema.test_suite import accepts, walk
+
+KEYS = st.sampled_from(["a", "b", "c"])
+SCALARS = st.sampled_from([None, True, False, 0, 1, 2, 5, 1.5, "", "a", "ab", "ba"])
+SIZES = st.integers(0, 3)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=5
+)
+TYPES = st.sampled_from(["null", "boolean", "integer", "number", "string", "array", "object"])
+
+
+def schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Schemas of a few keywords each, over few keys and values, so that they meet."""
+    several = st.lists(inner, min_size=1, max_size=3)
+    keywords = st.fixed_dictionaries(
+        {},
+        optional={
+            "type": TYPES | st.lists(TYPES, min_size=1, max_size=3, unique=True),
+            "enum": st.lists(VALUES, min_size=1, max_size=4),
+            "const": VALUES,
+            "minimum": st.sampled_from([0, 1, 1.5]),
+            "exclusiveMinimum": st.sampled_from([0, 1, 1.5]),
+            "maximum": st.sampled_from([1, 2, 2.5]),
+            "exclusiveMaximum": st.sampled_from([0.5, 1, 2]),
+            "multipleOf": st.sampled_from([1, 2, 0.5]),
+            "minLength": SIZES,
+            "maxLength": SIZES,
+            "pattern": st.sampled_from(["^a", "b$", "a|b", "^(ab)*$", "[^a]"]),
+            "properties": st.dictionaries(KEYS, inner, max_size=3),
+            "patternProperties": st.dictionaries(st.sampled_from(["^a", "b", "[bc]"]), inner, max_size=2),
+            "additionalProperties": inner,
+            "propertyNames": st.sampled_from([{"maxLength": 1}, {"pattern": "^a"}, {"enum": ["a", "b"]}]),
+            "required": st.lists(KEYS, max_size=2, unique=True),
+            "minProperties": SIZES,
+            "maxProperties": SIZES,
+            "dependentRequired": st.dictionaries(KEYS, st.lists(KEYS, max_size=2, unique=True), max_size=2),
+            "dependentSchemas": st.dictionaries(KEYS, inner, max_size=1),
+            "items": inner,
+            "prefixItems": several,
+            "minItems": SIZES,
+            "maxItems": SIZES,
+            "uniqueItems": st.booleans(),
+            "contains": inner,
+            "minContains": SIZES,
+            "maxContains": SIZES,
+            "allOf": several,
+            "anyOf": several,
+            "oneOf": several,
+            "not": inner,
+            "if": inner,
+            "then": inner,
+            "else": inner,
+        },
+    )
+    return keywords.flatmap(
+        lambda schema: st.sets(st.sampled_from(sorted(schema) or ["type"]), max_size=4).map(
+            lambda kept: {key: value for key, value in schema.items() if key in kept}
+        )
+    )
+
+
+SCHEMAS = st.recursive(st.booleans() | TYPES.map(lambda kind: {"type": kind}), schemas, max_leaves=8)
+
+
+@pytest.mark.slow
+@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=8), st.integers(0, 2**32))
+def test_what_is_accepted_is_valid(schema: Any, values: list[Any], seed: int) -> None:
+    engine = _byte_compiler().engine
+    assert isinstance(engine, LLGuidanceEngine)
+    validator = jsonschema.Draft202012Validator(schema)
+    document = json.loads(json.dumps(schema))
+    try:
+        screen(document)
+        grammar = engine.compile(json.dumps(document))
+    except ConstrainedK2Error as error:
+        if "no value satisfies" in error.problem:
+            assert not any(validator.is_valid(value) for value in values), (schema, values)
+        return
+    assume(grammar.any_order)
+    for value in values:
+        if accepts(grammar, value):
+            assert validator.is_valid(value), (schema, value)
+    written = walk(grammar, seed)
+    assert written is None or validator.is_valid(written), (schema, written)
