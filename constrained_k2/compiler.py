@@ -10,8 +10,10 @@ from constrained_k2.bitmask import TokenSet
 from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher, Engine
 from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.header import Headers
-from constrained_k2.matcher import Phase, ToolCallMatcher, phase_sets
+from constrained_k2.matcher import ToolCallMatcher
+from constrained_k2.phases import Phase, phase_sets
 from constrained_k2.schema.deep_stack import on_deep_stack
+from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.screen import screen
 from constrained_k2.tools import ToolCallSpec
 from constrained_k2.vocabulary import Vocabulary
@@ -82,13 +84,28 @@ class Compiler:
             UnsupportedSchema: There is none.
             SchemaTooCostly: It is over a budget.
         """
-        found = self._grammars.get(schema, lambda: self._build(schema))
+        try:
+            found = self._grammars.get(schema, lambda: self._build(schema))
+        except TimeoutError as error:  # not remembered: the next request may find the server idle
+            milliseconds = round((self._compile_seconds or 0) * 1000)
+            raise SchemaTooCostly(
+                f"{error} (over {milliseconds} ms)",
+                place,
+                "Simplify the schema, or try again",
+                budget="compile_ms",
+                limit=milliseconds,
+                actual=milliseconds,
+            ) from error
         if isinstance(found, UnsupportedSchema | SchemaTooCostly):
             raise found.at_place(place)
         return found
 
     def _build(self, schema: str) -> tuple[ArgumentGrammar | UnsupportedSchema | SchemaTooCostly, int]:
-        """A schema's grammar or why there is none, and what to charge for remembering it."""
+        """A schema's grammar or why there is none, and what to charge for remembering it.
+
+        Raises:
+            TimeoutError: It took too long.
+        """
         try:
             document = json.loads(schema)
             screen(document)
@@ -127,6 +144,7 @@ class CompiledToolCalls:
         self.vocabulary = compiler.vocabulary
         self.phase_sets = compiler.phase_sets(spec)
         self._compiler = compiler
+        self._headers: tuple[int, Headers] | None = None  # of the call last asked for
         self._names = tuple(tool.name for tool in spec.tools)
         self._schemas = {tool.name: tool.schema for tool in spec.tools}
 
@@ -140,7 +158,9 @@ class CompiledToolCalls:
 
     def headers(self, call: int) -> Headers:
         """The headers that the turn's ``call``-th call (from 0) may have."""
-        return self._compiler.headers(self._names, self.spec.first_index + call)
+        if self._headers is None or self._headers[0] != call:
+            self._headers = (call, self._compiler.headers(self._names, self.spec.first_index + call))
+        return self._headers[1]
 
     def arguments(self, name: str) -> ArgumentMatcher:
         """A matcher at the start of a function's arguments.
@@ -179,6 +199,9 @@ def _narrow_to_objects(document: Any) -> None:
             'Write "type": "object"',
             keyword="type",
         )
+    if SchemaDocument(document).draft == "legacy" and "$ref" in document:
+        # Siblings of a "$ref" mean nothing in old drafts, and the type would be one.
+        document["allOf"] = [*document.get("allOf", ()), {"$ref": document.pop("$ref")}]
     document["type"] = "object"
 
 

@@ -8,43 +8,19 @@ constant set, in a call's header the set comes from :mod:`constrained_k2.header`
 from array import array
 from collections import deque
 from collections.abc import Iterable, Mapping
-from enum import IntEnum
 from operator import index
 from typing import NamedTuple, Protocol
 
 from constrained_k2.bitmask import Bitmask, TokenSet, bitmask_row
 from constrained_k2.engines.protocol import ArgumentMatcher
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
-from constrained_k2.format import ABSENT, ToolCallFormat
 from constrained_k2.header import Headers
+from constrained_k2.phases import Phase, constant_moves
 from constrained_k2.tools import ToolCallSpec
 from constrained_k2.vocabulary import Vocabulary
 
 # Tokens that can be taken back in place. Further back the turn is replayed from its start: right, only slower.
 ROLLBACK_WINDOW = 256
-
-
-class Phase(IntEnum):
-    """Where in a turn the next token stands."""
-
-    OPEN = 0
-    """Before the first token: reasoning may begin here, and only here."""
-    REASONING = 1
-    """Between ``<think>`` and ``</think>``."""
-    TEXT = 2
-    """In the answer's text."""
-    SECTION = 3
-    """Behind ``<|tool_calls_section_begin|>``."""
-    HEADER = 4
-    """In ``functions.NAME:INDEX``."""
-    ARGUMENTS = 5
-    """In the arguments' JSON."""
-    BETWEEN = 6
-    """Behind ``<|tool_call_end|>``."""
-    CLOSED = 7
-    """Behind ``<|tool_calls_section_end|>``."""
-    DONE = 8
-    """Behind a stop."""
 
 
 class State(NamedTuple):
@@ -78,53 +54,6 @@ class CallGrammar(Protocol):
         """A matcher at the start of a function's arguments."""
 
 
-def phase_sets(spec: ToolCallSpec, vocabulary: Vocabulary) -> dict[Phase, TokenSet]:
-    """The tokens that each phase outside a call allows, for one kind of request.
-
-    Args:
-        spec: Read for its choice, ``max_calls`` and ``thinking`` only.
-        vocabulary: The vocabulary.
-    """
-    markers = vocabulary.format
-    stops = markers.stop_ids
-
-    def only(*ids: int) -> TokenSet:
-        return TokenSet((token for token in ids if token != ABSENT), vocabulary.size)
-
-    def text_and(*ids: int) -> TokenSet:
-        return TokenSet(set(vocabulary.unordinary_ids).difference(ids), vocabulary.size, complement=True)
-
-    section = () if spec.max_calls == 0 else (markers.section_begin,)
-    think = (markers.think_begin,) if spec.thinking else ()
-    text, opening = text_and(*section, *stops), text_and(*section, *stops, *think)
-    if spec.choice == "required":
-        text, opening = only(*section), only(*section, *think)
-    return {
-        Phase.OPEN: opening,
-        Phase.REASONING: text_and(*section, markers.think_end),
-        Phase.TEXT: text,
-        Phase.SECTION: only(markers.call_begin),
-        Phase.BETWEEN: only(markers.section_end, *(() if spec.max_calls == 1 else (markers.call_begin,))),
-        Phase.CLOSED: only(*stops),
-        Phase.DONE: only(*stops),
-    }
-
-
-def _constant_moves(markers: ToolCallFormat) -> dict[tuple[Phase, int], Phase]:
-    """Where the special tokens of a constant phase lead. Whether one is allowed there is the phase's set's matter."""
-    moves = {
-        (Phase.OPEN, markers.think_begin): Phase.REASONING,
-        (Phase.REASONING, markers.think_end): Phase.TEXT,
-        (Phase.BETWEEN, markers.section_end): Phase.CLOSED,
-    }
-    for phase in (Phase.OPEN, Phase.REASONING, Phase.TEXT):
-        moves[phase, markers.section_begin] = Phase.SECTION
-    for phase in (Phase.OPEN, Phase.TEXT, Phase.CLOSED):
-        for stop in markers.stop_ids:
-            moves[phase, stop] = Phase.DONE
-    return moves
-
-
 class ToolCallMatcher:
     """The state of one turn. Made by :meth:`constrained_k2.CompiledToolCalls.matcher`, one per request.
 
@@ -140,7 +69,7 @@ class ToolCallMatcher:
         self._vocabulary = grammar.vocabulary
         self._markers = grammar.vocabulary.format
         self._sets = grammar.phase_sets
-        self._moves = _constant_moves(self._markers)
+        self._moves = constant_moves(self._markers)
         self._initial = State(Phase.REASONING if in_reasoning else Phase.OPEN)
         self._state = self._initial
         self._ids = array("q")

@@ -17,7 +17,7 @@ LAYERS = [
     {"tools", "tool_choice", "vocabulary", "tokenizer_files", "bitmask"},
     {"schema"},
     {"grammar"},
-    {"header", "engines", "parsing", "rendering", "kernels"},
+    {"phases", "header", "engines", "parsing", "rendering", "kernels"},
     {"matcher"},
     {"compiler"},
     {"fixtures"},

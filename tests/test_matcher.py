@@ -19,7 +19,8 @@ from constrained_k2 import (
 )
 from constrained_k2.bitmask import allocate_bitmask, allowed_ids
 from constrained_k2.engines.llguidance import LLGuidanceMatcher
-from constrained_k2.matcher import ROLLBACK_WINDOW, Phase
+from constrained_k2.matcher import ROLLBACK_WINDOW
+from constrained_k2.phases import Phase
 
 WEATHER = {
     "type": "function",

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from constrained_k2 import ToolCallMatcher, Vocabulary
 from constrained_k2.bitmask import TokenSet, allocate_bitmask, allowed_ids
-from constrained_k2.matcher import Phase
+from constrained_k2.phases import Phase
 
 
 def keys_of(schema: Any) -> set[str]:

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from constrained_k2.grammar.lark import LarkWriter
 
 _BITS = 64
-_MOST_REPEATED = 100_000
 _MOST_CONTAINS = 3
 
 
@@ -62,7 +61,6 @@ def _repeated(writer: "LarkWriter", node: Node, least: int, most: int | None, *,
 
 
 def _times(least: int, most: int | None) -> str:
-    least, most = min(least, _MOST_REPEATED), None if most is None or most > _MOST_REPEATED else most
     if most is None:
         return "*" if not least else f"{{{least},}}"
     return f"{{{least},{most}}}"

@@ -151,7 +151,7 @@ class LarkWriter:
         return self.value(shape.value)
 
     def value(self, value: Any) -> str:
-        """One value; blanks are free inside it, properties come as they are given."""
+        """One value: blanks are free inside it, and up to four properties of an object may come in any order."""
         if isinstance(value, str):
             return key(value)
         if isinstance(value, list):

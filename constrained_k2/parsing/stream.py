@@ -56,8 +56,8 @@ class ToolCallParser:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._events: list[Event] = []
         self._steps: dict[_Place, Callable[[int], None]] = {
-            _Place.TEXT: self._in_text,
-            _Place.REASONING: self._in_reasoning,
+            _Place.TEXT: self._in_prose,
+            _Place.REASONING: self._in_prose,
             _Place.SECTION: self._in_section,
             _Place.HEADER: self._in_header,
             _Place.ARGUMENTS: self._in_arguments,
@@ -97,21 +97,14 @@ class ToolCallParser:
         events, self._events = self._events, []
         return events
 
-    def _in_text(self, token_id: int) -> None:
+    def _in_prose(self, token_id: int) -> None:
+        """In the answer's text, or in the reasoning."""
         markers = self._markers
+        in_text = self._place is _Place.TEXT
         if token_id == markers.section_begin:
             self._leave(_Place.SECTION)
-        elif token_id == markers.think_begin:
-            self._leave(_Place.REASONING)
-        elif token_id not in markers.stop_ids:
-            self._text(token_id)
-
-    def _in_reasoning(self, token_id: int) -> None:
-        markers = self._markers
-        if token_id == markers.section_begin:
-            self._leave(_Place.SECTION)
-        elif token_id == markers.think_end:
-            self._leave(_Place.TEXT)
+        elif token_id == (markers.think_begin if in_text else markers.think_end):
+            self._leave(_Place.REASONING if in_text else _Place.TEXT)
         elif token_id not in markers.stop_ids:
             self._text(token_id)
 

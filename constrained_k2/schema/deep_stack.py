@@ -4,8 +4,6 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from constrained_k2.errors import SchemaTooCostly
-
 T = TypeVar("T")
 
 _STACK_BYTES = 512 << 20  # reserved, not used: pages are taken as the stack grows
@@ -23,10 +21,10 @@ def on_deep_stack(work: Callable[[], T], seconds: float | None) -> T:
             cannot be interrupted, so at most eight run at once.
 
     Raises:
-        SchemaTooCostly: It takes longer, or too many such are still running.
+        TimeoutError: It takes longer, or too many such are still running.
     """
     if not _places.acquire(timeout=seconds):
-        raise _too_slow("the server is busy with schemas that take long to compile", seconds)
+        raise TimeoutError("the server is busy with schemas that take long to compile")
     results: list[T] = []
     errors: list[BaseException] = []
 
@@ -49,12 +47,5 @@ def on_deep_stack(work: Callable[[], T], seconds: float | None) -> T:
     if errors:
         raise errors[0]
     if not results:
-        raise _too_slow("the schema takes too long to compile", seconds)
+        raise TimeoutError("the schema takes too long to compile")
     return results[0]
-
-
-def _too_slow(problem: str, seconds: float | None) -> SchemaTooCostly:
-    milliseconds = round((seconds or 0) * 1000)
-    return SchemaTooCostly(
-        f"{problem} (over {milliseconds} ms)", "", "Simplify the schema", "compile_ms", milliseconds, milliseconds
-    )

@@ -78,7 +78,7 @@ def screen(schema: Any, budget: SchemaBudget = DEFAULT_BUDGET) -> None:
         _check_numbers(node, pointer)
     if merges:
         _check_multiple(multiples, "#", budget.multiple)
-        if "allOf" in _keywords(schema) and patterns > budget.patterns and _patterns_meet(schema, budget.patterns):
+        if patterns > budget.patterns and _patterns_meet(schema, budget.patterns):
             raise _over("patterns in one allOf", "#", "patterns", budget.patterns, patterns)
 
 
@@ -120,10 +120,6 @@ def _is_container(value: Any) -> bool:
     return isinstance(value, dict | list)
 
 
-def _keywords(schema: Any) -> set[str]:
-    return {key for _, node in _objects(schema) for key in node}
-
-
 def _check_depth(schema: Any, limit: int) -> None:
     """Follow nesting and local references as an engine does, each reference's target once."""
     seen: set[int] = set()
@@ -138,14 +134,13 @@ def _check_depth(schema: Any, limit: int) -> None:
         seen.add(id(value))
         if len(path) > limit:
             raise _over("the depth", "#", "depth", limit, len(path))
-        children = list(value.values()) if isinstance(value, dict) else list(value)
-        if isinstance(value, dict) and isinstance(reference := value.get("$ref"), str):
-            children.insert(0, _target(schema, reference))
-        # Definitions are only reached by reference, so that a chain of them is followed as far as it goes.
         if isinstance(value, dict):
-            children = [
-                child for child in children if child is not value.get("$defs") and child is not value.get("definitions")
-            ]
+            # Definitions are only reached by reference, so that a chain of them is followed as far as it goes.
+            children = [child for key, child in value.items() if key not in {"$defs", "definitions"}]
+            if isinstance(reference := value.get("$ref"), str):
+                children.insert(0, _target(schema, reference))
+        else:
+            children = value
         path.append(iter(children))
 
 

@@ -11,7 +11,8 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from constrained_k2.bitmask import TokenSet, words_per_row
 from constrained_k2.compiler import Compiler
 from constrained_k2.kernels import apply_token_bitmask, apply_token_set
-from constrained_k2.matcher import Phase, ToolCallMatcher
+from constrained_k2.matcher import ToolCallMatcher
+from constrained_k2.phases import Phase
 from constrained_k2.vllm_plugin.admission import check_params, spec_in
 from constrained_k2.vocabulary import Vocabulary
 

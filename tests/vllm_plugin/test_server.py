@@ -340,8 +340,9 @@ def test_very_many_optional_properties(client: openai.OpenAI) -> None:
         model="kimi-k2", prompt="hi", max_tokens=3000,
         extra_body={"vllm_xargs": {"constrained_k2": spec}, "skip_special_tokens": False},
     )  # fmt: skip
-    assert answer.choices[0].finish_reason in {"stop", "length"}
-    assert "<|tool_call_argument_begin|>" in answer.choices[0].text
+    text, cut = answer.choices[0].text, answer.choices[0].finish_reason == "length"
+    assert text.count("<|tool_call_argument_begin|>") - text.count("<|tool_call_end|>") == 0 or cut
+    assert text.count('"p') > 1
 
 
 @pytest.mark.parametrize(
