@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from constrained_k2.schema.document import escape
-from constrained_k2.schema.formats import FORMAT_PATTERNS
+from constrained_k2.schema.formats import EXACT_FORMATS, FORMAT_PATTERNS
 from constrained_k2.schema.shapes import (
     ANY,
     EVERYTHING,
@@ -82,6 +82,8 @@ def _typed(normalizer: "Normalizer", schema: dict[str, Any], pointer: str) -> It
         yield String(patterns=frozenset({pattern}))
     if (known := read.text("format") or "") in FORMAT_PATTERNS:
         yield String(formats=frozenset({known}))
+        if known not in EXACT_FORMATS:
+            normalizer.note(f"{pointer}/format", "narrowed", "not every spelling that the format has is written")
     yield Array(shortest=read.size("minItems") or 0, longest=read.size("maxItems"))
     if schema.get("uniqueItems") is True:
         yield Array(unique=True)
@@ -243,7 +245,10 @@ def _exactly_one(n: "Normalizer", pointer: str, count: int) -> "Shapes":
     for number, branch in enumerate(branches):
         node = branch
         for other, rival in enumerate(branches):
-            if other != number and n.both(n.shapes(branch), n.shapes(rival)):  # the others cannot hold as well anyway
+            if other == number:
+                continue
+            meets = n.both(n.shapes(branch), n.shapes(rival))
+            if meets or n.is_narrowed:  # else it cannot hold as well anyway; a narrowed one might, unseen
                 node |= at(pointer, "oneOf", other, holds=False)
         unions.append(n.shapes(node))
     return n.either(*unions)

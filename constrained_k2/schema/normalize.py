@@ -102,6 +102,11 @@ class Normalizer:
         if self.notes.get(pointer, ("", ""))[0] != "relaxed":
             self.notes[pointer] = (status, reason)
 
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether some shape by now leaves out instances that its schema accepts."""
+        return any(status == "narrowed" for status, _ in self.notes.values())
+
     def _meet(self, one: Shape, other: Shape) -> Shape | None:
         self._meetings += 1
         if self._meetings > MAX_MEETINGS:

@@ -37,14 +37,11 @@ if TYPE_CHECKING:
 def opposite(normalizer: "Normalizer", schema: dict[str, Any], pointer: str) -> Iterator[tuple[str, Union]]:
     """Each keyword that can fail, with the union of shapes in which it does."""
     n, read = normalizer, Reader(normalizer, schema, pointer)
-    for keyword in ("type", "const", "enum"):
+    if "type" in schema:
+        yield "type", lambda: _not_types(n, schema, pointer)
+    for keyword in ("const", "enum"):
         if keyword in schema:
-            yield (
-                keyword,
-                (lambda: _not_types(n, schema, pointer))
-                if keyword == "type"
-                else (lambda: _not_values(n, schema, pointer)),
-            )
+            yield keyword, lambda keyword=keyword: _not_values(n, schema, pointer, keyword)  # type: ignore[misc]
     yield from _opposite_bounds(read)
     yield from _opposite_containers(read)
     if "$ref" in schema:
@@ -78,8 +75,8 @@ def _not_types(n: "Normalizer", schema: dict[str, Any], pointer: str) -> "Shapes
     return tuple(s for s in EVERYTHING if s.kind not in kinds and not (s.kind == "number" and "integer" in kinds))
 
 
-def _not_values(n: "Normalizer", schema: dict[str, Any], pointer: str) -> "Shapes":
-    values = schema["enum"] if isinstance(schema.get("enum"), list) else [schema.get("const")]
+def _not_values(n: "Normalizer", schema: dict[str, Any], pointer: str, keyword: str) -> "Shapes":
+    values = schema[keyword] if keyword == "enum" and isinstance(schema["enum"], list) else [schema[keyword]]
     by_kind: dict[str, list[Any]] = {}
     for value in values:
         by_kind.setdefault(kind_of(value), []).append(value)
@@ -98,7 +95,7 @@ def _not_values(n: "Normalizer", schema: dict[str, Any], pointer: str) -> "Shape
             if any(by_kind[kind]):
                 shapes.pop()
                 n.note(
-                    f"{pointer}/{'enum' if 'enum' in schema else 'const'}",
+                    f"{pointer}/{keyword}",
                     "narrowed",
                     f"under a negation: no {kind} is written",
                 )

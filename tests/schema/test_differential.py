@@ -97,3 +97,22 @@ def test_what_is_accepted_is_valid(schema: Any, values: list[Any], seed: int) ->
             assert validator.is_valid(value), (schema, value)
     written = walk(grammar, seed)
     assert written is None or validator.is_valid(written), (schema, written)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"oneOf": [{"type": "number"}, {"not": {"type": "integer"}}]}, 1.5),
+        ({"oneOf": [{"const": '"joe bloggs"@example.com'}, {"format": "email"}]}, '"joe bloggs"@example.com'),
+        ({"oneOf": [{"const": [1]}, {"not": {"const": [2]}}]}, [1]),
+        ({"not": {"enum": ["a"], "const": "a"}}, "a"),
+    ],
+)
+def test_a_branch_that_is_written_narrower_than_it_is_still_excludes_the_others(schema: Any, value: Any) -> None:
+    engine = _byte_compiler().engine
+    assert isinstance(engine, LLGuidanceEngine)
+    try:
+        grammar = engine.compile(json.dumps(schema))
+    except ConstrainedK2Error:
+        return  # nothing of it can be written, which accepts nothing
+    assert not accepts(grammar, value)
