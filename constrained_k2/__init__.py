@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from constrained_k2.compiler import CompiledToolCalls, Compiler
+    from constrained_k2.coverage import schema_coverage
     from constrained_k2.errors import (
         ConstrainedK2Error,
         FormatMismatch,
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from constrained_k2.kernels import apply_token_bitmask
     from constrained_k2.matcher import ToolCallMatcher
     from constrained_k2.parsing import Completion, ToolCallParser, parse_completion
+    from constrained_k2.policy import StrictPolicy
     from constrained_k2.rendering import render_tool_calls
+    from constrained_k2.schema.coverage import Coverage
     from constrained_k2.tools import Limits, Tool, ToolCall, ToolCallSpec
     from constrained_k2.vocabulary import Vocabulary
 
@@ -32,12 +35,14 @@ _HOME = {
     "Completion": "parsing",
     "Compiler": "compiler",
     "ConstrainedK2Error": "errors",
+    "Coverage": "schema.coverage",
     "FormatMismatch": "errors",
     "InvalidRequest": "errors",
     "KIMI_K2": "format",
     "Limits": "tools",
     "MalformedCompletion": "errors",
     "SchemaTooCostly": "errors",
+    "StrictPolicy": "policy",
     "Tool": "tools",
     "ToolCall": "tools",
     "ToolCallFormat": "format",
@@ -49,6 +54,7 @@ _HOME = {
     "apply_token_bitmask": "kernels",
     "parse_completion": "parsing",
     "render_tool_calls": "rendering",
+    "schema_coverage": "coverage",
 }
 
 __all__ = [
@@ -57,11 +63,13 @@ __all__ = [
     "Compiler",
     "Completion",
     "ConstrainedK2Error",
+    "Coverage",
     "FormatMismatch",
     "InvalidRequest",
     "Limits",
     "MalformedCompletion",
     "SchemaTooCostly",
+    "StrictPolicy",
     "Tool",
     "ToolCall",
     "ToolCallFormat",
@@ -74,6 +82,7 @@ __all__ = [
     "apply_token_bitmask",
     "parse_completion",
     "render_tool_calls",
+    "schema_coverage",
 ]
 
 

@@ -4,7 +4,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 from constrained_k2.bitmask import TokenSet
 from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher, Engine
@@ -12,10 +12,12 @@ from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSc
 from constrained_k2.header import Headers
 from constrained_k2.matcher import ToolCallMatcher
 from constrained_k2.phases import Phase, phase_sets
+from constrained_k2.policy import DEFAULT_POLICY, StrictPolicy
+from constrained_k2.schema.coverage import Coverage
 from constrained_k2.schema.deep_stack import on_deep_stack
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.screen import screen
-from constrained_k2.tools import ToolCallSpec
+from constrained_k2.tools import ANY_OBJECT, ENGINES, EngineName, Tool, ToolCallSpec
 from constrained_k2.vocabulary import Vocabulary
 
 _HEADERS_CACHED = 64  # each up to some hundred KB for 1,024 names
@@ -28,7 +30,8 @@ class Compiler:
 
     Args:
         vocabulary: The model's vocabulary.
-        engine: The grammar engine for arguments.
+        engine: The grammar engine for arguments, where a spec names none.
+        policy: How strictly tools may have their schemas kept.
         cache_bytes: What the compiled schemas may hold together, estimated; the least recently used go first.
         compile_seconds: How long one schema may take. For where requests are admitted: what was admitted there must
             compile everywhere, whatever the clock says, so engines compile without.
@@ -40,18 +43,22 @@ class Compiler:
     def __init__(
         self,
         vocabulary: Vocabulary,
-        engine: Literal["llguidance"] = "llguidance",
+        engine: EngineName = "llguidance",
         *,
+        policy: StrictPolicy = DEFAULT_POLICY,
         cache_bytes: int = 256 << 20,
         compile_seconds: float | None = None,
     ) -> None:
         vocabulary.sorted_tokens  # noqa: B018 - made now rather than within some request's first header
         self._compile_seconds = compile_seconds
         self.vocabulary = vocabulary
-        self.engine = _make_engine(engine, vocabulary)
-        self._grammars: _LeastRecentlyUsed[str, ArgumentGrammar | UnsupportedSchema | SchemaTooCostly] = (
-            _LeastRecentlyUsed(cache_bytes)
-        )
+        self.policy = policy
+        self.default_engine: EngineName = engine
+        self._engines: dict[EngineName, Engine] = {}
+        self.engine(engine)
+        self._grammars: _LeastRecentlyUsed[
+            tuple[EngineName, str], ArgumentGrammar | UnsupportedSchema | SchemaTooCostly
+        ] = _LeastRecentlyUsed(cache_bytes)
         self._headers: _LeastRecentlyUsed[tuple[tuple[str, ...], int], Headers] = _LeastRecentlyUsed(_HEADERS_CACHED)
         self._phase_sets: dict[tuple[Any, ...], Mapping[Phase, TokenSet]] = {}  # at most one for each kind of request
 
@@ -64,28 +71,40 @@ class Compiler:
                 is compiled when the model calls its tool: what a server does behind its own admission check.
 
         Raises:
-            UnsupportedSchema: A tool's schema has no grammar (with ``check``).
+            UnsupportedSchema: A tool's schema has no grammar, or is strict and not kept whole (with ``check``).
             SchemaTooCostly: A tool's schema is over a budget (with ``check``).
         """
         compiled = CompiledToolCalls(self, spec)
         if check and spec.max_calls != 0:
             for tool in spec.tools:
-                self.grammar(tool.schema, _place(tool.name))
+                compiled.check(tool)
         return compiled
 
-    def grammar(self, schema: str, place: str) -> ArgumentGrammar:
+    def engine(self, name: EngineName) -> Engine:
+        """An engine, set up on first use.
+
+        Raises:
+            InvalidRequest: It is not known.
+        """
+        if name not in self._engines:
+            self._engines[name] = _make_engine(name, self.vocabulary)
+        return self._engines[name]
+
+    def grammar(self, schema: str, place: str, engine: EngineName | None = None) -> ArgumentGrammar:
         """The grammar of a tool's schema.
 
         Args:
             schema: JSON text; instances are narrowed to objects, since arguments are one.
             place: Where it stands in the request, for errors.
+            engine: The engine; None for the compiler's.
 
         Raises:
             UnsupportedSchema: There is none.
             SchemaTooCostly: It is over a budget.
         """
+        name = engine or self.default_engine
         try:
-            found = self._grammars.get(schema, lambda: self._build(schema))
+            found = self._grammars.get((name, schema), lambda: self._build(schema, self.engine(name)))
         except TimeoutError as error:  # not remembered: the next request may find the server idle
             milliseconds = round((self._compile_seconds or 0) * 1000)
             raise SchemaTooCostly(
@@ -100,7 +119,7 @@ class Compiler:
             raise found.at_place(place)
         return found
 
-    def _build(self, schema: str) -> tuple[ArgumentGrammar | UnsupportedSchema | SchemaTooCostly, int]:
+    def _build(self, schema: str, engine: Engine) -> tuple[ArgumentGrammar | UnsupportedSchema | SchemaTooCostly, int]:
         """A schema's grammar or why there is none, and what to charge for remembering it.
 
         Raises:
@@ -111,7 +130,7 @@ class Compiler:
             screen(document)
             _narrow_to_objects(document)
             text = json.dumps(document, separators=(",", ":"))
-            grammar = on_deep_stack(lambda: self.engine.compile(text), self._compile_seconds)
+            grammar = on_deep_stack(lambda: engine.compile(text), self._compile_seconds)
         except (UnsupportedSchema, SchemaTooCostly) as error:
             return error, len(schema)
         except RecursionError:
@@ -146,7 +165,7 @@ class CompiledToolCalls:
         self._compiler = compiler
         self._headers: tuple[int, Headers] | None = None  # of the call last asked for
         self._names = tuple(tool.name for tool in spec.tools)
-        self._schemas = {tool.name: tool.schema for tool in spec.tools}
+        self._tools = {tool.name: tool for tool in spec.tools}
 
     def matcher(self, *, in_reasoning: bool = False) -> ToolCallMatcher:
         """A matcher at the start of the turn.
@@ -168,8 +187,38 @@ class CompiledToolCalls:
         Raises:
             UnsupportedSchema: Its schema has no grammar.
         """
-        place = _place(name)
-        return self._compiler.grammar(self._schemas[name], place).matcher(place)
+        return self._grammar(self._tools[name]).matcher(_place(name))
+
+    def coverage(self, name: str) -> Coverage:
+        """What becomes of each keyword of a function's schema.
+
+        Raises:
+            UnsupportedSchema: It has no grammar.
+            SchemaTooCostly: It is over a budget.
+        """
+        return self._grammar(self._tools[name]).coverage
+
+    def check(self, tool: Tool) -> None:
+        """Refuse a tool whose schema has no grammar, or is strict and would not be kept whole.
+
+        Raises:
+            UnsupportedSchema: The tool is refused.
+            SchemaTooCostly: Its schema is over a budget.
+        """
+        coverage = self._grammar(tool).coverage
+        if coverage.relaxed and self._compiler.policy.level(tool.strict) == "strict":
+            use = coverage.relaxed[0]
+            raise UnsupportedSchema(
+                f"the tool is strict, and {use.keyword!r} cannot be kept: {use.reason}",
+                _place(tool.name) + use.pointer,
+                "Rewrite it, or leave strict out to have the rest kept",
+                use.keyword,
+                coverage.engine,
+            )
+
+    def _grammar(self, tool: Tool) -> ArgumentGrammar:
+        anything = self._compiler.policy.level(tool.strict) == "object"
+        return self._compiler.grammar(ANY_OBJECT if anything else tool.schema, _place(tool.name), self.spec.engine)
 
 
 def _place(name: str) -> str:
@@ -177,12 +226,16 @@ def _place(name: str) -> str:
     return f"tools[name={name!r}].function.parameters"
 
 
-def _make_engine(name: str, vocabulary: Vocabulary) -> Engine:
+def _make_engine(name: EngineName, vocabulary: Vocabulary) -> Engine:
     if name == "llguidance":
         from constrained_k2.engines.llguidance import LLGuidanceEngine
 
         return LLGuidanceEngine(vocabulary)
-    raise InvalidRequest(f"the engine {name!r} is not known", "engine", "Use 'llguidance'")
+    if name == "xgrammar":
+        from constrained_k2.engines.xgrammar import XGrammarEngine
+
+        return XGrammarEngine(vocabulary)
+    raise InvalidRequest(f"the engine {name!r} is not known", "engine", f"Use one of {', '.join(ENGINES)}")
 
 
 def _narrow_to_objects(document: Any) -> None:

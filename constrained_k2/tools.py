@@ -3,12 +3,14 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from constrained_k2.errors import InvalidRequest, SchemaTooCostly, kind_of_json
 from constrained_k2.format import ToolCallFormat
 
 Choice = Literal["auto", "none", "required"]
+EngineName = Literal["llguidance", "xgrammar"]
+ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 
 ANY_OBJECT = '{"type":"object"}'
 """The schema of a tool that declares no parameters: any JSON object."""
@@ -59,10 +61,12 @@ class Tool:
     Attributes:
         name: Its name.
         schema: JSON Schema of its arguments as compact JSON text, properties in the order of the request.
+        strict: As the request has it; see :class:`constrained_k2.policy.StrictPolicy`.
     """
 
     name: str
     schema: str = ANY_OBJECT
+    strict: bool | None = None
 
     @property
     def parameters(self) -> Any:
@@ -81,6 +85,7 @@ class ToolCallSpec:
         parallel: Whether a turn may hold more than one call.
         first_index: The index of the turn's first call: the number of calls in the dialog's history.
         thinking: Whether the model may reason first, between ``<think>`` and ``</think>``.
+        engine: The engine for the arguments; None for the compiler's.
     """
 
     tools: tuple[Tool, ...] = ()
@@ -88,14 +93,15 @@ class ToolCallSpec:
     parallel: bool = True
     first_index: int = 0
     thinking: bool = False
+    engine: EngineName | None = None
 
     @classmethod
     def from_openai(cls, body: object, *, limits: Limits = DEFAULT_LIMITS, thinking: bool = False) -> "ToolCallSpec":
         """Read a chat-completions (or responses) request body.
 
         Read are ``tools``, ``tool_choice``, ``parallel_tool_calls``, ``messages`` (for the number of calls in the
-        history; ``first_index`` overrides it), ``thinking`` (a boolean, or Moonshot's ``{"type": "enabled"}``) and
-        ``chat_template_kwargs.thinking``. Everything else is ignored.
+        history; ``first_index`` overrides it), ``thinking`` (a boolean, or Moonshot's ``{"type": "enabled"}``),
+        ``chat_template_kwargs.thinking`` and ``engine`` (ours). Everything else is ignored.
 
         Args:
             body: The decoded JSON body.
@@ -117,6 +123,7 @@ class ToolCallSpec:
             parallel=parallel is not False,
             first_index=_read_first_index(body),
             thinking=_read_thinking(body, default=thinking),
+            engine=_read_engine(body.get("engine")),
         )
         from constrained_k2.tool_choice import with_choice  # which makes specs
 
@@ -147,14 +154,18 @@ class ToolCallSpec:
         """The spec as a minimal request body, in one line of JSON."""
         body = {
             "tools": [
-                {"type": "function", "function": {"name": tool.name, "parameters": tool.parameters}}
+                {
+                    "type": "function",
+                    "function": {"name": tool.name, "parameters": tool.parameters}
+                    | ({} if tool.strict is None else {"strict": tool.strict}),
+                }
                 for tool in self.tools
             ],
             "tool_choice": self.choice,
             "parallel_tool_calls": self.parallel,
             "first_index": self.first_index,
             "thinking": self.thinking,
-        }
+        } | ({} if self.engine is None else {"engine": self.engine})
         return json.dumps(body, separators=(",", ":"))
 
     @property
@@ -231,7 +242,10 @@ def _read_tool(entry: object, place: str, limits: Limits) -> Tool:
             limit=limits.name_bytes,
             actual=length,
         )
-    return Tool(name, _schema_text(function.get("parameters"), f"{place}.parameters"))
+    strict = function.get("strict")
+    if strict is not None and not isinstance(strict, bool):
+        raise InvalidRequest(f"must be a boolean, not {kind_of_json(strict)}", f"{place}.strict")
+    return Tool(name, _schema_text(function.get("parameters"), f"{place}.parameters"), strict)
 
 
 def _schema_text(parameters: object, place: str) -> str:
@@ -248,6 +262,12 @@ def _schema_text(parameters: object, place: str) -> str:
         return json.dumps(parameters, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"the schema cannot be written as JSON: {error}", place) from error
+
+
+def _read_engine(value: object) -> EngineName | None:
+    if value is None or value in ENGINES:
+        return value
+    raise InvalidRequest(f"{str(value)[:40]!r} is no engine", "engine", f"Use {' or '.join(ENGINES)}")
 
 
 def _read_first_index(body: Mapping[str, Any]) -> int:

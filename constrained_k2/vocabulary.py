@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from constrained_k2.errors import FormatMismatch, InvalidRequest
-from constrained_k2.format import ToolCallFormat
+from constrained_k2.format import MARKER_TEXTS, ToolCallFormat
 
 
 class Encoder(Protocol):
@@ -14,6 +14,11 @@ class Encoder(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """Ids of the text's tokens."""
+
+
+class _ByteEncoder:
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
 
 
 class Vocabulary:
@@ -95,6 +100,12 @@ class Vocabulary:
         from constrained_k2 import tokenizer_files
 
         return tokenizer_files.from_tokenizer(tokenizer, size)
+
+    @classmethod
+    def of_bytes(cls) -> "Vocabulary":
+        """A vocabulary of the 256 bytes and the markers: whether a schema has a grammar can be seen over it at once."""
+        special = {text: 256 + number for number, text in enumerate(MARKER_TEXTS.values())}
+        return cls({byte: bytes((byte,)) for byte in range(256)}, special, 256 + len(special), _ByteEncoder())
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for: raw for an ordinary one, the text of a special one, none for a hole.

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.grammar.lark import CannotWrite, LarkWriter
+from constrained_k2.schema.coverage import Coverage, coverage_of
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.screen import check_open_counts
@@ -74,10 +75,10 @@ class LLGuidanceEngine:
         """
         normalizer = Normalizer(SchemaDocument(document), self._patterns.is_found)
         text = LarkWriter(normalizer).write(frozenset({("#", True)}))
-        relaxed = [pointer for pointer, (status, _) in normalizer.notes.items() if status == "relaxed"]
-        if relaxed:
-            raise CannotWrite(f"{relaxed[0]} would not be kept")
-        return LLGuidanceGrammar(self.tokenizer, llguidance.LLMatcher.grammar_from_lark(text), any_order=True)
+        coverage = coverage_of(normalizer.document, self.name, normalizer.notes)
+        if coverage.relaxed:
+            raise CannotWrite(f"{coverage.relaxed[0].pointer} would not be kept")
+        return LLGuidanceGrammar(self.tokenizer, llguidance.LLMatcher.grammar_from_lark(text), coverage, any_order=True)
 
     def _own_grammar(self, document: Any) -> "LLGuidanceGrammar":
         """The grammar of LLGuidance's own JSON Schema compiler: properties in the schema's order."""
@@ -88,7 +89,8 @@ class LLGuidanceEngine:
             text = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(document), overrides=_JSON_OPTIONS)
         except ValueError as error:
             raise self._refusal(str(error)) from error
-        return LLGuidanceGrammar(self.tokenizer, text, any_order=False)
+        coverage = coverage_of(SchemaDocument(document), self.name, {})
+        return LLGuidanceGrammar(self.tokenizer, text, coverage, any_order=False)
 
     def _probed(self, grammar: "LLGuidanceGrammar") -> "LLGuidanceGrammar":
         """The grammar, its first masks taken: a few fail only there.
@@ -168,11 +170,13 @@ class LLGuidanceGrammar:
 
     Attributes:
         any_order: Whether it is a grammar of ours, in which properties come in any order.
+        coverage: See :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
         cost_bytes: See :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
     """
 
-    def __init__(self, tokenizer: llguidance.LLTokenizer, text: str, *, any_order: bool) -> None:
+    def __init__(self, tokenizer: llguidance.LLTokenizer, text: str, coverage: Coverage, *, any_order: bool) -> None:
         self.any_order = any_order
+        self.coverage = coverage
         self._tokenizer = tokenizer
         self._text = text
         self._prototype = self._new()

@@ -5,6 +5,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from constrained_k2.schema.coverage import Coverage
+
 
 class ArgumentMatcher(Protocol):
     """The state of one call's arguments being written. Owned by one request, used by one thread at a time."""
@@ -41,6 +43,10 @@ class ArgumentGrammar(Protocol):
     @property
     def cost_bytes(self) -> int:
         """An estimate of the memory it holds, for the cache's budget."""
+
+    @property
+    def coverage(self) -> Coverage:
+        """What became of each keyword of the schema."""
 
     def matcher(self, place: str) -> ArgumentMatcher:
         """A matcher at the start of the arguments.

@@ -123,5 +123,10 @@ def escape(token: str) -> str:
     return token.replace("~", "~0").replace("/", "~1")
 
 
+def unescape(token: str) -> str:
+    """A token of a JSON pointer as a key."""
+    return token.replace("~1", "/").replace("~0", "~")
+
+
 def _tokens(path: str) -> list[str]:
-    return [token.replace("~1", "/").replace("~0", "~") for token in path.split("/")[1:]]
+    return [unescape(token) for token in path.split("/")[1:]]

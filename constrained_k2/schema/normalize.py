@@ -5,6 +5,7 @@ from typing import Any
 
 from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.schema.admit import admits
+from constrained_k2.schema.coverage import Status
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.keywords import Undecided, combined, typed_shapes
 from constrained_k2.schema.opposites import opposite
@@ -49,7 +50,7 @@ class Normalizer:
     def __init__(self, document: SchemaDocument, matches: Callable[[str, str], bool]) -> None:
         self.document = document
         self.matches = matches
-        self.notes: dict[str, tuple[str, str]] = {}
+        self.notes: dict[str, tuple[Status, str]] = {}
         self._nodes: dict[Node, Shapes] = {NEVER: ()}
         self._literals: dict[SchemaLiteral, Shapes] = {}
         self._open: list[SchemaLiteral] = []
@@ -97,9 +98,9 @@ class Normalizer:
         """Whether a value satisfies a node."""
         return any(admits(self, shape, value) for shape in self.shapes(node))
 
-    def note(self, pointer: str, status: str, reason: str) -> None:
+    def note(self, pointer: str, status: Status, reason: str) -> None:
         """Say that a keyword is not kept exactly; ``relaxed`` outweighs ``narrowed``."""
-        if self.notes.get(pointer, ("", ""))[0] != "relaxed":
+        if pointer not in self.notes or self.notes[pointer][0] != "relaxed":
             self.notes[pointer] = (status, reason)
 
     @property

@@ -10,7 +10,6 @@ from typing import Any
 
 from constrained_k2.compiler import Compiler
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
-from constrained_k2.format import MARKER_TEXTS
 from constrained_k2.tools import ToolCallSpec
 from constrained_k2.vocabulary import Vocabulary
 
@@ -26,17 +25,10 @@ OFF = "off"
 """The value by which a request asks not to be constrained."""
 
 
-class _ByteEncoder:
-    def encode(self, text: str) -> list[int]:
-        return list(text.encode())
-
-
 @cache
-def _byte_compiler() -> Compiler:
-    special = {text: 256 + number for number, text in enumerate(MARKER_TEXTS.values())}
-    tokens = {byte: bytes((byte,)) for byte in range(256)}
-    vocabulary = Vocabulary(tokens, special, 256 + len(special), _ByteEncoder())
-    return Compiler(vocabulary, compile_seconds=_COMPILE_SECONDS)
+def byte_compiler() -> Compiler:
+    """The compiler that admission uses."""
+    return Compiler(Vocabulary.of_bytes(), compile_seconds=_COMPILE_SECONDS)
 
 
 def admit(spec: ToolCallSpec) -> None:
@@ -45,7 +37,7 @@ def admit(spec: ToolCallSpec) -> None:
     Raises:
         UnsupportedSchema: A tool's schema has no grammar.
     """
-    _byte_compiler().compile(spec)
+    byte_compiler().compile(spec)
 
 
 class Server:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from constrained_k2 import ConstrainedK2Error
 from constrained_k2.engines.llguidance import LLGuidanceEngine
 from constrained_k2.schema.screen import screen
-from constrained_k2.vllm_plugin.admission import _byte_compiler
+from constrained_k2.vllm_plugin.admission import byte_compiler
 from tests.schema.test_suite import accepts, walk
 
 KEYS = st.sampled_from(["a", "b", "c"])
@@ -80,7 +80,7 @@ SCHEMAS = st.recursive(st.booleans() | TYPES.map(lambda kind: {"type": kind}), s
 @settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=8), st.integers(0, 2**32))
 def test_what_is_accepted_is_valid(schema: Any, values: list[Any], seed: int) -> None:
-    engine = _byte_compiler().engine
+    engine = byte_compiler().engine("llguidance")
     assert isinstance(engine, LLGuidanceEngine)
     validator = jsonschema.Draft202012Validator(schema)
     document = json.loads(json.dumps(schema))
@@ -109,7 +109,7 @@ def test_what_is_accepted_is_valid(schema: Any, values: list[Any], seed: int) ->
     ],
 )
 def test_a_branch_that_is_written_narrower_than_it_is_still_excludes_the_others(schema: Any, value: Any) -> None:
-    engine = _byte_compiler().engine
+    engine = byte_compiler().engine("llguidance")
     assert isinstance(engine, LLGuidanceEngine)
     try:
         grammar = engine.compile(json.dumps(schema))

@@ -12,7 +12,7 @@ from constrained_k2 import Compiler, ConstrainedK2Error, SchemaTooCostly, Unsupp
 from constrained_k2.bitmask import allocate_bitmask
 from constrained_k2.schema.deep_stack import on_deep_stack
 from constrained_k2.schema.screen import screen
-from constrained_k2.vllm_plugin.admission import _byte_compiler
+from constrained_k2.vllm_plugin.admission import byte_compiler
 
 
 def of(schema: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def test_chains_that_overflow_an_engines_stack(kind: str, length: int) -> None:
 
 @pytest.mark.parametrize("kind", ["object", "ref", "allOf", "anyOf"])
 def test_long_chains_within_the_budget_compile(kind: str) -> None:
-    assert _byte_compiler().grammar(json.dumps(chain(60, kind)), "schema")
+    assert byte_compiler().grammar(json.dumps(chain(60, kind)), "schema")
 
 
 def test_a_recursive_schema_is_not_deep() -> None:
@@ -84,7 +84,7 @@ def test_what_costs_seconds_and_gigabytes_is_refused_unseen(schema: Any, budget:
 )
 def test_what_engines_get_wrong_is_refused(schema: Any, keyword: str) -> None:
     with pytest.raises(UnsupportedSchema) as refused:
-        _byte_compiler().grammar(json.dumps(of(schema)), "schema")
+        byte_compiler().grammar(json.dumps(of(schema)), "schema")
     assert refused.value.keyword == keyword
     assert refused.value.place.startswith("schema#/properties/a")
 
@@ -132,9 +132,9 @@ def test_open_bounds_are_open(low: int, width: float, kinds: tuple[str, str]) ->
             instance = {"a": value}
             valid = jsonschema.Draft202012Validator(schema).is_valid(instance)
             text = json.dumps(instance)
-            assert valid or not accepts(_byte_compiler(), schema, text), (schema, text)
+            assert valid or not accepts(byte_compiler(), schema, text), (schema, text)
             if value == (start + end) / 2 and "-0.0" not in text:  # LLGuidance does not write that spelling
-                assert accepts(_byte_compiler(), schema, text), (schema, text)
+                assert accepts(byte_compiler(), schema, text), (schema, text)
 
 
 def test_work_that_takes_too_long_is_given_up() -> None:
@@ -149,14 +149,14 @@ def test_work_that_takes_too_long_is_given_up() -> None:
 def test_at_the_edge_of_the_recursion_limit_it_is_still_our_error(depth: int) -> None:
     text = '{"type":"object","properties":{"a":' + '{"items":' * depth + "{}" + "}" * depth + "}}"
     with pytest.raises(ConstrainedK2Error):
-        _byte_compiler().grammar(text, "schema")
+        byte_compiler().grammar(text, "schema")
 
 
 def test_a_schema_that_took_too_long_once_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    vocabulary = _byte_compiler().vocabulary
+    vocabulary = byte_compiler().vocabulary
     compiler = Compiler(vocabulary, compile_seconds=0.05)
-    compile_now = compiler.engine.compile
-    monkeypatch.setattr(compiler.engine, "compile", lambda schema: time.sleep(0.5) or compile_now(schema))
+    compile_now = compiler.engine("llguidance").compile
+    monkeypatch.setattr(compiler.engine("llguidance"), "compile", lambda schema: time.sleep(0.5) or compile_now(schema))
     with pytest.raises(SchemaTooCostly, match="takes too long") as refused:
         compiler.grammar('{"title":"slow"}', "schema")
     assert (refused.value.budget, refused.value.limit, refused.value.place) == ("compile_ms", 50, "schema")
@@ -166,7 +166,7 @@ def test_a_schema_that_took_too_long_once_is_tried_again(monkeypatch: pytest.Mon
 
 
 def test_a_pattern_that_fills_its_lexer_is_still_told_right() -> None:
-    found = _byte_compiler().engine._patterns.is_found  # type: ignore[attr-defined]
+    found = byte_compiler().engine("llguidance")._patterns.is_found  # type: ignore[attr-defined]
     chance = random.Random(0)
     for _ in range(200):
         text = "".join(chance.choices("abc", k=300))
@@ -176,7 +176,7 @@ def test_a_pattern_that_fills_its_lexer_is_still_told_right() -> None:
 def test_arguments_are_objects_also_where_an_old_draft_ignores_siblings_of_a_reference() -> None:
     schema = {"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "#/definitions/x",
               "definitions": {"x": {"type": ["string", "object"]}, "y": {"type": "string"}}}  # fmt: skip
-    assert accepts(_byte_compiler(), schema, "{}")
-    assert not accepts(_byte_compiler(), schema, '"x"')
+    assert accepts(byte_compiler(), schema, "{}")
+    assert not accepts(byte_compiler(), schema, '"x"')
     with pytest.raises(UnsupportedSchema, match="no value satisfies"):
-        _byte_compiler().grammar(json.dumps(schema | {"$ref": "#/definitions/y"}), "schema")
+        byte_compiler().grammar(json.dumps(schema | {"$ref": "#/definitions/y"}), "schema")

@@ -15,7 +15,7 @@ from constrained_k2 import ConstrainedK2Error
 from constrained_k2.bitmask import allocate_bitmask, allowed_ids
 from constrained_k2.engines.llguidance import LLGuidanceEngine, LLGuidanceGrammar
 from constrained_k2.schema.screen import screen
-from constrained_k2.vllm_plugin.admission import _byte_compiler
+from constrained_k2.vllm_plugin.admission import byte_compiler
 from tests.conftest import SHARED
 
 pytestmark = pytest.mark.slow
@@ -29,7 +29,7 @@ DRAFTS = {
 
 @pytest.fixture(scope="module")
 def engine() -> LLGuidanceEngine:
-    found = _byte_compiler().engine
+    found = byte_compiler().engine("llguidance")
     assert isinstance(found, LLGuidanceEngine)
     return found
 
@@ -64,7 +64,7 @@ def accepts(grammar: LLGuidanceGrammar, instance: Any, separators: tuple[str, st
 def walk(grammar: LLGuidanceGrammar, seed: int) -> Any:
     """A value written at random under the mask, with a leaning to end what is open."""
     chance = random.Random(seed)
-    vocabulary = _byte_compiler().vocabulary
+    vocabulary = byte_compiler().vocabulary
     matcher = grammar.matcher("schema")
     row = allocate_bitmask(1, vocabulary.size)[0]
     end = vocabulary.format.call_end
