@@ -1,9 +1,10 @@
 """Arrays: first items, the rest, counts, ``contains``, and unique items out of a finite set."""
 
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
 
-from constrained_k2.errors import SchemaTooCostly
+from constrained_k2.grammar.cannot_write import CannotWrite
 from constrained_k2.grammar.terminals import only_if
 from constrained_k2.schema.shapes import ANY, Array, Boolean, Node, Null, Value
 
@@ -66,11 +67,9 @@ def _times(least: int, most: int | None) -> str:
     return f"{{{least},{most}}}"
 
 
-def _unique(writer: "LarkWriter", shape: Array, name: str) -> str:
-    """Items out of a finite set, each at most once: a bit a value."""
-    shapes = writer.normalizer.shapes(shape.rest)
-    if shape.prefix or shape.contains or not all(isinstance(item, Value | Boolean | Null) for item in shapes):
-        raise writer.cannot("uniqueItems of items that are no finite set")
+def finite_values(writer: "LarkWriter", node: Node) -> list[str] | None:
+    """Every value of a node as grammar, each once; None if there is no end of them."""
+    shapes = writer.normalizer.shapes(node)
     values = []
     for item in shapes:
         if isinstance(item, Value):
@@ -79,13 +78,23 @@ def _unique(writer: "LarkWriter", shape: Array, name: str) -> str:
             values.append('"null"')
         elif isinstance(item, Boolean):
             values += [f'"{str(value).lower()}"' for value in sorted(item.values)]
-    values = list(dict.fromkeys(values))
-    if shape.shortest > len(values):
-        raise writer.cannot(f"{shape.shortest} unique items out of {len(values)}")
-    if len(values) > _BITS:
-        raise SchemaTooCostly(
-            f"unique items out of {len(values)} values", "", "Drop uniqueItems", "uniqueItems", _BITS, len(values)
-        )
+        else:
+            return None
+    return list(dict.fromkeys(values))
+
+
+def _unique(writer: "LarkWriter", shape: Array, name: str) -> str:
+    """Items out of a finite set, each at most once: a bit a value."""
+    values = finite_values(writer, shape.rest)
+    problem = ""
+    if shape.prefix or shape.contains:
+        problem = "beside prefixItems or contains"
+    elif values is None:
+        problem = "of items that are no finite set: which came before cannot be remembered"
+    elif len(values) > _BITS:
+        problem = f"of items out of more than {_BITS} values"
+    if problem or values is None:
+        raise CannotWrite(problem, ("uniqueItems",), replace(shape, unique=False))
     complete = f" %if bit_count_ge(_, {shape.shortest})" if shape.shortest else ""
     room = f"bit_count_lt(_, {shape.longest})" if shape.longest is not None else ""
     items = []
@@ -98,10 +107,14 @@ def _unique(writer: "LarkWriter", shape: Array, name: str) -> str:
 
 def _containing(writer: "LarkWriter", shape: Array, name: str) -> str:  # noqa: PLR0912 - one loop builds one rule
     """Items of which some must satisfy further nodes: a run of bits counts each, and one the items if they count."""
-    if shape.prefix or len(shape.contains) > _MOST_CONTAINS:
-        raise writer.cannot(f"contains beside prefixItems, or more than {_MOST_CONTAINS} of them")
-    if shape.longest is not None and any(fewest for _, fewest, _ in shape.contains):
-        raise writer.cannot("contains beside maxItems: other items could take all the room")
+    without = replace(shape, contains=frozenset())
+    keywords = ("contains", "minContains", "maxContains")
+    if len(shape.contains) > _MOST_CONTAINS:
+        raise CannotWrite(f"more than {_MOST_CONTAINS} of them in one array", keywords, without)
+    if shape.prefix or (shape.longest is not None and any(fewest for _, fewest, _ in shape.contains)):
+        if len(shape.contains) == 1 and all(most is None for _, _, most in shape.contains):
+            return _containing_one(writer, shape, name)
+        raise CannotWrite("several, or maxContains, beside prefixItems or maxItems", keywords, without)
     wanted = sorted(shape.contains, key=lambda entry: (sorted(entry[0]), entry[1], entry[2] or 0))
     start = 0
     counters = []  # (first bit, number of bits)
@@ -111,14 +124,7 @@ def _containing(writer: "LarkWriter", shape: Array, name: str) -> str:  # noqa: 
         start += bits
     length = shape.longest if shape.longest is not None else shape.shortest
     if start + length > _BITS:
-        raise SchemaTooCostly(
-            "one array counts more items than can be remembered",
-            "",
-            "Lower its counts",
-            "contains",
-            _BITS,
-            start + length,
-        )
+        raise CannotWrite(f"more than {_BITS} items to be counted", keywords, without)
     complete = [
         f"bit_set({first + fewest - 1})" for (first, _), (_, fewest, _) in zip(counters, wanted, strict=True) if fewest
     ]
@@ -128,7 +134,7 @@ def _containing(writer: "LarkWriter", shape: Array, name: str) -> str:  # noqa: 
     items = []
     endless = shape.rest.union(*(_opposite(node) for node, _, most in wanted if most is not None))
     if any(most is not None for _, _, most in wanted) and not writer.is_known(endless):
-        raise writer.cannot("maxContains of items that are all contained")
+        raise CannotWrite("maxContains of items that are all contained", keywords, without)
     for which in product((False, True), repeat=len(wanted)):
         node = shape.rest
         for counts, (wish, _, most) in zip(which, wanted, strict=True):
@@ -157,6 +163,73 @@ def _containing(writer: "LarkWriter", shape: Array, name: str) -> str:  # noqa: 
         return '"[" ws "]"'
     more = f" %if bit_clear({start + length - 1})" if shape.longest is not None else ""
     return _loop(writer, name, items, only_if(complete), more)
+
+
+def _containing_one(writer: "LarkWriter", shape: Array, name: str) -> str:
+    """Items of which ``fewest`` must satisfy a further node, where their places are limited.
+
+    A rule for each place of the prefix and one for all places behind it. The first bits count the items that satisfy
+    the node, the next ones the others. Another item may be written while places enough remain.
+    """
+    ((wish, fewest, _),) = shape.contains
+    without = replace(shape, contains=frozenset())
+    if not fewest:
+        return array_rule(writer, without, name)
+    prefix = shape.prefix[: shape.longest]
+    ends = [place for place, node in enumerate(prefix) if not writer.is_productive(node)]
+    prefix = prefix[: ends[0]] if ends else prefix
+    is_closed = bool(ends) or not writer.is_productive(shape.rest)
+    longest = len(prefix) if is_closed else shape.longest
+    wishes, others = fewest, 0  # the bits of the two counters
+    if longest is not None:
+        wishes, others = longest, longest - fewest
+    elif shape.shortest > fewest:
+        wishes, others = shape.shortest, shape.shortest
+    if wishes + others > _BITS:
+        raise CannotWrite(f"more than {_BITS} items to be counted", ("contains", "minContains"), without)
+    complete = [f"bit_set({fewest - 1})"]
+    if shape.shortest > fewest:
+        complete.append(f"bit_count_ge([0:{wishes + others}], {shape.shortest})")
+    nodes = [*prefix, *([] if is_closed else [shape.rest])]
+    fits = [writer.is_productive(node | wish) for node in nodes]
+    for place, node in enumerate(nodes):
+        onward = f"{name}_r{min(place + 1, len(prefix))}"
+        due = _due(place, fits, fewest, len(prefix), longest)
+        items = _counting(f"{writer.rule(node)} ws {onward}", wishes, others, due, is_bounded=longest is not None)
+        if fits[place]:
+            items += _counting(f"{writer.rule(node | wish)} ws {onward}", 0, wishes, [], is_bounded=longest is not None)
+        writer.add_rule(f"{name}_v{place}::_: " + " | ".join(items))
+    for place in range(1 if prefix else 0, len(prefix) + 1):
+        ways = [f'"]"{only_if(complete)}'] if place >= min(shape.shortest, len(prefix)) else []
+        if place < len(nodes):
+            is_bounded = longest is not None and place == len(prefix)
+            more = [f"bit_count_lt([0:{wishes + others}], {longest})"] if is_bounded else []
+            ways.append(f'"," ws {name}_v{place}::_{only_if(more)}')
+        writer.add_rule(f"{name}_r{place}::_: {' | '.join(ways)}")
+    return f'"[" ws {name}_v0::0x0'
+
+
+def _counting(item: str, first: int, bits: int, conditions: list[str], *, is_bounded: bool) -> list[str]:
+    """An item that sets the next bit of a counter; past the last one only if the counter is not bounded."""
+    ways = []
+    for bit in range(first, first + bits):
+        behind = [f"bit_set({bit - 1})"] if bit > first else []
+        ways.append(f"{item}::set_bit({bit}){only_if([f'bit_clear({bit})', *behind, *conditions])}")
+    if not is_bounded:
+        full = [f"bit_set({first + bits - 1})"] if bits else []
+        ways.append(f"{item}::_{only_if([*full, *conditions])}")
+    return ways
+
+
+def _due(place: int, fits: list[bool], fewest: int, prefix: int, longest: int | None) -> list[str]:
+    """The condition under which an item that does not count may stand here: what is due has a place behind it."""
+    if len(fits) > prefix and fits[prefix]:
+        if place >= prefix or longest is None:
+            return []  # the counter of the others is as long as they may be many
+        later = sum(fits[place + 1 : prefix]) + longest - prefix
+    else:
+        later = sum(fits[place + 1 : prefix])
+    return [f"bit_set({fewest - later - 1})"] if fewest > later else []
 
 
 def _opposite(node: Node) -> Node:

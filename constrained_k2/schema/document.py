@@ -74,6 +74,29 @@ class SchemaDocument:
             raise self.unsupported(f"the reference {reference[:200]!r} names nothing", pointer, "$ref")
         return target
 
+    def resolve_dynamic(self, reference: Any, pointer: str) -> str | None:
+        """The pointer that a ``$dynamicRef`` means; None where that depends on the path taken to it.
+
+        The outermost resource on the path that has the anchor counts, and the root is on every path.
+
+        Raises:
+            UnsupportedSchema: As for :meth:`resolve`.
+        """
+        target = self.resolve(reference, pointer)
+        name = reference.rpartition("#")[2]
+        value = self.at(target)
+        if not name or not isinstance(value, dict) or value.get("$dynamicAnchor") != name:
+            return target  # nothing dynamic about it
+        outermost = self._anchors.get((self._bases.get("#", ""), name))
+        anchors = {where for (_, anchor), where in self._anchors.items() if anchor == name and self._is_dynamic(where)}
+        if outermost is not None and self._is_dynamic(outermost):
+            return outermost
+        return target if len(anchors) == 1 else None
+
+    def _is_dynamic(self, pointer: str) -> bool:
+        value = self.at(pointer)
+        return isinstance(value, dict) and "$dynamicAnchor" in value
+
     def unsupported(self, problem: str, pointer: str, keyword: str = "") -> UnsupportedSchema:
         """An error at a place in this schema."""
         return UnsupportedSchema(problem, f"{self.place}{pointer}", "Rewrite it, or leave the tool out", keyword)

@@ -41,10 +41,10 @@ DEFAULT_BUDGET = SchemaBudget()
 
 
 def screen(schema: Any, budget: SchemaBudget = DEFAULT_BUDGET) -> None:
-    """Refuse a schema that is over the budget or that engines match wrongly; rewrite what can be, in place.
+    """Refuse a schema that is over the budget or that engines match wrongly.
 
     Args:
-        schema: A decoded schema of the caller's own.
+        schema: A decoded schema.
         budget: The limits.
 
     Raises:
@@ -199,10 +199,9 @@ def _check_numbers(node: dict[str, Any], pointer: str) -> None:
         value: Any = node.get(key)
         if _is_number(value) and isinstance(value, int) and abs(value) > _EXACT:
             raise _wrong(f"{value} is beyond 2^53, where engines round", pointer, key, "Leave the bound out")
-    move_open_bounds(node)
 
 
-def move_open_bounds(node: dict[str, Any]) -> None:
+def move_open_bounds(node: dict[str, Any]) -> bool:
     """Close, in place, an open integer bound that LLGuidance (1.7.6) takes for a closed one.
 
     It does so where the other bound lies within 1 of it. The bound is moved by a millionth: that leaves out a few
@@ -210,7 +209,11 @@ def move_open_bounds(node: dict[str, Any]) -> None:
 
     Args:
         node: A schema, or as much of one as speaks of numbers.
+
+    Returns:
+        Whether a bound was moved.
     """
+    has_moved = False
     for key, closed, sign, others in (
         ("exclusiveMinimum", "minimum", 1, ("maximum", "exclusiveMaximum")),
         ("exclusiveMaximum", "maximum", -1, ("minimum", "exclusiveMinimum")),
@@ -224,6 +227,14 @@ def move_open_bounds(node: dict[str, Any]) -> None:
             del node[key]
             beside = node.get(closed) if _is_number(node.get(closed)) else moved
             node[closed] = max(moved, beside) if sign > 0 else min(moved, beside)
+            has_moved = True
+    return has_moved
+
+
+def move_all_open_bounds(schema: Any) -> None:
+    """:func:`move_open_bounds` everywhere in a schema that is given to an engine's own compiler."""
+    for _, node in _objects(schema):
+        move_open_bounds(node)
 
 
 def check_open_counts(schema: Any) -> None:
