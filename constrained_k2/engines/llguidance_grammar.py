@@ -12,7 +12,7 @@ from constrained_k2.grammar.lark import LarkWriter
 from constrained_k2.schema.coverage import Coverage, Status, coverage_of, keyword_uses
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.normalize import Normalizer
-from constrained_k2.schema.screen import check_open_counts, move_all_open_bounds
+from constrained_k2.schema.own_compilers import prepare
 
 # All of LLGuidance's JSON options, so that nothing in a user's schema can steer the compiler ("x-guidance").
 _JSON_OPTIONS: Any = {  # llguidance's JsonCompileOptions, a type that exists in its stubs only
@@ -72,12 +72,11 @@ def own_text(document: Any) -> GrammarText:
     """
     known = SchemaDocument(document)
     try:
-        check_open_counts(document)
         schema = json.loads(json.dumps(document))
-        move_all_open_bounds(schema)
+        prepare(schema)
         schema.pop("x-guidance", None)
         text = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON_OPTIONS)
-    except (ValueError, UnsupportedSchema) as error:
+    except (ValueError, UnsupportedSchema, SchemaTooCostly) as error:
         raise Refused(str(error)) from error
     return GrammarText(text, coverage_of(known, "llguidance", _own_notes(known)), any_order=False)
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from constrained_k2.grammar.lark import LarkWriter
 
 _BITS = 64
+_MOST_UNROLLED = 16
 _MOST_CONTAINS = 3
 
 
@@ -41,7 +42,7 @@ def _items(writer: "LarkWriter", shape: Array, name: str) -> str:
         parts.append(f"{name}_i{position}: {comma}{writer.rule(shape.prefix[position])} ws {name}_i{position + 1}{end}")
     least = max(shape.shortest - reach, 0)
     most = None if longest is None else longest - reach
-    parts.append(f"{name}_i{reach}: {_repeated(writer, shape.rest, least, most, first=not reach)}")
+    parts.append(f"{name}_i{reach}: {_repeated(writer, name, shape.rest, least, most, first=not reach)}")
     for part in parts:
         writer.add_rule(part)
     return f"{name}_i0"
@@ -50,15 +51,37 @@ def _items(writer: "LarkWriter", shape: Array, name: str) -> str:
 _EMPTY = '""'
 
 
-def _repeated(writer: "LarkWriter", node: Node, least: int, most: int | None, *, first: bool) -> str:
+def _repeated(  # noqa: PLR0913 - what one repetition is
+    writer: "LarkWriter", name: str, node: Node, least: int, most: int | None, *, first: bool
+) -> str:
     """``least`` to ``most`` items; ``first``: no comma before the first of them."""
     if most == 0 or not writer.is_productive(node):
         return _EMPTY
     item = f"{writer.rule(node)} ws"
+    if max(least, most or 0) > _MOST_UNROLLED:
+        return _counted(writer, f"{name}_k", item, least, most, first=first)
     if not first:
         return f'("," ws {item}){_times(least, most)}'
     more = f'("," ws {item}){_times(max(least - 1, 0), None if most is None else most - 1)}'
     return f"{item} {more}" if least else f"({item} {more})?"
+
+
+def _counted(  # noqa: PLR0913 - what one repetition is
+    writer: "LarkWriter", name: str, item: str, least: int, most: int | None, *, first: bool
+) -> str:
+    """A repetition counted by a rule's parameter: a large one costs no more than a small one."""
+    bits = f"[0:{max(least, most or 0).bit_length()}]"
+    if most is not None:
+        more = [f'"," ws {item} {name}::incr({bits}) %if lt({bits}, {most})']
+    else:
+        more = [
+            f'"," ws {item} {name}::incr({bits}) %if lt({bits}, {least})',
+            f'"," ws {item} {name}::_ %if ge({bits}, {least})',
+        ]
+    writer.add_rule(f"{name}::_: " + " | ".join([*more, f"{_EMPTY} %if ge({bits}, {least})"]))
+    if not first:
+        return f"{name}::0x0"
+    return f"{item} {name}::0x1" if least else f"({item} {name}::0x1)?"
 
 
 def _times(least: int, most: int | None) -> str:

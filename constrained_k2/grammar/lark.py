@@ -14,13 +14,14 @@ from typing import Any
 
 from constrained_k2.grammar.arrays import array_rule, finite_values
 from constrained_k2.grammar.cannot_write import CannotWrite
+from constrained_k2.grammar.digits import number_range
 from constrained_k2.grammar.objects import object_rule
 from constrained_k2.grammar.patterns import Untranslatable, found_anywhere
 from constrained_k2.grammar.terminals import CHARACTER, PREAMBLE, key, literal, one_of
 from constrained_k2.schema.coverage import Status
 from constrained_k2.schema.formats import FORMAT_PATTERNS
 from constrained_k2.schema.normalize import Normalizer
-from constrained_k2.schema.screen import move_open_bounds
+from constrained_k2.schema.own_compilers import LARGEST_EXACT, LARGEST_MULTIPLE
 from constrained_k2.schema.shapes import (
     ANY,
     EVERYTHING,
@@ -206,31 +207,32 @@ class LarkWriter:
         if shape.integer:
             self.note(("type", "multipleOf"), "narrowed", "1.0, an integer to JSON Schema, is never written")
         if not shape.multiple:
-            return self._range(shape)
+            expression = number_range(shape)
+            return self.terminal(expression) if expression else "NUMBER"
         # LLGuidance (1.7.6) writes no negative multiples: they are written as a sign and the multiple.
         ways = []
         if shape.high is None or shape.high >= 0:
-            ways.append(self._range(replace(shape, low=max(shape.low or Fraction(0), Fraction(0)))))
+            ways.append(self._multiples(shape, shape.low, shape.high))
         if shape.low is None or shape.low < 0:
-            high = None if shape.low is None else -shape.low
-            low = Fraction(0) if shape.high is None or shape.high > 0 else -shape.high
-            ways.append(f'"-" {self._range(replace(shape, low=low, high=high))}')
+            ways.append(f'"-" {self._multiples(shape, _negated(shape.high), _negated(shape.low))}')
         return " | ".join(ways)
 
-    def _range(self, shape: Number) -> str:
-        schema: dict[str, Any] = {"type": "integer" if shape.integer else "number"}
-        for bound, is_open, closed_name, open_name in (
-            (shape.low, shape.low_open, "minimum", "exclusiveMinimum"),
-            (shape.high, shape.high_open, "maximum", "exclusiveMaximum"),
-        ):
-            if bound is not None:
-                schema[open_name if is_open else closed_name] = _decimal(bound)
-        if shape.multiple:
-            schema["multipleOf"] = _decimal(shape.multiple)
-        if move_open_bounds(schema):
-            reason = "numbers within a millionth of the bound are not written"
-            self.note(("exclusiveMinimum", "exclusiveMaximum", "minimum", "maximum"), "narrowed", reason)
-        return self._leaf(schema) if len(schema) > 1 or shape.integer else "NUMBER"
+    def _multiples(self, shape: Number, low: Fraction | None, high: Fraction | None) -> str:
+        """The non-negative multiples in a range, whose bounds are multiples themselves."""
+        if _coefficient(shape.multiple) > LARGEST_MULTIPLE:
+            reason = f"a multiple of more than {LARGEST_MULTIPLE} (its decimals counted) costs too much to keep"
+            raise CannotWrite(reason, ("multipleOf",), replace(shape, multiple=Fraction(0)))
+        schema: dict[str, Any] = {"type": "integer" if shape.integer else "number", "minimum": 0}
+        schema["multipleOf"] = _decimal(shape.multiple)
+        for name, bound in (("minimum", low), ("maximum", high)):
+            if bound is not None and (bound > 0 or name == "maximum"):
+                if bound > LARGEST_EXACT and name == "minimum":
+                    without = replace(shape, low=None, high=None)
+                    raise CannotWrite("multiples beyond 2^53 are not told apart", (name, "maximum"), without)
+                schema[name] = _decimal(min(bound, Fraction(LARGEST_EXACT)))
+                if bound > LARGEST_EXACT:
+                    self.note(("minimum", "maximum"), "narrowed", "multiples beyond 2^53 are not written")
+        return self._leaf(schema)
 
     def _string(self, shape: String) -> str:
         if shape.excluded or shape.absent:
@@ -361,6 +363,17 @@ def _separated(parts: Iterable[str]) -> Iterable[str]:
         if number:
             yield '","'
         yield part
+
+
+def _coefficient(number: Fraction) -> int:
+    """A decimal number without its point."""
+    while number.denominator != 1:
+        number *= 10
+    return number.numerator
+
+
+def _negated(number: Fraction | None) -> Fraction | None:
+    return None if number is None else -number
 
 
 def _decimal(number: Fraction) -> int | float:

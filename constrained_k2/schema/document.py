@@ -66,12 +66,30 @@ class SchemaDocument:
         if not fragment:
             return resource
         if fragment.startswith("/"):
-            target = resource + fragment
-            self.at(target)
-            return target
+            return self._lenient(resource + fragment, fragment, pointer)
         target = self._anchors.get((absolute, fragment), "")
         if not target:
             raise self.unsupported(f"the reference {reference[:200]!r} names nothing", pointer, "$ref")
+        return target
+
+    def _lenient(self, target: str, fragment: str, pointer: str) -> str:
+        """The target; if nothing is there, what the same path leads to from the innermost schema around the reference.
+
+        A schema with ``$defs`` of its own that was put into a property of a tool leaves its references behind: they
+        can mean nothing else.
+        """
+        try:
+            self.at(target)
+        except UnsupportedSchema:
+            around = pointer
+            while "/" in around:
+                around = around.rpartition("/")[0]
+                try:
+                    self.at(around + fragment)
+                except UnsupportedSchema:
+                    continue
+                return around + fragment
+            raise
         return target
 
     def resolve_dynamic(self, reference: Any, pointer: str) -> str | None:

@@ -18,6 +18,9 @@ def at(pointer: str, *path: str | int, holds: bool = True) -> Node:
     return frozenset({("/".join((pointer, *(escape(str(token)) for token in path))), holds)})
 
 
+_LARGEST_SIZE = 10**9  # no context holds that many characters or items
+
+
 class Reader:
     """Reads keyword values, and says where one is of the wrong type."""
 
@@ -62,7 +65,7 @@ class Reader:
             return None
         if value.denominator != 1 or value < 0:
             raise self.wrong(keyword, "is not a non-negative integer")
-        return int(value)
+        return min(int(value), _LARGEST_SIZE)
 
     def text(self, keyword: str) -> str | None:
         """A keyword's string; None where it is not there."""
