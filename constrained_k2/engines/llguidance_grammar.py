@@ -96,6 +96,11 @@ def _own_notes(document: SchemaDocument) -> dict[str, tuple[Status, str]]:
     return notes
 
 
+def _reason(message: str) -> str:
+    """The last line of an error of LLGuidance's, which says what the matter is."""
+    return message.strip().splitlines()[-1].removeprefix("error: ")[:200] if message.strip() else "not supported"
+
+
 class Patterns:
     """Whether a pattern is found in a text, by LLGuidance itself: no pattern makes it slow, as Python's can."""
 
@@ -130,7 +135,7 @@ class Patterns:
         matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
         if matcher.is_error():
             raise UnsupportedSchema(
-                f"the pattern {pattern[:80]!r} is not supported: {matcher.get_error().strip()[:200]}",
+                f"the pattern {pattern[:80]!r}: {_reason(matcher.get_error())}",
                 "",
                 "Rewrite it without look-around and back-references",
                 "pattern",

@@ -68,7 +68,7 @@ class LarkWriter:
         """
         self._find_productive(root)
         if root not in self._productive:
-            raise self.normalizer.document.unsupported("no value satisfies this schema", "#")
+            raise self.normalizer.document.unsupported("no value satisfies this schema", self._empty_at(root))
         lines = [f"start: {self.rule(root)}"]
         while self._waiting:
             node = self._waiting.pop()
@@ -270,6 +270,24 @@ class LarkWriter:
                 if node not in self._productive and any(map(self._can_be, self.normalizer.shapes(node))):
                     self._productive.add(node)
                     changed = True
+
+    def _empty_at(self, node: Node) -> str:
+        """Where an unproductive node's schema stands: the innermost one that is required and has no value itself."""
+        seen: set[Node] = set()
+        while node not in seen:
+            seen.add(node)
+            for shape in self.normalizer.shapes(node):
+                inner = (
+                    [self.normalizer.value_node(shape, name) for name in shape.required]
+                    if isinstance(shape, Object)
+                    else []
+                )
+                empty = sorted(filter(None, (part for part in inner if not self.is_productive(part))), key=sorted)
+                if empty:
+                    node = empty[0]
+                    break
+        places = [pointer for pointer, _ in sorted(node) if pointer.startswith("#")]
+        return places[0] if places else "#"
 
     def _children(self, shape: Shape) -> Iterable[Node]:
         if isinstance(shape, Array):

@@ -52,7 +52,7 @@ class SchemaDocument:
             UnsupportedSchema: It leaves the document, or names nothing in it.
         """
         if not isinstance(reference, str):
-            raise self.unsupported("the reference is not a string", pointer, "$ref")
+            raise self.unsupported("the reference is not a string", f"{pointer}/$ref", "$ref")
         base = self._base_of(pointer)
         absolute, _, fragment = urljoin(base, reference).partition("#")
         if reference.startswith("#"):
@@ -61,7 +61,7 @@ class SchemaDocument:
         resource = self._resources.get(absolute)
         if resource is None:
             raise self.unsupported(
-                f"the reference {reference[:200]!r} leaves the schema; nothing is fetched", pointer, "$ref"
+                f"the reference {reference[:200]!r} leaves the schema; nothing is fetched", f"{pointer}/$ref", "$ref"
             )
         if not fragment:
             return resource
@@ -69,7 +69,7 @@ class SchemaDocument:
             return self._lenient(resource + fragment, fragment, pointer)
         target = self._anchors.get((absolute, fragment), "")
         if not target:
-            raise self.unsupported(f"the reference {reference[:200]!r} names nothing", pointer, "$ref")
+            raise self.unsupported(f"the reference {reference[:200]!r} names nothing", f"{pointer}/$ref", "$ref")
         return target
 
     def _lenient(self, target: str, fragment: str, pointer: str) -> str:
@@ -80,16 +80,16 @@ class SchemaDocument:
         """
         try:
             self.at(target)
-        except UnsupportedSchema:
+        except UnsupportedSchema as error:
             around = pointer
-            while "/" in around:
-                around = around.rpartition("/")[0]
+            while around != "#":
                 try:
                     self.at(around + fragment)
                 except UnsupportedSchema:
-                    continue
-                return around + fragment
-            raise
+                    around = around.rpartition("/")[0]
+                else:
+                    return around + fragment
+            raise self.unsupported(error.problem, f"{pointer}/$ref", "$ref") from None
         return target
 
     def resolve_dynamic(self, reference: Any, pointer: str) -> str | None:

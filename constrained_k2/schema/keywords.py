@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.schema.formats import EXACT_FORMATS, FORMAT_PATTERNS
 from constrained_k2.schema.pattern import parts_of
 from constrained_k2.schema.reader import Reader, at
@@ -11,6 +12,7 @@ from constrained_k2.schema.shapes import (
     NEVER,
     Array,
     KeyMap,
+    Node,
     Number,
     Object,
     Shape,
@@ -167,6 +169,14 @@ def undecided(reason: str) -> Union:
 
 def _exactly_one(n: "Normalizer", pointer: str, count: int) -> "Shapes":
     branches = [at(pointer, "oneOf", number) for number in range(count)]
+    try:
+        return _one_alone(n, pointer, branches)
+    except SchemaTooCostly as error:
+        n.note(f"{pointer}/oneOf", "relaxed", f"several branches may hold at once: {error.problem}")
+        return n.either(*map(n.shapes, branches))
+
+
+def _one_alone(n: "Normalizer", pointer: str, branches: list[Node]) -> "Shapes":
     unions = []
     for number, branch in enumerate(branches):
         node = branch
