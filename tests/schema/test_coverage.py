@@ -1,0 +1,84 @@
+"""What becomes of each keyword, as it is reported."""
+
+import json
+from typing import Any
+
+import pytest
+
+from constrained_k2 import InvalidRequest, schema_coverage
+from constrained_k2.schema.document import SchemaDocument
+from constrained_k2.schema.keyword_table import EXAMPLES
+
+PATHS = {
+    "$defs": {
+        "b": {"$id": "b", "$defs": {"x": {"$dynamicAnchor": "x"}}, "properties": {"q": {"$dynamicRef": "#x"}}},
+        "c": {"$id": "c", "$defs": {"x": {"$dynamicAnchor": "x"}}},
+    },
+    "$ref": "b",
+}
+CASES: list[tuple[dict[str, Any], str, str, str]] = [
+    ({"items": {"type": "string"}, "uniqueItems": True}, "relaxed", "#/properties/p/uniqueItems", "finite"),
+    ({"pattern": "(a)\\1"}, "relaxed", "#/properties/p/pattern", "backreferences"),
+    ({"pattern": "a(?!b)"}, "relaxed", "#/properties/p/pattern", "look-ahead"),
+    ({"pattern": "["}, "refused", "#/properties/p/pattern", "no regular expression"),
+    ({"$ref": "https://example.com"}, "refused", "#/properties/p/$ref", "nothing is fetched"),
+    ({"$ref": "#/$defs/missing"}, "refused", "#/properties/p/$ref", "points at nothing"),
+    ({"type": "integer"}, "narrowed", "#/properties/p/type", "1.0"),
+    ({"minProperties": 2}, "relaxed", "#/properties/p/minProperties", "written twice"),
+    ({"multipleOf": 1e-9}, "enforced", "#/properties/p/multipleOf", ""),
+    ({"multipleOf": 123457}, "relaxed", "#/properties/p/multipleOf", "more than"),
+    ({"required": [f"k{n}" for n in range(70)]}, "narrowed", "#/properties/p/required", "6 of them come first"),
+    ({"contains": {"const": 1}, "maxContains": 1, "maxItems": 3}, "relaxed", "#/properties/p/contains", "maxContains"),
+    ({"not": {"additionalProperties": False}}, "narrowed", "#/properties/p/not/additionalProperties", "negation"),
+    ({"format": "unheard-of"}, "enforced", "#/properties/p/format", ""),
+    (PATHS, "relaxed", "#/properties/p/$defs/b/properties/q/$dynamicRef", "path"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "status", "pointer", "reason"), CASES, ids=[str(case[0])[:40] for case in CASES])
+def test_what_is_reported(schema: dict[str, Any], status: str, pointer: str, reason: str) -> None:
+    coverage = schema_coverage({"type": "object", "properties": {"p": schema}})
+    found = {use.pointer: use.reason for use in coverage.by_status()[status]}  # type: ignore[index]
+    assert pointer in found, coverage
+    assert reason in found[pointer]
+
+
+@pytest.mark.parametrize("schema", [schema for _, schema in EXAMPLES], ids=[name for name, _ in EXAMPLES])
+def test_every_keyword_is_listed_once_where_it_stands(schema: dict[str, Any]) -> None:
+    whole = {"type": "object", "properties": {"p": schema}}
+    before = json.dumps(whole)
+    coverage = schema_coverage(whole)
+    assert json.dumps(whole) == before
+    pointers = [use.pointer for uses in coverage.by_status().values() for use in uses]
+    assert len(pointers) == len(set(pointers))
+    for pointer in pointers:
+        SchemaDocument(whole).at(pointer)  # raises if nothing is there
+    assert {f"#/properties/p/{keyword}" for keyword in schema if not keyword.startswith("$d")} <= {*pointers, *LEFT_OUT}
+    assert json.loads(json.dumps(coverage.to_json()))["sound"] is coverage.is_sound
+
+
+LEFT_OUT = {"#/properties/p/$dynamicAnchor"}
+
+
+def test_nothing_satisfies_it_and_where() -> None:
+    inner = {"type": "object", "properties": {"n": {"minimum": 3, "maximum": 2, "type": "integer"}}, "required": ["n"]}
+    coverage = schema_coverage({"type": "object", "properties": {"p": inner}, "required": ["p"]})
+    (refused,) = coverage.refused
+    assert refused.pointer == "#/properties/p/properties/n"
+    assert "no value" in refused.reason
+
+
+def test_a_schema_that_was_moved_into_a_property_keeps_its_references() -> None:
+    moved = {"$defs": {"n": {"type": "string"}}, "properties": {"a": {"$ref": "#/$defs/n"}}, "required": ["a"]}
+    assert schema_coverage({"type": "object", "properties": {"value": moved}}).is_sound
+
+
+@pytest.mark.parametrize("schema", [True, None, [], "object"])
+def test_what_is_no_tools_schema(schema: Any) -> None:
+    with pytest.raises(InvalidRequest):
+        schema_coverage(schema)
+
+
+def test_engines_by_name() -> None:
+    with pytest.raises(InvalidRequest, match="llguidance"):
+        schema_coverage({"type": "object"}, engine="outlines")  # type: ignore[arg-type]
