@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 from constrained_k2.compiler import Compiler, _narrow_to_objects
@@ -60,10 +61,9 @@ def build_grammar(  # noqa: PLR0913 - the last three have defaults that most kee
         return write_lark(spec, _lark_arguments(spec, policy), in_reasoning=in_reasoning)
     schemas = _xgrammar_schemas(spec, policy)
     if format == "ebnf":
-        from constrained_k2.engines.xgrammar_text import ebnf
-
         tag = StructuralTagWriter(spec, schemas, None, in_reasoning=in_reasoning).write()
-        return ebnf(json.dumps(tag), _SECONDS)
+        text: str = _xgrammar_text().ebnf(json.dumps(tag), _SECONDS)
+        return text
     tag = StructuralTagWriter(spec, schemas, markers, in_reasoning=in_reasoning).write()
     return json.dumps(tag, ensure_ascii=False)
 
@@ -91,21 +91,32 @@ def _nested(grammar: Any) -> str:
 
 def _xgrammar_schemas(spec: ToolCallSpec, policy: StrictPolicy) -> dict[str, Any]:
     """Each function's schema, narrowed to objects and taken by xgrammar."""
-    from constrained_k2.engines.xgrammar_text import check_schema
-
     schemas = {}
     for tool in spec.tools if spec.max_calls != 0 else ():
         document = json.loads(_schema(tool, policy))
         screen(document)
         _narrow_to_objects(document)
         try:
-            check_schema(document, _place(tool), _SECONDS)
+            _xgrammar_text().check_schema(document, _place(tool), _SECONDS)
         except TimeoutError as error:
             raise SchemaTooCostly(
                 f"{error} (over {_SECONDS:g} s)", _place(tool), "Simplify the schema", budget="compile_ms"
             ) from error
         schemas[tool.name] = document
     return schemas
+
+
+def _xgrammar_text() -> ModuleType:
+    """The adapter; xgrammar is an extra.
+
+    Raises:
+        InvalidRequest: It is not installed.
+    """
+    try:
+        from constrained_k2.engines import xgrammar_text
+    except ModuleNotFoundError as error:
+        raise InvalidRequest("xgrammar is not installed", "engine", "pip install 'constrained-k2[xgrammar]'") from error
+    return xgrammar_text
 
 
 def _schema(tool: Tool, policy: StrictPolicy) -> str:
