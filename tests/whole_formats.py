@@ -1,6 +1,7 @@
 """Transcripts as token ids, and the engines on whole-format grammars: the oracles of the split matcher."""
 
 import re
+from functools import cache
 from typing import Any
 
 import llguidance
@@ -76,17 +77,9 @@ class TagOracle:
         return not self.matcher.is_terminated() and bool(self.matcher.accept_token(token_id))
 
 
-_TOKENIZERS: dict[int, llguidance.LLTokenizer] = {}
-
-
+@cache
 def _tokenizer(vocabulary: Vocabulary) -> llguidance.LLTokenizer:
     """The vocabulary as LLGuidance takes it, special tokens by their own text."""
-    if id(vocabulary) not in _TOKENIZERS:
-        _TOKENIZERS[id(vocabulary)] = _new_tokenizer(vocabulary)
-    return _TOKENIZERS[id(vocabulary)]
-
-
-def _new_tokenizer(vocabulary: Vocabulary) -> llguidance.LLTokenizer:
     encoder = vocabulary.encoder
     if isinstance(encoder, TiktokenEncoder):
         return llguidance.LLTokenizer.from_tiktoken(
