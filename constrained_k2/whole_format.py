@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from constrained_k2.compiler import Compiler, _narrow_to_objects
-from constrained_k2.errors import InvalidRequest, SchemaTooCostly
+from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.format import KIMI_K2, ToolCallFormat
 from constrained_k2.grammar.structural_tag import StructuralTagWriter
 from constrained_k2.grammar.whole_format import write_lark
@@ -94,10 +94,12 @@ def _xgrammar_schemas(spec: ToolCallSpec, policy: StrictPolicy) -> dict[str, Any
     schemas = {}
     for tool in spec.tools if spec.max_calls != 0 else ():
         document = json.loads(_schema(tool, policy))
-        screen(document)
-        _narrow_to_objects(document)
         try:
-            _xgrammar_text().check_schema(document, _place(tool), _SECONDS)
+            screen(document)
+            _narrow_to_objects(document)
+            _xgrammar_text().check_schema(document, _SECONDS)
+        except (UnsupportedSchema, SchemaTooCostly) as error:
+            raise error.at_place(_place(tool)) from error
         except TimeoutError as error:
             raise SchemaTooCostly(
                 f"{error} (over {_SECONDS:g} s)", _place(tool), "Simplify the schema", budget="compile_ms"

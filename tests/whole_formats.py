@@ -55,6 +55,14 @@ class LarkOracle:
         assert not self.matcher.is_error(), self.matcher.get_error()
         return bool(taken)
 
+    def accept_all(self, ids: list[int]) -> bool:
+        """Take all or none."""
+        taken = self.matcher.try_consume_tokens(ids)
+        assert not self.matcher.is_error(), self.matcher.get_error()
+        if taken < len(ids):
+            assert self.matcher.rollback(taken)
+        return taken == len(ids)
+
 
 class TagOracle:
     """A structural tag or an EBNF of the whole format, run by xgrammar; special tokens are no text to it."""

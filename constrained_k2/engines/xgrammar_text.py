@@ -9,7 +9,7 @@ from constrained_k2.errors import UnsupportedSchema
 from constrained_k2.schema.deep_stack import on_deep_stack
 
 
-def check_schema(schema: Any, place: str, seconds: float) -> None:
+def check_schema(schema: Any, seconds: float) -> None:
     """Refuse a schema that xgrammar does not take.
 
     Raises:
@@ -21,7 +21,7 @@ def check_schema(schema: Any, place: str, seconds: float) -> None:
     except RuntimeError as error:
         raise UnsupportedSchema(
             f"no grammar can be built for this schema: {str(error).strip()[:300]}",
-            place,
+            "",
             "Remove or rewrite what is named, or leave the tool out",
             engine="xgrammar",
         ) from error
