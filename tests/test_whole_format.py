@@ -26,102 +26,13 @@ from constrained_k2 import (
 from constrained_k2.bitmask import allocate_bitmask
 from constrained_k2.cli import main
 from constrained_k2.phases import Phase
+from tests.conftest import SHARED
 from tests.walks import walk
-from tests.whole_formats import LarkOracle, TagOracle, transcript_ids
-
-CASES = sorted(path.parent for path in (Path(__file__).parents[1] / "grammars").glob("*/request.json"))
-IDS = [case.name for case in CASES]
-BYTES = Vocabulary.of_bytes()
-
-
-def spec_of(case: Path) -> ToolCallSpec:
-    return ToolCallSpec.from_json((case / "request.json").read_bytes())
-
-
-def transcripts(case: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (case / "transcripts.jsonl").read_text(encoding="utf-8").splitlines()]
+from tests.whole_formats import BYTES, CASES, IDS, LarkOracle, TagOracle, spec_of, transcript_ids, transcripts, verdict
 
 
 def tool(name: str, parameters: Any = None, **more: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": parameters, **more}}
-
-
-def test_the_cases_are_there() -> None:
-    assert len(CASES) >= 12
-    rows = [row for case in CASES for row in transcripts(case)]
-    assert {row["accept"] for row in rows} == {True, False}
-    assert all({row["accept"] for row in transcripts(case)} == {True, False} for case in CASES)
-
-
-@pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_the_committed_grammar_is_what_is_written_now(case: Path) -> None:
-    committed = (case / "grammar.lark").read_text(encoding="utf-8")
-    assert committed == build_grammar(spec_of(case)), (
-        "if the change is meant: .venv/bin/python scripts/write_grammars.py, and look at the difference"
-    )
-
-
-def verdict(accept: Any, ids: list[int]) -> int | None:
-    """The number of the first token that is refused; None if all are taken."""
-    return next((number for number, token in enumerate(ids) if not accept(token)), None)
-
-
-@pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_transcripts_by_the_split_matcher(case: Path) -> None:
-    compiled = Compiler(BYTES).compile(spec_of(case))
-    for row in transcripts(case):
-        ids = transcript_ids(row["text"], BYTES)
-        matcher = compiled.matcher()
-        assert verdict(lambda token, to=matcher: to.accept_tokens([token]), ids) == row["refused_at"], row["text"]
-        assert matcher.is_terminated() == row["accept"], row["text"]
-
-
-@pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_transcripts_by_the_lark_grammar(case: Path) -> None:
-    text = (case / "grammar.lark").read_text(encoding="utf-8")
-    for row in transcripts(case):
-        ids = transcript_ids(row["text"], BYTES)
-        oracle = LarkOracle(text, BYTES)
-        assert verdict(oracle.accept, ids) == row["refused_at"], row["text"]
-        ended = oracle.matcher.is_stopped() and bool(ids) and ids[-1] in BYTES.format.stop_ids
-        assert ended == row["accept"], row["text"]
-
-
-@pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_transcripts_by_the_structural_tag(case: Path) -> None:
-    """``xgrammar`` of a line says where structural tags fall short and why; there the verdict must be that one."""
-    text = build_grammar(spec_of(case), "xgrammar", markers=BYTES.format)
-    for row in transcripts(case):
-        ids = transcript_ids(row["text"], BYTES)
-        oracle = TagOracle(text, BYTES)
-        expected = row.get("xgrammar", row)
-        assert verdict(oracle.accept, ids) == expected["refused_at"], row["text"]
-        assert oracle.matcher.is_terminated() == expected["accept"], row["text"]
-
-
-@pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_transcripts_by_the_parser(case: Path) -> None:
-    for row in transcripts(case):
-        calls = parse_completion(transcript_ids(row["text"], BYTES), BYTES).tool_calls
-        read = [{"name": call.name, "index": call.index, "arguments": call.arguments} for call in calls]
-        assert read == row["calls"], row["text"]
-
-
-@pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_transcripts_in_other_tokenizations(case: Path, compiler: Compiler) -> None:
-    """On a BPE vocabulary the refused token is the one that holds the refused byte, or comes right behind it."""
-    vocabulary, spec = compiler.vocabulary, spec_of(case)
-    if spec.thinking and "<think>" not in vocabulary.special_tokens:
-        pytest.skip("this vocabulary names no <think>")
-    compiled = compiler.compile(spec)
-    text = (case / "grammar.lark").read_text(encoding="utf-8")
-    for row in transcripts(case):
-        ids = transcript_ids(row["text"], vocabulary)
-        matcher, oracle = compiled.matcher(), LarkOracle(text, vocabulary)
-        refused = verdict(lambda token, to=matcher: to.accept_tokens([token]), ids)
-        assert refused == verdict(oracle.accept, ids), row["text"]
-        assert (refused is None) == (row["refused_at"] is None), row["text"]
-        assert matcher.is_terminated() == row["accept"], row["text"]
 
 
 def allowed(matcher: ToolCallMatcher, vocabulary: Vocabulary) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -130,19 +41,21 @@ def allowed(matcher: ToolCallMatcher, vocabulary: Vocabulary) -> np.ndarray[Any,
     return np.unpackbits(row.view(np.uint8)[0], bitorder="little")[: vocabulary.size].astype(bool)
 
 
-def assert_masks_agree(matcher: ToolCallMatcher, oracle: LarkOracle, vocabulary: Vocabulary) -> None:
-    """The same tokens between markers and in headers; in text and arguments all but what is written down."""
-    ours, theirs = allowed(matcher, vocabulary), oracle.mask()
+def assert_masks_agree(
+    matcher: ToolCallMatcher, oracle: LarkOracle, forcing: LarkOracle, vocabulary: Vocabulary
+) -> None:
+    """The same tokens between markers, in headers and in arguments; in text all but what is written down.
+
+    LLGuidance allows the canonical token alone where a stretch is forced: our matchers do so in arguments only.
+    """
+    ours = allowed(matcher, vocabulary)
+    theirs = (forcing if matcher.phase is Phase.ARGUMENTS else oracle).mask()
     differ = {int(token) for token in np.nonzero(ours != theirs)[0]}
     if matcher.phase in (Phase.OPEN, Phase.REASONING, Phase.TEXT):
         for token in differ:  # ours: any bytes are text
             assert ours[token], vocabulary.token_bytes(token)
             raw = vocabulary.ordinary_bytes(token)
             assert not raw or not _is_utf8_beginning(raw), raw
-    elif matcher.phase is Phase.ARGUMENTS:
-        assert not (ours & ~theirs).any()
-        if differ:  # ours: the canonical tokens of a stretch that is forced
-            assert ours.sum() == 1
     else:
         assert not differ, (matcher.phase, [vocabulary.token_bytes(token) for token in differ])
 
@@ -158,8 +71,10 @@ def _is_utf8_beginning(raw: bytes) -> bool:
 class Both:
     """A whole-format grammar and the split matcher side by side, under the mask of either one."""
 
-    def __init__(self, matcher: ToolCallMatcher, oracle: LarkOracle, vocabulary: Vocabulary, drawn_from: str) -> None:
-        self.matcher, self.oracle, self.vocabulary = matcher, oracle, vocabulary
+    def __init__(self, matcher: ToolCallMatcher, text: str, vocabulary: Vocabulary, drawn_from: str) -> None:
+        self.matcher, self.vocabulary = matcher, vocabulary
+        self.oracle = LarkOracle(text, vocabulary)
+        self.forcing = LarkOracle(text, vocabulary, forcing=True)
         self.drawn_from = drawn_from
         self.ids: list[int] = []
 
@@ -168,7 +83,7 @@ class Both:
         return self.matcher.phase
 
     def fill_bitmask(self, bitmask: Any, row: int = 0) -> None:
-        assert_masks_agree(self.matcher, self.oracle, self.vocabulary)
+        assert_masks_agree(self.matcher, self.oracle, self.forcing, self.vocabulary)
         if self.drawn_from == "split":
             self.matcher.fill_bitmask(bitmask, row)
         else:
@@ -178,7 +93,8 @@ class Both:
 
     def accept_tokens(self, ids: list[int]) -> bool:
         taken = self.matcher.accept_tokens(ids)
-        assert taken == self.oracle.accept_all(ids), self.vocabulary.decode([*self.ids, *ids])
+        for oracle in (self.oracle, self.forcing):
+            assert taken == oracle.accept_all(ids), self.vocabulary.decode([*self.ids, *ids])
         self.ids += ids if taken else []
         return taken
 
@@ -207,11 +123,27 @@ def test_what_is_drawn_under_one_mask_is_accepted_by_the_other_and_masks_agree(
         preludes = [*preludes, *(f"<think>So: </think>{prelude}" for prelude in preludes)]
         preludes.append("<think>So: <|tool_calls_section_begin|>")
     for seed, prelude in enumerate(preludes * 2):
-        both = Both(compiled.matcher(), LarkOracle(text, vocabulary), vocabulary, drawn_from)
+        both = Both(compiled.matcher(), text, vocabulary, drawn_from)
         for token in transcript_ids(prelude, vocabulary):
             both.fill_bitmask(allocate_bitmask(1, vocabulary.size))
             assert both.accept_tokens([token]), prelude
         walk(both, vocabulary, seed, [tool.parameters for tool in spec.tools])  # type: ignore[arg-type]
+        assert both.oracle.matcher.is_stopped()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first_server", range(7))
+def test_public_tools_on_the_real_vocabulary(first_server: int, real_compiler: Compiler) -> None:
+    path = SHARED / "schemas" / "mcp-tools" / "livemcp_dev.jsonl"
+    if not path.is_file():
+        pytest.skip("the public MCP tools are not part of the repository; expected at ../shared/schemas/mcp-tools")
+    vocabulary = real_compiler.vocabulary
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()[first_server::7]):
+        spec = ToolCallSpec.from_openai({"tools": json.loads(line)["tools"], "tool_choice": "required"})
+        matcher = real_compiler.compile(spec).matcher()
+        both = Both(matcher, build_grammar(spec), vocabulary, ("split", "lark")[number % 2])
+        ids = walk(both, vocabulary, number, [tool.parameters for tool in spec.tools])  # type: ignore[arg-type]
+        assert parse_completion(ids, vocabulary).tool_calls
         assert both.oracle.matcher.is_stopped()
 
 
@@ -301,18 +233,6 @@ def test_a_prompt_that_ends_in_the_reasoning(choice: str) -> None:
         ours = verdict(lambda token, to=matcher: to.accept_tokens([token]), ids)
         assert verdict(oracle.accept, ids) == ours, text
         assert verdict(tag.accept, ids) == ours, text
-
-
-@pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_ebnf_is_the_structural_tag_with_markers_as_text(case: Path) -> None:
-    """``ebnf`` of a line says where markers as text make a difference and why; there the verdict must be that one."""
-    text = build_grammar(spec_of(case), "xgrammar", "ebnf")
-    for row in transcripts(case):
-        ids = transcript_ids(row["text"], BYTES)
-        oracle = TagOracle(text, BYTES, ebnf=True)
-        verdict(oracle.accept, ids)
-        expected = row.get("ebnf", row.get("xgrammar", row))["accept"]
-        assert oracle.matcher.is_terminated() == expected, row["text"]
 
 
 def test_to_ebnf_a_call_out_of_ordinary_tokens_is_a_call() -> None:

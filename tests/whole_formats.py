@@ -1,7 +1,9 @@
 """Transcripts as token ids, and the engines on whole-format grammars: the oracles of the split matcher."""
 
+import json
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import llguidance
@@ -9,10 +11,23 @@ import numpy as np
 import numpy.typing as npt
 import xgrammar
 
-from constrained_k2 import Vocabulary
+from constrained_k2 import ToolCallSpec, Vocabulary
 from constrained_k2.engines.llguidance import _LIMITS
 from constrained_k2.format import MARKER_TEXTS
 from constrained_k2.tokenizer_files import SPLIT_PATTERN, TiktokenEncoder
+
+CASES = sorted(path.parent for path in (Path(__file__).parents[1] / "grammars").glob("*/request.json"))
+IDS = [case.name for case in CASES]
+BYTES = Vocabulary.of_bytes()
+
+
+def spec_of(case: Path) -> ToolCallSpec:
+    return ToolCallSpec.from_json((case / "request.json").read_bytes())
+
+
+def transcripts(case: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (case / "transcripts.jsonl").read_text(encoding="utf-8").splitlines()]
+
 
 _MARKER = re.compile(rf"(\\?(?:{'|'.join(map(re.escape, MARKER_TEXTS.values()))}))")
 
@@ -28,6 +43,11 @@ def transcript_ids(text: str, vocabulary: Vocabulary) -> list[int]:
         else:
             ordinary += part[1:] if _MARKER.fullmatch(part) else part
     return ids + vocabulary.encode(ordinary)
+
+
+def verdict(accept: Any, ids: list[int]) -> int | None:
+    """The number of the first token that is refused; None if all are taken."""
+    return next((number for number, token in enumerate(ids) if not accept(token)), None)
 
 
 class LarkOracle:
