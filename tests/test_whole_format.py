@@ -1,5 +1,6 @@
 """Whole-format grammars against the split matcher: the same turns, token by token (law 6)."""
 
+import io
 import json
 import random
 from pathlib import Path
@@ -292,3 +293,9 @@ def test_the_command_says_what_the_formats_cannot_do(capsys: pytest.CaptureFixtu
     assert "example: constrained-k2 grammar" in printed
     for said in ("any digits as the index", "schema's order only", "ordinary tokens", "uniqueItems", "1,000 calls"):
         assert said in printed
+
+
+def test_the_command_reads_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((CASES[0] / "request.json").read_bytes())))
+    assert main(["grammar", "-", "--in-reasoning"]) == 0
+    assert capsys.readouterr().out == build_grammar(spec_of(CASES[0]), in_reasoning=True)
