@@ -12,7 +12,6 @@ import numpy.typing as npt
 import xgrammar
 
 from constrained_k2 import ToolCallSpec, Vocabulary
-from constrained_k2.engines.llguidance import _LIMITS
 from constrained_k2.format import MARKER_TEXTS
 from constrained_k2.tokenizer_files import SPLIT_PATTERN, TiktokenEncoder
 
@@ -62,7 +61,7 @@ class LarkOracle:
     def __init__(self, text: str, vocabulary: Vocabulary, *, forcing: bool = False) -> None:
         options = "" if forcing else '%llguidance {"no_forcing": true}\n'
         self.size = vocabulary.size
-        self.matcher = llguidance.LLMatcher(_tokenizer(vocabulary), options + text, log_level=0, limits=_LIMITS)
+        self.matcher = llguidance.LLMatcher(_tokenizer(vocabulary), options + text, log_level=0)
         assert not self.matcher.is_error(), self.matcher.get_error()
 
     def mask(self) -> npt.NDArray[np.bool_]:
