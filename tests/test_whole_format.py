@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import llguidance
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -193,14 +194,20 @@ def test_indexes_count_up_across_every_carry(first: int) -> None:
 
 @pytest.mark.slow
 def test_a_turn_ends_where_the_digits_do() -> None:
-    """The one bound that the grammar has and the matcher has not."""
+    """The one bound that the grammar has and the matcher has not; LLGuidance's default limits are met before it."""
     spec = ToolCallSpec.from_openai({"tools": [tool("f")], "first_index": 0})
-    calls = [ToolCall("f", number, "{}") for number in range(1001)]
-    assert write(Compiler(BYTES), spec, calls[:1000]) == (None, None)
-    ours, theirs = write(Compiler(BYTES), spec, calls)
-    assert ours is None
-    ids = render_tool_calls(calls[:1000], BYTES)
-    assert theirs == len(ids) - 1  # where the section's end would have been due
+    limits = llguidance.LLParserLimits(max_items_in_row=20_000, step_max_items=200_000)
+    oracle = LarkOracle(build_grammar(spec), BYTES, limits=limits)
+    *ids, section_end = render_tool_calls([ToolCall("f", number, "{}") for number in range(1000)], BYTES)
+    assert oracle.accept_all(ids)
+    assert np.nonzero(oracle.mask())[0].tolist() == [section_end]
+
+
+@pytest.mark.slow
+def test_llguidances_default_limits_hold_hundreds_of_calls() -> None:
+    spec = ToolCallSpec.from_openai({"tools": [tool("f")], "first_index": 0})
+    calls = [ToolCall("f", number, "{}") for number in range(400)]
+    assert write(Compiler(BYTES), spec, calls) == (None, None)
 
 
 @pytest.mark.parametrize("parallel", [True, False])
@@ -291,7 +298,7 @@ def test_the_command_says_what_the_formats_cannot_do(capsys: pytest.CaptureFixtu
         main(["grammar", "--help"])
     printed = capsys.readouterr().out
     assert "example: constrained-k2 grammar" in printed
-    for said in ("any digits as the index", "schema's order only", "ordinary tokens", "uniqueItems", "1,000 calls"):
+    for said in ("any digits as the index", "schema's order only", "ordinary tokens", "uniqueItems", "hundred calls"):
         assert said in printed
 
 

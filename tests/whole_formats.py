@@ -56,12 +56,20 @@ class LarkOracle:
         text: The grammar.
         vocabulary: The vocabulary.
         forcing: Whether masks hold only the canonical token where a stretch is forced, as LLGuidance does by default.
+        limits: LLGuidance's own; None for its defaults.
     """
 
-    def __init__(self, text: str, vocabulary: Vocabulary, *, forcing: bool = False) -> None:
+    def __init__(
+        self,
+        text: str,
+        vocabulary: Vocabulary,
+        *,
+        forcing: bool = False,
+        limits: llguidance.LLParserLimits | None = None,
+    ) -> None:
         options = "" if forcing else '%llguidance {"no_forcing": true}\n'
         self.size = vocabulary.size
-        self.matcher = llguidance.LLMatcher(_tokenizer(vocabulary), options + text, log_level=0)
+        self.matcher = llguidance.LLMatcher(_tokenizer(vocabulary), options + text, log_level=0, limits=limits)
         assert not self.matcher.is_error(), self.matcher.get_error()
 
     def mask(self) -> npt.NDArray[np.bool_]:

@@ -16,7 +16,7 @@ are read as the server reads them.
 formats, and what each cannot do:
   lark            LLGuidance, all that this package's own matchers do: any property order, the index that is due,
                   markers as special tokens, found by their text in the reader's tokenizer. Differences: text may not
-                  end, nor a call begin, inside a broken UTF-8 character; a turn has room for at least 1,000 calls, not
+                  end, nor a call begin, inside a broken UTF-8 character; a turn has room for some hundred calls, not
                   for any number. Needs LLGuidance 1.7 or newer; very large objects also its limits raised. vLLM's
                   guidance backend refuses Kimi's own tokenizer.
   structural-tag  xgrammar, as vLLM takes it (structured_outputs.structural_tag, response_format). Markers are Kimi K2's
