@@ -3,10 +3,10 @@
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
-from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSchema
+from constrained_k2.cli.reading import read_text
+from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 
 _DESCRIPTION = """\
 Write the grammar of everything that a model may answer to a chat-completions request: text, reasoning where the request
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     from constrained_k2.whole_format import FORMATS, build_grammar
 
     format_name = options.format or FORMATS[options.engine][0]
-    spec = ToolCallSpec.from_json(_read(options.request))
+    spec = ToolCallSpec.from_json(read_text(options.request))
     try:
         text = build_grammar(spec, options.engine, format_name, in_reasoning=options.in_reasoning)
     except (UnsupportedSchema, SchemaTooCostly) as error:
@@ -71,17 +71,3 @@ def run(options: argparse.Namespace) -> int:
         text = json.dumps({"engine": options.engine, "format": format_name, "grammar": text}, ensure_ascii=False)
     print(text.rstrip("\n"))
     return 0
-
-
-def _read(name: str) -> bytes:
-    """A file, or standard input.
-
-    Raises:
-        InvalidRequest: It cannot be read.
-    """
-    if name == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(name).read_bytes()
-    except OSError as error:
-        raise InvalidRequest(f"cannot be read: {error.strerror}", name) from error

@@ -1,33 +1,17 @@
 """LLGuidance as the engine: it matches grammars of ours, and those of its own JSON Schema compiler behind them."""
 
 import json
-from typing import Any
 
 import llguidance
 import numpy as np
 import numpy.typing as npt
 
+from constrained_k2.engines.llguidance_grammar import LIMITS, GrammarText, Patterns, Refused, our_text, own_text
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
-from constrained_k2.grammar.lark import CannotWrite, LarkWriter
-from constrained_k2.schema.coverage import Coverage, coverage_of
-from constrained_k2.schema.document import SchemaDocument
-from constrained_k2.schema.normalize import Normalizer
-from constrained_k2.schema.screen import check_open_counts
 from constrained_k2.tokenizer_files import SPLIT_PATTERN, TiktokenEncoder
 from constrained_k2.vocabulary import Vocabulary
 
-# All of LLGuidance's JSON options, so that nothing in a user's schema can steer the compiler ("x-guidance").
-_JSON_OPTIONS: Any = {  # llguidance's JsonCompileOptions, a type that exists in its stubs only
-    "item_separator": ",",
-    "key_separator": ":",
-    "whitespace_flexible": True,
-    "coerce_one_of": False,
-}
-_PATTERNS_KEPT = 256
 _FIRST_STEPS = ("", "{", '"')
-# Fewer symbols than by default, so that a schema of 100 bytes ("maxItems": 100000) is refused within 0.2 s instead of
-# building for seconds; more alternatives at one place, since objects have thousands of optional properties.
-_LIMITS = llguidance.LLParserLimits(max_grammar_size=50_000, max_items_in_row=20_000, step_max_items=200_000)
 # What a compiled grammar with its lexer holds: 207 KB in the mean over 258 public tools with 1.2 KB of grammar text
 # each, on the real vocabulary. The share of the text is a guess; the floor makes the mean come out.
 _COST_FACTOR = 40
@@ -47,119 +31,60 @@ class LLGuidanceEngine:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.tokenizer = _tokenizer(vocabulary)
         self._encode = vocabulary.encode
-        self._patterns = _Patterns()
+        self._patterns = Patterns()
 
     def compile(self, schema: str) -> "LLGuidanceGrammar":
         """See :class:`~constrained_k2.engines.protocol.Engine`.
 
-        The grammar is ours wherever it can be exact: any property order, every keyword kept. A schema of which ours
-        would keep too little is given to LLGuidance's own compiler, which refuses what it does not know.
+        The grammar is ours (any property order), and keeps all it can of the schema. Where it would relax something
+        or cost too much, and LLGuidance's own compiler keeps everything, the grammar is that one's.
         """
         document = json.loads(schema)
+        ours: LLGuidanceGrammar | None = None
         try:
-            return self._probed(self._exact_grammar(document))
-        except (CannotWrite, SchemaTooCostly, RecursionError):
-            own = self._own_grammar(document)
+            ours = self._probed(our_text(document, self._patterns.is_found))
+        except RecursionError:
+            problem: Exception = UnsupportedSchema(
+                "the schema is nested too deeply", "", "Flatten it", engine=self.name
+            )
+        except (SchemaTooCostly, Refused) as error:
+            problem = error if isinstance(error, SchemaTooCostly) else _refusal(str(error))
+        if ours is not None and not ours.coverage.relaxed:
+            return ours
         try:
-            return self._probed(own)
-        except CannotWrite as error:
-            raise self._refusal(str(error)) from error
+            own = self._probed(own_text(document))
+        except Refused:
+            own = None
+        if own is not None and (ours is None or not own.coverage.relaxed):
+            return own
+        if ours is None:
+            raise problem
+        return ours
 
-    def _exact_grammar(self, document: Any) -> "LLGuidanceGrammar":
-        """The grammar of ours.
+    def _probed(self, source: GrammarText) -> "LLGuidanceGrammar":
+        """The grammar of a text, its first masks taken: a few fail only there.
 
         Raises:
-            CannotWrite: It would not be exact.
-            UnsupportedSchema: The schema is wrong, or nothing satisfies it.
-            SchemaTooCostly: It has too many alternatives.
+            Refused: LLGuidance does not take it.
         """
-        normalizer = Normalizer(SchemaDocument(document), self._patterns.is_found)
-        text = LarkWriter(normalizer).write(frozenset({("#", True)}))
-        coverage = coverage_of(normalizer.document, self.name, normalizer.notes)
-        if coverage.relaxed:
-            raise CannotWrite(f"{coverage.relaxed[0].pointer} would not be kept")
-        return LLGuidanceGrammar(self.tokenizer, llguidance.LLMatcher.grammar_from_lark(text), coverage, any_order=True)
-
-    def _own_grammar(self, document: Any) -> "LLGuidanceGrammar":
-        """The grammar of LLGuidance's own JSON Schema compiler: properties in the schema's order."""
-        check_open_counts(document)
-        if isinstance(document, dict):
-            document.pop("x-guidance", None)
-        try:
-            text = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(document), overrides=_JSON_OPTIONS)
-        except ValueError as error:
-            raise self._refusal(str(error)) from error
-        coverage = coverage_of(SchemaDocument(document), self.name, {})
-        return LLGuidanceGrammar(self.tokenizer, text, coverage, any_order=False)
-
-    def _probed(self, grammar: "LLGuidanceGrammar") -> "LLGuidanceGrammar":
-        """The grammar, its first masks taken: a few fail only there.
-
-        Raises:
-            CannotWrite: LLGuidance does not take it.
-        """
+        grammar = LLGuidanceGrammar(self.tokenizer, source)
         first = grammar.copy()
         for text in _FIRST_STEPS:
             if first.try_consume_tokens(self._encode(text)) and not first.is_error():
                 first.compute_bitmask()
         if first.is_error():
-            raise CannotWrite(first.get_error())
+            raise Refused(first.get_error())
         return grammar
 
-    def _refusal(self, message: str) -> UnsupportedSchema:
-        first_line = message.strip().splitlines()[0] if message.strip() else "unknown error"
-        return UnsupportedSchema(
-            f"no grammar can be built for this schema: {first_line[:300]}",
-            "",
-            "Remove or rewrite what is named, or leave the tool out",
-            engine=self.name,
-        )
 
-
-class _Patterns:
-    """Whether a pattern is found in a text, by LLGuidance itself: no pattern makes it slow, as Python's can."""
-
-    def __init__(self) -> None:
-        self._tokenizer = llguidance.LLTokenizer("byte")
-        self._matchers: dict[str, llguidance.LLMatcher] = {}
-
-    def is_found(self, pattern: str, text: str) -> bool:
-        """See there.
-
-        Raises:
-            UnsupportedSchema: The pattern is none that LLGuidance knows.
-            SchemaTooCostly: The pattern exhausts LLGuidance's lexer on this text.
-        """
-        spelled = list(json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass"))
-        matcher = self._matchers.get(pattern) or self._prepare(pattern)
-        copy = matcher.deep_copy()
-        taken = copy.try_consume_tokens(spelled)
-        if copy.is_error():  # copies share one lexer, and this pattern has filled it: begin with a new one
-            copy = self._prepare(pattern).deep_copy()
-            taken = copy.try_consume_tokens(spelled)
-        if copy.is_error():
-            raise SchemaTooCostly(
-                f"the engine cannot tell whether {pattern[:80]!r} is in {text[:40]!r}", "", "Simplify the pattern"
-            )
-        return taken == len(spelled) and copy.is_accepting()
-
-    def _prepare(self, pattern: str) -> llguidance.LLMatcher:
-        """A matcher of the JSON strings in which a pattern is found."""
-        schema = {"type": "string", "pattern": pattern}
-        grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON_OPTIONS)
-        matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=_LIMITS)
-        if matcher.is_error():
-            raise UnsupportedSchema(
-                f"the pattern {pattern[:80]!r} is not supported: {matcher.get_error().strip()[:200]}",
-                "",
-                "Rewrite it without look-around and back-references",
-                "pattern",
-                "llguidance",
-            )
-        if len(self._matchers) >= _PATTERNS_KEPT:
-            self._matchers.clear()
-        self._matchers[pattern] = matcher
-        return matcher
+def _refusal(message: str) -> UnsupportedSchema:
+    first_line = message.strip().splitlines()[0] if message.strip() else "unknown error"
+    return UnsupportedSchema(
+        f"no grammar can be built for this schema: {first_line[:300]}",
+        "",
+        "Remove or rewrite what is named, or leave the tool out",
+        engine=LLGuidanceEngine.name,
+    )
 
 
 class LLGuidanceGrammar:
@@ -174,13 +99,13 @@ class LLGuidanceGrammar:
         cost_bytes: See :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
     """
 
-    def __init__(self, tokenizer: llguidance.LLTokenizer, text: str, coverage: Coverage, *, any_order: bool) -> None:
-        self.any_order = any_order
-        self.coverage = coverage
+    def __init__(self, tokenizer: llguidance.LLTokenizer, source: GrammarText) -> None:
+        self.any_order = source.any_order
+        self.coverage = source.coverage
         self._tokenizer = tokenizer
-        self._text = text
+        self._text = source.text
         self._prototype = self._new()
-        self.cost_bytes = _COST_FLOOR + _COST_FACTOR * len(text)
+        self.cost_bytes = _COST_FLOOR + _COST_FACTOR * len(source.text)
 
     def matcher(self, place: str) -> "LLGuidanceMatcher":
         """See :class:`~constrained_k2.engines.protocol.ArgumentGrammar`."""
@@ -196,7 +121,7 @@ class LLGuidanceGrammar:
         return self.copy()
 
     def _new(self) -> llguidance.LLMatcher:
-        return llguidance.LLMatcher(self._tokenizer, self._text, log_level=0, limits=_LIMITS)
+        return llguidance.LLMatcher(self._tokenizer, self._text, log_level=0, limits=LIMITS)
 
 
 class LLGuidanceMatcher:

@@ -6,23 +6,28 @@ all lexemes stay in one class; structure and blanks are rules of ours.
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from itertools import permutations, product
 from typing import Any
 
-from constrained_k2.grammar.arrays import array_rule
+from constrained_k2.grammar.arrays import array_rule, finite_values
+from constrained_k2.grammar.cannot_write import CannotWrite
+from constrained_k2.grammar.digits import number_range
 from constrained_k2.grammar.objects import object_rule
 from constrained_k2.grammar.patterns import Untranslatable, found_anywhere
 from constrained_k2.grammar.terminals import CHARACTER, PREAMBLE, key, literal, one_of
+from constrained_k2.schema.coverage import Status
 from constrained_k2.schema.formats import FORMAT_PATTERNS
 from constrained_k2.schema.normalize import Normalizer
-from constrained_k2.schema.screen import move_open_bounds
+from constrained_k2.schema.own_compilers import LARGEST_EXACT, LARGEST_MULTIPLE
 from constrained_k2.schema.shapes import (
     ANY,
     EVERYTHING,
     Array,
     Boolean,
+    KeyMap,
     Node,
     Null,
     Number,
@@ -36,10 +41,6 @@ from constrained_k2.schema.shapes import (
 _MOST_PATTERNS = 4
 _MOST_PERMUTED = 4  # properties of one constant that may come in any order
 _LEAF = {"x-guidance": {"whitespace_flexible": False}}
-
-
-class CannotWrite(Exception):
-    """A shape has no grammar here."""
 
 
 class LarkWriter:
@@ -56,22 +57,22 @@ class LarkWriter:
         self._rules: list[str] = []
         self._terminals: dict[str, str] = {}
         self._waiting: list[Node] = []
+        self._node: Node = ANY  # the one that is being written
 
     def write(self, root: Node) -> str:
-        """The grammar of a node's instances.
+        """The grammar of a node's instances. Keywords that are not kept exactly are in the normalizer's notes.
 
         Raises:
-            CannotWrite: It has none here.
             UnsupportedSchema: A subschema is not one, or nothing satisfies the schema.
             SchemaTooCostly: Over a budget.
         """
         self._find_productive(root)
         if root not in self._productive:
-            raise self.normalizer.document.unsupported("no value satisfies this schema", "#")
+            raise self.normalizer.document.unsupported("no value satisfies this schema", self._empty_at(root))
         lines = [f"start: {self.rule(root)}"]
         while self._waiting:
             node = self._waiting.pop()
-            bodies = [self._shape(shape, self._names[node], number) for number, shape in enumerate(self._shapes(node))]
+            bodies = [self._body(node, shape, number) for number, shape in enumerate(self._shapes(node))]
             lines.append(f"{self._names[node]}: {' | '.join(bodies)}")
         terminals = [f"{name}: {expression}" for expression, name in self._terminals.items()]
         return "\n".join([*lines, *self._rules, *terminals, PREAMBLE])
@@ -105,18 +106,38 @@ class LarkWriter:
         """
         longest = "" if shape.longest is None else str(shape.longest)
         parts = [rf'/"{CHARACTER}{{{shape.shortest},{longest}}}"/' if shape.shortest or longest else "PLAIN"]
-        try:
-            parts += map(found_anywhere, sorted(shape.patterns))
-            parts += (found_anywhere(FORMAT_PATTERNS[name]) for name in sorted(shape.formats))
-            parts += (f"~{found_anywhere(pattern)}" for pattern in sorted(shape.absent))
-        except Untranslatable as error:
-            raise CannotWrite(f"a pattern beside others or under a negation: {error}") from error
+        wanted = (*sorted(shape.patterns), *(FORMAT_PATTERNS[name] for name in sorted(shape.formats)))
+        parts += (self._found_anywhere(shape, pattern) for pattern in wanted)
+        parts += (f"~{self._found_anywhere(shape, pattern)}" for pattern in sorted(shape.absent))
         if shape.excluded:
             parts.append(f"~{one_of(sorted(shape.excluded))}")
         return " & ".join(parts)
 
+    @staticmethod
+    def _found_anywhere(shape: String, pattern: str) -> str:
+        try:
+            return found_anywhere(pattern)
+        except Untranslatable as error:
+            without = replace(shape, patterns=shape.patterns - {pattern}, absent=shape.absent - {pattern})
+            reason = f"the pattern {pattern[:60]!r} beside others, exclusions or a negation: {error}"
+            raise CannotWrite(reason, ("pattern",), without) from error
+
     def extra_key(self, shape: Object, found: tuple[str, ...]) -> str:
-        """A terminal of the keys that a shape does not name and in which exactly the ``found`` patterns are."""
+        """A terminal of the keys that a shape does not name and in which exactly the ``found`` patterns are.
+
+        Raises:
+            CannotWrite: A pattern has no counterpart on JSON's spelling.
+        """
+        try:
+            return self._extra_key(shape, found)
+        except CannotWrite as error:
+            named = tuple((name, self.normalizer.value_node(shape, name)) for name in self.named_keys(shape))
+            anything = replace(shape, maps=frozenset({KeyMap(named)}), names=ANY)
+            raise CannotWrite(
+                str(error), ("patternProperties", "additionalProperties", "propertyNames"), anything
+            ) from error
+
+    def _extra_key(self, shape: Object, found: tuple[str, ...]) -> str:
         patterns = self._patterns(shape)
         names = self.named_keys(shape)
         keys = String(
@@ -133,6 +154,23 @@ class LarkWriter:
 
     def _shapes(self, node: Node) -> list[Shape]:
         return [shape for shape in self.normalizer.shapes(node) if self._can_be(shape)]
+
+    def _body(self, node: Node, shape: Shape, number: int) -> str:
+        """The body of a rule for one shape; where it has none, that of a wider shape, which is noted."""
+        self._node = node
+        while True:
+            written = len(self._rules)
+            try:
+                return self._shape(shape, self._names[node], number)
+            except CannotWrite as error:
+                del self._rules[written:]
+                shape = error.wider
+                self.note(error.keywords, "relaxed", str(error))
+
+    def note(self, keywords: tuple[str, ...], status: Status, reason: str) -> None:
+        """Note that these keywords are not kept exactly in the node that is being written."""
+        for pointer in self.normalizer.occurrences(self._node, keywords):
+            self.normalizer.note(pointer, status, reason)
 
     def _shape(self, shape: Shape, name: str, number: int) -> str:
         """The body of a rule for one shape."""
@@ -166,17 +204,35 @@ class LarkWriter:
         return literal(json.dumps(value))
 
     def _number(self, shape: Number) -> str:
-        schema: dict[str, Any] = {"type": "integer" if shape.integer else "number"}
-        for bound, is_open, closed_name, open_name in (
-            (shape.low, shape.low_open, "minimum", "exclusiveMinimum"),
-            (shape.high, shape.high_open, "maximum", "exclusiveMaximum"),
-        ):
-            if bound is not None:
-                schema[open_name if is_open else closed_name] = _decimal(bound)
-        if shape.multiple:
-            schema["multipleOf"] = _decimal(shape.multiple)
-        move_open_bounds(schema)
-        return self._leaf(schema) if len(schema) > 1 or shape.integer else "NUMBER"
+        if shape.integer:
+            self.note(("type", "multipleOf"), "narrowed", "1.0, an integer to JSON Schema, is never written")
+        if not shape.multiple:
+            expression = number_range(shape)
+            return self.terminal(expression) if expression else "NUMBER"
+        # LLGuidance (1.7.6) writes no negative multiples: they are written as a sign and the multiple.
+        ways = []
+        if shape.high is None or shape.high >= 0:
+            ways.append(self._multiples(shape, shape.low, shape.high))
+        if shape.low is None or shape.low < 0:
+            ways.append(f'"-" {self._multiples(shape, _negated(shape.high), _negated(shape.low))}')
+        return " | ".join(ways)
+
+    def _multiples(self, shape: Number, low: Fraction | None, high: Fraction | None) -> str:
+        """The non-negative multiples in a range, whose bounds are multiples themselves."""
+        if _coefficient(shape.multiple) > LARGEST_MULTIPLE:
+            reason = f"a multiple of more than {LARGEST_MULTIPLE} (its decimals counted) costs too much to keep"
+            raise CannotWrite(reason, ("multipleOf",), replace(shape, multiple=Fraction(0)))
+        schema: dict[str, Any] = {"type": "integer" if shape.integer else "number", "minimum": 0}
+        schema["multipleOf"] = _decimal(shape.multiple)
+        for name, bound in (("minimum", low), ("maximum", high)):
+            if bound is not None and (bound > 0 or name == "maximum"):
+                if bound > LARGEST_EXACT and name == "minimum":
+                    without = replace(shape, low=None, high=None)
+                    raise CannotWrite("multiples beyond 2^53 are not told apart", (name, "maximum"), without)
+                schema[name] = _decimal(min(bound, Fraction(LARGEST_EXACT)))
+                if bound > LARGEST_EXACT:
+                    self.note(("minimum", "maximum"), "narrowed", "multiples beyond 2^53 are not written")
+        return self._leaf(schema)
 
     def _string(self, shape: String) -> str:
         if shape.excluded or shape.absent:
@@ -215,11 +271,29 @@ class LarkWriter:
                     self._productive.add(node)
                     changed = True
 
+    def _empty_at(self, node: Node) -> str:
+        """Where an unproductive node's schema stands: the innermost one that is required and has no value itself."""
+        seen: set[Node] = set()
+        while node not in seen:
+            seen.add(node)
+            for shape in self.normalizer.shapes(node):
+                inner = (
+                    [self.normalizer.value_node(shape, name) for name in shape.required]
+                    if isinstance(shape, Object)
+                    else []
+                )
+                empty = sorted(filter(None, (part for part in inner if not self.is_productive(part))), key=sorted)
+                if empty:
+                    node = empty[0]
+                    break
+        places = [pointer for pointer, _ in sorted(node) if pointer.startswith("#")]
+        return places[0] if places else "#"
+
     def _children(self, shape: Shape) -> Iterable[Node]:
         if isinstance(shape, Array):
             yield from shape.prefix
             yield shape.rest
-            yield from (node | shape.rest for node, _, _ in shape.contains)
+            yield from (wish | node for wish, _, _ in shape.contains for node in (*shape.prefix, shape.rest))
         elif isinstance(shape, Object):
             for name in self.named_keys(shape):
                 yield self.normalizer.value_node(shape, name)
@@ -229,7 +303,10 @@ class LarkWriter:
         """Whether a shape has a value, as far as is known by now."""
         if isinstance(shape, Array):
             needed = [*shape.prefix[: shape.shortest], *([shape.rest] if shape.shortest > len(shape.prefix) else [])]
-            needed += [node | shape.rest for node, fewest, _ in shape.contains if fewest]
+            if not all(self._has_room(shape, wish, fewest) for wish, fewest, _ in shape.contains):
+                return False
+            if shape.unique and shape.shortest > 1 and (values := finite_values(self, shape.rest)) is not None:
+                return len(values) >= shape.shortest and all(map(self.is_productive, needed))
             return all(map(self.is_productive, needed))
         if isinstance(shape, Object):
             keys = [name for name in shape.required if not self.normalizer.admits(shape.names, name)]
@@ -238,6 +315,17 @@ class LarkWriter:
             open_ended = any(self.is_productive(node) for _, node in self.extra_nodes(shape))
             return open_ended or shape.fewest <= len(list(self.possible_keys(shape)))
         return True
+
+    def _has_room(self, shape: Array, wish: Node, fewest: int) -> bool:
+        """Whether that many items can satisfy a ``contains``."""
+        places = 0
+        for node in shape.prefix[: shape.longest]:
+            if not self.is_productive(node):
+                return places >= fewest
+            places += self.is_productive(node | wish)
+        if self.is_productive(shape.rest | wish):
+            places += fewest if shape.longest is None else max(shape.longest - len(shape.prefix), 0)
+        return places >= fewest
 
     def named_keys(self, shape: Object) -> list[str]:
         """The keys that a shape speaks of by name, the required ones first; in the same order in every process."""
@@ -256,18 +344,15 @@ class LarkWriter:
         """What values other keys may have: for each set of patterns that may be found in a key together."""
         patterns = self._patterns(shape)
         if len(patterns) > _MOST_PATTERNS:
-            raise CannotWrite(f"more than {_MOST_PATTERNS} patternProperties in one object")
-        for which in product((False, True), repeat=len(patterns)):
-            found = tuple(pattern for pattern, is_found in zip(patterns, which, strict=True) if is_found)
+            self.note(
+                ("patternProperties",), "narrowed", "of so many patterns a key is written that matches one at most"
+            )
+        for found in _combinations(patterns):
             node: Node = frozenset()
             for rules in shape.maps:
                 parts = [value for pattern, value in rules.patterns if pattern in found]
                 node = node.union(*parts) if parts else node | rules.extra
             yield found, node
-
-    def cannot(self, reason: str) -> CannotWrite:
-        """The error for a shape that has no grammar."""
-        return CannotWrite(reason)
 
     def is_known(self, node: Node) -> bool:
         """Whether something satisfies a node that need not have been reached before."""
@@ -283,11 +368,30 @@ class LarkWriter:
         return sorted({pattern for rules in shape.maps for pattern, _ in rules.patterns})
 
 
+def _combinations(patterns: list[str]) -> Iterable[tuple[str, ...]]:
+    """The sets of patterns that may be found in one key; of many patterns, one at a time."""
+    if len(patterns) > _MOST_PATTERNS:
+        return [(), *((pattern,) for pattern in patterns)]
+    ways = product((False, True), repeat=len(patterns))
+    return [tuple(pattern for pattern, is_found in zip(patterns, way, strict=True) if is_found) for way in ways]
+
+
 def _separated(parts: Iterable[str]) -> Iterable[str]:
     for number, part in enumerate(parts):
         if number:
             yield '","'
         yield part
+
+
+def _coefficient(number: Fraction) -> int:
+    """A decimal number without its point."""
+    while number.denominator != 1:
+        number *= 10
+    return number.numerator
+
+
+def _negated(number: Fraction | None) -> Fraction | None:
+    return None if number is None else -number
 
 
 def _decimal(number: Fraction) -> int | float:

@@ -6,9 +6,10 @@ o_kv::_: KEY_A ws ":" ws VALUE_A ws o_r::set_bit(0) %if bit_clear(0) | …   one
 o_r::_ : "}" %if COMPLETE | "," ws o_kv::_                             the end, or another member
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from constrained_k2.errors import SchemaTooCostly
+from constrained_k2.grammar.cannot_write import CannotWrite
 from constrained_k2.grammar.terminals import key, only_if
 from constrained_k2.schema.shapes import Object
 
@@ -21,11 +22,12 @@ _BITS = 64
 def object_rule(writer: "LarkWriter", shape: Object, name: str) -> str:
     """The body of an object's rule; its further rules are added to the writer's."""
     keys = list(writer.possible_keys(shape))
-    required = len(shape.required)
-    if required > _BITS:
-        raise SchemaTooCostly(
-            f"one object requires {required} properties", "", "Split the object", "required", _BITS, required
-        )
+    fixed: list[str] = []
+    if len(shape.required) > _BITS:
+        fixed = _in_schema_order(shape)[: len(shape.required) - _BITS]
+        keys = [name for name in keys if name not in fixed]
+        writer.note(("required",), "narrowed", f"{len(fixed)} of them come first, in the schema's order")
+    required = len(shape.required) - len(fixed)
     extras = [
         (writer.extra_key(shape, found), writer.rule(node))
         for found, node in writer.extra_nodes(shape)
@@ -34,28 +36,30 @@ def object_rule(writer: "LarkWriter", shape: Object, name: str) -> str:
     extras = [(terminal, value) for terminal, value in extras if terminal]
     if shape.most == 0:
         return '"{" ws "}"'
-    fewest = shape.fewest
+    fewest = shape.fewest - len(fixed)
+    most = None if shape.most is None else shape.most - len(fixed)
     counts_few = fewest > required
     tracked = min(len(keys), _BITS)  # the rest are optional: written twice, the last one counts, and it is valid too
     slots = 0
-    if shape.most is not None:
+    if most is not None:
         tracked = len(keys)
-        slots = min(shape.most - required, _BITS) if extras else 0
+        slots = min(most - required, _BITS) if extras else 0
     elif counts_few and extras:
         slots = 1
-    if counts_few and extras and (fewest > tracked + 1 or (shape.most is not None and fewest > 1)):
-        raise writer.cannot("minProperties that only other keys could meet: one written twice would count twice")
+    if counts_few and extras and (fewest > tracked + 1 or (most is not None and fewest > 1)):
+        raise CannotWrite(
+            "keys of the model's choice cannot be counted: one written twice would count twice",
+            ("minProperties",),
+            replace(shape, fewest=0),
+        )
     if tracked + slots > _BITS:
-        raise SchemaTooCostly(
-            "one object counts more properties than can be remembered",
-            "",
-            "Drop minProperties and maxProperties, or split the object",
-            "properties",
-            _BITS,
-            tracked + slots,
+        raise CannotWrite(
+            f"more than {_BITS} properties cannot be counted",
+            ("minProperties", "maxProperties"),
+            replace(shape, fewest=0, most=None),
         )
     counted = f"[{required}:{tracked + slots}]"  # the optional keys, and the places of other keys
-    room = None if shape.most is None else shape.most - required
+    room = None if most is None else most - required
     complete = [f"is_ones([0:{required}])"] if required else []
     if counts_few:
         complete.append(f"bit_count_ge([0:{tracked + min(slots, 1)}], {fewest})")
@@ -72,15 +76,27 @@ def object_rule(writer: "LarkWriter", shape: Object, name: str) -> str:
         target = f"set_bit({bit})" if bit < tracked else "_"
         members.append(_member(key(property_name), value, f"{name}_r::{target}", conditions))
     for terminal, value in extras:
-        members += _extra_members(terminal, value, name, tracked, slots, has_room, is_open=shape.most is None)
+        members += _extra_members(terminal, value, name, tracked, slots, has_room, is_open=most is None)
     if not members:
         return '"{" ws "}"'
-    is_endless = shape.most is None and (bool(extras) or tracked < len(keys))
+    is_endless = most is None and (bool(extras) or tracked < len(keys))
     more = [] if is_endless else [_another(required, tracked, slots, room, has_extras=bool(extras))]
     writer.add_rule(f'{name}_f::_: "}}"{only_if(complete)} | {name}_kv::_')
     writer.add_rule(f"{name}_kv::_: " + "\n  | ".join(members))
     writer.add_rule(f'{name}_r::_: "}}"{only_if(complete)} | "," ws {name}_kv::_{only_if(more)}')
+    if fixed:
+        first = (f'{key(known)} ws ":" ws {writer.rule(writer.normalizer.value_node(shape, known))}' for known in fixed)
+        return " ws ".join(['"{"', ' ws "," ws '.join(first), f"{name}_r::0x0"])
     return f'"{{" ws {name}_f::0x0'
+
+
+def _in_schema_order(shape: Object) -> list[str]:
+    """The required keys, in the order in which the schema speaks of the most of them."""
+    longest = max(
+        ([name for name, _ in rules.named] for rules in shape.maps), key=lambda names: (len(names), names), default=[]
+    )
+    order = {name: number for number, name in enumerate(longest)}
+    return sorted(shape.required, key=lambda name: (order.get(name, len(order)), name))
 
 
 def _another(required: int, tracked: int, slots: int, room: int | None, *, has_extras: bool) -> str:

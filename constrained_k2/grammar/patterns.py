@@ -8,6 +8,15 @@ from typing import Any
 from constrained_k2.grammar.terminals import CHARACTER, spelling
 
 _TOP = 0x10FFFF
+# Python knows no \p{…}: each of those without characters that JSON escapes is parsed as a character of its own.
+_PROPERTIES = (
+    *("L", "Letter", "Lu", "Uppercase_Letter", "Ll", "Lowercase_Letter", "Lt", "Lm", "Lo", "M", "Mark", "Mn", "Mc"),
+    *("N", "Number", "Nd", "Decimal_Number", "Nl", "No", "Alphabetic", "Uppercase", "Lowercase"),
+    *(f"{key}={name}" for key in ("Script", "sc") for name in ("Latin", "Greek", "Cyrillic", "Han", "Hiragana")),
+    *(f"{key}={name}" for key in ("Script", "sc") for name in ("Katakana", "Hangul", "Arabic", "Hebrew", "Thai")),
+)
+_PROPERTY = 0x10F000
+_LETTERS = re.compile(r"\\(?:p\{([A-Za-z_=]+)\}|.)", re.DOTALL)
 
 
 class Untranslatable(Exception):
@@ -20,10 +29,14 @@ def found_anywhere(pattern: str) -> str:
     Raises:
         Untranslatable: See there.
     """
+    if any(_PROPERTY <= ord(character) < _PROPERTY + len(_PROPERTIES) for character in pattern):
+        raise Untranslatable("a character of the last private plane")
     try:
-        parsed = parser.parse(pattern)
+        parsed = parser.parse(_LETTERS.sub(_stand_in, pattern))
     except (re.error, OverflowError, RecursionError) as error:
         raise Untranslatable(str(error)) from error
+    if parsed.state.flags & ~re.UNICODE:
+        raise Untranslatable("flags")
     branches = []
     for branch in _branches(parsed):
         items = list(branch)
@@ -35,6 +48,18 @@ def found_anywhere(pattern: str) -> str:
         after = "" if anchored_end else f"{CHARACTER}*"
         branches.append(f'"{before}{_sequence(items)}{after}"')
     return f"/{'|'.join(branches)}/"
+
+
+def _stand_in(found: re.Match[str]) -> str:
+    if found[1] not in _PROPERTIES:
+        return found[0]
+    return chr(_PROPERTY + _PROPERTIES.index(found[1]))
+
+
+def _property(code: int) -> str:
+    """The property that a stand-in means; empty for any other character."""
+    known = 0 <= code - _PROPERTY < len(_PROPERTIES)
+    return rf"\p{{{_PROPERTIES[code - _PROPERTY]}}}" if known else ""
 
 
 def _branches(parsed: Any) -> list[Any]:
@@ -55,8 +80,8 @@ def _sequence(items: Any) -> str:
 
 def _item(operation: Any, argument: Any) -> str:
     if operation is sre.LITERAL:
-        return spelling(chr(argument))
-    if operation is sre.NOT_LITERAL:
+        return _property(argument) or spelling(chr(argument))
+    if operation is sre.NOT_LITERAL and not _property(argument):
         return _characters([(0, argument - 1), (argument + 1, _TOP)])
     if operation is sre.ANY:
         return _characters([(0, 9), (11, 12), (14, 0x2027), (0x202A, _TOP)])
@@ -107,6 +132,8 @@ def _class(members: Any) -> list[tuple[int, int]]:
             ranges += _complement(_OPPOSITES[argument])
         else:
             raise Untranslatable(str(argument).lower())
+    if negated and any(_property(low) for low, high in ranges if low == high):
+        raise Untranslatable("a negated class with a character property")
     return _complement(ranges) if negated else ranges
 
 
@@ -123,7 +150,9 @@ def _characters(ranges: list[tuple[int, int]]) -> str:
     """One character of these ranges: raw where JSON allows it, else in its escapes; other escapes are not written."""
     special = [code for code in (*range(32), 34, 92) if any(low <= code <= high for low, high in ranges)]
     ways = [spelling(chr(code)) for code in special]
-    raw = [
+    raw = [_property(low) for low, high in ranges if low == high and _property(low)]
+    ranges = [(low, high) for low, high in ranges if low != high or not _property(low)]
+    raw += [
         f"{_point(piece_low)}-{_point(piece_high)}"
         for low, high in ranges
         for piece_low, piece_high in _without(max(low, 32), high)

@@ -20,12 +20,17 @@ _ANY_CHARACTER = rf'(?:{_RAW}|\\["\\\/bfnrt]|{_UNICODE_ESCAPE})'  # lone surroga
 CHARACTER = rf'(?:{_RAW}|\\["\\bfnrt]|\\u00(?:0[0-7bBeEfF]|1{_HEX}))'
 """One character of a string in its one spelling."""
 
+# Up to 40 digits on either side of the point, and no number that overflows a double: a model that loops on a digit
+# comes to an end.
+_FRACTION = r"(?:\.[0-9]{1,40})?"
+_EXPONENT = "[eE][+-]?(?:[0-9]{1,2}|[12][0-9]{2})"
+_NUMBER = f"-?(?:(?:0|[1-9][0-9]{{0,39}}){_FRACTION}|(?:0|[1-9][0-9]{{0,7}}){_FRACTION}{_EXPONENT})"
 PREAMBLE = f"""\
 ws: WS?
 WS: /[ \\n\\r\\t]{{1,{MAX_BLANKS}}}/
 STRING: /"{_ANY_CHARACTER}*"/
 PLAIN: /"{CHARACTER}*"/
-NUMBER: /-?(?:0|[1-9][0-9]*)(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]+)?/
+NUMBER: /{_NUMBER}/
 any: STRING | NUMBER | "true" | "false" | "null" | any_array | any_object
 any_array: "[" ws (any ws ("," ws any ws)*)? "]"
 any_object: "{{" ws (any_member ("," ws any_member)*)? "}}"

@@ -21,6 +21,8 @@ _PLAIN = frozenset({"type", "enum", "const", "multipleOf", "minimum", "maximum",
                     "minLength", "maxLength", "pattern", "format", "minItems", "maxItems", "uniqueItems",
                     "minContains", "maxContains", "minProperties", "maxProperties", "required", "dependentRequired",
                     "$ref", "$dynamicRef", "$recursiveRef"})  # fmt: skip
+_IN_PLACE = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref", "$dynamicRef",
+                       "dependentSchemas", "dependencies"})  # fmt: skip
 KEYWORDS = _ONE | _LIST | _NAMED | _PLAIN
 """The keywords that constrain; all others are annotations, as the specification has it."""
 
@@ -119,6 +121,13 @@ def keyword_uses(document: SchemaDocument) -> Iterator[str]:
                 if child not in seen:
                     seen.add(child)
                     waiting.append(child)
+
+
+def in_place(document: SchemaDocument, schema: dict[str, Any], pointer: str) -> list[str]:
+    """The pointers of the subschemas that speak of the same value as a schema does."""
+    return [
+        child for keyword in schema if keyword in _IN_PLACE for child in _children(document, schema, pointer, keyword)
+    ]
 
 
 def _children(document: SchemaDocument, schema: dict[str, Any], pointer: str, keyword: str) -> Iterator[str]:

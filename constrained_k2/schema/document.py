@@ -52,7 +52,7 @@ class SchemaDocument:
             UnsupportedSchema: It leaves the document, or names nothing in it.
         """
         if not isinstance(reference, str):
-            raise self.unsupported("the reference is not a string", pointer, "$ref")
+            raise self.unsupported("the reference is not a string", f"{pointer}/$ref", "$ref")
         base = self._base_of(pointer)
         absolute, _, fragment = urljoin(base, reference).partition("#")
         if reference.startswith("#"):
@@ -61,18 +61,59 @@ class SchemaDocument:
         resource = self._resources.get(absolute)
         if resource is None:
             raise self.unsupported(
-                f"the reference {reference[:200]!r} leaves the schema; nothing is fetched", pointer, "$ref"
+                f"the reference {reference[:200]!r} leaves the schema; nothing is fetched", f"{pointer}/$ref", "$ref"
             )
         if not fragment:
             return resource
         if fragment.startswith("/"):
-            target = resource + fragment
-            self.at(target)
-            return target
+            return self._lenient(resource + fragment, fragment, pointer)
         target = self._anchors.get((absolute, fragment), "")
         if not target:
-            raise self.unsupported(f"the reference {reference[:200]!r} names nothing", pointer, "$ref")
+            raise self.unsupported(f"the reference {reference[:200]!r} names nothing", f"{pointer}/$ref", "$ref")
         return target
+
+    def _lenient(self, target: str, fragment: str, pointer: str) -> str:
+        """The target; if nothing is there, what the same path leads to from the innermost schema around the reference.
+
+        A schema with ``$defs`` of its own that was put into a property of a tool leaves its references behind: they
+        can mean nothing else.
+        """
+        try:
+            self.at(target)
+        except UnsupportedSchema as error:
+            around = pointer
+            while around != "#":
+                try:
+                    self.at(around + fragment)
+                except UnsupportedSchema:
+                    around = around.rpartition("/")[0]
+                else:
+                    return around + fragment
+            raise self.unsupported(error.problem, f"{pointer}/$ref", "$ref") from None
+        return target
+
+    def resolve_dynamic(self, reference: Any, pointer: str) -> str | None:
+        """The pointer that a ``$dynamicRef`` means; None where that depends on the path taken to it.
+
+        The outermost resource on the path that has the anchor counts, and the root is on every path.
+
+        Raises:
+            UnsupportedSchema: As for :meth:`resolve`.
+        """
+        target = self.resolve(reference, pointer)
+        name = reference.rpartition("#")[2]
+        value = self.at(target)
+        if not name or not isinstance(value, dict) or value.get("$dynamicAnchor") != name:
+            return target  # nothing dynamic about it
+        outermost = self._anchors.get((self._bases.get("#", ""), name))
+        anchors = {where for (_, anchor), where in self._anchors.items() if anchor == name and self._is_dynamic(where)}
+        if outermost is not None and self._is_dynamic(outermost):
+            return outermost
+        return target if len(anchors) == 1 else None
+
+    def _is_dynamic(self, pointer: str) -> bool:
+        value = self.at(pointer)
+        return isinstance(value, dict) and "$dynamicAnchor" in value
 
     def unsupported(self, problem: str, pointer: str, keyword: str = "") -> UnsupportedSchema:
         """An error at a place in this schema."""

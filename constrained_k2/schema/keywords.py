@@ -1,14 +1,13 @@
 """What each keyword of JSON Schema leaves of each type, and what its negation does. Anything not here is annotation."""
 
-import math
 from collections.abc import Callable, Iterator
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from constrained_k2.schema.document import escape
+from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.schema.formats import EXACT_FORMATS, FORMAT_PATTERNS
+from constrained_k2.schema.pattern import parts_of
+from constrained_k2.schema.reader import Reader, at
 from constrained_k2.schema.shapes import (
-    ANY,
     EVERYTHING,
     NEVER,
     Array,
@@ -27,18 +26,11 @@ if TYPE_CHECKING:
 
 Union = Callable[[], "Shapes"]
 _TYPES = {"null", "boolean", "number", "integer", "string", "array", "object"}
-_FULL: dict[str, Shape] = {shape.kind: shape for shape in EVERYTHING}
-_ITEMS = ("prefixItems", "items", "additionalItems")
 _VALUES = ("properties", "patternProperties", "additionalProperties")
 
 
 class Undecided(Exception):
     """This keyword, as it is used here, is not among what can be written as a grammar exactly."""
-
-
-def at(pointer: str, *path: str | int, holds: bool = True) -> Node:
-    """The node of one subschema below a pointer."""
-    return frozenset({("/".join((pointer, *(escape(str(token)) for token in path))), holds)})
 
 
 def typed_shapes(normalizer: "Normalizer", schema: dict[str, Any], pointer: str) -> "Shapes":
@@ -77,13 +69,27 @@ def _typed(normalizer: "Normalizer", schema: dict[str, Any], pointer: str) -> It
         if multiple <= 0:
             raise read.wrong("multipleOf", "is not above 0")
         yield tighten(Number(multiple=multiple)) or Number()
+    yield from _strings(read)
+    yield from _arrays(read)
+    yield from _objects(read)
+
+
+def _strings(read: Reader) -> Iterator[Shape]:
     yield String(read.size("minLength") or 0, read.size("maxLength"))
     if (pattern := read.text("pattern")) is not None:
-        yield String(patterns=frozenset({pattern}))
+        if problem := read.pattern_problem(pattern, "pattern"):
+            read.note("pattern", "relaxed", problem)
+        else:
+            parts = parts_of(pattern)
+            yield String(patterns=frozenset(parts.found), absent=frozenset(parts.absent))
     if (known := read.text("format") or "") in FORMAT_PATTERNS:
         yield String(formats=frozenset({known}))
         if known not in EXACT_FORMATS:
-            normalizer.note(f"{pointer}/format", "narrowed", "not every spelling that the format has is written")
+            read.note("format", "narrowed", "not every spelling that the format has is written")
+
+
+def _arrays(read: Reader) -> Iterator[Shape]:
+    schema, pointer = read.schema, read.pointer
     yield Array(shortest=read.size("minItems") or 0, longest=read.size("maxItems"))
     if schema.get("uniqueItems") is True:
         yield Array(unique=True)
@@ -92,6 +98,10 @@ def _typed(normalizer: "Normalizer", schema: dict[str, Any], pointer: str) -> It
     if "contains" in schema:
         fewest, most = read.size("minContains"), read.size("maxContains")
         yield Array(contains=frozenset({(at(pointer, "contains"), 1 if fewest is None else fewest, most)}))
+
+
+def _objects(read: Reader) -> Iterator[Shape]:
+    schema, pointer = read.schema, read.pointer
     yield Object(fewest=read.size("minProperties") or 0, most=read.size("maxProperties"))
     if required := read.names("required"):
         yield Object(required=frozenset(required))
@@ -99,99 +109,6 @@ def _typed(normalizer: "Normalizer", schema: dict[str, Any], pointer: str) -> It
         yield Object(maps=frozenset({read.key_map()}))
     if "propertyNames" in schema:
         yield Object(names=at(pointer, "propertyNames"))
-
-
-class Reader:
-    """Reads keyword values, and says where one is of the wrong type."""
-
-    def __init__(self, normalizer: "Normalizer", schema: dict[str, Any], pointer: str) -> None:
-        self._document = normalizer.document
-        self.schema = schema
-        self.pointer = pointer
-
-    def wrong(self, keyword: str, problem: str) -> Exception:
-        """The error for a keyword whose value is of the wrong type."""
-        return self._document.unsupported(problem, f"{self.pointer}/{escape(keyword)}", keyword)
-
-    def number(self, keyword: str) -> Fraction | None:
-        """A keyword's number; None where it is not there."""
-        value = self.schema.get(keyword)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise self.wrong(keyword, "is not a number")
-        return Fraction(str(value))
-
-    def bound(self, keyword: str) -> tuple[Fraction, bool] | None:
-        """A bound and whether it is open, also in draft 4's spelling (``exclusiveMinimum: true``)."""
-        is_open = keyword.startswith("exclusive")
-        if is_open and isinstance(self.schema.get(keyword), bool):
-            return None
-        value = self.number(keyword)
-        if value is None:
-            return None
-        beside = f"exclusive{keyword[0].upper()}{keyword[1:]}"
-        return value, is_open or self.schema.get(beside) is True
-
-    def size(self, keyword: str) -> int | None:
-        """A keyword's non-negative integer; None where it is not there."""
-        value = self.number(keyword)
-        if value is None:
-            return None
-        if value.denominator != 1 or value < 0:
-            raise self.wrong(keyword, "is not a non-negative integer")
-        return int(value)
-
-    def text(self, keyword: str) -> str | None:
-        """A keyword's string; None where it is not there."""
-        value = self.schema.get(keyword)
-        if value is not None and not isinstance(value, str):
-            raise self.wrong(keyword, "is not a string")
-        return value
-
-    def names(self, keyword: str) -> list[str]:
-        """A keyword's array of strings."""
-        value = self.schema.get(keyword, [])
-        if isinstance(value, bool) and keyword == "required":
-            return []  # draft 3 wrote it inside the property; it means nothing since draft 4
-        if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-            raise self.wrong(keyword, "is not an array of strings")
-        return value
-
-    def object(self, keyword: str) -> dict[str, Any]:
-        """A keyword's object; empty where it is not there."""
-        value = self.schema.get(keyword, {})
-        if not isinstance(value, dict):
-            raise self.wrong(keyword, "is not an object")
-        return value
-
-    def list(self, keyword: str) -> list[Any]:
-        """A keyword's array of at least one schema."""
-        value = self.schema.get(keyword, [])
-        if not isinstance(value, list) or not value:
-            raise self.wrong(keyword, "is not an array of at least one schema")
-        return value
-
-    def items(self) -> tuple[tuple[Node, ...], Node]:
-        """The nodes of the first items and of the rest, in the new spelling and the old."""
-        schema, pointer = self.schema, self.pointer
-        first, rest = (
-            ("prefixItems", "items") if not isinstance(schema.get("items"), list) else ("items", "additionalItems")
-        )
-        listed = schema.get(first, [])
-        if not isinstance(listed, list):
-            raise self.wrong(first, "is not an array")
-        prefix = tuple(at(pointer, first, position) for position in range(len(listed)))
-        return prefix, at(pointer, rest) if rest in schema else ANY
-
-    def key_map(self) -> KeyMap:
-        """What the three value keywords say together."""
-        named = tuple((name, at(self.pointer, "properties", name)) for name in self.object("properties"))
-        patterns = tuple(
-            (pattern, at(self.pointer, "patternProperties", pattern)) for pattern in self.object("patternProperties")
-        )
-        extra = at(self.pointer, "additionalProperties") if "additionalProperties" in self.schema else ANY
-        return KeyMap(named, patterns, extra)
 
 
 def without_key(key: str) -> Object:
@@ -208,8 +125,12 @@ def combined(normalizer: "Normalizer", schema: dict[str, Any], pointer: str) -> 
     n, read = normalizer, Reader(normalizer, schema, pointer)
     if "$ref" in schema:
         yield "$ref", lambda: n.shapes(frozenset({(n.document.resolve(schema["$ref"], pointer), True)}))
-    if "$dynamicRef" in schema or "$recursiveRef" in schema:
-        yield "$dynamicRef", undecided("the target depends on the path taken")
+    if "$dynamicRef" in schema:
+        target = n.document.resolve_dynamic(schema["$dynamicRef"], pointer)
+        found = undecided("its target depends on the path taken") if target is None else by_reference(n, target)
+        yield "$dynamicRef", found
+    if "$recursiveRef" in schema:
+        yield "$recursiveRef", undecided("its target depends on the path taken")
     if "allOf" in schema:
         yield (
             "allOf",
@@ -227,7 +148,14 @@ def combined(normalizer: "Normalizer", schema: dict[str, Any], pointer: str) -> 
         yield keyword, lambda keyword=keyword, key=key, value=value: _depends(n, pointer, keyword, key, value)  # type: ignore[misc]
     for keyword in ("unevaluatedProperties", "unevaluatedItems"):
         if schema.get(keyword, True) not in (True, {}):
-            yield keyword, undecided("what counts as evaluated is not followed through the schema")
+            from constrained_k2.schema.unevaluated import unevaluated  # which reads keywords
+
+            yield keyword, lambda keyword=keyword: unevaluated(n, schema, pointer, keyword)  # type: ignore[misc]
+
+
+def by_reference(n: "Normalizer", target: str) -> Union:
+    """The union of what stands at a pointer."""
+    return lambda: n.shapes(frozenset({(target, True)}))
 
 
 def undecided(reason: str) -> Union:
@@ -241,6 +169,14 @@ def undecided(reason: str) -> Union:
 
 def _exactly_one(n: "Normalizer", pointer: str, count: int) -> "Shapes":
     branches = [at(pointer, "oneOf", number) for number in range(count)]
+    try:
+        return _one_alone(n, pointer, branches)
+    except SchemaTooCostly as error:
+        n.note(f"{pointer}/oneOf", "relaxed", f"several branches may hold at once: {error.problem}")
+        return n.either(*map(n.shapes, branches))
+
+
+def _one_alone(n: "Normalizer", pointer: str, branches: list[Node]) -> "Shapes":
     unions = []
     for number, branch in enumerate(branches):
         node = branch

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from constrained_k2.errors import SchemaTooCostly
+from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.schema.admit import admits
-from constrained_k2.schema.coverage import Status
+from constrained_k2.schema.coverage import Status, in_place
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.keywords import Undecided, combined, typed_shapes
 from constrained_k2.schema.opposites import opposite
@@ -52,6 +52,7 @@ class Normalizer:
         self.matches = matches
         self.notes: dict[str, tuple[Status, str]] = {}
         self._nodes: dict[Node, Shapes] = {NEVER: ()}
+        self._any_of: dict[str, tuple[Node, ...]] = {}
         self._literals: dict[SchemaLiteral, Shapes] = {}
         self._open: list[SchemaLiteral] = []
         self._pruning = 0
@@ -98,6 +99,14 @@ class Normalizer:
         """Whether a value satisfies a node."""
         return any(admits(self, shape, value) for shape in self.shapes(node))
 
+    def pattern_problem(self, pattern: str) -> str:
+        """Why the engine does not match a pattern; empty if it does."""
+        try:
+            self.matches(pattern, "")
+        except (UnsupportedSchema, SchemaTooCostly) as error:
+            return error.problem
+        return ""
+
     def note(self, pointer: str, status: Status, reason: str) -> None:
         """Say that a keyword is not kept exactly; ``relaxed`` outweighs ``narrowed``."""
         if pointer not in self.notes or self.notes[pointer][0] != "relaxed":
@@ -107,6 +116,37 @@ class Normalizer:
     def is_narrowed(self) -> bool:
         """Whether some shape by now leaves out instances that its schema accepts."""
         return any(status == "narrowed" for status, _ in self.notes.values())
+
+    def any_of(self, nodes: tuple[Node, ...]) -> Node:
+        """A node that holds where one of these (of one literal each) does; it has no place in the schema."""
+        name = f"any of {len(self._any_of)}"
+        self._any_of[name] = nodes
+        return frozenset({(name, True)})
+
+    def any_shapes(self, shapes: Shapes) -> Node:
+        """A node of these shapes; it has no place in the schema."""
+        name = f"shapes {len(self._any_of)}"
+        self._any_of[name] = ()
+        self._literals[name, True] = shapes
+        return frozenset({(name, True)})
+
+    def occurrences(self, node: Node, keywords: tuple[str, ...]) -> list[str]:
+        """Where these keywords stand in the subschemas that a node is made of, in place: what a note is about."""
+        found: dict[str, None] = {}
+        waiting, seen = [pointer for pointer, _ in sorted(node)], set[str]()
+        while waiting:
+            pointer = waiting.pop()
+            if pointer in seen or pointer == "never":
+                continue
+            seen.add(pointer)
+            if pointer in self._any_of:
+                waiting += [part for inner in self._any_of[pointer] for part, _ in sorted(inner)]
+                continue
+            schema = self.document.at(pointer)
+            if isinstance(schema, dict):
+                found |= dict.fromkeys(f"{pointer}/{keyword}" for keyword in keywords if keyword in schema)
+                waiting += in_place(self.document, schema, pointer)
+        return list(found) or [f"{pointer}" for pointer, _ in sorted(node)]
 
     def _meet(self, one: Shape, other: Shape) -> Shape | None:
         self._meetings += 1
@@ -155,6 +195,8 @@ class Normalizer:
             raise self.document.unsupported("the schema refers to itself without end", pointer, "$ref")
         self._open.append(literal)
         try:
+            if pointer in self._any_of:
+                return self._any(self._any_of[pointer], holds=holds)
             schema = self.document.at(pointer)
             if isinstance(schema, bool):
                 found = EVERYTHING if schema == holds else ()
@@ -166,6 +208,11 @@ class Normalizer:
             self._open.pop()
         self._literals[literal] = found
         return found
+
+    def _any(self, nodes: tuple[Node, ...], *, holds: bool) -> Shapes:
+        if holds:
+            return self.either(*map(self.shapes, nodes))
+        return self.shapes(frozenset((pointer, not is_held) for node in nodes for pointer, is_held in node))
 
     def _holds(self, schema: dict[str, Any], pointer: str) -> Shapes:
         """The shapes of the instances that a schema accepts."""
@@ -180,6 +227,8 @@ class Normalizer:
                 found = self.both(found, union())
             except Undecided as reason:
                 self.note(f"{pointer}/{keyword}", "relaxed", str(reason))
+            except SchemaTooCostly as reason:
+                self.note(f"{pointer}/{keyword}", "relaxed", reason.problem)
         return found
 
     def _fails(self, schema: dict[str, Any], pointer: str) -> Shapes:
@@ -192,6 +241,8 @@ class Normalizer:
                 unions.append(union())
             except Undecided as reason:
                 self.note(f"{pointer}/{keyword}", "narrowed", f"under a negation: {reason}")
+            except SchemaTooCostly as reason:
+                self.note(f"{pointer}/{keyword}", "narrowed", f"under a negation: {reason.problem}")
         return self.either(*unions)
 
     def _values(self, schema: dict[str, Any], pointer: str) -> list[Any]:

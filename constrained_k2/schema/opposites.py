@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from constrained_k2.schema.formats import FORMAT_PATTERNS
 from constrained_k2.schema.keywords import (
-    Reader,
     Union,
-    at,
     conditional,
     dependencies,
     kinds_of,
     undecided,
     without_key,
 )
+from constrained_k2.schema.pattern import parts_of
+from constrained_k2.schema.reader import Reader, at
 from constrained_k2.schema.shapes import (
     ANY,
     EVERYTHING,
@@ -126,7 +126,10 @@ def _opposite_bounds(read: Reader) -> Iterator[tuple[str, Union]]:
             shapes: Shapes = (shape_of(size),) if name in above or size else ()
             yield name, lambda shapes=shapes: shapes  # type: ignore[misc]
     if (pattern := read.text("pattern")) is not None:
-        yield "pattern", lambda: (String(absent=frozenset({pattern})),)
+        problem, parts = read.pattern_problem(pattern, "pattern"), parts_of(pattern)
+        ways = [String(absent=frozenset({part})) for part in parts.found]
+        ways += [String(patterns=frozenset({part})) for part in parts.absent]
+        yield "pattern", undecided(problem) if problem else lambda: tuple(ways)
     for name in ("multipleOf", "format", "uniqueItems", "propertyNames", "patternProperties"):
         if read.schema.get(name, False) is not False and not (
             name == "format" and read.text(name) not in FORMAT_PATTERNS

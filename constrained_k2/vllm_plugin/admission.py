@@ -4,14 +4,18 @@ A schema is checked by compiling it over a vocabulary of the 256 bytes: whether 
 on the model's vocabulary, and that one costs nothing to set up.
 """
 
-from collections.abc import Sequence
-from functools import cache
+import logging
+from functools import cache, lru_cache
 from typing import Any
 
 from constrained_k2.compiler import Compiler
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
+from constrained_k2.policy import DEFAULT_POLICY, StrictPolicy
+from constrained_k2.schema.coverage import Coverage
 from constrained_k2.tools import ToolCallSpec
 from constrained_k2.vocabulary import Vocabulary
+
+logger = logging.getLogger(__name__)
 
 XARGS_KEY = "constrained_k2"
 """The key in ``vllm_xargs`` (which arrives as ``SamplingParams.extra_args``) that carries a spec's JSON, or 'off'."""
@@ -25,38 +29,68 @@ OFF = "off"
 """The value by which a request asks not to be constrained."""
 
 
-@cache
-def byte_compiler() -> Compiler:
-    """The compiler that admission uses."""
-    return Compiler(Vocabulary.of_bytes(), compile_seconds=_COMPILE_SECONDS)
-
-
-def admit(spec: ToolCallSpec) -> None:
-    """Refuse a request for which no grammar can be built.
-
-    Raises:
-        UnsupportedSchema: A tool's schema has no grammar.
-    """
-    byte_compiler().compile(spec)
-
-
 class Server:
     """What is known of the server that this process belongs to; set when vLLM sets up its admission of requests."""
 
     processors: tuple[str, ...] | None = None
     """The names of its logits processors; None where no server has been set up (in tests, say)."""
+    policy: StrictPolicy = DEFAULT_POLICY
+    """How strictly tools may have their schemas kept."""
 
 
-def remember_server(logits_processors: Sequence[Any] | None) -> None:
-    """Note which logits processors the engine runs.
+def remember_server(vllm_config: Any) -> None:
+    """Note which logits processors the engine runs, and how strict it is.
 
     Args:
-        logits_processors: vLLM's ``ModelConfig.logits_processors``: names, or classes.
+        vllm_config: vLLM's ``VllmConfig``.
+
+    Raises:
+        InvalidRequest: Its ``additional_config`` holds a policy that is none.
     """
     Server.processors = tuple(
         entry if isinstance(entry, str) else f"{entry.__module__}:{entry.__qualname__}"
-        for entry in logits_processors or ()
+        for entry in vllm_config.model_config.logits_processors or ()
     )
+    Server.policy = policy_in(vllm_config)
+
+
+def policy_in(vllm_config: Any) -> StrictPolicy:
+    """The server-wide policy: ``--additional-config '{"constrained_k2": {"strict": {"least": "enforce"}}}'``.
+
+    Raises:
+        InvalidRequest: It is none.
+    """
+    config = vllm_config.additional_config
+    ours = config.get(XARGS_KEY, {}) if isinstance(config, dict) else {}
+    if not isinstance(ours, dict) or not ours.keys() <= {"strict"}:
+        raise InvalidRequest(f"{str(ours)[:80]!r} is not known", f"additional_config.{XARGS_KEY}", "Use 'strict'")
+    return StrictPolicy.from_config(ours.get("strict"))
+
+
+@cache
+def byte_compiler(policy: StrictPolicy = DEFAULT_POLICY) -> Compiler:
+    """The compiler that admission uses."""
+    return Compiler(Vocabulary.of_bytes(), policy=policy, compile_seconds=_COMPILE_SECONDS)
+
+
+def admit(spec: ToolCallSpec) -> None:
+    """Refuse a request for which no grammar can be built; say, once a schema, what is not kept of one.
+
+    Raises:
+        UnsupportedSchema: A tool's schema has no grammar, or is strict and not kept whole.
+        SchemaTooCostly: It is over a budget.
+    """
+    compiled = byte_compiler(Server.policy).compile(spec)
+    if spec.max_calls != 0:
+        for tool in spec.tools:
+            _report(tool.name, tool.schema, compiled.coverage(tool.name))
+
+
+@lru_cache(maxsize=4096)
+def _report(name: str, schema: str, coverage: Coverage) -> None:  # noqa: ARG001 - what it is said once of
+    if coverage.relaxed:
+        lost = "; ".join(f"{use.pointer} ({use.reason})" for use in coverage.relaxed[:8])
+        logger.warning("constrained_k2: tool %r: not kept of its schema: %s", name, lost)
 
 
 def require_processor() -> None:

@@ -5,11 +5,11 @@ from typing import Any
 from vllm.parser.utils import count_history_tool_calls
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.tools import ToolCallSpec
+from constrained_k2.tools import ENGINES, ToolCallSpec
 from constrained_k2.vllm_plugin.admission import OFF, XARGS_KEY, admit, require_processor
 
 ON = "on"
-"""The value that asks for what is the default: constrain this request."""
+"""The value that asks for what is the default: constrain this request. So does an engine's name, with that engine."""
 
 
 def lower(request: Any, *, thinking: bool) -> None:
@@ -26,18 +26,19 @@ def lower(request: Any, *, thinking: bool) -> None:
         return
     extra = dict(request.vllm_xargs or {})
     switch = extra.pop(XARGS_KEY, ON)
-    if switch not in (ON, OFF):
+    if switch not in (ON, OFF, *ENGINES):
         raise InvalidRequest(
-            f"must be {ON!r} or {OFF!r} beside tools, not {str(switch)[:40]!r}",
+            f"must be {ON!r}, {OFF!r} or an engine's name beside tools, not {str(switch)[:40]!r}",
             f"vllm_xargs.{XARGS_KEY}",
             "A spec of its own is for /v1/completions",
         )
     # So that vLLM's text is exactly the text of the tokens, markers included.
     _set(request, skip_special_tokens=False, spaces_between_special_tokens=False)
-    if switch == ON:
+    if switch != OFF:
         _refuse_conflicts(request)
         require_processor()
-        spec = ToolCallSpec.from_openai(_body(request), thinking=thinking)
+        body = _body(request) | ({} if switch == ON else {"engine": switch})
+        spec = ToolCallSpec.from_openai(body, thinking=thinking)
         admit(spec)
         if spec.choice == "required":
             # There is no text to stop in: a stop could only cut the call that was asked for.

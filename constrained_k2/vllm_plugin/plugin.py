@@ -82,7 +82,7 @@ def _learn_of_the_server() -> None:
     @wraps(set_up)
     def init(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         set_up(self, vllm_config, *args, **kwargs)
-        remember_server(vllm_config.model_config.logits_processors)
+        remember_server(vllm_config)
 
     setattr(init, _OURS, True)
     InputProcessor.__init__ = init

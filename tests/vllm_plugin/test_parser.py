@@ -15,7 +15,7 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.exceptions import VLLMValidationError
 from vllm.parser import ParserManager
 
-from constrained_k2 import ToolCall, ToolCallSpec, Vocabulary, render_tool_calls
+from constrained_k2 import InvalidRequest, ToolCall, ToolCallSpec, Vocabulary, render_tool_calls
 from constrained_k2.fixtures import write_tokenizer
 from constrained_k2.vllm_plugin import admission, register
 
@@ -132,19 +132,70 @@ def test_a_response_format_beside_tools_that_may_not_be_called(parser_class: Any
     assert spec_of(adjusted(parser_class, tokenizer, request)).choice == "none"
 
 
+def config(*processors: str, **ours: Any) -> Any:
+    """As much of vLLM's configuration as is read."""
+    return SimpleNamespace(
+        model_config=SimpleNamespace(logits_processors=list(processors)),
+        additional_config={"constrained_k2": ours} if ours else {},
+    )
+
+
 def test_a_server_without_the_processor_does_not_pretend(
     parser_class: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission.Server, "processors", None)
-    admission.remember_server(["other:Processor"])
+    admission.remember_server(config("other:Processor"))
     with pytest.raises(VLLMValidationError, match="--logits-processors constrained_k2"):
         adjusted(parser_class, tokenizer, chat())
     spec = ToolCallSpec.from_openai({"tools": [TOOL]}).to_json()
     with pytest.raises(ValueError, match="--logits-processors constrained_k2"):
         admission.check_params(SamplingParams(extra_args={"constrained_k2": spec}))
     adjusted(parser_class, tokenizer, chat(vllm_xargs={"constrained_k2": "off"}))
-    admission.remember_server(["constrained_k2.vllm_plugin:KimiK2LogitsProcessor"])
+    admission.remember_server(config("constrained_k2.vllm_plugin:KimiK2LogitsProcessor"))
     adjusted(parser_class, tokenizer, chat())
+
+
+UNKEPT = {"type": "object", "minProperties": 2}
+
+
+def tool_with(**fields: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "parameters": UNKEPT} | fields}
+
+
+def test_a_strict_tool_is_kept_whole_or_refused(parser_class: Any, tokenizer: Any) -> None:
+    adjusted(parser_class, tokenizer, chat(tools=[tool_with()]))
+    adjusted(parser_class, tokenizer, chat(tools=[tool_with(strict=False)]))
+    with pytest.raises(VLLMValidationError, match="#/minProperties: the tool is strict"):
+        adjusted(parser_class, tokenizer, chat(tools=[tool_with(strict=True)]))
+
+
+def test_a_server_may_be_stricter_than_its_clients_or_less(
+    parser_class: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
+    for name in ("processors", "policy"):
+        monkeypatch.setattr(admission.Server, name, getattr(admission.Server, name))
+    admission.remember_server(config(ours, strict="strict"))
+    for strict in (True, None, False):
+        with pytest.raises(VLLMValidationError, match="the tool is strict"):
+            adjusted(parser_class, tokenizer, chat(tools=[tool_with(strict=strict)]))
+    admission.remember_server(config(ours, strict={"most": "enforce"}))
+    adjusted(parser_class, tokenizer, chat(tools=[tool_with(strict=True)]))
+    for wrong in ("maybe", {"least": "strict", "most": "object"}, {"level": "strict"}):
+        with pytest.raises(InvalidRequest):
+            admission.remember_server(config(ours, strict=wrong))
+    with pytest.raises(InvalidRequest, match="additional_config"):
+        admission.remember_server(config(ours, stricter="strict"))
+
+
+def test_what_is_not_kept_is_said_once(parser_class: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    admission._report.cache_clear()
+    request = chat(tools=[tool_with(name="said_once")])
+    for _ in range(3):
+        adjusted(parser_class, tokenizer, request.model_copy())
+    said = [record.getMessage() for record in caplog.records if "said_once" in record.getMessage()]
+    assert len(said) == 1
+    assert "#/minProperties" in said[0]
 
 
 def test_a_required_call_is_not_cut_by_stops(parser_class: Any, tokenizer: Any) -> None:

@@ -257,7 +257,10 @@ def function(name: str, **more: Any) -> dict[str, Any]:
             "bytes|maximum context length",
         ),
         ({"tools": [function("f", parameters={"type": "object", "not": {}})]}, "no value satisfies"),
-        ({"tools": [function("f", parameters={"type": "object", "unevaluatedProperties": False})]}, "no grammar"),
+        (
+            {"tools": [function("f", strict=True, parameters={"type": "object", "minProperties": 2})]},
+            "the tool is strict, and 'minProperties' cannot be kept",
+        ),
         ({"tools": [function("f", parameters={"type": "string"})]}, "arguments are always an object"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"extra_body": {"bad_words": ["a"]}}, "bad_words"),

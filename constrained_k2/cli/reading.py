@@ -1,0 +1,33 @@
+"""Files or standard input, for all verbs."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from constrained_k2.errors import InvalidRequest
+
+
+def read_text(path: str) -> str:
+    """The text of a file, or of standard input for ``-``.
+
+    Raises:
+        InvalidRequest: It cannot be read.
+    """
+    try:
+        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"cannot be read: {error}", path) from error
+
+
+def read_json(path: str) -> Any:
+    """The JSON of a file, or of standard input for ``-``.
+
+    Raises:
+        InvalidRequest: It cannot be read, or is not JSON.
+    """
+    text = read_text(path)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"is not JSON: {error}", "standard input" if path == "-" else path) from error

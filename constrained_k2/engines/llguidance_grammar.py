@@ -1,0 +1,147 @@
+"""A schema as a grammar that LLGuidance takes: ours, or that of its own JSON Schema compiler."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import llguidance
+
+from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
+from constrained_k2.grammar.lark import LarkWriter
+from constrained_k2.schema.coverage import Coverage, Status, coverage_of, keyword_uses
+from constrained_k2.schema.document import SchemaDocument
+from constrained_k2.schema.normalize import Normalizer
+from constrained_k2.schema.own_compilers import prepare
+
+# All of LLGuidance's JSON options, so that nothing in a user's schema can steer the compiler ("x-guidance").
+_JSON_OPTIONS: Any = {  # llguidance's JsonCompileOptions, a type that exists in its stubs only
+    "item_separator": ",",
+    "key_separator": ":",
+    "whitespace_flexible": True,
+    "coerce_one_of": False,
+}
+_PATTERNS_KEPT = 256
+# Fewer symbols than by default, so that a schema of 100 bytes ("maxItems": 100000) is refused within 0.2 s instead of
+# building for seconds; more alternatives at one place, since objects have thousands of optional properties.
+LIMITS = llguidance.LLParserLimits(max_grammar_size=50_000, max_items_in_row=20_000, step_max_items=200_000)
+_LEAKY_FORMATS = frozenset({"date", "date-time", "time", "hostname"})
+
+
+class Refused(Exception):
+    """LLGuidance does not take this grammar; the message is its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarText:
+    """A grammar as LLGuidance takes it.
+
+    Attributes:
+        text: The grammar.
+        coverage: What became of each keyword.
+        any_order: Whether it is ours, with properties in any order.
+    """
+
+    text: str
+    coverage: Coverage
+    any_order: bool
+
+
+def our_text(document: Any, matches: Callable[[str, str], bool]) -> GrammarText:
+    """The grammar of ours.
+
+    Args:
+        document: The decoded schema.
+        matches: :meth:`Patterns.is_found`.
+
+    Raises:
+        UnsupportedSchema: The schema is wrong, or nothing satisfies it.
+        SchemaTooCostly: It unfolds into too much.
+    """
+    normalizer = Normalizer(SchemaDocument(document), matches)
+    text = LarkWriter(normalizer).write(frozenset({("#", True)}))
+    coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes)
+    return GrammarText(llguidance.LLMatcher.grammar_from_lark(text), coverage, any_order=True)
+
+
+def own_text(document: Any) -> GrammarText:
+    """The grammar of LLGuidance's own JSON Schema compiler: properties in the schema's order.
+
+    Raises:
+        Refused: It does not know a keyword, or would count wrongly.
+    """
+    known = SchemaDocument(document)
+    try:
+        schema = json.loads(json.dumps(document))
+        prepare(schema)
+        schema.pop("x-guidance", None)
+        text = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON_OPTIONS)
+    except (ValueError, UnsupportedSchema, SchemaTooCostly) as error:
+        raise Refused(str(error)) from error
+    return GrammarText(text, coverage_of(known, "llguidance", _own_notes(known)), any_order=False)
+
+
+def _own_notes(document: SchemaDocument) -> dict[str, tuple[Status, str]]:
+    """What LLGuidance (1.7.6) itself relaxes: measured on the JSON-Schema-Test-Suite."""
+    notes: dict[str, tuple[Status, str]] = {}
+    for pointer in keyword_uses(document):
+        parent, _, keyword = pointer.rpartition("/")
+        schema = document.at(parent)
+        if keyword == "format" and schema["format"] in _LEAKY_FORMATS:
+            notes[pointer] = "relaxed", f"the engine lets some wrong values of {schema['format']!r} through"
+        elif keyword == "properties" and schema.get("additionalProperties", True) is not False:
+            notes[pointer] = "relaxed", "the engine lets a declared key come again, spelled with escapes"
+        elif keyword in {"exclusiveMinimum", "exclusiveMaximum"}:
+            notes[pointer] = "narrowed", "numbers within a millionth of the bound may not be written"
+    return notes
+
+
+def _reason(message: str) -> str:
+    """The last line of an error of LLGuidance's, which says what the matter is."""
+    return message.strip().splitlines()[-1].removeprefix("error: ")[:200] if message.strip() else "not supported"
+
+
+class Patterns:
+    """Whether a pattern is found in a text, by LLGuidance itself: no pattern makes it slow, as Python's can."""
+
+    def __init__(self) -> None:
+        self._tokenizer = llguidance.LLTokenizer("byte")
+        self._matchers: dict[str, llguidance.LLMatcher] = {}
+
+    def is_found(self, pattern: str, text: str) -> bool:
+        """See there.
+
+        Raises:
+            UnsupportedSchema: The pattern is none that LLGuidance knows.
+            SchemaTooCostly: The pattern exhausts LLGuidance's lexer on this text.
+        """
+        spelled = list(json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+        matcher = self._matchers.get(pattern) or self._prepare(pattern)
+        copy = matcher.deep_copy()
+        taken = copy.try_consume_tokens(spelled)
+        if copy.is_error():  # copies share one lexer, and this pattern has filled it: begin with a new one
+            copy = self._prepare(pattern).deep_copy()
+            taken = copy.try_consume_tokens(spelled)
+        if copy.is_error():
+            raise SchemaTooCostly(
+                f"the engine cannot tell whether {pattern[:80]!r} is in {text[:40]!r}", "", "Simplify the pattern"
+            )
+        return taken == len(spelled) and copy.is_accepting()
+
+    def _prepare(self, pattern: str) -> llguidance.LLMatcher:
+        """A matcher of the JSON strings in which a pattern is found."""
+        schema = {"type": "string", "pattern": pattern}
+        grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON_OPTIONS)
+        matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
+        if matcher.is_error():
+            raise UnsupportedSchema(
+                f"the pattern {pattern[:80]!r}: {_reason(matcher.get_error())}",
+                "",
+                "Rewrite it without look-around and back-references",
+                "pattern",
+                "llguidance",
+            )
+        if len(self._matchers) >= _PATTERNS_KEPT:
+            self._matchers.clear()
+        self._matchers[pattern] = matcher
+        return matcher
