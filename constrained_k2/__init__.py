@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from constrained_k2.schema.coverage import Coverage
     from constrained_k2.tools import Limits, Tool, ToolCall, ToolCallSpec
     from constrained_k2.vocabulary import Vocabulary
+    from constrained_k2.whole_format import build_grammar
 
 __version__ = "0.1.0"
 
@@ -52,6 +53,7 @@ _HOME = {
     "UnsupportedSchema": "errors",
     "Vocabulary": "vocabulary",
     "apply_token_bitmask": "kernels",
+    "build_grammar": "whole_format",
     "parse_completion": "parsing",
     "render_tool_calls": "rendering",
     "schema_coverage": "coverage",
@@ -80,6 +82,7 @@ __all__ = [
     "Vocabulary",
     "__version__",
     "apply_token_bitmask",
+    "build_grammar",
     "parse_completion",
     "render_tool_calls",
     "schema_coverage",

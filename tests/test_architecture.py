@@ -21,7 +21,7 @@ LAYERS = [
     {"phases", "header", "engines", "parsing", "rendering", "kernels"},
     {"matcher"},
     {"compiler"},
-    {"coverage"},
+    {"coverage", "whole_format"},
     {"fixtures"},
     {"evaluation"},
     {"vllm_plugin"},

@@ -1,0 +1,146 @@
+"""Transcripts as token ids, and the engines on whole-format grammars: the oracles of the split matcher."""
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llguidance
+import numpy as np
+import numpy.typing as npt
+import xgrammar
+
+from constrained_k2 import ToolCallSpec, Vocabulary
+from constrained_k2.format import MARKER_TEXTS
+from constrained_k2.tokenizer_files import SPLIT_PATTERN, TiktokenEncoder
+
+CASES = sorted(path.parent for path in (Path(__file__).parents[1] / "grammars").glob("*/request.json"))
+IDS = [case.name for case in CASES]
+BYTES = Vocabulary.of_bytes()
+
+
+def spec_of(case: Path) -> ToolCallSpec:
+    return ToolCallSpec.from_json((case / "request.json").read_bytes())
+
+
+def transcripts(case: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (case / "transcripts.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+_MARKER = re.compile(rf"(\\?(?:{'|'.join(map(re.escape, MARKER_TEXTS.values()))}))")
+
+
+def transcript_ids(text: str, vocabulary: Vocabulary) -> list[int]:
+    r"""The tokens of a transcript: markers as themselves; one behind a backslash is spelled out of ordinary tokens."""
+    ids: list[int] = []
+    ordinary = ""
+    for part in _MARKER.split(text):
+        if part in vocabulary.special_tokens:
+            ids += [*vocabulary.encode(ordinary), vocabulary.special_tokens[part]]
+            ordinary = ""
+        else:
+            ordinary += part[1:] if _MARKER.fullmatch(part) else part
+    return ids + vocabulary.encode(ordinary)
+
+
+def verdict(accept: Any, ids: list[int]) -> int | None:
+    """The number of the first token that is refused; None if all are taken."""
+    return next((number for number, token in enumerate(ids) if not accept(token)), None)
+
+
+class LarkOracle:
+    """A Lark grammar of the whole format, run by LLGuidance over a vocabulary with ``[EOS]`` as its stop.
+
+    Args:
+        text: The grammar.
+        vocabulary: The vocabulary.
+        forcing: Whether masks hold only the canonical token where a stretch is forced, as LLGuidance does by default.
+        limits: LLGuidance's own; None for its defaults.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        vocabulary: Vocabulary,
+        *,
+        forcing: bool = False,
+        limits: llguidance.LLParserLimits | None = None,
+    ) -> None:
+        options = "" if forcing else '%llguidance {"no_forcing": true}\n'
+        self.size = vocabulary.size
+        self.matcher = llguidance.LLMatcher(_tokenizer(vocabulary), options + text, log_level=0, limits=limits)
+        assert not self.matcher.is_error(), self.matcher.get_error()
+
+    def mask(self) -> npt.NDArray[np.bool_]:
+        bits = np.frombuffer(self.matcher.compute_bitmask(), np.uint8)
+        assert not self.matcher.is_error(), self.matcher.get_error()
+        return np.unpackbits(bits, bitorder="little")[: self.size].astype(bool)
+
+    def accept(self, token_id: int) -> bool:
+        taken = self.matcher.try_consume_tokens([token_id])
+        assert not self.matcher.is_error(), self.matcher.get_error()
+        return bool(taken)
+
+    def accept_all(self, ids: list[int]) -> bool:
+        """Take all or none."""
+        taken = self.matcher.try_consume_tokens(ids)
+        assert not self.matcher.is_error(), self.matcher.get_error()
+        if taken < len(ids):
+            assert self.matcher.rollback(taken)
+        return taken == len(ids)
+
+
+class TagOracle:
+    """A structural tag or an EBNF of the whole format, run by xgrammar; special tokens are no text to it."""
+
+    def __init__(self, text: str, vocabulary: Vocabulary, *, ebnf: bool = False) -> None:
+        stops = list(vocabulary.format.stop_ids)
+        tokens: list[Any] = [
+            vocabulary.ordinary_bytes(token_id) or b"\xff" + vocabulary.token_bytes(token_id)
+            for token_id in range(vocabulary.size)
+        ]
+        if ebnf:  # markers as text
+            for marker in set(MARKER_TEXTS.values()) & set(vocabulary.special_tokens):
+                tokens[vocabulary.special_tokens[marker]] = marker.encode()
+        info = xgrammar.TokenizerInfo(tokens, xgrammar.VocabType.RAW, vocab_size=vocabulary.size, stop_token_ids=stops)
+        compiler = xgrammar.GrammarCompiler(info, max_threads=1)
+        compiled = compiler.compile_grammar(text) if ebnf else compiler.compile_structural_tag(text)
+        self.matcher = xgrammar.GrammarMatcher(compiled)
+
+    def accept(self, token_id: int) -> bool:
+        return not self.matcher.is_terminated() and bool(self.matcher.accept_token(token_id))
+
+
+@cache
+def _tokenizer(vocabulary: Vocabulary) -> llguidance.LLTokenizer:
+    """The vocabulary as LLGuidance takes it, special tokens by their own text."""
+    encoder = vocabulary.encoder
+    if isinstance(encoder, TiktokenEncoder):
+        return llguidance.LLTokenizer.from_tiktoken(
+            encoder=encoder.ranks,
+            special_tokens=vocabulary.special_tokens,
+            pattern=SPLIT_PATTERN,
+            eos_token=vocabulary.format.text_end,
+            n_vocab=vocabulary.size,
+        )
+    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Wrapped(vocabulary)), n_vocab=vocabulary.size)
+
+
+class _Wrapped:
+    """What :class:`llguidance.TokenizerWrapper` reads of a tokenizer."""
+
+    bos_token_id = None
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.eos_token_id = vocabulary.format.text_end
+        self.special_token_ids = list(vocabulary.unordinary_ids)
+        self.tokens = [
+            vocabulary.ordinary_bytes(token_id)
+            or b"\xff" + (vocabulary.special_text(token_id) or f"<hole_{token_id}>").encode()
+            for token_id in range(vocabulary.size)
+        ]
+        self._encode = vocabulary.encode
+
+    def __call__(self, text: str) -> list[int]:
+        return self._encode(text)
