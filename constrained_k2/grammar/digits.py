@@ -117,6 +117,8 @@ def integers(low: int | None, high: int | None) -> str:
     """A regex of the integers from ``low`` to ``high`` (None: without end), each as JSON writes it."""
     low = -_LARGEST if low is None else max(low, -_LARGEST)
     high = _LARGEST if high is None else min(high, _LARGEST)
+    if (low, high) == (-_LARGEST, _LARGEST):
+        return f"-?(?:{'|'.join(_magnitudes(0, high))})"
     ways = []
     if low < 0:
         ways += [f"-{way}" for way in _magnitudes(max(1, -high), -low)]
@@ -128,6 +130,9 @@ def integers(low: int | None, high: int | None) -> str:
 def _magnitudes(low: int, high: int) -> list[str]:
     """The non-negative integers of a range: those with as many digits as a bound, and all between."""
     first, last = str(low), str(high)
+    if set(last) == {"9"} and set(first[1:]) <= {"0"} and first[0] in "01":
+        ways = [f"[1-9][0-9]{{{len(first) - 1},{len(last) - 1}}}"]
+        return ["0", *ways] if first == "0" else ways
     if len(first) == len(last):
         return _same_length(first, last)
     ways = _same_length(first, "9" * len(first))

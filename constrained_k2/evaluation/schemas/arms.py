@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 ArmName = Literal["ours, llguidance", "ours, xgrammar", "llguidance's own", "xgrammar's own"]
 ARMS: tuple[ArmName, ...] = ("ours, llguidance", "ours, xgrammar", "llguidance's own", "xgrammar's own")
@@ -69,7 +69,7 @@ class Arm:
         self._process: Any = None
         self._pipe: Connection | None = None
 
-    def __enter__(self) -> "Arm":
+    def __enter__(self) -> Self:
         """Start the process."""
         self._start()
         return self
