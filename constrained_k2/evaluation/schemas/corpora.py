@@ -43,6 +43,8 @@ class Case:
         instances: None for tools.
         file: The suite's file without its ending, ``optional/format/date``; or the corpus.
         draft: A key of ``DRAFTS``.
+        value_schema: What to judge the property ``value`` of an instance with, where a validator does not find the
+            references of the whole.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Case:
     instances: tuple[Instance, ...] = ()
     file: str = ""
     draft: str = "draft2020-12"
+    value_schema: str = ""
 
 
 def suite(root: Path) -> Iterator[Case]:
@@ -102,7 +105,12 @@ def walle(path: Path) -> Iterator[Case]:
     for number, line in enumerate(path.read_text().splitlines()):
         entry: dict[str, Any] = json.loads(line)
         schema = {"type": "object", "properties": {"value": entry["schema"]}, "required": ["value"]}
-        yield Case(f"{entry['suite']}#{number}", json.dumps(schema), file="kvv-walle")
+        yield Case(
+            f"{entry['suite']}#{number}",
+            json.dumps(schema),
+            file="kvv-walle",
+            value_schema=json.dumps(entry["schema"]),
+        )
 
 
 def hostile() -> Iterator[Case]:

@@ -71,10 +71,14 @@ def reason_of(refusal: str) -> str:
 
 
 def run_all(
-    name: ArmName, cases: Iterable[Case], tokenizer: Path | None = None, timed: dict[str, tuple[str, ...]] | None = None
+    name: ArmName,
+    cases: Iterable[Case],
+    tokenizer: Path | None = None,
+    timed: dict[str, tuple[str, ...]] | None = None,
+    seconds: float = 20.0,
 ) -> list[tuple[Case, Outcome]]:
     """Run an arm over cases."""
-    with Arm(name, tokenizer) as arm:
+    with Arm(name, tokenizer, seconds) as arm:
         return [
             (case, arm.run(Work(case.schema, tuple(i.text for i in case.instances), (timed or {}).get(case.name, ()))))
             for case in cases

@@ -1,0 +1,191 @@
+"""Every figure that is claimed of schemas, measured in one run and printed as Markdown."""
+
+import gc
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from constrained_k2.evaluation.schemas import corpora
+from constrained_k2.evaluation.schemas.arms import ARMS, ArmName, Outcome
+from constrained_k2.evaluation.schemas.corpora import Case
+from constrained_k2.evaluation.schemas.figures import SuiteFigures, percentile, run_all, signature, status_of
+from constrained_k2.evaluation.schemas.walks import judge, rounds, texts, walk
+from constrained_k2.vocabulary import Vocabulary
+
+Say = Callable[[str], None]
+_SLOWEST_MS = 1_000
+_LARGEST_MB = 256
+
+
+def suite_table(cases: list[Case], say: Say) -> dict[ArmName, list[tuple[Case, Outcome]]]:
+    """The public suite, all arms side by side."""
+    say("\n## The JSON-Schema-Test-Suite\n")
+    say(
+        "| arm | groups kept whole | relaxed | refused | invalid accepted | of these with nothing relaxed | valid rejected |"
+    )
+    say("|---|--:|--:|--:|--:|--:|--:|")
+    found: dict[ArmName, list[tuple[Case, Outcome]]] = {}
+    figures: dict[ArmName, SuiteFigures] = {}
+    for name in ARMS:
+        found[name] = run_all(name, cases)
+        figures[name] = SuiteFigures()
+        for case, outcome in found[name]:
+            figures[name].add(case, outcome)
+        its = figures[name]
+        silent = its.count("invalid", accepted=True, status="whole")
+        invalid = its.count("invalid", accepted=True)
+        valid = its.count("valid", accepted=False)
+        say(
+            f"| {name} | {its.groups['whole']} | {its.groups['relaxed']} | {its.groups['refused']} "
+            f"| {invalid} of {invalid + its.count('invalid', accepted=False)} | {silent} "
+            f"| {valid} of {valid + its.count('valid', accepted=True)} |"
+        )
+    ours = figures["ours, llguidance"]
+    accepted, rejected = ours.count("valid", accepted=True), ours.count("valid", accepted=False)
+    say(f"\nOurs accepts {accepted} of {accepted + rejected} valid instances ({accepted / (accepted + rejected):.1%}).")
+    compiled = ours.required["whole"] + ours.required["relaxed"]
+    total = compiled + ours.required["refused"]
+    say(
+        f"Of {total} groups of required features that have an instance, {compiled} compile ({compiled / total:.1%}), "
+        f"{ours.required['whole']} with nothing relaxed."
+    )
+    say(f"Refused: {', '.join(f'{count} {reason}' for reason, count in ours.refusals.most_common())}.")
+    by_file: dict[str, int] = {}
+    for line in ours.wrong:
+        by_file[line.split("#")[0].split("/", 1)[1]] = by_file.get(line.split("#")[0].split("/", 1)[1], 0) + 1
+    say(f"Valid instances not written, by file: {', '.join(f'{file} {n}' for file, n in sorted(by_file.items()))}.")
+    return found
+
+
+def tools_table(cases: list[Case], tokenizer: Path | None, seconds: float, say: Say) -> None:
+    """Real tools on the real vocabulary: what is kept, and what it costs."""
+    say("\n## Tools of public MCP servers, real vocabulary\n")
+    timed = {case.name: written for case, written in _written(cases).items()}
+    say("| arm | whole | relaxed | refused | create ms p50 | p99 | max | mask us p50 | p99 | max |")
+    say("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+    for name in ARMS:
+        found = run_all(name, cases, tokenizer, timed, seconds)
+        counts = {
+            status: sum(status_of(outcome) == status for _, outcome in found)
+            for status in ("whole", "relaxed", "refused")
+        }
+        create = [outcome.create_ms for _, outcome in found if not outcome.refusal]
+        masks = [sample for _, outcome in found for sample in outcome.mask_us]
+        say(
+            f"| {name} | {counts['whole']} | {counts['relaxed']} | {counts['refused']} | {percentile(create, 0.5):.1f} "
+            f"| {percentile(create, 0.99):.1f} | {max(create):.1f} | {percentile(masks, 0.5):.1f} "
+            f"| {percentile(masks, 0.99):.1f} | {max(masks):.0f} |"
+        )
+
+
+def _written(cases: list[Case]) -> dict[Case, tuple[str, ...]]:
+    """For each tool two instances that every engine can write: in the schema's order, compact."""
+    from constrained_k2.engines.own_converters import LLGuidanceOwn
+
+    vocabulary = Vocabulary.of_bytes()
+    own = LLGuidanceOwn(vocabulary)
+    found = {}
+    for case in cases:
+        try:
+            grammar = own.compile(case.schema)
+        except ValueError:
+            continue
+        schema = json.loads(case.schema)
+        found[case] = texts(walk(grammar, vocabulary, schema, seed) for seed in range(2))
+    return found
+
+
+def kept_table(name: str, cases: list[Case], say: Say) -> None:
+    """How many schemas are kept whole."""
+    found = run_all("ours, llguidance", cases)
+    statuses = [status_of(outcome) for _, outcome in found]
+    whole, relaxed = statuses.count("whole"), statuses.count("relaxed")
+    say(f"{name}: {len(cases)} schemas, {whole + relaxed} compile, {whole} with nothing relaxed.")
+    for case, outcome in found:
+        if status_of(outcome) != "whole":
+            say(f"* {case.name}: {outcome.refusal or '; '.join(outcome.relaxed)}")
+
+
+def hostile_table(cases: list[Case], say: Say) -> bool:
+    """Hostile schemas: each ends in time and memory with a grammar or a clear error."""
+    say("\n## Hostile schemas\n")
+    say("| schema | ms | MB | becomes |")
+    say("|---|--:|--:|---|")
+    good = True
+    for case in cases:
+        ((_, outcome),) = run_all("ours, llguidance", [case])
+        becomes = outcome.refusal or (f"relaxed: {outcome.relaxed[0]}" if outcome.relaxed else "a grammar")
+        say(f"| {case.name} | {outcome.create_ms:.0f} | {outcome.memory_mb:.0f} | {becomes[:110]} |")
+        good = good and outcome.create_ms <= _SLOWEST_MS and outcome.memory_mb <= _LARGEST_MB
+    say(f"\nAll within {_SLOWEST_MS} ms and {_LARGEST_MB} MB: {'yes' if good else '**no**'}.")
+    return good
+
+
+def walks_line(cases: list[Case], count: int, say: Say) -> int:
+    """Uniform walks over every schema that is kept whole; the number of invalid instances."""
+    from constrained_k2.compiler import Compiler
+    from constrained_k2.errors import ConstrainedK2Error
+
+    compiler = Compiler(Vocabulary.of_bytes())
+    kept = []
+    for case in cases:
+        schema = json.loads(case.schema)
+        if not isinstance(schema, dict) or r"\\p{" in case.schema:
+            continue  # Python's re, which the validator uses, has no \p
+        try:
+            if compiler.grammar(case.schema, "").coverage.is_sound:
+                kept.append(case)
+        except ConstrainedK2Error:
+            continue  # counted with the refused ones elsewhere
+    ended = steps = uniform = invalid = 0
+    for case, seed in rounds(kept, count):
+        walked = walk(compiler.grammar(case.schema, ""), compiler.vocabulary, json.loads(case.schema), seed)
+        ended += walked.ended
+        steps += walked.steps
+        uniform += walked.uniform
+        problem = judge(case, walked.text) if walked.ended else ""
+        if problem:
+            invalid += 1
+            say(f"* {case.name}, seed {seed}: {problem}: {walked.text[:200]}")
+    say(
+        f"{count} walks over {len(kept)} schemas as arguments (objects), {ended} came to their stop; "
+        f"{uniform / steps:.0%} of {steps} tokens uniform under the mask; **{invalid} invalid**."
+    )
+    return invalid
+
+
+def baseline(found: list[tuple[Case, Outcome]]) -> dict[str, str]:
+    """Every group's signature, to be compared with later ones."""
+    gc.collect()
+    return {case.name: signature(case, outcome) for case, outcome in found}
+
+
+def measure(shared: Path, *, walks: int, seconds: float, say: Say) -> dict[str, Any]:
+    """Measure everything.
+
+    Args:
+        shared: The folder that holds the corpora.
+        walks: How many uniform walks.
+        seconds: How long a tool's schema may take an arm.
+        say: Prints a line.
+
+    Returns:
+        ``good``: whether what must hold holds; ``baseline``: what became of each group of the suite.
+    """
+    groups = list(corpora.suite(shared / "schemas" / "json-schema-test-suite"))
+    tools = list(corpora.tools(shared / "schemas" / "mcp-tools" / "livemcp_dev.jsonl"))
+    verifier = list(corpora.walle(shared / "schemas" / "kvv-walle" / "cases.jsonl"))
+    found = suite_table(groups, say)
+    tools_table(tools, shared / "kimi_k2" / "tokenizer", seconds, say)
+    say("")
+    kept_table("mcp-tools", tools, say)
+    kept_table("kvv-walle, each as a property of a tool", verifier, say)
+    invalid = walks_line([*groups, *tools, *verifier], walks, say)
+    good = hostile_table(list(corpora.hostile()), say)
+    silent = sum(
+        accepted and not instance.valid and status_of(outcome) == "whole"
+        for case, outcome in found["ours, llguidance"]
+        for instance, accepted in zip(case.instances, outcome.accepted, strict=False)
+    )
+    return {"good": good and not invalid and not silent, "baseline": baseline(found["ours, llguidance"])}

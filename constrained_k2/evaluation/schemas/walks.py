@@ -1,0 +1,120 @@
+"""A model with uniform logits under the mask, run to its stop: what it writes must be valid."""
+
+import json
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from constrained_k2.bitmask import allocate_bitmask, allowed_ids
+from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher
+from constrained_k2.evaluation.schemas.corpora import Case
+from constrained_k2.vocabulary import Vocabulary
+
+_PATIENCE = 150  # steps after which what ends something is preferred
+_LONGEST = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """One instance written at random.
+
+    Attributes:
+        text: What was written; cut where it did not end.
+        ended: Whether it came to the stop.
+        steps: Tokens.
+        uniform: Tokens that were chosen uniformly among those that the mask allows.
+    """
+
+    text: str
+    ended: bool
+    steps: int
+    uniform: int
+
+
+def keys_of(schema: Any) -> set[str]:
+    """Every property name in a schema."""
+    if isinstance(schema, list):
+        return set().union(*map(keys_of, schema))
+    if not isinstance(schema, dict):
+        return set()
+    named, required = schema.get("properties"), schema.get("required")
+    found = set(named if isinstance(named, dict) else ())
+    found.update(key for key in (required if isinstance(required, list) else ()) if isinstance(key, str))
+    return found.union(*map(keys_of, schema.values()))
+
+
+def walk(grammar: ArgumentGrammar, vocabulary: Vocabulary, schema: Any, seed: int) -> Walk:
+    """Write an instance over the vocabulary of bytes.
+
+    Choices are uniform over the mask, but where a key may begin: there, one time in two, a key that the schema names is
+    written whole, since 256 equal chances a byte never spell one that is required. After some steps what ends strings,
+    objects and arrays is preferred three times in four, so that the walk comes to its stop.
+    """
+    chance = random.Random(seed)
+    keys = [f"{json.dumps(key, ensure_ascii=False)}:".encode("utf-8", "ignore") for key in sorted(keys_of(schema))]
+    matcher = grammar.matcher("")
+    row = allocate_bitmask(1, vocabulary.size)[0]
+    end = vocabulary.format.call_end
+    closers = np.array([*b'"]}', end])
+    text = bytearray()
+    uniform = 0
+    while len(text) < _LONGEST:
+        matcher.fill(row)
+        ids = allowed_ids(row)
+        if not len(ids):
+            raise AssertionError(f"nothing is allowed after {bytes(text)!r}")
+        if text.rstrip()[-1:] in (b"{", b",") and ord('"') in ids and chance.random() < 0.5:
+            key = next((key for key in chance.sample(keys, len(keys)) if _take(matcher, key)), b"")
+            text += key
+            if key:
+                continue
+        preferred = ids[np.isin(ids, closers)]
+        if len(text) > _PATIENCE and len(preferred) and chance.random() < 0.75:
+            token = int(chance.choice(preferred))
+        else:
+            token = int(chance.choice(ids))
+            uniform += 1
+        if token == end:
+            return Walk(text.decode(), True, len(text) + 1, uniform)
+        if not matcher.accept(token):
+            raise AssertionError(f"{token} is in the mask but is refused after {bytes(text)!r}")
+        text.append(token)
+    return Walk(text.decode("utf-8", "replace"), False, len(text), uniform)
+
+
+def _take(matcher: ArgumentMatcher, key: bytes) -> bool:
+    """Write a whole key, or nothing."""
+    for taken, byte in enumerate(key):
+        if not matcher.accept(byte):
+            matcher.rollback(taken)
+            return False
+    return True
+
+
+def judge(case: Case, text: str) -> str:
+    """Why an instance is invalid by jsonschema, formats checked; empty if it is valid."""
+    import jsonschema
+
+    validator: Any = jsonschema.Draft7Validator if case.draft == "draft7" else jsonschema.Draft202012Validator
+    value, schema = json.loads(text), json.loads(case.schema)
+    if case.value_schema:
+        value, schema = value["value"], json.loads(case.value_schema)
+    error = next(validator(schema, format_checker=validator.FORMAT_CHECKER).iter_errors(value), None)
+    return "" if error is None else f"{error.message[:200]} at {error.json_path}"
+
+
+def rounds(cases: list[Case], count: int) -> Iterator[tuple[Case, int]]:
+    """``count`` pairs of a case and a seed, the cases in turn."""
+    return ((cases[number % len(cases)], number // len(cases)) for number in range(count))
+
+
+def texts(found: Iterable[Walk]) -> tuple[str, ...]:
+    """What the walks that ended wrote, compact."""
+    return tuple(
+        json.dumps(json.loads(walked.text), ensure_ascii=False, separators=(",", ":"))
+        for walked in found
+        if walked.ended
+    )
