@@ -47,8 +47,8 @@ FORMATS = {
     "relative-json-pointer": Format((f"^(?:0|[1-9][0-9]*)(?:#|{_POINTER})$",)),
     "regex": Format(
         regexes.REGEX,
-        "back-references, \\p, \\0, \\u{…}, parentheses over three deep, more than one named group, counts over 999, and"
-        " ranges in classes but between two digits or two letters of one case",
+        "back-references, \\p, \\0, \\u{…}, parentheses over three deep, more than one named group, counts over 999,"
+        " control characters, and ranges in classes but between two digits or two letters of one case",
     ),
 }
 """The formats of JSON Schema 2020-12, section 7.3.

@@ -61,6 +61,6 @@ def local(beyond: str = "") -> str:
 
 EMAIL = (
     rf"^{local()}@(?:{DOMAIN}|{LITERAL})$",
-    r'^(?:[^"@]{1,64}|"[ -~]{0,62}")@[^"@]{1,189}$',
+    r'^(?:[!#-?A-~]{1,64}|"[ -~]{0,62}")@[!-?A-~]{1,189}$',
 )
 """``Mailbox`` of RFC 5321, with lengths that its section 4.5.3.1 makes every server take."""

@@ -53,26 +53,34 @@ _RIGHT_TO_LEFT = "|".join(
         f"[{_ARABIC}]*(?:[{_JOINING_BOTH}]{_NON_JOINER}[{_JOINING}][{_ARABIC}]*)+",
     ]
 )
-_LENGTH = "(?:[A-Za-z0-9-]{1,62}|[^.\u0980-\U0010ffff]{1,15}|[^.]{1,12})"
+_LENGTH = "(?:[a-z0-9\u00b7-\u097f-]{1,15}|[a-z0-9\u00b7-\ud7a3-]{1,12})"
+_ASCII = "[A-Za-z0-9-]"
 
 
 def _name(dot: str) -> str:
-    """At most four labels; where one is from right to left, none begins with a digit."""
+    """Labels of any length; where one is from right to left, none begins with a digit."""
     forward, mixed = f"(?:{label(62)}|{_LEFT_TO_RIGHT})", f"(?:{label(62, '[A-Za-z]')}|{_RIGHT_TO_LEFT})"
-    return f"{forward}(?:{dot}{forward}){{0,3}}|{mixed}(?:{dot}{mixed}){{0,3}}"
+    return f"{forward}(?:{dot}{forward})*|{mixed}(?:{dot}{mixed})*"
+
+
+def _lengths(dot: str) -> str:
+    """At most four labels of 62 octets in ASCII: by their length there, if below U+0980, and if of any script."""
+    label_length = f"(?:{_ASCII}{{1,62}}|{_LENGTH})"
+    return f"{label_length}(?:{dot}{label_length}){{0,3}}"
 
 
 _DOT = "[.\u3002\uff0e\uff61]"
 IDN_HOSTNAME = (
     f"^(?:{HOST}|{_name(_DOT)})$",
-    rf"^(?:[A-Za-z0-9.-]{{1,253}}|{_LENGTH}(?:{_DOT}{_LENGTH}){{0,3}})$",
+    rf"^(?:{_ASCII}{{1,63}}(?:\.{_ASCII}{{1,63}})*|{_lengths(_DOT)})$",
+    rf"^(?:[A-Za-z0-9.-]{{1,253}}|{_lengths(_DOT)})$",
 )
 """Labels in ASCII and U-labels."""
 
 _BEYOND = "\u0080-\U0010ffff"
-_LOCAL_LENGTH = r'(?:[^"@\u0080-\U0010ffff]{1,64}|[^"@\u0800-\U0010ffff]{1,32}|[^"@\U00010000-\U0010ffff]{1,21}|[^"@]{1,16})'
+_LOCAL_LENGTH = '(?:[!#-?A-~]{1,64}|[!#-?A-~\u0080-\U0010ffff]{1,16}|"(?:[ -~]{0,62}|[ -~\u0080-\U0010ffff]{0,15})")'
 IDN_EMAIL = (
     rf"^{local(_BEYOND)}@(?:{DOMAIN}|{LITERAL}|{_name('[.]')})$",
-    rf"^{_LOCAL_LENGTH}@(?:[ -~]{{1,189}}|{_LENGTH}(?:\.{_LENGTH}){{0,3}})$",
+    rf"^{_LOCAL_LENGTH}@(?:[!-?A-~]{{1,189}}|{_lengths('[.]')})$",
 )
 """``Mailbox`` of RFC 6531, with the lengths of RFC 5321."""

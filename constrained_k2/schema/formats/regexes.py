@@ -5,6 +5,7 @@ One pattern reads the tokens in their order (what may be repeated, what a class 
 
 _SYNTAX = r"[$(-+./?\[-\^{-}]"
 _HEX = "[0-9A-Fa-f]"
+_BEYOND = "\u0080-\U0010ffff"
 _ESCAPED = rf"[dDsSwWfnrtv]|c[A-Za-z]|x{_HEX}{{2}}|u(?:[0-9A-CE-Fa-ce-f]{_HEX}|[Dd][0-7]){_HEX}{{2}}|{_SYNTAX}"
 
 
@@ -23,14 +24,14 @@ def _counts() -> str:
 
 
 _RANGE = rf"{_ordered('0', '9')}|{_ordered('A', 'Z')}|{_ordered('a', 'z')}"
-_CLASS = rf"\[\^?-?(?:{_RANGE}|[^\\\]^-]|\\(?:{_ESCAPED}|[b-]))*-?\]"
+_CLASS = rf"\[\^?-?(?:{_RANGE}|[ -,.-\[_-~{_BEYOND}]|\\(?:{_ESCAPED}|[b-]))*-?\]"
 _QUANTIFIER = rf"(?:[*+?]|\{{(?:[0-9]{{1,3}},?|{_counts()})\}})\??"
 _NAME = "[A-Za-z_$][A-Za-z0-9_$]*"
-_ATOM = rf"(?:[^$(-+?\[-\^{{-}}]|\\(?:{_ESCAPED})|{_CLASS}|\))"
+_ATOM = rf"(?:[ -#%-',->@-Z_-z~{_BEYOND}]|\\(?:{_ESCAPED})|{_CLASS}|\))"
 _NO_ATOM = rf"[|^$]|\\[bB]|\((?:\?(?:[:=!]|<[=!]|<{_NAME}>))?"
 _TOKENS = f"^(?:{_ATOM}(?:{_QUANTIFIER})?|{_NO_ATOM})*$"
 
-_PLAIN = r"[^\\()\[*+?{]|\\[^\n]|\[(?:[^\\\]]|\\[^\n])*\]"
+_PLAIN = rf"[ -',->@-Z\]-z|-~{_BEYOND}]|\\[ -~]|\[(?:[ -\[^-~{_BEYOND}]|\\[ -~])*\]"
 
 
 def _nested(depth: int) -> str:
