@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Callable
 
 import idna
+import jsonschema
 
 from tests.schema.ecma_oracle import is_regex
 
@@ -241,3 +242,9 @@ ORACLES: dict[str, Callable[[str], bool]] = {
     "relative-json-pointer": is_relative_pointer,
     "regex": is_regex,
 }
+
+FORMAT_CHECKER = jsonschema.FormatChecker(formats=())
+"""All of them for jsonschema, whose own checks are few where its optional libraries are not installed."""
+
+for _name, _oracle in ORACLES.items():
+    FORMAT_CHECKER.checks(_name)(lambda value, judge=_oracle: not isinstance(value, str) or judge(value))
