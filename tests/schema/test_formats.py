@@ -69,6 +69,13 @@ def test_table(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
+def test_table_beside_an_exclusion(name: str) -> None:
+    grammar = compiled({"type": "string", "format": name, "not": {"const": VALID[name][0]}})  # written another way
+    for text in (*VALID[name], *INVALID[name]):
+        assert accepts(grammar, text) == (text in VALID[name][1:]), text
+
+
+@pytest.mark.parametrize("name", FORMATS)
 def test_mutants(name: str) -> None:
     verdicts: Counter[bool] = Counter()
     for text in mutants(name, 1_500):

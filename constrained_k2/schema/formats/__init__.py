@@ -20,10 +20,10 @@ class Format:
 
 
 _POINTER = r"(?:/(?:[^~/]|~[01])*)*"
-_ADDRESS = "lengths over 64 before and 189 behind the @, leading zeros and other tags in address literals"
+_LITERAL = "leading zeros and tags other than IPv6 in address literals"
 _LETTERS = (
-    "A-labels (xn--), labels of over 15 characters (some 12) or names of over 4 with letters beyond ASCII, and scripts"
-    " other than Latin, Greek, Cyrillic, Devanagari, Japanese, Hangul, Hebrew and Arabic"
+    "A-labels (xn--), names of more than 4 labels, labels of more than 15 characters (in some scripts 12) with letters"
+    " beyond ASCII, and scripts other than Latin, Greek, Cyrillic, Devanagari, Japanese, Hangul, Hebrew and Arabic"
 )
 
 FORMATS = {
@@ -35,8 +35,12 @@ FORMATS = {
     "idn-hostname": Format(international.IDN_HOSTNAME, _LETTERS),
     "ipv4": Format(hosts.IPV4),
     "ipv6": Format(hosts.IPV6),
-    "email": Format(hosts.EMAIL, _ADDRESS),
-    "idn-email": Format(international.IDN_EMAIL, f"{_ADDRESS}; in the domain {_LETTERS}"),
+    "email": Format(hosts.EMAIL, f"more than 64 characters before the @ and 189 behind it, {_LITERAL}"),
+    "idn-email": Format(
+        international.IDN_EMAIL,
+        f"more than 64 characters in ASCII before the @ or 16 beyond it, {_LITERAL}, in the domain labels of more than"
+        f" 45 characters (the first one 48), {_LETTERS}",
+    ),
     "uuid": Format((r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$",)),
     "uri": Format(uris.URI),
     "iri": Format(uris.IRI),

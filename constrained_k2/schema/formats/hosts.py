@@ -19,15 +19,12 @@ def _ipv6(most: int) -> str:
     return f"(?:{'|'.join(ways)})"
 
 
-def label(most: int, first: str = _ALNUM) -> str:
-    """An ASCII label of at most this many characters, without ``--`` in the third and fourth place.
+def label(first: str = _ALNUM) -> str:
+    """An ASCII label of any length, without ``--`` in the third and fourth place.
 
     Only A-labels (``xn--``) have a meaning of those there, and which of them decode no regular expression can tell.
     """
-    return (
-        f"{first}(?:{_LDH}?{_ALNUM}|{_LDH}{_ALNUM}{_LDH}{{0,{most - 4}}}{_ALNUM}"
-        f"|{_LDH}-{_ALNUM}(?:{_LDH}{{0,{most - 5}}}{_ALNUM})?)?"
-    )
+    return f"{first}(?:{_LDH}?{_ALNUM}|{_LDH}{_ALNUM}{_LDH}*{_ALNUM}|{_LDH}-{_ALNUM}(?:{_LDH}*{_ALNUM})?)?"
 
 
 IPV4_ADDRESS = _QUAD
@@ -39,13 +36,14 @@ IPV6_ADDRESS = _ipv6(7)
 IPV4 = (f"^{IPV4_ADDRESS}$",)
 IPV6 = (f"^{IPV6_ADDRESS}$",)
 
-HOST = rf"{label(63)}(?:\.{label(63)})*"
-HOSTNAME = (f"^{HOST}$", r"^[A-Za-z0-9.-]{1,253}$")
+HOSTNAME = (
+    rf"^{label()}(?:\.{label()})*$",
+    rf"^{_LDH}{{1,63}}(?:\.{_LDH}{{1,63}})*$",
+    "^[A-Za-z0-9.-]{1,253}$",
+)
 
 _DOMAIN_LABEL = f"{_ALNUM}(?:{_LDH}{{0,61}}{_ALNUM})?"
-DOMAIN = rf"{_DOMAIN_LABEL}(?:\.{_DOMAIN_LABEL})*"
-"""A domain as RFC 5321 spells it: what is behind ``xn--`` is not its matter."""
-
+_DOMAIN = rf"{_DOMAIN_LABEL}(?:\.{_DOMAIN_LABEL})*"
 LITERAL = rf"\[(?:{_QUAD}|[Ii][Pp][Vv]6:{_ipv6(6)})\]"
 
 
@@ -60,7 +58,7 @@ def local(beyond: str = "") -> str:
 
 
 EMAIL = (
-    rf"^{local()}@(?:{DOMAIN}|{LITERAL})$",
+    rf"^{local()}@(?:{_DOMAIN}|{LITERAL})$",
     r'^(?:[!#-?A-~]{1,64}|"[ -~]{0,62}")@[!-?A-~]{1,189}$',
 )
 """``Mailbox`` of RFC 5321, with lengths that its section 4.5.3.1 makes every server take."""

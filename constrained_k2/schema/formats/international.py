@@ -5,7 +5,7 @@ same in every version of Unicode. A label's A-label, which may have 63 octets, i
 no regular expression knows: the labels here are so short that even the worst one fits.
 """
 
-from constrained_k2.schema.formats.hosts import DOMAIN, HOST, LITERAL, label, local
+from constrained_k2.schema.formats.hosts import LITERAL, label, local
 
 _LATIN = (
     "\u00df-\u00f6\u00f8-\u00ff\u0101\u0103\u0105\u0107\u0109\u010b\u010d\u010f\u0111\u0113\u0115\u0117\u0119\u011b"
@@ -59,28 +59,26 @@ _ASCII = "[A-Za-z0-9-]"
 
 def _name(dot: str) -> str:
     """Labels of any length; where one is from right to left, none begins with a digit."""
-    forward, mixed = f"(?:{label(62)}|{_LEFT_TO_RIGHT})", f"(?:{label(62, '[A-Za-z]')}|{_RIGHT_TO_LEFT})"
+    forward, mixed = f"(?:{label()}|{_LEFT_TO_RIGHT})", f"(?:{label('[A-Za-z]')}|{_RIGHT_TO_LEFT})"
     return f"{forward}(?:{dot}{forward})*|{mixed}(?:{dot}{mixed})*"
 
 
-def _lengths(dot: str) -> str:
-    """At most four labels of 62 octets in ASCII: by their length there, if below U+0980, and if of any script."""
-    label_length = f"(?:{_ASCII}{{1,62}}|{_LENGTH})"
-    return f"{label_length}(?:{dot}{label_length}){{0,3}}"
+def _lengths(dot: str, first: int, later: int) -> str:
+    """At most four labels of these lengths in ASCII.
+
+    Of letters below U+0980 even the worst 15 need no more than 62 octets as an A-label, and the worst 12 of all here.
+    """
+    return f"(?:{_ASCII}{{1,{first}}}|{_LENGTH})(?:{dot}(?:{_ASCII}{{1,{later}}}|{_LENGTH})){{0,3}}"
 
 
 _DOT = "[.\u3002\uff0e\uff61]"
-IDN_HOSTNAME = (
-    f"^(?:{HOST}|{_name(_DOT)})$",
-    rf"^(?:{_ASCII}{{1,63}}(?:\.{_ASCII}{{1,63}})*|{_lengths(_DOT)})$",
-    rf"^(?:[A-Za-z0-9.-]{{1,253}}|{_lengths(_DOT)})$",
-)
-"""Labels in ASCII and U-labels."""
+IDN_HOSTNAME = (f"^(?:{_name(_DOT)})$", f"^{_lengths(_DOT, 63, 62)}$")
+"""Labels in ASCII and U-labels: 253 octets at most."""
 
 _BEYOND = "\u0080-\U0010ffff"
 _LOCAL_LENGTH = '(?:[!#-?A-~]{1,64}|[!#-?A-~\u0080-\U0010ffff]{1,16}|"(?:[ -~]{0,62}|[ -~\u0080-\U0010ffff]{0,15})")'
 IDN_EMAIL = (
-    rf"^{local(_BEYOND)}@(?:{DOMAIN}|{LITERAL}|{_name('[.]')})$",
-    rf"^{_LOCAL_LENGTH}@(?:[!-?A-~]{{1,189}}|{_lengths('[.]')})$",
+    rf"^{local(_BEYOND)}@(?:{_name('[.]')}|{LITERAL})$",
+    rf"^{_LOCAL_LENGTH}@(?:{_lengths('[.]', 48, 45)}|\[[A-Za-z0-9:.]{{1,50}}\])$",
 )
-"""``Mailbox`` of RFC 6531, with the lengths of RFC 5321."""
+"""``Mailbox`` of RFC 6531, with the lengths of RFC 5321: 64 octets before the @ and 254 in all."""
