@@ -20,6 +20,7 @@ from constrained_k2 import (
     render_tool_calls,
 )
 from tests.conftest import SHARED
+from tests.schema.format_oracles import FORMAT_CHECKER
 from tests.walks import walk
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -135,7 +136,7 @@ def test_a_random_model_calls_real_tools_with_valid_arguments(real_compiler: Com
         if "exclusiveMinimum" in json.dumps(schema) and not _is_valid(draft, schema):
             draft = jsonschema.Draft4Validator  # one public tool is written for draft 4
         draft.check_schema(schema)
-        draft(schema, format_checker=draft.FORMAT_CHECKER).validate(json.loads(call.arguments))
+        draft(schema, format_checker=FORMAT_CHECKER).validate(json.loads(call.arguments))
     assert len(tools) == 258
 
 

@@ -19,7 +19,7 @@ from constrained_k2.grammar.objects import object_rule
 from constrained_k2.grammar.patterns import Untranslatable, found_anywhere
 from constrained_k2.grammar.terminals import CHARACTER, PREAMBLE, key, literal, one_of
 from constrained_k2.schema.coverage import Status
-from constrained_k2.schema.formats import FORMAT_PATTERNS
+from constrained_k2.schema.formats import patterns_of
 from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.own_compilers import LARGEST_EXACT, LARGEST_MULTIPLE
 from constrained_k2.schema.shapes import (
@@ -106,7 +106,7 @@ class LarkWriter:
         """
         longest = "" if shape.longest is None else str(shape.longest)
         parts = [rf'/"{CHARACTER}{{{shape.shortest},{longest}}}"/' if shape.shortest or longest else "PLAIN"]
-        wanted = (*sorted(shape.patterns), *(FORMAT_PATTERNS[name] for name in sorted(shape.formats)))
+        wanted = (*sorted(shape.patterns), *patterns_of(shape.formats))
         parts += (self._found_anywhere(shape, pattern) for pattern in wanted)
         parts += (f"~{self._found_anywhere(shape, pattern)}" for pattern in sorted(shape.absent))
         if shape.excluded:
@@ -242,7 +242,7 @@ class LarkWriter:
             schema["minLength"] = shape.shortest
         if shape.longest is not None:
             schema["maxLength"] = shape.longest
-        patterns = sorted({*shape.patterns, *(FORMAT_PATTERNS[name] for name in shape.formats)})
+        patterns = sorted({*shape.patterns, *patterns_of(shape.formats)})
         if len(patterns) == 1:
             schema["pattern"] = patterns[0]
         elif patterns:

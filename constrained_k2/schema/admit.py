@@ -3,7 +3,7 @@
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from constrained_k2.schema.formats import FORMAT_PATTERNS
+from constrained_k2.schema.formats import patterns_of
 from constrained_k2.schema.shapes import Array, Boolean, Number, Object, Shape, String, Value, kind_of, value_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _string(normalizer: "Normalizer", shape: String, value: str) -> bool:
         return False
     if value in shape.excluded:
         return False
-    wanted = [*shape.patterns, *(FORMAT_PATTERNS[name] for name in shape.formats)]
+    wanted = [*shape.patterns, *patterns_of(shape.formats)]
     return all(normalizer.matches(pattern, value) for pattern in wanted) and not any(
         normalizer.matches(pattern, value) for pattern in shape.absent
     )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from constrained_k2.errors import SchemaTooCostly
-from constrained_k2.schema.formats import EXACT_FORMATS, FORMAT_PATTERNS
+from constrained_k2.schema.formats import FORMATS
 from constrained_k2.schema.pattern import parts_of
 from constrained_k2.schema.reader import Reader, at
 from constrained_k2.schema.shapes import (
@@ -82,10 +82,10 @@ def _strings(read: Reader) -> Iterator[Shape]:
         else:
             parts = parts_of(pattern)
             yield String(patterns=frozenset(parts.found), absent=frozenset(parts.absent))
-    if (known := read.text("format") or "") in FORMAT_PATTERNS:
+    if (known := read.text("format") or "") in FORMATS:
         yield String(formats=frozenset({known}))
-        if known not in EXACT_FORMATS:
-            read.note("format", "narrowed", "not every spelling that the format has is written")
+        if left_out := FORMATS[known].left_out:
+            read.note("format", "narrowed", f"what is not written: {left_out}")
 
 
 def _arrays(read: Reader) -> Iterator[Shape]:

@@ -5,7 +5,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from constrained_k2.schema.formats import FORMAT_PATTERNS
+from constrained_k2.schema.formats import FORMATS
 from constrained_k2.schema.keywords import (
     Union,
     conditional,
@@ -131,9 +131,7 @@ def _opposite_bounds(read: Reader) -> Iterator[tuple[str, Union]]:
         ways += [String(patterns=frozenset({part})) for part in parts.absent]
         yield "pattern", undecided(problem) if problem else lambda: tuple(ways)
     for name in ("multipleOf", "format", "uniqueItems", "propertyNames", "patternProperties"):
-        if read.schema.get(name, False) is not False and not (
-            name == "format" and read.text(name) not in FORMAT_PATTERNS
-        ):
+        if read.schema.get(name, False) is not False and not (name == "format" and read.text(name) not in FORMATS):
             yield name, undecided("has no opposite that can be written")
 
 

@@ -17,6 +17,7 @@ from constrained_k2.engines.llguidance import LLGuidanceEngine, LLGuidanceGramma
 from constrained_k2.schema.screen import screen
 from constrained_k2.vllm_plugin.admission import byte_compiler
 from tests.conftest import SHARED
+from tests.schema.format_oracles import FORMAT_CHECKER
 
 pytestmark = pytest.mark.slow
 
@@ -126,6 +127,6 @@ def test_random_values_are_valid_and_never_lead_nowhere(engine: LLGuidanceEngine
             if value is None:
                 continue
             ended += 1
-            valid = validator(group["schema"], format_checker=validator.FORMAT_CHECKER).is_valid(value)
+            valid = validator(group["schema"], format_checker=FORMAT_CHECKER).is_valid(value)
             assert valid, (path.name, group["description"], value)
     assert ended > 1_500

@@ -1,0 +1,194 @@
+"""Formats: nothing that a definition excludes is written, and all that it has where that is claimed."""
+
+import json
+import random
+import re
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from constrained_k2.engines.llguidance import LLGuidanceEngine, LLGuidanceGrammar
+from constrained_k2.schema.formats import FORMATS
+from constrained_k2.vllm_plugin.admission import byte_compiler
+from tests.schema.format_cases import INVALID, LEFT_OUT, VALID
+from tests.schema.format_oracles import ORACLES, is_date_time, is_time
+from tests.schema.test_suite import DRAFTS, SUITE, accepts, groups, walk
+
+EXACT = sorted(name for name, entry in FORMATS.items() if not entry.left_out)
+
+
+def engine() -> LLGuidanceEngine:
+    found = byte_compiler().engine("llguidance")
+    assert isinstance(found, LLGuidanceEngine)
+    return found
+
+
+def compiled(schema: object) -> LLGuidanceGrammar:
+    grammar = engine().compile(json.dumps(schema))
+    assert grammar.any_order
+    return grammar
+
+
+@cache
+def grammar_of(name: str) -> LLGuidanceGrammar:
+    return compiled({"type": "string", "format": name})
+
+
+def is_written(name: str, text: str) -> bool:
+    return accepts(grammar_of(name), text)
+
+
+def mutants(name: str, count: int) -> list[str]:
+    """Valid strings with one or two places changed, from the inside of that format and from outside of it."""
+    chance = random.Random(name)
+    strings = [*VALID[name], *LEFT_OUT.get(name, ())]
+    pool = [
+        *"".join(strings),
+        *'0159afAFzZ.:-/@[]{}()%"\\ \n~*^$|?+=\u00e9\u4e2d\u0663\u202e\U0001f600\x00',
+    ]  # DEL is written as its escape only
+    found = []
+    for _ in range(count):
+        text = chance.choice(strings)
+        for _ in range(chance.choice((1, 1, 2))):
+            at, length = chance.randint(0, len(text)), chance.choice((0, 1, 1, 2))
+            text = text[:at] + "".join(chance.choices(pool, k=chance.choice((0, 1, 1, 2)))) + text[at + length :]
+        found.append(text)
+    return found
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_table(name: str) -> None:
+    for text in VALID[name]:
+        assert ORACLES[name](text) and is_written(name, text), text
+    for text in INVALID[name]:
+        assert not ORACLES[name](text) and not is_written(name, text), text
+    for text in LEFT_OUT.get(name, ()):
+        assert ORACLES[name](text) and not is_written(name, text), text
+    assert bool(FORMATS[name].left_out) == (name in LEFT_OUT)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_table_beside_an_exclusion(name: str) -> None:
+    grammar = compiled({"type": "string", "format": name, "not": {"const": VALID[name][0]}})  # written another way
+    for text in (*VALID[name], *INVALID[name]):
+        assert accepts(grammar, text) == (text in VALID[name][1:]), text
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_mutants(name: str) -> None:
+    verdicts: Counter[bool] = Counter()
+    for text in mutants(name, 1_500):
+        valid, written = ORACLES[name](text), is_written(name, text)
+        verdicts[written] += 1
+        assert valid or not written, text
+        if name in EXACT:
+            assert written or not valid, text
+        in_python = all(re.fullmatch(pattern[1:-1], text) for pattern in FORMATS[name].patterns)
+        assert in_python == written, text  # the engine reads the pattern as it is meant
+    assert min(verdicts.values()) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORMATS)
+def test_random_strings(name: str) -> None:
+    ended = 0
+    for seed in range(60):
+        text = walk(grammar_of(name), seed)
+        if text is not None:
+            ended += 1
+            assert ORACLES[name](text), text
+    assert ended >= 50
+
+
+@pytest.mark.parametrize(
+    "day", ["", "1998-12-31", "1999-01-01", "2015-06-30", "2015-07-01", "1998-12-30", "2015-12-31"]
+)
+def test_leap_seconds_of_every_offset(day: str) -> None:
+    name, judge = ("date-time", is_date_time) if day else ("time", is_time)
+    patterns = [re.compile(pattern) for pattern in FORMATS[name].patterns]
+    counts: Counter[bool] = Counter()
+    for offset in range(-1439, 1440):
+        for wrong in (0, 1, -1, 60, -60):
+            hour, minute = divmod((23 * 60 + 59 + offset + wrong) % 1440, 60)
+            shift = f"{'-' if offset < 0 else '+'}{abs(offset) // 60:02}:{abs(offset) % 60:02}"
+            text = f"{day + 'T' if day else ''}{hour:02}:{minute:02}:60{shift}"
+            written = all(pattern.search(text) for pattern in patterns)
+            assert written == judge(text), text
+            counts[written] += 1
+    assert counts[False] >= 4 * 2879
+    days = {"": 2879, "1998-12-31": 1440, "1999-01-01": 1439, "2015-06-30": 1440, "2015-07-01": 1439}
+    assert counts[True] == days.get(day, 0)
+
+
+def test_labels_fit_into_63_octets() -> None:
+    """The worst A-label of any label that is written, whatever its letters: digits of Punycode, RFC 3492."""
+
+    def digits(delta: int, bias: int) -> int:
+        count, place = 1, 36
+        while delta >= (threshold := min(max(place - bias, 1), 26)):
+            delta, count, place = (delta - threshold) // (36 - threshold), count + 1, place + 36
+        return count
+
+    def most_digits(delta: int) -> int:
+        return max(digits(delta, bias) for bias in range(216))
+
+    least: dict[int, int] = {}  # number of digits -> the least delta that may need them
+    for wanted in range(1, 7):
+        low, high = 0, 1 << 22
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if most_digits(middle) >= wanted else (middle + 1, high)
+        least[wanted] = low
+    assert most_digits(12 * 0xD7A3) <= max(least)
+    for length, last in ((15, 0x97F), (12, 0xD7A3)):
+        for beyond in range(1, length + 1):
+            ascii_letters = length - beyond
+            reached = {0: 0}  # number of digits -> the least distance of code points that may lead there
+            for place in range(ascii_letters, length):
+                following: dict[int, int] = {}
+                for written, used in reached.items():
+                    for more, delta in least.items():
+                        distance = used + max(0, -((place - delta) // (place + 1)))
+                        if distance <= last - 0x80:
+                            following[written + more] = min(distance, following.get(written + more, distance))
+                reached = following
+            assert len("xn--") + ascii_letters + bool(ascii_letters) + max(reached) <= 62
+
+
+def test_beside_other_keywords() -> None:
+    grammar = compiled({"type": "string", "format": "hostname", "maxLength": 5, "not": {"enum": ["a.b"]}})
+    assert accepts(grammar, "c.d") and not accepts(grammar, "a.b") and not accepts(grammar, "abc.de")
+    grammar = compiled({"format": "time", "enum": ["23:59:60Z", "22:59:60Z", 7]})
+    assert accepts(grammar, "23:59:60Z") and accepts(grammar, 7) and not accepts(grammar, "22:59:60Z")
+    grammar = compiled({"type": "object", "propertyNames": {"format": "regex"}, "minProperties": 1})
+    assert accepts(grammar, {"^a+$": 1}) and not accepts(grammar, {"a**": 1})
+
+
+def test_what_is_left_out_is_said() -> None:
+    coverage = engine().compile(json.dumps({"type": "string", "format": "hostname"})).coverage
+    assert [use.pointer for use in coverage.narrowed] == ["#/format"]
+    assert "xn--" in coverage.narrowed[0].reason
+    assert not engine().compile(json.dumps({"type": "string", "format": "date-time"})).coverage.narrowed
+
+
+@pytest.mark.slow
+def test_the_suite() -> None:
+    if not SUITE.is_dir():
+        pytest.skip("the JSON-Schema-Test-Suite is not part of the repository; expected at ../shared/schemas")
+    missed: Counter[str] = Counter()
+    for draft, path, group in groups():
+        name = group["schema"].get("format") if isinstance(group["schema"], dict) else None
+        if path.parent.name != "format" or name not in FORMATS:
+            continue
+        grammar = compiled(group["schema"])
+        for case in group["tests"]:
+            written = accepts(grammar, case["data"])
+            assert case["valid"] or not written, (draft, path.name, case)
+            missed[name] += case["valid"] and not written
+    # A-labels, long labels beyond ASCII, one that is not composed, and a reference to a group by its name.
+    assert missed["hostname"] <= 15 * len(DRAFTS)
+    assert missed["idn-hostname"] <= 5 * len(DRAFTS)
+    assert missed["idn-email"] <= len(DRAFTS)
+    assert missed["regex"] <= len(DRAFTS)
+    assert sum(missed.values()) <= 22 * len(DRAFTS)
