@@ -146,7 +146,7 @@ class LLGuidanceMatcher:
     def accept(self, token_id: int) -> bool:
         """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`."""
         taken = self._matcher.try_consume_tokens([token_id])
-        if not taken and self._matcher.is_error():
+        if not taken and (self._matcher.is_error() or self._is_allowed(token_id)):
             self._rebuild()
             taken = self._matcher.try_consume_tokens([token_id])
             self._raise_on_error()
@@ -168,6 +168,11 @@ class LLGuidanceMatcher:
     def fork(self) -> "LLGuidanceMatcher":
         """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`."""
         return LLGuidanceMatcher(self._grammar, self._place, self._matcher.deep_copy(), self._ids.copy())
+
+    def _is_allowed(self, token_id: int) -> bool:
+        """Whether the mask allows a token: a lexer that is full may refuse one without saying so."""
+        mask = self._matcher.compute_bitmask()
+        return self._matcher.is_error() or bool(mask[token_id // 8] >> (token_id % 8) & 1)
 
     def _rebuild(self) -> None:
         self._matcher = self._grammar.renew()

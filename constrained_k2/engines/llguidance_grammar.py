@@ -9,6 +9,7 @@ import llguidance
 
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.grammar.lark import LarkWriter
+from constrained_k2.grammar.patterns import Untranslatable, found_anywhere
 from constrained_k2.schema.coverage import Coverage, Status, coverage_of, keyword_uses
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.normalize import Normalizer
@@ -130,8 +131,11 @@ class Patterns:
 
     def _prepare(self, pattern: str) -> llguidance.LLMatcher:
         """A matcher of the JSON strings in which a pattern is found."""
-        schema = {"type": "string", "pattern": pattern}
-        grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON_OPTIONS)
+        try:
+            grammar = llguidance.LLMatcher.grammar_from_lark(f"start: FOUND\nFOUND: {found_anywhere(pattern)}")
+        except Untranslatable:
+            schema = {"type": "string", "pattern": pattern}
+            grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON_OPTIONS)
         matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
         if matcher.is_error():
             raise UnsupportedSchema(

@@ -39,6 +39,8 @@ def number_range(shape: Number) -> str:
         ways.append(f"/{at_least(low, is_open=shape.low_open and low == shape.low)}/")
     if high is not None and high <= _LARGEST:
         ways.append(f"/{at_most(high, is_open=shape.high_open and high == shape.high)}/")
+    if shape.fraction:
+        ways.append(rf"/-?(?:0|[1-9][0-9]{{0,{MAX_DIGITS - 1}}})\.{_MORE}[1-9]{_MORE}/")
     return " & ".join(ways)
 
 

@@ -105,12 +105,14 @@ class LarkWriter:
             CannotWrite: A pattern has no counterpart on JSON's spelling.
         """
         longest = "" if shape.longest is None else str(shape.longest)
-        parts = [rf'/"{CHARACTER}{{{shape.shortest},{longest}}}"/' if shape.shortest or longest else "PLAIN"]
+        parts = [rf'/"{CHARACTER}{{{shape.shortest},{longest}}}"/'] if shape.shortest or longest else []
         wanted = (*sorted(shape.patterns), *patterns_of(shape.formats))
         parts += (self._found_anywhere(shape, pattern) for pattern in wanted)
         parts += (f"~{self._found_anywhere(shape, pattern)}" for pattern in sorted(shape.absent))
         if shape.excluded:
             parts.append(f"~{one_of(sorted(shape.excluded))}")
+        if not (parts and shape.shortest + bool(longest) + len(shape.patterns) + len(shape.formats)):
+            parts.insert(0, "PLAIN")  # what is only excluded leaves all others
         return " & ".join(parts)
 
     @staticmethod
@@ -209,6 +211,9 @@ class LarkWriter:
         if not shape.multiple:
             expression = number_range(shape)
             return self.terminal(expression) if expression else "NUMBER"
+        if shape.fraction:
+            reason = "fractions cannot be told from integers among multiples"
+            raise CannotWrite(reason, ("not", "type", "oneOf", "multipleOf"), replace(shape, fraction=False))
         # LLGuidance (1.7.6) writes no negative multiples: they are written as a sign and the multiple.
         ways = []
         if shape.high is None or shape.high >= 0:
@@ -235,19 +240,21 @@ class LarkWriter:
         return self._leaf(schema)
 
     def _string(self, shape: String) -> str:
-        if shape.excluded or shape.absent:
+        """A string: in any spelling where only its length matters, else in the one spelling that patterns know."""
+        if shape == String():
+            return "STRING"
+        if not (shape.excluded or shape.absent or shape.patterns or shape.formats):
+            return self._leaf({"type": "string"} | _sizes(shape))
+        try:
             return self.terminal(self.string_expression(shape))
-        schema: dict[str, Any] = {"type": "string"}
-        if shape.shortest:
-            schema["minLength"] = shape.shortest
-        if shape.longest is not None:
-            schema["maxLength"] = shape.longest
-        patterns = sorted({*shape.patterns, *patterns_of(shape.formats)})
-        if len(patterns) == 1:
-            schema["pattern"] = patterns[0]
-        elif patterns:
-            schema["allOf"] = [{"pattern": pattern} for pattern in patterns]
-        return self._leaf(schema) if len(schema) > 1 else "STRING"
+        except CannotWrite as error:
+            if shape.excluded or shape.absent:
+                raise
+            reason = f"{error}; the engine's own reading may let a quote or backslash through that a class excludes"
+            self.note(error.keywords, "relaxed", reason)
+        # A class without the quote or the backslash lets them through (LLGuidance 1.7.6): hence not the first choice.
+        patterns = [{"pattern": pattern} for pattern in sorted({*shape.patterns, *patterns_of(shape.formats)})]
+        return self._leaf({"type": "string", "allOf": patterns} | _sizes(shape))
 
     @staticmethod
     def _leaf(schema: dict[str, Any]) -> str:
@@ -381,6 +388,11 @@ def _separated(parts: Iterable[str]) -> Iterable[str]:
         if number:
             yield '","'
         yield part
+
+
+def _sizes(shape: String) -> dict[str, int]:
+    shortest = {"minLength": shape.shortest} if shape.shortest else {}
+    return shortest if shape.longest is None else shortest | {"maxLength": shape.longest}
 
 
 def _coefficient(number: Fraction) -> int:

@@ -3,6 +3,7 @@
 import re
 import re._constants as sre  # type: ignore[import-not-found] # the standard library's own, without stubs
 import re._parser as parser  # type: ignore[import-not-found] # the same
+from collections.abc import Iterator
 from typing import Any
 
 from constrained_k2.grammar.terminals import CHARACTER, spelling
@@ -16,6 +17,8 @@ _PROPERTIES = (
     *(f"{key}={name}" for key in ("Script", "sc") for name in ("Katakana", "Hangul", "Arabic", "Hebrew", "Thai")),
 )
 _PROPERTY = 0x10F000
+_OPEN_COUNT = re.compile(r"\{,[0-9]")
+_MOST_WAYS = 64
 _LETTERS = re.compile(r"\\(?:p\{([A-Za-z_=]+)\}|.)", re.DOTALL)
 
 
@@ -31,6 +34,8 @@ def found_anywhere(pattern: str) -> str:
     """
     if any(_PROPERTY <= ord(character) < _PROPERTY + len(_PROPERTIES) for character in pattern):
         raise Untranslatable("a character of the last private plane")
+    if _OPEN_COUNT.search(pattern):
+        raise Untranslatable("{,n}, which is text in ECMA-262")
     try:
         parsed = parser.parse(_LETTERS.sub(_stand_in, pattern))
     except (re.error, OverflowError, RecursionError) as error:
@@ -38,15 +43,12 @@ def found_anywhere(pattern: str) -> str:
     if parsed.state.flags & ~re.UNICODE:
         raise Untranslatable("flags")
     branches = []
-    for branch in _branches(parsed):
-        items = list(branch)
-        anchored_start = bool(items) and items[0] == (sre.AT, sre.AT_BEGINNING)
-        items = items[anchored_start:]
-        anchored_end = bool(items) and items[-1] == (sre.AT, sre.AT_END)
-        items = items[: len(items) - anchored_end]
+    for anchored_start, items, anchored_end in _ways(list(parsed)):
         before = "" if anchored_start else f"{CHARACTER}*"
         after = "" if anchored_end else f"{CHARACTER}*"
         branches.append(f'"{before}{_sequence(items)}{after}"')
+        if len(branches) > _MOST_WAYS:
+            raise Untranslatable("anchors in very many alternatives")
     return f"/{'|'.join(branches)}/"
 
 
@@ -62,16 +64,38 @@ def _property(code: int) -> str:
     return rf"\p{{{_PROPERTIES[code - _PROPERTY]}}}" if known else ""
 
 
-def _branches(parsed: Any) -> list[Any]:
-    """The alternatives at the top, so that each may have anchors of its own."""
-    items = list(parsed)
-    if len(items) == 1 and items[0][0] is sre.BRANCH:
-        return list(items[0][1][1])
-    if len(items) == 1 and items[0][0] is sre.SUBPATTERN and not items[0][1][1] and not items[0][1][2]:
-        return _branches(items[0][1][3])
-    if len(items) == 3 and items[1][0] is sre.SUBPATTERN and items[0][0] is sre.AT and items[2][0] is sre.AT:
-        return [items]
-    return [items]
+_START, _END = (sre.AT, sre.AT_BEGINNING), (sre.AT, sre.AT_END)
+
+
+def _ways(items: list[Any]) -> Iterator[tuple[bool, list[Any], bool]]:
+    """The pattern as alternatives without anchors, and whether each begins and ends where the text does."""
+    starts = bool(items) and items[0] == _START
+    items = items[starts:]
+    ends = bool(items) and items[-1] == _END
+    items = items[: len(items) - ends]
+    for place in {0, len(items) - 1} if items else ():
+        if items[place][0] in (sre.BRANCH, sre.SUBPATTERN) and _has_anchors(items[place]):
+            for inner in _alternatives(*items[place]):
+                for more_starts, way, more_ends in _ways([*items[:place], *inner, *items[place + 1 :]]):
+                    yield starts or more_starts, way, ends or more_ends
+            return
+    yield starts, items, ends
+
+
+def _alternatives(operation: Any, argument: Any) -> list[Any]:
+    if operation is sre.BRANCH:
+        return list(argument[1])
+    if argument[1] or argument[2]:
+        raise Untranslatable("inline flags")
+    return [argument[3]]
+
+
+def _has_anchors(item: Any) -> bool:
+    operation = item[0]
+    return operation is sre.AT or (
+        operation in (sre.BRANCH, sre.SUBPATTERN)
+        and any(map(_has_anchors, (inner for way in _alternatives(*item) for inner in way)))
+    )
 
 
 def _sequence(items: Any) -> str:

@@ -31,7 +31,8 @@ def admits(normalizer: "Normalizer", shape: Shape, value: Any) -> bool:
 
 def _number(shape: Number, value: float) -> bool:
     exact = Fraction(str(value))
-    if shape.integer and exact.denominator != 1:
+    is_integer = exact.denominator == 1
+    if (shape.integer and not is_integer) or (shape.fraction and is_integer):
         return False
     if shape.low is not None and (exact < shape.low or (shape.low_open and exact == shape.low)):
         return False

@@ -70,9 +70,10 @@ def opposite(normalizer: "Normalizer", schema: dict[str, Any], pointer: str) -> 
 
 def _not_types(n: "Normalizer", schema: dict[str, Any], pointer: str) -> "Shapes":
     kinds = kinds_of(n, schema, pointer)
+    rest = [shape for shape in EVERYTHING if shape.kind not in kinds]
     if "integer" in kinds and "number" not in kinds:
-        n.note(f"{pointer}/type", "narrowed", "under a negation: fractional numbers are not written")
-    return tuple(s for s in EVERYTHING if s.kind not in kinds and not (s.kind == "number" and "integer" in kinds))
+        rest = [Number(fraction=True) if shape.kind == "number" else shape for shape in rest]
+    return tuple(rest)
 
 
 def _not_values(n: "Normalizer", schema: dict[str, Any], pointer: str, keyword: str) -> "Shapes":

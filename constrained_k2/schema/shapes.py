@@ -36,9 +36,10 @@ class Boolean:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A range of numbers, or of integers; ``multiple`` 0 for no multiple."""
+    """A range of numbers, of integers, or of those that are none (``fraction``); ``multiple`` 0 for no multiple."""
 
     integer: bool = False
+    fraction: bool = False
     low: Fraction | None = None
     low_open: bool = False
     high: Fraction | None = None
@@ -179,7 +180,8 @@ def _meet_numbers(one: Number, other: Number) -> Number | None:
     multiple = one.multiple or other.multiple
     if one.multiple and other.multiple:
         multiple = _common_multiple(one.multiple, other.multiple)
-    return tighten(Number(one.integer or other.integer, low, low_open, high, high_open, multiple))
+    integer, fraction = one.integer or other.integer, one.fraction or other.fraction
+    return tighten(Number(integer, fraction, low, low_open, high, high_open, multiple))
 
 
 def tighten(number: Number) -> Number | None:
@@ -199,6 +201,8 @@ def tighten(number: Number) -> Number | None:
     if low is not None and high is not None and (low > high or (low == high and (number.low_open or number.high_open))):
         return None
     if multiple and multiple.denominator == 1:
+        if number.fraction:
+            return None
         number = replace(number, integer=True, multiple=multiple if multiple != 1 else Fraction(0))
     return number
 

@@ -67,7 +67,7 @@ def status_of(outcome: Outcome) -> str:
 
 def reason_of(refusal: str) -> str:
     """A refusal's kind."""
-    return next((kind for part, kind in _REASONS if part in refusal), refusal.split(": ")[-1][:60])
+    return next((kind for part, kind in _REASONS if part in refusal), refusal.rsplit(": ", 1)[-1][:60])
 
 
 def run_all(

@@ -53,7 +53,7 @@ def walk(grammar: ArgumentGrammar, vocabulary: Vocabulary, schema: Any, seed: in
     written whole, since 256 equal chances a byte never spell one that is required. After some steps what ends strings,
     objects and arrays is preferred three times in four, so that the walk comes to its stop.
     """
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311 - a walk, repeatable
     keys = [f"{json.dumps(key, ensure_ascii=False)}:".encode("utf-8", "ignore") for key in sorted(keys_of(schema))]
     matcher = grammar.matcher("")
     row = allocate_bitmask(1, vocabulary.size)[0]
@@ -66,7 +66,7 @@ def walk(grammar: ArgumentGrammar, vocabulary: Vocabulary, schema: Any, seed: in
         ids = allowed_ids(row)
         if not len(ids):
             raise AssertionError(f"nothing is allowed after {bytes(text)!r}")
-        if text.rstrip()[-1:] in (b"{", b",") and ord('"') in ids and chance.random() < 0.5:
+        if text.rstrip().endswith((b"{", b",")) and ord('"') in ids and chance.random() < 0.5:
             key = next((key for key in chance.sample(keys, len(keys)) if _take(matcher, key)), b"")
             text += key
             if key:
@@ -78,11 +78,11 @@ def walk(grammar: ArgumentGrammar, vocabulary: Vocabulary, schema: Any, seed: in
             token = int(chance.choice(ids))
             uniform += 1
         if token == end:
-            return Walk(text.decode(), True, len(text) + 1, uniform)
+            return Walk(text.decode(), ended=True, steps=len(text) + 1, uniform=uniform)
         if not matcher.accept(token):
             raise AssertionError(f"{token} is in the mask but is refused after {bytes(text)!r}")
         text.append(token)
-    return Walk(text.decode("utf-8", "replace"), False, len(text), uniform)
+    return Walk(text.decode("utf-8", "replace"), ended=False, steps=len(text), uniform=uniform)
 
 
 def _take(matcher: ArgumentMatcher, key: bytes) -> bool:
