@@ -1,4 +1,3 @@
-# ruff: noqa: INP001 - a script
 """Write grammars/*/grammar.lark anew from the request beside each: .venv/bin/python scripts/write_grammars.py."""
 
 from pathlib import Path

@@ -3,11 +3,9 @@
 import json
 
 import llguidance
-import xgrammar
 
 from constrained_k2.engines.llguidance import LLGuidanceEngine, LLGuidanceGrammar
 from constrained_k2.engines.llguidance_grammar import GrammarText
-from constrained_k2.engines.xgrammar import XGrammarEngine, XGrammarGrammar
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.vocabulary import Vocabulary
 

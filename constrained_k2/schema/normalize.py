@@ -25,7 +25,7 @@ MAX_SHAPES = 256
 """Alternatives that one node may have."""
 MAX_NODES = 4096
 """Nodes that one schema may have."""
-MAX_MEETINGS = 20_000
+MAX_MEETINGS = 6_000
 """Pairs of alternatives that may be intersected in one schema: what bounds the time."""
 _PRUNING_DEPTH = 3
 

@@ -6,7 +6,6 @@ and started anew.
 
 import gc
 import multiprocessing
-import resource
 import time
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -128,7 +127,7 @@ def _serve(pipe: Connection, name: ArmName, tokenizer: Path | None) -> None:
         except EOFError:
             return
         gc.collect()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = _reset_peak()
         start = time.perf_counter()
         try:
             grammar = compile_schema(work.schema)
@@ -136,16 +135,29 @@ def _serve(pipe: Connection, name: ArmName, tokenizer: Path | None) -> None:
         except Exception as error:  # noqa: BLE001 - whatever an arm says is its refusal
             created = (time.perf_counter() - start) * 1000
             refusal = str(error).strip().splitlines()[:1] or [type(error).__name__]
-            grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+            grown = _megabytes("VmHWM") - before
             pipe.send(Outcome(refusal=refusal[0][:300], create_ms=created, memory_mb=grown))
             continue
         created = (time.perf_counter() - start) * 1000
         coverage = getattr(grammar, "coverage", None)
         relaxed = tuple(f"{use.pointer}: {use.reason}" for use in coverage.relaxed) if coverage else ()
-        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        grown = _megabytes("VmHWM") - before
         accepted = tuple(_accepts(grammar, vocabulary, text) for text in work.instances)
         masks = [sample for text in work.timed for sample in _mask_times(grammar, vocabulary, row, text)]
         pipe.send(Outcome("", relaxed, accepted, created, tuple(masks), grown))
+
+
+def _reset_peak() -> float:
+    """Begin to measure the process's peak memory anew; what it holds now. For Linux."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _megabytes("VmRSS")
+
+
+def _megabytes(field_name: str) -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field_name}:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
 
 
 def _compiler(name: ArmName, vocabulary: Any) -> Any:
