@@ -12,10 +12,11 @@ from constrained_k2 import ConstrainedK2Error
 from constrained_k2.engines.llguidance import LLGuidanceEngine
 from constrained_k2.schema.screen import screen
 from constrained_k2.vllm_plugin.admission import byte_compiler
+from tests.schema.format_oracles import FORMAT_CHECKER
 from tests.schema.test_suite import accepts, walk
 
 KEYS = st.sampled_from(["a", "b", "c"])
-SCALARS = st.sampled_from([None, True, False, 0, 1, 2, 5, 1.5, "", "a", "ab", "ba"])
+SCALARS = st.sampled_from([None, True, False, 0, 1, 2, 5, 1.5, "", "a", "ab", "ba", 'a"', "\\", "2024-02-29"])
 SIZES = st.integers(0, 3)
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=5
@@ -39,7 +40,10 @@ def schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             "multipleOf": st.sampled_from([1, 2, 0.5]),
             "minLength": SIZES,
             "maxLength": SIZES,
-            "pattern": st.sampled_from(["^a", "b$", "a|b", "^(ab)*$", "[^a]"]),
+            "pattern": st.sampled_from(
+                ["^a", "b$", "a|b", "^(ab)*$", "[^a]", '^[^"]*$', "[^\\\\]$", "^a$|b$", "^(?!a)", "^(?=.b)"]
+            ),
+            "format": st.sampled_from(["date", "ipv4", "unheard-of"]),
             "properties": st.dictionaries(KEYS, inner, max_size=3),
             "patternProperties": st.dictionaries(st.sampled_from(["^a", "b", "[bc]"]), inner, max_size=2),
             "additionalProperties": inner,
@@ -84,7 +88,7 @@ SCHEMAS = st.recursive(st.booleans() | TYPES.map(lambda kind: {"type": kind}), s
 def test_what_is_accepted_is_valid(schema: Any, values: list[Any], seed: int) -> None:
     engine = byte_compiler().engine("llguidance")
     assert isinstance(engine, LLGuidanceEngine)
-    validator = jsonschema.Draft202012Validator(schema)
+    validator = jsonschema.Draft202012Validator(schema, format_checker=FORMAT_CHECKER)
     document = json.loads(json.dumps(schema))
     try:
         screen(document)

@@ -47,7 +47,7 @@ def processor(directory: Path, vocabulary: Vocabulary) -> KimiK2LogitsProcessor:
         tokenizer_revision=None,
         trust_remote_code=True,
     )
-    config = SimpleNamespace(model_config=model, scheduler_config=SimpleNamespace(max_num_seqs=8))
+    config = SimpleNamespace(model_config=model, scheduler_config=SimpleNamespace(max_num_seqs=8), additional_config={})
     return KimiK2LogitsProcessor(config, torch.device("cpu"), is_pin_memory=False)
 
 
