@@ -147,6 +147,8 @@ class SchemaDocument:
             name = None  # siblings of "$ref" mean nothing in old drafts
         if isinstance(name, str):
             absolute, _, fragment = urljoin(base, name).partition("#")
+            if name.startswith("#"):  # which urljoin loses behind a URN
+                absolute = base
             if fragment and self.draft == "legacy":
                 self._anchors.setdefault((absolute, fragment), pointer)
             if not name.startswith("#"):
