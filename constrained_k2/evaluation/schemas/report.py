@@ -54,7 +54,28 @@ def suite_table(cases: list[Case], say: Say) -> dict[ArmName, list[tuple[Case, O
     for line in ours.wrong:
         by_file[line.split("#")[0].split("/", 1)[1]] = by_file.get(line.split("#")[0].split("/", 1)[1], 0) + 1
     say(f"Valid instances not written, by file: {', '.join(f'{file} {n}' for file, n in sorted(by_file.items()))}.")
+    say(_beside_llguidance(found))
     return found
+
+
+def _beside_llguidance(found: dict[ArmName, list[tuple[Case, Outcome]]]) -> str:
+    """What becomes of the schemas that LLGuidance's own converter takes and keeps."""
+    sound = refused = unsound = 0
+    for (case, own), (_, ours) in zip(found["llguidance's own"], found["ours, llguidance"], strict=True):
+        if not own.refusal and not _accepts_invalid(case, own):
+            sound += 1
+            refused += bool(ours.refusal)
+            unsound += _accepts_invalid(case, ours)
+    return (
+        f"LLGuidance's own converter takes {sound} groups and accepts nothing invalid in them: of these ours refuses "
+        f"{refused} and accepts something invalid in {unsound}."
+    )
+
+
+def _accepts_invalid(case: Case, outcome: Outcome) -> bool:
+    return any(
+        accepted and not instance.valid for instance, accepted in zip(case.instances, outcome.accepted, strict=False)
+    )
 
 
 def tools_table(cases: list[Case], tokenizer: Path | None, seconds: float, say: Say) -> None:
