@@ -42,7 +42,7 @@ class LLGuidanceEngine:
         document = json.loads(schema)
         ours: LLGuidanceGrammar | None = None
         try:
-            ours = self._probed(our_text(document, self._patterns.is_found))
+            ours = self._probed(our_text(document, self._patterns))
         except RecursionError:
             problem: Exception = UnsupportedSchema(
                 "the schema is nested too deeply", "", "Flatten it", engine=self.name
@@ -70,7 +70,7 @@ class LLGuidanceEngine:
         grammar = LLGuidanceGrammar(self.tokenizer, source)
         first = grammar.copy()
         for text in _FIRST_STEPS:
-            if first.try_consume_tokens(self._encode(text)) and not first.is_error():
+            if first.try_consume_tokens(self._encode(text)) == len(self._encode(text)) and not first.is_error():
                 first.compute_bitmask()
         if first.is_error():
             raise Refused(first.get_error())

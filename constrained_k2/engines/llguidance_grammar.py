@@ -1,7 +1,6 @@
 """A schema as a grammar that LLGuidance takes: ours, or that of its own JSON Schema compiler."""
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +25,7 @@ _PATTERNS_KEPT = 256
 # Fewer symbols than by default, so that a schema of 100 bytes ("maxItems": 100000) is refused within 0.2 s instead of
 # building for seconds; more alternatives at one place, since objects have thousands of optional properties.
 LIMITS = llguidance.LLParserLimits(max_grammar_size=50_000, max_items_in_row=20_000, step_max_items=200_000)
+_NOTHING = "NoExtensionBias"  # what LLGuidance says where not one token can come first
 _LEAKY_FORMATS = frozenset({"date", "date-time", "time", "hostname"})
 
 
@@ -48,19 +48,19 @@ class GrammarText:
     any_order: bool
 
 
-def our_text(document: Any, matches: Callable[[str, str], bool]) -> GrammarText:
+def our_text(document: Any, patterns: "Patterns") -> GrammarText:
     """The grammar of ours.
 
     Args:
         document: The decoded schema.
-        matches: :meth:`Patterns.is_found`.
+        patterns: What tells whether patterns match.
 
     Raises:
         UnsupportedSchema: The schema is wrong, or nothing satisfies it.
         SchemaTooCostly: It unfolds into too much.
     """
-    normalizer = Normalizer(SchemaDocument(document), matches)
-    text = LarkWriter(normalizer).write(frozenset({("#", True)}))
+    normalizer = Normalizer(SchemaDocument(document), patterns.is_found)
+    text = LarkWriter(normalizer, patterns.has_match).write(frozenset({("#", True)}))
     coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes)
     return GrammarText(llguidance.LLMatcher.grammar_from_lark(text), coverage, any_order=True)
 
@@ -108,6 +108,7 @@ class Patterns:
     def __init__(self) -> None:
         self._tokenizer = llguidance.LLTokenizer("byte")
         self._matchers: dict[str, llguidance.LLMatcher] = {}
+        self._has_matches: dict[str, bool] = {}
 
     def is_found(self, pattern: str, text: str) -> bool:
         """See there.
@@ -128,6 +129,20 @@ class Patterns:
                 f"the engine cannot tell whether {pattern[:80]!r} is in {text[:40]!r}", "", "Simplify the pattern"
             )
         return taken == len(spelled) and copy.is_accepting()
+
+    def has_match(self, expression: str) -> bool:
+        """Whether any text matches a terminal's expression; so it is taken to be where LLGuidance cannot tell."""
+        known = self._has_matches.get(expression)
+        if known is None:
+            grammar = llguidance.LLMatcher.grammar_from_lark(f"start: SOME\nSOME: {expression}")
+            matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
+            if not matcher.is_error():
+                matcher.compute_bitmask()
+            known = not (matcher.is_error() and _NOTHING in matcher.get_error())
+            if len(self._has_matches) >= _PATTERNS_KEPT:
+                self._has_matches.clear()
+            self._has_matches[expression] = known
+        return known
 
     def _prepare(self, pattern: str) -> llguidance.LLMatcher:
         """A matcher of the JSON strings in which a pattern is found."""

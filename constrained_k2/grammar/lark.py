@@ -5,7 +5,7 @@ all lexemes stay in one class; structure and blanks are rules of ours.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -48,10 +48,13 @@ class LarkWriter:
 
     Args:
         normalizer: The schema's.
+        has_match: Whether any text matches a terminal's expression: what tells contradictions among patterns, lengths
+            and exclusions, which would lead a call nowhere.
     """
 
-    def __init__(self, normalizer: Normalizer) -> None:
+    def __init__(self, normalizer: Normalizer, has_match: Callable[[str], bool]) -> None:
         self.normalizer = normalizer
+        self._has_match = has_match
         self._productive: set[Node] = set()
         self._names: dict[Node, str] = {}
         self._rules: list[str] = []
@@ -152,7 +155,8 @@ class LarkWriter:
         listed = [name for name in listed if name not in names and self._found(patterns, name) == found]
         if listed:
             ways.append(one_of(sorted(listed)))
-        return self.terminal(" | ".join(ways)) if ways else ""
+        expression = " | ".join(ways)
+        return self.terminal(expression) if ways and self._has_match(expression) else ""
 
     def _shapes(self, node: Node) -> list[Shape]:
         return [shape for shape in self.normalizer.shapes(node) if self._can_be(shape)]
@@ -321,6 +325,13 @@ class LarkWriter:
                 return False
             open_ended = any(self.is_productive(node) for _, node in self.extra_nodes(shape))
             return open_ended or shape.fewest <= len(list(self.possible_keys(shape)))
+        try:
+            if isinstance(shape, String) and _is_intersection(shape):
+                return self._has_match(self.string_expression(shape))
+            if isinstance(shape, Number) and shape.fraction:
+                return bool(shape.multiple) or self._has_match(number_range(shape))
+        except CannotWrite:
+            return True  # something wider is written, if at all
         return True
 
     def _has_room(self, shape: Array, wish: Node, fewest: int) -> bool:
@@ -388,6 +399,12 @@ def _separated(parts: Iterable[str]) -> Iterable[str]:
         if number:
             yield '","'
         yield part
+
+
+def _is_intersection(shape: String) -> bool:
+    """Whether a string must be several things at once, so that none may be all of them."""
+    demands = len(shape.patterns) + len(shape.formats) + len(shape.absent) + bool(shape.excluded)
+    return demands + bool(shape.shortest) + (shape.longest is not None) > 1 and demands > 0
 
 
 def _sizes(shape: String) -> dict[str, int]:
