@@ -20,6 +20,15 @@ def found_anywhere(pattern: str) -> str:
     Raises:
         Untranslatable: See there.
     """
+    return "/" + "|".join(f'"{way}"' for way in spelled_ways(pattern)) + "/"
+
+
+def spelled_ways(pattern: str) -> list[str]:
+    """Regexes, one of which each JSON string in whose value the pattern is found matches between its quotes.
+
+    Raises:
+        Untranslatable: See there.
+    """
     try:
         parsed = parser.parse(pattern)
     except (re.error, OverflowError, RecursionError) as error:
@@ -33,8 +42,13 @@ def found_anywhere(pattern: str) -> str:
         items = items[: len(items) - anchored_end]
         before = "" if anchored_start else f"{CHARACTER}*"
         after = "" if anchored_end else f"{CHARACTER}*"
-        branches.append(f'"{before}{_sequence(items)}{after}"')
-    return f"/{'|'.join(branches)}/"
+        branches.append(f"{before}{_sequence(items)}{after}")
+    return branches
+
+
+def character_but(excluded: str) -> str:
+    """A regex of one character in its one spelling that is none of these."""
+    return _characters(_complement([(ord(character), ord(character)) for character in excluded]))
 
 
 def _branches(parsed: Any) -> list[Any]:

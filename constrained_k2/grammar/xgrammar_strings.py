@@ -1,0 +1,107 @@
+r"""Strings as expressions on their JSON spelling, in the dialect that xgrammar's JSON Schema converter reads.
+
+xgrammar (0.2.8) reads a ``pattern`` in one of two ways. An ASCII pattern becomes an automaton that leaves out every
+escape of JSON and misreads some patterns (``a-?`` does not match ``a``, overlong UTF-8 passes). A pattern with any other
+character in it becomes rules on the raw text between the quotes: that way everything can be said exactly, escapes
+included, so every expression here starts with a character that occurs zero times.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+
+from constrained_k2.errors import UnsupportedSchema
+from constrained_k2.grammar.patterns import Untranslatable, character_but, spelled_ways
+from constrained_k2.grammar.terminals import CHARACTER, spelling
+
+_RAW_TEXT = "(?:\xe9){0}"
+_PLAIN = "[ !#-\\[\\]-\ud7ff\ue000-\U0010ffff]"
+_CHARACTER = rf'(?:{_PLAIN}|\\(?:["\\bfnrt]|u00(?:0[0-7bBeEfF]|1[0-9a-fA-F])))'
+_HEX = "[0-9a-fA-F]"
+_PAIR = rf"[dD](?:[0-7]{_HEX}{{2}}|[89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}})"
+ANY_STRING = rf'{_RAW_TEXT}(?:{_PLAIN}|\\(?:["\\\/bfnrt]|u(?:[0-9a-cA-CefEF]{_HEX}{{3}}|{_PAIR})))*'
+"""Any string in any spelling. xgrammar's own strings let the bytes of lone surrogates through, which are no UTF-8."""
+
+_POINT = re.compile(r"\\x\{([0-9a-f]+)\}")
+_SYNTAX = frozenset("^$\\.*+?()[]{}|/-")
+
+
+def found(pattern: str) -> str:
+    """The strings in which a pattern is found.
+
+    Raises:
+        Untranslatable: It has no counterpart on JSON's spelling.
+    """
+    return _whole(_ways(pattern))
+
+
+def sized(shortest: int, longest: int | None) -> str:
+    """The strings of these lengths, in characters."""
+    return _whole([f"{CHARACTER}{{{shortest},{'' if longest is None else longest}}}"])
+
+
+def none_of(words: Iterable[str]) -> str:
+    """The strings that are none of these."""
+    return _whole([_other(sorted(set(words)))])
+
+
+def one_of(words: Iterable[str]) -> str:
+    """These strings."""
+    return _whole(["".join(map(spelling, word)) for word in sorted(words)])
+
+
+class PatternSearch:
+    """Whether patterns are found in texts, by Python's ``re`` on the very expressions that are written.
+
+    Slow on hostile patterns, so only for a process that can be killed.
+    """
+
+    def __init__(self) -> None:
+        self._compiled: dict[str, re.Pattern[str]] = {}
+
+    def is_found(self, pattern: str, text: str) -> bool:
+        """See there.
+
+        Raises:
+            UnsupportedSchema: The pattern has no counterpart on JSON's spelling.
+        """
+        if pattern not in self._compiled:
+            try:
+                ways = "|".join(_ways(pattern))
+            except Untranslatable as error:
+                raise UnsupportedSchema(
+                    f"whether a value has the pattern {pattern[:80]!r} cannot be told: {error}",
+                    "",
+                    "Rewrite it without look-around and back-references",
+                    "pattern",
+                ) from error
+            self._compiled[pattern] = re.compile(_POINT.sub(lambda point: rf"\U{int(point[1], 16):08x}", ways))
+        return self._compiled[pattern].fullmatch(json.dumps(text, ensure_ascii=False)[1:-1]) is not None
+
+
+def _ways(pattern: str) -> list[str]:
+    if "{," in pattern:
+        raise Untranslatable("'{,' means itself in ECMA-262 and a repetition in Python, whose reader this is")
+    return spelled_ways(pattern)
+
+
+def _whole(ways: list[str]) -> str:
+    """The expression in xgrammar's dialect, where code points stand for themselves; it matches whole strings."""
+    body = "|".join(ways).replace(CHARACTER, _CHARACTER)
+    return f"{_RAW_TEXT}(?:{_POINT.sub(_itself, body)})"
+
+
+def _itself(point: re.Match[str]) -> str:
+    character = chr(int(point[1], 16))
+    return f"\\{character}" if character in _SYNTAX else character
+
+
+def _other(words: list[str]) -> str:
+    """One way: whatever leaves the tree of the words, or ends inside it where no word ends."""
+    branches = {character: [word[1:] for word in words if word.startswith(character)] for word in words
+                for character in word[:1]}  # fmt: skip
+    ways = [f"{character_but(''.join(sorted(branches)))}{CHARACTER}*" if branches else f"{CHARACTER}{{1,}}"]
+    ways += [f"{spelling(character)}{_other(rest)}" for character, rest in sorted(branches.items())]
+    if "" not in words:
+        ways.append("")
+    return f"(?:{'|'.join(ways)})"
