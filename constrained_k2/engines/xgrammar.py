@@ -13,6 +13,7 @@ import numpy.typing as npt
 import xgrammar
 
 from constrained_k2 import errors
+from constrained_k2.bitmask import words_per_row
 from constrained_k2.engines.xgrammar_worker import read_frame, tokenizer_info, write_frame
 from constrained_k2.errors import ConstrainedK2Error, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.schema.coverage import Coverage, coverage_of
@@ -39,9 +40,8 @@ class XGrammarEngine:
     name = "xgrammar"
 
     def __init__(self, vocabulary: Vocabulary, *, seconds: float | None = None) -> None:
-        tokens = [
-            vocabulary.ordinary_bytes(token_id) or b"\xff<special_%d>" % token_id for token_id in range(vocabulary.size)
-        ]
+        width = 32 * words_per_row(vocabulary.size)  # xgrammar allows what lies behind the last token in the last word
+        tokens = [vocabulary.ordinary_bytes(token_id) or b"\xff<special_%d>" % token_id for token_id in range(width)]
         stop = vocabulary.format.call_end
         self._seconds = _MOST_SECONDS if seconds is None else seconds
         self._bytes = _MOST_BYTES if seconds is None else _ADMISSION_BYTES
