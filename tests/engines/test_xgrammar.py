@@ -178,7 +178,7 @@ RELAXED: list[tuple[str, Any]] = [
     ("maxLength", {"type": "string", "pattern": "^a", "maxLength": 9}),
     ("minLength", {"type": "string", "format": "date", "minLength": 2}),
     ("pattern", {"type": "string", "pattern": "(?=a)b"}),
-    ("not", {"type": "string", "not": {"pattern": "a"}}),
+    ("not", {"type": "string", "pattern": "^a", "not": {"enum": ["a"]}}),
     ("patternProperties", {"type": "object", "patternProperties": {"^a": {"type": "integer"}}}),
     ("minProperties", {"type": "object", "minProperties": 2}),
     ("unevaluatedProperties", {"type": "object", "unevaluatedProperties": False}),
@@ -199,7 +199,9 @@ KEPT: list[Any] = [
 @pytest.mark.parametrize(("keyword", "schema"), RELAXED, ids=[keyword for keyword, _ in RELAXED])
 def test_what_is_not_kept_is_said(keyword: str, schema: Any) -> None:
     coverage = schema_coverage({"type": "object", "properties": {"a": schema}}, "xgrammar")
-    assert [use.pointer for use in coverage.relaxed] == [f"#/properties/a/{keyword}"]
+    place = f"#/properties/a/{keyword}"
+    assert place in [use.pointer for use in coverage.relaxed]
+    assert all(use.pointer.startswith(place) for use in coverage.relaxed)
     assert coverage.relaxed[0].reason
     assert not coverage.is_sound
 

@@ -19,6 +19,7 @@ from tests.schema.test_differential import SCHEMAS, VALUES
 from tests.schema.test_suite import DRAFTS, SUITE, groups
 
 BYTES = Vocabulary.of_bytes()
+CLOSERS = {*b'"]}', BYTES.format.call_end}
 
 
 @cache
@@ -50,7 +51,7 @@ def walk(grammar: XGrammarGrammar, seed: int, limit: int = 1500) -> bytes | None
         matcher.fill(row)
         ids = allowed_ids(row)
         assert len(ids), bytes(text)
-        preferred = [token for token in ids if token in b'"]}' or token == BYTES.format.call_end]
+        preferred = [token for token in ids if token in CLOSERS]
         token = int(chance.choice(preferred if preferred and chance.random() < 0.6 else list(ids)))
         if token == BYTES.format.call_end:
             assert matcher.is_complete()
@@ -92,17 +93,26 @@ def test_no_invalid_instance_is_accepted_where_nothing_is_relaxed() -> None:
             wrong.append((path.name, group["description"], written.decode()))
     print(dict(sorted(counts.items())))
     assert not wrong
+    # What is reached; it may only get better.
+    assert counts["groups sound"] >= 491
+    assert counts["sound invalid rejected"] >= 1_291
+    assert counts["sound valid accepted"] >= 1_404
+    assert counts["groups refused"] <= 62
+
+
 @pytest.mark.slow
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=8), st.integers(0, 2**32))
+@example({"type": "number", "minimum": 1.5, "maximum": 2.5}, [1.5, 2, 2.5], 0)
 def test_what_is_accepted_is_valid_where_nothing_is_relaxed(schema: Any, values: list[Any], seed: int) -> None:
     grammar = compile_schema(schema)
     if grammar is None:
         return
-    validator = jsonschema.Draft202012Validator(schema)
     written = walk(grammar, seed)
-    found = [*values, *([] if written is None else [json.loads(written.decode())])]
+    value = None if written is None else json.loads(written.decode())
     if grammar.coverage.is_sound:
-        for value in found:
-            if value is found[-1] or accepts(grammar, json.dumps(value)):
-                assert validator.is_valid(value) or value in values, (schema, value)
+        validator = jsonschema.Draft202012Validator(schema)
+        assert written is None or validator.is_valid(value), (schema, written)
+        for value in values:
+            if accepts(grammar, json.dumps(value)):
+                assert validator.is_valid(value), (schema, value)
