@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import xgrammar
 
 from constrained_k2 import errors
 from constrained_k2.bitmask import words_per_row
-from constrained_k2.engines.xgrammar_worker import read_frame, tokenizer_info, write_frame
+from constrained_k2.engines.xgrammar_worker import compile_rewritten, grammar_compiler, read_frame, write_frame
 from constrained_k2.errors import ConstrainedK2Error, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.schema.coverage import Coverage, coverage_of
 from constrained_k2.schema.document import SchemaDocument
@@ -27,7 +27,7 @@ _TIMERS = (-27, -14)  # SIGPROF and SIGALRM, as exit codes
 
 
 class XGrammarEngine:
-    """Schemas compiled by xgrammar, in a process of its own that is under limits (see ``xgrammar_worker``).
+    """Schemas compiled by xgrammar, after they were tried out in a process under limits (see ``xgrammar_worker``).
 
     Args:
         vocabulary: The model's vocabulary. Its ``<|tool_call_end|>`` is made the engine's stop token, so the engine
@@ -46,7 +46,7 @@ class XGrammarEngine:
         self._seconds = _MOST_SECONDS if seconds is None else seconds
         self._bytes = _MOST_BYTES if seconds is None else _ADMISSION_BYTES
         self._worker = _Worker(tokens, stop, self._seconds, self._bytes)
-        self._info = tokenizer_info(tokens, stop)
+        self._compiler = grammar_compiler(tokens, stop)
         self._worker.start()
 
     def compile(self, schema: str) -> "XGrammarGrammar":
@@ -56,13 +56,12 @@ class XGrammarEngine:
             UnsupportedSchema: The schema is wrong, nothing satisfies it, or xgrammar has no grammar for it.
             SchemaTooCostly: It is over a budget.
         """
-        head, _, body = self._worker.ask(schema.encode()).partition(b"\n")
-        answer: dict[str, Any] = json.loads(head)
+        answer: dict[str, Any] = json.loads(self._worker.ask(schema.encode()))
         if "killed" in answer:
             raise self._over(answer["killed"])
         if "error" in answer:
             raise self._error(*answer["error"])
-        compiled = xgrammar.CompiledGrammar.deserialize_json(body.decode(), self._info)
+        compiled = compile_rewritten(self._compiler, answer["rewritten"])
         notes = {pointer: (status, reason) for pointer, (status, reason) in answer["notes"].items()}
         return XGrammarGrammar(compiled, coverage_of(SchemaDocument(json.loads(schema)), self.name, notes))
 
@@ -138,7 +137,7 @@ class XGrammarMatcher:
 
 
 class _Worker:
-    """The compiling process: started on demand, once per process that uses it; one schema at a time."""
+    """The process that tries schemas out: started on demand, once per process that uses it; one schema at a time."""
 
     def __init__(self, tokens: list[bytes], stop_id: int, seconds: float, memory_bytes: int) -> None:
         self._setup = {"stop_id": stop_id, "seconds": seconds, "memory_bytes": memory_bytes}
@@ -169,9 +168,9 @@ class _Worker:
                 if answer is not None:
                     return answer
                 self._process = None
-        raise RuntimeError("the process that compiles schemas for xgrammar has ended")
+        raise RuntimeError("the process that tries schemas out for xgrammar has ended")
 
-    def _started(self) -> tuple[BinaryIO, BinaryIO]:
+    def _started(self) -> tuple[IO[bytes], IO[bytes]]:
         if self._process is None or self._owner != os.getpid():  # a fork of ours must not share the pipes
             self._owner = os.getpid()
             self._process = subprocess.Popen(
@@ -186,7 +185,7 @@ class _Worker:
             setup = self._setup | {"tokens": [token.decode("latin-1") for token in self._tokens]}
             write_frame(self._process.stdin, json.dumps(setup).encode())
             if read_frame(self._process.stdout) is None:
-                raise RuntimeError("the process that compiles schemas for xgrammar does not start; see its errors above")
+                raise RuntimeError("the process that tries schemas out does not start; see above")
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         return self._process.stdin, self._process.stdout

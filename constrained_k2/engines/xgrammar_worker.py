@@ -1,12 +1,15 @@
-"""The process in which schemas are compiled for xgrammar: ``python -m constrained_k2.engines.xgrammar_worker``.
+"""The process in which schemas are tried out for xgrammar: ``python -m constrained_k2.engines.xgrammar_worker``.
 
-Some schemas take xgrammar minutes or gigabytes, and native code cannot be interrupted. This process holds the vocabulary
-and forks for every schema; the fork lives under limits of the kernel's, so that a hostile schema ends nothing but its
-own fork. It speaks frames (eight bytes of length, then as many) on its standard input and output and ends with the
-former; a fork ends by its own timers even where this process is gone. For Linux.
+Some schemas take xgrammar minutes or gigabytes, and native code cannot be interrupted. This process holds the
+vocabulary and forks for every schema; the fork rewrites and compiles it under limits of the kernel's, so that a hostile
+schema ends nothing but its own fork. What compiled here is compiled once more by the parent, which takes as long again:
+carried over (xgrammar writes grammars as JSON) it would take ten times as long and hundreds of megabytes.
+
+It speaks frames (eight bytes of length, then as many) on its standard input and output and ends with the former; a fork
+ends by its own timers even where this process is gone. For Linux.
 
     in    {"tokens": […], "stop_id": …, "seconds": …, "memory_bytes": …}, then a schema a frame
-    out   {} when ready, then for each schema a line of JSON and, unless it holds an error, the compiled grammar
+    out   {} when ready, then for each schema {"notes": …, "rewritten": …}, {"error": …} or {"killed": …}
 """
 
 import json
@@ -15,24 +18,24 @@ import re
 import resource
 import signal
 import sys
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import xgrammar
 
 from constrained_k2.errors import ConstrainedK2Error, UnsupportedSchema
 from constrained_k2.grammar.lark import CannotWrite
-from constrained_k2.grammar.terminals import MAX_BLANKS
 from constrained_k2.grammar.xgrammar_schema import XGrammarWriter
 from constrained_k2.grammar.xgrammar_strings import PatternSearch
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.normalize import Normalizer
 
 _WALL_FACTOR = 10  # the limit is on processor time, so that it does not depend on what else the machine does
+_MAX_BLANKS = 16  # of one run: enough for indentation; on the real vocabulary each costs a grammar 0.2 MB
 _REMEDY = "Remove or rewrite what is named, or leave the tool out"
 _AUTOMATON = re.compile(r"^\w+ ::= .*\bRegex\(", re.MULTILINE)
 
 
-def read_frame(stream: BinaryIO) -> bytes | None:
+def read_frame(stream: IO[bytes]) -> bytes | None:
     """The next frame; None where the stream ends, also in the middle of one."""
     size = stream.read(8)
     if len(size) < 8:
@@ -42,41 +45,52 @@ def read_frame(stream: BinaryIO) -> bytes | None:
     return frame if len(frame) == length else None
 
 
-def write_frame(stream: BinaryIO, frame: bytes) -> None:
+def write_frame(stream: IO[bytes], frame: bytes) -> None:
     """Write a frame and flush."""
     stream.write(len(frame).to_bytes(8, "big"))
     stream.write(frame)
     stream.flush()
 
 
-def tokenizer_info(tokens: list[bytes], stop_id: int) -> xgrammar.TokenizerInfo:
-    """The vocabulary as xgrammar takes it, the same in both processes."""
-    return xgrammar.TokenizerInfo(
+def grammar_compiler(tokens: list[bytes], stop_id: int) -> xgrammar.GrammarCompiler:
+    """A compiler over the vocabulary, the same in both processes; without a cache, since ours is above it."""
+    info = xgrammar.TokenizerInfo(
         tokens, vocab_type=xgrammar.VocabType.RAW, vocab_size=len(tokens), stop_token_ids=[stop_id]
     )
+    return xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
 
 
-def compile_schema(compiler: xgrammar.GrammarCompiler, schema: bytes) -> bytes:
-    """Compile a schema, without limits.
+def compile_rewritten(compiler: xgrammar.GrammarCompiler, schema: str) -> xgrammar.CompiledGrammar:
+    """Compile what :class:`XGrammarWriter` wrote.
+
+    Raises:
+        RuntimeError: xgrammar has no grammar for it.
+    """
+    return compiler.compile_json_schema(schema, strict_mode=False, max_whitespace_cnt=_MAX_BLANKS)
+
+
+def try_out(compiler: xgrammar.GrammarCompiler, schema: bytes) -> bytes:
+    """Rewrite a schema and compile it.
 
     Returns:
-        ``{"notes": {…}}`` and the serialized grammar, or ``{"error": [class, fields]}``.
+        ``{"notes": {…}, "rewritten": …}`` or ``{"error": [class, fields]}``.
+
+    Raises:
+        MemoryError: xgrammar ran into the limit.
     """
     try:
-        notes, grammar = _compile(compiler, json.loads(schema))
+        return json.dumps(_try_out(compiler, json.loads(schema))).encode()
     except ConstrainedK2Error as error:
         return json.dumps({"error": [type(error).__name__, error.args]}).encode()
-    return json.dumps({"notes": notes}).encode() + b"\n" + grammar
 
 
-def _compile(compiler: xgrammar.GrammarCompiler, document: Any) -> tuple[dict[str, Any], bytes]:
+def _try_out(compiler: xgrammar.GrammarCompiler, document: Any) -> dict[str, Any]:
     try:
         normalizer = Normalizer(SchemaDocument(document), PatternSearch().is_found)
-        text = json.dumps(XGrammarWriter(normalizer).write(frozenset({("#", True)})))
-        grammar = xgrammar.Grammar.from_json_schema(text, strict_mode=False, max_whitespace_cnt=MAX_BLANKS)
-        if _AUTOMATON.search(str(grammar)):
+        rewritten = json.dumps(XGrammarWriter(normalizer).write(frozenset({("#", True)})))
+        compiled = compile_rewritten(compiler, rewritten)
+        if _AUTOMATON.search(str(compiled.grammar)):
             raise UnsupportedSchema("xgrammar reads a pattern in the way in which it misreads some", "", _REMEDY)
-        return normalizer.notes, compiler.compile_grammar(grammar).serialize_json().encode()
     except CannotWrite as error:
         raise UnsupportedSchema(str(error), "", _REMEDY) from error
     except RecursionError as error:
@@ -86,6 +100,7 @@ def _compile(compiler: xgrammar.GrammarCompiler, document: Any) -> tuple[dict[st
             raise MemoryError from error
         lines = str(error).strip().splitlines() or ["unknown error"]
         raise UnsupportedSchema(f"xgrammar has no grammar for this schema: {lines[0][:300]}", "", _REMEDY) from error
+    return {"notes": normalizer.notes, "rewritten": rewritten}
 
 
 def _forked(compiler: xgrammar.GrammarCompiler, schema: bytes, limits: dict[str, Any]) -> bytes:
@@ -98,7 +113,7 @@ def _forked(compiler: xgrammar.GrammarCompiler, schema: bytes, limits: dict[str,
             os.close(source)
             _limit(**limits)
             with os.fdopen(sink, "wb") as stream:
-                stream.write(compile_schema(compiler, schema))
+                stream.write(try_out(compiler, schema))
             status = 0
         except MemoryError:
             status = 2
@@ -130,8 +145,7 @@ def main() -> None:
     if setup is None:
         return
     limits = json.loads(setup)
-    info = tokenizer_info([token.encode("latin-1") for token in limits.pop("tokens")], limits.pop("stop_id"))
-    compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+    compiler = grammar_compiler([token.encode("latin-1") for token in limits.pop("tokens")], limits.pop("stop_id"))
     write_frame(output, b"{}")
     while (schema := read_frame(sys.stdin.buffer)) is not None:
         write_frame(output, _forked(compiler, schema, limits))

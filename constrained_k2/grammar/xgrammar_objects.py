@@ -5,13 +5,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from constrained_k2.grammar.patterns import Untranslatable
-from constrained_k2.grammar.xgrammar_strings import ANY_STRING, found, none_of, one_of
+from constrained_k2.grammar.xgrammar_strings import ANY_STRING, found, one_of, other_keys
 from constrained_k2.schema.shapes import ANY, Node, Object, String, Value
 
 if TYPE_CHECKING:
     from constrained_k2.grammar.xgrammar_schema import XGrammarWriter
 
 _COUNTS = frozenset({"minProperties", "maxProperties"})
+_DECLARING = frozenset({"properties", "required", "additionalProperties", "dependentRequired"})
 _OPEN = frozenset({"patternProperties", "additionalProperties"})
 
 
@@ -48,7 +49,7 @@ def _declared(shape: Object) -> list[str]:
 
 def _extras(writer: "XGrammarWriter", node: Node, shape: Object, names: list[str]) -> Iterator[tuple[str, Node]]:
     """Expressions for keys that are not declared, each with the node of its values."""
-    values = {which: value for which, value in writer.reach.extra_nodes(shape)}
+    values = dict(writer.reach.extra_nodes(shape))
     if len(values) == 1:
         if writer.reach.is_productive(values[()]):
             yield from ((expression, values[()]) for expression in _names(writer, node, shape, names))
@@ -58,7 +59,7 @@ def _extras(writer: "XGrammarWriter", node: Node, shape: Object, names: list[str
     if writer.reach.is_productive(values[()]):
         if any(value != values[()] for value in values.values()):
             writer.note(node, _OPEN, "relaxed", "a key of the pattern may be written as one that is not")
-        yield (none_of(names) if names else ANY_STRING), values[()]
+        yield _open_key(writer, node, names), values[()]
     for which, value in values.items():
         if len(which) > 1 and any(value != values[pattern,] for pattern in which):
             writer.note(node, _OPEN, "relaxed", "a key in which several patterns are found is held to one of them")
@@ -70,7 +71,9 @@ def _extras(writer: "XGrammarWriter", node: Node, shape: Object, names: list[str
             writer.note(node, _OPEN, "narrowed", f"keys of the pattern are not written: {error}")
             continue
         if any(_leaks(writer, shape, name, which[0], value) for name in names):
-            writer.note(node, _OPEN | {"properties", "required"}, "relaxed", "a declared key may come again by its pattern")
+            writer.note(
+                node, _OPEN | {"properties", "required"}, "relaxed", "a declared key may come again by its pattern"
+            )
         yield expression, value
 
 
@@ -79,10 +82,22 @@ def _leaks(writer: "XGrammarWriter", shape: Object, name: str, pattern: str, val
     return writer.normalizer.matches(pattern, name) and not writer.normalizer.value_node(shape, name) <= value
 
 
+def _open_key(writer: "XGrammarWriter", node: Node, names: list[str]) -> str:
+    if not any(names):
+        return other_keys(names) if names else ANY_STRING
+    writer.note(
+        node,
+        _DECLARING,
+        "narrowed",
+        "other keys are written only where no declared one begins with the same character",
+    )
+    return other_keys(names)
+
+
 def _names(writer: "XGrammarWriter", node: Node, shape: Object, names: list[str]) -> Iterator[str]:
     """Expressions for the keys that are not declared, by what ``propertyNames`` leaves of them."""
     if shape.names == ANY:
-        yield none_of(names) if names else ANY_STRING
+        yield _open_key(writer, node, names)
         return
     declared = frozenset(names)
     listed: list[str] = []

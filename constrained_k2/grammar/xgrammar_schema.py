@@ -1,9 +1,9 @@
 """A schema's node written as another JSON Schema, made only of what xgrammar's converter keeps exactly.
 
 xgrammar (0.2.8) takes nearly every schema and drops what it does not know in silence: ``not``, ``if``, ``contains``,
-``uniqueItems``, whatever stands beside ``$ref``, ``anyOf``, ``enum`` or without a ``type``, lengths beside a pattern. So it
-is never given the user's schema, but one of ours: a union of typed shapes, strings as patterns on their spelling, keys
-that are open as patterns that leave out the declared ones. What cannot be said so is left out and noted as relaxed.
+``uniqueItems``, whatever stands beside ``$ref``, ``anyOf``, ``enum`` or without a ``type``, lengths beside a pattern.
+So it is never given the user's schema, but one of ours: a union of typed shapes, strings as patterns on their spelling,
+keys that are open as patterns that leave out the declared ones. What cannot be said so is left out, noted as relaxed.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,9 @@ from constrained_k2.schema.shapes import ANY, Array, Boolean, Node, Null, Number
 _DIGITS = 10**6
 """xgrammar writes the numbers of a range with at most six decimals, and reads bounds so."""
 _EXACT = 2**53
-_IN_PLACE = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies", "$ref"})
+_IN_PLACE = frozenset(
+    {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies", "$ref"}
+)
 _LENGTHS = frozenset({"minLength", "maxLength"})
 _NEGATIONS = frozenset({"not", "oneOf", "if", "else", "enum", "const"})
 _ANYTHING: dict[str, Any] = {
@@ -98,7 +100,7 @@ class XGrammarWriter:
     def string(self, node: Node, shape: String) -> str:
         """An expression for the strings of a shape: xgrammar takes one, so of several demands one is kept."""
         patterns = [*sorted(shape.patterns), *sorted(FORMAT_PATTERNS[name] for name in shape.formats)]
-        excluded = self._telling(node, shape, patterns)
+        excluded = self._telling(shape, patterns)
         if shape.absent:
             self.note(node, _NEGATIONS | {"pattern"}, "relaxed", "a pattern that must not be found is not kept")
         for number, pattern in enumerate(patterns):
@@ -122,14 +124,15 @@ class XGrammarWriter:
             return sized(shape.shortest, shape.longest)
         return ANY_STRING
 
-    def _telling(self, node: Node, shape: String, patterns: list[str]) -> frozenset[str]:
+    def _telling(self, shape: String, patterns: list[str]) -> frozenset[str]:
         """The excluded values that the rest of the shape leaves in."""
         rest = replace(shape, excluded=frozenset())
         longest = len if rest.longest is None else lambda _: rest.longest or 0
         return frozenset(
             value
             for value in shape.excluded
-            if rest.shortest <= len(value) <= longest(value) and all(self._may_match(pattern, value) for pattern in patterns)
+            if rest.shortest <= len(value) <= longest(value)
+            and all(self._may_match(pattern, value) for pattern in patterns)
         )
 
     def _may_match(self, pattern: str, value: str) -> bool:
@@ -211,7 +214,9 @@ class XGrammarWriter:
                 self.note(node, _BOUNDS, "relaxed", "a bound beyond 2^53 is not kept")
                 continue
             steps = -(-bound * sign * scale // 1)  # inwards
-            schema["exclusiveM" + name[1:] if is_open and steps == bound * sign * scale else name] = _number(steps * sign, scale)
+            schema["exclusiveM" + name[1:] if is_open and steps == bound * sign * scale else name] = _number(
+                steps * sign, scale
+            )
             if not shape.integer:
                 self.note(node, _BOUNDS, "narrowed", "numbers in a range are written with at most six decimals")
         low, high = (schema.get(name, schema.get("exclusiveM" + name[1:])) for name in ("minimum", "maximum"))
@@ -219,10 +224,14 @@ class XGrammarWriter:
 
     def _array(self, node: Node, shape: Array) -> dict[str, Any]:
         if any(fewest or most is not None for _, fewest, most in shape.contains):
-            self.note(node, frozenset({"contains", "minContains", "maxContains"}), "relaxed", "contained items are not kept")
+            self.note(
+                node, frozenset({"contains", "minContains", "maxContains"}), "relaxed", "contained items are not kept"
+            )
         if shape.unique and (shape.longest is None or shape.longest > 1):
             self.note(node, frozenset({"uniqueItems"}), "relaxed", "items may come again")
-        reach = next((n for n, item in enumerate(shape.prefix) if not self.reach.is_productive(item)), len(shape.prefix))
+        reach = next(
+            (n for n, item in enumerate(shape.prefix) if not self.reach.is_productive(item)), len(shape.prefix)
+        )
         ends = reach < len(shape.prefix) or not self.reach.is_productive(shape.rest)
         longest = reach if ends and (shape.longest is None or shape.longest > reach) else shape.longest
         prefix = shape.prefix[: reach if longest is None else min(reach, longest)]

@@ -1,9 +1,9 @@
 r"""Strings as expressions on their JSON spelling, in the dialect that xgrammar's JSON Schema converter reads.
 
 xgrammar (0.2.8) reads a ``pattern`` in one of two ways. An ASCII pattern becomes an automaton that leaves out every
-escape of JSON and misreads some patterns (``a-?`` does not match ``a``, overlong UTF-8 passes). A pattern with any other
-character in it becomes rules on the raw text between the quotes: that way everything can be said exactly, escapes
-included, so every expression here starts with a character that occurs zero times.
+escape of JSON and misreads some patterns (``a-?`` does not match ``a``, overlong UTF-8 passes). A pattern with any
+other character in it becomes rules on the raw text between the quotes: that way everything can be said exactly,
+escapes included, so every expression here starts with a character that occurs zero times.
 """
 
 import json
@@ -16,7 +16,8 @@ from constrained_k2.grammar.terminals import CHARACTER, spelling
 
 _RAW_TEXT = "(?:\xe9){0}"
 _PLAIN = "[ !#-\\[\\]-\ud7ff\ue000-\U0010ffff]"
-_CHARACTER = rf'(?:{_PLAIN}|\\(?:["\\bfnrt]|u00(?:0[0-7bBeEfF]|1[0-9a-fA-F])))'
+_ESCAPE = r'\\(?:["\\bfnrt]|u00(?:0[0-7bBeEfF]|1[0-9a-fA-F]))'
+_CHARACTER = f"(?:{_PLAIN}|{_ESCAPE})"
 _HEX = "[0-9a-fA-F]"
 _PAIR = rf"[dD](?:[0-7]{_HEX}{{2}}|[89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}})"
 ANY_STRING = rf'{_RAW_TEXT}(?:{_PLAIN}|\\(?:["\\\/bfnrt]|u(?:[0-9a-cA-CefEF]{_HEX}{{3}}|{_PAIR})))*'
@@ -43,6 +44,16 @@ def sized(shortest: int, longest: int | None) -> str:
 def none_of(words: Iterable[str]) -> str:
     """The strings that are none of these."""
     return _whole([_other(sorted(set(words)))])
+
+
+def other_keys(names: list[str]) -> str:
+    """Strings that are none of these keys: only such as begin with another character, and the empty one.
+
+    All the others would take a state for each character of each key, and each such state costs xgrammar milliseconds
+    and tens of kilobytes on a vocabulary of 160,000 tokens.
+    """
+    ways = [f"{_character_but(sorted({name[:1] for name in names} - {''}))}{CHARACTER}*"]
+    return _whole(ways if "" in names else [*ways, ""])
 
 
 def one_of(words: Iterable[str]) -> str:
@@ -96,11 +107,24 @@ def _itself(point: re.Match[str]) -> str:
     return f"\\{character}" if character in _SYNTAX else character
 
 
+def _character_but(excluded: list[str]) -> str:
+    """One character that is none of these; the escapes as one branch where they all may be written."""
+    if any(character < " " or character in '"\\' for character in excluded):
+        return character_but("".join(excluded))
+    ranges, start = [], 0x20
+    for code in sorted({*map(ord, excluded), 0x22, 0x5C, 0x110000}):
+        for low, high in ((start, min(code - 1, 0xD7FF)), (max(start, 0xE000), code - 1)):
+            if low <= high:
+                ranges.append(rf"\x{{{low:x}}}-\x{{{high:x}}}")
+        start = code + 1
+    return f"(?:[{''.join(ranges)}]|{_ESCAPE})"
+
+
 def _other(words: list[str]) -> str:
     """One way: whatever leaves the tree of the words, or ends inside it where no word ends."""
     branches = {character: [word[1:] for word in words if word.startswith(character)] for word in words
                 for character in word[:1]}  # fmt: skip
-    ways = [f"{character_but(''.join(sorted(branches)))}{CHARACTER}*" if branches else f"{CHARACTER}{{1,}}"]
+    ways = [f"{_character_but(sorted(branches))}{CHARACTER}*" if branches else f"{CHARACTER}{{1,}}"]
     ways += [f"{spelling(character)}{_other(rest)}" for character, rest in sorted(branches.items())]
     if "" not in words:
         ways.append("")

@@ -132,7 +132,9 @@ def test_forks_do_not_disturb_each_other(engine: XGrammarEngine, small_vocabular
     assert second.is_complete()
 
 
-@pytest.mark.parametrize("text", [b'"\xed\xa0\x80"', b'"\xff"', b'"\xe0\x80\x80"', b'"\t"', b'"\x00"', b'"\\x"', b'"\\ud800"'])
+@pytest.mark.parametrize(
+    "text", [b'"\xed\xa0\x80"', b'"\xff"', b'"\xe0\x80\x80"', b'"\t"', b'"\x00"', b'"\\x"', b'"\\ud800"']
+)
 @pytest.mark.parametrize("schema", [{"type": "string"}, {"type": "string", "minLength": 1}, {"pattern": "^[^x]*"}, {"pattern": "."},
                                     {"not": {"const": "a"}}, {}], ids=str)  # fmt: skip
 def test_strings_are_utf8_and_json(byte_engine: XGrammarEngine, schema: Any, text: bytes) -> None:
@@ -147,7 +149,7 @@ def test_a_declared_key_never_comes_again(byte_engine: XGrammarEngine, name: str
     schema = {"type": "object", "properties": {name: {"type": "integer"}, "z": {}}}
     key = json.dumps(name, ensure_ascii=False)
     escaped = '"' + "".join(f"\\u{ord(character):04x}" for character in name if ord(character) < 0x10000) + '"'
-    assert accepts(byte_engine, schema, f'{{{key}:1,"z":0,"{name and "zz"}x":""}}')
+    assert accepts(byte_engine, schema, f'{{{key}:1,"z":0,"Q{key[1:]}:""}}')
     assert not accepts(byte_engine, schema, f'{{{key}:1,{key}:""}}')
     assert not accepts(byte_engine, schema, f'{{"z":1,{key}:""}}')
     if name not in {"", "é😀", "\x00"}:
@@ -167,8 +169,8 @@ def test_keys_of_the_schema_steer_nothing(byte_engine: XGrammarEngine) -> None:
     }
     for text in ('{"a": 1}', '{"a":1,"b":"x"}', '{ "b" : [ ] }', '{"a":""}', "{}", "{"):
         assert accepts(byte_engine, steered, text) == accepts(byte_engine, plain, text)
-    assert not accepts(byte_engine, plain, '{"a":' + " " * 65 + "1}")
-    assert accepts(byte_engine, plain, '{"a":' + " " * 64 + "1}")
+    assert not accepts(byte_engine, plain, '{"a":' + " " * 17 + "1}")
+    assert accepts(byte_engine, plain, '{"a":' + " " * 16 + "1}")
 
 
 RELAXED: list[tuple[str, Any]] = [
@@ -289,7 +291,9 @@ def test_several_threads_may_compile_at_once(engine: XGrammarEngine, small_vocab
     found: dict[int, bool] = {}
 
     def compile_one(number: int) -> None:
-        grammar = engine.compile(json.dumps({"type": "object", "properties": {"n": {"const": number}}, "required": ["n"]}))
+        grammar = engine.compile(
+            json.dumps({"type": "object", "properties": {"n": {"const": number}}, "required": ["n"]})
+        )
         matcher = grammar.matcher("schema")
         found[number] = all(map(matcher.accept, small_vocabulary.encode(f'{{"n":{number}}}'))) and matcher.is_complete()
 
@@ -321,12 +325,18 @@ def test_a_random_model_calls_through_xgrammar(compiler: Compiler, choice: str) 
 
 def test_each_request_chooses_its_engine(small_vocabulary: Vocabulary) -> None:
     compiler = Compiler(small_vocabulary)
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"multipleOf": 2}}}}}
+    tool = {
+        "type": "function",
+        "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"multipleOf": 2}}}},
+    }
     engines = {}
     for name in ("llguidance", "xgrammar"):
         spec = ToolCallSpec.from_openai({"tools": [tool], "engine": name})
         engines[name] = compiler.compile(spec).coverage("f")
-    assert {name: coverage.engine for name, coverage in engines.items()} == {"llguidance": "llguidance", "xgrammar": "xgrammar"}
+    assert {name: coverage.engine for name, coverage in engines.items()} == {
+        "llguidance": "llguidance",
+        "xgrammar": "xgrammar",
+    }
     assert engines["llguidance"].is_sound and not engines["xgrammar"].is_sound
     with pytest.raises(InvalidRequest, match="engine"):
         ToolCallSpec.from_openai({"tools": [tool], "engine": "outlines"})
