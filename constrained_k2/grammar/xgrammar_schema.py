@@ -25,6 +25,7 @@ from constrained_k2.schema.shapes import ANY, Array, Boolean, Node, Null, Number
 _DIGITS = 10**6
 """xgrammar writes the numbers of a range with at most six decimals, and reads bounds so."""
 _EXACT = 2**53
+_LONGEST = 64  # a mask inside a string of bounded length takes 60 ms on the real vocabulary, and 500 ms at 400
 _IN_PLACE = frozenset(
     {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies", "$ref"}
 )
@@ -120,6 +121,9 @@ class XGrammarWriter:
             if shape.shortest or shape.longest is not None:
                 self.note(node, _LENGTHS, "relaxed", "lengths beside excluded values are not kept")
             return none_of(excluded)
+        if shape.longest is not None and shape.longest > _LONGEST:
+            self.note(node, _LENGTHS, "relaxed", f"a maxLength above {_LONGEST} is not kept: masks would take too long")
+            shape = replace(shape, longest=None)
         if shape.shortest or shape.longest is not None:
             return sized(shape.shortest, shape.longest)
         return ANY_STRING

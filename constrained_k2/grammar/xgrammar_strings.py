@@ -18,9 +18,13 @@ _RAW_TEXT = "(?:\xe9){0}"
 _PLAIN = "[ !#-\\[\\]-\ud7ff\ue000-\U0010ffff]"
 _ESCAPE = r'\\(?:["\\bfnrt]|u00(?:0[0-7bBeEfF]|1[0-9a-fA-F]))'
 _CHARACTER = f"(?:{_PLAIN}|{_ESCAPE})"
+_CHARACTERS = (
+    f"{_PLAIN}*(?:{_ESCAPE}{_PLAIN}*)*"  # any number, in runs: of a token in a run the mask is made beforehand
+)
 _HEX = "[0-9a-fA-F]"
 _PAIR = rf"[dD](?:[0-7]{_HEX}{{2}}|[89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}})"
-ANY_STRING = rf'{_RAW_TEXT}(?:{_PLAIN}|\\(?:["\\\/bfnrt]|u(?:[0-9a-cA-CefEF]{_HEX}{{3}}|{_PAIR})))*'
+_ANY_ESCAPE = rf'\\(?:["\\\/bfnrt]|u(?:[0-9a-cA-CefEF]{_HEX}{{3}}|{_PAIR}))'
+ANY_STRING = f"{_RAW_TEXT}{_PLAIN}*(?:{_ANY_ESCAPE}{_PLAIN}*)*"
 """Any string in any spelling. xgrammar's own strings let the bytes of lone surrogates through, which are no UTF-8."""
 
 _POINT = re.compile(r"\\x\{([0-9a-f]+)\}")
@@ -38,7 +42,9 @@ def found(pattern: str) -> str:
 
 def sized(shortest: int, longest: int | None) -> str:
     """The strings of these lengths, in characters."""
-    return _whole([f"{CHARACTER}{{{shortest},{'' if longest is None else longest}}}"])
+    if longest is None:
+        return _whole([f"{CHARACTER}{{{shortest - 1}}}{_led_by(_PLAIN)}" if shortest else f"{CHARACTER}*"])
+    return _whole([f"{CHARACTER}{{{shortest},{longest}}}"])
 
 
 def none_of(words: Iterable[str]) -> str:
@@ -52,7 +58,9 @@ def other_keys(names: list[str]) -> str:
     All the others would take a state for each character of each key, and each such state costs xgrammar milliseconds
     and tens of kilobytes on a vocabulary of 160,000 tokens.
     """
-    ways = [f"{_character_but(sorted({name[:1] for name in names} - {''}))}{CHARACTER}*"]
+    first = _character_but(sorted({name[:1] for name in names} - {""}))
+    plain = first.removeprefix("(?:").removesuffix(f"|{_ESCAPE})")
+    ways = [_led_by(plain) if plain.endswith("]") else f"{first}{CHARACTER}*"]
     return _whole(ways if "" in names else [*ways, ""])
 
 
@@ -98,13 +106,18 @@ def _ways(pattern: str) -> list[str]:
 
 def _whole(ways: list[str]) -> str:
     """The expression in xgrammar's dialect, where code points stand for themselves; it matches whole strings."""
-    body = "|".join(ways).replace(CHARACTER, _CHARACTER)
+    body = "|".join(ways).replace(f"{CHARACTER}*", _CHARACTERS).replace(CHARACTER, _CHARACTER)
     return f"{_RAW_TEXT}(?:{_POINT.sub(_itself, body)})"
 
 
 def _itself(point: re.Match[str]) -> str:
     character = chr(int(point[1], 16))
     return f"\\{character}" if character in _SYNTAX else character
+
+
+def _led_by(plain: str) -> str:
+    """One character of the class or an escape, then any number: as two branches, so that either begins a run."""
+    return f"(?:{plain}{CHARACTER}*|{_ESCAPE}{CHARACTER}*)"
 
 
 def _character_but(excluded: list[str]) -> str:
@@ -124,7 +137,7 @@ def _other(words: list[str]) -> str:
     """One way: whatever leaves the tree of the words, or ends inside it where no word ends."""
     branches = {character: [word[1:] for word in words if word.startswith(character)] for word in words
                 for character in word[:1]}  # fmt: skip
-    ways = [f"{_character_but(sorted(branches))}{CHARACTER}*" if branches else f"{CHARACTER}{{1,}}"]
+    ways = [f"{_character_but(sorted(branches))}{CHARACTER}*" if branches else f"{CHARACTER}{CHARACTER}*"]
     ways += [f"{spelling(character)}{_other(rest)}" for character, rest in sorted(branches.items())]
     if "" not in words:
         ways.append("")
