@@ -87,7 +87,7 @@ class Compiler:
             InvalidRequest: It is not known.
         """
         if name not in self._engines:
-            self._engines[name] = _make_engine(name, self.vocabulary)
+            self._engines[name] = _make_engine(name, self.vocabulary, self._compile_seconds)
         return self._engines[name]
 
     def grammar(self, schema: str, place: str, engine: EngineName | None = None) -> ArgumentGrammar:
@@ -226,7 +226,7 @@ def _place(name: str) -> str:
     return f"tools[name={name!r}].function.parameters"
 
 
-def _make_engine(name: EngineName, vocabulary: Vocabulary) -> Engine:
+def _make_engine(name: EngineName, vocabulary: Vocabulary, seconds: float | None) -> Engine:
     if name == "llguidance":
         from constrained_k2.engines.llguidance import LLGuidanceEngine
 
@@ -234,7 +234,7 @@ def _make_engine(name: EngineName, vocabulary: Vocabulary) -> Engine:
     if name == "xgrammar":
         from constrained_k2.engines.xgrammar import XGrammarEngine
 
-        return XGrammarEngine(vocabulary)
+        return XGrammarEngine(vocabulary, seconds=seconds)
     raise InvalidRequest(f"the engine {name!r} is not known", "engine", f"Use one of {', '.join(ENGINES)}")
 
 

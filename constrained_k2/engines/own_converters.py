@@ -3,9 +3,12 @@
 import json
 
 import llguidance
+import xgrammar
 
 from constrained_k2.engines.llguidance import LLGuidanceEngine, LLGuidanceGrammar
 from constrained_k2.engines.llguidance_grammar import GrammarText
+from constrained_k2.engines.xgrammar import XGrammarGrammar
+from constrained_k2.engines.xgrammar_worker import grammar_compiler
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.vocabulary import Vocabulary
 
@@ -31,3 +34,24 @@ class LLGuidanceOwn:
         if matcher.is_error():
             raise ValueError(matcher.get_error())
         return LLGuidanceGrammar(self._tokenizer, GrammarText(text, Coverage("llguidance"), any_order=False))
+
+
+class XGrammarOwn:
+    """xgrammar's converter as vLLM calls it, but that open objects stay open (``strict_mode`` closes them).
+
+    Args:
+        vocabulary: The vocabulary.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        tokens = [vocabulary.ordinary_bytes(token) or b"\xff<special_%d>" % token for token in range(vocabulary.size)]
+        self._compiler: xgrammar.GrammarCompiler = grammar_compiler(tokens, vocabulary.format.call_end)
+
+    def compile(self, schema: str) -> XGrammarGrammar:
+        """Compile a schema.
+
+        Raises:
+            RuntimeError: xgrammar refuses it.
+        """
+        compiled = self._compiler.compile_json_schema(schema, any_whitespace=True, strict_mode=False)
+        return XGrammarGrammar(compiled, Coverage("xgrammar"))

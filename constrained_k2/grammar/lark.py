@@ -159,7 +159,7 @@ class LarkWriter:
         return self.terminal(expression) if ways and self._has_match(expression) else ""
 
     def _shapes(self, node: Node) -> list[Shape]:
-        return [shape for shape in self.normalizer.shapes(node) if self._can_be(shape)]
+        return [shape for shape in self.normalizer.shapes(node) if self.can_be(shape)]
 
     def _body(self, node: Node, shape: Shape, number: int) -> str:
         """The body of a rule for one shape; where it has none, that of a wider shape, which is noted."""
@@ -278,7 +278,7 @@ class LarkWriter:
         while changed:
             changed = False
             for node in reachable:
-                if node not in self._productive and any(map(self._can_be, self.normalizer.shapes(node))):
+                if node not in self._productive and any(map(self.can_be, self.normalizer.shapes(node))):
                     self._productive.add(node)
                     changed = True
 
@@ -310,7 +310,7 @@ class LarkWriter:
                 yield self.normalizer.value_node(shape, name)
             yield from (node for _, node in self.extra_nodes(shape))
 
-    def _can_be(self, shape: Shape) -> bool:
+    def can_be(self, shape: Shape) -> bool:
         """Whether a shape has a value, as far as is known by now."""
         if isinstance(shape, Array):
             needed = [*shape.prefix[: shape.shortest], *([shape.rest] if shape.shortest > len(shape.prefix) else [])]

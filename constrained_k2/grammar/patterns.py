@@ -32,6 +32,15 @@ def found_anywhere(pattern: str) -> str:
     Raises:
         Untranslatable: See there.
     """
+    return "/" + "|".join(f'"{way}"' for way in spelled_ways(pattern)) + "/"
+
+
+def spelled_ways(pattern: str) -> list[str]:
+    """Regexes, one of which each JSON string in whose value the pattern is found matches between its quotes.
+
+    Raises:
+        Untranslatable: See there.
+    """
     if any(_PROPERTY <= ord(character) < _PROPERTY + len(_PROPERTIES) for character in pattern):
         raise Untranslatable("a character of the last private plane")
     if _OPEN_COUNT.search(pattern):
@@ -46,10 +55,15 @@ def found_anywhere(pattern: str) -> str:
     for anchored_start, items, anchored_end in _ways(list(parsed)):
         before = "" if anchored_start else f"{CHARACTER}*"
         after = "" if anchored_end else f"{CHARACTER}*"
-        branches.append(f'"{before}{_sequence(items)}{after}"')
+        branches.append(f"{before}{_sequence(items)}{after}")
         if len(branches) > _MOST_WAYS:
             raise Untranslatable("anchors in very many alternatives")
-    return f"/{'|'.join(branches)}/"
+    return branches
+
+
+def character_but(excluded: str) -> str:
+    """A regex of one character in its one spelling that is none of these."""
+    return _characters(_complement([(ord(character), ord(character)) for character in excluded]))
 
 
 def _stand_in(found: re.Match[str]) -> str:

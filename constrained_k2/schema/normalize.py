@@ -146,7 +146,8 @@ class Normalizer:
             if isinstance(schema, dict):
                 found |= dict.fromkeys(f"{pointer}/{keyword}" for keyword in keywords if keyword in schema)
                 waiting += in_place(self.document, schema, pointer)
-        return list(found) or [f"{pointer}" for pointer, _ in sorted(node)]
+        places = sorted(pointer for pointer in seen if pointer.startswith("#"))
+        return list(found) or places[:1] or ["#"]
 
     def _meet(self, one: Shape, other: Shape) -> Shape | None:
         self._meetings += 1

@@ -1,0 +1,353 @@
+"""xgrammar as an engine: what it allows at each position, its state, and that nothing it is given can hurt."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from constrained_k2 import (
+    Compiler,
+    InvalidRequest,
+    SchemaTooCostly,
+    ToolCallSpec,
+    UnsupportedSchema,
+    Vocabulary,
+    parse_completion,
+    schema_coverage,
+)
+from constrained_k2.bitmask import allocate_bitmask, allowed_ids
+from constrained_k2.engines.protocol import ArgumentMatcher
+from constrained_k2.engines.xgrammar import XGrammarEngine
+from tests.walks import walk
+
+WEATHER = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "minLength": 1, "maxLength": 40},
+        "unit": {"enum": ["celsius", "fahrenheit"]},
+        "days": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "maxItems": 3},
+        "scale": {"const": 3.14},
+    },
+    "required": ["city"],
+}
+ARGUMENTS = '{"city": "北京\\n\\"x\\"", "unit":"celsius","days" : [1,2], "scale": 3.14, "more": {"<|im_end|>": [null]}}'
+
+
+@pytest.fixture(scope="module")
+def engine(small_vocabulary: Vocabulary) -> XGrammarEngine:
+    return XGrammarEngine(small_vocabulary)
+
+
+@pytest.fixture(scope="module")
+def compiler(small_vocabulary: Vocabulary) -> Compiler:
+    return Compiler(small_vocabulary, engine="xgrammar")
+
+
+@pytest.fixture(scope="module")
+def byte_engine() -> XGrammarEngine:
+    return XGrammarEngine(Vocabulary.of_bytes())
+
+
+def mask(matcher: ArgumentMatcher, vocabulary: Vocabulary) -> npt.NDArray[np.int32]:
+    row = allocate_bitmask(1, vocabulary.size)[0]
+    row.fill(-1)
+    matcher.fill(row)
+    return row
+
+
+def accepts(engine: XGrammarEngine, schema: Any, text: str | bytes) -> bool:
+    """Over the vocabulary of bytes."""
+    matcher = engine.compile(json.dumps(schema)).matcher("schema")
+    raw = text if isinstance(text, bytes) else text.encode()
+    return all(matcher.accept(byte) for byte in raw) and matcher.is_complete()
+
+
+def test_no_special_token_but_the_end_is_ever_allowed(engine: XGrammarEngine, small_vocabulary: Vocabulary) -> None:
+    matcher = engine.compile(json.dumps(WEATHER)).matcher("schema")
+    specials = np.array(small_vocabulary.unordinary_ids)
+    end = small_vocabulary.format.call_end
+    for token in small_vocabulary.encode(ARGUMENTS):
+        allowed = allowed_ids(mask(matcher, small_vocabulary))
+        assert not np.isin(allowed, specials).any()
+        assert allowed.max() < small_vocabulary.size
+        assert not matcher.is_complete()
+        assert token in allowed
+        assert not any(matcher.accept(int(special)) for special in specials)
+        assert matcher.accept(token)
+    allowed = allowed_ids(mask(matcher, small_vocabulary))
+    assert matcher.is_complete()
+    assert allowed.tolist() == [end]
+
+
+def test_rollback_restores_the_mask_bit_for_bit(engine: XGrammarEngine, small_vocabulary: Vocabulary) -> None:
+    matcher = engine.compile(json.dumps(WEATHER)).matcher("schema")
+    ids = small_vocabulary.encode(ARGUMENTS)
+    masks = [mask(matcher, small_vocabulary)]
+    for token in ids:
+        assert matcher.accept(token)
+        masks.append(mask(matcher, small_vocabulary))
+    for back in (1, 2, 7, len(ids)):
+        matcher.rollback(back)
+        assert (mask(matcher, small_vocabulary) == masks[len(ids) - back]).all()
+        for token in ids[len(ids) - back :]:
+            assert matcher.accept(token)
+        assert (mask(matcher, small_vocabulary) == masks[-1]).all()
+    matcher.rollback(0)
+    assert matcher.is_complete()
+
+
+def test_what_is_refused_changes_nothing(engine: XGrammarEngine, small_vocabulary: Vocabulary) -> None:
+    matcher = engine.compile(json.dumps(WEATHER)).matcher("schema")
+    (brace, *_) = small_vocabulary.encode('{"')
+    assert matcher.accept(brace)
+    before = mask(matcher, small_vocabulary)
+    for token in range(small_vocabulary.size):
+        if token not in allowed_ids(before):
+            assert not matcher.accept(token)
+    assert (mask(matcher, small_vocabulary) == before).all()
+    matcher.rollback(1)
+    assert matcher.accept(brace)
+
+
+def test_forks_do_not_disturb_each_other(engine: XGrammarEngine, small_vocabulary: Vocabulary) -> None:
+    first = engine.compile(json.dumps(WEATHER)).matcher("schema")
+    ids = small_vocabulary.encode(ARGUMENTS)
+    for token in ids[:5]:
+        assert first.accept(token)
+    second = first.fork()
+    before = mask(first, small_vocabulary)
+    for token in ids[5:]:
+        assert second.accept(token)
+    assert second.is_complete() and not first.is_complete()
+    assert (mask(first, small_vocabulary) == before).all()
+    first.rollback(5)
+    assert second.is_complete()
+
+
+@pytest.mark.parametrize(
+    "text", [b'"\xed\xa0\x80"', b'"\xff"', b'"\xe0\x80\x80"', b'"\t"', b'"\x00"', b'"\\x"', b'"\\ud800"']
+)
+@pytest.mark.parametrize("schema", [{"type": "string"}, {"type": "string", "minLength": 1}, {"pattern": "^[^x]*"}, {"pattern": "."},
+                                    {"not": {"const": "a"}}, {}], ids=str)  # fmt: skip
+def test_strings_are_utf8_and_json(byte_engine: XGrammarEngine, schema: Any, text: bytes) -> None:
+    whole = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    assert accepts(byte_engine, whole, '{"a":"é\\n\\"\\\\😀"}')
+    assert not accepts(byte_engine, whole, b'{"a":' + text + b"}")
+    assert not accepts(byte_engine, whole, b'{"a":"",' + text + b":1}")
+
+
+@pytest.mark.parametrize("name", ["city", 'a"b', "a\\b", "a\nb", "é😀", "\u2028", "", "a/b", "a-?", "\x00"])
+def test_a_declared_key_never_comes_again(byte_engine: XGrammarEngine, name: str) -> None:
+    schema = {"type": "object", "properties": {name: {"type": "integer"}, "z": {}}}
+    key = json.dumps(name, ensure_ascii=False)
+    escaped = '"' + "".join(f"\\u{ord(character):04x}" for character in name if ord(character) < 0x10000) + '"'
+    assert accepts(byte_engine, schema, f'{{{key}:1,"z":0,"Q{key[1:]}:""}}')
+    assert not accepts(byte_engine, schema, f'{{{key}:1,{key}:""}}')
+    assert not accepts(byte_engine, schema, f'{{"z":1,{key}:""}}')
+    if name not in {"", "é😀", "\x00"}:
+        assert not accepts(byte_engine, schema, f'{{{escaped}:""}}')
+    assert byte_engine.compile(json.dumps(schema)).coverage.is_sound
+
+
+def test_keys_of_the_schema_steer_nothing(byte_engine: XGrammarEngine) -> None:
+    plain = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    steered = plain | {
+        "x-guidance": {"whitespace_pattern": "x"},
+        "any_whitespace": False,
+        "strict_mode": True,
+        "x-order": ["a"],
+        "unknown": {"$ref": "#/nowhere"},
+        "$defs": {"any": {"type": "null"}, "string": False, "n0": False},
+    }
+    for text in ('{"a": 1}', '{"a":1,"b":"x"}', '{ "b" : [ ] }', '{"a":""}', "{}", "{"):
+        assert accepts(byte_engine, steered, text) == accepts(byte_engine, plain, text)
+    assert not accepts(byte_engine, plain, '{"a":' + " " * 17 + "1}")
+    assert accepts(byte_engine, plain, '{"a":' + " " * 16 + "1}")
+
+
+RELAXED: list[tuple[str, Any]] = [
+    ("multipleOf", {"type": "integer", "multipleOf": 3}),
+    ("uniqueItems", {"type": "array", "uniqueItems": True}),
+    ("contains", {"type": "array", "contains": {"type": "integer"}}),
+    ("maxLength", {"type": "string", "pattern": "^a", "maxLength": 9}),
+    ("maxLength", {"type": "string", "maxLength": 65}),
+    ("minLength", {"type": "string", "format": "date", "minLength": 2}),
+    ("pattern", {"type": "string", "pattern": "(?=a)b"}),
+    ("not", {"type": "string", "pattern": "^a", "not": {"enum": ["a"]}}),
+    ("patternProperties", {"type": "object", "patternProperties": {"^a": {"type": "integer"}}}),
+    ("minProperties", {"type": "object", "minProperties": 2}),
+]
+KEPT: list[Any] = [
+    WEATHER,
+    {"anyOf": [{"required": ["a"]}, {"required": ["b"]}], "properties": {"a": {"type": "string"}}},
+    {"allOf": [{"properties": {"a": {"minimum": 1}}}, {"properties": {"a": {"type": "integer"}}}]},
+    {"$ref": "#/$defs/x", "required": ["a"], "$defs": {"x": {"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}, "b": {}}, "required": ["b"]}}},
+    {"if": {"properties": {"a": {"const": 1}}, "required": ["a"]}, "then": {"required": ["b"]}},
+    {"dependentRequired": {"a": ["b"]}, "properties": {"a": {}, "b": {}}},
+    {"propertyNames": {"pattern": "^[a-z]+$"}, "additionalProperties": {"type": "integer"}},
+    {"patternProperties": {"^a": {"type": "integer"}}, "additionalProperties": False},
+    {"properties": {"a": {"minLength": 1}, "b": {"enum": ["x", 1, None, 2.5], "type": ["string", "number"]}}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("keyword", "schema"), RELAXED, ids=str)
+def test_what_is_not_kept_is_said(keyword: str, schema: Any) -> None:
+    coverage = schema_coverage({"type": "object", "properties": {"a": schema}}, "xgrammar")
+    place = f"#/properties/a/{keyword}"
+    assert place in [use.pointer for use in coverage.relaxed]
+    assert all(use.pointer.startswith(place) for use in coverage.relaxed)
+    assert coverage.relaxed[0].reason
+    assert not coverage.is_sound
+
+
+@pytest.mark.parametrize("schema", KEPT, ids=str)
+def test_what_is_kept_is_kept(schema: Any) -> None:
+    coverage = schema_coverage(schema, "xgrammar")
+    assert coverage.is_sound and coverage.enforced
+
+
+def test_a_strict_tool_is_refused_where_something_is_relaxed(compiler: Compiler) -> None:
+    tool = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"multipleOf": 3}}}}
+    loose = ToolCallSpec.from_openai({"tools": [{"type": "function", "function": tool}]})
+    assert [use.keyword for use in compiler.compile(loose).coverage("f").relaxed] == ["multipleOf"]
+    strict = ToolCallSpec.from_openai({"tools": [{"type": "function", "function": tool | {"strict": True}}]})
+    with pytest.raises(UnsupportedSchema, match="multiples are not kept") as refused:
+        compiler.compile(strict)
+    assert (refused.value.keyword, refused.value.engine) == ("multipleOf", "xgrammar")
+
+
+@pytest.mark.parametrize(
+    ("schema", "place", "keyword"),
+    [
+        ({"properties": {"a": {"$ref": "https://x.y/z"}}}, "#/properties/a/$ref", "$ref"),
+        ({"properties": {"a": {"type": "text"}}}, "#/properties/a/type", "type"),
+        ({"properties": {"a": {"minLength": "1"}}}, "#/properties/a/minLength", "minLength"),
+        ({"properties": {"a": False}, "required": ["a"]}, "#", ""),
+    ],
+)
+def test_wrong_schemas_are_refused_with_their_place(compiler: Compiler, schema: Any, place: str, keyword: str) -> None:
+    with pytest.raises(UnsupportedSchema) as refused:
+        compiler.grammar(json.dumps(schema), "tools[0]")
+    assert (refused.value.place, refused.value.keyword) == (f"tools[0]{place}", keyword)
+    assert refused.value.remedy
+
+
+def many_optional(count: int) -> Any:
+    return {"type": "object", "properties": {f"p{number}": {"type": "boolean"} for number in range(count)}}
+
+
+HOSTILE = {
+    "properties": many_optional(4000),
+    "counted": many_optional(900) | {"minProperties": 450, "maxProperties": 460, "additionalProperties": False},
+    "backtracking": {"properties": {"a": {"pattern": "^(a*)*(a*)*(a*)*$", "enum": ["a" * 200 + "b"]}}},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_schemas_cost_the_budget_and_no_more(name: str) -> None:
+    engine = XGrammarEngine(Vocabulary.of_bytes(), seconds=0.5)
+    with pytest.raises(SchemaTooCostly) as refused:
+        engine.compile(json.dumps(HOSTILE[name]))
+    assert refused.value.budget in {"compile_ms", "compile_bytes"}
+    assert refused.value.limit and refused.value.remedy
+    assert engine.compile('{"type":"object"}').coverage.is_sound
+
+
+def test_a_worker_that_was_killed_is_started_anew() -> None:
+    engine = XGrammarEngine(Vocabulary.of_bytes())
+    process = engine._worker._process
+    assert process is not None
+    process.kill()
+    process.wait()
+    assert engine.compile('{"type":"object"}').cost_bytes > 0
+    assert engine._worker._process is not process
+
+
+def test_the_worker_ends_with_its_parent() -> None:
+    code = (
+        "from constrained_k2 import Vocabulary; from constrained_k2.engines.xgrammar import XGrammarEngine; import os\n"
+        "print(XGrammarEngine(Vocabulary.of_bytes())._worker._process.pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    for _ in range(100):
+        try:
+            os.kill(int(done.stdout), 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    pytest.fail("the worker outlives its parent")
+
+
+def test_several_threads_may_compile_at_once(engine: XGrammarEngine, small_vocabulary: Vocabulary) -> None:
+    found: dict[int, bool] = {}
+
+    def compile_one(number: int) -> None:
+        grammar = engine.compile(
+            json.dumps({"type": "object", "properties": {"n": {"const": number}}, "required": ["n"]})
+        )
+        matcher = grammar.matcher("schema")
+        found[number] = all(map(matcher.accept, small_vocabulary.encode(f'{{"n":{number}}}'))) and matcher.is_complete()
+
+    threads = [threading.Thread(target=compile_one, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == dict.fromkeys(range(8), True)
+
+
+@pytest.mark.parametrize("choice", ["required", "auto"])
+def test_a_random_model_calls_through_xgrammar(compiler: Compiler, choice: str) -> None:
+    import jsonschema
+
+    tools = [{"type": "function", "function": {"name": name, "parameters": WEATHER}} for name in ("a", "b")]
+    spec = ToolCallSpec.from_openai({"tools": tools, "tool_choice": choice, "first_index": 3})
+    calls = 0
+    for seed in range(4):
+        ids = walk(compiler.compile(spec).matcher(), compiler.vocabulary, seed, WEATHER)
+        completion = parse_completion(ids, compiler.vocabulary)
+        assert not (completion.cut_calls or completion.malformed)
+        for position, call in enumerate(completion.tool_calls):
+            assert (call.name in {"a", "b"}) and call.index == 3 + position
+            jsonschema.validate(json.loads(call.arguments), WEATHER)
+        calls += len(completion.tool_calls)
+    assert calls or choice == "auto"
+
+
+def test_each_request_chooses_its_engine(small_vocabulary: Vocabulary) -> None:
+    compiler = Compiler(small_vocabulary)
+    tool = {
+        "type": "function",
+        "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"multipleOf": 2}}}},
+    }
+    engines = {}
+    for name in ("llguidance", "xgrammar"):
+        spec = ToolCallSpec.from_openai({"tools": [tool], "engine": name})
+        engines[name] = compiler.compile(spec).coverage("f")
+    assert {name: coverage.engine for name, coverage in engines.items()} == {
+        "llguidance": "llguidance",
+        "xgrammar": "xgrammar",
+    }
+    assert engines["llguidance"].is_sound and not engines["xgrammar"].is_sound
+    with pytest.raises(InvalidRequest, match="engine"):
+        ToolCallSpec.from_openai({"tools": [tool], "engine": "outlines"})
+
+
+def test_the_real_vocabulary(real_vocabulary: Vocabulary) -> None:
+    compiler = Compiler(real_vocabulary, engine="xgrammar")
+    matcher = compiler.grammar(json.dumps(WEATHER), "schema").matcher("schema")
+    specials = np.array(real_vocabulary.unordinary_ids)
+    for token in real_vocabulary.encode(ARGUMENTS):
+        allowed = allowed_ids(mask(matcher, real_vocabulary))
+        assert token in allowed and not np.isin(allowed, specials).any()
+        assert matcher.accept(token)
+    assert allowed_ids(mask(matcher, real_vocabulary)).tolist() == [real_vocabulary.format.call_end]
