@@ -6,13 +6,12 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from constrained_k2.compiler import Compiler, _narrow_to_objects
-from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSchema
+from constrained_k2.compiler import Compiler
+from constrained_k2.errors import InvalidRequest
 from constrained_k2.format import KIMI_K2, ToolCallFormat
 from constrained_k2.grammar.structural_tag import StructuralTagWriter
 from constrained_k2.grammar.whole_format import write_lark
 from constrained_k2.policy import DEFAULT_POLICY, StrictPolicy
-from constrained_k2.schema.screen import screen
 from constrained_k2.tools import ANY_OBJECT, EngineName, Tool, ToolCallSpec
 from constrained_k2.vocabulary import Vocabulary
 
@@ -82,7 +81,7 @@ def _lark_arguments(spec: ToolCallSpec, policy: StrictPolicy) -> dict[str, str]:
 
 def _nested(grammar: Any) -> str:
     """A grammar of the engine's, as a grammar within another: its rules and terminals have names of their own."""
-    text: str = grammar._text  # noqa: SLF001 - what LLGuidance was given is the one thing to repeat here
+    text: str = grammar.text
     if text.startswith("{"):  # LLGuidance's own compiler takes the schema
         (only,) = json.loads(text)["grammars"]
         return f"%json {json.dumps(only['json_schema'], ensure_ascii=False)}"
@@ -90,22 +89,16 @@ def _nested(grammar: Any) -> str:
 
 
 def _xgrammar_schemas(spec: ToolCallSpec, policy: StrictPolicy) -> dict[str, Any]:
-    """Each function's schema, narrowed to objects and taken by xgrammar."""
-    schemas = {}
+    """Each function's schema, rewritten into what xgrammar's converter keeps."""
+    _xgrammar_text()
+    compiler = _compiler(policy)
+    spec = replace(spec, engine="xgrammar")
+    compiler.compile(spec)
+    found = {}
     for tool in spec.tools if spec.max_calls != 0 else ():
-        document = json.loads(_schema(tool, policy))
-        try:
-            screen(document)
-            _narrow_to_objects(document)
-            _xgrammar_text().check_schema(document, _SECONDS)
-        except (UnsupportedSchema, SchemaTooCostly) as error:
-            raise error.at_place(_place(tool)) from error
-        except TimeoutError as error:
-            raise SchemaTooCostly(
-                f"{error} (over {_SECONDS:g} s)", _place(tool), "Simplify the schema", budget="compile_ms"
-            ) from error
-        schemas[tool.name] = document
-    return schemas
+        grammar: Any = compiler.grammar(_schema(tool, policy), _place(tool), "xgrammar")
+        found[tool.name] = json.loads(grammar.schema)
+    return found
 
 
 def _xgrammar_text() -> ModuleType:

@@ -22,9 +22,8 @@ formats, and what each cannot do:
   structural-tag  xgrammar, as vLLM takes it (structured_outputs.structural_tag, response_format). Markers are Kimi K2's
                   token ids (xgrammar 0.2 and newer). Properties in the schema's order only; any digits as the index
                   unless the request allows one call only; under vLLM the other special tokens are plain text to
-                  xgrammar, in answers and in JSON strings. xgrammar drops not, if, dependent*, contains, uniqueItems
-                  and what stands beside anyOf, oneOf, allOf, $ref and enum without a word, refuses escapes under
-                  minLength, and takes seconds for some schemas (maxLength).
+                  xgrammar, in answers and in JSON strings. xgrammar drops many keywords without a word, so the schemas
+                  are rewritten into what it keeps; 'coverage --engine xgrammar' says what is relaxed even so.
   ebnf            xgrammar, the same with markers as text: a call spelled out of ordinary tokens is a call to it, and a
                   text can never hold a marker's spelling. For people, and for engines without token formats.
 """

@@ -94,6 +94,7 @@ class LLGuidanceGrammar:
     after dozens of copies; then a new prototype is built (see :meth:`renew`).
 
     Attributes:
+        text: What LLGuidance was given.
         any_order: Whether it is a grammar of ours, in which properties come in any order.
         coverage: See :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
         cost_bytes: See :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
@@ -103,7 +104,7 @@ class LLGuidanceGrammar:
         self.any_order = source.any_order
         self.coverage = source.coverage
         self._tokenizer = tokenizer
-        self._text = source.text
+        self.text = source.text
         self._prototype = self._new()
         self.cost_bytes = _COST_FLOOR + _COST_FACTOR * len(source.text)
 
@@ -121,7 +122,7 @@ class LLGuidanceGrammar:
         return self.copy()
 
     def _new(self) -> llguidance.LLMatcher:
-        return llguidance.LLMatcher(self._tokenizer, self._text, log_level=0, limits=LIMITS)
+        return llguidance.LLMatcher(self._tokenizer, self.text, log_level=0, limits=LIMITS)
 
 
 class LLGuidanceMatcher:

@@ -54,4 +54,4 @@ class XGrammarOwn:
             RuntimeError: xgrammar refuses it.
         """
         compiled = self._compiler.compile_json_schema(schema, any_whitespace=True, strict_mode=False)
-        return XGrammarGrammar(compiled, Coverage("xgrammar"))
+        return XGrammarGrammar(compiled, schema, Coverage("xgrammar"))

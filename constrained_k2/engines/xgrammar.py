@@ -63,7 +63,8 @@ class XGrammarEngine:
             raise self._error(*answer["error"])
         compiled = compile_rewritten(self._compiler, answer["rewritten"])
         notes = {pointer: (status, reason) for pointer, (status, reason) in answer["notes"].items()}
-        return XGrammarGrammar(compiled, coverage_of(SchemaDocument(json.loads(schema)), self.name, notes))
+        coverage = coverage_of(SchemaDocument(json.loads(schema)), self.name, notes)
+        return XGrammarGrammar(compiled, answer["rewritten"], coverage)
 
     def _over(self, exit_code: int) -> SchemaTooCostly:
         if exit_code in _TIMERS:
@@ -91,11 +92,13 @@ class XGrammarGrammar:
     """One compiled schema.
 
     Attributes:
+        schema: What xgrammar's converter was given: the user's schema, rewritten into what it keeps.
         coverage: See :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
         cost_bytes: See :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
     """
 
-    def __init__(self, compiled: xgrammar.CompiledGrammar, coverage: Coverage) -> None:
+    def __init__(self, compiled: xgrammar.CompiledGrammar, schema: str, coverage: Coverage) -> None:
+        self.schema = schema
         self.coverage = coverage
         self.cost_bytes = int(compiled.memory_size_bytes)
         self._compiled = compiled
