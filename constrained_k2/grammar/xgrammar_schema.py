@@ -171,6 +171,8 @@ class XGrammarWriter:
 
     def _number(self, node: Node, shape: Number) -> dict[str, Any] | None:
         schema: dict[str, Any] = {"type": "integer" if shape.integer else "number"}
+        if shape.integer:
+            self.note(node, frozenset({"type"}), "narrowed", "1.0, an integer to JSON Schema, is never written")
         if shape.multiple:
             self.note(node, frozenset({"multipleOf"}), "relaxed", "multiples are not kept")
         if shape.fraction:

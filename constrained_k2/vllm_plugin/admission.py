@@ -5,6 +5,7 @@ on the model's vocabulary, and that one costs nothing to set up.
 """
 
 import logging
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
@@ -12,7 +13,7 @@ from constrained_k2.compiler import Compiler
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.policy import DEFAULT_POLICY, StrictPolicy
 from constrained_k2.schema.coverage import Coverage
-from constrained_k2.tools import ToolCallSpec
+from constrained_k2.tools import ENGINES, EngineName, ToolCallSpec
 from constrained_k2.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -29,58 +30,85 @@ OFF = "off"
 """The value by which a request asks not to be constrained."""
 
 
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an operator decides: ``--additional-config '{"constrained_k2": {"strict": …, "engines": […]}}'``.
+
+    Attributes:
+        policy: How strictly tools may have their schemas kept (``strict``).
+        engines: Those that a request may ask for; the first one is used where it asks for none. Only llguidance by
+            default: on the real vocabulary xgrammar may hold up the engine for seconds over one schema.
+    """
+
+    policy: StrictPolicy = DEFAULT_POLICY
+    engines: tuple[EngineName, ...] = ("llguidance",)
+
+
 class Server:
     """What is known of the server that this process belongs to; set when vLLM sets up its admission of requests."""
 
     processors: tuple[str, ...] | None = None
     """The names of its logits processors; None where no server has been set up (in tests, say)."""
-    policy: StrictPolicy = DEFAULT_POLICY
-    """How strictly tools may have their schemas kept."""
+    settings: Settings = Settings()
 
 
 def remember_server(vllm_config: Any) -> None:
-    """Note which logits processors the engine runs, and how strict it is.
+    """Note which logits processors the engine runs, and what the operator has set.
 
     Args:
         vllm_config: vLLM's ``VllmConfig``.
 
     Raises:
-        InvalidRequest: Its ``additional_config`` holds a policy that is none.
+        InvalidRequest: Its ``additional_config`` holds settings that are none.
     """
     Server.processors = tuple(
         entry if isinstance(entry, str) else f"{entry.__module__}:{entry.__qualname__}"
         for entry in vllm_config.model_config.logits_processors or ()
     )
-    Server.policy = policy_in(vllm_config)
+    Server.settings = settings_in(vllm_config)
 
 
-def policy_in(vllm_config: Any) -> StrictPolicy:
-    """The server-wide policy: ``--additional-config '{"constrained_k2": {"strict": {"least": "enforce"}}}'``.
+def settings_in(vllm_config: Any) -> Settings:
+    """Read vLLM's ``additional_config``.
 
     Raises:
-        InvalidRequest: It is none.
+        InvalidRequest: What is there for us is not known.
     """
     config = vllm_config.additional_config
     ours = config.get(XARGS_KEY, {}) if isinstance(config, dict) else {}
-    if not isinstance(ours, dict) or not ours.keys() <= {"strict"}:
-        raise InvalidRequest(f"{str(ours)[:80]!r} is not known", f"additional_config.{XARGS_KEY}", "Use 'strict'")
-    return StrictPolicy.from_config(ours.get("strict"))
+    place = f"additional_config.{XARGS_KEY}"
+    if not isinstance(ours, dict) or not ours.keys() <= {"strict", "engines"}:
+        raise InvalidRequest(f"{str(ours)[:80]!r} is not known", place, "Use 'strict' and 'engines'")
+    engines = ours.get("engines", ["llguidance"])
+    if not isinstance(engines, list) or not engines or not all(name in ENGINES for name in engines):
+        raise InvalidRequest(f"{str(engines)[:80]!r} is no list of {', '.join(ENGINES)}", f"{place}.engines")
+    return Settings(StrictPolicy.from_config(ours.get("strict")), tuple(engines))
 
 
 @cache
-def byte_compiler(policy: StrictPolicy = DEFAULT_POLICY) -> Compiler:
+def byte_compiler(settings: Settings = Settings()) -> Compiler:
     """The compiler that admission uses."""
-    return Compiler(Vocabulary.of_bytes(), policy=policy, compile_seconds=_COMPILE_SECONDS)
+    return Compiler(
+        Vocabulary.of_bytes(), settings.engines[0], policy=settings.policy, compile_seconds=_COMPILE_SECONDS
+    )
 
 
 def admit(spec: ToolCallSpec) -> None:
     """Refuse a request for which no grammar can be built; say, once a schema, what is not kept of one.
 
     Raises:
+        InvalidRequest: The server does not offer the engine.
         UnsupportedSchema: A tool's schema has no grammar, or is strict and not kept whole.
         SchemaTooCostly: It is over a budget.
     """
-    compiled = byte_compiler(Server.policy).compile(spec)
+    if spec.engine is not None and spec.engine not in Server.settings.engines:
+        raise InvalidRequest(
+            f"this server does not offer {spec.engine!r}",
+            "engine",
+            f"Leave it out, or start the server with --additional-config "
+            f'\'{{"{XARGS_KEY}": {{"engines": ["llguidance", "{spec.engine}"]}}}}\'',
+        )
+    compiled = byte_compiler(Server.settings).compile(spec)
     if spec.max_calls != 0:
         for tool in spec.tools:
             _report(tool.name, tool.schema, compiled.coverage(tool.name))

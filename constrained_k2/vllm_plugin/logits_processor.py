@@ -13,7 +13,7 @@ from constrained_k2.compiler import Compiler
 from constrained_k2.kernels import apply_token_bitmask, apply_token_set
 from constrained_k2.matcher import ToolCallMatcher
 from constrained_k2.phases import Phase
-from constrained_k2.vllm_plugin.admission import check_params, policy_in, spec_in
+from constrained_k2.vllm_plugin.admission import check_params, settings_in, spec_in
 from constrained_k2.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,8 @@ class KimiK2LogitsProcessor(LogitsProcessor):
             revision=model.tokenizer_revision,
             trust=model.trust_remote_code,
         )
-        self._compiler = Compiler(vocabulary, policy=policy_in(vllm_config))
+        settings = settings_in(vllm_config)
+        self._compiler = Compiler(vocabulary, settings.engines[0], policy=settings.policy)
         self._think_begin = vocabulary.format.think_begin
         self._device = device
         self._requests: dict[int, _Request] = {}

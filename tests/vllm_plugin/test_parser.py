@@ -173,7 +173,7 @@ def test_a_server_may_be_stricter_than_its_clients_or_less(
     parser_class: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
-    for name in ("processors", "policy"):
+    for name in ("processors", "settings"):
         monkeypatch.setattr(admission.Server, name, getattr(admission.Server, name))
     admission.remember_server(config(ours, strict="strict"))
     for strict in (True, None, False):
@@ -186,6 +186,21 @@ def test_a_server_may_be_stricter_than_its_clients_or_less(
             admission.remember_server(config(ours, strict=wrong))
     with pytest.raises(InvalidRequest, match="additional_config"):
         admission.remember_server(config(ours, stricter="strict"))
+
+
+def test_engines_that_the_server_offers(parser_class: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("processors", "settings"):
+        monkeypatch.setattr(admission.Server, name, getattr(admission.Server, name))
+    asked = {"vllm_xargs": {"constrained_k2": "xgrammar"}}
+    with pytest.raises(VLLMValidationError, match="does not offer 'xgrammar'.*additional-config"):
+        adjusted(parser_class, tokenizer, chat(**asked))
+    ours = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
+    admission.remember_server(config(ours, engines=["llguidance", "xgrammar"]))
+    assert spec_of(adjusted(parser_class, tokenizer, chat(**asked))).engine == "xgrammar"
+    assert spec_of(adjusted(parser_class, tokenizer, chat())).engine is None
+    for wrong in (["outlines"], [], "xgrammar"):
+        with pytest.raises(InvalidRequest, match="engines"):
+            admission.remember_server(config(ours, engines=wrong))
 
 
 def test_what_is_not_kept_is_said_once(parser_class: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
