@@ -6,6 +6,7 @@ and started anew.
 
 import gc
 import multiprocessing
+import os
 import time
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -116,6 +117,7 @@ def _serve(pipe: Connection, name: ArmName, tokenizer: Path | None) -> None:
     from constrained_k2.bitmask import allocate_bitmask
     from constrained_k2.vocabulary import Vocabulary
 
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # xgrammar's warnings, one a keyword that it drops
     vocabulary = Vocabulary.of_bytes() if tokenizer is None else Vocabulary.from_pretrained(tokenizer)
     compile_schema = _compiler(name, vocabulary)
     row = allocate_bitmask(1, vocabulary.size)[0]
