@@ -30,7 +30,7 @@ def _items(writer: "LarkWriter", shape: Array, name: str) -> str:
     longest = shape.longest
     reach = len(shape.prefix)
     for position, node in enumerate(shape.prefix):
-        if not writer.is_productive(node):
+        if not writer.reach.is_productive(node):
             reach, longest = position, position
             break
     if longest is not None:
@@ -55,7 +55,7 @@ def _repeated(  # noqa: PLR0913 - what one repetition is
     writer: "LarkWriter", name: str, node: Node, least: int, most: int | None, *, first: bool
 ) -> str:
     """``least`` to ``most`` items; ``first``: no comma before the first of them."""
-    if most == 0 or not writer.is_productive(node):
+    if most == 0 or not writer.reach.is_productive(node):
         return _EMPTY
     item = f"{writer.rule(node)} ws"
     if max(least, most or 0) > _MOST_UNROLLED:
@@ -156,7 +156,7 @@ def _containing(writer: "LarkWriter", shape: Array, name: str) -> str:  # noqa: 
     counters.append((start, length))
     items = []
     endless = shape.rest.union(*(_opposite(node) for node, _, most in wanted if most is not None))
-    if any(most is not None for _, _, most in wanted) and not writer.is_known(endless):
+    if any(most is not None for _, _, most in wanted) and not writer.reach.is_known(endless):
         raise CannotWrite("maxContains of items that are all contained", keywords, without)
     for which in product((False, True), repeat=len(wanted)):
         node = shape.rest
@@ -165,7 +165,7 @@ def _containing(writer: "LarkWriter", shape: Array, name: str) -> str:  # noqa: 
                 node |= wish
             elif most is not None:
                 node |= _opposite(wish)
-        if not writer.is_known(node):
+        if not writer.reach.is_known(node):
             continue
         step = f"{name}_r::_"
         for number, counted in reversed(list(enumerate((*which, True)))):
@@ -199,9 +199,9 @@ def _containing_one(writer: "LarkWriter", shape: Array, name: str) -> str:
     if not fewest:
         return array_rule(writer, without, name)
     prefix = shape.prefix[: shape.longest]
-    ends = [place for place, node in enumerate(prefix) if not writer.is_productive(node)]
+    ends = [place for place, node in enumerate(prefix) if not writer.reach.is_productive(node)]
     prefix = prefix[: ends[0]] if ends else prefix
-    is_closed = bool(ends) or not writer.is_productive(shape.rest)
+    is_closed = bool(ends) or not writer.reach.is_productive(shape.rest)
     longest = len(prefix) if is_closed else shape.longest
     wishes, others = fewest, 0  # the bits of the two counters
     if longest is not None:
@@ -214,7 +214,7 @@ def _containing_one(writer: "LarkWriter", shape: Array, name: str) -> str:
     if shape.shortest > fewest:
         complete.append(f"bit_count_ge([0:{wishes + others}], {shape.shortest})")
     nodes = [*prefix, *([] if is_closed else [shape.rest])]
-    fits = [writer.is_productive(node | wish) for node in nodes]
+    fits = [writer.reach.is_productive(node | wish) for node in nodes]
     for place, node in enumerate(nodes):
         onward = f"{name}_r{min(place + 1, len(prefix))}"
         due = _due(place, fits, fewest, len(prefix), longest)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from constrained_k2.grammar.cannot_write import CannotWrite
+from constrained_k2.grammar.reach import MOST_PATTERNS
 from constrained_k2.grammar.terminals import key, only_if
 from constrained_k2.schema.shapes import Object
 
@@ -21,17 +22,17 @@ _BITS = 64
 
 def object_rule(writer: "LarkWriter", shape: Object, name: str) -> str:
     """The body of an object's rule; its further rules are added to the writer's."""
-    keys = list(writer.possible_keys(shape))
-    fixed: list[str] = []
-    if len(shape.required) > _BITS:
-        fixed = _in_schema_order(shape)[: len(shape.required) - _BITS]
-        keys = [name for name in keys if name not in fixed]
-        writer.note(("required",), "narrowed", f"{len(fixed)} of them come first, in the schema's order")
+    keys = list(writer.reach.possible_keys(shape))
+    fixed = _fixed(writer, shape)
+    keys = [name for name in keys if name not in fixed]
     required = len(shape.required) - len(fixed)
+    if len(writer.reach.patterns(shape)) > MOST_PATTERNS:
+        reason = "of so many patterns a key is written that matches one at most"
+        writer.note(("patternProperties",), "narrowed", reason)
     extras = [
         (writer.extra_key(shape, found), writer.rule(node))
-        for found, node in writer.extra_nodes(shape)
-        if writer.is_productive(node)
+        for found, node in writer.reach.extra_nodes(shape)
+        if writer.reach.is_productive(node)
     ]
     extras = [(terminal, value) for terminal, value in extras if terminal]
     if shape.most == 0:
@@ -88,6 +89,14 @@ def object_rule(writer: "LarkWriter", shape: Object, name: str) -> str:
         first = (f'{key(known)} ws ":" ws {writer.rule(writer.normalizer.value_node(shape, known))}' for known in fixed)
         return " ws ".join(['"{"', ' ws "," ws '.join(first), f"{name}_r::0x0"])
     return f'"{{" ws {name}_f::0x0'
+
+
+def _fixed(writer: "LarkWriter", shape: Object) -> list[str]:
+    """The required keys for which there are no bits: they come first."""
+    fixed = _in_schema_order(shape)[: max(len(shape.required) - _BITS, 0)]
+    if fixed:
+        writer.note(("required",), "narrowed", f"{len(fixed)} of them come first, in the schema's order")
+    return fixed
 
 
 def _in_schema_order(shape: Object) -> list[str]:

@@ -11,8 +11,8 @@ from fractions import Fraction
 from typing import Any
 
 from constrained_k2.errors import UnsupportedSchema
-from constrained_k2.grammar.lark import LarkWriter
 from constrained_k2.grammar.patterns import Untranslatable
+from constrained_k2.grammar.reach import Reach
 from constrained_k2.grammar.xgrammar_objects import object_schema
 from constrained_k2.grammar.xgrammar_strings import ANY_STRING, found, none_of, one_of, sized
 from constrained_k2.schema.coverage import Status
@@ -52,8 +52,8 @@ class XGrammarWriter:
 
     def __init__(self, normalizer: Normalizer) -> None:
         self.normalizer = normalizer
-        # For what of a node is reachable and has a value, which it finds. No terminal here can contradict itself.
-        self.reach = LarkWriter(normalizer, has_match=lambda _: True)
+        # No string here can contradict itself, since of several demands one is kept.
+        self.reach = Reach(normalizer, lambda _: True, lambda _, __: True)
         self._names: dict[Node, str] = {}
         self._waiting: list[Node] = []
 
