@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, TypeVar
@@ -35,6 +36,8 @@ class Compiler:
         cache_bytes: What the compiled schemas may hold together, estimated; the least recently used go first.
         compile_seconds: How long one schema may take. For where requests are admitted: what was admitted there must
             compile everywhere, whatever the clock says, so engines compile without.
+        request_seconds: After how long no further schema of a request is begun; for admission too. What is compiled by
+            then is remembered.
 
     Raises:
         InvalidRequest: An engine that is not known.
@@ -48,9 +51,11 @@ class Compiler:
         policy: StrictPolicy = DEFAULT_POLICY,
         cache_bytes: int = 256 << 20,
         compile_seconds: float | None = None,
+        request_seconds: float | None = None,
     ) -> None:
         vocabulary.sorted_tokens  # noqa: B018 - made now rather than within some request's first header
         self._compile_seconds = compile_seconds
+        self._request_seconds = request_seconds
         self.vocabulary = vocabulary
         self.policy = policy
         self.default_engine: EngineName = engine
@@ -76,9 +81,28 @@ class Compiler:
         """
         compiled = CompiledToolCalls(self, spec)
         if check and spec.max_calls != 0:
+            start = time.monotonic()
             for tool in spec.tools:
+                self._check_time(time.monotonic() - start, tool.name)
                 compiled.check(tool)
         return compiled
+
+    def _check_time(self, spent: float, name: str) -> None:
+        """Refuse to go on with a request that has taken too long.
+
+        Raises:
+            SchemaTooCostly: It has.
+        """
+        if self._request_seconds is not None and spent > self._request_seconds:
+            limit, actual = round(self._request_seconds * 1000), round(spent * 1000)
+            raise SchemaTooCostly(
+                f"the schemas before this one took {actual} ms to compile, over the {limit} of one request",
+                _place(name),
+                "Send it again: what has been compiled is remembered; or send fewer tools, or simpler ones",
+                budget="request_ms",
+                limit=limit,
+                actual=actual,
+            )
 
     def engine(self, name: EngineName) -> Engine:
         """An engine, set up on first use.

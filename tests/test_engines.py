@@ -7,7 +7,7 @@ import llguidance
 import numpy as np
 import pytest
 
-from constrained_k2 import Compiler, SchemaTooCostly, UnsupportedSchema, Vocabulary
+from constrained_k2 import Compiler, SchemaTooCostly, ToolCallSpec, UnsupportedSchema, Vocabulary
 from constrained_k2.bitmask import allocate_bitmask
 from constrained_k2.engines.llguidance import LLGuidanceEngine, LLGuidanceGrammar
 
@@ -110,3 +110,16 @@ def test_schemas_beyond_the_engine_are_refused_when_compiled(small_vocabulary: V
     schema = {"type": "object", "properties": {f"p{number}": {"type": "boolean"} for number in range(10_000)}}
     with pytest.raises(SchemaTooCostly, match="more than 4096 parts"):
         LLGuidanceEngine(small_vocabulary).compile(json.dumps(schema))
+
+
+def test_a_request_has_a_budget_of_time_too(small_vocabulary: Vocabulary) -> None:
+    tools = [
+        {"type": "function", "function": {"name": f"f{n}", "parameters": {"type": "object", "required": [f"k{n}"]}}}
+        for n in range(3)
+    ]
+    spec = ToolCallSpec.from_openai({"tools": tools})
+    with pytest.raises(SchemaTooCostly, match="of one request") as refused:
+        Compiler(small_vocabulary, request_seconds=0).compile(spec)
+    assert refused.value.budget == "request_ms"
+    assert refused.value.place.startswith("tools[name=")
+    Compiler(small_vocabulary, request_seconds=60).compile(spec)

@@ -298,7 +298,13 @@ def test_the_command_says_what_the_formats_cannot_do(capsys: pytest.CaptureFixtu
         main(["grammar", "--help"])
     printed = capsys.readouterr().out
     assert "example: constrained-k2 grammar" in printed
-    for said in ("any digits as the index", "schema's order only", "ordinary tokens", "drops many keywords", "hundred calls"):
+    for said in (
+        "any digits as the index",
+        "schema's order only",
+        "ordinary tokens",
+        "drops many keywords",
+        "hundred calls",
+    ):
         assert said in printed
 
 

@@ -23,6 +23,8 @@ XARGS_KEY = "constrained_k2"
 
 _COMPILE_SECONDS = 1.0
 """How long one schema may hold up the admission of requests."""
+_REQUEST_SECONDS = 3.0
+"""How long the schemas of one request may, but for the last one."""
 
 _OURS = "constrained_k2.vllm_plugin"
 
@@ -89,7 +91,11 @@ def settings_in(vllm_config: Any) -> Settings:
 def byte_compiler(settings: Settings = Settings()) -> Compiler:
     """The compiler that admission uses."""
     return Compiler(
-        Vocabulary.of_bytes(), settings.engines[0], policy=settings.policy, compile_seconds=_COMPILE_SECONDS
+        Vocabulary.of_bytes(),
+        settings.engines[0],
+        policy=settings.policy,
+        compile_seconds=_COMPILE_SECONDS,
+        request_seconds=_REQUEST_SECONDS,
     )
 
 
