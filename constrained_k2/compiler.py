@@ -43,7 +43,7 @@ class Compiler:
         InvalidRequest: An engine that is not known.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its budgets
         self,
         vocabulary: Vocabulary,
         engine: EngineName = "llguidance",

@@ -4,11 +4,12 @@ Schemas come from clients. Some of a hundred bytes cost an engine seconds and gi
 overflow its stack, which ends the process. All checks here are linear in the schema and do not recurse.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from constrained_k2.errors import SchemaTooCostly
+from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +45,14 @@ def screen(schema: Any, budget: SchemaBudget = DEFAULT_BUDGET) -> None:
 
     Raises:
         SchemaTooCostly: Over a budget.
+        UnsupportedSchema: It speaks of texts or numbers that JSON in UTF-8 cannot hold.
     """
     _check_depth(schema, budget.depth)
     patterns = 0
     for count, (pointer, node) in enumerate(objects_in(schema), 1):
         if count > budget.objects:
             raise over("the number of its parts", pointer, "objects", budget.objects, count)
+        _check_writable(node, pointer)
         for key, value in node.items():
             if len(key) > budget.text_bytes:
                 raise over("a property name", pointer, "text_bytes", budget.text_bytes, len(key))
@@ -145,6 +148,28 @@ def _patterns_meet(schema: Any, limit: int) -> bool:
         and sum("pattern" in branch or "$ref" in branch for branch in branches if isinstance(branch, dict)) > limit
         for _, node in objects_in(schema)
     )
+
+
+_ANNOTATIONS = frozenset({"title", "description", "$comment", "default", "examples"})
+
+
+def _check_writable(node: dict[str, Any], pointer: str) -> None:
+    """Refuse lone surrogates, which no token has, and numbers that are none."""
+    for key, value in node.items():
+        if key in _ANNOTATIONS:
+            continue
+        items = [key, value]
+        while items:
+            item = items.pop()
+            if isinstance(item, list):
+                items += item
+            elif (
+                isinstance(item, str) and not item.isascii() and any("\ud800" <= letter <= "\udfff" for letter in item)
+            ):
+                problem = "holds a lone surrogate, which no text in UTF-8 can"
+                raise UnsupportedSchema(problem, f"{pointer}/{ascii(key)[1:81]}", "Remove it", key)
+            elif isinstance(item, float) and not math.isfinite(item):
+                raise UnsupportedSchema("is no number in JSON", f"{pointer}/{key[:80]}", "Remove it", key)
 
 
 def _check_values(value: Any, pointer: str, budget: SchemaBudget) -> None:

@@ -194,3 +194,42 @@ def test_arguments_are_objects_also_where_an_old_draft_ignores_siblings_of_a_ref
     assert not accepts(byte_compiler(), schema, '"x"')
     with pytest.raises(UnsupportedSchema, match="no value satisfies"):
         byte_compiler().grammar(json.dumps(schema | {"$ref": "#/definitions/y"}), "schema")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"\ud800": {}}},
+        {"required": ["\ud800"]},
+        {"enum": ["x", "\udc00"]},
+        {"const": {"\ud800": 1}},
+        {"const": [[["\ud800"]]]},
+        {"not": {"const": "\ud800"}},
+        {"pattern": "\ud800"},
+        {"patternProperties": {"\ud800": {}}},
+        {"const": float("nan")},
+        {"maximum": float("inf")},
+    ],
+    ids=ascii,
+)
+def test_what_json_in_utf_8_cannot_hold_is_refused_with_its_place(schema: Any) -> None:
+    with pytest.raises(UnsupportedSchema, match="surrogate|no number") as refused:
+        byte_compiler().grammar(json.dumps(of(schema)), "schema")
+    assert refused.value.place.startswith("schema#/properties/a")
+    assert str(refused.value).encode()
+
+
+@pytest.mark.parametrize("name", ["", "<|tool_call_end|>", "a\x00b", "\x7f", "北京", '"', "\\", "</think>"])
+def test_property_names_of_any_kind(name: str) -> None:
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": "null"}},
+        "required": [name],
+        "additionalProperties": False,
+    }
+    assert accepts(byte_compiler(), schema, json.dumps({name: None}, ensure_ascii=False))
+    assert not accepts(byte_compiler(), schema, "{}")
+
+
+def test_lone_surrogates_in_annotations_do_no_harm() -> None:
+    assert accepts(byte_compiler(), {"type": "object", "description": "\ud800", "title": "\ud800"}, "{}")
