@@ -13,6 +13,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from constrained_k2.evaluation.schemas.corpora import Case
+
 ArmName = Literal["ours, llguidance", "ours, xgrammar", "llguidance's own", "xgrammar's own"]
 ARMS: tuple[ArmName, ...] = ("ours, llguidance", "ours, xgrammar", "llguidance's own", "xgrammar's own")
 
@@ -51,6 +53,12 @@ class Outcome:
     create_ms: float = 0.0
     mask_us: tuple[float, ...] = field(default=(), repr=False)
     memory_mb: float = 0.0
+
+    def accepts_invalid(self, case: Case) -> bool:
+        """Whether an instance that the schema rejects is accepted."""
+        return any(
+            accepted and not instance.valid for instance, accepted in zip(case.instances, self.accepted, strict=False)
+        )
 
 
 class Arm:
@@ -181,11 +189,15 @@ def _screened(compile_schema: Any) -> Any:
     """As :class:`constrained_k2.Compiler` does it, but for any value rather than objects alone."""
     import json
 
+    from constrained_k2.errors import UnsupportedSchema
     from constrained_k2.schema.deep_stack import on_deep_stack
     from constrained_k2.schema.screen import screen
 
     def screened(schema: str) -> Any:
-        screen(json.loads(schema))
+        try:
+            screen(json.loads(schema))
+        except RecursionError:
+            raise UnsupportedSchema("the schema is nested too deeply to be read") from None
         return on_deep_stack(lambda: compile_schema(schema), None)
 
     return screened
