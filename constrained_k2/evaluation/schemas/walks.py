@@ -99,10 +99,8 @@ def judge(case: Case, text: str) -> str:
     import jsonschema
 
     validator: Any = jsonschema.Draft7Validator if case.draft == "draft7" else jsonschema.Draft202012Validator
-    value, schema = json.loads(text), json.loads(case.schema)
-    if case.value_schema:
-        value, schema = value["value"], json.loads(case.value_schema)
-    error = next(validator(schema, format_checker=validator.FORMAT_CHECKER).iter_errors(value), None)
+    schema = json.loads(case.judged or case.schema)
+    error = next(validator(schema, format_checker=validator.FORMAT_CHECKER).iter_errors(json.loads(text)), None)
     return "" if error is None else f"{error.message[:200]} at {error.json_path}"
 
 
