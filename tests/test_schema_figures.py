@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from constrained_k2 import ConstrainedK2Error
+from constrained_k2 import Compiler, ConstrainedK2Error, Vocabulary
 from constrained_k2.evaluation.schemas import corpora
 from constrained_k2.evaluation.schemas.arms import Arm, Outcome, Work
 from constrained_k2.evaluation.schemas.corpora import Case, Instance
 from constrained_k2.evaluation.schemas.figures import SuiteFigures, percentile, signature
 from constrained_k2.evaluation.schemas.walks import judge, walk
-from constrained_k2.vllm_plugin.admission import byte_compiler
 
+COMPILER = Compiler(Vocabulary.of_bytes())  # without a deadline, which a busy machine would miss
 REFUSED = {
     "enum of 100,000",
     "depth 500",
@@ -41,17 +41,17 @@ def test_an_arm_that_takes_too_long_is_ended_and_goes_on() -> None:
 def test_hostile_schemas_end_with_a_grammar_or_a_clear_error(case: Case) -> None:
     if case.name in REFUSED:
         with pytest.raises(ConstrainedK2Error) as refused:
-            byte_compiler().grammar(case.schema, "schema")
+            COMPILER.grammar(case.schema, "schema")
         assert refused.value.problem and refused.value.remedy
     else:
-        assert byte_compiler().grammar(case.schema, "schema").matcher("schema").fork()
+        assert COMPILER.grammar(case.schema, "schema").matcher("schema").fork()
 
 
 def test_walks_are_judged() -> None:
     case = Case("n", SCHEMA)
-    grammar = byte_compiler().grammar(SCHEMA, "schema")
+    grammar = COMPILER.grammar(SCHEMA, "schema")
     for seed in range(20):
-        walked = walk(grammar, byte_compiler().vocabulary, json.loads(SCHEMA), seed)
+        walked = walk(grammar, COMPILER.vocabulary, json.loads(SCHEMA), seed)
         assert walked.ended
         assert not judge(case, walked.text), walked
     assert "minimum" in judge(case, '{"n":2}')
