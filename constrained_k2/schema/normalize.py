@@ -12,6 +12,7 @@ from constrained_k2.schema.opposites import opposite
 from constrained_k2.schema.shapes import (
     EVERYTHING,
     NEVER,
+    KeyMap,
     Node,
     Object,
     SchemaLiteral,
@@ -53,6 +54,7 @@ class Normalizer:
         self.notes: dict[str, tuple[Status, str]] = {}
         self._nodes: dict[Node, Shapes] = {NEVER: ()}
         self._any_of: dict[str, tuple[Node, ...]] = {}
+        self._maps: dict[int, tuple[KeyMap, dict[str, Node]]] = {}
         self._literals: dict[SchemaLiteral, Shapes] = {}
         self._open: list[SchemaLiteral] = []
         self._pruning = 0
@@ -174,11 +176,19 @@ class Normalizer:
         finally:
             self._pruning -= 1
 
+    def _named(self, rules: KeyMap) -> dict[str, Node]:
+        """The named keys of a map, by name; found by identity, since a map of thousands takes long to hash."""
+        found = self._maps.get(id(rules))
+        if found is None:
+            found = self._maps[id(rules)] = (rules, dict(rules.named))
+        return found[1]
+
     def value_node(self, shape: Object, key: str) -> Node:
         """The node of a key's value: what all maps say of it together."""
         node: Node = frozenset()
         for rules in shape.maps:
-            parts = [value for name, value in rules.named if name == key]
+            named = self._named(rules).get(key)
+            parts = [] if named is None else [named]
             parts += [value for pattern, value in rules.patterns if self.matches(pattern, key)]
             node = node.union(*parts) if parts else node | rules.extra
         return node
