@@ -17,6 +17,8 @@ MAX_BYTES = 8 << 20
 SECONDS = 120.0
 """The longest that one answer may take, from the request to its last byte."""
 
+_AT_ONCE = 4  # requests; a server that people are using is examined too
+
 
 class Unusable(Exception):
     """The server gave no answer that means anything: too long, too late, cut off, not JSON, an error of its own."""
@@ -77,6 +79,7 @@ class Connection:
         headers = {"accept-encoding": "identity"} | ({"authorization": f"Bearer {api_key}"} if api_key else {})
         self.url = base
         self._limits = limits
+        self._places = asyncio.Semaphore(_AT_ONCE)
         self._client = httpx.AsyncClient(headers=headers, timeout=limits.seconds)
 
     async def __aenter__(self) -> Self:
@@ -121,6 +124,7 @@ class Connection:
     async def _exchange(self, method: str, path: str, body: dict[str, Any] | None) -> bytes:
         try:
             async with (
+                self._places,
                 asyncio.timeout(self._limits.seconds),
                 self._client.stream(method, f"{self.url}{path}", json=body) as answer,
             ):

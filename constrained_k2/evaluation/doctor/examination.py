@@ -1,6 +1,6 @@
 """All the checks, in the order in which a person wants to know."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from constrained_k2.evaluation.doctor.checks import (
@@ -66,15 +66,16 @@ CHECKS = (
 """Every check."""
 
 
-async def examine(target: Target, *, quick: bool = False) -> AsyncIterator[Result]:
+async def examine(target: Target, *, quick: bool = False, only: Collection[str] = ()) -> AsyncIterator[Result]:
     """Ask every question, one after the other: a server under load answers otherwise than an idle one.
 
     Args:
         target: The server.
         quick: Whether to leave out the checks for which the model writes whole answers.
+        only: The names of the checks to make; all of them if there are none.
     """
     for check in CHECKS:
-        if not (quick and check.writes):
+        if not (quick and check.writes) and (not only or check.name in only):
             yield Result(check.name, check.title, await _ask(check, target))
 
 

@@ -14,18 +14,21 @@ _COLORS: dict[Verdict, str] = {"ok": "green", "warning": "yellow", "fault": "bol
 
 
 def show(console: Console, results: Sequence[Result]) -> None:
-    """Print a table of what was seen, each remedy under the finding it is for, and the counts."""
+    """Print a table of what was seen, then each remedy once with what it is for, and the counts."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("", no_wrap=True)
     table.add_column("check", no_wrap=True)
     table.add_column("seen", overflow="fold")
+    remedies: dict[str, list[str]] = {}
     for result in results:
         finding = result.finding
-        seen = Text(finding.seen)
+        table.add_row(Text(finding.verdict, style=_COLORS[finding.verdict]), Text(result.title), Text(finding.seen))
         if finding.remedy:
-            seen.append(f"\n→ {finding.remedy}", style="dim")
-        table.add_row(Text(finding.verdict, style=_COLORS[finding.verdict]), Text(result.title), seen)
+            remedies.setdefault(finding.remedy, []).append(result.title)
     console.print(table)
+    for remedy, titles in remedies.items():
+        console.print(Text(f"\n{', '.join(titles)}", style="bold"))
+        console.print(Text(f"  {remedy}."))
     summary = Text("\n")
     for verdict, count in counts(results).items():
         summary.append(f"{count} {verdict}  ", style=_COLORS[verdict] if count else "dim")

@@ -19,7 +19,6 @@ SPECIAL_TEXTS = (
 
 _SPECIAL_IDS = 256  # from [BOS] on, whether the vocabulary has 163,584 ordinary tokens or a test's few
 _MAY_BE_ABSENT = frozenset({"<think>", "</think>", "<|start_header_id|>", "<|end_header_id|>"})
-_DETOKENIZING_AT_ONCE = 8
 
 
 @dataclass
@@ -93,13 +92,11 @@ class Target:
                 runs.append((token_id,))
             else:
                 runs[-1] += (token_id,)
-        places = asyncio.Semaphore(_DETOKENIZING_AT_ONCE)
 
         async def text(run: tuple[int, ...]) -> None:
-            async with places:
-                if run not in self._texts:
-                    answered = await self.connection.post("/detokenize", {"model": self.model, "tokens": list(run)})
-                    self._texts[run] = http.member(answered, "prompt", str, "/detokenize") or ""
+            if run not in self._texts:
+                answered = await self.connection.post("/detokenize", {"model": self.model, "tokens": list(run)})
+                self._texts[run] = http.member(answered, "prompt", str, "/detokenize") or ""
 
         names = {token_id: name for name, token_id in (self.markers or {}).items()}
         await asyncio.gather(*(text(run) for run in {run for run in runs if not self.is_special(run[0])}))

@@ -24,9 +24,10 @@ async def strict_refused(target: Target) -> Finding:
     try:
         await target.chat(body)
     except Refused as refusal:
-        if refusal.status == 400 and "pattern" in refusal.message:
+        if refusal.status == 400 and "strict" in refusal.message:
             return ok(f"a strict schema that cannot be kept is refused: {shown(refusal.message, 100)}")
-        return Finding("warning", f"a strict schema is refused for another reason: {refusal}", constraining(target))
+        seen = f"it is refused, and not for being strict: {refusal}"
+        return Finding("warning", seen, constraining(target))
     remedy = constraining(target)
     if target.is_ours:
         remedy = "Take 'most' out of --additional-config's constrained_k2.strict: it lowers what clients ask for"

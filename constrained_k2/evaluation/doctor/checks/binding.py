@@ -13,6 +13,7 @@ from constrained_k2.evaluation.doctor.finding import Finding, ok, shown
 from constrained_k2.evaluation.doctor.prompts import CALL, SECTION, TURN_END
 from constrained_k2.evaluation.doctor.remedies import constraining
 from constrained_k2.evaluation.doctor.target import Target
+from constrained_k2.evaluation.samples import Sample
 from constrained_k2.evaluation.scores import score
 
 MAX_TOKENS = 1024
@@ -52,7 +53,7 @@ async def single(target: Target) -> Finding:
 
 async def none(target: Target) -> Finding:
     """``tool_choice: none`` is no call and no marker, whatever the prompt asks for."""
-    answers = await _ask(target, chat(EAGER, "none", max_tokens=64), push=SECTION)
+    answers = await _ask(target, chat(EAGER, "none", max_tokens=256), push=SECTION)
     called = [answer for answer in answers if answer.calls]
     leaked = [answer for answer in answers if "<|tool_call" in answer.content]
     if called:
@@ -101,15 +102,15 @@ def _judge(
     return ok(f"{len(whole)} answers, {calls} calls, all of them right")
 
 
-def _problem(answer: ChatAnswer, asked: Any) -> str:
+def _problem(answer: ChatAnswer, asked: Sample) -> str:
     """What is wrong with one answer; empty if nothing is."""
     if not answer.calls:
         return f"no call, but {shown(answer.content, 60)!r}"
     found = score(asked, answer.scored)
-    if found.problems:
-        return shown(found.problems[0].removeprefix("#0: "))
+    if not found.calls == found.declared == found.valid:
+        return shown(found.problems[0].removeprefix(f"#{asked.number}: "))
     if found.unasked:
-        return f"{len(answer.calls)} calls where one is due"
+        return f"{found.calls} calls where one is due"
     wanted = asked.body["tool_choice"]
     if isinstance(wanted, dict) and answer.calls[0][1] != wanted["function"]["name"]:
         return f"{shown(answer.calls[0][1], 60)} is called, not the named function"
