@@ -176,6 +176,7 @@ class Fake:
             tools = json.loads(json.dumps(body["tools"]))
             for tool in tools if not self.has("declares strict") else ():
                 tool["function"].pop("strict", None)
+            special("# Tools\n" * self.has("declares under a headline"))
             plain(json.dumps(tools, ensure_ascii=False), "description")
             special("<|im_end|>")
         calls = results = 0

@@ -58,6 +58,7 @@ FAULTS = [
     ("description injects", "special_tokens", "fault", "19 of 19 in tool description text"),
     ("user injects+no ids", "special_tokens", "fault", "19 of 19 in user text"),
     ("declares strict", "declared_tools", "warning", "strict"),
+    ("declares under a headline", "declared_tools", "fault", "# Tools"),
     ("declares nothing", "declared_tools", "fault", "declares no tools"),
     ("strict taken", "strict_refused", "fault", "cannot be kept"),
     ("strict refused by another", "strict_refused", "warning", "No compatible backend"),
@@ -112,7 +113,9 @@ def test_every_fault_is_found(faults: str, check: str, verdict: str, seen: str) 
 
 def test_every_check_has_a_fault_that_it_finds() -> None:
     assert {check for _, check, verdict, _ in FAULTS if verdict == "fault"} >= {
-        check.name for check in CHECKS if check.name not in {"model", "declared_tools"}
+        check.name
+        for check in CHECKS
+        if check.name != "model"  # see test_another_model_than_the_server_has
     }
 
 

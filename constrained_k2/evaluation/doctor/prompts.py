@@ -12,6 +12,7 @@ ASSISTANT, MIDDLE, SYSTEM = "<|im_assistant|>", "<|im_middle|>", "<|im_system|>"
 THINK, THINK_END = "<think>", "</think>"
 
 _PRINTED_LIST = re.compile(r"\[\{['\"]type['\"]: ?['\"]text['\"]")
+_OLD_DECLARATION = re.compile(r"\A\s*# Tools\s*\[")
 _RESULT = re.compile(r"\A## Return of (?P<id>[^\n]*)\n(?P<blanks>[ \t]*)")
 
 
@@ -57,12 +58,12 @@ def printed_list(prompt: Prompt) -> str:
 
 
 def text_before_calls(prompt: Prompt) -> list[str]:
-    """For every section of calls: the text between it and the header of its turn, without markers."""
+    """For every section of calls: the text between it and the header of its turn, or the end of its reasoning."""
     found, text = [], ""
     for piece in prompt:
         if piece.special and piece.text == SECTION:
             found.append(text)
-        if piece.special and piece.text == MIDDLE:
+        if piece.special and piece.text in {MIDDLE, THINK_END}:
             text = ""
         elif not piece.special:
             text += piece.text
@@ -102,6 +103,11 @@ def blanks_before_results(prompt: Prompt) -> bool:
 def declaration(prompt: Prompt) -> str | None:
     """The text by which the tools are declared; None if none are."""
     return next((text for name, text in _messages(prompt, declarations=True) if name == "tool_declare"), None)
+
+
+def has_old_headline(text: str) -> bool:
+    """Whether a :func:`declaration` in JSON has a headline, as in Kimi K2's templates of before October 2025."""
+    return _OLD_DECLARATION.match(text) is not None
 
 
 def undue_keys(text: str) -> list[str]:

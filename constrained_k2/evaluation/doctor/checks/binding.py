@@ -16,7 +16,7 @@ from constrained_k2.evaluation.doctor.target import Target
 from constrained_k2.evaluation.samples import Sample
 from constrained_k2.evaluation.scores import score
 
-MAX_TOKENS = 1024
+MAX_TOKENS = 2048  # some models reason for long before they call
 _SAMPLES = 4
 _PUSH = 100  # the most that OpenAI's logit_bias takes
 _NAMED = {"type": "function", "function": {"name": "list_tables"}}

@@ -2,7 +2,7 @@
 
 from constrained_k2.evaluation.doctor.bodies import TRICKY, tool, user
 from constrained_k2.evaluation.doctor.finding import Finding, ok, shown
-from constrained_k2.evaluation.doctor.prompts import Prompt, declaration, undue_keys
+from constrained_k2.evaluation.doctor.prompts import Prompt, declaration, has_old_headline, undue_keys
 from constrained_k2.evaluation.doctor.remedies import NEWER_TEMPLATE, repairing
 from constrained_k2.evaluation.doctor.target import Target
 
@@ -21,6 +21,8 @@ def judge_declaration(prompt: Prompt) -> Finding:
     declared = declaration(prompt)
     if declared is None:
         return Finding("fault", "the prompt declares no tools, though the request brings one", NEWER_TEMPLATE)
+    if has_old_headline(declared):
+        return Finding("fault", "tools are declared under a headline, '# Tools': an old chat template", NEWER_TEMPLATE)
     if keys := undue_keys(declared):
         names = ", ".join(shown(key, 40) for key in keys[:8])
         return Finding("warning", f"keys that Kimi was not trained on are declared to it: {names}")
