@@ -54,6 +54,8 @@ class FakeModel:
         name, arguments = ("list_tables", "{}") if listed else ("book_table", fake_server.GOOD)
         if self.has("invalid arguments"):
             arguments = arguments.replace('"guests": 2', '"guests": 400')
+        if self.has("markers in names"):
+            name = "a<think>"
         if self.has("undeclared names"):
             name = "cancel_table"
         call_id = f"functions.{name}:{first + number}"
@@ -75,6 +77,8 @@ class FakeModel:
             if not found[3] and not self.body.get("stream") and not self.has("hands over pieces"):
                 continue
             name = call_id.removeprefix("functions.").rpartition(":")[0]
+            if self.has("deep arguments") or self.has("many digits"):
+                arguments = "[" * 200_000 if self.has("deep arguments") else "1" * 6_000
             if self.has("reformats") and found[3]:
                 arguments = json.dumps(json.loads(arguments), ensure_ascii=False)
             calls.append((f"call_{len(calls)}" if self.has("renames ids") else call_id, name, arguments))

@@ -1,6 +1,7 @@
 """A server of a Kimi model that does everything right, except for the faults it is told to have."""
 
 import json
+import random
 import re
 import threading
 import time
@@ -45,6 +46,7 @@ class Fake:
     def __init__(self, *faults: str, key: str = "") -> None:
         self.faults = set(faults)
         self.key = key
+        self.chance = random.Random(0)
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -89,6 +91,8 @@ class Fake:
         try:
             self.check_address(request, endpoints)
             said = endpoints[request.path](json.loads(body or b"null"))
+            if self.has("garbage") and request.command == "POST":
+                said = self.garbage()
             data = said if isinstance(said, bytes) else json.dumps(said).encode()
         except Refusal as refusal:
             status, data = refusal.args[0], json.dumps({"error": {"message": refusal.args[1]}}).encode()
@@ -115,6 +119,30 @@ class Fake:
                 request.wfile.write(b" " * 65_536)
         except OSError:
             pass  # the client has seen enough
+
+    def garbage(self) -> Any:
+        """Any JSON, out of the words that answers are made of."""
+        words = (
+            "choices",
+            "message",
+            "delta",
+            "tool_calls",
+            "function",
+            "token_ids",
+            "prompt_token_ids",
+            "tokens",
+            "prompt",
+        )
+
+        def value(depth: int) -> Any:
+            kind = self.chance.randrange(9 if depth < 6 else 5)
+            if kind >= 7:
+                return [value(depth + 1) for _ in range(self.chance.randrange(3))]
+            if kind >= 5:
+                return {word: value(depth + 1) for word in words if self.chance.random() < 0.6}
+            return (None, True, self.chance.randrange(-9, 170_000), 1e999, "\ud800 <|im_end|>")[kind]
+
+        return value(0)
 
     def check_address(self, request: BaseHTTPRequestHandler, endpoints: Any) -> None:
         if self.key and request.headers.get("authorization") != f"Bearer {self.key}":

@@ -92,6 +92,9 @@ FAULTS = [
     ("always reasons", "thinking", "fault", "thinking false, and the answer reasons"),
     ("always reasons+no switch", "thinking", "warning", "no such switch"),
     ("no switch", "thinking", "ok", "does not know it"),
+    ("deep arguments", "required", "fault", "a call that cannot be read"),
+    ("many digits", "required", "fault", "a call that cannot be read"),
+    ("markers in names", "required", "fault", "a call that cannot be read"),
     ("no logit_bias", "required", "ok", "4 answers"),
     ("server error", "required", "fault", "answers 500"),
     ("not json", "required", "fault", "answers no JSON"),
@@ -126,6 +129,20 @@ def test_answers_are_bounded_in_size_and_time() -> None:
     with Fake("slow") as fake:
         found = examined(fake, "auto_tool_choice", limits=Limits(seconds=0.2))
     assert "took longer" in found["auto_tool_choice"].seen
+
+
+def test_garbage_is_a_finding() -> None:
+    with Fake("garbage") as fake:
+        for _ in range(20):
+            found = examined(fake)
+            assert set(found) == {check.name for check in CHECKS}
+            assert found["required"].verdict == "fault"
+
+
+def test_ids_that_would_cost_a_request_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Fake() as fake:
+        monkeypatch.setattr(fake, "prompt", lambda _: [97, 163_586] * 5_000)
+        assert "10000 token ids" in examined(fake, "generation_prompt")["generation_prompt"].seen
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any, str]:

@@ -1,5 +1,6 @@
 """All the checks, in the order in which a person wants to know."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass
 
@@ -65,6 +66,9 @@ CHECKS = (
 )
 """Every check."""
 
+_SECONDS = 900
+"""The longest that one check may take."""
+
 
 async def examine(target: Target, *, quick: bool = False, only: Collection[str] = ()) -> AsyncIterator[Result]:
     """Ask every question, one after the other: a server under load answers otherwise than an idle one.
@@ -82,7 +86,10 @@ async def examine(target: Target, *, quick: bool = False, only: Collection[str] 
 async def _ask(check: Check, target: Target) -> Finding:
     """The finding of one check; an answer that is none is a finding too."""
     try:
-        return await check.ask(target)
+        async with asyncio.timeout(_SECONDS):
+            return await check.ask(target)
+    except TimeoutError:
+        return Finding("fault", f"no answer within {_SECONDS} s", "See the server's log, and whether it is overloaded")
     except NotServed as error:
         return Finding("cannot tell", str(error), "Let the doctor reach the whole server, not a gateway in front of it")
     except Refused as refusal:

@@ -38,7 +38,7 @@ def show(console: Console, results: Sequence[Result]) -> None:
 def to_json(url: str, model: str, results: Sequence[Result]) -> str:
     """All of it as one JSON object."""
     found = {"url": url, "model": model, "counts": counts(results), "findings": [r.to_json() for r in results]}
-    return json.dumps(found, indent=2, ensure_ascii=False)
+    return json.dumps(found, indent=2)
 
 
 def counts(results: Sequence[Result]) -> dict[Verdict, int]:

@@ -1,6 +1,7 @@
 """The server that is examined: its model, its markers, what it makes of requests."""
 
 import asyncio
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,8 @@ SPECIAL_TEXTS = (
 """Kimi's special tokens, those of media excepted: sent as text, they make some servers look for an image."""
 
 _SPECIAL_IDS = 256  # from [BOS] on, whether the vocabulary has 163,584 ordinary tokens or a test's few
+_MOST_PIECES = 4096  # each may cost a request, and the ids come from the server
+_LONE = re.compile("[\ud800-\udfff]")
 _MAY_BE_ABSENT = frozenset({"<think>", "</think>", "<|start_header_id|>", "<|end_header_id|>"})
 
 
@@ -85,6 +88,7 @@ class Target:
 
         Raises:
             NotServed: The server does not tokenize.
+            Unusable: No prompt of ours is cut so often.
         """
         runs: list[tuple[int, ...]] = []
         for token_id in ids:
@@ -92,6 +96,8 @@ class Target:
                 runs.append((token_id,))
             else:
                 runs[-1] += (token_id,)
+        if len(runs) > _MOST_PIECES:
+            raise Unusable(f"{len(ids)} token ids with special ones in {len(runs)} pieces")
 
         async def text(run: tuple[int, ...]) -> None:
             if run not in self._texts:
@@ -140,7 +146,8 @@ async def open_target(connection: Connection, model: str | None) -> Target:
         Refused: It refuses to list its models (an API key is missing, say).
     """
     listed = http.member(await connection.get("/v1/models"), "data", list, "/v1/models") or []
-    models = [name for entry in listed if (name := http.member(entry, "id", str, "/v1/models"))]
+    names = [http.member(entry, "id", str, "/v1/models") or "" for entry in listed]
+    models = [name for name in names if name and not _LONE.search(name)]  # others cannot be asked for
     if not (model or models):
         raise Unusable("/v1/models lists no model")
     target = Target(connection, model or models[0], models)

@@ -106,7 +106,10 @@ def _problem(answer: ChatAnswer, asked: Sample) -> str:
     """What is wrong with one answer; empty if nothing is."""
     if not answer.calls:
         return f"no call, but {shown(answer.content, 60)!r}"
-    found = score(asked, answer.scored)
+    try:
+        found = score(asked, answer.scored)
+    except (ValueError, RecursionError) as error:  # a name with a marker in it, a number of 5,000 digits, a deep nest
+        return f"a call that cannot be read: {shown(str(error))}"
     if not found.calls == found.declared == found.valid:
         return shown(found.problems[0].removeprefix(f"#{asked.number}: "))
     if found.unasked:
