@@ -1,0 +1,1 @@
+"""Checks of a live OpenAI-compatible server of a Kimi model: what was seen, and what to change."""

@@ -1,0 +1,211 @@
+"""``constrained-k2 doctor``: every check finds its fault, and finds none in a server that is right."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from constrained_k2.cli import main
+from constrained_k2.evaluation.doctor.connection import Connection, Limits
+from constrained_k2.evaluation.doctor.examination import CHECKS, examine
+from constrained_k2.evaluation.doctor.finding import Finding
+from constrained_k2.evaluation.doctor.target import open_target
+from tests.evaluation.fake_server import Fake
+
+
+def examined(fake: Fake, *checks: str, limits: Limits | None = None) -> dict[str, Finding]:
+    async def everything() -> dict[str, Finding]:
+        async with Connection(fake.url, fake.key or None, limits or Limits()) as connection:
+            target = await open_target(connection, None)
+            return {result.check: result.finding async for result in examine(target, only=checks)}
+
+    return asyncio.run(everything())
+
+
+def test_a_server_that_is_right() -> None:
+    with Fake() as fake:
+        found = examined(fake)
+    assert list(found) == [check.name for check in CHECKS]
+    assert {name: finding for name, finding in found.items() if finding.verdict != "ok"} == {}
+
+
+# The fault of the fake, the check that must find it, the verdict, and words of what is seen; "+" joins several faults.
+FAULTS = [
+    ("old version", "version", "fault", "0.11.0"),
+    ("new version", "version", "warning", "1.7.2"),
+    ("no /version", "version", "cannot tell", "not served"),
+    ("markers are text", "model", "cannot tell", "/tokenize"),
+    ("no /tokenize", "model", "cannot tell", "/tokenize"),
+    ("no /tokenize", "generation_prompt", "cannot tell", "/tokenize"),
+    ("no /tokenize+no ids", "special_tokens", "cannot tell", "/tokenize"),
+    ("no /detokenize", "content", "cannot tell", "/detokenize is not served"),
+    ("not installed", "flags", "fault", "not on"),
+    ("no processor", "flags", "fault", "not the logits processor"),
+    ("no parser", "flags", "fault", "but not the parser"),
+    ("no parser+no processor", "flags", "fault", "does not constrain|not the logits processor|neither"),
+    ("no auto", "auto_tool_choice", "fault", "--enable-auto-tool-choice"),
+    ("no generation prompt", "generation_prompt", "fault", "goes on as the user"),
+    ("no generation prompt+no ids", "generation_prompt", "fault", "goes on as the user"),
+    ("prints lists", "content", "fault", "printed as a Python list"),
+    ("prints None", "content", "fault", "content null becomes 'None'"),
+    ("indents results", "tool_results", "fault", "indented"),
+    ("hides ids", "ids_kept", "fault", "call_0, call_1 for the calls"),
+    ("foreign ids", "ids_repaired", "fault", "call_8Qz1"),
+    ("system injects", "special_tokens", "fault", "19 of 19 in system text"),
+    ("user injects", "special_tokens", "fault", "19 of 19 in user text"),
+    ("tool injects", "special_tokens", "fault", "19 of 19 in tool text"),
+    ("description injects", "special_tokens", "fault", "19 of 19 in tool description text"),
+    ("user injects+no ids", "special_tokens", "fault", "19 of 19 in user text"),
+    ("declares strict", "declared_tools", "warning", "strict"),
+    ("declares under a headline", "declared_tools", "fault", "# Tools"),
+    ("declares nothing", "declared_tools", "fault", "declares no tools"),
+    ("strict taken", "strict_refused", "fault", "cannot be kept"),
+    ("strict refused by another", "strict_refused", "warning", "No compatible backend"),
+    ("opt-out refused", "opt_out", "fault", "is refused"),
+    ("not installed", "opt_out", "cannot tell", "not on"),
+    ("obeys the model", "required", "fault", "no call, but 'I would rather not.'"),
+    ("obeys the model", "arguments", "fault", "4 of 8 answers are wrong"),
+    ("obeys the model+one at a time", "required", "fault", "8 of 8"),
+    ("undeclared names", "required", "fault", "'cancel_table' is not declared"),
+    ("names another", "named", "fault", "not the named function"),
+    ("calls under none", "none", "fault", "hold calls"),
+    ("leaks markers", "none", "fault", "hold markers"),
+    ("many calls", "single", "fault", "3 calls where one is due"),
+    ("invalid arguments", "arguments", "fault", "400 is greater than the maximum"),
+    ("restarts indexes", "call_ids", "fault", "functions.NAME:1 and so on are due"),
+    ("repeats ids", "call_ids", "fault", "functions.NAME:1 and so on are due"),
+    ("renames ids", "exact_arguments", "fault", "handed over is 'call_0'"),
+    ("reformats", "exact_arguments", "fault", "the model wrote"),
+    ("loses calls", "exact_arguments", "fault", "the model wrote 3 calls, handed over are 1"),
+    ("no ids", "exact_arguments", "cannot tell", "return_token_ids"),
+    ("obeys the model+not installed", "cut_calls", "ok", ""),
+    ("hands over pieces", "cut_calls", "fault", "handed over with the arguments"),
+    ("hands over pieces+claims to have ended", "cut_calls", "fault", "finish_reason is 'tool_calls'"),
+    ("claims to have ended", "cut_calls", "fault", "the stream ends with finish_reason 'tool_calls'|finish_reason is"),
+    ("streams other text", "stream_agrees", "fault", "content differs"),
+    ("streams other calls", "stream_agrees", "fault", "the calls differ"),
+    ("streams other calls+no ids", "stream_agrees", "fault", "the calls differ"),
+    ("streams another finish", "stream_agrees", "fault", "finish_reason is 'tool_calls' whole and 'stop' streamed"),
+    ("no done", "stream_agrees", "fault", "ends without"),
+    ("reasoning is content", "thinking", "fault", "the content holds the reasoning"),
+    ("always reasons", "thinking", "fault", "thinking false, and the answer reasons"),
+    ("always reasons+no switch", "thinking", "warning", "no such switch"),
+    ("no switch", "thinking", "ok", "does not know it"),
+    ("deep arguments", "required", "fault", "a call that cannot be read"),
+    ("many digits", "required", "fault", "a call that cannot be read"),
+    ("markers in names", "required", "fault", "a call that cannot be read"),
+    ("no logit_bias", "required", "ok", "4 answers"),
+    ("server error", "required", "fault", "answers 500"),
+    ("not json", "required", "fault", "answers no JSON"),
+    ("compressed", "required", "fault", "compressed"),
+    ("wrong types", "required", "fault", "content is a number"),
+    ("no choices", "required", "fault", "no choices"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("faults", "check", "verdict", "seen"), FAULTS, ids=[f"{f[0]}-{f[1]}" for f in FAULTS])
+def test_every_fault_is_found(faults: str, check: str, verdict: str, seen: str) -> None:
+    with Fake(*faults.split("+")) as fake:
+        finding = examined(fake, check)[check]
+    assert finding.verdict == verdict, finding
+    assert any(words in finding.seen for words in seen.split("|")), finding
+    assert verdict == "ok" or finding.remedy or check == "opt_out"
+    assert "\x1b" not in finding.seen
+
+
+def test_every_check_has_a_fault_that_it_finds() -> None:
+    assert {check for _, check, verdict, _ in FAULTS if verdict == "fault"} >= {
+        check.name
+        for check in CHECKS
+        if check.name != "model"  # see test_another_model_than_the_server_has
+    }
+
+
+def test_answers_are_bounded_in_size_and_time() -> None:
+    with Fake("endless") as fake:
+        found = examined(fake, "auto_tool_choice", limits=Limits(size=1 << 20, seconds=20))
+    assert "longer than 1048576 bytes" in found["auto_tool_choice"].seen
+    with Fake("slow") as fake:
+        found = examined(fake, "auto_tool_choice", limits=Limits(seconds=0.2))
+    assert "took longer" in found["auto_tool_choice"].seen
+
+
+def test_garbage_is_a_finding() -> None:
+    with Fake("garbage") as fake:
+        for _ in range(20):
+            found = examined(fake)
+            assert set(found) == {check.name for check in CHECKS}
+            assert found["required"].verdict == "fault"
+
+
+def test_ids_that_would_cost_a_request_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Fake() as fake:
+        monkeypatch.setattr(fake, "prompt", lambda _: [97, 163_586] * 5_000)
+        assert "10000 token ids" in examined(fake, "generation_prompt")["generation_prompt"].seen
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any, str]:
+    code = main(["doctor", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_as_a_person_uses_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with Fake() as fake:
+        code, out, _ = run(capsys, fake.url)
+    assert code == 0
+    assert f"{len(CHECKS)} ok  0 warning  0 fault  0 cannot tell" in out
+    with Fake("no generation prompt", "indents results") as fake:
+        code, out, _ = run(capsys, f"{fake.url}/v1/", "--quick")
+    assert code == 1
+    assert "generation prompt, tool results\n" in out
+    assert out.count("94a4053") == 1
+    assert "2 fault" in out
+    assert "tool_choice required" not in out
+
+
+def test_as_a_script_uses_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with Fake("old version") as fake:
+        code, out, _ = run(capsys, fake.url, "--json", "--quick")
+    found = json.loads(out)
+    assert code == 1
+    assert (found["model"], found["counts"]["fault"]) == ("kimi-k2", 1)
+    (fault,) = (finding for finding in found["findings"] if finding["verdict"] == "fault")
+    assert (fault["check"], fault["remedy"]) == ("version", "Upgrade vLLM")
+    with Fake("new version") as fake:
+        assert run(capsys, fake.url, "--json", "--quick")[0] == 0
+
+
+def test_another_model_than_the_server_has(capsys: pytest.CaptureFixture[str]) -> None:
+    with Fake() as fake:
+        code, out, _ = run(capsys, fake.url, "--quick", "--json", "--model", "kimi-k3")
+    assert code == 1
+    assert "'kimi-k3' is not among its models: kimi-k2" in out
+
+
+def test_api_keys(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "sesame")
+    with Fake(key="sesame") as fake:
+        assert run(capsys, fake.url, "--quick", "--api-key-env", "SOME_KEY")[0] == 0
+        code, _, err = run(capsys, fake.url)
+        assert (code, "401" in err, "--api-key-env" in err) == (2, True, True)
+        code, _, err = run(capsys, fake.url, "--api-key-env", "NO_SUCH_KEY")
+        assert (code, "NO_SUCH_KEY" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:9", "localhost:8000", "ftp://a", "http://", "http://[", "", "http://a:b"]
+)
+def test_addresses_without_a_server(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, url)
+    assert code == 2
+    assert err.startswith("constrained-k2: ")
+
+
+@pytest.mark.parametrize("fault", ["no models", "no /v1/models"])
+def test_servers_of_something_else(fault: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Fake(fault) as fake:
+        code, _, err = run(capsys, fake.url)
+    assert (code, "OpenAI-compatible" in err) == (2, True)
