@@ -77,6 +77,7 @@ class TolerantReader:
         self._trusted = False  # whether that marker was a token, or a call has followed it
         self._position = -1
         self._called = False  # whether this section has a call
+        self._talks = False  # whether text has come since this section's last marker: then blanks belong to it
         self._held = ""  # markers and blanks in front of a call: content, if none follows
         self._header = ""
         self._header_spelled = False
@@ -140,7 +141,7 @@ class TolerantReader:
         match self._place:
             case _Place.PROSE:
                 self._prose(text)
-            case _Place.SECTION if text.isspace():
+            case _Place.SECTION if text.isspace() and not self._talks:
                 self._held += text
             case _Place.SECTION:
                 self._not_a_call(text)
@@ -156,6 +157,7 @@ class TolerantReader:
             case _Place.PROSE:
                 self._marker_in_prose(marker)
             case _Place.SECTION:
+                self._talks = False
                 self._marker_in_section(marker)
             case _Place.HEADER if marker.name == "argument_begin":
                 self._start_call(marker)
@@ -206,7 +208,7 @@ class TolerantReader:
 
     def _open_section(self, marker: Marker) -> None:
         self._place = _Place.SECTION
-        self._marked, self._trusted, self._called = True, not marker.spelled, False
+        self._marked, self._trusted, self._called, self._talks = True, not marker.spelled, False, False
         self._due = {}
         if marker.spelled:
             self._held = marker.text
@@ -232,6 +234,7 @@ class TolerantReader:
         self._prose(self._held + text)
         self._held = ""
         self._due = {}
+        self._talks = True
         if not (self._marked and self._trusted):
             self._place = _Place.PROSE
 
@@ -278,7 +281,7 @@ class TolerantReader:
         self._structure(f"{self._held}{written}{marker.text}")
         self._held = self._header = ""
         self._position += 1
-        self._trusted, self._called, self._used = self._marked, True, set()
+        self._trusted, self._called, self._talks, self._used = self._marked, True, False, set()
         self._events.append(CallStarted(self._position, name, index))
         if not self._is_declared(name):
             self._events.append(UndeclaredCall(self._position))
