@@ -200,7 +200,7 @@ def _violations(arguments: Any, tool: Tool) -> Iterator[str]:
     """How arguments break their schema. References that leave the schema are not followed: nothing is fetched."""
     from jsonschema.exceptions import SchemaError, best_match
     from jsonschema.validators import Draft202012Validator, validator_for
-    from jsonschema_specifications import REGISTRY
+    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
     from referencing.exceptions import Unresolvable
 
     schema = tool.parameters
