@@ -41,12 +41,19 @@ class ToolCall:
     Attributes:
         name: The function's name.
         index: The number of tool calls before this one in the whole dialog.
-        arguments: The text between the argument marker and the end of the call, exactly.
+        arguments: The text between the argument marker and the end of the call, exactly, or as it was repaired.
+        leniencies: What had to be accepted beyond the format to read this call; names in
+            :data:`constrained_k2.parsing.leniencies.LENIENCIES`.
+        undeclared: Whether it is known to be a call of no tool of the request.
+        written: What the model wrote as arguments, where they were repaired; else None.
     """
 
     name: str
     index: int
     arguments: str
+    leniencies: tuple[str, ...] = ()
+    undeclared: bool = False
+    written: str | None = None
 
     @property
     def id(self) -> str:

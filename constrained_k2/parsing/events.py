@@ -78,6 +78,49 @@ class MalformedDelta:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class UndeclaredCall:
+    """A call, started just before, names no tool of the request. Only where the parser knows the tools."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeniencyUsed:
+    """A call was read though it does not keep to the format.
+
+    Attributes:
+        position: The call's; it has started by then, and may have finished.
+        leniency: A name in :data:`constrained_k2.parsing.leniencies.LENIENCIES`.
+    """
+
+    position: int
+    leniency: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentsRepaired:
+    """The arguments handed over are not what the model wrote.
+
+    Attributes:
+        position: The call's, about to finish.
+        written: What the model wrote, all of it.
+    """
+
+    position: int
+    written: str
+
+
 Event = (
-    ContentDelta | ReasoningDelta | CallStarted | ArgumentsDelta | CallFinished | CallCut | HeaderCut | MalformedDelta
+    ContentDelta
+    | ReasoningDelta
+    | CallStarted
+    | UndeclaredCall
+    | LeniencyUsed
+    | ArgumentsDelta
+    | ArgumentsRepaired
+    | CallFinished
+    | CallCut
+    | HeaderCut
+    | MalformedDelta
 )

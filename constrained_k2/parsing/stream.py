@@ -1,68 +1,70 @@
 """The streaming parser: token ids in, events out, one token at a time whatever the chunks."""
 
-import codecs
-from collections.abc import Callable, Iterable
-from enum import IntEnum
+from collections.abc import Iterable
+from typing import Literal, Protocol, get_args
 
 from constrained_k2.errors import InvalidRequest, MalformedCompletion
-from constrained_k2.parsing.events import (
-    ArgumentsDelta,
-    CallCut,
-    CallFinished,
-    CallStarted,
-    ContentDelta,
-    Event,
-    HeaderCut,
-    MalformedDelta,
-    ReasoningDelta,
-)
+from constrained_k2.parsing.events import Event
+from constrained_k2.parsing.strict import StrictReader
+from constrained_k2.parsing.tolerant import TolerantReader
+from constrained_k2.tools import Tool
 from constrained_k2.vocabulary import Vocabulary
 
-_LONGEST_HEADER = 4096  # bytes
+ParsingLevel = Literal["strict", "tolerant"]
+"""``strict``: exactly the format, for constrained output. ``tolerant``: also what
+:data:`constrained_k2.parsing.leniencies.LENIENCIES` lists, each recorded on the call."""
+
+PARSING_LEVELS: tuple[ParsingLevel, ...] = get_args(ParsingLevel)
 
 
-class _Place(IntEnum):
-    """Which part of the turn the next token belongs to."""
+class Reader(Protocol):
+    """One level's machine. It appends what it finds to a list of events that the parser owns."""
 
-    TEXT = 0
-    REASONING = 1
-    SECTION = 2
-    """In the tool-calls section, between calls."""
-    HEADER = 3
-    ARGUMENTS = 4
-    JUNK = 5
-    """In a call whose header is not ``functions.NAME:INDEX``."""
+    def read(self, token_id: int) -> None:
+        """Take one token, which is in the vocabulary."""
+
+    def finish(self) -> None:
+        """Take the end of the completion."""
 
 
 class ToolCallParser:
     """Reads one completion by token id.
 
-    A marker is the special token and nothing else: one spelled out of ordinary tokens is text. What the model wrote
-    outside the format is never lost and never a call: special tokens in text stay in it as text, and what stands in a
-    section without being a call comes as :class:`MalformedDelta`.
+    At the strict level a marker is the special token and nothing else: one spelled out of ordinary tokens is text, and
+    what stands in a section without being a call comes as :class:`MalformedDelta`. At the tolerant level what is no
+    call stays content, or reasoning. At both, what the model wrote outside calls is never lost and never a call:
+    special tokens in text stay in it as text.
 
     Args:
         vocabulary: The model's vocabulary.
         in_reasoning: Whether the prompt ended in ``<think>``.
+        level: How exactly the format has to be kept.
+        tools: The tools that may be called, so that calls of others are reported as such; None if they are not known.
+        calls: Whether calls are looked for. If not, all is content or reasoning, markers spelled out.
+
+    Raises:
+        InvalidRequest: There is no such level.
     """
 
-    def __init__(self, vocabulary: Vocabulary, *, in_reasoning: bool = False) -> None:
-        self._vocabulary = vocabulary
-        self._markers = vocabulary.format
-        self._place = _Place.REASONING if in_reasoning else _Place.TEXT
-        self._position = -1
-        self._header = bytearray()
-        self._reason = ""
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        in_reasoning: bool = False,
+        level: ParsingLevel = "strict",
+        tools: Iterable[Tool] | None = None,
+        calls: bool = True,
+    ) -> None:
+        if level not in PARSING_LEVELS:
+            raise InvalidRequest(f"{str(level)[:40]!r} is no level", "level", f"Use {' or '.join(PARSING_LEVELS)}")
+        self._size = vocabulary.size
         self._events: list[Event] = []
-        self._steps: dict[_Place, Callable[[int], None]] = {
-            _Place.TEXT: self._in_prose,
-            _Place.REASONING: self._in_prose,
-            _Place.SECTION: self._in_section,
-            _Place.HEADER: self._in_header,
-            _Place.ARGUMENTS: self._in_arguments,
-            _Place.JUNK: self._in_junk,
-        }
+        declared = None if tools is None else frozenset(tool.name for tool in tools)
+        self._reader: Reader = (
+            StrictReader(vocabulary, self._events, in_reasoning=in_reasoning, declared=declared)
+            if level == "strict" and calls
+            else TolerantReader(vocabulary, self._events, in_reasoning=in_reasoning, declared=declared, calls=calls)
+        )
 
     def feed(self, token_ids: Iterable[int]) -> list[Event]:
         """Read more tokens.
@@ -77,117 +79,21 @@ class ToolCallParser:
             MalformedCompletion: An id is not in the vocabulary. What came before it has been read.
         """
         for token_id in token_ids:
-            if not 0 <= token_id < self._vocabulary.size:
+            if not 0 <= token_id < self._size:
                 raise MalformedCompletion(
-                    f"token id {token_id} is not in the vocabulary (0 to {self._vocabulary.size - 1})",
+                    f"token id {token_id} is not in the vocabulary (0 to {self._size - 1})",
                     "completion",
                     "Parse with the vocabulary of the model that wrote it",
                 )
-            self._steps[self._place](token_id)
+            self._reader.read(token_id)
         return self._take_events()
 
     def finish(self) -> list[Event]:
-        """Say that no more tokens come; a call still open is reported as cut off."""
-        if self._place is _Place.HEADER:
-            self._events.append(HeaderCut(self._header.decode(errors="replace")))
-        self._leave(_Place.TEXT)
+        """Say that no more tokens come: what was held back comes out, a call still open is reported as cut off."""
+        self._reader.finish()
         return self._take_events()
 
     def _take_events(self) -> list[Event]:
-        events, self._events = self._events, []
+        events = self._events.copy()
+        self._events.clear()
         return events
-
-    def _in_prose(self, token_id: int) -> None:
-        """In the answer's text, or in the reasoning."""
-        markers = self._markers
-        in_text = self._place is _Place.TEXT
-        if token_id == markers.section_begin:
-            self._leave(_Place.SECTION)
-        elif token_id == (markers.think_begin if in_text else markers.think_end):
-            self._leave(_Place.REASONING if in_text else _Place.TEXT)
-        elif token_id not in markers.stop_ids:
-            self._text(token_id)
-
-    def _in_section(self, token_id: int) -> None:
-        markers = self._markers
-        if token_id == markers.call_begin:
-            self._leave(_Place.HEADER)
-            self._header = bytearray()
-        elif token_id == markers.section_end:
-            self._leave(_Place.TEXT)
-        elif token_id not in markers.stop_ids:
-            self._reason = "stands between calls"
-            self._text(token_id)
-
-    def _in_header(self, token_id: int) -> None:
-        if token_id == self._markers.argument_begin:
-            try:
-                name, index = self._markers.parse_call_id(self._header.decode())
-            except (InvalidRequest, UnicodeDecodeError):
-                self._reject_header("its id is not functions.NAME:INDEX")
-                self._text(token_id)
-                return
-            self._position += 1
-            self._events.append(CallStarted(self._position, name, index))
-            self._leave(_Place.ARGUMENTS)
-        elif self._vocabulary.is_ordinary(token_id):
-            self._header += self._vocabulary.token_bytes(token_id)
-            if len(self._header) > _LONGEST_HEADER:
-                self._reject_header("its id is longer than any")
-        else:
-            self._reject_header("its header holds a special token")
-            self._in_junk(token_id)
-
-    def _in_arguments(self, token_id: int) -> None:
-        if token_id == self._markers.call_end:
-            self._flush()
-            self._events.append(CallFinished(self._position))
-            self._place = _Place.SECTION
-        elif self._vocabulary.is_ordinary(token_id):
-            self._text(token_id)
-        else:
-            self._leave(_Place.SECTION)
-            self._in_section(token_id)
-
-    def _in_junk(self, token_id: int) -> None:
-        if token_id == self._markers.call_end:
-            self._text(token_id)
-            self._leave(_Place.SECTION)
-        elif token_id in {self._markers.call_begin, self._markers.section_end, *self._markers.stop_ids}:
-            self._leave(_Place.SECTION)
-            self._in_section(token_id)
-        else:
-            self._text(token_id)
-
-    def _reject_header(self, reason: str) -> None:
-        """The call begun is none: what stands of it so far becomes malformed text."""
-        self._place = _Place.JUNK
-        self._reason = reason
-        self._emit(f"{self._vocabulary.special_text(self._markers.call_begin)}{self._header.decode(errors='replace')}")
-
-    def _leave(self, place: _Place) -> None:
-        """Close the current place and go to another."""
-        self._flush()
-        if self._place is _Place.ARGUMENTS:
-            self._events.append(CallCut(self._position))
-        self._place = place
-
-    def _flush(self) -> None:
-        """Write out a character that was left incomplete."""
-        self._emit(self._decoder.decode(b"", final=True))
-        self._decoder.reset()
-
-    def _text(self, token_id: int) -> None:
-        self._emit(self._decoder.decode(self._vocabulary.token_bytes(token_id)))
-
-    def _emit(self, text: str) -> None:
-        if not text:
-            return
-        if self._place is _Place.TEXT:
-            self._events.append(ContentDelta(text))
-        elif self._place is _Place.REASONING:
-            self._events.append(ReasoningDelta(text))
-        elif self._place is _Place.ARGUMENTS:
-            self._events.append(ArgumentsDelta(self._position, text))
-        else:
-            self._events.append(MalformedDelta(text, self._reason))

@@ -1,5 +1,6 @@
 """Parsing inside vLLM, by token id, streaming and not."""
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -11,26 +12,35 @@ from vllm.entrypoints.generate.base.protocol import (
     ExtractedToolCallInformation,
     FunctionCall,
 )
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.exceptions import VLLMValidationError
 from vllm.tool_parsers.abstract_tool_parser import ToolParser
 
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.parsing import (
     ArgumentsDelta,
+    CallCut,
     CallFinished,
     CallStarted,
     Completion,
     ContentDelta,
     Event,
+    HeaderCut,
+    LeniencyUsed,
     MalformedDelta,
     ReasoningDelta,
     ToolCallParser,
+    UndeclaredCall,
 )
-from constrained_k2.tools import ToolCall
+from constrained_k2.tools import Tool, ToolCall
+from constrained_k2.vllm_plugin.admission import XARGS_KEY
+from constrained_k2.vllm_plugin.finish_reason import CutDelta, note_whole_answer
 from constrained_k2.vllm_plugin.lowering import lower
 from constrained_k2.vllm_plugin.plugin import TOOL_PARSER_NAME
 from constrained_k2.vllm_plugin.stop_strings import TextBudget
 from constrained_k2.vocabulary import Vocabulary
+
+logger = logging.getLogger(__name__)
 
 _vocabularies: WeakKeyDictionary[Any, Vocabulary] = WeakKeyDictionary()
 
@@ -90,6 +100,7 @@ class ParsingByTokenId:
         self._stream: ToolCallParser | None = None
         self._budget: TextBudget | None = None
         self._held: list[Event] = []
+        self._cut = False
 
     @property
     def _vocabulary(self) -> Vocabulary:
@@ -129,13 +140,15 @@ class ParsingByTokenId:
     ) -> tuple[str | None, str | None, list[FunctionCall] | None]:
         """Read a whole completion: ``(reasoning, content, tool calls)``."""
         if not request.tools:
+            note_whole_answer(cut=False)
             parsed: tuple[str | None, str | None, list[FunctionCall] | None] = super().parse(  # type: ignore[misc]
                 model_output, request, enable_auto_tools, model_output_token_ids
             )
             return parsed
         events = self._read(model_output_token_ids, model_output, request, finished=True)
+        note_whole_answer(cut=self._cut)
         reasoning, content = _texts(events)
-        calls = () if request.tool_choice == "none" else Completion.from_events(events).tool_calls
+        calls = Completion.from_events(events).tool_calls
         return reasoning or None, content or None, [_function_call(call) for call in calls] or None
 
     def parse_delta(
@@ -157,9 +170,11 @@ class ParsingByTokenId:
             self.set_prompt_token_ids(prompt_token_ids or ())
         events = self._read(delta_token_ids, delta_text, request, finished=finished)
         reasoning, content = _texts(events)
-        calls = [] if request.tool_choice == "none" else _call_deltas(self._whole_calls(events, request))
+        calls = _call_deltas(self._whole_calls(events) if _shows_whole_calls_only(request) else events)
         if not request.include_reasoning:
             reasoning = ""
+        if finished and self._cut:
+            return CutDelta(reasoning=reasoning or None, content=content or None, tool_calls=calls)
         if not (reasoning or content or calls):
             return None
         return DeltaMessage(reasoning=reasoning or None, content=content or None, tool_calls=calls)
@@ -167,23 +182,67 @@ class ParsingByTokenId:
     def _read(self, token_ids: Sequence[int], text: str, request: Any, *, finished: bool) -> list[Event]:
         """The events of the next tokens, as far as stop strings let them be seen."""
         if self._stream is None:
-            self._stream = ToolCallParser(self._vocabulary, in_reasoning=self._in_reasoning)
+            self._stream = self._new_stream(request)
             if getattr(request, "stop", None) and not getattr(request, "include_stop_str_in_output", False):
                 self._budget = TextBudget(self._vocabulary)
         if self._budget is not None:
             token_ids = self._budget.take(token_ids, text, finished=finished)
         events = self._stream.feed(token_ids)
-        return events + self._stream.finish() if finished else events
+        if finished:
+            events += self._stream.finish()
+        _report(events)
+        if not _shows_whole_calls_only(request):
+            self._cut = self._cut or any(isinstance(event, CallCut | HeaderCut) for event in events)
+        return events
 
-    def _whole_calls(self, events: list[Event], request: Any) -> list[Event]:
-        """The events to show now: where a stop may cut a call anywhere, a call's are held back until it is whole."""
-        if not any(getattr(request, field, None) for field in ("stop", "stop_token_ids")):
-            return events
+    def _new_stream(self, request: Any) -> ToolCallParser:
+        """Strict for a constrained request, of which nothing else can come; tolerant for any other."""
+        constrained = XARGS_KEY in (request.vllm_xargs or {})
+        return ToolCallParser(
+            self._vocabulary,
+            in_reasoning=self._in_reasoning,
+            level="strict" if constrained else "tolerant",
+            tools=_declared(request),
+            calls=request.tool_choice != "none",
+        )
+
+    def _whole_calls(self, events: list[Event]) -> list[Event]:
+        """The events to show now: a call's are held back until it is whole."""
         self._held += events
         ends = [number for number, event in enumerate(self._held) if isinstance(event, CallFinished)]
         shown = self._held[: ends[-1] + 1] if ends else []
         self._held = self._held[len(shown) :]
         return shown
+
+
+def _shows_whole_calls_only(request: Any) -> bool:
+    """Whether a call may not be shown before its end.
+
+    So it is where a stop may cut a call anywhere, and on the responses endpoint, whose streams end with an item of
+    every call that has begun, marked as completed.
+    """
+    return isinstance(request, ResponsesRequest) or any(
+        getattr(request, field, None) for field in ("stop", "stop_token_ids")
+    )
+
+
+def _declared(request: Any) -> list[Tool]:
+    """The functions of a chat or responses request, by name; tools of other kinds have none."""
+    names = (getattr(getattr(tool, "function", tool), "name", None) for tool in request.tools)
+    return [Tool(name) for name in names if name]
+
+
+def _report(events: Iterable[Event]) -> None:
+    """Say in the log what had to be accepted, so that an operator sees why calls go wrong elsewhere."""
+    names: dict[int, str] = {}
+    for event in events:
+        match event:
+            case CallStarted(position, name):
+                names[position] = name
+            case UndeclaredCall(position):
+                logger.info("constrained_k2: a call of %.80r, which the request does not declare", names[position])
+            case LeniencyUsed(_, leniency):
+                logger.info("constrained_k2: a call was read with leniency %s", leniency)
 
 
 def _texts(events: Sequence[Event]) -> tuple[str, str]:

@@ -35,8 +35,10 @@ def _parse_by_token_id() -> None:
         composed = compose(*args, **kwargs)
         if composed is None or getattr(composed.tool_parser_cls, "name", None) != TOOL_PARSER_NAME:
             return composed
+        from constrained_k2.vllm_plugin.finish_reason import mend_finish_reasons
         from constrained_k2.vllm_plugin.parser import ParsingByTokenId
 
+        mend_finish_reasons(TOOL_PARSER_NAME)
         return type("KimiK2Parser", (ParsingByTokenId, composed), {})
 
     setattr(get_parser, _OURS, True)

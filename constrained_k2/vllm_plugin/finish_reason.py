@@ -1,0 +1,83 @@
+"""``finish_reason`` of chat answers: ``tool_calls`` for whole calls only, ``length`` where one is cut off.
+
+vLLM says ``tool_calls`` of every whole answer that has calls, and of every stream that has shown a part of one and was
+not ended by ``max_tokens``. What the parser knows is carried to where vLLM has decided: in a stream by the delta's
+class, of a whole answer by a list that the answer's own task holds.
+"""
+
+from collections.abc import AsyncIterator
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any
+
+from vllm.entrypoints.generate.base.protocol import DeltaMessage
+
+_OURS = "_constrained_k2"  # marks what is wrapped already
+
+_cuts: ContextVar[list[bool] | None] = ContextVar("cuts", default=None)
+
+
+class CutDelta(DeltaMessage):
+    """The last delta of a stream in which a call was begun and cut off."""
+
+
+def note_whole_answer(*, cut: bool) -> None:
+    """Say of an answer that was parsed whole whether a call in it is cut off. One note an answer, in their order."""
+    noted = _cuts.get()
+    if noted is not None:
+        noted.append(cut)
+
+
+def mend_finish_reasons(tool_parser_name: str) -> None:
+    """Put the rule above behind vLLM's, on servers that parse with us.
+
+    Args:
+        tool_parser_name: The name of our tool parser.
+    """
+    from vllm.entrypoints.openai.chat_completion import serving
+
+    answer_whole = serving.OpenAIServingChat.chat_completion_full_generator
+    if hasattr(answer_whole, _OURS):
+        return
+    filter_calls = serving.maybe_filter_parallel_tool_calls  # the last that vLLM does to each choice of a stream
+
+    @wraps(answer_whole)
+    async def mended(self: Any, request: Any, result_generator: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(getattr(self.parser_cls, "tool_parser_cls", None), "name", None) != tool_parser_name:
+            return await answer_whole(self, request, result_generator, *args, **kwargs)
+        last: Any = None
+
+        async def watched() -> AsyncIterator[Any]:
+            nonlocal last
+            async for last in result_generator:
+                yield last
+
+        before = _cuts.set([])
+        try:
+            answer = await answer_whole(self, request, watched(), *args, **kwargs)
+            cuts = _cuts.get() or []
+        finally:
+            _cuts.reset(before)
+        if last is not None and hasattr(answer, "choices"):
+            for choice, output, cut in zip(answer.choices, last.outputs, cuts, strict=True):
+                _mend(choice, cut=cut or output.finish_reason == "length", calls=choice.message.tool_calls)
+        return answer
+
+    @wraps(filter_calls)
+    def mended_stream(item: Any, request: Any) -> Any:
+        item = filter_calls(item, request)
+        if isinstance(getattr(item, "delta", None), CutDelta):
+            _mend(item, cut=True)
+        return item
+
+    setattr(mended, _OURS, True)
+    serving.OpenAIServingChat.chat_completion_full_generator = mended
+    serving.maybe_filter_parallel_tool_calls = mended_stream
+
+
+def _mend(choice: Any, *, cut: bool, calls: Any = ()) -> None:
+    """Correct one choice's reason; reasons such as ``abort`` are left alone."""
+    if cut and choice.finish_reason in {"stop", "tool_calls"}:
+        choice.finish_reason = "length"
+    elif choice.finish_reason == "tool_calls" and not calls:
+        choice.finish_reason = "stop"

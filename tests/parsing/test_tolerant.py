@@ -1,0 +1,300 @@
+"""The tolerant level: what unconstrained models write."""
+
+import json
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from constrained_k2 import InvalidRequest, ToolCall, ToolCallParser, Vocabulary, parse_completion, render_tool_calls
+from constrained_k2.parsing import (
+    LENIENCIES,
+    PARSING_LEVELS,
+    ArgumentsDelta,
+    ArgumentsRepaired,
+    CallFinished,
+    CallStarted,
+    ContentDelta,
+    Event,
+    HeaderCut,
+    LeniencyUsed,
+    ParsingLevel,
+    ReasoningDelta,
+    UndeclaredCall,
+)
+from constrained_k2.parsing.arguments import repair
+from constrained_k2.tools import Tool
+from tests.parsing.transcripts import call_ids, ids_of_text, made_up, random_call, table
+
+BYTES = Vocabulary.of_bytes()
+ROWS = table()
+TOOLS = [Tool("get_weather")]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row["name"] for row in ROWS])
+@pytest.mark.parametrize("name", ["bytes", "small"])
+def test_the_table(row: dict[str, Any], name: str, small_vocabulary: Vocabulary) -> None:
+    vocabulary = BYTES if name == "bytes" else small_vocabulary
+    read = parse_completion(
+        ids_of_text(row["text"], vocabulary),
+        vocabulary,
+        level="tolerant",
+        tools=TOOLS,
+        in_reasoning=row.get("in_reasoning", False),
+    )
+    assert (read.content, read.reasoning) == (row["content"], row["reasoning"])
+    assert [[call.id, call.arguments, list(call.leniencies)] for call in read.tool_calls] == row["calls"]
+    assert [[cut.header, cut.arguments] for cut in read.cut_calls] == row["cut"]
+    assert [call.name for call in read.tool_calls if call.undeclared] == row.get("undeclared", [])
+    assert not read.malformed
+
+
+def test_the_table_uses_every_leniency() -> None:
+    assert {leniency for row in ROWS for call in row["calls"] for leniency in call[2]} == set(LENIENCIES)
+
+
+def test_what_was_repaired_is_kept_beside_it() -> None:
+    written = '{"city": "x",}'
+    ids = ids_of_text(f"<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{written}<|tool_call_end|>", BYTES)
+    (call,) = parse_completion(ids, BYTES, level="tolerant").tool_calls
+    assert (call.arguments, call.written) == ('{"city": "x"}', written)
+    assert parse_completion(render_tool_calls([call], BYTES), BYTES, level="tolerant").tool_calls[0].written is None
+
+
+def test_undeclared_names_are_reported_at_both_levels() -> None:
+    ids = render_tool_calls([ToolCall("f", 0, "{}"), ToolCall("g", 1, "{}")], BYTES)
+    for level in PARSING_LEVELS:
+        read = parse_completion(ids, BYTES, level=level, tools=[Tool("f")])
+        assert [call.undeclared for call in read.tool_calls] == [False, True]
+        assert not any(call.undeclared for call in parse_completion(ids, BYTES, level=level).tool_calls)
+        parser = ToolCallParser(BYTES, level=level, tools=[Tool("f")])
+        assert [event for event in parser.feed(ids) if isinstance(event, UndeclaredCall)] == [UndeclaredCall(1)]
+
+
+def test_text_is_held_back_only_as_long_as_it_may_become_a_marker() -> None:
+    parser = ToolCallParser(BYTES, level="tolerant")
+    assert parser.feed(BYTES.encode("a <|tool_c")) == [ContentDelta("a"), ContentDelta(" ")]
+    assert parser.feed(BYTES.encode("u")) == [ContentDelta("<|tool_cu")]
+    assert parser.feed(BYTES.encode("<|tool")) == []
+    assert parser.finish() == [ContentDelta("<|tool")]
+
+
+def test_text_behind_a_spelled_marker_is_not_held_back_for_long() -> None:
+    parser = ToolCallParser(BYTES, level="tolerant")
+    assert parser.feed(BYTES.encode("<|tool_call_begin|> is how a call begins.")) == []
+    (event,) = parser.feed(BYTES.encode("\nT"))
+    assert event == ContentDelta("<|tool_call_begin|> is how a call begins.\nT")
+    assert parser.feed(BYTES.encode("h")) == [ContentDelta("h")]
+
+
+def test_json_is_shown_as_it_comes() -> None:
+    parser = ToolCallParser(BYTES, level="tolerant")
+    parser.feed(ids_of_text("<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>", BYTES))
+    late = [
+        character
+        for character in '{"a": [1, 2, {"b,}": "x, ]\\"\'TFN"}], "c": null}'
+        if not parser.feed(BYTES.encode(character))
+    ]
+    assert late == [",", " "] * 3  # the commas outside strings, until it is seen what follows
+    assert parser.feed([BYTES.format.call_end]) == [CallFinished(0)]
+
+
+@pytest.mark.parametrize("level", ["lenient", "", None, 3])
+def test_levels_that_are_none(level: Any) -> None:
+    with pytest.raises(InvalidRequest, match="is no level"):
+        ToolCallParser(BYTES, level=level)
+
+
+def test_calls_that_nobody_asked_for_are_text(small_vocabulary: Vocabulary) -> None:
+    text = "<think>Hm.</think>Look:<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    for level in PARSING_LEVELS:
+        parser = ToolCallParser(small_vocabulary, level=level, calls=False)
+        events = [*parser.feed(ids_of_text(text, small_vocabulary)), *parser.finish()]
+        assert {type(event) for event in events} == {ReasoningDelta, ContentDelta}
+        shown = "".join(event.text for event in events if isinstance(event, ContentDelta))
+        assert shown == text.partition("</think>")[2]
+
+
+# Any chunks, the same events.
+
+
+def events_in_chunks(
+    ids: list[int], cuts: list[int], vocabulary: Vocabulary, level: ParsingLevel, *, in_reasoning: bool
+) -> list[Event]:
+    parser = ToolCallParser(vocabulary, level=level, tools=TOOLS, in_reasoning=in_reasoning)
+    events: list[Event] = []
+    for start, end in zip([0, *cuts], [*cuts, len(ids)], strict=True):
+        events += parser.feed(ids[start:end])
+    return events + parser.finish()
+
+
+def check_splits(splits: int, vocabulary: Vocabulary, level: ParsingLevel) -> int:
+    """Split 500 transcripts so many times each; how many of them hold a call."""
+    chance = random.Random(7)
+    by_hand = [ids_of_text(row["text"], vocabulary) for row in ROWS]
+    calls = 0
+    for number, ids in enumerate([*by_hand, *made_up(500 - len(by_hand), vocabulary)]):
+        in_reasoning = number % 5 == 0
+        expected = events_in_chunks(ids, [], vocabulary, level, in_reasoning=in_reasoning)
+        calls += any(isinstance(event, CallFinished) for event in expected)
+        for split in range(splits):
+            count = (0, 1, 3, len(ids))[split % 4]  # also one token at a time
+            cuts = sorted(chance.choices(range(len(ids) + 1), k=count)) if split % 4 < 3 else list(range(len(ids)))
+            found = events_in_chunks(ids, cuts, vocabulary, level, in_reasoning=in_reasoning)
+            assert found == expected, vocabulary.decode(ids)
+    return calls
+
+
+@pytest.mark.parametrize("level", PARSING_LEVELS)
+def test_any_split_gives_the_same_events(small_vocabulary: Vocabulary, level: ParsingLevel) -> None:
+    assert check_splits(2, small_vocabulary, level) > 150
+
+
+@pytest.mark.slow
+def test_100_000_splits_give_the_same_events(small_vocabulary: Vocabulary) -> None:
+    assert check_splits(100, small_vocabulary, "tolerant") > 150
+    assert check_splits(100, BYTES, "tolerant") > 150
+
+
+# Nothing disappears.
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What a reader of the answer does not see."""
+
+    text: str
+
+
+def everything(ids: list[int], vocabulary: Vocabulary, *, in_reasoning: bool = False, tools: Any = None) -> str:
+    """What the events hold, in their order, and between them what was used as structure."""
+    parser = ToolCallParser(vocabulary, level="tolerant", in_reasoning=in_reasoning, tools=tools)
+    parser._reader._structure = lambda text: parser._events.append(Structure(text))  # type: ignore[attr-defined]
+    pieces: list[str] = []
+    arguments: dict[int, int] = {}  # position of a call -> where in pieces its arguments stand
+    for event in [*parser.feed(ids), *parser.finish()]:
+        match event:
+            case ContentDelta(text) | ReasoningDelta(text) | HeaderCut(text):
+                pieces.append(text)
+            case Structure(text):
+                check_structure(text)
+                pieces.append(text)
+            case CallStarted(position):
+                arguments[position] = len(pieces)
+                pieces.append("")
+            case ArgumentsDelta(position, text):
+                assert arguments[position] == len(pieces) - 1
+                pieces[-1] += text
+            case ArgumentsRepaired(position, written):
+                assert json.loads(pieces[arguments[position]]).keys() is not None
+                pieces[arguments[position]] = written
+    return "".join(pieces)
+
+
+def check_structure(text: str) -> None:
+    """Only markers, ids and blanks are left out."""
+    for marker in sorted(BYTES.special_tokens, key=len, reverse=True):
+        text = text.replace(marker, " ")
+    text = text.replace("<|tool_call_section_begin|>", " ").strip()
+    assert not text or text.rpartition(":")[2].isdigit(), text
+
+
+def test_nothing_of_500_transcripts_disappears(small_vocabulary: Vocabulary) -> None:
+    for vocabulary in (small_vocabulary, BYTES):
+        for number, ids in enumerate(made_up(500, vocabulary, seed=1)):
+            assert everything(ids, vocabulary, tools=TOOLS if number % 2 else None) == vocabulary.decode(ids)
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_random_ids_neither_raise_nor_disappear(small_vocabulary: Vocabulary, count: int) -> None:
+    chance = random.Random(count)
+    markers = list(small_vocabulary.format.marker_names())
+    spelled = [small_vocabulary.encode(text) for text in BYTES.special_tokens]
+    likely = [*map(small_vocabulary.encode, ["functions.f:0", "{", '{"a": 1', ",", "}", "'", '"', "\n", " "]), *spelled]
+    for number in range(count):
+        ids: list[int] = []
+        for _ in range(chance.randrange(60)):
+            kind = chance.random()
+            ids += (
+                [chance.randrange(small_vocabulary.size)]
+                if kind < 0.2
+                else [chance.choice(markers)]
+                if kind < 0.5
+                else chance.choice(likely)
+            )
+        assert everything(ids, small_vocabulary, in_reasoning=number % 2 == 0) == small_vocabulary.decode(ids)
+
+
+# Parsing what is rendered, and the repairs.
+
+
+@pytest.mark.parametrize("level", PARSING_LEVELS)
+def test_what_is_rendered_parses_back(small_vocabulary: Vocabulary, level: ParsingLevel) -> None:
+    chance = random.Random(3)
+    for _ in range(300):
+        calls = tuple(random_call(chance, index) for index in range(chance.randrange(4)))
+        tools = [Tool(call.name) for call in calls]
+        read = parse_completion(render_tool_calls(calls, small_vocabulary), small_vocabulary, level=level, tools=tools)
+        assert read.tool_calls == calls
+        assert not (read.content or read.cut_calls or read.malformed)
+
+
+json_texts = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+).flatmap(
+    lambda value: st.builds(
+        lambda ascii_, indent: json.dumps(value, ensure_ascii=ascii_, indent=indent),
+        st.booleans(),
+        st.none() | st.integers(0, 2),
+    )
+)
+
+
+@given(json_texts, st.data())
+def test_json_is_never_touched(written: str, data: st.DataObject) -> None:
+    assert repair(written) == (written, ())
+    written = f"{data.draw(st.sampled_from(['', ' ', chr(10)]))}{written}"
+    try:
+        written.encode()
+    except UnicodeEncodeError:
+        return
+    call = ToolCall("f", 0, written)
+    assert parse_completion(render_tool_calls([call], BYTES), BYTES, level="tolerant").tool_calls == (call,)
+
+
+@given(st.text("{}[]\"'\\,: \n1aTrueNone", max_size=40), st.integers(0, 5))
+def test_a_repair_makes_an_object_or_changes_nothing(written: str, size: int) -> None:
+    repaired, leniencies = repair(written)
+    if leniencies:
+        assert isinstance(json.loads(repaired), dict)
+    else:
+        assert repaired == written
+    ids = render_tool_calls([ToolCall("f", 0, written)], BYTES)
+    (call,) = parse_completion(ids, BYTES, level="tolerant").tool_calls
+    assert call.arguments == repaired
+    assert call.leniencies == leniencies
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["[" * 100_000, '{"a":' * 100_000, '"' + '\\"' * 100_000, "{'" * 100_000, "{" + "1" * 100_000, "{\"a\": '" + "x" * 100_000],
+    ids=["brackets", "objects", "quotes", "apostrophes", "digits", "long"],
+)  # fmt: skip
+def test_hostile_arguments_are_read_in_time(written: str) -> None:
+    """Quadratic work on these would take minutes, and is ended by the suite's timeout."""
+    (call,) = parse_completion(
+        render_tool_calls([ToolCall("f", 0, written)], BYTES), BYTES, level="tolerant"
+    ).tool_calls
+    assert call.arguments.startswith(written)
+
+
+def test_leniencies_of_a_stream_come_with_their_call(small_vocabulary: Vocabulary) -> None:
+    parser = ToolCallParser(small_vocabulary, level="tolerant")
+    text = "<|tool_call_begin|>search:2<|tool_call_argument_begin|>"
+    events = parser.feed(ids_of_text(text, small_vocabulary))
+    assert events == [CallStarted(0, "search", 2), LeniencyUsed(0, "no_section"), LeniencyUsed(0, "bare_id")]
+    assert call_ids((ToolCall("search", 2, ""),)) == ["functions.search:2"]
