@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from constrained_k2.matcher import ToolCallMatcher
     from constrained_k2.parsing import Completion, ToolCallParser, parse_completion
     from constrained_k2.policy import StrictPolicy
-    from constrained_k2.rendering import render_tool_calls
+    from constrained_k2.rendering import (
+        RenderedPrompt,
+        Repair,
+        find_faults,
+        render_prompt,
+        render_tool_calls,
+        repair_messages,
+    )
     from constrained_k2.schema.coverage import Coverage
     from constrained_k2.tools import Limits, Tool, ToolCall, ToolCallSpec
     from constrained_k2.vocabulary import Vocabulary
@@ -42,6 +49,8 @@ _HOME = {
     "KIMI_K2": "format",
     "Limits": "tools",
     "MalformedCompletion": "errors",
+    "RenderedPrompt": "rendering",
+    "Repair": "rendering",
     "SchemaTooCostly": "errors",
     "StrictPolicy": "policy",
     "Tool": "tools",
@@ -54,8 +63,11 @@ _HOME = {
     "Vocabulary": "vocabulary",
     "apply_token_bitmask": "kernels",
     "build_grammar": "whole_format",
+    "find_faults": "rendering",
     "parse_completion": "parsing",
+    "render_prompt": "rendering",
     "render_tool_calls": "rendering",
+    "repair_messages": "rendering",
     "schema_coverage": "coverage",
 }
 
@@ -70,6 +82,8 @@ __all__ = [
     "InvalidRequest",
     "Limits",
     "MalformedCompletion",
+    "RenderedPrompt",
+    "Repair",
     "SchemaTooCostly",
     "StrictPolicy",
     "Tool",
@@ -83,8 +97,11 @@ __all__ = [
     "__version__",
     "apply_token_bitmask",
     "build_grammar",
+    "find_faults",
     "parse_completion",
+    "render_prompt",
     "render_tool_calls",
+    "repair_messages",
     "schema_coverage",
 ]
 
