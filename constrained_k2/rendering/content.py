@@ -81,9 +81,9 @@ def _part_text(part: object, place: str) -> str | None:
     if not isinstance(part, Mapping):
         raise InvalidRequest(f"must be an object, not {kind_of_json(part)}", place)
     kind = part.get("type")
-    if kind in _OTHER_PARTS:
+    if isinstance(kind, str) and kind in _OTHER_PARTS:
         return None
-    if kind not in _TEXT_PARTS:
+    if not isinstance(kind, str) or kind not in _TEXT_PARTS:
         raise InvalidRequest(f"the part type {str(kind)[:40]!r} is not known", f"{place}.type", "Send text parts")
     text = part.get(_TEXT_PARTS[kind])
     if text is None:

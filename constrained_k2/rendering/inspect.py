@@ -24,7 +24,7 @@ _REMEDIES: dict[FaultKind, str] = {
     "turns": "Neutralize special tokens in what users and tools write; this package's repairs do",
 }
 
-_OPENING = re.compile(r"<\|im_(user|assistant|system)\|>([^<]*)<\|im_middle\|>")
+_OPENING = re.compile(r"<\|im_(user|assistant|system)\|>((?:(?!<\|im_).)*)<\|im_middle\|>", re.DOTALL)
 _END = "<|im_end|>"
 _CALL_ID = re.compile(r"<\|tool_call_begin\|>(.*?)<\|tool_call_argument_begin\|>", re.DOTALL)
 _RETURN = re.compile(r"## Return of (.*)\n")
