@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         UnsupportedSchema,
     )
     from constrained_k2.format import KIMI_K2, ToolCallFormat
+    from constrained_k2.json_limiter import JsonLimiter
     from constrained_k2.kernels import apply_token_bitmask
     from constrained_k2.matcher import ToolCallMatcher
     from constrained_k2.parsing import Completion, ToolCallParser, parse_completion
@@ -46,6 +47,7 @@ _HOME = {
     "Coverage": "schema.coverage",
     "FormatMismatch": "errors",
     "InvalidRequest": "errors",
+    "JsonLimiter": "json_limiter",
     "KIMI_K2": "format",
     "Limits": "tools",
     "MalformedCompletion": "errors",
@@ -80,6 +82,7 @@ __all__ = [
     "Coverage",
     "FormatMismatch",
     "InvalidRequest",
+    "JsonLimiter",
     "Limits",
     "MalformedCompletion",
     "RenderedPrompt",

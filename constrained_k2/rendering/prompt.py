@@ -129,7 +129,7 @@ class PromptRenderer:
             mended, repairs = dict(body), []
         continued = bool(mended.get("continue_final_message"))
         generate = mended.get("add_generation_prompt", True) is not False and not continued
-        variables = _variables(mended)
+        variables = template_variables(mended)
         try:
             text = self._template(
                 mended["messages"],
@@ -198,18 +198,26 @@ def _sorted(value: Any) -> Any:
     return [_sorted(item) for item in value] if isinstance(value, list) else value
 
 
-def _variables(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The template's own variables."""
+def template_variables(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The template's own variables in a request: ``chat_template_kwargs``, and Moonshot's ``thinking``.
+
+    Raises:
+        InvalidRequest: They are none.
+    """
     place = "chat_template_kwargs"
-    given = body.get(place) or {}
+    given = body.get(place)
+    if given is None:
+        given = {}
     if not isinstance(given, Mapping):
         raise InvalidRequest(f"must be an object, not {kind_of_json(given)}", place)
     if taken := sorted(_OURS & given.keys()):
         raise InvalidRequest(f"{taken[0]!r} is no variable of a template", f"{place}.{taken[0]}", "Leave it out")
     thinking = body.get("thinking")
     if isinstance(thinking, Mapping):
-        thinking = thinking.get("type") != "disabled"
-    return {**given} if thinking is None else {"thinking": bool(thinking), **given}
+        thinking = {"enabled": True, "disabled": False}.get(thinking.get("type"), thinking)
+    if thinking is not None and not isinstance(thinking, bool):
+        raise InvalidRequest("must be a boolean or {'type': 'enabled' or 'disabled'}", "thinking")
+    return {**given} if thinking is None else {"thinking": thinking, **given}
 
 
 def _template_in(directory: Path) -> str:

@@ -60,8 +60,8 @@ def prepare(given: dict[str, Any], specials: SpecialTexts) -> int:
     Raises:
         VLLMValidationError: Something has no clear meaning; vLLM answers with HTTP 400.
     """
-    given["messages"] = [_plain(message) for message in given["messages"]]
     try:
+        given["messages"] = [_plain(message, number) for number, message in enumerate(given["messages"])]
         if is_asked_for(given["request"]):
             _mend(given, specials)
     except ConstrainedK2Error as error:
@@ -86,14 +86,22 @@ def _mend(given: dict[str, Any], specials: SpecialTexts) -> None:
     _report(repairs)
 
 
-def _plain(message: Any) -> Any:
-    """A message without pydantic's lazy iterators, and its reasoning under the name that vLLM reads."""
+def _plain(message: Any, number: int) -> Any:
+    """A message without pydantic's lazy iterators, and its reasoning under the name that vLLM reads.
+
+    Raises:
+        InvalidRequest: What is lazy in it turns out not to be what it should.
+    """
     if not isinstance(message, dict):
         return message
     for field in ("content", "tool_calls"):
         value = message.get(field)
         if isinstance(value, Iterable) and not isinstance(value, str | list | Mapping):
-            message[field] = list(value)
+            try:
+                message[field] = list(value)
+            except ValueError as error:  # pydantic's own is one
+                place = f"messages[{number}].{field}"
+                raise InvalidRequest("has a part of no known form", place, "Send text parts") from error
     if message.get("reasoning") is None and "reasoning_content" in message:
         return {**message, "reasoning": message["reasoning_content"]}
     return message

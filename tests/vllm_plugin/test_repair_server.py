@@ -10,9 +10,10 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from constrained_k2 import Vocabulary, find_faults
+from constrained_k2 import JsonLimiter, Vocabulary, find_faults
+from constrained_k2.cli import main
 from constrained_k2.evaluation.samples import TOOLS
-from constrained_k2.evaluation.server import VllmServer
+from constrained_k2.evaluation.server import CONSTRAINED_FLAGS, VllmServer
 from constrained_k2.fixtures import build_model
 from constrained_k2.rendering import PromptRenderer
 
@@ -34,7 +35,8 @@ GIVEN_IDS = [
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     directory = tmp_path_factory.mktemp("repair")
     model = build_model(directory / "model", arch="llama")
-    with VllmServer(model, log=directory / "server.log") as started:
+    flags = (*CONSTRAINED_FLAGS, "--trust-request-chat-template")
+    with VllmServer(model, flags, log=directory / "server.log") as started:
         yield started
 
 
@@ -131,6 +133,44 @@ def test_the_server_and_render_prompt_make_the_same_prompt(server: VllmServer) -
         rendered = renderer.render(body)
         assert list(rendered.ids) == prompt_ids(server, **body)
         assert not find_faults(rendered.text, rendered.body)
+
+
+def test_no_content_is_printed_as_a_python_list(server: VllmServer, vocabulary: Vocabulary) -> None:
+    template = (
+        "{% for m in messages %}{% for part in m['content'] %}{% endfor %}"  # so vLLM takes it for one that reads parts
+        "<|im_user|>{{ m.role }}<|im_middle|>{{ m.content }}<|im_end|>{% endfor %}<|im_assistant|>assistant<|im_middle|>"
+    )
+    body = {"messages": [{"role": "user", "content": "hi"}, {"role": "user", "content": ""}], "chat_template": template}
+    mended, off = prompt_ids(server, **body), prompt_ids(server, **body, **OFF)
+    assert not find_faults(mended, vocabulary=vocabulary)
+    assert vocabulary.decode(mended).count("<|im_middle|><|im_end|>") == 1
+    assert [fault.kind for fault in find_faults(off, vocabulary=vocabulary)] == ["content list"] * 2
+
+
+def test_a_generation_prompt_is_not_left_out(server: VllmServer) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "return_token_ids": True}
+    usual = post(server, "/v1/chat/completions", **body).json()["prompt_token_ids"]
+    left_out = body | {"add_generation_prompt": False}
+    assert post(server, "/v1/chat/completions", **left_out).json()["prompt_token_ids"] == usual
+    assert len(post(server, "/v1/chat/completions", **left_out, **OFF).json()["prompt_token_ids"]) < len(usual)
+    continued = left_out | {"messages": [*body["messages"], {"role": "assistant", "content": "So"}], "continue_final_message": True}  # fmt: skip
+    assert post(server, "/v1/chat/completions", **continued).json()["prompt_token_ids"] != usual
+
+
+def test_render_compares_with_the_server(
+    server: VllmServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = tmp_path / "request.json"
+    for xargs, code in (({}, 0), (OFF, 1)):
+        request.write_text(json.dumps({"messages": [{"role": "user", "content": "a[EOS]"}]} | xargs))
+        assert main(["render", str(request), "--tokenizer", str(server.model), "--diff", server.url]) == code
+    assert "The server makes the same prompt." in capsys.readouterr().err
+
+
+def test_a_schema_is_answered_by_a_forced_tool(server: VllmServer) -> None:
+    limiter = JsonLimiter({"enum": ["yes", "no"]}, name="verdict", description="Yes or no?")
+    body = limiter.request(messages=[{"role": "user", "content": "Is it?"}], max_tokens=500)
+    assert limiter.value(post(server, "/v1/chat/completions", **body).json()) in {"yes", "no"}
 
 
 def test_responses_are_mended_too(server: VllmServer) -> None:
