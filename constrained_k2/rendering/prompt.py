@@ -213,8 +213,8 @@ def template_variables(body: Mapping[str, Any]) -> dict[str, Any]:
     if taken := sorted(_OURS & given.keys()):
         raise InvalidRequest(f"{taken[0]!r} is no variable of a template", f"{place}.{taken[0]}", "Leave it out")
     thinking = body.get("thinking")
-    if isinstance(thinking, Mapping):
-        thinking = {"enabled": True, "disabled": False}.get(thinking.get("type"), thinking)
+    if isinstance(thinking, Mapping) and thinking.get("type") in ("enabled", "disabled"):
+        thinking = thinking["type"] == "enabled"
     if thinking is not None and not isinstance(thinking, bool):
         raise InvalidRequest("must be a boolean or {'type': 'enabled' or 'disabled'}", "thinking")
     return {**given} if thinking is None else {"thinking": thinking, **given}
