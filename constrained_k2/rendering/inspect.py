@@ -109,7 +109,7 @@ def _spelled(ids: Sequence[int], vocabulary: Vocabulary | None, specials: Specia
 
 def _turns(text: str) -> Iterator[_Turn]:
     openings = list(_OPENING.finditer(text))
-    ends = [opening.start() for opening in openings[1:]] + [len(text)]
+    ends = [*(opening.start() for opening in openings), len(text)][1:]
     for number, (opening, end) in enumerate(zip(openings, ends, strict=True)):
         yield _Turn(number, opening[1], opening[2], text[opening.end() : end])
 
@@ -151,10 +151,10 @@ def _special_faults(turn: _Turn, specials: SpecialTexts) -> Iterator[Fault]:
 
 
 def _list_faults(turns: Iterable[_Turn], messages: Iterable[Mapping[str, Any]]) -> Iterator[Fault]:
-    literal = {message["content"][:40] for message in messages if isinstance(message.get("content"), str)}
+    literal = {message["content"].strip()[:40] for message in messages if isinstance(message.get("content"), str)}
     for turn in turns:
         text = _RETURN.sub("", turn.text, count=1) if turn.opener == "system" else turn.text
-        if _CONTENT_LIST.match(text) and text.lstrip()[:40] not in literal:
+        if _CONTENT_LIST.match(text) and text.removesuffix(_END).strip()[:40] not in literal:
             yield Fault("content list", turn.place, f"content is printed as a Python list: {text.strip()[:60]!r}")
 
 
