@@ -19,11 +19,19 @@ if TYPE_CHECKING:
         UnsupportedSchema,
     )
     from constrained_k2.format import KIMI_K2, ToolCallFormat
+    from constrained_k2.json_limiter import JsonLimiter
     from constrained_k2.kernels import apply_token_bitmask
     from constrained_k2.matcher import ToolCallMatcher
     from constrained_k2.parsing import Completion, ToolCallParser, parse_completion
     from constrained_k2.policy import StrictPolicy
-    from constrained_k2.rendering import render_tool_calls
+    from constrained_k2.rendering import (
+        RenderedPrompt,
+        Repair,
+        find_faults,
+        render_prompt,
+        render_tool_calls,
+        repair_messages,
+    )
     from constrained_k2.schema.coverage import Coverage
     from constrained_k2.tools import Limits, Tool, ToolCall, ToolCallSpec
     from constrained_k2.vocabulary import Vocabulary
@@ -39,9 +47,12 @@ _HOME = {
     "Coverage": "schema.coverage",
     "FormatMismatch": "errors",
     "InvalidRequest": "errors",
+    "JsonLimiter": "json_limiter",
     "KIMI_K2": "format",
     "Limits": "tools",
     "MalformedCompletion": "errors",
+    "RenderedPrompt": "rendering",
+    "Repair": "rendering",
     "SchemaTooCostly": "errors",
     "StrictPolicy": "policy",
     "Tool": "tools",
@@ -54,8 +65,11 @@ _HOME = {
     "Vocabulary": "vocabulary",
     "apply_token_bitmask": "kernels",
     "build_grammar": "whole_format",
+    "find_faults": "rendering",
     "parse_completion": "parsing",
+    "render_prompt": "rendering",
     "render_tool_calls": "rendering",
+    "repair_messages": "rendering",
     "schema_coverage": "coverage",
 }
 
@@ -68,8 +82,11 @@ __all__ = [
     "Coverage",
     "FormatMismatch",
     "InvalidRequest",
+    "JsonLimiter",
     "Limits",
     "MalformedCompletion",
+    "RenderedPrompt",
+    "Repair",
     "SchemaTooCostly",
     "StrictPolicy",
     "Tool",
@@ -83,8 +100,11 @@ __all__ = [
     "__version__",
     "apply_token_bitmask",
     "build_grammar",
+    "find_faults",
     "parse_completion",
+    "render_prompt",
     "render_tool_calls",
+    "repair_messages",
     "schema_coverage",
 ]
 

@@ -21,7 +21,7 @@ LAYERS = [
     {"phases", "header", "engines", "parsing", "rendering", "kernels"},
     {"matcher"},
     {"compiler"},
-    {"coverage", "whole_format"},
+    {"coverage", "whole_format", "json_limiter"},
     {"fixtures"},
     {"evaluation"},
     {"vllm_plugin"},
@@ -83,7 +83,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 
 
 def test_values_parsing_and_rendering_need_no_engine() -> None:
-    names = "Vocabulary, ToolCallSpec, ToolCallParser, parse_completion, render_tool_calls, KIMI_K2"
+    names = "Vocabulary, ToolCallSpec, ToolCallParser, parse_completion, render_tool_calls, repair_messages, KIMI_K2"
     assert not loaded_by(f"from constrained_k2 import {names}") & {"torch", "vllm", "llguidance", "xgrammar"}
 
 

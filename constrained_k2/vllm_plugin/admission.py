@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from constrained_k2.compiler import Compiler
-from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
+from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, kind_of_json
 from constrained_k2.policy import DEFAULT_POLICY, StrictPolicy
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.tools import ENGINES, EngineName, ToolCallSpec
@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 XARGS_KEY = "constrained_k2"
 """The key in ``vllm_xargs`` (which arrives as ``SamplingParams.extra_args``) that carries a spec's JSON, or 'off'."""
+
+REPAIR_KEY = "constrained_k2_repair"
+"""The key in ``vllm_xargs`` by which a chat request asks that its history be mended ('on') or not ('off')."""
 
 _COMPILE_SECONDS = 1.0
 """How long one schema may hold up the admission of requests."""
@@ -34,16 +37,18 @@ OFF = "off"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an operator decides: ``--additional-config '{"constrained_k2": {"strict": …, "engines": […]}}'``.
+    """What an operator decides, in ``--additional-config '{"constrained_k2": {…}}'``.
 
     Attributes:
         policy: How strictly tools may have their schemas kept (``strict``).
         engines: Those that a request may ask for; the first one is used where it asks for none. Only llguidance by
             default: on the real vocabulary xgrammar may hold up the engine for seconds over one schema.
+        repair: Whether chat requests that do not say are mended (:mod:`constrained_k2.vllm_plugin.repair`).
     """
 
     policy: StrictPolicy = DEFAULT_POLICY
     engines: tuple[EngineName, ...] = ("llguidance",)
+    repair: bool = True
 
 
 class Server:
@@ -79,12 +84,15 @@ def settings_in(vllm_config: Any) -> Settings:
     config = vllm_config.additional_config
     ours = config.get(XARGS_KEY, {}) if isinstance(config, dict) else {}
     place = f"additional_config.{XARGS_KEY}"
-    if not isinstance(ours, dict) or not ours.keys() <= {"strict", "engines"}:
-        raise InvalidRequest(f"{str(ours)[:80]!r} is not known", place, "Use 'strict' and 'engines'")
+    if not isinstance(ours, dict) or not ours.keys() <= {"strict", "engines", "repair"}:
+        raise InvalidRequest(f"{str(ours)[:80]!r} is not known", place, "Use 'strict', 'engines' and 'repair'")
     engines = ours.get("engines", ["llguidance"])
     if not isinstance(engines, list) or not engines or not all(name in ENGINES for name in engines):
         raise InvalidRequest(f"{str(engines)[:80]!r} is no list of {', '.join(ENGINES)}", f"{place}.engines")
-    return Settings(StrictPolicy.from_config(ours.get("strict")), tuple(engines))
+    repair = ours.get("repair", True)
+    if not isinstance(repair, bool):
+        raise InvalidRequest(f"must be a boolean, not {kind_of_json(repair)}", f"{place}.repair")
+    return Settings(StrictPolicy.from_config(ours.get("strict")), tuple(engines), repair)
 
 
 @cache

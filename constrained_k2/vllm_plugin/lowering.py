@@ -7,6 +7,7 @@ from vllm.parser.utils import count_history_tool_calls
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.tools import ENGINES, ToolCallSpec
 from constrained_k2.vllm_plugin.admission import OFF, XARGS_KEY, admit, require_processor
+from constrained_k2.vllm_plugin.repair import history_calls
 
 ON = "on"
 """The value that asks for what is the default: constrain this request. So does an engine's name, with that engine."""
@@ -55,13 +56,14 @@ def _set(request: Any, **fields: Any) -> None:
 
 
 def _body(request: Any) -> dict[str, Any]:
-    """The fields that make the spec, as plain values. The messages are counted, not copied: they may be lazy."""
+    """The fields that make the spec, as plain values; the calls counted in the history that the prompt shows."""
     choice = request.tool_choice
+    counted = history_calls.get()
     return {
         "tools": [tool.model_dump() for tool in request.tools],
         "tool_choice": choice.model_dump() if hasattr(choice, "model_dump") else choice,
         "parallel_tool_calls": request.parallel_tool_calls,
-        "first_index": count_history_tool_calls(request),
+        "first_index": count_history_tool_calls(request) if counted is None else counted,
         "chat_template_kwargs": request.chat_template_kwargs,
     }
 

@@ -1,6 +1,7 @@
 """The ``vllm.general_plugins`` entry point: vLLM calls it once or more in every one of its processes."""
 
 from functools import wraps
+from inspect import signature
 from typing import Any
 
 from constrained_k2.vllm_plugin.admission import check_params, refuse_beam_search, remember_server
@@ -19,6 +20,7 @@ def register() -> None:
 
     ToolParserManager.register_lazy_module(TOOL_PARSER_NAME, "constrained_k2.vllm_plugin.parser", "KimiK2ToolParser")
     _parse_by_token_id()
+    _mend_before_rendering()
     _check_completions_early()
     _learn_of_the_server()
 
@@ -43,6 +45,33 @@ def _parse_by_token_id() -> None:
 
     setattr(get_parser, _OURS, True)
     ParserManager.get_parser = staticmethod(get_parser)
+
+
+def _mend_before_rendering() -> None:
+    """Have messages and tools mended, where our tool parser is chosen, before the chat template gets them."""
+    from vllm.renderers.online_renderer import OnlineRenderer
+
+    preprocess = OnlineRenderer.preprocess_chat
+    if hasattr(preprocess, _OURS):
+        return
+    parameters = signature(preprocess)
+
+    @wraps(preprocess)
+    async def preprocess_chat(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(getattr(self.parser, "tool_parser_cls", None), "name", None) != TOOL_PARSER_NAME:
+            return await preprocess(self, *args, **kwargs)
+        from constrained_k2.vllm_plugin import repair
+
+        call = parameters.bind(self, *args, **kwargs)
+        calls = repair.prepare(call.arguments, repair.specials_of(self.renderer.get_tokenizer()))
+        outer = repair.history_calls.set(calls)
+        try:
+            return await preprocess(*call.args, **call.kwargs)
+        finally:
+            repair.history_calls.reset(outer)
+
+    setattr(preprocess_chat, _OURS, True)
+    OnlineRenderer.preprocess_chat = preprocess_chat
 
 
 def _check_completions_early() -> None:

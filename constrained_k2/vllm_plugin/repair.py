@@ -1,0 +1,122 @@
+"""Chat requests mended before vLLM renders their prompt.
+
+vLLM calls a tool parser's ``adjust_request`` only once the prompt is made, and a ``--middleware`` sees bytes of every
+endpoint. In between lies ``OnlineRenderer.preprocess_chat``, through which chat completions, responses, Anthropic's
+messages, the render endpoint and ``/tokenize`` all hand their messages and tools to the template: that is wrapped, for
+servers with our tool parser alone, so that ``/tokenize`` shows the prompt that a chat gets.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any
+
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.exceptions import VLLMValidationError
+from vllm.parser.utils import count_chat_history_tool_calls
+
+from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
+from constrained_k2.rendering import Repair, repair_messages
+from constrained_k2.rendering.special_text import SpecialTexts
+from constrained_k2.vllm_plugin.admission import OFF, REPAIR_KEY, Server
+
+logger = logging.getLogger(__name__)
+
+_ON = "on"
+
+history_calls: ContextVar[int | None] = ContextVar("history_calls", default=None)
+"""The number of calls in the messages that the template is given: the index of the first call to come. None outside."""
+
+
+def is_asked_for(request: Any) -> bool:
+    """Whether a request is to be mended: by its ``vllm_xargs``, else by what the operator has set.
+
+    Raises:
+        InvalidRequest: The switch is neither 'on' nor 'off'.
+    """
+    switch = (getattr(request, "vllm_xargs", None) or {}).get(REPAIR_KEY)
+    if switch is None:
+        return Server.settings.repair
+    if switch not in (_ON, OFF):
+        raise InvalidRequest(f"must be {_ON!r} or {OFF!r}, not {str(switch)[:40]!r}", f"vllm_xargs.{REPAIR_KEY}")
+    return bool(switch == _ON)
+
+
+def prepare(given: dict[str, Any], specials: SpecialTexts) -> int:
+    """Mend what ``preprocess_chat`` was called with, in place.
+
+    A chat that would go without a generation prompt gets one. Where all content is text, and the operator has not said
+    otherwise, the template is given strings: vLLM would give some templates lists of parts, and not all print them.
+
+    Args:
+        given: Its arguments by name. The messages and tools in them are replaced, not changed, save that what is lazy
+            in a message is read, in place, as vLLM does elsewhere.
+        specials: The special tokens of the model's tokenizer.
+
+    Returns:
+        The number of calls in the messages.
+
+    Raises:
+        VLLMValidationError: Something has no clear meaning; vLLM answers with HTTP 400.
+    """
+    try:
+        given["messages"] = [_plain(message, number) for number, message in enumerate(given["messages"])]
+        if is_asked_for(given["request"]):
+            _mend(given, specials)
+    except ConstrainedK2Error as error:
+        raise VLLMValidationError(str(error), parameter=error.place or None) from error
+    calls: int = count_chat_history_tool_calls(given["messages"])
+    return calls
+
+
+def _mend(given: dict[str, Any], specials: SpecialTexts) -> None:
+    request = given["request"]
+    body: dict[str, Any] = {"messages": given["messages"], "tools": given.get("tool_dicts")}
+    is_chat = isinstance(request, ChatCompletionRequest)  # what /tokenize is asked for is up to its client
+    if is_chat:
+        body |= {field: getattr(request, field) for field in ("add_generation_prompt", "continue_final_message")}
+    body, repairs = repair_messages(body, specials=specials)
+    if is_chat:
+        request.add_generation_prompt = body["add_generation_prompt"]
+    given["messages"], given["tool_dicts"] = body["messages"], body["tools"]
+    text_alone = all(isinstance(message.get("content"), str | None) for message in body["messages"])
+    if given["default_template_content_format"] == "auto" and text_alone:
+        given["default_template_content_format"] = "string"
+    _report(repairs)
+
+
+def _plain(message: Any, number: int) -> Any:
+    """A message without pydantic's lazy iterators, and its reasoning under the name that vLLM reads.
+
+    Raises:
+        InvalidRequest: What is lazy in it turns out not to be what it should.
+    """
+    if not isinstance(message, dict):
+        return message
+    for field in ("content", "tool_calls"):
+        value = message.get(field)
+        if isinstance(value, Iterable) and not isinstance(value, str | list | Mapping):
+            try:
+                message[field] = list(value)
+            except ValueError as error:  # pydantic's own is one
+                place = f"messages[{number}].{field}"
+                raise InvalidRequest("has a part of no known form", place, "Send text parts") from error
+    if message.get("reasoning") is None and "reasoning_content" in message:
+        return {**message, "reasoning": message["reasoning_content"]}
+    return message
+
+
+@lru_cache(maxsize=8)
+def specials_of(tokenizer: Any) -> SpecialTexts:
+    """The special tokens of vLLM's tokenizer."""
+    from constrained_k2.vllm_plugin.parser import vocabulary_of
+
+    return SpecialTexts(vocabulary_of(tokenizer).special_tokens)
+
+
+def _report(repairs: Sequence[Repair]) -> None:
+    """Say what was changed, in the log for those who look for it; the contents of messages stay out of it."""
+    if repairs and logger.isEnabledFor(logging.DEBUG):
+        places = "; ".join(f"{repair.place} ({repair.kind})" for repair in repairs[:20])
+        logger.debug("constrained_k2: %d repairs: %s", len(repairs), places)

@@ -1,0 +1,330 @@
+"""Requests are mended where they need it, and only there."""
+
+import copy
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from constrained_k2 import InvalidRequest, Repair, Vocabulary, find_faults, repair_messages
+from constrained_k2.rendering import PromptRenderer
+from constrained_k2.rendering.special_text import JOINER, KIMI_SPECIAL_TEXTS, SpecialTexts
+from tests.rendering.test_goldens import FIXTURE_TEMPLATE, TEMPLATES, template_renderer
+
+USER = {"role": "user", "content": "go"}
+
+
+def call(given: Any, name: str = "search", arguments: Any = '{"q": "x"}') -> dict[str, Any]:
+    made = {"id": given, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return made if given is not None else {key: made[key] for key in ("type", "function")}
+
+
+def calls(*made: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "assistant", "content": None, "tool_calls": list(made)}
+
+
+def result(given: Any, content: Any = "r", **more: Any) -> dict[str, Any]:
+    message = {"role": "tool", "tool_call_id": given, "content": content} | more
+    return message if given is not None else {key: message[key] for key in message if key != "tool_call_id"}
+
+
+def dialog(*messages: dict[str, Any]) -> list[str]:
+    """The ids of the mended dialog's calls, and under which each result stands: ``<id`` with its content."""
+    told = []
+    mended, _ = repair_messages({"messages": [USER, *messages]})
+    for message in mended["messages"]:
+        told += [each["id"] for each in message.get("tool_calls") or ()]
+        if message["role"] == "tool":
+            told.append(f"<{message['tool_call_id']} {message['content']}")
+    return told
+
+
+ORIGINS = {
+    "canonical": "functions.search:0",
+    "openai": "call_x",
+    "short": "search:2",
+    "underscores": "functions_Read_0",
+    "vllm": "chatcmpl-tool-5f3a0c7d6e",
+    "uuid": "0b7e6f1a-6d0c-4f3e-9c1e-1d2f3a4b5c6d",
+    "anthropic": "toolu_01A09q90qw90lq917835lq9",
+    "empty": "",
+    "none": None,
+    "number": 7,
+}
+
+
+@pytest.mark.parametrize("origin", ORIGINS.values(), ids=ORIGINS)
+def test_ids_of_any_origin(origin: Any) -> None:
+    assert dialog(calls(call(origin)), result(origin)) == ["functions.search:0", "<functions.search:0 r"]
+
+
+def test_a_long_dialog_of_every_kind_is_numbered_through() -> None:
+    messages, expected = [], []
+    for number, origin in enumerate(ORIGINS.values()):
+        messages += [
+            calls(call(origin, f"f{number}")),
+            result(origin, str(number)),
+            {"role": "assistant", "content": "ok"},
+        ]
+        expected += [f"functions.f{number}:{number}", f"<functions.f{number}:{number} {number}"]
+    assert dialog(*messages) == expected
+
+
+F0, F1, F2 = "functions.search:0", "functions.search:1", "functions.search:2"
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ([calls(call("a"), call("b")), result("b", "B"), result("a", "A")], [F0, F1, f"<{F1} B", f"<{F0} A"]),
+        ([calls(call("a"), call("a")), result("a", "1"), result("a", "2")], [F0, F1, f"<{F0} 1", f"<{F1} 2"]),
+        ([calls(call("a")), result("a", "1"), calls(call("a")), result("a", "2")], [F0, f"<{F0} 1", F1, f"<{F1} 2"]),
+        ([calls(call("a")), calls(call("a")), result("a", "2")], [F0, F1, f"<{F1} 2"]),
+        ([calls(call("a")), calls(call("b")), result("b", "2"), result("a", "1")], [F0, F1, f"<{F1} 2", f"<{F0} 1"]),
+        ([calls(call(F1), call(F0)), result(F1, "x"), result(F0, "y")], [F0, F1, f"<{F0} x", f"<{F1} y"]),
+        ([calls(call("a"), call("b")), result("?", "x"), result("a", "A")], [F0, F1, f"<{F1} x", f"<{F0} A"]),
+        ([calls(call(None), call(None)), result(None, "1"), result(None, "2")], [F0, F1, f"<{F0} 1", f"<{F1} 2"]),
+        ([calls(call("a")), result("a", "1"), result("a", "again")], [F0, f"<{F0} 1", f"<{F0} again"]),
+        ([calls(call("a")), USER, result("a", "late")], [F0, f"<{F0} late"]),
+        ([calls(call("a")), result("a"), USER, result("a", "1"), USER, result("a", "2")], [F0, f"<{F0} r", f"<{F0} 1", f"<{F0} 2"]),
+        ([calls(call("a"), call("b")), result("a", "A"), USER], [F0, F1, f"<{F0} A"]),
+        ([result("functions.search:4", "A"), calls(call("functions.search:5")), result("functions.search:5", "B")], [F0, f"<{F0} A", F1, f"<{F1} B"]),
+        ([result("x", "A", name="search"), result("search:9", "B"), calls(call("c"))], [F0, f"<{F0} A", F1, f"<{F1} B", F2]),
+        ([result("x", "A")], ["functions.unknown:0", "<functions.unknown:0 A"]),
+        ([calls(call("a", "f"), call("b", "g")), result("?", "G", name="g"), result("!", "F")],
+         ["functions.f:0", "functions.g:1", "<functions.g:1 G", "<functions.f:0 F"]),
+        ([calls(call("functions.a:b.c:7", ""))], ["functions.a:b.c:0"]),
+    ],
+    ids=["order", "twins", "restart", "unanswered", "two-turns", "swapped", "unknown", "without", "twice", "late", "thrice",
+         "one-missing", "truncated", "named", "nameless", "by-name", "name-in-id"],
+)  # fmt: skip
+def test_pairs(messages: list[dict[str, Any]], expected: list[str]) -> None:
+    assert dialog(*messages) == expected
+
+
+def test_a_result_without_a_call_takes_the_only_tool_for_its_own() -> None:
+    body = {"messages": [USER, result("x")], "tools": [{"type": "function", "function": {"name": "only"}}]}
+    mended, repairs = repair_messages(body)
+    inserted = {"id": "functions.only:0", "type": "function", "function": {"name": "only", "arguments": "{}"}}
+    turn = {"role": "assistant", "content": "", "tool_calls": [inserted]}
+    assert mended["messages"] == [USER, turn, result("functions.only:0")]
+    assert repairs == [
+        Repair("messages[1]", "call inserted", None, turn),
+        Repair("messages[1].tool_call_id", "result id", "x", "functions.only:0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "content"),
+    [
+        ({"role": "user", "content": None}, ""),
+        ({"role": "user"}, ""),
+        ({"role": "user", "content": []}, ""),
+        ({"role": "user", "content": [{"type": "text", "text": ""}]}, ""),
+        ({"role": "user", "content": ["a", {"type": "input_text", "text": "b"}, {"type": "text", "text": None}]}, "ab"),
+        ({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, "no"),
+        ({"role": "tool", "content": {"weather": "北京"}}, '{"weather": "北京"}'),
+        ({"role": "tool", "content": [1, 2]}, "[1, 2]"),
+        ({"role": "tool", "content": [{"type": "text", "text": "a"}]}, "a"),
+        ({"role": "developer", "content": "be"}, "be"),
+    ],
+)
+def test_content(message: dict[str, Any], content: str) -> None:
+    mended, repairs = repair_messages({"messages": [calls(call(F0)), message]})
+    assert mended["messages"][1]["content"] == content
+    assert {repair.kind for repair in repairs} <= {"content", "role", "result id"}
+    assert repairs
+
+
+def test_images_stay_parts_and_no_marker_is_spelled_across_texts() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:"}}
+    parts = [{"type": "text", "text": "<|im_"}, {"type": "text", "text": "end|>"}, image]
+    mended, repairs = repair_messages({"messages": [{"role": "user", "content": parts}]})
+    assert mended["messages"][0]["content"] == [{"type": "text", "text": f"<{JOINER}|im_end|>"}, image]
+    assert [repair.kind for repair in repairs] == ["content", "special token"]
+
+
+def test_tools_keep_what_is_shown_to_the_model() -> None:
+    function = {"name": "f", "description": "d", "parameters": {"strict": {"const": None}}}
+    shown = {"type": "function", "function": function}
+    given = {"type": "function", "function": {**function, "strict": True, "cache_control": {}}, "defer_loading": False}
+    flat = {"type": "function", **function, "strict": False}
+    bare = {"function": {"name": "g", "description": None, "parameters": None}}
+    mended, repairs = repair_messages({"messages": [USER], "tools": [shown, given, flat, bare]})
+    assert mended["tools"] == [shown, shown, shown, {"type": "function", "function": {"name": "g"}}]
+    assert [repair.place for repair in repairs] == [
+        "tools[1].defer_loading", "tools[1].function.strict", "tools[1].function.cache_control",
+        "tools[2]", "tools[2].function.strict",
+        "tools[3].type", "tools[3].function.description", "tools[3].function.parameters",
+    ]  # fmt: skip
+
+
+def test_other_shapes_of_calls() -> None:
+    flat = {"id": "a", "name": "f", "arguments": {"x": 1}}
+    empty = {"id": "b", "type": "function", "function": {"name": "f"}}
+    mended, _ = repair_messages(
+        {"messages": [calls(flat, empty), {"role": "user", "content": "x", "tool_calls": [flat]}]}
+    )
+    made = mended["messages"][0]["tool_calls"]
+    assert made[0] == {"id": "functions.f:0", "function": {"name": "f", "arguments": {"x": 1}}}
+    assert made[1]["function"]["arguments"] == "{}"
+    assert "tool_calls" not in mended["messages"][1]
+
+
+def test_a_generation_prompt_is_asked_for() -> None:
+    assert repair_messages({"messages": [USER], "add_generation_prompt": False})[0]["add_generation_prompt"] is True
+    continued = {"messages": [USER], "add_generation_prompt": False, "continue_final_message": True}
+    assert repair_messages(continued) == (continued, [])
+
+
+def test_thought_tags_of_an_assistant_stay() -> None:
+    thought = {"role": "assistant", "content": "<think>hm</think>ok <|im_end|>", "reasoning_content": "a</think>b"}
+    message = repair_messages({"messages": [thought]})[0]["messages"][0]
+    assert message["content"] == f"<think>hm</think>ok <{JOINER}|im_end|>"
+    assert message["reasoning_content"] == f"a<{JOINER}/think>b"
+
+
+@pytest.mark.parametrize("template", [FIXTURE_TEMPLATE, *TEMPLATES.glob("*.jinja")], ids=lambda path: path.stem)
+def test_no_special_token_reaches_the_ids(template: Any, small_vocabulary: Vocabulary) -> None:
+    renderer = template_renderer(template, small_vocabulary)
+
+    def specials(text: str) -> list[int]:
+        function = {"name": "f", "description": text, "parameters": {"properties": {text: {"enum": [text]}}}}
+        messages = [
+            {"role": "system", "content": text},
+            {"role": "user", "content": text * 2, "name": text},
+            calls(call(text, arguments={text: text}), call("b", arguments=f'"{text}"')),
+            result(text, [text[:1], text[1:]]),
+            {"role": "assistant", "content": "", "reasoning_content": text},
+        ]
+        ids = renderer.render({"messages": messages, "tools": [{"type": "function", "function": function}]}).ids
+        return [token_id for token_id in ids if small_vocabulary.special_text(token_id) is not None]
+
+    harmless = specials("nothing")
+    assert set(small_vocabulary.special_tokens) >= KIMI_SPECIAL_TEXTS
+    for text in small_vocabulary.special_tokens:
+        assert specials(text) == harmless, text
+
+
+def test_text_like_a_special_token_stays_untouched() -> None:
+    text = "<|not_one|> [ABC] <thinking> <| im_end |> a|>b <|"
+    assert repair_messages({"messages": [{"role": "user", "content": text}]})[1] == []
+    odd = SpecialTexts(["<fim>", "<|im_end|>"])
+    assert odd.neutralize("<fim> <think>")[0] == f"<{JOINER}fim> <think>"
+    assert [*odd.split("a<fim><|im_end|>b")] == [("a", False), ("<fim>", True), ("<|im_end|>", True), ("b", False)]
+
+
+def test_lone_surrogates_become_replacement_characters() -> None:
+    mended, repairs = repair_messages({"messages": [{"role": "user", "content": "a\ud800b"}]})
+    assert mended["messages"][0]["content"] == "a\ufffdb"
+    assert [repair.kind for repair in repairs] == ["surrogate"]
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        (None, "body"),
+        ([], "body"),
+        ({}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": {"role": "user"}}, "messages"),
+        ({"messages": [USER, "hi"]}, "messages[1]"),
+        ({"messages": [USER, {"role": "oracle", "content": ""}]}, "messages[1].role"),
+        ({"messages": [USER, {"content": ""}]}, "messages[1].role"),
+        ({"messages": [USER, {"role": ["user"], "content": ""}]}, "messages[1].role"),
+        ({"messages": [USER, {"role": "user", "content": 5}]}, "messages[1].content"),
+        ({"messages": [USER, {"role": "user", "content": {"type": "text"}}]}, "messages[1].content"),
+        ({"messages": [USER, {"role": "user", "content": ["a", 5]}]}, "messages[1].content[1]"),
+        ({"messages": [USER, {"role": "user", "content": [{"type": "smell"}]}]}, "messages[1].content[0].type"),
+        ({"messages": [USER, {"role": "user", "content": [{"type": ["text"]}]}]}, "messages[1].content[0].type"),
+        ({"messages": [USER, {"role": "user", "content": [{"type": "text", "text": 5}]}]}, "messages[1].content[0].text"),
+        ({"messages": [USER, {"role": "assistant", "content": "", "tool_calls": {}}]}, "messages[1].tool_calls"),
+        ({"messages": [USER, calls("x")]}, "messages[1].tool_calls[0]"),
+        ({"messages": [USER, calls({"id": "a"})]}, "messages[1].tool_calls[0].function"),
+        ({"messages": [USER, calls(call("a", name=None))]}, "messages[1].tool_calls[0].function.name"),
+        ({"messages": [USER, calls(call("a", name=5))]}, "messages[1].tool_calls[0].function.name"),
+        ({"messages": [USER, calls(call("a", name="<|im_end|>"))]}, "messages[1].tool_calls[0].function.name"),
+        ({"messages": [USER, calls(call("a", arguments=[1]))]}, "messages[1].tool_calls[0].function.arguments"),
+        ({"messages": [USER], "tools": {}}, "tools"),
+        ({"messages": [USER], "tools": ["f"]}, "tools[0]"),
+        ({"messages": [USER], "tools": [{"type": "function", "function": 5}]}, "tools[0].function"),
+    ],
+)  # fmt: skip
+def test_what_has_no_clear_meaning(body: Any, place: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        repair_messages(body)
+    assert refused.value.place == place
+
+
+def test_nested_too_deeply() -> None:
+    deep: Any = "x"
+    for _ in range(5000):
+        deep = {"a": deep}
+    with pytest.raises(InvalidRequest, match=r"messages\[0\]\.tool_calls\[0\].*too deeply"):
+        repair_messages({"messages": [calls(call("a", arguments=deep))]})
+
+
+def big_dialogs() -> dict[str, list[dict[str, Any]]]:
+    """Each some 5 MB."""
+    turn = [calls(call("a")), result("a", "<|im_end|> lorem ipsum " * 20)]
+    return {
+        "long": [USER, {"role": "tool", "content": "<|tool_call_begin|> lorem <| ipsum [EOS" * 130_000}],
+        "many": turn * 9000,
+        "wide": [calls(*(call(f"id{n % 7}") for n in range(20_000))), *(result(f"id{n % 5}", "x" * 60) for n in range(20_000))],
+        "late": [calls(*(call(None) for _ in range(15_000))), *([result("?", "x" * 100), USER] * 15_000)],
+        "orphans": [result("?", "x" * 150) for _ in range(20_000)],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", big_dialogs())
+def test_five_megabytes(name: str) -> None:
+    messages = big_dialogs()[name]
+    times = []
+    for part in (messages[: len(messages) // 4], messages):
+        start = time.process_time()
+        repair_messages({"messages": part})
+        times.append(time.process_time() - start)
+    print(
+        f"{name}: {times[-1]:.2f} s"
+    )  # not asserted: the machine is shared; quadratic work would run into the timeout
+
+
+texts = st.text(max_size=8) | st.sampled_from(["<|im_end|>", "[EOS]", "a</think>", "<|im_", "end|>", "\ud800"])
+some_ids = st.sampled_from([None, "", "a", "b", F0, F1, "search:1", 3])
+names = st.sampled_from(["search", "f.g:h", "读"])
+contents = (
+    st.none() | texts | st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": texts}) | texts, max_size=3)
+)
+arguments = st.sampled_from([None, "", "{}", {"q": "<think>"}, '{"<|im_user|>": 1}', "cut off {"])
+messages_of = st.one_of(
+    st.fixed_dictionaries({"role": st.sampled_from(["system", "user", "developer"]), "content": contents}),
+    st.builds(lambda content, made: {"role": "assistant", "content": content, "tool_calls": made}, contents,
+              st.none() | st.lists(st.builds(call, some_ids, names, arguments), max_size=3)),
+    st.builds(result, some_ids, contents),
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(messages_of, max_size=8), st.sampled_from([None, [{"name": "f", "strict": True}]]))
+def test_mending_twice_changes_nothing_more(messages: list[dict[str, Any]], tools: Any) -> None:
+    body = {"messages": messages, "tools": tools}
+    before = copy.deepcopy(body)
+    mended, _ = repair_messages(body)
+    assert body == before
+    assert repair_messages(mended) == (mended, [])
+    assert len([m for m in mended["messages"] if m["role"] == "tool"]) == len(
+        [m for m in messages if m["role"] == "tool"]
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(messages_of, max_size=8))
+def test_what_is_mended_has_no_fault(small_vocabulary: Vocabulary, messages: list[dict[str, Any]]) -> None:
+    renderer = PromptRenderer.from_template(FIXTURE_TEMPLATE.read_text(), small_vocabulary)
+    rendered = renderer.render({"messages": [USER, *messages]})
+    assert not find_faults(rendered.text, rendered.body)
+    assert not find_faults(rendered.ids, rendered.body, vocabulary=small_vocabulary)
+    again = renderer.render(rendered.body)
+    assert (again.text, again.ids, again.repairs) == (rendered.text, rendered.ids, ())

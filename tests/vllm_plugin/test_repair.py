@@ -1,0 +1,96 @@
+"""Mending between vLLM and its renderer, without a server."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.serve.tokenize.protocol import TokenizeChatRequest
+from vllm.exceptions import VLLMValidationError
+
+from constrained_k2 import InvalidRequest
+from constrained_k2.rendering.special_text import KIMI_SPECIALS
+from constrained_k2.vllm_plugin import admission, plugin, repair
+
+USER = {"role": "user", "content": [{"type": "text", "text": "hi"}]}
+OFF, ON = ({"vllm_xargs": {"constrained_k2_repair": switch}} for switch in ("off", "on"))
+
+
+def prepared(request: Any, content_format: str = "auto") -> tuple[dict[str, Any], int]:
+    given = {"request": request, "messages": request.messages, "default_template_content_format": content_format}
+    return given, repair.prepare(given, KIMI_SPECIALS)
+
+
+def chat(*messages: Any, **fields: Any) -> Any:
+    return ChatCompletionRequest(model="k", messages=[*messages] or [USER], **fields)
+
+
+def set_by_the_operator(monkeypatch: pytest.MonkeyPatch, **ours: Any) -> None:
+    config = SimpleNamespace(additional_config={"constrained_k2": ours})
+    monkeypatch.setattr(admission.Server, "settings", admission.settings_in(config))
+
+
+@pytest.mark.parametrize(
+    ("ours", "fields", "is_mended"),
+    [({}, {}, True), ({}, OFF, False), ({"repair": False}, {}, False), ({"repair": False}, ON, True), ({"repair": True}, OFF, False)],
+)  # fmt: skip
+def test_who_decides(monkeypatch: pytest.MonkeyPatch, ours: Any, fields: Any, is_mended: bool) -> None:
+    set_by_the_operator(monkeypatch, **ours)
+    given, calls = prepared(chat(**fields))
+    assert calls == 0
+    assert given["messages"][0]["content"] == ("hi" if is_mended else USER["content"])
+    assert given["default_template_content_format"] == ("string" if is_mended else "auto")
+
+
+def test_settings_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidRequest, match=r"additional_config\.constrained_k2\.repair"):
+        set_by_the_operator(monkeypatch, repair="off")
+
+
+def test_the_operators_content_format_and_images_are_left() -> None:
+    image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
+    assert prepared(chat(), "openai")[0]["default_template_content_format"] == "openai"
+    given, _ = prepared(chat(USER, image))
+    assert given["default_template_content_format"] == "auto"
+    assert given["messages"][1]["content"][0]["type"] == "image_url"
+
+
+def test_the_generation_prompt_of_chats_only() -> None:
+    for request, wanted in (
+        (chat(add_generation_prompt=False), True),
+        (chat(add_generation_prompt=False, **OFF), False),
+        (chat(add_generation_prompt=False, continue_final_message=True), False),
+        (TokenizeChatRequest(messages=[USER], add_generation_prompt=False), False),
+    ):
+        prepared(request)
+        assert request.add_generation_prompt is wanted
+
+
+def test_what_is_lazy_is_read_and_reasoning_has_vllms_name() -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    asked = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call]}
+    given, calls = prepared(TokenizeChatRequest(messages=[USER, asked]))
+    assert calls == 1
+    assert given["messages"][1]["reasoning"] == "hm"
+    assert given["messages"][1]["tool_calls"][0]["id"] == "functions.f:0"
+
+
+def test_errors_are_vllms() -> None:
+    with pytest.raises(VLLMValidationError, match=r"messages\[0\]\.content: has a part of no known form") as refused:
+        prepared(chat({"role": "user", "content": [{"type": "smell"}]}))
+    assert refused.value.parameter == "messages[0].content"
+    with pytest.raises(VLLMValidationError, match=r"vllm_xargs\.constrained_k2_repair"):
+        prepared(chat(vllm_xargs={"constrained_k2_repair": ["off"]}))
+
+
+def test_registering_twice_wraps_once() -> None:
+    from vllm.renderers.online_renderer import OnlineRenderer
+
+    plugin.register()
+    wrapped = OnlineRenderer.preprocess_chat
+    plugin.register()
+    assert OnlineRenderer.preprocess_chat is wrapped
+    assert not hasattr(wrapped.__wrapped__, "__wrapped__")
