@@ -3,9 +3,13 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from constrained_k2 import Compiler, Vocabulary
 from constrained_k2.fixtures import write_tokenizer
+
+settings.register_profile("untimed", deadline=None)  # a busy machine is no fault
+settings.load_profile("untimed")
 
 SHARED = Path(__file__).parents[2] / "shared"
 

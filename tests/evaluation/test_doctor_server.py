@@ -17,14 +17,6 @@ from constrained_k2.fixtures import build_model
 
 pytestmark = pytest.mark.server
 
-MISSING = {
-    "ids_repaired": "ids of the history are not repaired in the server yet",
-    "special_tokens": "text of clients is not neutralised in the server yet",
-    "stream_agrees": "with tool_choice auto, vLLM calls a whole answer with a cut call 'tool_calls', a stream 'length'",
-    "cut_calls": "the same",
-}
-"""Check -> why our server has its fault. What is repaired leaves this table."""
-
 
 def examined(directory: Path, flags: Sequence[str]) -> dict[str, Finding]:
     async def everything(url: str) -> dict[str, Finding]:
@@ -40,9 +32,9 @@ def examined(directory: Path, flags: Sequence[str]) -> dict[str, Finding]:
 def test_our_server(tmp_path: Path) -> None:
     found = examined(tmp_path, CONSTRAINED_FLAGS)
     faults = {name: finding for name, finding in found.items() if finding.verdict == "fault"}
-    assert {name: finding for name, finding in faults.items() if name not in MISSING} == {}
+    assert faults == {}
     assert {name for name, finding in found.items() if finding.verdict == "cannot tell"} == set()
-    assert {name for name, finding in found.items() if finding.verdict == "warning"} <= {"declared_tools"}
+    assert {name for name, finding in found.items() if finding.verdict == "warning"} == set()
 
 
 def test_a_server_that_does_not_constrain(tmp_path: Path) -> None:
