@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -99,7 +100,8 @@ class ParsingByTokenId:
         self._in_reasoning = False
         self._stream: ToolCallParser | None = None
         self._budget: TextBudget | None = None
-        self._held: list[Event] = []
+        self._held: list[Event] = []  # of the call at hand, where only whole calls are shown
+        self._shown = 0
         self._cut = False
 
     @property
@@ -206,12 +208,18 @@ class ParsingByTokenId:
             calls=request.tool_choice != "none",
         )
 
-    def _whole_calls(self, events: list[Event]) -> list[Event]:
-        """The events to show now: a call's are held back until it is whole."""
-        self._held += events
-        ends = [number for number, event in enumerate(self._held) if isinstance(event, CallFinished)]
-        shown = self._held[: ends[-1] + 1] if ends else []
-        self._held = self._held[len(shown) :]
+    def _whole_calls(self, events: Iterable[Event]) -> list[Event]:
+        """The events to show of calls now: each call's when it is whole, counted without those that were cut."""
+        shown: list[Event] = []
+        for event in events:
+            match event:
+                case CallStarted():
+                    self._held = [replace(event, position=self._shown)]
+                case ArgumentsDelta():
+                    self._held.append(replace(event, position=self._shown))
+                case CallFinished():
+                    shown += self._held
+                    self._shown += 1
         return shown
 
 

@@ -1,5 +1,6 @@
 """Our parsing inside vLLM's own composition of parsers, on vLLM's own request objects, without a server."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,8 @@ from vllm.parser import ParserManager
 from constrained_k2 import InvalidRequest, ToolCall, ToolCallSpec, Vocabulary, render_tool_calls
 from constrained_k2.fixtures import write_tokenizer
 from constrained_k2.vllm_plugin import admission, register
+from constrained_k2.vllm_plugin.finish_reason import CutDelta
+from tests.parsing.transcripts import ids_of_text
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 CALLS = [ToolCall("f", 0, '{"a": "北京"}'), ToolCall("f", 1, "{}")]
@@ -339,3 +342,86 @@ def test_another_models_tokenizer_stops_the_server() -> None:
             model_name="other",
             tokenizer=SimpleNamespace(get_vocab=dict),
         )
+
+
+def streamed(parser_class: Any, tokenizer: Any, request: Any, ids: list[int], size: int) -> tuple[Any, Any]:
+    """What a stream in such deltas shows, and its last delta."""
+    parser = make(parser_class, tokenizer, request)
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    pieces = [
+        (ids[start : start + size], vocabulary.decode(ids[start : start + size])) for start in range(0, len(ids), size)
+    ]
+    seen = read_stream(parser, request, pieces, [1])
+    return seen, parser
+
+
+LENIENT = [
+    "Look: <|tool_call_begin|>f:0<|tool_call_argument_begin|>{'a': True,}<|tool_call_end|> and more",
+    "<|tool_calls_section_begin|>\n<|tool_call_begin|> functions.f:0 \n<|tool_call_argument_begin|>{<|tool_call_end|>\n<|tool_calls_section_end|>",
+    '<think>Hm.<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": "é"}<|tool_call_end|>',
+    "<~|tool_calls_section_begin|><~|tool_call_begin|>functions.f:0<~|tool_call_argument_begin|>{}<~|tool_call_end|><~|tool_calls_section_end|>",
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 1000])
+@pytest.mark.parametrize("text", LENIENT)
+def test_unconstrained_requests_are_read_tolerantly(
+    parser_class: Any, tokenizer: Any, vocabulary: Vocabulary, text: str, size: int
+) -> None:
+    off = adjusted(parser_class, tokenizer, chat(vllm_xargs={"constrained_k2": "off"}))
+    ids = ids_of_text(text, vocabulary)
+    whole = read_whole(make(parser_class, tokenizer, off), off, ids, vocabulary.decode(ids))
+    assert [call[:2] for call in whole[2]] == [("functions.f:0", "f")]
+    json.loads(whole[2][0][2])
+    assert streamed(parser_class, tokenizer, off, ids, size)[0] == whole
+    constrained = adjusted(parser_class, tokenizer, chat())
+    strict = read_whole(make(parser_class, tokenizer, constrained), constrained, ids, vocabulary.decode(ids))
+    assert (strict == whole) is ("<think>" in text)  # that one keeps to the format
+
+
+@pytest.mark.parametrize("size", [1, 4, 1000])
+def test_where_only_whole_calls_are_shown_a_cut_one_is_not(
+    parser_class: Any, tokenizer: Any, vocabulary: Vocabulary, size: int
+) -> None:
+    cut, whole = '{"a"', [*render_tool_calls(CALLS, vocabulary)]
+    begun = ids_of_text(f"<|tool_call_begin|>functions.f:7<|tool_call_argument_begin|>{cut}", vocabulary)
+    ids = [whole[0], *begun, *whole[1:-1], *begun]
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+    for request in (
+        chat(vllm_xargs={"constrained_k2": "off"}, stop=["never"]),
+        ResponsesRequest.model_validate({"input": "x", "model": "m", "tools": [tool], "vllm_xargs": {"constrained_k2": "off"}}),
+    ):  # fmt: skip
+        adjusted(parser_class, tokenizer, request)
+        seen, parser = streamed(parser_class, tokenizer, request, ids, size)
+        assert seen[2] == [(call.id, call.name, call.arguments) for call in CALLS]
+        assert not parser._cut
+
+
+def test_the_last_delta_says_whether_a_call_is_cut(parser_class: Any, tokenizer: Any, vocabulary: Vocabulary) -> None:
+    request = adjusted(parser_class, tokenizer, chat(vllm_xargs={"constrained_k2": "off"}))
+    for ids, cut in [(render_tool_calls(CALLS, vocabulary), False), (render_tool_calls(CALLS, vocabulary)[:-2], True)]:
+        parser = make(parser_class, tokenizer, request)
+        parser.parse_delta("", ids[:-1], request, [1], finished=False)
+        assert isinstance(parser.parse_delta("", ids[-1:], request, [1], finished=True), CutDelta) is cut
+
+
+def test_leniencies_are_said_in_the_log(
+    parser_class: Any, tokenizer: Any, vocabulary: Vocabulary, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "constrained_k2")
+    request = adjusted(parser_class, tokenizer, chat(vllm_xargs={"constrained_k2": "off"}))
+    ids = ids_of_text(LENIENT[0].replace("f:0", "g:0"), vocabulary)
+    assert read_whole(make(parser_class, tokenizer, request), request, ids, "")[2]
+    said = " ".join(record.getMessage() for record in caplog.records)
+    assert all(name in said for name in ("'g'", "bare_id", "no_section", "single_quotes"))
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_a_call_that_was_not_wanted_is_text(
+    parser_class: Any, tokenizer: Any, vocabulary: Vocabulary, size: int
+) -> None:
+    request = adjusted(parser_class, tokenizer, chat(tool_choice="none", vllm_xargs={"constrained_k2": "off"}))
+    ids = render_tool_calls(CALLS, vocabulary)
+    whole = read_whole(make(parser_class, tokenizer, request), request, ids, "")
+    assert whole == ("", vocabulary.decode(ids), [])
+    assert streamed(parser_class, tokenizer, request, ids, size)[0] == whole
