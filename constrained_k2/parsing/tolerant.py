@@ -95,6 +95,8 @@ class TolerantReader:
             return  # a hole stands for nothing
         self._flush()
         if token_id in self._markers.stop_ids:
+            if self._place is _Place.HEADER:
+                self._reject()  # the model has ended what it began: it is no call that was cut off
             self._close()
             self._structure(text)
         else:

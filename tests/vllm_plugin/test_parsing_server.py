@@ -80,7 +80,8 @@ def transcripts(count: int, vocabulary: Vocabulary) -> list[list[int]]:
 
 
 def expected(ids: Sequence[int], vocabulary: Vocabulary, *, length: bool, stream: bool) -> tuple[Any, ...]:
-    """What a client should see of these tokens."""
+    """What a client should see of these tokens, and of the stop behind them."""
+    ids = ids if length else [*ids, vocabulary.format.turn_end]
     parser = ToolCallParser(vocabulary, level="tolerant", tools=[Tool("get_weather")])
     events = [*parser.feed(ids), *parser.finish()]
     cut = length or any(isinstance(event, CallCut | HeaderCut) for event in events)
