@@ -1,15 +1,75 @@
 """Running an engine's compiler, which recurses natively, where neither depth nor time can hurt the process."""
 
+import os
+import queue
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 _STACK_BYTES = 512 << 20  # reserved, not used: pages are taken as the stack grows
 _AT_ONCE = 8
-_places = threading.BoundedSemaphore(_AT_ONCE)
-_starting = threading.Lock()
+
+
+class _Task:
+    """Work for a thread, and what came of it."""
+
+    __slots__ = ("done", "error", "result", "work")
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.work = work
+        self.done = threading.Event()
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+
+class _DeepThreads:
+    """Threads with deep stacks, started on demand and kept: a new one costs as much as a small schema."""
+
+    def __init__(self) -> None:
+        self.places = threading.BoundedSemaphore(_AT_ONCE)
+        self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle = 0
+
+    def submit(self, task: _Task) -> None:
+        """Have a task run; the caller holds a place, which is given back when it is done."""
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            else:  # the size holds for all threads that start while it is set
+                before = threading.stack_size(_STACK_BYTES)
+                try:
+                    threading.Thread(target=self._serve, name="deep-stack", daemon=True).start()
+                finally:
+                    threading.stack_size(before)
+        self._tasks.put(task)
+
+    def _serve(self) -> None:
+        while True:
+            task = self._tasks.get()
+            try:
+                task.result = task.work()
+            except BaseException as error:  # noqa: BLE001 - raised again by the caller
+                task.error = error
+            with self._lock:
+                self._idle += 1
+            self.places.release()
+            task.done.set()
+            del task  # so that what it holds does not live until the next one
+
+
+_threads = _DeepThreads()
+
+
+def _start_anew() -> None:
+    """In a fork: its parent's threads are not there."""
+    global _threads  # noqa: PLW0603 - one per process
+    _threads = _DeepThreads()
+
+
+os.register_at_fork(after_in_child=_start_anew)
 
 
 def on_deep_stack(work: Callable[[], T], seconds: float | None) -> T:
@@ -23,29 +83,14 @@ def on_deep_stack(work: Callable[[], T], seconds: float | None) -> T:
     Raises:
         TimeoutError: It takes longer, or too many such are still running.
     """
-    if not _places.acquire(timeout=seconds):
+    threads = _threads
+    if not threads.places.acquire(timeout=seconds):
         raise TimeoutError("the server is busy with schemas that take long to compile")
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except BaseException as error:  # noqa: BLE001 - raised again by the caller
-            errors.append(error)
-        finally:
-            _places.release()
-
-    with _starting:  # the size holds for all threads that start while it is set
-        before = threading.stack_size(_STACK_BYTES)
-        try:
-            thread = threading.Thread(target=run, daemon=True)
-            thread.start()
-        finally:
-            threading.stack_size(before)
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not results:
+    task = _Task(work)
+    threads.submit(task)
+    if not task.done.wait(seconds):
         raise TimeoutError("the schema takes too long to compile")
-    return results[0]
+    if task.error is not None:
+        raise task.error
+    result: T = task.result
+    return result
