@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from constrained_k2.evaluation.schemas import corpora
-from constrained_k2.evaluation.schemas.arms import ARMS, ArmName, Outcome
+from constrained_k2.evaluation.schemas.arms import ARMS, Arm, ArmName, Outcome, Work
 from constrained_k2.evaluation.schemas.corpora import Case
 from constrained_k2.evaluation.schemas.figures import SuiteFigures, percentile, run_all, signature, status_of
 from constrained_k2.evaluation.schemas.walks import judge, rounds, texts, walk
@@ -134,7 +134,8 @@ def hostile_table(cases: list[Case], say: Say) -> bool:
     say("|---|--:|--:|---|")
     good = True
     for case in cases:
-        ((_, outcome),) = run_all("ours, llguidance", [case])
+        with Arm("ours, llguidance", None) as arm:
+            outcome = arm.run(Work(case.schema, weighed=True))
         becomes = outcome.refusal or (f"relaxed: {outcome.relaxed[0]}" if outcome.relaxed else "a grammar")
         say(f"| {case.name} | {outcome.create_ms:.0f} | {outcome.memory_mb:.0f} | {becomes[:110]} |")
         good = good and outcome.create_ms <= _SLOWEST_MS and outcome.memory_mb <= _LARGEST_MB
