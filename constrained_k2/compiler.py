@@ -97,7 +97,7 @@ class Compiler:
             limit, actual = round(self._request_seconds * 1000), round(spent * 1000)
             raise SchemaTooCostly(
                 f"the schemas before this one took {actual} ms to compile, over the {limit} of one request",
-                _place(name),
+                place_of_schema(name),
                 "Send it again: what has been compiled is remembered; or send fewer tools, or simpler ones",
                 budget="request_ms",
                 limit=limit,
@@ -211,7 +211,7 @@ class CompiledToolCalls:
         Raises:
             UnsupportedSchema: Its schema has no grammar.
         """
-        return self._grammar(self._tools[name]).matcher(_place(name))
+        return self._grammar(self._tools[name]).matcher(place_of_schema(name))
 
     def coverage(self, name: str) -> Coverage:
         """What becomes of each keyword of a function's schema.
@@ -234,7 +234,7 @@ class CompiledToolCalls:
             use = coverage.relaxed[0]
             raise UnsupportedSchema(
                 f"the tool is strict, and {use.keyword!r} cannot be kept: {use.reason}",
-                _place(tool.name) + use.pointer,
+                place_of_schema(tool.name) + use.pointer,
                 "Rewrite it, or leave strict out to have the rest kept",
                 use.keyword,
                 coverage.engine,
@@ -242,10 +242,12 @@ class CompiledToolCalls:
 
     def _grammar(self, tool: Tool) -> ArgumentGrammar:
         anything = self._compiler.policy.level(tool.strict) == "object"
-        return self._compiler.grammar(ANY_OBJECT if anything else tool.schema, _place(tool.name), self.spec.engine)
+        return self._compiler.grammar(
+            ANY_OBJECT if anything else tool.schema, place_of_schema(tool.name), self.spec.engine
+        )
 
 
-def _place(name: str) -> str:
+def place_of_schema(name: str) -> str:
     """Where a tool's schema stands. By name: a named or allowed tool's number is not its number in the request."""
     return f"tools[name={name!r}].function.parameters"
 

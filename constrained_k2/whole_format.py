@@ -6,7 +6,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from constrained_k2.compiler import Compiler
+from constrained_k2.compiler import Compiler, place_of_schema
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.format import KIMI_K2, ToolCallFormat
 from constrained_k2.grammar.structural_tag import StructuralTagWriter
@@ -75,7 +75,8 @@ def _lark_arguments(spec: ToolCallSpec, policy: StrictPolicy) -> dict[str, str]:
     if spec.max_calls == 0:
         return {}
     return {
-        tool.name: _nested(compiler.grammar(_schema(tool, policy), _place(tool), "llguidance")) for tool in spec.tools
+        tool.name: _nested(compiler.grammar(_schema(tool, policy), place_of_schema(tool.name), "llguidance"))
+        for tool in spec.tools
     }
 
 
@@ -96,7 +97,7 @@ def _xgrammar_schemas(spec: ToolCallSpec, policy: StrictPolicy) -> dict[str, Any
     compiler.compile(spec)
     found = {}
     for tool in spec.tools if spec.max_calls != 0 else ():
-        grammar: Any = compiler.grammar(_schema(tool, policy), _place(tool), "xgrammar")
+        grammar: Any = compiler.grammar(_schema(tool, policy), place_of_schema(tool.name), "xgrammar")
         found[tool.name] = json.loads(grammar.schema)
     return found
 
@@ -116,10 +117,6 @@ def _xgrammar_text() -> ModuleType:
 
 def _schema(tool: Tool, policy: StrictPolicy) -> str:
     return ANY_OBJECT if policy.level(tool.strict) == "object" else tool.schema
-
-
-def _place(tool: Tool) -> str:
-    return f"tools[name={tool.name!r}].function.parameters"
 
 
 @cache

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from constrained_k2.evaluation.schemas.arms import ARMS, Arm, ArmName, Outcome, Work
+from constrained_k2.evaluation.schemas.arms import Arm, ArmName, Outcome, Work
 from constrained_k2.evaluation.schemas.corpora import REQUIRED, Case
 
 _REASONS = (
@@ -114,6 +114,3 @@ def percentile(values: Sequence[float], share: float) -> float:
     if len(values) < 2:
         return values[0] if values else 0.0
     return statistics.quantiles(values, n=1000, method="inclusive")[round(share * 1000) - 1]
-
-
-__all__ = ["ARMS", "SuiteFigures", "is_no_worse", "percentile", "reason_of", "run_all", "signature", "status_of"]
