@@ -34,6 +34,8 @@ _SMALL_CPU_ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
+    # Above the 5 s after which clients let go of an idle connection: else one may be closed as it is taken up again.
+    "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "60",
 }
 
 
