@@ -21,7 +21,7 @@ LAYERS = [
     {"phases", "header", "engines", "parsing", "rendering", "kernels"},
     {"matcher"},
     {"compiler"},
-    {"coverage", "whole_format", "json_limiter"},
+    {"coverage", "whole_format", "json_limiter", "drafting"},
     {"fixtures"},
     {"evaluation"},
     {"vllm_plugin"},
