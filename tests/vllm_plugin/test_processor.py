@@ -46,8 +46,15 @@ def processor(directory: Path, vocabulary: Vocabulary) -> KimiK2LogitsProcessor:
         get_vocab_size=lambda: vocabulary.size,
         tokenizer_revision=None,
         trust_remote_code=True,
+        enable_trace_replay=False,
     )
-    config = SimpleNamespace(model_config=model, scheduler_config=SimpleNamespace(max_num_seqs=8), additional_config={})
+    config = SimpleNamespace(
+        model_config=model,
+        scheduler_config=SimpleNamespace(max_num_seqs=8),
+        additional_config={},
+        speculative_config=None,
+        diffusion_config=None,
+    )
     return KimiK2LogitsProcessor(config, torch.device("cpu"), is_pin_memory=False)
 
 
