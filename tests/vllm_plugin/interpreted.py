@@ -1,24 +1,26 @@
 """The V2 logits processor against vLLM's own V2 classes; run by test_processor_v2.py in a process of its own."""
 
-import tests.vllm_plugin.triton_on_cpu  # isort: skip
-import vllm.v1.worker.cpu.shm  # isort: skip # what vLLM's CPU worker replaces of torch and of the V2 runner
+import tests.vllm_plugin.triton_on_cpu  # isort: skip # noqa: F401 - before vLLM
+import vllm.v1.worker.cpu.shm  # isort: skip # noqa: F401 - vLLM's CPU worker replaces parts of the V2 runner there
 
 import json
 import random
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from tests.vllm_plugin.v2_engine import V2Engine
 from vllm import SamplingParams
+from vllm.v1.sample.logits_processor import BatchUpdate
 
 from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec, Vocabulary
 from constrained_k2.bitmask import allocate_bitmask, allowed_ids
 from constrained_k2.fixtures import write_tokenizer
 from constrained_k2.kernels import torch_bitmask, triton_bitmask
+from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
 from constrained_k2.vllm_plugin.logits_processor_v2 import KimiK2LogitsProcessorV2
+from tests.vllm_plugin.served import vllm_config
+from tests.vllm_plugin.v2_engine import V2Engine
 
 PARAMETERS = {
     "type": "object",
@@ -52,22 +54,9 @@ def vocabulary(directory: Path) -> Vocabulary:
     return Vocabulary.from_pretrained(directory)
 
 
-def config(directory: Path, vocabulary: Vocabulary, drafts: int = 0) -> SimpleNamespace:
-    model = SimpleNamespace(
-        tokenizer=str(directory),
-        get_vocab_size=lambda: vocabulary.size,
-        tokenizer_revision=None,
-        trust_remote_code=True,
-        enable_trace_replay=False,
-    )
-    return SimpleNamespace(
-        model_config=model,
-        additional_config={},
-        speculative_config=SimpleNamespace(rejection_sample_method="standard") if drafts else None,
-        diffusion_config=None,
-        num_speculative_tokens=drafts,
-        parallel_config=SimpleNamespace(pipeline_parallel_size=1),
-    )
+@pytest.fixture(scope="module")
+def compiler(vocabulary: Vocabulary) -> Compiler:
+    return Compiler(vocabulary)
 
 
 def params(body: Any, **options: Any) -> SamplingParams:
@@ -78,14 +67,14 @@ def params(body: Any, **options: Any) -> SamplingParams:
 class Reference:
     """One request, followed by a matcher of its own."""
 
-    def __init__(self, vocabulary: Vocabulary, body: Any, prompt: list[int], **options: Any) -> None:
+    def __init__(self, compiler: Compiler, body: Any, prompt: list[int], **options: Any) -> None:
         self.params = params(body, **options)
         self.prompt = prompt
         self.output: list[int] = []
         self.matcher: ToolCallMatcher | None = None
         if body is not None:
-            in_reasoning = prompt[-1] == vocabulary.format.think_begin
-            self.matcher = Compiler(vocabulary).compile(ToolCallSpec.from_openai(body)).matcher(in_reasoning=in_reasoning)
+            in_reasoning = prompt[-1] == compiler.vocabulary.format.think_begin
+            self.matcher = compiler.compile(ToolCallSpec.from_openai(body)).matcher(in_reasoning=in_reasoning)
 
     def allowed(self, drafts: list[int], size: int) -> set[int] | None:
         """The tokens that may follow these drafts; None if they are illegal, or anything may follow."""
@@ -133,14 +122,14 @@ def check_masks(engine: V2Engine, requests: dict[str, Reference], batch: list[st
     assert row == len(after)
 
 
-@pytest.mark.parametrize("drafts", [0, 1, 4])
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_random_batches(directory: Path, vocabulary: Vocabulary, drafts: int, seed: int, temperature: float) -> None:
+@pytest.mark.parametrize(("drafts", "seed", "temperature"), [(0, 1, 1.0), (1, 2, 0.0), (4, 3, 0.0), (4, 4, 1.0)])
+def test_random_batches(
+    directory: Path, vocabulary: Vocabulary, compiler: Compiler, drafts: int, seed: int, temperature: float
+) -> None:
     """Requests come and go, share slots, are preempted and resumed; drafts are right, wrong or not there."""
     chance = random.Random(f"{seed} {drafts} {temperature}")
     torch.manual_seed(seed)
-    engine = V2Engine(config(directory, vocabulary, drafts), vocabulary.size, drafts)
+    engine = V2Engine(vllm_config(directory, vocabulary, drafts), vocabulary.size, drafts)
     assert isinstance(engine.processor, KimiK2LogitsProcessorV2)
     markers = vocabulary.format
     waiting: dict[str, Reference] = {}
@@ -149,11 +138,11 @@ def test_random_batches(directory: Path, vocabulary: Vocabulary, drafts: int, se
         if number % 3 == 0:
             prompt.append(markers.think_begin)
         body = chance.choice(BODIES)
-        waiting[f"r{number}"] = Reference(vocabulary, body, prompt, temperature=temperature, seed=number)
+        waiting[f"r{number}"] = Reference(compiler, body, prompt, temperature=temperature, seed=number)
     running: dict[str, Reference] = {}
     everything = dict(waiting)
     compared = accepted = 0
-    for _ in range(160):
+    for _ in range(40):
         for name in list(running):
             done = running[name].output and running[name].output[-1] in markers.stop_ids
             if done or len(running[name].output) > 120:
@@ -169,7 +158,9 @@ def test_random_batches(directory: Path, vocabulary: Vocabulary, drafts: int, se
             ids = request.prompt + request.output
             entering[name] = (request.params, len(request.prompt), ids)
         engine.begin(entering)
-        batch = [name for name in chance.sample(list(running), len(running)) if name in entering or chance.random() < 0.9]
+        batch = [
+            name for name in chance.sample(list(running), len(running)) if name in entering or chance.random() < 0.9
+        ]
         if not batch:
             continue
         given = {}
@@ -188,8 +179,8 @@ def test_random_batches(directory: Path, vocabulary: Vocabulary, drafts: int, se
             ids = cut(ids, markers.stop_ids)
             accepted += len(ids) - 1
             running[name].take(ids)
-    assert compared > 200
-    assert accepted > 20 or not drafts
+    assert compared > 60
+    assert accepted > 5 or not drafts
     assert any(len(request.output) > 10 for request in everything.values())
 
 
@@ -220,9 +211,9 @@ def cut(ids: list[int], stops: tuple[int, ...]) -> list[int]:
     return ids[: end + 1]
 
 
-def test_chunked_prefill(directory: Path, vocabulary: Vocabulary) -> None:
-    engine = V2Engine(config(directory, vocabulary), vocabulary.size)
-    request = Reference(vocabulary, BODIES[0], [5] * 9)
+def test_chunked_prefill(directory: Path, vocabulary: Vocabulary, compiler: Compiler) -> None:
+    engine = V2Engine(vllm_config(directory, vocabulary), vocabulary.size)
+    request = Reference(compiler, BODIES[0], [5] * 9)
     engine.begin({"r": (request.params, 9, request.prompt)})
     for _ in range(2):
         assert engine.step(["r"], torch.zeros(1, engine.size), chunks={"r": 4}) == {"r": []}
@@ -231,9 +222,11 @@ def test_chunked_prefill(directory: Path, vocabulary: Vocabulary) -> None:
     assert sampled == {"r": [vocabulary.format.section_begin]}
 
 
-def test_a_request_that_was_not_sampled_for_a_while(directory: Path, vocabulary: Vocabulary) -> None:
-    engine = V2Engine(config(directory, vocabulary), vocabulary.size)
-    request, other = Reference(vocabulary, BODIES[0], [5]), Reference(vocabulary, None, [6])
+def test_a_request_that_was_not_sampled_for_a_while(
+    directory: Path, vocabulary: Vocabulary, compiler: Compiler
+) -> None:
+    engine = V2Engine(vllm_config(directory, vocabulary), vocabulary.size)
+    request, other = Reference(compiler, BODIES[0], [5]), Reference(compiler, None, [6])
     engine.begin({"r": (request.params, 1, [5]), "other": (other.params, 1, [6])})
     request.take(engine.step(["r", "other"], torch.randn(2, engine.size))["r"])
     for _ in range(4):
@@ -246,19 +239,47 @@ def test_a_request_that_was_not_sampled_for_a_while(directory: Path, vocabulary:
     check_masks(engine, {"r": request}, ["r"], {}, before)
 
 
-def test_nothing_is_fetched_where_nothing_is_constrained(directory: Path, vocabulary: Vocabulary) -> None:
-    engine = V2Engine(config(directory, vocabulary), vocabulary.size)
+@pytest.mark.parametrize("body", [body for body in BODIES if body])
+@pytest.mark.parametrize("opened", [False, True])
+def test_both_runners_get_the_same_masks(
+    directory: Path, vocabulary: Vocabulary, compiler: Compiler, body: dict[str, Any], opened: bool
+) -> None:
+    """The same tokens, the same logits behind the masks, bit for bit; where the model thinks first too."""
+    config = vllm_config(directory, vocabulary)
+    engine = V2Engine(config, vocabulary.size)
+    v1 = KimiK2LogitsProcessor(config, torch.device("cpu"), is_pin_memory=False)
+    prompt = [5, vocabulary.format.think_begin] if opened else [5]
+    request = Reference(compiler, body, prompt, temperature=1.0, seed=3)
+    v1.update_state(BatchUpdate(1, removed=[], added=[(0, request.params, prompt, request.output)], moved=[]))
+    script = [vocabulary.format.think_begin, 70, vocabulary.format.think_end]
+    torch.manual_seed(1)
+    for step in range(60):
+        engine.begin({"r": (request.params, len(prompt), prompt)} if step == 0 else {})
+        logits = torch.randn(1, engine.size)
+        if step < len(script):
+            logits[0, script[step]] += 30  # where the mask lets it
+        expected = v1.apply(logits.clone())
+        sampled = engine.step(["r"], logits)["r"]
+        assert torch.equal(engine.recorder.steps[-1][1], expected)
+        request.take(sampled)
+        v1.update_state(None)
+
+
+def test_nothing_is_fetched_where_nothing_is_constrained(
+    directory: Path, vocabulary: Vocabulary, compiler: Compiler
+) -> None:
+    engine = V2Engine(vllm_config(directory, vocabulary), vocabulary.size)
     assert isinstance(engine.processor, KimiK2LogitsProcessorV2)
     fetches = []
     fetch = engine.processor._history.fetch
     engine.processor._history.fetch = lambda *also: fetches.append(also) or fetch(*also)  # type: ignore[method-assign]
-    other = Reference(vocabulary, None, [6])
+    other = Reference(compiler, None, [6])
     engine.begin({"other": (other.params, 1, [6])})
     for _ in range(3):
         engine.step(["other"], torch.randn(1, engine.size))
         engine.begin({})
     assert not fetches
-    request = Reference(vocabulary, BODIES[0], [5])
+    request = Reference(compiler, BODIES[0], [5])
     engine.begin({"r": (request.params, 1, [5])})
     engine.step(["other", "r"], torch.randn(2, engine.size))
     engine.remove("r")  # nobody says so to the processor
@@ -268,11 +289,11 @@ def test_nothing_is_fetched_where_nothing_is_constrained(directory: Path, vocabu
     assert len(fetches) == 2  # as it entered, and once in case it went on
 
 
-def test_min_tokens_never_leave_a_row_empty(directory: Path, vocabulary: Vocabulary) -> None:
+def test_min_tokens_never_leave_a_row_empty(directory: Path, vocabulary: Vocabulary, compiler: Compiler) -> None:
     markers = vocabulary.format
-    engine = V2Engine(config(directory, vocabulary), vocabulary.size)
+    engine = V2Engine(vllm_config(directory, vocabulary), vocabulary.size)
     stops = [*markers.stop_ids, markers.section_begin, markers.call_begin]
-    request = Reference(vocabulary, BODIES[0], [5], min_tokens=50, stop_token_ids=stops, temperature=1.0)
+    request = Reference(compiler, BODIES[0], [5], min_tokens=50, max_tokens=99, stop_token_ids=stops, temperature=1.0)
     engine.begin({"r": (request.params, 1, [5])})
     for _ in range(2):
         request.take(engine.step(["r"], torch.randn(1, engine.size))["r"])
@@ -281,15 +302,15 @@ def test_min_tokens_never_leave_a_row_empty(directory: Path, vocabulary: Vocabul
 
 
 @pytest.mark.parametrize("drafts", [0, 3])
-def test_a_bad_request_ends_alone(directory: Path, vocabulary: Vocabulary, drafts: int) -> None:
-    engine = V2Engine(config(directory, vocabulary, drafts), vocabulary.size, drafts)
+def test_a_bad_request_ends_alone(directory: Path, vocabulary: Vocabulary, compiler: Compiler, drafts: int) -> None:
+    engine = V2Engine(vllm_config(directory, vocabulary, drafts), vocabulary.size, drafts)
     unbuilt = {"type": "object", "properties": {"a": {"$ref": "#/x"}}, "required": ["a"]}
     late = {
         "tools": [{"type": "function", "function": {"name": "f", "parameters": unbuilt}}],
         "tool_choice": "required",
     }
     bad = SamplingParams(extra_args={"constrained_k2": "{"})
-    good = Reference(vocabulary, BODIES[0], [5])
+    good = Reference(compiler, BODIES[0], [5])
     engine.begin({"bad": (bad, 1, [5]), "late": (params(late), 1, [5]), "good": (good.params, 1, [5])})
     markers = vocabulary.format
     written: list[int] = []
@@ -307,13 +328,15 @@ def test_a_bad_request_ends_alone(directory: Path, vocabulary: Vocabulary, draft
     assert good.matcher is not None and good.matcher.num_tokens > 0
 
 
-def test_drafts_of_a_failed_request(directory: Path, vocabulary: Vocabulary) -> None:
-    engine = V2Engine(config(directory, vocabulary, 3), vocabulary.size, 3)
+def test_drafts_of_a_failed_request(directory: Path, vocabulary: Vocabulary, compiler: Compiler) -> None:
+    engine = V2Engine(vllm_config(directory, vocabulary, 3), vocabulary.size, 3)
     bad = SamplingParams(extra_args={"constrained_k2": "{"}, temperature=0.0)
     engine.begin({"bad": (bad, 1, [5])})
     engine.step(["bad"], torch.randn(1, engine.size))
     engine.begin({})
-    assert engine.step(["bad"], torch.randn(4, engine.size), {"bad": [7, -1, 8]}) == {"bad": [vocabulary.format.turn_end]}
+    assert engine.step(["bad"], torch.randn(4, engine.size), {"bad": [7, -1, 8]}) == {
+        "bad": [vocabulary.format.turn_end]
+    }
 
 
 @pytest.mark.parametrize("size", [64, 70, 97, 5000])

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 import triton.backends
 import triton.runtime
-import triton.runtime.interpreter as interpreter
 from triton.backends.compiler import GPUTarget
+from triton.runtime import interpreter
 
 
 class _Driver:

@@ -99,10 +99,13 @@ class V2Engine:
         computed = states.num_computed_tokens.gpu[mapping].numpy()
         lengths = states.total_len.gpu[mapping].numpy()
         counts = np.array([len(drafts.get(name, [])) for name in batch], dtype=np.int32)
-        queries = np.array([chunks.get(name, n) for name, n in zip(batch, lengths - computed)], dtype=np.int32) + counts
+        queries = (
+            np.array([chunks.get(name, n) for name, n in zip(batch, lengths - computed, strict=True)], dtype=np.int32)
+            + counts
+        )
         starts = np.concatenate(([0], np.cumsum(queries))).astype(np.int32)
         rows = np.concatenate(([0], np.cumsum(counts + 1))).astype(np.int32)
-        for name, slot in zip(batch, slots):
+        for name, slot in zip(batch, slots, strict=True):
             given = drafts.get(name, [])
             states.draft_tokens[slot, : len(given)] = torch.tensor(given, dtype=torch.int64)
         input_ids = torch.zeros(starts[-1], dtype=torch.int32)
@@ -111,7 +114,13 @@ class V2Engine:
         query_start, cu_num_logits = torch.from_numpy(starts), torch.from_numpy(rows)
         prefill_len, computed_gpu = states.prefill_len.gpu, states.num_computed_tokens.gpu
         prepare_prefill_inputs(
-            input_ids, states.next_prefill_tokens, mapping, query_start, states.all_token_ids.gpu, prefill_len, computed_gpu
+            input_ids,
+            states.next_prefill_tokens,
+            mapping,
+            query_start,
+            states.all_token_ids.gpu,
+            prefill_len,
+            computed_gpu,
         )
         prepare_pos_seq_lens(mapping, query_start, computed_gpu, positions, seq_lens)
         indices = combine_sampled_and_draft_tokens(
