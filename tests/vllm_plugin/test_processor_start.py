@@ -24,7 +24,8 @@ from vllm.v1.worker.gpu.sample.logits_processor import (
     build_custom_logits_processors_params_validator,
 )
 
-from constrained_k2 import FormatMismatch, InvalidRequest, Vocabulary
+from constrained_k2 import Compiler, FormatMismatch, InvalidRequest, ToolCallSpec, Vocabulary
+from constrained_k2.bitmask import allocate_bitmask, allowed_ids
 from constrained_k2.fixtures import write_tokenizer
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
 from constrained_k2.vllm_plugin.logits_processor_v1 import KimiK2LogitsProcessorV1
@@ -125,6 +126,7 @@ def test_no_parameter_defeats_or_empties_a_mask(directory: Path, vocabulary: Voc
         extra_args={"constrained_k2": json.dumps(REQUIRED)}, max_tokens=90, min_tokens=50,
         stop_token_ids=[*markers.stop_ids, *turn], logit_bias={70: bias} | dict.fromkeys(turn, bias),
     )  # fmt: skip
+    matcher = Compiler(vocabulary).compile(ToolCallSpec.from_openai(REQUIRED)).matcher()
     output: list[int] = []
     for processor in made.non_argmax_invariant:
         processor.update_state(BatchUpdate(1, removed=[], added=[(0, params, [5], output)], moved=[]))
@@ -133,9 +135,12 @@ def test_no_parameter_defeats_or_empties_a_mask(directory: Path, vocabulary: Voc
         logits[0, 70] = 1000
         for processor in made.non_argmax_invariant:
             logits = processor.apply(logits)
-        assert torch.isfinite(
-            logits[0, token]
-        )  # min_tokens and the bias have forbidden it; the grammar has nothing else
+        left = set(torch.nonzero(torch.isfinite(logits[0])).flatten().tolist())
+        row = allocate_bitmask(1, vocabulary.size)
+        matcher.fill_bitmask(row)
+        assert left  # though all that the grammar allows has been forbidden, as its markers always are
+        assert left <= set(allowed_ids(row[0]).tolist())
+        assert matcher.accept_tokens([token])
         assert logits[0, 70] == float("-inf")
         assert not logits.isnan().any()
         output.append(token)
