@@ -15,13 +15,21 @@ def mask_rows(logits: torch.Tensor, masks: torch.Tensor, plan: torch.Tensor) -> 
         plan: int32 ``[m, 3]`` on the same device: a row of the logits, the row of the masks that masks it, and
             whether :func:`restore_emptied_rows` is to look at it. Not checked.
     """
-    shifts = torch.arange(8, dtype=torch.uint8, device=masks.device)
     width = logits.shape[1]
-    masked = min(width, 32 * masks.shape[1])
     for target, source, _ in plan.tolist():
-        bits = (masks[source].view(torch.uint8)[:, None] >> shifts) & 1  # [bytes, 8]
-        logits[target, :masked].masked_fill_(bits.view(-1)[:masked] == 0, _NEVER)
-        logits[target, masked:] = _NEVER
+        row, mask = logits[target], masks[source]
+        shut, opened = (
+            torch.nonzero(mask != -1),
+            torch.nonzero(mask),
+        )  # words that forbid something, that allow something
+        if len(shut) <= len(opened):
+            row[_ids(mask, shut, 0, width)] = _NEVER
+            row[32 * len(mask) :] = _NEVER
+        else:
+            ids = _ids(mask, opened, 1, width)
+            kept = row[ids]
+            row.fill_(_NEVER)
+            row[ids] = kept
 
 
 def restore_emptied_rows(logits: torch.Tensor, masks: torch.Tensor, plan: torch.Tensor) -> None:
@@ -35,9 +43,16 @@ def restore_emptied_rows(logits: torch.Tensor, masks: torch.Tensor, plan: torch.
         masks: As for :func:`mask_rows`.
         plan: As for :func:`mask_rows`; rows whose third column is 0 are not touched.
     """
-    shifts = torch.arange(8, dtype=torch.uint8, device=masks.device)
-    masked = min(logits.shape[1], 32 * masks.shape[1])
+    width = logits.shape[1]
     for target, source, guarded in plan.tolist():
-        if guarded and logits[target].max() == _NEVER:
-            bits = (masks[source].view(torch.uint8)[:, None] >> shifts) & 1  # [bytes, 8]
-            logits[target, :masked].masked_fill_(bits.view(-1)[:masked] == 1, 0.0)
+        row, mask = logits[target], masks[source]
+        if guarded and row.max() == _NEVER:
+            row[_ids(mask, torch.nonzero(mask), 1, width)] = 0.0
+
+
+def _ids(mask: torch.Tensor, words: torch.Tensor, bit: int, width: int) -> torch.Tensor:
+    """The ids below ``width`` whose bit is ``bit``, int64 ``[n]``; only the words ``[m, 1]`` of the mask are read."""
+    offsets = torch.arange(32, dtype=torch.int32, device=mask.device)
+    bits = (mask[words] >> offsets) & 1  # [m, 32]
+    ids = (32 * words + offsets)[bits == bit]
+    return ids[ids < width]
