@@ -12,6 +12,7 @@ import pytest
 import torch
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate
+from vllm.v1.worker.gpu.spec_decode import rejection_sampler
 
 from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec, Vocabulary
 from constrained_k2.bitmask import allocate_bitmask, allowed_ids
@@ -209,6 +210,26 @@ def cut(ids: list[int], stops: tuple[int, ...]) -> list[int]:
     """What vLLM's scheduler keeps of a step."""
     end = next((place for place, token in enumerate(ids) if token in stops), len(ids))
     return ids[: end + 1]
+
+
+def test_a_large_batch_with_drafts_comes_in_several_calls(
+    directory: Path, vocabulary: Vocabulary, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rejection_sampler, "get_max_chunk_logits", lambda size: 4)
+    engine = V2Engine(vllm_config(directory, vocabulary, 2), vocabulary.size, 2)
+    markers = vocabulary.format
+    requests = {f"r{number}": Reference(compiler, BODIES[0], [5], temperature=0.0) for number in range(3)}
+    engine.begin({name: (request.params, 1, [5]) for name, request in requests.items()})
+    for name, ids in engine.step([*requests], torch.randn(3, engine.size)).items():
+        requests[name].take(ids)
+    assert len(engine.recorder.steps) == 1
+    engine.begin({})
+    drafts = [markers.call_begin, vocabulary.encode("functions.f:0")[0]]
+    sampled = engine.step([*requests], torch.randn(9, engine.size), dict.fromkeys(requests, drafts))
+    assert len(engine.recorder.steps) > 2
+    for name, ids in sampled.items():
+        requests[name].take(ids)
+        assert ids[0] == markers.call_begin and len(ids) > 1  # the only token that may follow: the draft was accepted
 
 
 def test_chunked_prefill(directory: Path, vocabulary: Vocabulary, compiler: Compiler) -> None:
