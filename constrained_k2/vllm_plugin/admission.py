@@ -204,6 +204,11 @@ def check_params(sampling_params: Any) -> ToolCallSpec | None:
         for field in ("bad_words", "allowed_token_ids", "structured_outputs"):
             if spec.max_calls != 0 and getattr(sampling_params, field):
                 raise InvalidRequest("cannot be combined with tools that may be called", field, "Leave it out")
+        if spec.max_calls != 0 and sampling_params.thinking_token_budget is not None:
+            # vLLM forces the end of reasoning while it sees none: within a call that opened in reasoning too.
+            raise InvalidRequest(
+                "cannot be combined with tools that may be called", "thinking_token_budget", "Leave it out"
+            )
         if sampling_params.trace_decode_token_ids:
             raise InvalidRequest("cannot be combined with a constraint", "trace_decode_token_ids", "Leave it out")
         admit(spec)

@@ -78,6 +78,7 @@ def _refuse_conflicts(request: Any) -> None:
     if request.tool_choice != "none":
         for field in ("bad_words", "allowed_token_ids"):
             conflicting[field] = getattr(request, field, None)
+        conflicting["thinking_token_budget"] = getattr(request, "thinking_token_budget", None) is not None
         if request.extract_structured_outputs() is not None:
             asked = ("structured_outputs", "response_format")
             field = next((name for name in asked if getattr(request, name, None) is not None), "text.format")

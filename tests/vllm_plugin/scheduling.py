@@ -37,19 +37,21 @@ class ScriptedEngine:
             hash_block_size=16,
         )
         self._asynchronous = asynchronous
-        self._scripts: dict[str, Sequence[int]] = {}
+        self.scripts: dict[str, Sequence[int]] = {}
         self._drafted: dict[str, list[int]] = {}
         self.outputs: dict[str, list[int]] = {}
         self.reasons: dict[str, str] = {}
         self.rows: dict[str, dict[int, np.ndarray]] = {}
         self.steps = 0
 
-    def add(self, request_id: str, params: SamplingParams, script: Sequence[int], prompt: Sequence[int] = (1, 2)) -> Request:
+    def add(
+        self, request_id: str, params: SamplingParams, script: Sequence[int], prompt: Sequence[int] = (1, 2)
+    ) -> Request:
         """Have a request scheduled, whose grammar is compiled as in the engine core."""
         request = Request(request_id, list(prompt), params, None)
         self.manager.grammar_init(request)
         self.scheduler.add_request(request)
-        self._scripts[request_id] = script
+        self.scripts[request_id] = script
         self.outputs[request_id], self.rows[request_id] = [], {}
         return request
 
@@ -88,7 +90,7 @@ class ScriptedEngine:
         rows = self._rows_of(scheduled, masks)
         sampled = []
         for name in names:
-            script, start = self._scripts[name], len(self.outputs[name])
+            script, start = self.scripts[name], len(self.outputs[name])
             drafts = self._drafted.get(name, [])[: len(scheduled.scheduled_spec_decode_tokens.get(name, ()))]
             taken: list[int] = []
             for offset in range(len(drafts) + 1):
@@ -121,4 +123,3 @@ class ScriptedEngine:
             for output in outputs.outputs:
                 if output.finish_reason is not None:
                     self.reasons[output.request_id] = str(output.finish_reason)
-
