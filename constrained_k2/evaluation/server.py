@@ -14,14 +14,11 @@ from typing import Self
 
 import httpx
 
-CONSTRAINED_FLAGS = (
-    "--enable-auto-tool-choice",
-    "--tool-call-parser",
-    "kimi_k2_constrained",
-    "--logits-processors",
-    "constrained_k2.vllm_plugin:KimiK2LogitsProcessor",
-)
-"""What turns this package on."""
+BACKEND_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2_constrained")
+"""What turns this package on, in the engine core."""
+
+CONSTRAINED_FLAGS = (*BACKEND_FLAGS, "--logits-processors", "constrained_k2.vllm_plugin:KimiK2LogitsProcessor")
+"""What turns it on, in the workers."""
 
 _SMALL_CPU_FLAGS = (
     "--enforce-eager",

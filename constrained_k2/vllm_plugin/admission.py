@@ -7,7 +7,7 @@ on the model's vocabulary, and that one costs nothing to set up.
 import logging
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, Literal, get_args
 
 from constrained_k2.compiler import Compiler
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, kind_of_json
@@ -29,7 +29,11 @@ _COMPILE_SECONDS = 1.0
 _REQUEST_SECONDS = 3.0
 """How long the schemas of one request may, but for the last one."""
 
-_OURS = "constrained_k2.vllm_plugin"
+OURS = "constrained_k2.vllm_plugin"
+"""The module under whose name operators load our logits processor."""
+
+Route = Literal["backend", "processor"]
+"""How the engine is made to keep the constraint: see :mod:`constrained_k2.vllm_plugin.route`."""
 
 OFF = "off"
 """The value by which a request asks not to be constrained."""
@@ -44,34 +48,34 @@ class Settings:
         engines: Those that a request may ask for; the first one is used where it asks for none. Only llguidance by
             default: on the real vocabulary xgrammar may hold up the engine for seconds over one schema.
         repair: Whether chat requests that do not say are mended (:mod:`constrained_k2.vllm_plugin.repair`).
+        route: What the operator says of the route, if anything.
     """
 
     policy: StrictPolicy = DEFAULT_POLICY
     engines: tuple[EngineName, ...] = ("llguidance",)
     repair: bool = True
+    route: Route | None = None
 
 
 class Server:
     """What is known of the server that this process belongs to; set when vLLM sets up its admission of requests."""
 
-    processors: tuple[str, ...] | None = None
-    """The names of its logits processors; None where no server has been set up (in tests, say)."""
+    constrains: bool = True
+    """Whether its engine keeps constraints, by whichever route."""
     settings: Settings = Settings()
 
 
-def remember_server(vllm_config: Any) -> None:
-    """Note which logits processors the engine runs, and what the operator has set.
+def remember_server(vllm_config: Any, route: Route | None) -> None:
+    """Note whether the engine constrains, and what the operator has set.
 
     Args:
         vllm_config: vLLM's ``VllmConfig``.
+        route: The engine's route.
 
     Raises:
         InvalidRequest: Its ``additional_config`` holds settings that are none.
     """
-    Server.processors = tuple(
-        entry if isinstance(entry, str) else f"{entry.__module__}:{entry.__qualname__}"
-        for entry in vllm_config.model_config.logits_processors or ()
-    )
+    Server.constrains = route is not None
     Server.settings = settings_in(vllm_config)
 
 
@@ -84,15 +88,18 @@ def settings_in(vllm_config: Any) -> Settings:
     config = vllm_config.additional_config
     ours = config.get(XARGS_KEY, {}) if isinstance(config, dict) else {}
     place = f"additional_config.{XARGS_KEY}"
-    if not isinstance(ours, dict) or not ours.keys() <= {"strict", "engines", "repair"}:
-        raise InvalidRequest(f"{str(ours)[:80]!r} is not known", place, "Use 'strict', 'engines' and 'repair'")
+    if not isinstance(ours, dict) or not ours.keys() <= {"strict", "engines", "repair", "route"}:
+        raise InvalidRequest(f"{str(ours)[:80]!r} is not known", place, "Use 'strict', 'engines', 'repair' and 'route'")
     engines = ours.get("engines", ["llguidance"])
     if not isinstance(engines, list) or not engines or not all(name in ENGINES for name in engines):
         raise InvalidRequest(f"{str(engines)[:80]!r} is no list of {', '.join(ENGINES)}", f"{place}.engines")
     repair = ours.get("repair", True)
     if not isinstance(repair, bool):
         raise InvalidRequest(f"must be a boolean, not {kind_of_json(repair)}", f"{place}.repair")
-    return Settings(StrictPolicy.from_config(ours.get("strict")), tuple(engines), repair)
+    route = ours.get("route")
+    if route is not None and route not in get_args(Route):
+        raise InvalidRequest(f"{str(route)[:40]!r} is no route", f"{place}.route", "Use 'backend' or 'processor'")
+    return Settings(StrictPolicy.from_config(ours.get("strict")), tuple(engines), repair, route)
 
 
 @cache
@@ -135,17 +142,17 @@ def _report(name: str, schema: str, coverage: Coverage) -> None:  # noqa: ARG001
         logger.warning("constrained_k2: tool %r: not kept of its schema: %s", name, lost)
 
 
-def require_processor() -> None:
+def require_route() -> None:
     """Refuse to serve unconstrained what asks to be constrained.
 
     Raises:
-        InvalidRequest: The server runs without the logits processor.
+        InvalidRequest: The server's engine takes neither route.
     """
-    if Server.processors is not None and not any(name.startswith(_OURS) for name in Server.processors):
+    if not Server.constrains:
         raise InvalidRequest(
             "this server parses tool calls but does not constrain them",
             "server",
-            f"Start it with --logits-processors {_OURS}:KimiK2LogitsProcessor, "
+            f'Start it with --additional-config \'{{"{XARGS_KEY}": {{"route": "backend"}}}}\', '
             f'or switch the constraint off with vllm_xargs {{"{XARGS_KEY}": "{OFF}"}}',
         )
 
@@ -180,8 +187,11 @@ def refuse_beam_search(extra_args: dict[str, Any] | None) -> None:
         raise ValueError(str(error)) from error
 
 
-def check_params(sampling_params: Any) -> None:
+def check_params(sampling_params: Any) -> ToolCallSpec | None:
     """Refuse vLLM's sampling parameters if they carry a spec that cannot be served.
+
+    Returns:
+        The spec that they carry.
 
     Raises:
         ValueError: With the message for the client; vLLM answers with HTTP 400.
@@ -189,11 +199,19 @@ def check_params(sampling_params: Any) -> None:
     try:
         spec = spec_in(sampling_params.extra_args)
         if spec is None:
-            return
-        require_processor()
+            return None
+        require_route()
         for field in ("bad_words", "allowed_token_ids", "structured_outputs"):
             if spec.max_calls != 0 and getattr(sampling_params, field):
                 raise InvalidRequest("cannot be combined with tools that may be called", field, "Leave it out")
+        if spec.max_calls != 0 and sampling_params.thinking_token_budget is not None:
+            # vLLM forces the end of reasoning while it sees none: within a call that opened in reasoning too.
+            raise InvalidRequest(
+                "cannot be combined with tools that may be called", "thinking_token_budget", "Leave it out"
+            )
+        if sampling_params.trace_decode_token_ids:
+            raise InvalidRequest("cannot be combined with a constraint", "trace_decode_token_ids", "Leave it out")
         admit(spec)
     except ConstrainedK2Error as error:
         raise ValueError(str(error)) from error
+    return spec

@@ -1,4 +1,4 @@
-"""A chat or responses request, lowered into what the logits processor receives."""
+"""A chat or responses request, lowered into what the engine receives."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from vllm.parser.utils import count_history_tool_calls
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.tools import ENGINES, ToolCallSpec
-from constrained_k2.vllm_plugin.admission import OFF, XARGS_KEY, admit, require_processor
+from constrained_k2.vllm_plugin.admission import OFF, XARGS_KEY, admit, require_route
 from constrained_k2.vllm_plugin.repair import history_calls
 
 ON = "on"
@@ -37,7 +37,7 @@ def lower(request: Any, *, thinking: bool) -> None:
     _set(request, skip_special_tokens=False, spaces_between_special_tokens=False)
     if switch != OFF:
         _refuse_conflicts(request)
-        require_processor()
+        require_route()
         body = _body(request) | ({} if switch == ON else {"engine": switch})
         spec = ToolCallSpec.from_openai(body, thinking=thinking)
         admit(spec)
@@ -69,7 +69,7 @@ def _body(request: Any) -> dict[str, Any]:
 
 
 def _refuse_conflicts(request: Any) -> None:
-    """Refuse what would forbid tokens that the tool calls need, or would bypass the processor.
+    """Refuse what would forbid tokens that the tool calls need, or would bypass the constraint.
 
     Raises:
         InvalidRequest: The request asks for such a thing.
@@ -78,6 +78,7 @@ def _refuse_conflicts(request: Any) -> None:
     if request.tool_choice != "none":
         for field in ("bad_words", "allowed_token_ids"):
             conflicting[field] = getattr(request, field, None)
+        conflicting["thinking_token_budget"] = getattr(request, "thinking_token_budget", None) is not None
         if request.extract_structured_outputs() is not None:
             asked = ("structured_outputs", "response_format")
             field = next((name for name in asked if getattr(request, name, None) is not None), "text.format")
