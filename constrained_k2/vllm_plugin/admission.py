@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from constrained_k2.compiler import Compiler
+from constrained_k2.compiler import CompiledToolCalls, Compiler
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, kind_of_json
 from constrained_k2.policy import DEFAULT_POLICY, StrictPolicy
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.tools import ENGINES, EngineName, ToolCallSpec
+from constrained_k2.vllm_plugin import metrics
+from constrained_k2.vllm_plugin.refusals import refusals_noted
 from constrained_k2.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -73,6 +75,7 @@ def remember_server(vllm_config: Any) -> None:
         for entry in vllm_config.model_config.logits_processors or ()
     )
     Server.settings = settings_in(vllm_config)
+    metrics.Served.model_name = vllm_config.model_config.served_model_name
 
 
 def settings_in(vllm_config: Any) -> Settings:
@@ -107,8 +110,15 @@ def byte_compiler(settings: Settings = Settings()) -> Compiler:
     )
 
 
-def admit(spec: ToolCallSpec) -> None:
+def admit(spec: ToolCallSpec, *, first: bool = False) -> CompiledToolCalls:
     """Refuse a request for which no grammar can be built; say, once a schema, what is not kept of one.
+
+    Args:
+        spec: The request.
+        first: Whether this is where the request is first looked at, and to be counted: some pass here twice.
+
+    Returns:
+        The request, compiled over the vocabulary of bytes.
 
     Raises:
         InvalidRequest: The server does not offer the engine.
@@ -122,10 +132,23 @@ def admit(spec: ToolCallSpec) -> None:
             f"Leave it out, or start the server with --additional-config "
             f'\'{{"{XARGS_KEY}": {{"engines": ["llguidance", "{spec.engine}"]}}}}\'',
         )
-    compiled = byte_compiler(Server.settings).compile(spec)
+    compiled = byte_compiler(Server.settings).compile(spec, check=False)
+    try:
+        compiled.check_all()
+    finally:
+        if first:
+            metrics.record_lookups(compiled)
     if spec.max_calls != 0:
         for tool in spec.tools:
             _report(tool.name, tool.schema, compiled.coverage(tool.name))
+    if first:
+        metrics.record_request(compiled, grammar_engine(spec))
+    return compiled
+
+
+def grammar_engine(spec: ToolCallSpec) -> EngineName:
+    """The engine that matches the arguments of a request."""
+    return spec.engine or Server.settings.engines[0]
 
 
 @lru_cache(maxsize=4096)
@@ -174,26 +197,34 @@ def refuse_beam_search(extra_args: dict[str, Any] | None) -> None:
         ValueError: With the message for the client.
     """
     try:
-        if spec_in(extra_args) is not None:
-            raise InvalidRequest("cannot be combined with constrained tool calls", "use_beam_search", "Leave it out")
+        with refusals_noted():
+            if spec_in(extra_args) is not None:
+                raise InvalidRequest(
+                    "cannot be combined with constrained tool calls", "use_beam_search", "Leave it out"
+                )
     except ConstrainedK2Error as error:
         raise ValueError(str(error)) from error
 
 
-def check_params(sampling_params: Any) -> None:
+def check_params(sampling_params: Any, *, first: bool = False) -> None:
     """Refuse vLLM's sampling parameters if they carry a spec that cannot be served.
+
+    Args:
+        sampling_params: They.
+        first: See :func:`admit`.
 
     Raises:
         ValueError: With the message for the client; vLLM answers with HTTP 400.
     """
     try:
-        spec = spec_in(sampling_params.extra_args)
-        if spec is None:
-            return
-        require_processor()
-        for field in ("bad_words", "allowed_token_ids", "structured_outputs"):
-            if spec.max_calls != 0 and getattr(sampling_params, field):
-                raise InvalidRequest("cannot be combined with tools that may be called", field, "Leave it out")
-        admit(spec)
+        with refusals_noted():
+            spec = spec_in(sampling_params.extra_args)
+            if spec is None:
+                return
+            require_processor()
+            for field in ("bad_words", "allowed_token_ids", "structured_outputs"):
+                if spec.max_calls != 0 and getattr(sampling_params, field):
+                    raise InvalidRequest("cannot be combined with tools that may be called", field, "Leave it out")
+            admit(spec, first=first)
     except ConstrainedK2Error as error:
         raise ValueError(str(error)) from error

@@ -23,6 +23,9 @@ def register() -> None:
     _mend_before_rendering()
     _check_completions_early()
     _learn_of_the_server()
+    from constrained_k2.vllm_plugin import metrics_carrier
+
+    metrics_carrier.install()
 
 
 def _parse_by_token_id() -> None:
@@ -89,7 +92,7 @@ def _check_completions_early() -> None:
     @wraps(to_sampling_params)
     def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
         params = to_sampling_params(self, *args, **kwargs)
-        check_params(params)
+        check_params(params, first=True)
         return params
 
     @wraps(to_beam_search_params)
