@@ -79,7 +79,8 @@ class EngineCounters:
         ended_early: Requests that were ended because something failed in the engine.
         grammars: The grammars that were asked for. To be handed to the compiler that the engine uses.
         examined_rows: Masked rows of which it was looked up whether the mask forbade the model's first choice.
-        changed_rows: int64 ``[1]``: the rows of which it did. An array, for a device to copy its count into.
+        changed_rows: The rows of which it did: int64 ``[1]`` each, their sum counts. Arrays, for devices to copy
+            counts into.
     """
 
     __slots__ = (
@@ -103,7 +104,7 @@ class EngineCounters:
         self.ended_early = 0
         self.grammars = CompileCounts()
         self.examined_rows = 0
-        self.changed_rows: npt.NDArray[np.int64] = np.zeros(1, np.int64)
+        self.changed_rows: list[npt.NDArray[np.int64]] = []
 
     @property
     def age(self) -> int:
@@ -119,7 +120,7 @@ class EngineCounters:
             "hits": grammars["hits"],
             "compiled": grammars["compiled"],
             "examined_rows": self.examined_rows,
-            "changed_rows": int(self.changed_rows[0]),
+            "changed_rows": sum(int(count[0]) for count in self.changed_rows),
         }
         for kind, masks in (("constant", self.constant), ("header", self.header), ("arguments", self.arguments)):
             totals[f"{kind}_rows"] = masks.rows

@@ -46,11 +46,14 @@ class Settings:
         engines: Those that a request may ask for; the first one is used where it asks for none. Only llguidance by
             default: on the real vocabulary xgrammar may hold up the engine for seconds over one schema.
         repair: Whether chat requests that do not say are mended (:mod:`constrained_k2.vllm_plugin.repair`).
+        first_choices: One masked step in so many is examined for how often the mask forbids the likeliest token
+            (:mod:`constrained_k2.vllm_plugin.first_choices`); 0 for none.
     """
 
     policy: StrictPolicy = DEFAULT_POLICY
     engines: tuple[EngineName, ...] = ("llguidance",)
     repair: bool = True
+    first_choices: int = 16
 
 
 class Server:
@@ -87,15 +90,21 @@ def settings_in(vllm_config: Any) -> Settings:
     config = vllm_config.additional_config
     ours = config.get(XARGS_KEY, {}) if isinstance(config, dict) else {}
     place = f"additional_config.{XARGS_KEY}"
-    if not isinstance(ours, dict) or not ours.keys() <= {"strict", "engines", "repair"}:
-        raise InvalidRequest(f"{str(ours)[:80]!r} is not known", place, "Use 'strict', 'engines' and 'repair'")
+    if not isinstance(ours, dict) or not ours.keys() <= {"strict", "engines", "repair", "first_choices"}:
+        known = "Use 'strict', 'engines', 'repair' and 'first_choices'"
+        raise InvalidRequest(f"{str(ours)[:80]!r} is not known", place, known)
     engines = ours.get("engines", ["llguidance"])
     if not isinstance(engines, list) or not engines or not all(name in ENGINES for name in engines):
         raise InvalidRequest(f"{str(engines)[:80]!r} is no list of {', '.join(ENGINES)}", f"{place}.engines")
     repair = ours.get("repair", True)
     if not isinstance(repair, bool):
         raise InvalidRequest(f"must be a boolean, not {kind_of_json(repair)}", f"{place}.repair")
-    return Settings(StrictPolicy.from_config(ours.get("strict")), tuple(engines), repair)
+    first_choices = ours.get("first_choices", Settings().first_choices)
+    if not isinstance(first_choices, int) or isinstance(first_choices, bool) or first_choices < 0:
+        raise InvalidRequest(
+            f"must be a number of steps, not {kind_of_json(first_choices)}", f"{place}.first_choices", "Use 0 for never"
+        )
+    return Settings(StrictPolicy.from_config(ours.get("strict")), tuple(engines), repair, first_choices)
 
 
 @cache

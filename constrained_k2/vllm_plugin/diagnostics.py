@@ -1,7 +1,7 @@
 """What a client can learn of its own request: how the calls that came were kept, beside each choice of a chat answer.
 
-Asked for by ``"vllm_xargs": {"constrained_k2_diagnostics": "on"}``. What only the engine knows is not here: it is in the
-metrics, of all requests together.
+Asked for by ``"vllm_xargs": {"constrained_k2_diagnostics": "on"}``. What only the engine knows is not here: it is
+in the metrics, of all requests together.
 """
 
 from functools import wraps

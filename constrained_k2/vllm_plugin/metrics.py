@@ -2,7 +2,8 @@
 
 The metrics live in the processes that admit requests, in prometheus_client's default registry (several such processes
 share files that vLLM sets up, and the metrics of each are summed). What the engine's side counts is brought here by
-:mod:`constrained_k2.vllm_plugin.metrics_carrier`. Every label has a small, fixed set of values: none is a client's text.
+:mod:`constrained_k2.vllm_plugin.metrics_carrier`. Every label has a small, fixed set of values, none of
+them a client's text.
 """
 
 from collections.abc import Mapping

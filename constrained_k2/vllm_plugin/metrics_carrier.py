@@ -106,7 +106,7 @@ class _Collected:
 
 
 def _collected(scheduler: Any) -> _Collected:
-    collected = getattr(scheduler, _FIELD)
+    collected: _Collected | None = getattr(scheduler, _FIELD)
     if collected is None:
         collected = _Collected()
         setattr(scheduler, _FIELD, collected)

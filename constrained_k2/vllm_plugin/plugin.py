@@ -23,9 +23,7 @@ def register() -> None:
     _mend_before_rendering()
     _check_completions_early()
     _learn_of_the_server()
-    from constrained_k2.vllm_plugin import metrics_carrier
-
-    metrics_carrier.install()
+    _count()
 
 
 def _parse_by_token_id() -> None:
@@ -103,6 +101,13 @@ def _check_completions_early() -> None:
     setattr(checked, _OURS, True)
     CompletionRequest.to_sampling_params = checked
     CompletionRequest.to_beam_search_params = refused
+
+
+def _count() -> None:
+    from constrained_k2.vllm_plugin import first_choices, metrics_carrier
+
+    metrics_carrier.install()
+    first_choices.install()
 
 
 def _learn_of_the_server() -> None:

@@ -117,7 +117,7 @@ def classified(error: ConstrainedK2Error) -> tuple[str, str]:
 
 
 def in_one_line(text: str) -> str:
-    """The text's beginning with what is not printable escaped: no line breaks, no terminal or bidirectional controls."""
+    """The text's beginning; line breaks, terminal controls and marks that turn the direction of text are escaped."""
     line = "".join(
         character if character.isprintable() else character.encode("unicode_escape", "backslashreplace").decode()
         for character in text[:_CHARACTERS]
