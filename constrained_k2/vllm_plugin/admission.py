@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Literal, get_args
 
-from constrained_k2.compiler import Compiler
+from constrained_k2.compiler import CompiledToolCalls, Compiler
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, kind_of_json
 from constrained_k2.policy import DEFAULT_POLICY, StrictPolicy
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.tools import ENGINES, EngineName, ToolCallSpec
+from constrained_k2.vllm_plugin import metrics
+from constrained_k2.vllm_plugin.refusals import refusals_noted
 from constrained_k2.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -49,12 +51,15 @@ class Settings:
             default: on the real vocabulary xgrammar may hold up the engine for seconds over one schema.
         repair: Whether chat requests that do not say are mended (:mod:`constrained_k2.vllm_plugin.repair`).
         route: What the operator says of the route, if anything.
+        first_choices: One masked step in so many is examined for how often the mask forbids the likeliest token
+            (:mod:`constrained_k2.vllm_plugin.first_choices`); 0 for none.
     """
 
     policy: StrictPolicy = DEFAULT_POLICY
     engines: tuple[EngineName, ...] = ("llguidance",)
     repair: bool = True
     route: Route | None = None
+    first_choices: int = 16
 
 
 class Server:
@@ -77,6 +82,7 @@ def remember_server(vllm_config: Any, route: Route | None) -> None:
     """
     Server.constrains = route is not None
     Server.settings = settings_in(vllm_config)
+    metrics.Served.model_name = vllm_config.model_config.served_model_name
 
 
 def settings_in(vllm_config: Any) -> Settings:
@@ -88,8 +94,9 @@ def settings_in(vllm_config: Any) -> Settings:
     config = vllm_config.additional_config
     ours = config.get(XARGS_KEY, {}) if isinstance(config, dict) else {}
     place = f"additional_config.{XARGS_KEY}"
-    if not isinstance(ours, dict) or not ours.keys() <= {"strict", "engines", "repair", "route"}:
-        raise InvalidRequest(f"{str(ours)[:80]!r} is not known", place, "Use 'strict', 'engines', 'repair' and 'route'")
+    if not isinstance(ours, dict) or not ours.keys() <= {"strict", "engines", "repair", "route", "first_choices"}:
+        known = "Use 'strict', 'engines', 'repair', 'route' and 'first_choices'"
+        raise InvalidRequest(f"{str(ours)[:80]!r} is not known", place, known)
     engines = ours.get("engines", ["llguidance"])
     if not isinstance(engines, list) or not engines or not all(name in ENGINES for name in engines):
         raise InvalidRequest(f"{str(engines)[:80]!r} is no list of {', '.join(ENGINES)}", f"{place}.engines")
@@ -99,7 +106,12 @@ def settings_in(vllm_config: Any) -> Settings:
     route = ours.get("route")
     if route is not None and route not in get_args(Route):
         raise InvalidRequest(f"{str(route)[:40]!r} is no route", f"{place}.route", "Use 'backend' or 'processor'")
-    return Settings(StrictPolicy.from_config(ours.get("strict")), tuple(engines), repair, route)
+    first_choices = ours.get("first_choices", Settings().first_choices)
+    if not isinstance(first_choices, int) or isinstance(first_choices, bool) or first_choices < 0:
+        raise InvalidRequest(
+            f"must be a number of steps, not {kind_of_json(first_choices)}", f"{place}.first_choices", "Use 0 for never"
+        )
+    return Settings(StrictPolicy.from_config(ours.get("strict")), tuple(engines), repair, route, first_choices)
 
 
 @cache
@@ -114,8 +126,15 @@ def byte_compiler(settings: Settings = Settings()) -> Compiler:
     )
 
 
-def admit(spec: ToolCallSpec) -> None:
+def admit(spec: ToolCallSpec, *, first: bool = False) -> CompiledToolCalls:
     """Refuse a request for which no grammar can be built; say, once a schema, what is not kept of one.
+
+    Args:
+        spec: The request.
+        first: Whether this is where the request is first looked at, and to be counted: some pass here twice.
+
+    Returns:
+        The request, compiled over the vocabulary of bytes.
 
     Raises:
         InvalidRequest: The server does not offer the engine.
@@ -129,10 +148,23 @@ def admit(spec: ToolCallSpec) -> None:
             f"Leave it out, or start the server with --additional-config "
             f'\'{{"{XARGS_KEY}": {{"engines": ["llguidance", "{spec.engine}"]}}}}\'',
         )
-    compiled = byte_compiler(Server.settings).compile(spec)
+    compiled = byte_compiler(Server.settings).compile(spec, check=False)
+    try:
+        compiled.check_all()
+    finally:
+        if first:
+            metrics.record_lookups(compiled)
     if spec.max_calls != 0:
         for tool in spec.tools:
             _report(tool.name, tool.schema, compiled.coverage(tool.name))
+    if first:
+        metrics.record_request(compiled, grammar_engine(spec))
+    return compiled
+
+
+def grammar_engine(spec: ToolCallSpec) -> EngineName:
+    """The engine that matches the arguments of a request."""
+    return spec.engine or Server.settings.engines[0]
 
 
 @lru_cache(maxsize=4096)
@@ -181,14 +213,39 @@ def refuse_beam_search(extra_args: dict[str, Any] | None) -> None:
         ValueError: With the message for the client.
     """
     try:
-        if spec_in(extra_args) is not None:
-            raise InvalidRequest("cannot be combined with constrained tool calls", "use_beam_search", "Leave it out")
+        with refusals_noted():
+            if spec_in(extra_args) is not None:
+                raise InvalidRequest(
+                    "cannot be combined with constrained tool calls", "use_beam_search", "Leave it out"
+                )
     except ConstrainedK2Error as error:
         raise ValueError(str(error)) from error
 
 
-def check_params(sampling_params: Any) -> ToolCallSpec | None:
+def _refuse_beside(spec: ToolCallSpec, sampling_params: Any) -> None:
+    """Refuse what would forbid tokens that tool calls need, or force some.
+
+    Raises:
+        InvalidRequest: The request asks for such a thing.
+    """
+    for field in ("bad_words", "allowed_token_ids", "structured_outputs"):
+        if spec.max_calls != 0 and getattr(sampling_params, field):
+            raise InvalidRequest("cannot be combined with tools that may be called", field, "Leave it out")
+    if spec.max_calls != 0 and sampling_params.thinking_token_budget is not None:
+        # vLLM forces the end of reasoning while it sees none: within a call that opened in reasoning too.
+        raise InvalidRequest(
+            "cannot be combined with tools that may be called", "thinking_token_budget", "Leave it out"
+        )
+    if sampling_params.trace_decode_token_ids:
+        raise InvalidRequest("cannot be combined with a constraint", "trace_decode_token_ids", "Leave it out")
+
+
+def check_params(sampling_params: Any, *, first: bool = False) -> ToolCallSpec | None:
     """Refuse vLLM's sampling parameters if they carry a spec that cannot be served.
+
+    Args:
+        sampling_params: They.
+        first: See :func:`admit`.
 
     Returns:
         The spec that they carry.
@@ -197,21 +254,13 @@ def check_params(sampling_params: Any) -> ToolCallSpec | None:
         ValueError: With the message for the client; vLLM answers with HTTP 400.
     """
     try:
-        spec = spec_in(sampling_params.extra_args)
-        if spec is None:
-            return None
-        require_route()
-        for field in ("bad_words", "allowed_token_ids", "structured_outputs"):
-            if spec.max_calls != 0 and getattr(sampling_params, field):
-                raise InvalidRequest("cannot be combined with tools that may be called", field, "Leave it out")
-        if spec.max_calls != 0 and sampling_params.thinking_token_budget is not None:
-            # vLLM forces the end of reasoning while it sees none: within a call that opened in reasoning too.
-            raise InvalidRequest(
-                "cannot be combined with tools that may be called", "thinking_token_budget", "Leave it out"
-            )
-        if sampling_params.trace_decode_token_ids:
-            raise InvalidRequest("cannot be combined with a constraint", "trace_decode_token_ids", "Leave it out")
-        admit(spec)
+        with refusals_noted():
+            spec = spec_in(sampling_params.extra_args)
+            if spec is None:
+                return None
+            require_route()
+            _refuse_beside(spec, sampling_params)
+            admit(spec, first=first)
     except ConstrainedK2Error as error:
         raise ValueError(str(error)) from error
     return spec

@@ -25,6 +25,7 @@ def register() -> None:
     _choose_the_route()
     _learn_of_the_server()
     _constrain_in_the_engine_core()
+    _count()
 
 
 def _parse_by_token_id() -> None:
@@ -91,7 +92,7 @@ def _check_completions_early() -> None:
     @wraps(to_sampling_params)
     def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
         params = to_sampling_params(self, *args, **kwargs)
-        check_params(params)
+        check_params(params, first=True)
         return params
 
     @wraps(to_beam_search_params)
@@ -119,6 +120,13 @@ def _choose_the_route() -> None:
 
     setattr(from_cli_args, _OURS, True)
     EngineArgs.from_cli_args = classmethod(from_cli_args)
+
+
+def _count() -> None:
+    from constrained_k2.vllm_plugin import first_choices, metrics_carrier
+
+    metrics_carrier.install()
+    first_choices.install()
 
 
 def _learn_of_the_server() -> None:

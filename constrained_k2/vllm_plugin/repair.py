@@ -20,6 +20,7 @@ from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.rendering import Repair, repair_messages
 from constrained_k2.rendering.special_text import SpecialTexts
 from constrained_k2.vllm_plugin.admission import OFF, REPAIR_KEY, Server
+from constrained_k2.vllm_plugin.refusals import refusals_noted
 
 logger = logging.getLogger(__name__)
 
@@ -61,9 +62,10 @@ def prepare(given: dict[str, Any], specials: SpecialTexts) -> int:
         VLLMValidationError: Something has no clear meaning; vLLM answers with HTTP 400.
     """
     try:
-        given["messages"] = [_plain(message, number) for number, message in enumerate(given["messages"])]
-        if is_asked_for(given["request"]):
-            _mend(given, specials)
+        with refusals_noted():
+            given["messages"] = [_plain(message, number) for number, message in enumerate(given["messages"])]
+            if is_asked_for(given["request"]):
+                _mend(given, specials)
     except ConstrainedK2Error as error:
         raise VLLMValidationError(str(error), parameter=error.place or None) from error
     calls: int = count_chat_history_tool_calls(given["messages"])
