@@ -24,6 +24,7 @@ from constrained_k2.parsing.leniencies import BARE_ID, BLANKS, IN_REASONING, NO_
 from constrained_k2.parsing.spelling import Marker, SpelledMarkers
 from constrained_k2.vocabulary import Vocabulary
 
+_LONGEST_BLANKS = 4096  # characters held back between calls; more are content, as they come
 _LONGEST_HEADER = 4096  # characters; behind a spelled-out marker, which prose may hold too, less is waited for
 _LONGEST_SPELLED_HEADER = 300
 _BARE_NAME = re.compile(r"[\w.-]+")
@@ -143,7 +144,7 @@ class TolerantReader:
         match self._place:
             case _Place.PROSE:
                 self._prose(text)
-            case _Place.SECTION if text.isspace() and not self._talks:
+            case _Place.SECTION if text.isspace() and not self._talks and len(self._held) <= _LONGEST_BLANKS:
                 self._held += text
             case _Place.SECTION:
                 self._not_a_call(text)
