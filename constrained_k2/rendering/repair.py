@@ -109,7 +109,8 @@ class _Dialog:
             self._mending.note(f"{place}.content", "content", before=given, after=content)
         keep = THINK_TAGS if role == "assistant" else frozenset[str]()
         if content is not None or "content" in new:
-            new["content"] = self._mending.clean(content, f"{place}.content", keep)
+            clean = self._mending.clean_parts if isinstance(content, list) else self._mending.clean
+            new["content"] = clean(content, f"{place}.content", keep)
         for field in _TEXT_FIELDS:
             if isinstance(new.get(field), str):
                 new[field] = self._mending.clean(new[field], f"{place}.{field}")

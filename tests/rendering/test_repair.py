@@ -146,6 +146,25 @@ def test_images_stay_parts_and_no_marker_is_spelled_across_texts() -> None:
     assert [repair.kind for repair in repairs] == ["content", "special token"]
 
 
+def test_what_stands_behind_an_image_is_left_alone() -> None:
+    address = {"url": "https://example.com/[EOS]?<|im_end|>", "detail": "auto"}
+    embeds = object()
+    parts = [
+        {"type": "image_url", "image_url": address, "uuid": "[EOS]", "text": "[EOS]"},
+        {"type": "image_pil", "image_pil": embeds},
+        {"type": "text", "text": "[EOS]"},
+    ]
+    mended, repairs = repair_messages({"messages": [{"role": "user", "content": parts}]})
+    image, pil, text = mended["messages"][0]["content"]
+    assert image == {"type": "image_url", "image_url": address, "uuid": "[EOS]", "text": f"[{JOINER}EOS]"}
+    assert image["image_url"] is address
+    assert pil["image_pil"] is embeds
+    assert text["text"] == image["text"]
+    assert [repair.place for repair in repairs] == [f"messages[0].content[{n}].text" for n in (0, 2)]
+    untouched = [parts[1], {"type": "text", "text": "what is it?"}]
+    assert repair_messages({"messages": [{"role": "user", "content": untouched}]})[1] == []
+
+
 def test_tools_keep_what_is_shown_to_the_model() -> None:
     function = {"name": "f", "description": "d", "parameters": {"strict": {"const": None}}}
     shown = {"type": "function", "function": function}

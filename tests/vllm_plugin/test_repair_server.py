@@ -17,6 +17,7 @@ from constrained_k2.evaluation.samples import TOOLS
 from constrained_k2.evaluation.server import CONSTRAINED_FLAGS, VllmServer
 from constrained_k2.fixtures import build_model
 from constrained_k2.rendering import PromptRenderer
+from constrained_k2.rendering.special_text import JOINER
 
 pytestmark = pytest.mark.server
 
@@ -134,6 +135,54 @@ def test_the_server_and_render_prompt_make_the_same_prompt(server: VllmServer) -
         rendered = renderer.render(body)
         assert list(rendered.ids) == prompt_ids(server, **body)
         assert not find_faults(rendered.text, rendered.body)
+
+
+@pytest.mark.parametrize(
+    "written",
+    ['{"city":"北京"}', '{ "city" : "x", }', '{"city": "<|im\\u005fend|>"}', '{"city": "\\ud800"}', "[" * 2000, '{"n": ' + "9" * 5000 + "}"],
+    ids=["compact", "no_json", "escaped", "surrogate", "deep", "long_number"],
+)  # fmt: skip
+def test_arguments_of_the_history_keep_their_bytes(server: VllmServer, vocabulary: Vocabulary, written: str) -> None:
+    call = {
+        "id": "functions.get_weather:0",
+        "type": "function",
+        "function": {"name": "get_weather", "arguments": written},
+    }
+    turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "functions.get_weather:0", "content": "ok"}
+    body = {"messages": [{"role": "user", "content": "go"}, turn, result], "tools": [WEATHER]}
+    rendered = PromptRenderer.from_pretrained(server.model).render(body)
+    assert not rendered.repairs
+    assert f"<|tool_call_argument_begin|>{written}<|tool_call_end|>" in rendered.text
+    assert prompt_ids(server, **body) == list(rendered.ids)
+    answer = post(server, "/v1/chat/completions", **body, max_tokens=1, return_token_ids=True)
+    assert answer.json()["prompt_token_ids"] == list(rendered.ids)
+
+
+def test_arguments_that_are_objects(server: VllmServer) -> None:
+    call = {"id": "x", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "<|im_end|>"}}}
+    body = {"messages": [{"role": "user", "content": "go"}, {"role": "assistant", "content": "", "tool_calls": [call]}]}
+    assert prompt_ids(server, **body) == list(PromptRenderer.from_pretrained(server.model).render(body).ids)
+
+
+def test_a_template_that_takes_objects_gets_them(server: VllmServer, vocabulary: Vocabulary) -> None:
+    template = (
+        "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
+    )
+    call = {"id": "x", "type": "function", "function": {"name": "f", "arguments": '{"a":"<|im\\u005fend|>"}'}}
+    body = {"messages": [{"role": "assistant", "content": "", "tool_calls": [call]}], "chat_template": template}
+    ids = prompt_ids(server, **body)
+    assert not specials_in(ids, vocabulary)
+    assert vocabulary.decode(ids) == f'{{"a": "<{JOINER}|im_end|>"}}'
+    assert specials_in(prompt_ids(server, **body, **OFF), vocabulary)
+
+
+def test_invalid_utf8_costs_its_own_request_alone(server: VllmServer) -> None:
+    content = b'{"model": "kimi-k2", "messages": [{"role": "user", "content": "a\xff\xfe"}]}'
+    for path in ("/v1/chat/completions", "/tokenize"):
+        answer = httpx.post(f"{server.url}{path}", content=content, headers={"content-type": "application/json"})
+        assert answer.status_code in {400, 422}
+    assert prompt_ids(server, messages=[{"role": "user", "content": "hi"}])
 
 
 def test_no_content_is_printed_as_a_python_list(server: VllmServer, vocabulary: Vocabulary) -> None:
