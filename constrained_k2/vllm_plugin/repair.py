@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from pydantic import ValidationError
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.exceptions import VLLMValidationError
 from vllm.parser.utils import count_chat_history_tool_calls
@@ -27,6 +28,7 @@ from constrained_k2.vllm_plugin.exact_arguments import takes_text
 logger = logging.getLogger(__name__)
 
 _ON = "on"
+_FORMS = {"content": "Send text parts", "tool_calls": "Send calls in OpenAI's form, with arguments as text"}
 
 history_calls: ContextVar[int | None] = ContextVar("history_calls", default=None)
 """The number of calls in the messages that the template is given: the index of the first call to come. None outside."""
@@ -128,14 +130,18 @@ def _plain(message: Any, number: int) -> Any:
     """
     if not isinstance(message, dict):
         return message
-    for field in ("content", "tool_calls"):
+    for field, remedy in _FORMS.items():
         value = message.get(field)
         if isinstance(value, Iterable) and not isinstance(value, str | list | Mapping):
             try:
                 message[field] = list(value)
             except ValueError as error:  # pydantic's own is one
-                place = f"messages[{number}].{field}"
-                raise InvalidRequest("has a part of no known form", place, "Send text parts") from error
+                first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
+                raise InvalidRequest(
+                    f"has a part of no known form ({'.'.join(map(str, first['loc']))}: {first['msg']})"[:300],
+                    f"messages[{number}].{field}",
+                    remedy,
+                ) from error
     if message.get("reasoning") is None and "reasoning_content" in message:
         return {**message, "reasoning": message["reasoning_content"]}
     return message

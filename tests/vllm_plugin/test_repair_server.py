@@ -1,6 +1,9 @@
 """Repairs in a real vLLM server: what reaches the prompt, and the index that comes next."""
 
+import ast
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +24,7 @@ from constrained_k2.rendering.special_text import JOINER
 
 pytestmark = pytest.mark.server
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 WEATHER = TOOLS[0]
 OFF = {"vllm_xargs": {"constrained_k2_repair": "off"}}
 GIVEN_IDS = [
@@ -159,10 +163,15 @@ def test_arguments_of_the_history_keep_their_bytes(server: VllmServer, vocabular
     assert answer.json()["prompt_token_ids"] == list(rendered.ids)
 
 
-def test_arguments_that_are_objects(server: VllmServer) -> None:
-    call = {"id": "x", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "<|im_end|>"}}}
+def test_arguments_that_are_objects_are_refused(server: VllmServer) -> None:
+    """vLLM's own models of a chat take text alone; what is repaired elsewhere never gets that far."""
+    call = {"id": "x", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "x"}}}
     body = {"messages": [{"role": "user", "content": "go"}, {"role": "assistant", "content": "", "tool_calls": [call]}]}
-    assert prompt_ids(server, **body) == list(PromptRenderer.from_pretrained(server.model).render(body).ids)
+    assert post(server, "/v1/chat/completions", **body).status_code == 400
+    answer = post(server, "/tokenize", **body)
+    assert answer.status_code == 400
+    assert "messages[1].tool_calls: has a part of no known form" in answer.json()["error"]["message"]
+    assert "function.arguments: Input should be a valid string" in answer.json()["error"]["message"]
 
 
 def test_a_template_that_takes_objects_gets_them(server: VllmServer, vocabulary: Vocabulary) -> None:
@@ -221,6 +230,18 @@ def test_a_schema_is_answered_by_a_forced_tool(server: VllmServer) -> None:
     limiter = JsonLimiter({"enum": ["yes", "no"]}, name="verdict", description="Yes or no?")
     body = limiter.request(messages=[{"role": "user", "content": "Is it?"}], max_tokens=500)
     assert limiter.value(post(server, "/v1/chat/completions", **body).json()) in {"yes", "no"}
+
+
+def test_the_example_of_a_json_limiter(server: VllmServer) -> None:
+    """As a user runs it; the mask alone makes a random model's answer an instance of its schema."""
+    command = [sys.executable, str(EXAMPLES / "json_limiter.py"), server.url]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stderr
+    value = ast.literal_eval(run.stdout)
+    assert value.keys() == {"sentiment", "topics"}
+    assert value["sentiment"] in {"good", "bad", "mixed"}
+    assert all(isinstance(topic, str) and len(topic) <= 40 for topic in value["topics"])
+    assert len(value["topics"]) <= 5
 
 
 def test_responses_are_mended_too(server: VllmServer) -> None:
