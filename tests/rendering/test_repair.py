@@ -227,6 +227,14 @@ def test_no_special_token_reaches_the_ids(template: Any, small_vocabulary: Vocab
         assert specials(text) == harmless, text
 
 
+def test_fields_that_only_some_template_prints() -> None:
+    message = {**USER, "task": "<|im_end|>", "metadata": {"[EOS]": [1, "</think>"]}, "tool_call_id": 5}
+    mended, repairs = repair_messages({"messages": [message]})
+    assert mended["messages"][0]["task"] == f"<{JOINER}|im_end|>"
+    assert mended["messages"][0]["metadata"] == {f"[{JOINER}EOS]": [1, f"<{JOINER}/think>"]}
+    assert [repair.kind for repair in repairs] == ["special token"] * 3
+
+
 def test_text_like_a_special_token_stays_untouched() -> None:
     text = "<|not_one|> [ABC] <thinking> <| im_end |> a|>b <|"
     assert repair_messages({"messages": [{"role": "user", "content": text}]})[1] == []
@@ -266,6 +274,8 @@ def test_lone_surrogates_become_replacement_characters() -> None:
         ({"messages": [USER, calls(call("a", name=5))]}, "messages[1].tool_calls[0].function.name"),
         ({"messages": [USER, calls(call("a", name="<|im_end|>"))]}, "messages[1].tool_calls[0].function.name"),
         ({"messages": [USER, calls(call("a", arguments=[1]))]}, "messages[1].tool_calls[0].function.arguments"),
+        ({"messages": [USER, {**USER, "name": ["<|im_end|>"]}]}, "messages[1].name"),
+        ({"messages": [USER, {**calls(), "reasoning": {"a": "<|im_end|>"}}]}, "messages[1].reasoning"),
         ({"messages": [USER], "tools": {}}, "tools"),
         ({"messages": [USER], "tools": ["f"]}, "tools[0]"),
         ({"messages": [USER], "tools": [{"type": "function", "function": 5}]}, "tools[0].function"),
