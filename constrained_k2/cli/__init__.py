@@ -1,6 +1,7 @@
 """The command line, ``constrained-k2 VERB``: one module a verb."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -23,9 +24,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         code: int = options.run(options)
+        sys.stdout.flush()
     except ConstrainedK2Error as error:
         print(f"constrained-k2: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # whoever reads, head say, has enough; nothing more can be told there
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except ModuleNotFoundError as error:
         print(f"constrained-k2: {error.name} is missing: pip install 'constrained-k2[demo]'", file=sys.stderr)
         return 2

@@ -185,8 +185,9 @@ class ParsingByTokenId:
         """The events of the next tokens, as far as stop strings let them be seen."""
         if self._stream is None:
             self._stream = self._new_stream(request)
-            if getattr(request, "stop", None) and not getattr(request, "include_stop_str_in_output", False):
-                self._budget = TextBudget(self._vocabulary)
+            stop = getattr(request, "stop", None)
+            if stop and not getattr(request, "include_stop_str_in_output", False):
+                self._budget = TextBudget(self._vocabulary, [stop] if isinstance(stop, str) else stop)
         if self._budget is not None:
             token_ids = self._budget.take(token_ids, text, finished=finished)
         events = self._stream.feed(token_ids)

@@ -63,15 +63,20 @@ def _mend_before_rendering() -> None:
     async def preprocess_chat(self: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(getattr(self.parser, "tool_parser_cls", None), "name", None) != TOOL_PARSER_NAME:
             return await preprocess(self, *args, **kwargs)
-        from constrained_k2.vllm_plugin import repair
+        from constrained_k2.vllm_plugin import exact_arguments, repair
 
         call = parameters.bind(self, *args, **kwargs)
-        calls = repair.prepare(call.arguments, repair.specials_of(self.renderer.get_tokenizer()))
-        outer = repair.history_calls.set(calls)
+        tokenizer = self.renderer.get_tokenizer()
+        template = repair.template_of(call.arguments, tokenizer, self.model_config)
+        prepared = repair.prepare(call.arguments, repair.specials_of(tokenizer), template)
+        exact_arguments.keep_exact_arguments()
+        calls = repair.history_calls.set(prepared.calls)
+        kept = exact_arguments.kept.set(prepared.exact_arguments)
         try:
             return await preprocess(*call.args, **call.kwargs)
         finally:
-            repair.history_calls.reset(outer)
+            repair.history_calls.reset(calls)
+            exact_arguments.kept.reset(kept)
 
     setattr(preprocess_chat, _OURS, True)
     OnlineRenderer.preprocess_chat = preprocess_chat

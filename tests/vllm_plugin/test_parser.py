@@ -302,7 +302,7 @@ def test_a_cut_off_call_is_not_handed_over(parser_class: Any, tokenizer: Any, vo
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_stop_strings(parser_class: Any, tokenizer: Any, vocabulary: Vocabulary, size: int) -> None:
-    request = adjusted(parser_class, tokenizer, chat(stop=["END"]))
+    request = adjusted(parser_class, tokenizer, chat(stop=["n EN"]))
     ids = vocabulary.encode("It is raining in Berlin. Then EN")
     shown = "It is raining in Berlin. The"  # vLLM found its stop string behind this and cut the text
     assert read_whole(make(parser_class, tokenizer, request), request, ids, shown)[1] == shown
@@ -310,6 +310,22 @@ def test_stop_strings(parser_class: Any, tokenizer: Any, vocabulary: Vocabulary,
     lengths = [len(shown) * number // len(pieces) for number in range(len(pieces) + 1)]
     pieces = [(part, shown[lengths[n] : lengths[n + 1]]) for n, (part, _) in enumerate(pieces)]
     assert read_stream(make(parser_class, tokenizer, request), request, pieces, [1])[1] == shown
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_a_text_that_no_stop_string_has_ended(
+    parser_class: Any, tokenizer: Any, vocabulary: Vocabulary, size: int
+) -> None:
+    """vLLM's text lacks a last token that ends within a character, whole characters in it included."""
+    request = adjusted(parser_class, tokenizer, chat(stop=["END"]))
+    (last,) = (n for n in range(vocabulary.size) if vocabulary.token_bytes(n) == "请".encode() + b"\xe5")
+    begin = vocabulary.encode("It rains in EN")
+    text = vocabulary.decode(begin)
+    assert read_whole(make(parser_class, tokenizer, request), request, [*begin, last], text)[1] == f"{text}请\ufffd"
+    pieces = [([token], vocabulary.decode([token])) for token in begin] + [([last], "")]
+    if size > 1:
+        pieces = [([*begin, last], text)]
+    assert read_stream(make(parser_class, tokenizer, request), request, pieces, [1])[1] == f"{text}请\ufffd"
 
 
 def test_requests_without_tools_are_vllms_own(parser_class: Any, tokenizer: Any, vocabulary: Vocabulary) -> None:
