@@ -274,7 +274,7 @@ def test_both_runners_get_the_same_masks(
     v1.update_state(BatchUpdate(1, removed=[], added=[(0, request.params, prompt, request.output)], moved=[]))
     script = [vocabulary.format.think_begin, 70, vocabulary.format.think_end]
     torch.manual_seed(1)
-    for step in range(60):
+    for step in range(30):
         engine.begin({"r": (request.params, len(prompt), prompt)} if step == 0 else {})
         logits = torch.randn(1, engine.size)
         if step < len(script):
