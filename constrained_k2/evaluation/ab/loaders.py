@@ -8,6 +8,7 @@ from typing import Any
 
 from constrained_k2.errors import InvalidRequest, kind_of_json
 from constrained_k2.evaluation.ab.sample import ExpectedCall, Sample, key_of, read_sample
+from constrained_k2.evaluation.schemas.corpora import moved
 
 MAX_LINE = 16 << 20
 """The longest line that is read, in bytes."""
@@ -43,9 +44,10 @@ def read_samples(path: Path, answers: Path | None = None, official: Path | None 
     """Read any of the known kinds of files; lines are told apart one by one.
 
     * ``{"messages": ..., "tools": ...}``: a request body, K2 Vendor Verifier's ``samples.jsonl`` or ours.
-    * ``{"id", "question": [[...]], "function": [...]}``: the Berkeley function-calling leaderboard's, as published; its
-      right answers are looked for in ``possible_answer/`` beside the file.
-    * ``{"schema": ...}``: Kimi Vendor Verifier's schema cases, each the property ``value`` of a tool that must be called.
+    * ``{"id", "question": [[...]], "function": [...]}``: the Berkeley function-calling leaderboard's, as published;
+      its right answers are looked for in ``possible_answer/`` beside the file.
+    * ``{"schema": ...}``: Kimi Vendor Verifier's schema cases, each the property ``value`` of a tool that must be
+      called.
     * One JSON document ``{"tools": [...], "prompts": [...]}``, over any number of lines.
 
     Args:
@@ -156,9 +158,8 @@ def _schema_case(value: dict[str, Any], line: int) -> Sample:
     """A schema as the property ``value`` of a tool that must be called (Kimi Vendor Verifier, testdata)."""
     schema = value["schema"]
     parameters = {"type": "object", "properties": {"value": schema}, "required": ["value"]}
-    if isinstance(schema, dict):
-        # References start at the root of the tool's parameters, so definitions move there.
-        parameters |= {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+    if isinstance(schema, dict) and "$id" not in schema:  # with one, references mean the schema itself
+        parameters = moved(parameters, schema)
     tool = {"type": "function", "function": {"name": "submit", "description": "Submit.", "parameters": parameters}}
     body = {
         "messages": [{"role": "user", "content": "Submit any value that fits the schema."}],
@@ -177,7 +178,7 @@ def _bfcl(value: dict[str, Any], line: int, stem: str, truths: dict[str, Any]) -
     if not isinstance(functions, list):
         raise InvalidRequest(f"must be a list, not {kind_of_json(functions)}", "function")
     category = stem.removeprefix("BFCL_v3_").removeprefix("BFCL_v4_")
-    sample = {
+    sample: dict[str, Any] = {
         "messages": question[0],
         "tools": [{"type": "function", "function": _openai_schema(function)} for function in functions],
         "category": category,

@@ -9,7 +9,13 @@ from typing import Any
 from constrained_k2.errors import InvalidRequest, kind_of_json
 
 _OWN_FIELDS = {"expected", "category", "official_finish_reason"}
-_SENT_BY_THE_RUNNER = {"model", "stream", "stream_options", "seed", "n"}  # the same in every arm, whatever a sample says
+_SENT_BY_THE_RUNNER = {
+    "model",
+    "stream",
+    "stream_options",
+    "seed",
+    "n",
+}  # the same in every arm, whatever a sample says
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +153,9 @@ def read_sample(value: Any, number: int, official: str | None = None) -> Sample:
     """Read a request body, K2 Vendor Verifier's or ours.
 
     Every field of the body is sent as it is, but for ``expected`` (``{"calls": [{"name", "arguments"}]}``),
-    ``category`` and ``official_finish_reason``, which are ours, and the fields that the runner sets. The role ``_input``
-    of the vendor verifier's samples becomes ``system``, as its own tool has it (github.com/MoonshotAI/K2-Vendor-Verifier,
-    tool_calls_eval.py, ``prepare_request``).
+    ``category`` and ``official_finish_reason``, which are ours, and the fields that the runner sets. The role
+    ``_input`` of the vendor verifier's samples becomes ``system``, as its own tool has it
+    (github.com/MoonshotAI/K2-Vendor-Verifier, tool_calls_eval.py, ``prepare_request``).
 
     Args:
         value: The decoded JSON.
@@ -179,7 +185,9 @@ def read_sample(value: Any, number: int, official: str | None = None) -> Sample:
     if not isinstance(value.get("tool_choice") or "auto", str | dict):
         raise InvalidRequest("must be a string or an object", "tool_choice")
     body = {name: part for name, part in value.items() if name not in _OWN_FIELDS | _SENT_BY_THE_RUNNER}
-    body["messages"] = [message | {"role": "system"} if message["role"] == "_input" else message for message in messages]
+    body["messages"] = [
+        message | {"role": "system"} if message["role"] == "_input" else message for message in messages
+    ]
     official = official or value.get("official_finish_reason")
     category = str(value.get("category") or "all")
     return Sample(number, category, body, _read_expected(value.get("expected")), official, key_of(body))
