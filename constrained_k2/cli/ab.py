@@ -1,7 +1,6 @@
 """``constrained-k2 ab``: the same requests to two or more arms, scored as the field scores them."""
 
 import argparse
-import contextlib
 import json
 import sys
 from collections.abc import Iterator
@@ -41,7 +40,9 @@ def add_parser(verbs: Any) -> None:
         "each request), preset, api_key_env. May be given again (default: unconstrained and constrained)",
     )
     parser.add_argument("--arms", metavar="FILE", help="a JSON list of such objects, each with its name")
-    parser.add_argument("--baseline", metavar="NAME", help="the arm to hold the others against (default: unconstrained)")
+    parser.add_argument(
+        "--baseline", metavar="NAME", help="the arm to hold the others against (default: unconstrained)"
+    )
     parser.add_argument("--model", help="the model to ask for (default: each server's first)")
     parser.add_argument(
         "--samples",
@@ -76,19 +77,19 @@ def _positive(text: str) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Run what is left to run, score, and report; 1 if something is found wrong."""
-    from constrained_k2.evaluation.ab.directory import open_run
-    from constrained_k2.evaluation.ab.report import show, write_reports
+    from constrained_k2.evaluation.ab.directory import lock, open_run
+    from constrained_k2.evaluation.ab.report import finite, show, write_reports
     from constrained_k2.evaluation.ab.results import score
 
     if options.score_only is not None:
-        directory, names = open_run(options.score_only), None
+        directory = open_run(options.score_only)
     else:
-        directory, names = _ask(options), None
-    with contextlib.closing(directory.lock()):
-        results = score(directory, baseline=options.baseline, arms=names)
+        directory = _ask(options)
+    with lock(directory.path):
+        results = score(directory, baseline=options.baseline)
         paths = write_reports(results)
     if options.json:
-        print(json.dumps(results.to_json(), indent=2))
+        print(json.dumps(finite(results.to_json()), indent=2))
     else:
         show(results, paths)
     return int(bool(results.findings))
@@ -111,13 +112,12 @@ def _ask(options: argparse.Namespace) -> "RunDirectory":
     directory = begin(options.output, source, numbered_keys(_samples(options)), sampling)
     for line in directory.bad_lines[1]:
         print(f"constrained-k2: {source}: {line}", file=sys.stderr)
-    limits = Limits(seconds=options.timeout, attempts=options.attempts)
+    limits = Limits(seconds=options.timeout, attempts=options.attempts, concurrency=options.concurrency)
     with LiveFigures(directory, arms, is_shown=not options.json) as figures:
         asyncio.run(
             run_arms(
                 directory,
                 arms,
-                concurrency=options.concurrency,
                 limits=limits,
                 retry_failed=options.retry_failed,
                 on_answer=figures.add,

@@ -78,7 +78,12 @@ def _deep_schema(chance: random.Random) -> Body:
 
 
 def _optional_heavy_schema(chance: random.Random) -> Body:
-    kinds: list[Body] = [{"type": "boolean"}, {"type": "integer"}, {"type": "string", "maxLength": 12}, {"enum": [1, "x"]}]
+    kinds: list[Body] = [
+        {"type": "boolean"},
+        {"type": "integer"},
+        {"type": "string", "maxLength": 12},
+        {"enum": [1, "x"]},
+    ]
     properties = {f"option_{number:02}": chance.choice(kinds) for number in range(30)}
     tools = [tool("configure", {"profile": {"enum": ["fast", "safe"]}} | properties, ["profile"])]
     return {"messages": [_user("The safe profile, and option 7 off.")], "tools": tools, "tool_choice": "required"}
@@ -104,7 +109,9 @@ def _many_tools(chance: random.Random) -> Body:
 def _long_arguments(chance: random.Random) -> Body:
     length = chance.choice((100, 200))
     text = {"type": "string", "minLength": length, "maxLength": 2 * length}
-    tools = [tool("write_file", {"path": {"type": "string", "pattern": "^/[a-z]{1,8}$"}, "text": text}, ["path", "text"])]
+    tools = [
+        tool("write_file", {"path": {"type": "string", "pattern": "^/[a-z]{1,8}$"}, "text": text}, ["path", "text"])
+    ]
     return {"messages": [_user("Write an essay to /essay.")], "tools": tools, "tool_choice": "required"}
 
 

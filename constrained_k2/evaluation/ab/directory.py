@@ -116,20 +116,6 @@ class RunDirectory:
                 sums[name] = sums.get(name, 0.0) + value
         return sums
 
-    def lock(self) -> TextIO:
-        """Keep other processes out of the directory until the file is closed, or this process ends in any way.
-
-        Raises:
-            InvalidRequest: Another one is at work in it.
-        """
-        file = (self.path / "lock").open("w")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.close()
-            raise InvalidRequest("another run is at work in it", str(self.path), "Give another --output") from None
-        return file
-
     def _write(self) -> None:
         value = {
             "source": self.source,
@@ -139,6 +125,24 @@ class RunDirectory:
             "arms": self.arms,
         }
         _replace(self.path / "run.json", json.dumps(value, indent=2, ensure_ascii=True) + "\n")
+
+
+def lock(path: Path) -> TextIO:
+    """Keep other processes out of a directory until the file is closed, or this process ends in any way.
+
+    Raises:
+        InvalidRequest: Another one is at work in it, or it cannot be written.
+    """
+    try:
+        file = (path / "lock").open("w")
+    except OSError as error:
+        raise InvalidRequest(f"cannot be written: {error}", str(path)) from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise InvalidRequest("another run is at work in it", str(path), "Give another --output") from None
+    return file
 
 
 def begin(path: Path, source: str, samples: Iterable[Sample | BadLine], sampling: Sampling) -> RunDirectory:
@@ -155,18 +159,23 @@ def begin(path: Path, source: str, samples: Iterable[Sample | BadLine], sampling
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        fresh = path / "samples.jsonl.new"
-        count, bad, first = 0, 0, list[str]()
-        with fresh.open("w", encoding="utf-8") as file:
-            for sample in samples:
-                if isinstance(sample, BadLine):
-                    bad += 1
-                    first += [str(sample)] * (len(first) < MAX_BAD_LINES)
-                else:
-                    count += 1
-                    file.write(json.dumps(sample.to_json()) + "\n")
+        with lock(path):
+            return _begin(path, source, samples, sampling)
     except OSError as error:
         raise InvalidRequest(f"cannot be written: {error}", str(path)) from error
+
+
+def _begin(path: Path, source: str, samples: Iterable[Sample | BadLine], sampling: Sampling) -> RunDirectory:
+    fresh = path / "samples.jsonl.new"
+    count, bad, first = 0, 0, list[str]()
+    with fresh.open("w", encoding="utf-8") as file:
+        for sample in samples:
+            if isinstance(sample, BadLine):
+                bad += 1
+                first += [str(sample)] * (len(first) < MAX_BAD_LINES)
+            else:
+                count += 1
+                file.write(json.dumps(sample.to_json()) + "\n")
     if not count:
         problem = f"holds no sample; {bad} lines are malformed" + (f", such as {first[0]}" if first else "")
         raise InvalidRequest(problem, source)
@@ -176,9 +185,8 @@ def begin(path: Path, source: str, samples: Iterable[Sample | BadLine], sampling
         if before.sampling != sampling or not _same(fresh, before.samples_path):
             fresh.unlink()
             what = "sampling parameters" if before.sampling != sampling else "samples"
-            raise InvalidRequest(
-                f"holds a run with other {what}", str(path), "Go on with the same, or give another --output"
-            )
+            remedy = "Go on with the same, or give another --output"
+            raise InvalidRequest(f"holds a run with other {what}", str(path), remedy)
         run.arms = before.arms
     fresh.replace(run.samples_path)
     run._write()  # noqa: SLF001 - of this module

@@ -33,6 +33,7 @@ class Limits:
         longest_wait: Seconds that are waited at most between attempts, whatever the server says.
         size: Bytes of an answer on the wire.
         text: Characters of its text, reasoning and arguments.
+        concurrency: How many requests are out at a time, over all arms.
     """
 
     seconds: float = 600.0
@@ -41,6 +42,11 @@ class Limits:
     longest_wait: float = 60.0
     size: int = 64 << 20
     text: int = 2 << 20
+    concurrency: int = 8
+
+
+DEFAULT_LIMITS = Limits()
+"""For servers on the local network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +70,16 @@ class Endpoint:
     Args:
         arm: Whom to ask, and what to add to every request.
         limits: What one request may cost.
-        concurrency: How many requests are sent at a time, at most.
 
     Raises:
         InvalidRequest: The arm's API key is not set, or its address is none.
     """
 
-    def __init__(self, arm: Arm, limits: Limits, concurrency: int) -> None:
+    def __init__(self, arm: Arm, limits: Limits) -> None:
         key = arm.api_key()
         # Compressed answers are not asked for: a few kilobytes may stand for gigabytes, and unpacking takes time.
         headers = {"accept-encoding": "identity"} | ({"authorization": f"Bearer {key}"} if key else {})
-        pool = httpx.Limits(max_connections=concurrency + 2, max_keepalive_connections=concurrency)
+        pool = httpx.Limits(max_connections=limits.concurrency + 2, max_keepalive_connections=limits.concurrency)
         try:
             self._client = httpx.AsyncClient(
                 base_url=arm.base_url, headers=headers, timeout=limits.seconds, limits=pool

@@ -9,9 +9,7 @@ from constrained_k2.evaluation.ab.sample import ExpectedCall
 Arguments = Mapping[str, Any] | None
 """Decoded arguments; None where they are no JSON object."""
 
-_IGNORED = re.compile(
-    r"[ ,./\-_*^]"
-)  # what the Berkeley leaderboard leaves out of strings (ast_checker, ShishirPatil/gorilla)
+_IGNORED = re.compile(r"[ ,./\-_*^]")  # what the Berkeley leaderboard leaves out of strings
 
 
 def matches(expected: ExpectedCall, name: str, arguments: Arguments) -> bool:

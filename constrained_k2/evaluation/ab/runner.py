@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 
 from constrained_k2.evaluation.ab.arms import Arm
-from constrained_k2.evaluation.ab.directory import RunDirectory
-from constrained_k2.evaluation.ab.endpoint import Endpoint, Limits
+from constrained_k2.evaluation.ab.directory import RunDirectory, lock
+from constrained_k2.evaluation.ab.endpoint import DEFAULT_LIMITS, Endpoint, Limits
 from constrained_k2.evaluation.ab.judge import Judgement, judge
 from constrained_k2.evaluation.ab.records import Record, RecordFile, done_keys
 from constrained_k2.evaluation.ab.sample import Sample
@@ -28,21 +28,20 @@ async def run(
     directory: RunDirectory,
     arms: Sequence[Arm],
     *,
-    concurrency: int = 8,
-    limits: Limits = Limits(),
+    limits: Limits = DEFAULT_LIMITS,
     retry_failed: bool = False,
     on_answer: OnAnswer = lambda *_: None,
 ) -> None:
     """Ask what has not been answered yet.
 
     For every sample all arms are asked one after the other before the next sample comes, and each sample begins with
-    another arm: so load, caches and the time of day favour none. Only so many samples are in memory as requests are out.
+    another arm: so load, caches and the time of day favour none. Only so many samples are in memory as requests are
+    out.
 
     Args:
         directory: Where the run is kept.
         arms: Whom to ask.
-        concurrency: Requests at a time, over all arms.
-        limits: What one request may cost.
+        limits: What one request may cost, and how many are out at a time.
         retry_failed: Ask again what failed before.
         on_answer: For live figures.
 
@@ -50,10 +49,10 @@ async def run(
         InvalidRequest: A server tells no model, or the directory cannot be used.
     """
     with ExitStack() as files:
-        files.enter_context(directory.lock())
+        files.enter_context(lock(directory.path))
         directory.add_arms(arms)
         async with AsyncExitStack() as stack:
-            endpoints = [await stack.enter_async_context(Endpoint(arm, limits, concurrency)) for arm in arms]
+            endpoints = [await stack.enter_async_context(Endpoint(arm, limits)) for arm in arms]
             for endpoint in endpoints:
                 await endpoint.open()
             paths = [directory.records_path(arm.name) for arm in arms]
@@ -75,7 +74,7 @@ async def run(
 
             try:
                 async with asyncio.TaskGroup() as group:
-                    for _ in range(concurrency):
+                    for _ in range(limits.concurrency):
                         group.create_task(work())
             finally:
                 for url in urls:

@@ -64,8 +64,10 @@ class PublishedRow:
 
 
 def _rows(model: str, bound: str, rows: tuple[tuple[str, int, int], ...]) -> tuple[PublishedRow, ...]:
+    """The rows of one bound; the first is the reference itself, which has none."""
     return tuple(
-        PublishedRow(model, name, bound if number else "-", *counts) for number, (name, *counts) in enumerate(rows)
+        PublishedRow(model, name, bound if number else "-", finished, successful)
+        for number, (name, finished, successful) in enumerate(rows)
     )
 
 
@@ -114,7 +116,7 @@ PUBLISHED: tuple[PublishedRow, ...] = (
     PublishedRow("kimi-k2-thinking", "NovitaAI", "72.22%", 1778, 1715),
     PublishedRow("kimi-k2-thinking", "Chutes", "68.10%", 3657, 3037),
 )
-"""The tables of the verifier's README of 15 November 2025: 4,000 requests each, temperature 0.6 (0905) and 1.0 (thinking).
+"""The tables of the verifier's README of 15 November 2025: 4,000 requests each, temperature 0.6 (0905), 1.0 (thinking).
 
 Theirs are other requests to another model than a run here: a reference for the eye, not a comparison.
 """
