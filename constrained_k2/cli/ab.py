@@ -23,10 +23,10 @@ def add_parser(verbs: Any) -> None:
         "ab",
         help="does the constraint make your Kimi better, and what does it cost?",
         description="Sends the same requests to two or more arms, in turn, and compares the answers in pairs: the "
-        "metrics of K2 Vendor Verifier, what they miss, and times. Everything is kept in --output; a run that was ended "
-        "in any way goes on where it was when it is started again. Exit code 1 if a constrained arm wrote something "
-        "wrong in form, left out a call that was due, or is worse than the baseline beyond chance (the 99 % interval of "
-        "the difference); 2 for bad use.",
+        "metrics of K2 Vendor Verifier, what they miss, and times. Everything is kept in --output; a run that was "
+        "ended in any way goes on where it was when it is started again. Exit code 1 if a constrained arm wrote something "
+        "wrong in form, left out a call that was due, or is worse than the baseline beyond chance (the 99 % interval "
+        "of the difference); 2 for bad use.",
         epilog="example: constrained-k2 ab http://localhost:8000 --samples samples.jsonl --temperature 0.6    "
         "or, with a third arm: --arm unconstrained --arm constrained --arm stock=http://localhost:8001",
     )
@@ -36,8 +36,8 @@ def add_parser(verbs: Any) -> None:
         action="append",
         default=[],
         metavar="ARM",
-        help="unconstrained, constrained, llguidance, xgrammar; NAME=URL; or NAME={JSON} with url, model, body (added to "
-        "each request), preset, api_key_env. May be given again (default: unconstrained and constrained)",
+        help="unconstrained, constrained, llguidance, xgrammar; NAME=URL; or NAME={JSON} with url, model, body (added "
+        "to each request), preset, api_key_env. May be given again (default: unconstrained and constrained)",
     )
     parser.add_argument("--arms", metavar="FILE", help="a JSON list of such objects, each with its name")
     parser.add_argument(
@@ -81,10 +81,7 @@ def run(options: argparse.Namespace) -> int:
     from constrained_k2.evaluation.ab.report import finite, show, write_reports
     from constrained_k2.evaluation.ab.results import score
 
-    if options.score_only is not None:
-        directory = open_run(options.score_only)
-    else:
-        directory = _ask(options)
+    directory = _ask(options) if options.score_only is None else open_run(options.score_only)
     with lock(directory.path):
         results = score(directory, baseline=options.baseline)
         paths = write_reports(results)

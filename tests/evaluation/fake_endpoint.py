@@ -80,7 +80,7 @@ class FakeEndpoint:
         await asyncio.sleep(self.delay)
         return await self._chat(body, body.get("fake") or {}, writer)
 
-    async def _chat(self, body: Any, fake: Any, writer: asyncio.StreamWriter) -> bool:
+    async def _chat(self, body: Any, fake: Any, writer: asyncio.StreamWriter) -> bool:  # noqa: PLR0912 - one a fault
         fault = fake.get("fault", "")
         if fault and "fails" in fake and self.asked.count((body["model"], body["seed"])) > fake["fails"]:
             fault = ""
@@ -110,14 +110,9 @@ class FakeEndpoint:
             if number == 1 and fault == "stall":
                 await writer.drain()
                 await asyncio.sleep(3600)
-            if number == 1 and fault in BROKEN:
-                event = BROKEN[fault]
             if fault == "endless":
-                event = f"data: {json.dumps({'choices': [{'delta': {'content': 'x' * 60_000}}]})}"
-                for _ in range(2000):
-                    _chunk(writer, event)
-                    await writer.drain()
-            _chunk(writer, event)
+                await _flood(writer)
+            _chunk(writer, BROKEN[fault] if number == 1 and fault in BROKEN else event)
         if fault != "no done":
             _chunk(writer, "data: [DONE]")
         writer.write(b"0\r\n\r\n")
@@ -154,6 +149,13 @@ BROKEN = {
     "deep": "data: " + "[" * 100_000,
 }
 """Lines that no stream should hold."""
+
+
+async def _flood(writer: asyncio.StreamWriter) -> None:
+    event = f"data: {json.dumps({'choices': [{'delta': {'content': 'x' * 60_000}}]})}"
+    for _ in range(2000):
+        _chunk(writer, event)
+        await writer.drain()
 
 
 def _chunk(writer: asyncio.StreamWriter, line: str) -> None:

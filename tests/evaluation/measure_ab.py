@@ -42,7 +42,7 @@ def measure(count: int, kills: int, directory: Path) -> dict[str, Any]:
         for stop in [total * (number + 1) // (kills + 1) for number in range(kills)]:
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
             while process.poll() is None and lines(output) < stop:
-                time.sleep(0.02)
+                time.sleep(0.3 if count > 1000 else 0.02)
             assert process.poll() is None, f"ended by itself with {process.returncode}"
             process.send_signal(signal.SIGKILL)
             process.wait()
@@ -52,7 +52,7 @@ def measure(count: int, kills: int, directory: Path) -> dict[str, Any]:
             done = lines(output)
             if done < total:
                 seen[done] = memory(process.pid)
-            time.sleep(0.2)
+            time.sleep(1 if count > 1000 else 0.2)
         seconds = time.monotonic() - start
         asked = Counter(endpoint.asked)
     records = [

@@ -130,7 +130,7 @@ def read_arm(value: Any, url: str | None = None) -> Arm:
         raise InvalidRequest("must be letters, digits, '-', '_' and '.', up to 64", f"{place}.name")
     if not isinstance(value.get("body", {}), dict):
         raise InvalidRequest(f"must be an object, not {kind_of_json(value['body'])}", f"{place}.body")
-    arm = Arm(**{"url": ""} | value)
+    arm = Arm(**{"url": "", **value})
     if arm.preset not in PRESETS:
         raise InvalidRequest(f"{arm.preset!r} is no preset", f"{place}.preset", f"Give one of {', '.join(PRESETS)}")
     arm = arm if arm.url or url is None else replace(arm, url=url)

@@ -37,8 +37,8 @@ class Difference:
 
     Attributes:
         interval: The difference.
-        is_worse: Whether the 99 % interval lies wholly on the worse side of zero: with some fifteen figures, a wider one
-            than is shown, so that chance alone seldom calls an arm worse.
+        is_worse: Whether the 99 % interval lies wholly on the worse side of zero: with some fifteen figures, a wider
+            one than is shown, so that chance alone seldom calls an arm worse.
         is_better: The same on the better side.
     """
 
@@ -136,8 +136,8 @@ def exact_p(b: int, c: int) -> float:
 def pass_hat_k(table: CountTable, repetitions: int) -> dict[int, float]:
     """pass^k: how likely k answers to a sample are all right, averaged over samples (tau-bench, arXiv 2406.12045).
 
-    The unbiased estimate comb(c, k) / comb(n, k) of c right ones in n repetitions; samples that were not answered in all
-    repetitions are left out.
+    The unbiased estimate comb(c, k) / comb(n, k) of c right ones in n repetitions; samples that were not answered in
+    all repetitions are left out.
     """
     complete = table[table[:, COLUMNS.index("requests")] == repetitions]
     right = complete[:, COLUMNS.index("right")]

@@ -57,7 +57,8 @@ def growth(before: Mapping[str, float], after: Mapping[str, float]) -> Counters:
 def masked_argmax_share(counters: Mapping[str, float]) -> float | None:
     """The share of masked tokens at which the mask ruled out what the model liked best; None where it is not told.
 
-    The counters are those whose names hold ``masked_argmax`` and ``masked_steps`` (or ``masked_tokens``), over all labels.
+    The counters are those whose names hold ``masked_argmax`` and ``masked_steps`` (or ``masked_tokens``), over
+    all labels.
     """
     ruled_out = [value for name, value in counters.items() if "masked_argmax" in name and _is_total(name)]
     looked_at = [

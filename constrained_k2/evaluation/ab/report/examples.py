@@ -53,7 +53,8 @@ def _example(arm: str, kind: str, example: Example) -> str:
     facts += f", finish_reason {record.finish_reason or 'none'}, {record.attempts} attempt(s)"
     return (
         f'<details class="example" data-arm="{escape(arm)}" data-kind="{escape(kind)}"><summary>'
-        f'<span class="badge">{escape(kind)}</span> <b>{escape(arm)}</b> #{sample.number} {shown(title[:160])}</summary>'
+        f'<span class="badge">{escape(kind)}</span> <b>{escape(arm)}</b> #{sample.number} '
+        f"{shown(title[:160])}</summary>"
         f"<p>{shown(facts)}</p>{body}</details>"
     )
 

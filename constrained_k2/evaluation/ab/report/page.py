@@ -19,8 +19,8 @@ _PLOTS = {"Figures": plots.accuracy, "What is wrong": plots.failures, "Times": p
 def to_html(results: Results) -> str:
     """The whole page.
 
-    Nothing of a model, a server or a sample gets into it unescaped; and should that ever fail, the page's policy lets no
-    script run but its own (by its digest), and loads nothing.
+    Nothing of a model, a server or a sample gets into it unescaped; and should that ever fail, the page's policy lets
+    no script run but its own (by its digest), and loads nothing.
     """
     return "\n".join(_lines(results)) + "\n"
 

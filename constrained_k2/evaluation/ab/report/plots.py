@@ -132,7 +132,8 @@ def _panel(title: str, curves: dict[str, list[tuple[float, float]]], low: float,
             f'd="{path}"/>{_mark(number, x(middle), y(0.5))}</g>'
         )
     label = f"Distribution of times, {title}, by arm; the table below has the quantiles"
-    return f'<svg class="plot" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
+    head = f'<svg class="plot" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">'
+    return f"{head}{''.join(parts)}</svg>"
 
 
 def _ticks(low: float, high: float) -> list[float]:
