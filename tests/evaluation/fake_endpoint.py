@@ -80,7 +80,7 @@ class FakeEndpoint:
         await asyncio.sleep(self.delay)
         return await self._chat(body, body.get("fake") or {}, writer)
 
-    async def _chat(self, body: Any, fake: Any, writer: asyncio.StreamWriter) -> bool:  # noqa: PLR0912 - one a fault
+    async def _chat(self, body: Any, fake: Any, writer: asyncio.StreamWriter) -> bool:
         fault = fake.get("fault", "")
         if fault and "fails" in fake and self.asked.count((body["model"], body["seed"])) > fake["fails"]:
             fault = ""

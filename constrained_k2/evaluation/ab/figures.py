@@ -55,7 +55,7 @@ FIGURES: tuple[Figure, ...] = (
     _share("tool_match", "the expected functions", "tool_match", "expected"),
     _share("argument_match", "  with the expected arguments", "argument_match", "expected"),
     _share("order_match", "  in the expected order, of two or more", "order_match", "ordered"),
-    _share("optional_recall", "  optional arguments written, of those expected", "optional_written", "optional_due"),
+    _share("optional_recall", "  expected optional arguments written", "optional_written", "optional_due"),
     _share("truncated", "cut off by max_tokens", "truncated", "success", is_better_high=False, is_compared=False),
     Figure(
         "failed", "requests without an answer", {"requests": 1, "success": -1}, {"requests": 1}, is_better_high=False

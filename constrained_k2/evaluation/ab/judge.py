@@ -31,10 +31,8 @@ KINDS: Mapping[str, str] = {
 }
 """Why an answer is not right, what outweighs the others first."""
 
-FORM = frozenset(
-    {"undeclared", "invalid_json", "invalid_arguments", "unjudged", "missing_id", "wrong_id", "too_many_calls"}
-)
-"""The kinds that are about form: what a constraint rules out."""
+FORM = frozenset({"undeclared", "invalid_json", "invalid_arguments", "missing_id", "wrong_id", "too_many_calls"})
+"""The kinds that a constraint rules out."""
 
 
 @dataclass(frozen=True, slots=True)

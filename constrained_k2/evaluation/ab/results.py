@@ -14,7 +14,7 @@ from constrained_k2.evaluation.ab.directory import RunDirectory
 from constrained_k2.evaluation.ab.figures import FIGURES, CountTable, totals, value, verifier_summary
 from constrained_k2.evaluation.ab.judge import COLUMNS, FORM, KINDS, Judgement, judge
 from constrained_k2.evaluation.ab.latency import Latency
-from constrained_k2.evaluation.ab.records import Record, read_records
+from constrained_k2.evaluation.ab.records import FAILURES, Record, read_records
 from constrained_k2.evaluation.ab.sample import Sample
 from constrained_k2.evaluation.ab.server_metrics import masked_argmax_share
 
@@ -248,6 +248,8 @@ def _findings(results: Results) -> list[str]:
             for kind, count in result.kinds.items()
             if kind in FORM
         ]
+        unanswered = {kind: count for kind, count in result.kinds.items() if kind in FAILURES}
+        found += [f"{name}: {count} requests without an answer: {KINDS[kind]}" for kind, count in unanswered.items()]
         counts = totals(results.rows(name))
         if missing := counts["due"] - counts["served"]:
             found.append(f"{name}: {missing} answers without right calls although calls were due")

@@ -38,7 +38,7 @@ def show(results: Results, paths: Sequence[Path]) -> None:
     from rich.text import Text
 
     console = Console(highlight=False)
-    figures = figure_table(results)
+    figures = figure_table(results, is_short=True)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for number, title in enumerate(figures.header):
         table.add_column(Text(title), justify="right" if number else "left")

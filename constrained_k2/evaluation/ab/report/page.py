@@ -47,11 +47,11 @@ def _lines(results: Results) -> Iterator[str]:
 def _head(results: Results) -> Iterator[str]:
     run = results.directory
     yield "<h1>Constrained against unconstrained</h1>"
-    yield f'<p class="note">{escape(run.source)}: {run.samples} samples'
+    temperature = "of each sample" if run.sampling.temperature is None else f"{run.sampling.temperature:g}"
+    facts = f"{run.source}: {run.samples} samples; temperature {temperature}, seed {run.sampling.seed}."
     if run.bad_lines[0]:
-        yield f"; {run.bad_lines[0]} malformed lines were left out (the first: {escape(run.bad_lines[1][0])})"
-    temperature = run.sampling.temperature
-    yield f"; temperature {'of each sample' if temperature is None else temperature}, seed {run.sampling.seed}.</p>"
+        facts += f" {run.bad_lines[0]} malformed lines were left out, the first: {run.bad_lines[1][0]}"
+    yield f'<p class="note">{escape(facts)}</p>'
     if results.findings:
         items = "".join(f"<li>{escape(finding)}</li>" for finding in results.findings)
         yield f'<div class="verdict bad"><b>Look into</b><ul>{items}</ul></div>'

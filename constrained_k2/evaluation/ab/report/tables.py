@@ -55,18 +55,24 @@ def all_tables(results: Results) -> Iterator[Table]:
     yield _published(results)
 
 
-def figure_table(results: Results) -> Table:
-    """Every figure of every arm, with its interval and denominator."""
+def figure_table(results: Results, *, is_short: bool = False) -> Table:
+    """Every figure of every arm, with its interval and denominator.
+
+    Args:
+        results: The run's.
+        is_short: Leave out the denominators.
+    """
     counts = {arm: totals(results.rows(arm)) for arm in results.arms}
     rows = []
     for place, figure in enumerate(FIGURES):
         found = {arm: value(figure, counts[arm]) for arm in results.arms}
         if any(bottom for _, bottom, _ in found.values()):
-            cells = (_with_interval(results.intervals[arm][place], found[arm][1]) for arm in results.arms)
+            bottoms = {arm: None if is_short else found[arm][1] for arm in results.arms}
+            cells = (_with_interval(results.intervals[arm][place], bottoms[arm]) for arm in results.arms)
             rows.append((figure.title, *cells))
     note = (
         f"{int(results.paired.sum())} of {len(results.categories)} samples, those that every arm answered"
-        f"{_times(results)}. In brackets the 95 % interval; behind it, of how many."
+        f"{_times(results)}. In brackets the 95 % interval{'' if is_short else '; behind it, of how many'}."
     )
     return Table("Figures", ("", *results.arms), tuple(rows), note)
 
@@ -76,10 +82,11 @@ def _times(results: Results) -> str:
     return f" {count} times" if count > 1 else ""
 
 
-def _with_interval(interval: Interval, bottom: int) -> str:
+def _with_interval(interval: Interval, bottom: int | None) -> str:
     if interval.value is None:
         return "–"
-    return f"{percent(interval.value)} [{interval.low * 100:.1f}, {interval.high * 100:.1f}] of {bottom:,}"
+    text = f"{percent(interval.value)} [{interval.low * 100:.1f}, {interval.high * 100:.1f}]"
+    return text if bottom is None else f"{text} of {bottom:,}"
 
 
 def _differences(results: Results) -> Table:
