@@ -24,9 +24,9 @@ def add_parser(verbs: Any) -> None:
         help="does the constraint make your Kimi better, and what does it cost?",
         description="Sends the same requests to two or more arms, in turn, and compares the answers in pairs: the "
         "metrics of K2 Vendor Verifier, what they miss, and times. Everything is kept in --output; a run that was "
-        "ended in any way goes on where it was when it is started again. Exit code 1 if a constrained arm wrote something "
-        "wrong in form, left out a call that was due, or is worse than the baseline beyond chance (the 99 % interval "
-        "of the difference); 2 for bad use.",
+        "ended in any way goes on where it was when it is started again. Exit code 1 if a constrained arm wrote "
+        "something wrong in form, left out a call that was due, got no answer, or is worse than the baseline beyond "
+        "chance (the 99 % interval of the difference); 2 for bad use.",
         epilog="example: constrained-k2 ab http://localhost:8000 --samples samples.jsonl --temperature 0.6    "
         "or, with a third arm: --arm unconstrained --arm constrained --arm stock=http://localhost:8001",
     )
