@@ -137,9 +137,13 @@ def judge(sample: Sample, record: Record) -> Judgement:
     tools = sample.tools
     for place, (call_id, name, text) in enumerate(record.calls):
         found, arguments, wrong = _judge_call(tools, name, text)
-        is_numbered = bool(name) and call_id == ToolCallFormat.call_id(name, sample.first_index + place)
+        due_id = _due_id(name, sample.first_index + place)
+        is_numbered = call_id == due_id
         if not is_numbered:
-            wrong = [*wrong, _about_id(call_id, name, sample.first_index + place)]
+            words = (
+                f"wrong_id: {call_id!r}, not {due_id!r}" if call_id else f"missing_id: the call of {name!r} has none"
+            )
+            wrong = [*wrong, words]
         for column, count in (found | {"numbered": int(is_numbered)}).items():
             values[column] = values.get(column, 0) + count
         if name in tools and ("-" in name or "." in name):
@@ -209,10 +213,9 @@ def _invalid(arguments: Mapping[str, Any], schema: Any) -> str:
     return "" if error is None else f"{error.json_path}: {error.message}"[:400]
 
 
-def _about_id(call_id: str, name: str, index: int) -> str:
-    if not call_id:
-        return f"missing_id: the call of {name!r} has none"
-    return f"wrong_id: {call_id!r}, not {ToolCallFormat.call_id(name, index)!r}" if name else f"wrong_id: {call_id!r}"
+def _due_id(name: str, index: int) -> str | None:
+    """The id that a call must have; None for what a model wrote as a name and is none."""
+    return None if ToolCallFormat.name_problem(name) else ToolCallFormat.call_id(name, index)
 
 
 def _held_against_expectation(sample: Sample, calls: list[tuple[str, Arguments]], values: dict[str, int]) -> list[str]:

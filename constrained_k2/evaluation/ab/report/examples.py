@@ -3,17 +3,15 @@
 import json
 import re
 from collections.abc import Iterator
-from html import escape
 from typing import Any
 
 from constrained_k2.evaluation.ab.judge import KINDS
+from constrained_k2.evaluation.ab.report.text import as_html
 from constrained_k2.evaluation.ab.results import Example, Results
 
 _LONGEST = 4000  # characters of one text
 _MESSAGES = 4
 _MARKER = re.compile(r"&lt;\|[A-Za-z0-9_]{1,60}\|&gt;|&lt;/?think&gt;")
-_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
-_CONTROLS |= {code: f"[U+{code:04X}]" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}  # change directions
 
 
 def examples(results: Results) -> Iterator[str]:
@@ -29,8 +27,7 @@ def shown(text: str) -> str:
     if len(text) > _LONGEST:
         half = _LONGEST // 2
         text = f"{text[:half]}\n[… {len(text) - _LONGEST:,} characters …]\n{text[-half:]}"
-    text = text.encode("utf-8", "backslashreplace").decode()  # lone surrogates
-    return _MARKER.sub(_colored, escape(text.translate(_CONTROLS)))
+    return _MARKER.sub(_colored, as_html(text))
 
 
 def _colored(found: re.Match[str]) -> str:
@@ -48,12 +45,12 @@ def _example(arm: str, kind: str, example: Example) -> str:
         ("Calls as parsed", "\n".join(f"{i or '(no id)'}  {name}  {text}" for i, name, text in record.calls) or "none"),
         ("Wrong", "\n".join(judgement.problems)),
     ]
-    body = "".join(f"<h4>{escape(name)}</h4><pre>{shown(text)}</pre>" for name, text in sections if text)
+    body = "".join(f"<h4>{as_html(name)}</h4><pre>{shown(text)}</pre>" for name, text in sections if text)
     facts = f"sample {sample.number}, {sample.category}, repetition {record.repetition}, {sample.choice}"
     facts += f", finish_reason {record.finish_reason or 'none'}, {record.attempts} attempt(s)"
     return (
-        f'<details class="example" data-arm="{escape(arm)}" data-kind="{escape(kind)}"><summary>'
-        f'<span class="badge">{escape(kind)}</span> <b>{escape(arm)}</b> #{sample.number} '
+        f'<details class="example" data-arm="{as_html(arm)}" data-kind="{as_html(kind)}"><summary>'
+        f'<span class="badge">{as_html(kind)}</span> <b>{as_html(arm)}</b> #{sample.number} '
         f"{shown(title[:160])}</summary>"
         f"<p>{shown(facts)}</p>{body}</details>"
     )

@@ -1,17 +1,10 @@
 """The report for a pull request."""
 
-import re
 from collections.abc import Iterator
 
 from constrained_k2.evaluation.ab.report.tables import Table, all_tables
+from constrained_k2.evaluation.ab.report.text import as_markdown
 from constrained_k2.evaluation.ab.results import Results
-
-_MEANS_SOMETHING = re.compile(r"([\\`*_\[\]<>|#~&])")
-
-
-def escaped(text: str) -> str:
-    """Text that Markdown shows as it is, in one line."""
-    return _MEANS_SOMETHING.sub(r"\\\1", " ".join(text.split()))
 
 
 def to_markdown(results: Results) -> str:
@@ -23,29 +16,29 @@ def _lines(results: Results) -> Iterator[str]:
     run = results.directory
     yield "# Constrained against unconstrained"
     yield ""
-    yield f"{escaped(run.source)}: {run.samples} samples, arms {', '.join(map(escaped, results.arms))}."
+    yield f"{as_markdown(run.source)}: {run.samples} samples, arms {', '.join(map(as_markdown, results.arms))}."
     if run.bad_lines[0]:
         yield f"{run.bad_lines[0]} lines of the source are malformed and were left out."
     yield ""
     if results.findings:
         yield "**Look into:**"
         yield ""
-        yield from (f"* {escaped(finding)}" for finding in results.findings)
+        yield from (f"* {as_markdown(finding)}" for finding in results.findings)
     else:
         yield "Nothing wrong was found."
     for table in all_tables(results):
-        yield from ("", f"## {escaped(table.title)}", "")
+        yield from ("", f"## {as_markdown(table.title)}", "")
         yield from _table(table)
 
 
 def _table(table: Table) -> Iterator[str]:
     if table.is_long:
         yield from ("<details><summary>Show</summary>", "")
-    yield f"| {' | '.join(escaped(cell) for cell in table.header)} |"
+    yield f"| {' | '.join(as_markdown(cell) for cell in table.header)} |"
     yield f"|---|{'--:|' * (len(table.header) - 1)}"
     for row in table.rows:
-        yield f"| {' | '.join(escaped(cell) for cell in row)} |"
+        yield f"| {' | '.join(as_markdown(cell) for cell in row)} |"
     if table.note:
-        yield from ("", escaped(table.note))
+        yield from ("", as_markdown(table.note))
     if table.is_long:
         yield from ("", "</details>")

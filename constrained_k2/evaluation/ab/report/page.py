@@ -3,13 +3,13 @@
 import base64
 import hashlib
 from collections.abc import Iterator
-from html import escape
 from importlib.resources import files
 
 from constrained_k2.evaluation.ab.figures import FIGURES, totals, value
 from constrained_k2.evaluation.ab.report import plots
 from constrained_k2.evaluation.ab.report.examples import examples
 from constrained_k2.evaluation.ab.report.tables import Table, all_tables, percent
+from constrained_k2.evaluation.ab.report.text import as_html
 from constrained_k2.evaluation.ab.results import Results
 
 _TILES = ("schema_accuracy", "tool_call_f1", "right", "argument_match", "optional_recall")
@@ -35,7 +35,7 @@ def _lines(results: Results) -> Iterator[str]:
     yield from _head(results)
     yield plots.legend(list(results.arms))
     for table in all_tables(results):
-        yield f"<section><h2>{escape(table.title)}</h2>"
+        yield f"<section><h2>{as_html(table.title)}</h2>"
         if table.title in _PLOTS:
             yield _PLOTS[table.title](results)
         yield from _table(table)
@@ -51,9 +51,9 @@ def _head(results: Results) -> Iterator[str]:
     facts = f"{run.source}: {run.samples} samples; temperature {temperature}, seed {run.sampling.seed}."
     if run.bad_lines[0]:
         facts += f" {run.bad_lines[0]} malformed lines were left out, the first: {run.bad_lines[1][0]}"
-    yield f'<p class="note">{escape(facts)}</p>'
+    yield f'<p class="note">{as_html(facts)}</p>'
     if results.findings:
-        items = "".join(f"<li>{escape(finding)}</li>" for finding in results.findings)
+        items = "".join(f"<li>{as_html(finding)}</li>" for finding in results.findings)
         yield f'<div class="verdict bad"><b>Look into</b><ul>{items}</ul></div>'
     else:
         yield '<div class="verdict"><b>Nothing wrong was found.</b></div>'
@@ -62,10 +62,10 @@ def _head(results: Results) -> Iterator[str]:
     for figure in FIGURES:
         if figure.name in _TILES and any(value(figure, found)[1] for found in counts.values()):
             shares = (
-                f"<div><span>{escape(arm)}</span><b>{percent(value(figure, found)[2])}</b></div>"
+                f"<div><span>{as_html(arm)}</span><b>{percent(value(figure, found)[2])}</b></div>"
                 for arm, found in counts.items()
             )
-            yield f'<div class="tile"><h3>{escape(figure.title.strip())}</h3>{"".join(shares)}</div>'
+            yield f'<div class="tile"><h3>{as_html(figure.title.strip())}</h3>{"".join(shares)}</div>'
     yield "</div>"
 
 
@@ -73,8 +73,8 @@ def _table(table: Table) -> Iterator[str]:
     if table.is_long:
         yield "<details><summary>Show the table</summary>"
     if table.note:
-        yield f'<p class="note">{escape(table.note)}</p>'
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.header)
+        yield f'<p class="note">{as_html(table.note)}</p>'
+    head = "".join(f'<th scope="col">{as_html(cell)}</th>' for cell in table.header)
     yield f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>'
     for row in table.rows:
         yield f"<tr>{''.join(_cell(cell) for cell in row)}</tr>"
@@ -84,7 +84,7 @@ def _table(table: Table) -> Iterator[str]:
 def _cell(cell: str) -> str:
     kind = "worse" if cell.endswith(" worse") else "better" if cell.endswith(" better") else ""
     kind = "indented" if cell.startswith("  ") else kind
-    return f'<td class="{kind}">{escape(cell.strip())}</td>' if kind else f"<td>{escape(cell)}</td>"
+    return f'<td class="{kind}">{as_html(cell.strip())}</td>' if kind else f"<td>{as_html(cell)}</td>"
 
 
 def _examples(results: Results) -> Iterator[str]:
@@ -95,7 +95,7 @@ def _examples(results: Results) -> Iterator[str]:
     yield '<p class="note">Some of each kind and arm; all are in the run\'s directory, under records.</p>'
     yield '<div class="filters">'
     for name, options in (("arm", list(results.arms)), ("kind", kinds)):
-        choices = "".join(f'<option value="{escape(option)}">{escape(option)}</option>' for option in options)
+        choices = "".join(f'<option value="{as_html(option)}">{as_html(option)}</option>' for option in options)
         yield f'<label>{name} <select id="{name}"><option value="">all</option>{choices}</select></label>'
     yield '<label>with the words <input id="words" type="search"></label>'
     yield '<span id="count" class="note" role="status"></span></div>'

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable, Sequence
-from html import escape
 
 from constrained_k2.evaluation.ab.figures import FIGURES
 from constrained_k2.evaluation.ab.judge import KINDS
 from constrained_k2.evaluation.ab.latency import Histogram, Latency
 from constrained_k2.evaluation.ab.report.tables import percent
+from constrained_k2.evaluation.ab.report.text import as_html
 from constrained_k2.evaluation.ab.results import Results
 
 COLORS = 6
@@ -24,7 +24,7 @@ _PANELS: tuple[tuple[str, Callable[[Latency], Histogram]], ...] = (
 def legend(arms: Sequence[str]) -> str:
     """The arms with their colours and shapes."""
     parts = [
-        f'<li><svg width="14" height="14" aria-hidden="true">{_mark(number, 7, 7)}</svg> {escape(arm)}</li>'
+        f'<li><svg width="14" height="14" aria-hidden="true">{_mark(number, 7, 7)}</svg> {as_html(arm)}</li>'
         for number, arm in enumerate(arms)
     ]
     return f'<ul class="legend">{"".join(parts)}</ul>'
@@ -44,7 +44,7 @@ def accuracy(results: Results) -> str:
         top = 10 + row * step
         middle = top + step / 2
         parts.append(
-            f'<text x="{_LEFT - 12}" y="{middle + 4:.1f}" text-anchor="end">{escape(figure.title.strip())}</text>'
+            f'<text x="{_LEFT - 12}" y="{middle + 4:.1f}" text-anchor="end">{as_html(figure.title.strip())}</text>'
         )
         parts.append(f'<line class="grid" x1="0" x2="{_WIDTH}" y1="{top + step:.1f}" y2="{top + step:.1f}"/>')
         for number, arm in enumerate(results.arms):
@@ -54,7 +54,7 @@ def accuracy(results: Results) -> str:
             y = top + 10 + number * 9
             ends = f"{percent(interval.low)} to {percent(interval.high)}"
             parts.append(
-                f"<g><title>{escape(arm)}: {percent(interval.value)} ({ends})</title>"
+                f"<g><title>{as_html(arm)}: {percent(interval.value)} ({ends})</title>"
                 f'<line class="s{number % COLORS} whisker" x1="{_at(interval.low):.1f}" x2="{_at(interval.high):.1f}" '
                 f'y1="{y}" y2="{y}"/>{_mark(number, _at(interval.value), y)}</g>'
             )
@@ -74,14 +74,14 @@ def failures(results: Results) -> str:
     for row, kind in enumerate(kinds):
         top = 6 + row * step
         parts.append(
-            f'<text x="{_LEFT - 12}" y="{top + step / 2:.1f}" text-anchor="end">{escape(_short(KINDS[kind]))}'
-            f"<title>{escape(KINDS[kind])}</title></text>"
+            f'<text x="{_LEFT - 12}" y="{top + step / 2:.1f}" text-anchor="end">{as_html(_short(KINDS[kind]))}'
+            f"<title>{as_html(KINDS[kind])}</title></text>"
         )
         for number, (arm, result) in enumerate(results.arms.items()):
             count, y = result.kinds.get(kind, 0), top + 4 + number * 13
             width = count / most * room
             parts.append(
-                f"<g><title>{escape(arm)}: {count}</title>"
+                f"<g><title>{as_html(arm)}: {count}</title>"
                 f'<rect class="f{number % COLORS}" x="{_LEFT}" y="{y}" width="{max(width, 1):.1f}" height="10"/>'
                 f'<text class="small" x="{_LEFT + width + 6:.1f}" y="{y + 9}">{count}</text></g>'
             )
@@ -112,7 +112,7 @@ def _panel(title: str, curves: dict[str, list[tuple[float, float]]], low: float,
     def y(share: float) -> float:
         return bottom - share * (bottom - top)
 
-    parts = [f'<text class="title" x="{left}" y="14">{escape(title)}, ms</text>']
+    parts = [f'<text class="title" x="{left}" y="14">{as_html(title)}, ms</text>']
     for share in (0, 0.5, 1):
         parts.append(f'<line class="grid" x1="{left}" x2="{width - 10}" y1="{y(share):.1f}" y2="{y(share):.1f}"/>')
         parts.append(f'<text class="small" x="{left - 5}" y="{y(share) + 4:.1f}" text-anchor="end">{share:.0%}</text>')
@@ -128,11 +128,11 @@ def _panel(title: str, curves: dict[str, list[tuple[float, float]]], low: float,
             before = share
         middle = next(milliseconds for milliseconds, share in curve if share >= 0.5)
         parts.append(
-            f'<g><title>{escape(arm)}: half within {middle:.3g} ms</title><path class="s{number % COLORS} curve" '
+            f'<g><title>{as_html(arm)}: half within {middle:.3g} ms</title><path class="s{number % COLORS} curve" '
             f'd="{path}"/>{_mark(number, x(middle), y(0.5))}</g>'
         )
     label = f"Distribution of times, {title}, by arm; the table below has the quantiles"
-    head = f'<svg class="plot" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">'
+    head = f'<svg class="plot" viewBox="0 0 {width} {height}" role="img" aria-label="{as_html(label)}">'
     return f"{head}{''.join(parts)}</svg>"
 
 
@@ -176,6 +176,6 @@ def _short(text: str) -> str:
 
 def _svg(height: float, label: str, parts: Sequence[str]) -> str:
     return (
-        f'<svg class="plot" viewBox="0 0 {_WIDTH} {height:.0f}" role="img" aria-label="{escape(label)}">'
+        f'<svg class="plot" viewBox="0 0 {_WIDTH} {height:.0f}" role="img" aria-label="{as_html(label)}">'
         f"{''.join(parts)}</svg>"
     )
