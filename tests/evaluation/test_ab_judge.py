@@ -178,6 +178,14 @@ def test_trigger_counts_go_by_finish_reason_and_reference() -> None:
         }
 
 
+def test_a_named_functions_reason_says_nothing_of_a_trigger() -> None:
+    choice = {"type": "function", "function": {"name": "get_weather"}}
+    counts = judged(call(OSLO), finish="stop", tool_choice=choice).counts
+    assert (counts.right, counts.served, counts.tp + counts.fp + counts.fn + counts.tn) == (1, 1, 0)
+    given = judged(call(OSLO), finish="stop", tool_choice=choice, official_finish_reason="stop").counts
+    assert given.tn == 1
+
+
 def test_the_published_table_says_what_it_said() -> None:
     accuracy = {(row.model, row.provider): f"{row.schema_accuracy:.2%}" for row in PUBLISHED}
     assert accuracy["kimi-k2-0905-preview", "vLLM"] == "76.00%"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import jsonschema
-from jsonschema_specifications import REGISTRY
+from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
 from constrained_k2.evaluation.ab.matching import Arguments, optional_arguments, pairs
 from constrained_k2.evaluation.ab.records import FAILURES, SUCCESS, Record
@@ -167,7 +167,8 @@ def _as_the_verifier_counts(sample: Sample, record: Record) -> dict[str, int]:
     values = {"finish_tool_calls": int(calls)}
     if calls:
         values["successful_tool_call"] = int(is_successful_tool_call(record.calls, sample.tools))
-    if sample.should_call is not None:
+    # For a named function the reason says nothing: OpenAI's API and vLLM end such an answer with "stop".
+    if sample.should_call is not None and (sample.official is not None or sample.choice != "named"):
         values[("tp" if calls else "fn") if sample.should_call else ("fp" if calls else "tn")] = 1
     return values
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jsonschema
-from jsonschema_specifications import REGISTRY
+from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
 
 def is_successful_tool_call(calls: tuple[tuple[str, str, str], ...], tools: Mapping[str, Any]) -> bool:

@@ -74,6 +74,11 @@ def figure_table(results: Results, *, is_short: bool = False) -> Table:
         f"{int(results.paired.sum())} of {len(results.categories)} samples, those that every arm answered"
         f"{_times(results)}. In brackets the 95 % interval{'' if is_short else '; behind it, of how many'}."
     )
+    if any(found["empty_calls"] for found in counts.values()):
+        note += (
+            " K2VV counts every answer that calls a function without parameters as wrong in schema_accuracy;"
+            ' "arguments valid" does not.'
+        )
     return Table("Figures", ("", *results.arms), tuple(rows), note)
 
 
