@@ -81,7 +81,11 @@ def run(options: argparse.Namespace) -> int:
     from constrained_k2.evaluation.ab.report import finite, show, write_reports
     from constrained_k2.evaluation.ab.results import score
 
-    directory = _ask(options) if options.score_only is None else open_run(options.score_only)
+    try:
+        directory = _ask(options) if options.score_only is None else open_run(options.score_only)
+    except KeyboardInterrupt:
+        print("constrained-k2: ended; the same command goes on where it was", file=sys.stderr)
+        return 130  # as shells have it
     with lock(directory.path):
         results = score(directory, baseline=options.baseline)
         paths = write_reports(results)
@@ -110,16 +114,14 @@ def _ask(options: argparse.Namespace) -> "RunDirectory":
     for line in directory.bad_lines[1]:
         print(f"constrained-k2: {source}: {line}", file=sys.stderr)
     limits = Limits(seconds=options.timeout, attempts=options.attempts, concurrency=options.concurrency)
-    with LiveFigures(directory, arms, is_shown=not options.json) as figures:
-        asyncio.run(
-            run_arms(
-                directory,
-                arms,
-                limits=limits,
-                retry_failed=options.retry_failed,
-                on_answer=figures.add,
+    try:
+        with LiveFigures(directory, arms, is_shown=not options.json) as figures:
+            asyncio.run(
+                run_arms(directory, arms, limits=limits, retry_failed=options.retry_failed, on_answer=figures.add)
             )
-        )
+    except* OSError as errors:
+        error = errors.exceptions[0]
+        raise InvalidRequest(f"cannot be written: {error}", str(directory.path), "The same command goes on") from error
     return directory
 
 

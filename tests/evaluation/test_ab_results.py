@@ -226,6 +226,22 @@ def test_bad_use(arguments: list[str], words: str, tmp_path: Path, capsys: pytes
     assert words in capsys.readouterr().err
 
 
+def test_a_full_disk_ends_the_run_and_not_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RecordFile, "append", full)
+    samples = write_lines(tmp_path / "s.jsonl", [body(f"#{number}") for number in range(5)])
+    with FakeEndpoint() as endpoint:
+        command = ["ab", endpoint.url, "--samples", str(samples), "--output", str(tmp_path / "run"), "--json"]
+        assert main(command) == 2
+        assert "No space left" in capsys.readouterr().err
+        monkeypatch.undo()
+        assert main(command) == 0
+
+
 def test_samples_that_are_none_are_bad_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     samples = write_lines(tmp_path / "s.jsonl", ["{", "[]"])
     assert main(["ab", "http://127.0.0.1:9", "--samples", str(samples), "--output", str(tmp_path / "run")]) == 2
