@@ -12,7 +12,7 @@ from constrained_k2.evaluation.ab.report.tables import Table, all_tables, percen
 from constrained_k2.evaluation.ab.report.text import as_html
 from constrained_k2.evaluation.ab.results import Results
 
-_TILES = ("schema_accuracy", "tool_call_f1", "right", "argument_match", "optional_recall")
+_TILES = ("schema_accuracy", "valid", "tool_call_f1", "right", "argument_match", "optional_recall")
 _PLOTS = {"Figures": plots.accuracy, "What is wrong": plots.failures, "Times": plots.latencies}
 
 
