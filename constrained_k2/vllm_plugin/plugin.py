@@ -1,6 +1,5 @@
 """The ``vllm.general_plugins`` entry point: vLLM calls it once or more in every one of its processes."""
 
-import logging
 from functools import wraps
 from inspect import signature
 from typing import Any
@@ -20,25 +19,11 @@ def register() -> None:
     from vllm.tool_parsers import ToolParserManager
 
     ToolParserManager.register_lazy_module(TOOL_PARSER_NAME, "constrained_k2.vllm_plugin.parser", "KimiK2ToolParser")
-    _log_where_vllm_does()
     _parse_by_token_id()
     _mend_before_rendering()
     _check_completions_early()
     _learn_of_the_server()
     _count()
-
-
-def _log_where_vllm_does() -> None:
-    """Have our lines come out where vLLM's do: its servers show nothing of loggers that are not below its own.
-
-    Where an operator has configured logging without vLLM, its logger has no handlers, and ours is left alone too.
-    """
-    ours, theirs = logging.getLogger("constrained_k2"), logging.getLogger("vllm")
-    for handler in theirs.handlers:
-        if handler not in ours.handlers:
-            ours.addHandler(handler)
-    if ours.level == logging.NOTSET:
-        ours.setLevel(theirs.level)
 
 
 def _parse_by_token_id() -> None:
