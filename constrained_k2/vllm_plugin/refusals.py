@@ -18,7 +18,8 @@ from constrained_k2.schema.screen import SchemaBudget
 from constrained_k2.tools import Limits
 from constrained_k2.vllm_plugin import metrics
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("vllm.constrained_k2")
+"""Below vLLM's logger: its servers raise the root's level, and show no warnings of others."""
 
 _CHARACTERS = 220  # of an error's text; with what stands before it, a line stays under 300
 _LINES_PER_SECOND = 1.0

@@ -123,7 +123,7 @@ def test_what_requests_leave_behind(server: VllmServer, client: openai.OpenAI) -
 
 def test_a_refusal_is_one_line_of_the_log(server: VllmServer, client: openai.OpenAI) -> None:
     name = "refused\nFORGED \x1b[31m" + "n" * 400
-    with pytest.raises(openai.BadRequestError):
+    with pytest.raises(openai.BadRequestError, match="tools\\[0\\].function.name: the name"):
         ask(client, [function(name)])
     (line,) = [line for line in server.log.read_text().splitlines() if "FORGED" in line]
     assert "constrained_k2: refused, invalid_request tools: tools[0].function.name: " in line
