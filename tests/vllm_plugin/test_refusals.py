@@ -70,8 +70,12 @@ def test_lines_come_no_faster_than_they_can_be_read() -> None:
 
 @pytest.fixture(autouse=True)
 def seen_logger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A logger that pytest sees, in the place of the one below vLLM's, which hands nothing on to the root."""
+    """A logger that pytest sees, in the place of the one below vLLM's, which hands nothing on to the root.
+
+    And lines are left to it, whatever other tests have had said.
+    """
     monkeypatch.setattr(refusals, "logger", logging.getLogger("refusals_seen"))
+    monkeypatch.setattr(refusals, "_limit", LineLimit(1.0, 20))
 
 
 @refusals_noted()
