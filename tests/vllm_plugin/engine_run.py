@@ -62,6 +62,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         given = dict(request["params"])
         if "structured" in request:
             given["structured_outputs"] = StructuredOutputsParams(**request["structured"])
+        if "logit_bias" in given:  # JSON has no integer keys
+            given["logit_bias"] = {int(token): bias for token, bias in given["logit_bias"].items()}
         prompt = request["prompt"]
         try:
             (request_id,) = llm.enqueue(
