@@ -52,6 +52,7 @@ def mend_expansion() -> Any:
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Start the engine and have it answer."""
     from vllm import LLM, SamplingParams
+    from vllm.exceptions import VLLMValidationError
     from vllm.sampling_params import StructuredOutputsParams
 
     llm = LLM(job["model"], **(SMALL | job["engine"]))
@@ -62,6 +63,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         given = dict(request["params"])
         if "structured" in request:
             given["structured_outputs"] = StructuredOutputsParams(**request["structured"])
+        if "logit_bias" in given:  # JSON has no integer keys
+            given["logit_bias"] = {int(token): bias for token, bias in given["logit_bias"].items()}
         prompt = request["prompt"]
         try:
             (request_id,) = llm.enqueue(
@@ -70,7 +73,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
                 use_tqdm=False,
             )
             numbers[request_id.rsplit("-", 1)[0]] = number  # vLLM puts eight random letters behind its number
-        except ValueError as error:
+        except (ValueError, VLLMValidationError) as error:
             answers[number] = {"error": str(error)}
     for output in llm.wait_for_completion(use_tqdm=False):
         answers[numbers[output.request_id]] = [

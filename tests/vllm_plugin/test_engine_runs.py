@@ -57,7 +57,7 @@ def requests(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
     yield {"prompt": prompt, "params": constrained(spec, seed=3, ignore_eos=True, max_tokens=300)}
     yield {
         "prompt": prompt,
-        "params": constrained(spec, seed=4, repetition_penalty=1.3, presence_penalty=1.0, top_k=50),
+        "params": constrained(spec, seed=4, repetition_penalty=1.3, presence_penalty=1.0),
     }
     yield {"prompt": prompt, "params": constrained(spec, seed=5, stop_token_ids=[call_end])}
     yield {
