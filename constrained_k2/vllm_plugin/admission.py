@@ -78,7 +78,6 @@ def remember_server(vllm_config: Any) -> None:
         for entry in vllm_config.model_config.logits_processors or ()
     )
     Server.settings = settings_in(vllm_config)
-    metrics.Served.model_name = vllm_config.model_config.served_model_name
 
 
 def settings_in(vllm_config: Any) -> Settings:

@@ -4,6 +4,7 @@ from functools import wraps
 from inspect import signature
 from typing import Any
 
+from constrained_k2.vllm_plugin import metrics
 from constrained_k2.vllm_plugin.admission import check_params, refuse_beam_search, remember_server
 
 TOOL_PARSER_NAME = "kimi_k2_constrained"
@@ -122,6 +123,7 @@ def _learn_of_the_server() -> None:
     def init(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         set_up(self, vllm_config, *args, **kwargs)
         remember_server(vllm_config)
+        metrics.Served.model_name = vllm_config.model_config.served_model_name
 
     setattr(init, _OURS, True)
     InputProcessor.__init__ = init
