@@ -82,7 +82,6 @@ def remember_server(vllm_config: Any, route: Route | None) -> None:
     """
     Server.constrains = route is not None
     Server.settings = settings_in(vllm_config)
-    metrics.Served.model_name = vllm_config.model_config.served_model_name
 
 
 def settings_in(vllm_config: Any) -> Settings:
