@@ -4,7 +4,6 @@ A schema is checked by compiling it over a vocabulary of the 256 bytes: whether 
 on the model's vocabulary, and that one costs nothing to set up.
 """
 
-import logging
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Literal, get_args
@@ -15,10 +14,8 @@ from constrained_k2.policy import DEFAULT_POLICY, StrictPolicy
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.tools import ENGINES, EngineName, ToolCallSpec
 from constrained_k2.vllm_plugin import metrics
-from constrained_k2.vllm_plugin.refusals import refusals_noted
+from constrained_k2.vllm_plugin.refusals import refusals_noted, warn
 from constrained_k2.vocabulary import Vocabulary
-
-logger = logging.getLogger(__name__)
 
 XARGS_KEY = "constrained_k2"
 """The key in ``vllm_xargs`` (which arrives as ``SamplingParams.extra_args``) that carries a spec's JSON, or 'off'."""
@@ -170,7 +167,7 @@ def grammar_engine(spec: ToolCallSpec) -> EngineName:
 def _report(name: str, schema: str, coverage: Coverage) -> None:  # noqa: ARG001 - what it is said once of
     if coverage.relaxed:
         lost = "; ".join(f"{use.pointer} ({use.reason})" for use in coverage.relaxed[:8])
-        logger.warning("constrained_k2: tool %r: not kept of its schema: %s", name, lost)
+        warn("not kept of a tool's schema", f"{name!r}: {lost}")
 
 
 def require_route() -> None:

@@ -14,13 +14,11 @@ import torch
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.structured_output import StructuredOutputManager
 
-from constrained_k2.bitmask import TokenSet, words_per_row
-from constrained_k2.compiler import Compiler
+from constrained_k2.bitmask import words_per_row
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.vllm_plugin.admission import settings_in, spec_in
 from constrained_k2.vllm_plugin.backend_grammar import ToolCallGrammar
 from constrained_k2.vllm_plugin.route import TOOL_PARSER_NAME, route_of
-from constrained_k2.vocabulary import Vocabulary
+from constrained_k2.vllm_plugin.turns import TurnMaker
 
 _MARK = "constrained_k2"
 
@@ -51,17 +49,7 @@ class ToolCallBackend:
     """
 
     def __init__(self, vllm_config: Any) -> None:
-        model = vllm_config.model_config
-        vocabulary = Vocabulary.from_pretrained(
-            model.tokenizer,
-            size=model.get_vocab_size(),
-            revision=model.tokenizer_revision,
-            trust=model.trust_remote_code,
-        )
-        settings = settings_in(vllm_config)
-        self._compiler = Compiler(vocabulary, settings.engines[0], policy=settings.policy)
-        self._think_begin = vocabulary.format.think_begin
-        self._stop = TokenSet((vocabulary.format.turn_end,), vocabulary.size)
+        self._maker = TurnMaker(vllm_config)
         self._rows = vllm_config.scheduler_config.max_num_seqs * (1 + vllm_config.num_speculative_tokens)
 
     def grammar(self, request: Any) -> ToolCallGrammar:
@@ -73,17 +61,16 @@ class ToolCallBackend:
         Raises:
             ConstrainedK2Error: The request cannot be constrained.
         """
-        spec = spec_in(request.sampling_params.extra_args)
-        if spec is None:
+        compiled = self._maker.compile(request.sampling_params, check=True)
+        if compiled is None:
             raise InvalidRequest("the request is marked, but carries no tools", "vllm_xargs")
         prompt = request.prompt_token_ids
-        in_reasoning = prompt is not None and prompt[-1:] == [self._think_begin]
-        matcher = self._compiler.compile(spec).matcher(in_reasoning=in_reasoning)
-        return ToolCallGrammar(matcher, self._stop, request.request_id)
+        matcher = self._maker.matcher(compiled, prompt[-1] if prompt else None)
+        return ToolCallGrammar(matcher, self._maker.stop, request.request_id)
 
     def allocate(self) -> torch.Tensor:
         """A bitmask as vLLM's backends allocate it: int32 ``[max_num_seqs * (1 + drafts), words]``, all allowed."""
-        return torch.full((self._rows, words_per_row(self._compiler.vocabulary.size)), -1, dtype=torch.int32)
+        return torch.full((self._rows, words_per_row(self._maker.vocabulary.size)), -1, dtype=torch.int32)
 
 
 class ToolCallOutputManager(StructuredOutputManager):

@@ -5,17 +5,17 @@ advances it over what was sampled. Whatever goes wrong in here costs its own req
 grammar refuses what was sampled, but an exception ends the engine.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 
 from constrained_k2.bitmask import TokenSet
+from constrained_k2.counters import engine_counters
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.matcher import ToolCallMatcher
-
-logger = logging.getLogger(__name__)
+from constrained_k2.vllm_plugin.filling import fill
+from constrained_k2.vllm_plugin.log import logger
 
 
 class ToolCallGrammar(StructuredOutputGrammar):
@@ -43,6 +43,7 @@ class ToolCallGrammar(StructuredOutputGrammar):
         taken = self._take(tokens)
         if taken < len(tokens):
             self.rollback(taken)
+            engine_counters.ended_early += 1
         return taken == len(tokens)
 
     def validate_tokens(self, tokens: Sequence[int]) -> list[int]:
@@ -60,7 +61,7 @@ class ToolCallGrammar(StructuredOutputGrammar):
 
     def fill_bitmask(self, bitmask: Any, batch_index: int) -> None:
         """Write the allowed tokens into one row of vLLM's bitmask, int32 ``[rows, words]``."""
-        if self._broken or self._guarded(self._matcher.fill_bitmask, bitmask, batch_index) is _FAILED:
+        if self._broken or self._guarded(fill, self._matcher, bitmask, batch_index) is _FAILED:
             self._stop.fill(bitmask[batch_index].numpy())
 
     def is_terminated(self) -> bool:
