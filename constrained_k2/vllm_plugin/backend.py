@@ -15,8 +15,10 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.structured_output import StructuredOutputManager
 
 from constrained_k2.bitmask import words_per_row
+from constrained_k2.counters import engine_counters
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.vllm_plugin.backend_grammar import ToolCallGrammar
+from constrained_k2.vllm_plugin.proposer import drafts_of
 from constrained_k2.vllm_plugin.route import TOOL_PARSER_NAME, route_of
 from constrained_k2.vllm_plugin.turns import TurnMaker
 
@@ -80,6 +82,7 @@ class ToolCallOutputManager(StructuredOutputManager):
         super().__init__(vllm_config)
         self._grammar_bitmask: torch.Tensor | None
         self._tool_calls = ToolCallBackend(vllm_config) if route_of(vllm_config) == "backend" else None
+        self._drafts = drafts_of(vllm_config)
 
     def grammar_init(self, request: Any) -> None:
         """Have a request's grammar compiled, off the scheduler's thread; the scheduler waits with that request."""
@@ -102,7 +105,24 @@ class ToolCallOutputManager(StructuredOutputManager):
         """The masks of a batch. Where all requests so far were ours, no backend of vLLM's has made the bitmask yet."""
         if self._grammar_bitmask is None and self._tool_calls is not None and structured_output_request_ids:
             self._grammar_bitmask = self._tool_calls.allocate()
+        if any(_grammar_of(requests[request_id]) is not None for request_id in structured_output_request_ids):
+            engine_counters.masked_steps += 1
         return super().grammar_bitmask(requests, structured_output_request_ids, *args, **kwargs)
+
+    def accept_tokens(self, request: Any, new_token_ids: list[int]) -> bool:
+        """Advance a grammar over what was sampled; where it refuses, vLLM ends the request."""
+        accepted: bool = super().accept_tokens(request, new_token_ids)
+        if not accepted and _grammar_of(request) is not None:
+            engine_counters.ended_early += 1
+        return accepted
+
+    def validate_tokens(self, request: Any, spec_tokens: list[int]) -> list[int]:
+        """The drafts that are run: of the legal ones among vLLM's and those of the grammar whichever are more."""
+        legal: list[int] = super().validate_tokens(request, spec_tokens)
+        if self._drafts and (grammar := _grammar_of(request)) is not None:
+            drafts = grammar.draft(self._drafts)
+            return drafts if len(drafts) >= len(legal) else legal
+        return legal
 
     def _tool_call_grammar(self, request: Any) -> ToolCallGrammar:
         if self._tool_calls is None:
@@ -112,4 +132,15 @@ class ToolCallOutputManager(StructuredOutputManager):
                 "server",
                 f"Start every node with --tool-call-parser {TOOL_PARSER_NAME}",
             )
-        return self._tool_calls.grammar(request)
+        try:
+            return self._tool_calls.grammar(request)
+        except Exception:
+            engine_counters.ended_early += 1
+            raise
+
+
+def _grammar_of(request: Any) -> ToolCallGrammar | None:
+    """A request's grammar, if it is one of ours and compiled."""
+    structured = request.structured_output_request
+    grammar = None if structured is None else structured.grammar
+    return grammar if isinstance(grammar, ToolCallGrammar) else None

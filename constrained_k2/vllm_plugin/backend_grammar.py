@@ -11,7 +11,7 @@ from typing import Any
 from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 
 from constrained_k2.bitmask import TokenSet
-from constrained_k2.counters import engine_counters
+from constrained_k2.drafting.drafter import Drafter
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.matcher import ToolCallMatcher
 from constrained_k2.vllm_plugin.filling import fill
@@ -32,6 +32,7 @@ class ToolCallGrammar(StructuredOutputGrammar):
 
     def __init__(self, matcher: ToolCallMatcher, stop: TokenSet, request_id: str) -> None:
         self._matcher = matcher
+        self._drafter = Drafter(matcher)
         self._stop = stop
         self._request_id = request_id
         self._behind = 0  # stops taken behind the first one
@@ -43,7 +44,6 @@ class ToolCallGrammar(StructuredOutputGrammar):
         taken = self._take(tokens)
         if taken < len(tokens):
             self.rollback(taken)
-            engine_counters.ended_early += 1
         return taken == len(tokens)
 
     def validate_tokens(self, tokens: Sequence[int]) -> list[int]:
@@ -51,6 +51,13 @@ class ToolCallGrammar(StructuredOutputGrammar):
         taken = self._take(tokens)
         self.rollback(taken)
         return list(tokens[:taken])
+
+    def draft(self, limit: int) -> list[int]:
+        """Tokens that may come next, legal in this order, at most ``limit``; the state stays as it is."""
+        if self._broken or self._matcher.is_terminated():
+            return []
+        drafts = self._guarded(self._drafter.draft, limit)
+        return [] if drafts is _FAILED else drafts
 
     def rollback(self, num_tokens: int) -> None:
         """Take back the last tokens."""
