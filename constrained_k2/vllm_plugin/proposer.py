@@ -48,6 +48,9 @@ class GrammarProposer:
                 'and leave "drafts" on',
             )
 
+    def load_model(self, target: Any) -> None:
+        """Nothing to load; some of vLLM's model runners ask for it."""
+
     def propose(self, sampled_token_ids: list[list[int]], *_: Any, **__: Any) -> list[list[int]]:
         """As vLLM calls it: one list of drafts a request."""
         return [[] for _ in sampled_token_ids]
