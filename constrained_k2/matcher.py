@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from operator import index
 from typing import NamedTuple, Protocol
 
-from constrained_k2.bitmask import Bitmask, TokenSet, bitmask_row
+from constrained_k2.bitmask import Bitmask, TokenSet, bitmask_rows
 from constrained_k2.engines.protocol import ArgumentMatcher
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.header import Headers
@@ -50,6 +50,9 @@ class CallGrammar(Protocol):
     def headers(self, call: int) -> Headers:
         """The headers that the turn's ``call``-th call may have."""
 
+    def prepare(self, name: str) -> None:
+        """Begin to make what :meth:`arguments` will need, for the one function whose header can still come of it."""
+
     def arguments(self, name: str) -> ArgumentMatcher:
         """A matcher at the start of a function's arguments."""
 
@@ -85,6 +88,16 @@ class ToolCallMatcher:
         """How many tokens have been accepted."""
         return len(self._ids)
 
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary that it matches over."""
+        return self._vocabulary
+
+    @property
+    def arguments(self) -> ArgumentMatcher | None:
+        """The engine's matcher inside the arguments; None elsewhere."""
+        return self._state.arguments
+
     def token_set(self) -> TokenSet | None:
         """The allowed tokens where no engine is needed to tell them; None inside the arguments."""
         state = self._state
@@ -107,14 +120,15 @@ class ToolCallMatcher:
         Raises:
             SchemaTooCostly: The engine hit one of its own limits inside the arguments.
             ValueError: The bitmask has another shape, type or layout.
+            IndexError: It has no such row.
         """
-        target = bitmask_row(bitmask, row, self._vocabulary.size)
+        rows = bitmask_rows(bitmask, self._vocabulary.size)
         tokens = self.token_set()
         if tokens is not None:
-            tokens.fill(target)
+            tokens.fill(rows[row])
         else:
             assert self._state.arguments is not None
-            self._state.arguments.fill(target)
+            self._state.arguments.fill(rows[row], rows.address + row * rows.row_bytes)
 
     def accept_tokens(self, ids: Iterable[int]) -> bool:
         """Take tokens.
@@ -236,7 +250,12 @@ class ToolCallMatcher:
             return State(Phase.ARGUMENTS, state.calls, arguments=self._grammar.arguments(name))
         raw = self._vocabulary.ordinary_bytes(token_id)
         header = state.header + raw
-        return State(Phase.HEADER, state.calls, header) if raw and headers.admits(header) else None
+        count, name = headers.candidates(header) if raw else (0, "")
+        if not count:
+            return None
+        if count == 1:
+            self._grammar.prepare(name)
+        return State(Phase.HEADER, state.calls, header)
 
     def _step_arguments(self, state: State, token_id: int) -> State | None:
         assert state.arguments is not None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from constrained_k2 import Vocabulary, apply_token_bitmask
 from constrained_k2.bitmask import TokenSet, allocate_bitmask, allowed_ids
-from constrained_k2.header import Headers
+from constrained_k2.header import HeaderStems
 from constrained_k2.kernels import apply_token_set
 
 NEVER = float("-inf")
@@ -76,7 +76,7 @@ NAMES = ("get_weather", "get", "get_weather:0", "查询", "a b", "🌦️-tool",
 
 
 def test_headers_against_all_tokens(small_vocabulary: Vocabulary) -> None:
-    headers = Headers(NAMES, 10, small_vocabulary)
+    headers = HeaderStems(NAMES, small_vocabulary).due(10)
     whole = {f"functions.{name}:10".encode(): name for name in NAMES}
     prefixes = {header[:cut] for header in whole for cut in range(len(header) + 1)}
     for prefix in sorted(prefixes):
@@ -89,8 +89,11 @@ def test_headers_against_all_tokens(small_vocabulary: Vocabulary) -> None:
             expected.add(small_vocabulary.format.argument_begin)
         assert set(headers.allowed(prefix).ids.tolist()) == expected
         assert headers.name_of(prefix) == whole.get(prefix)
-        assert headers.admits(prefix)
-    assert not headers.admits(b"functions.set")
+        going_on = [name for header, name in whole.items() if header.startswith(prefix)]
+        count, name = headers.candidates(prefix)
+        assert count == len(going_on)
+        assert name in going_on
+    assert headers.candidates(b"functions.set") == (0, "")
 
 
 def test_headers_with_the_highest_bytes() -> None:
@@ -103,5 +106,5 @@ def test_headers_with_the_highest_bytes() -> None:
     tokens = {byte: bytes((byte,)) for byte in range(256)} | {256: "\U0010ffff".encode(), 257: b"\xff\xff"}
     special = {text: 258 + number for number, text in enumerate(MARKER_TEXTS.values())}
     vocabulary = Vocabulary(tokens, special, 300, Bytes())
-    headers = Headers(("\U0010ffff",), 0, vocabulary)
+    headers = HeaderStems(("\U0010ffff",), vocabulary).due(0)
     assert set(headers.allowed(b"functions.").ids.tolist()) == {0xF4, 256}
