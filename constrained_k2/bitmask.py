@@ -122,6 +122,11 @@ class TokenSet:
             row[self._words] &= ~bits
             self._row = row.view(np.int32)
 
+    @property
+    def only(self) -> int | None:
+        """The one allowed token; None if there are more, or none."""
+        return next(iter(self._listed)) if len(self._listed) == 1 and not self.complement else None
+
     def __contains__(self, token_id: int) -> bool:
         return (token_id in self._listed) != self.complement
 

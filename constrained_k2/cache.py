@@ -16,7 +16,7 @@ class _Making:
 
     def __init__(self) -> None:
         self.done = threading.Event()
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
 
 class LeastRecentlyUsed(Generic[K, V]):
@@ -63,7 +63,7 @@ class LeastRecentlyUsed(Generic[K, V]):
                 raise making.error
         try:
             value, cost = build()
-        except Exception as error:
+        except BaseException as error:
             making.error = error
             self._finish(key, making)
             raise

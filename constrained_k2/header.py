@@ -6,6 +6,7 @@ together, byte by byte: the cost is that of the paths both share, not of the voc
 for every index, and is shared by all calls of all requests that declare the same names.
 """
 
+import os.path
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -60,6 +61,14 @@ class HeaderStems:
             if len(stem) < len(prefix):  # else it is counted above
                 count, name = count + 1, self._names[stem]
         return count, name
+
+    def forced(self, prefix: bytes, digits: bytes) -> tuple[bytes, bool]:
+        """What all headers that begin with these bytes go on with, and whether they are whole with it."""
+        low, high = _range(self._sorted, prefix, 0, len(self._sorted))
+        begun = {stem for stem in self._left_behind(prefix, digits) if len(stem) < len(prefix)}
+        headers = [stem + digits for stem in (*self._sorted[low:high], *begun)]
+        common = os.path.commonprefix(headers)  # of any sequences
+        return common[len(prefix) :], len(headers) == 1
 
     def allowed(self, prefix: bytes, digits: bytes) -> TokenSet:
         """The tokens that may follow ``prefix``; the argument marker among them where a header is whole."""
@@ -174,6 +183,10 @@ class Headers:
     def candidates(self, prefix: bytes) -> tuple[int, str]:
         """How many headers begin with these bytes, and the function of one of them (empty if there is none)."""
         return self._stems.candidates(prefix, self._digits)
+
+    def forced(self, prefix: bytes) -> tuple[bytes, bool]:
+        """What all headers that begin with these bytes go on with, and whether they are whole with it."""
+        return self._stems.forced(prefix, self._digits)
 
     def allowed(self, prefix: bytes) -> TokenSet:
         """The tokens that may follow ``prefix``; the argument marker among them where a header is whole."""

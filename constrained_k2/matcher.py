@@ -216,6 +216,44 @@ class ToolCallMatcher:
         copy._state = self._state._replace(arguments=arguments and arguments.fork())
         return copy
 
+    def forced_tokens(self, limit: int = 64) -> list[int]:
+        """The tokens that must come next, as the model's tokenizer most likely spells them; the state stays as it is.
+
+        For proposing drafts. No schema is compiled for it, so they end at the latest where arguments begin.
+
+        Args:
+            limit: How many at most.
+        """
+        forced: list[int] = []
+        state = self._state
+        while len(forced) < limit:
+            if state.phase is Phase.HEADER:
+                return (forced + self._forced_header(state))[:limit]
+            if state.arguments is not None:
+                ahead = state.arguments.forced_tokens()
+                if ahead or not state.arguments.is_complete():
+                    return (forced + ahead)[:limit]
+                token = self._markers.call_end  # nothing follows a whole object
+            elif state.phase is Phase.DONE or (only := self._sets[state.phase].only) is None:
+                return forced
+            else:
+                token = only
+            forced.append(token)
+            after = self._step(state, token)
+            assert after is not None
+            state = after
+        return forced
+
+    def _forced_header(self, state: State) -> list[int]:
+        ahead, is_whole = self._grammar.headers(state.calls).forced(state.header)
+        ids, written = [], 0
+        for token_id in self._vocabulary.encode((state.header + ahead).decode("utf-8", "ignore")):
+            if written >= len(state.header):
+                ids.append(token_id)
+            written += len(self._vocabulary.ordinary_bytes(token_id))
+        # What is not whole may be spelled in another way once its rest is known.
+        return [*ids, self._markers.argument_begin] if is_whole else ids[:-1]
+
     def _accept(self, token_id: int) -> bool:
         token_id = index(token_id)  # a TypeError for what is no integer, before anything has changed
         before = self._state
