@@ -43,6 +43,12 @@ class LeastRecentlyUsed(Generic[K, V]):
         """What the values cost together."""
         return self._spent
 
+    def clear(self) -> None:
+        """Drop all values."""
+        with self._lock:
+            self._entries.clear()
+            self._spent = 0
+
     def get(self, key: K, build: Callable[[], tuple[V, int]]) -> V:
         """The value of ``key``; if it is not there, that of ``build()``, which returns ``(value, cost)``.
 

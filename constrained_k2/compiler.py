@@ -99,6 +99,16 @@ class Compiler:
                 compiled.check(tool)
         return compiled
 
+    def forget(self) -> None:
+        """Drop what has been compiled; requests under way keep what they have."""
+        self._grammars.clear()
+        self._stems.clear()
+
+    @property
+    def cached_bytes(self) -> int:
+        """What the cached grammars hold together, estimated; at most ``cache_bytes``, or one grammar."""
+        return self._grammars.spent
+
     def _check_time(self, spent: float, name: str) -> None:
         """Refuse to go on with a request that has taken too long.
 

@@ -40,7 +40,7 @@ class LLGuidanceEngine:
 
     def __init__(self, vocabulary: Vocabulary, threads: int | None = None) -> None:
         self.mask_threads = MaskThreads(threads)
-        self.tokenizer = _tokenizer(vocabulary)
+        self.tokenizer = plain_tokenizer(vocabulary, vocabulary.format.call_end)
         self._encode = vocabulary.encode
         self._patterns = Patterns()
 
@@ -262,8 +262,8 @@ class LLGuidanceMatcher:
             )
 
 
-def _tokenizer(vocabulary: Vocabulary) -> llguidance.LLTokenizer:
-    """The vocabulary as LLGuidance takes it; special tokens are no text to it."""
+def plain_tokenizer(vocabulary: Vocabulary, stop_id: int) -> llguidance.LLTokenizer:
+    """The vocabulary as LLGuidance takes it; special tokens are no text to it, and one of them is the stop."""
     encoder = vocabulary.encoder
     slices = llguidance.LLTokenizer.json_slices()
     if isinstance(encoder, TiktokenEncoder):
@@ -271,13 +271,13 @@ def _tokenizer(vocabulary: Vocabulary) -> llguidance.LLTokenizer:
             encoder=encoder.ranks,
             special_tokens=vocabulary.special_tokens,
             pattern=SPLIT_PATTERN,
-            eos_token=vocabulary.format.call_end,
+            eos_token=stop_id,
             n_vocab=vocabulary.size,
             slices=slices,
         )
         return native
     return llguidance.LLTokenizer(
-        llguidance.TokenizerWrapper(_WrappedVocabulary(vocabulary)), n_vocab=vocabulary.size, slices=slices
+        llguidance.TokenizerWrapper(_WrappedVocabulary(vocabulary, stop_id)), n_vocab=vocabulary.size, slices=slices
     )
 
 
@@ -286,11 +286,12 @@ class _WrappedVocabulary:
 
     bos_token_id = None
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self.eos_token_id = vocabulary.format.call_end
+    def __init__(self, vocabulary: Vocabulary, stop_id: int) -> None:
+        self.eos_token_id = stop_id
         self.special_token_ids = list(vocabulary.unordinary_ids)
         self.tokens = [
-            vocabulary.ordinary_bytes(token_id) or b"\xff<special_%d>" % token_id for token_id in range(vocabulary.size)
+            vocabulary.ordinary_bytes(token_id) or b"\xff" + (vocabulary.special_text(token_id) or f"<hole_{token_id}>").encode()
+            for token_id in range(vocabulary.size)
         ]
         self._encode = vocabulary.encode
 
