@@ -2,11 +2,10 @@
 
 The index is due exactly, so a header is one of a finite set of byte strings: a *stem* ``functions.NAME:`` and the
 index's digits. The tokens that may follow a prefix are found by walking the sorted stems and the sorted vocabulary down
-together, byte by byte: the cost is that of the paths both share, not of the vocabulary. What the stems allow is the same
-for every index, and is shared by all calls of all requests that declare the same names.
+together, byte by byte: the cost is that of the paths both share, not of the vocabulary. What the stems allow is the
+same for every index, and is shared by all calls of all requests that declare the same names.
 """
 
-import os.path
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -67,8 +66,10 @@ class HeaderStems:
         low, high = _range(self._sorted, prefix, 0, len(self._sorted))
         begun = {stem for stem in self._left_behind(prefix, digits) if len(stem) < len(prefix)}
         headers = [stem + digits for stem in (*self._sorted[low:high], *begun)]
-        common = os.path.commonprefix(headers)  # of any sequences
-        return common[len(prefix) :], len(headers) == 1
+        first, last, end = min(headers), max(headers), len(prefix)
+        while end < len(first) and end < len(last) and first[end] == last[end]:
+            end += 1
+        return first[len(prefix) : end], len(headers) == 1
 
     def allowed(self, prefix: bytes, digits: bytes) -> TokenSet:
         """The tokens that may follow ``prefix``; the argument marker among them where a header is whole."""

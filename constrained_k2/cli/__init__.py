@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from constrained_k2 import __version__
-from constrained_k2.cli import coverage, demo, doctor, grammar, parse, render
+from constrained_k2.cli import bench, coverage, demo, doctor, grammar, parse, render
 from constrained_k2.errors import ConstrainedK2Error
 
 
@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="constrained-k2", description="Constrained tool calls for Kimi K2 on vLLM.")
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
-    for verb in (coverage, demo, doctor, grammar, parse, render):
+    for verb in (bench, coverage, demo, doctor, grammar, parse, render):
         verb.add_parser(verbs)
     options = parser.parse_args(arguments)
     try:

@@ -290,7 +290,8 @@ class _WrappedVocabulary:
         self.eos_token_id = stop_id
         self.special_token_ids = list(vocabulary.unordinary_ids)
         self.tokens = [
-            vocabulary.ordinary_bytes(token_id) or b"\xff" + (vocabulary.special_text(token_id) or f"<hole_{token_id}>").encode()
+            vocabulary.ordinary_bytes(token_id)
+            or b"\xff" + (vocabulary.special_text(token_id) or f"<hole_{token_id}>").encode()
             for token_id in range(vocabulary.size)
         ]
         self._encode = vocabulary.encode

@@ -33,7 +33,9 @@ class LLGuidanceOwn:
         matcher = llguidance.LLMatcher(self._tokenizer, text, log_level=0)
         if matcher.is_error():
             raise ValueError(matcher.get_error())
-        return LLGuidanceGrammar(self._tokenizer, GrammarText(text, Coverage("llguidance"), any_order=False), MaskThreads(1))
+        return LLGuidanceGrammar(
+            self._tokenizer, GrammarText(text, Coverage("llguidance"), any_order=False), MaskThreads(1)
+        )
 
 
 class XGrammarOwn:

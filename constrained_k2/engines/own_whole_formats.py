@@ -1,4 +1,4 @@
-"""The engines' own grammars of the whole format, as servers use them: what our split is measured against, nothing else."""
+"""The engines' own grammars of the whole format, as servers use them: what our split is measured against."""
 
 import json
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ class XGrammarTag:
         Raises:
             RuntimeError: xgrammar refuses it.
         """
-        strict = [{"type": "function", "function": tool["function"] | {"strict": True}} for tool in tools]
+        strict: list[Any] = [{"type": "function", "function": tool["function"] | {"strict": True}} for tool in tools]
         tag = xgrammar.get_model_structural_tag(model="kimi", tools=strict, tool_choice="auto", reasoning=False)
         return self._compiler.compile_structural_tag(tag.model_dump_json())
 

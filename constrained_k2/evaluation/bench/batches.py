@@ -32,7 +32,7 @@ class _Row:
     step: int = 0
 
 
-def batch_fills(  # noqa: PLR0913 - a cell of the table
+def batch_fills(  # noqa: PLR0913, PLR0917 - a cell of the table
     arm: Arm, workload: Workload, tools: Tools, rows: int, mix: str, steps: int
 ) -> Times:
     """Milliseconds to fill the masks of a batch.

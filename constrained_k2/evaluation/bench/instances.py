@@ -12,7 +12,7 @@ _TEXTS = (
     "https://example.com/articles/2026/autumn?page=2&sort=asc",
     "SELECT id, total FROM orders WHERE country = 'NO' ORDER BY total DESC",
     "ana@example.com",
-    "The meeting moved to Thursday; please bring last month's figures and the \"draft\" with you.",
+    'The meeting moved to Thursday; please bring last month\'s figures and the "draft" with you.',
     "/home/ana/projects/notes/2026-11-21.md",
     "北京明天的天气怎么样",
     "def area(r):\n    return 3.14159 * r * r",

@@ -136,7 +136,7 @@ def measure(workload: Workload, plan: Plan, say: Say, threads: int | None = None
         figures.memory[arm.name] = held(arm, workload, listed, plan.live)
     _first_masks(figures, arms, workload, plan, say)
     say("turns over a cold cache")
-    starts = range(0, plan.cold_turns)
+    starts = range(plan.cold_turns)
     long = workload.first(max(plan.sizes[:-1], default=plan.sizes[0]))
     figures.cold_steps[ours.name] = cold_steps(ours, workload, long, starts, plan.model_step)
     say("a small cache")

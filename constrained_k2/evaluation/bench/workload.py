@@ -87,6 +87,7 @@ def load(shared: Path, scratch: Path) -> Workload:
         tools = [tool for line in servers.read_text().splitlines() for tool in json.loads(line)["tools"]]
         source = "Kimi K2's vocabulary, tools of public MCP servers"
     else:
+        scratch.mkdir(parents=True, exist_ok=True)
         write_tokenizer(scratch)
         vocabulary = Vocabulary.from_pretrained(scratch)
         tools = list(TOOLS)
