@@ -3,8 +3,6 @@
 import threading
 from typing import Any
 
-import pytest
-
 from constrained_k2.cache import LeastRecentlyUsed
 
 

@@ -13,8 +13,8 @@ def add_parser(verbs: Any) -> None:
         "bench",
         help="time to first mask, cost of steps and batches, memory: ours, xgrammar's tag and LLGuidance's grammar",
         description="One process, one run, no model: the split matcher, xgrammar's kimi structural tag compiled as "
-        "vLLM does it, and LLGuidance's grammar of the whole turn, on the same tools and turns. Exit code 1 if something "
-        "that must hold does not.",
+        "vLLM does it, and LLGuidance's grammar of the whole turn, on the same tools and turns. Exit code 1 if "
+        "something that must hold does not.",
         epilog="example: constrained-k2 bench --shared ../shared --output bench_output    (some fifteen minutes on two "
         "quiet cores, most of it xgrammar compiling)",
     )

@@ -50,15 +50,27 @@ class XGrammarTag:
         """Empty its cache."""
         self._compiler.clear_cache()
 
+    def takes(self, tool: dict[str, Any]) -> bool:
+        """Whether it has a grammar for a tool, without compiling it."""
+        try:
+            xgrammar.Grammar.from_structural_tag(self._tag([tool]))
+        except Exception:  # noqa: BLE001 - whatever it says
+            return False
+        return True
+
     def compile(self, tools: Sequence[dict[str, Any]]) -> xgrammar.CompiledGrammar:
         """The tag of a request's tools (OpenAI's form), compiled.
 
         Raises:
             RuntimeError: xgrammar refuses it.
         """
+        return self._compiler.compile_structural_tag(self._tag(tools))
+
+    def _tag(self, tools: Sequence[dict[str, Any]]) -> str:
         strict: list[Any] = [{"type": "function", "function": tool["function"] | {"strict": True}} for tool in tools]
         tag = xgrammar.get_model_structural_tag(model="kimi", tools=strict, tool_choice="auto", reasoning=False)
-        return self._compiler.compile_structural_tag(tag.model_dump_json())
+        text: str = tag.model_dump_json()
+        return text
 
     def matcher(self, compiled: xgrammar.CompiledGrammar, drafts: int = 0) -> xgrammar.GrammarMatcher:
         """A matcher at the start of the turn that can take back ``drafts`` tokens."""

@@ -13,6 +13,7 @@ from constrained_k2.bitmask import bitmask_rows
 from constrained_k2.compiler import CompiledToolCalls, Compiler
 from constrained_k2.engines.llguidance import LLGuidanceMatcher
 from constrained_k2.engines.own_whole_formats import LLGuidanceWhole, XGrammarTag
+from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.matcher import ToolCallMatcher
 from constrained_k2.tools import ToolCallSpec
 from constrained_k2.vocabulary import Vocabulary
@@ -28,6 +29,9 @@ class Arm(Protocol):
 
     def forget(self) -> None:
         """Forget all that was compiled."""
+
+    def takes(self, tool: dict[str, Any]) -> bool:
+        """Whether it has a grammar for a tool."""
 
     def request(self, tools: Tools) -> Any:
         """What reaches the engine's process with a request; making it is not timed."""
@@ -65,6 +69,14 @@ class Ours:
     def forget(self) -> None:
         """See :class:`Arm`."""
         self.compiler.forget()
+
+    def takes(self, tool: dict[str, Any]) -> bool:
+        """See :class:`Arm`."""
+        try:
+            self.compiler.compile(ToolCallSpec.from_openai({"tools": [tool]}))
+        except ConstrainedK2Error:
+            return False
+        return True
 
     def request(self, tools: Tools) -> str:
         """See :class:`Arm`."""
@@ -112,6 +124,10 @@ class XGrammarArm:
         """See :class:`Arm`."""
         self._tag.forget()
 
+    def takes(self, tool: dict[str, Any]) -> bool:
+        """See :class:`Arm`."""
+        return self._tag.takes(tool)
+
     def request(self, tools: Tools) -> Tools:
         """See :class:`Arm`."""
         return tools
@@ -158,6 +174,14 @@ class LLGuidanceArm:
     def forget(self) -> None:
         """See :class:`Arm`."""
         self._compiled.clear()
+
+    def takes(self, tool: dict[str, Any]) -> bool:
+        """See :class:`Arm`."""
+        try:
+            self._whole.compile([tool])
+        except ValueError:
+            return False
+        return True
 
     def request(self, tools: Tools) -> Tools:
         """See :class:`Arm`."""

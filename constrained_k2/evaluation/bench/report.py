@@ -103,10 +103,8 @@ def _tables(figures: Figures) -> Iterator[list[str]]:
         ),
     ]
     if figures.text is not None:
-        yield [
-            "Free text with the constant resident on the device (ours), us a row (p50 / p99 / max): "
-            f"{_three(figures.text)}; {figures.text_engine_calls} engine calls."
-        ]
+        what = "Free text with the constant resident on the device (ours), us a row (p50 / p99 / max)"
+        yield [f"{what}: {_three(figures.text)}; {figures.text_engine_calls} engine calls."]
     for mix in MIXES:
         sizes = list(figures.batch[Ours.name][mix])
         yield [

@@ -3,7 +3,7 @@
 import os
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from constrained_k2.evaluation.bench.arms import Arm, LLGuidanceArm, Ours, XGrammarArm
@@ -12,7 +12,7 @@ from constrained_k2.evaluation.bench.first_mask import cold_steps, first_masks
 from constrained_k2.evaluation.bench.memory import CacheRun, Held, bounded, held
 from constrained_k2.evaluation.bench.steps import Steps, free_text, measure_steps
 from constrained_k2.evaluation.bench.timing import Times
-from constrained_k2.evaluation.bench.workload import Workload
+from constrained_k2.evaluation.bench.workload import Turn, Workload
 
 Say = Callable[[str], None]
 
@@ -121,6 +121,8 @@ def measure(workload: Workload, plan: Plan, say: Say, threads: int | None = None
     say("setting up")
     ours = Ours(workload.vocabulary, threads)
     arms: tuple[Arm, ...] = (ours, XGrammarArm(workload.vocabulary), LLGuidanceArm(workload.vocabulary, threads))
+    workload = _comparable(workload, arms, plan.listed)
+    figures.source = workload.source
     listed = workload.first(plan.listed)
     say(f"steps, {plan.listed} tools")
     figures.steps = measure_steps(arms, workload, listed, plan.turns)
@@ -142,6 +144,27 @@ def measure(workload: Workload, plan: Plan, say: Say, threads: int | None = None
     say("a small cache")
     figures.cache = bounded(workload, plan.cache_requests, plan.cache_schemas, plan.cache_bytes)
     return figures
+
+
+def _comparable(workload: Workload, arms: Sequence[Arm], listed: int) -> Workload:
+    """Only tools that every arm takes, and first of all those whose calls every arm accepts as they are written."""
+    taken = [tool for tool in workload.tools if all(arm.takes(tool) for arm in arms)]
+    written: list[dict[str, Any]] = []
+    for tool in taken:
+        if len(written) == listed:
+            break
+        turns = [workload.turn([tool], seed, calls=1) for seed in range(2)]
+        if all(_accepts(arm, tool, turn) for arm in arms for turn in turns):
+            written.append(tool)
+    names = {tool["function"]["name"] for tool in written}
+    rest = [tool for tool in taken if tool["function"]["name"] not in names]
+    source = f"{workload.source}, {len(taken)} of them taken by all three"
+    return replace(workload, tools=(*written, *rest), source=source)
+
+
+def _accepts(arm: Arm, tool: dict[str, Any], turn: Turn) -> bool:
+    matcher = arm.matcher(arm.compile(arm.request([tool])))
+    return all(arm.accept(matcher, token_id) for token_id in turn.ids)
 
 
 def _first_masks(figures: Figures, arms: Sequence[Arm], workload: Workload, plan: Plan, say: Say) -> None:

@@ -62,7 +62,7 @@ class Workload:
             steps.append((markers.call_begin, "marker"))
             header = self.vocabulary.encode(ToolCallFormat.call_id(tool["name"], index))
             steps += [(token, "header") for token in (*header, markers.argument_begin)]
-            arguments = json.dumps(instance_of(tool["parameters"], seed), ensure_ascii=False)
+            arguments = json.dumps(instance_of(tool["parameters"], seed % 2), ensure_ascii=False)
             steps += _in_arguments(self.vocabulary, arguments)
             steps.append((markers.call_end, "structure"))
         steps += [(markers.section_end, "marker"), (markers.turn_end, "marker")]
