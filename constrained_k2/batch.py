@@ -1,4 +1,4 @@
-"""The masks of a whole batch: constants are written, the rest is computed by all threads without the interpreter lock."""
+"""Masks of a whole batch: constants are written, the rest is computed by all threads without the interpreter lock."""
 
 from collections.abc import Sequence
 
