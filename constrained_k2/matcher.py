@@ -257,7 +257,7 @@ class ToolCallMatcher:
     def _accept(self, token_id: int) -> bool:
         token_id = index(token_id)  # a TypeError for what is no integer, before anything has changed
         before = self._state
-        after = self._step(before, token_id)
+        after = self._step_arguments(before, token_id) if before.arguments is not None else self._step(before, token_id)
         if after is None:
             return False
         self._ids.append(token_id)

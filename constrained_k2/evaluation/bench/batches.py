@@ -33,34 +33,37 @@ class _Row:
 
 
 def batch_fills(  # noqa: PLR0913, PLR0917 - a cell of the table
-    arm: Arm, workload: Workload, tools: Tools, rows: int, mix: str, steps: int
-) -> Times:
-    """Milliseconds to fill the masks of a batch.
+    arms: Sequence[Arm], workload: Workload, tools: Tools, rows: int, mix: str, steps: int
+) -> dict[str, Times]:
+    """Milliseconds to fill the masks of a batch, by arm; the arms take turns, a step each.
 
     Each row writes a turn of its own, at a place of its own, a token after each fill.
 
     Args:
-        arm: Who.
+        arms: Who.
         workload: For turns.
         tools: The list, the same for all rows.
         rows: How many.
         mix: ``inside``: every row in the arguments of a call all the time. ``mixed``: seven of ten in free text.
         steps: How many fills; as many as a row has steps come before them, not timed.
     """
-    compiled = arm.compile(arm.request(tools))
-    batch = [_row(arm, compiled, workload, tools, number, mix) for number in range(rows)]
+    batches = []
+    for arm in arms:
+        compiled = arm.compile(arm.request(tools))
+        batches.append([_row(arm, compiled, workload, tools, number, mix) for number in range(rows)])
     bitmask = allocate_bitmask(rows, workload.vocabulary.size)
-    warm_up = max(row.last - row.first for row in batch)
-    samples: list[float] = []
+    warm_up = max(row.last - row.first for row in batches[0])
+    samples: dict[str, list[float]] = {arm.name: [] for arm in arms}
     with collected_before():
         for step in range(warm_up + steps):
-            matchers = [row.matcher for row in batch]
-            start = time.perf_counter_ns()
-            arm.fill_batch(matchers, bitmask)
-            if step >= warm_up:
-                samples.append(microseconds(start) / 1e3)
-            _advance(arm, batch)
-    return Times.of(samples)
+            for arm, batch in zip(arms, batches, strict=True):
+                matchers = [row.matcher for row in batch]
+                start = time.perf_counter_ns()
+                arm.fill_batch(matchers, bitmask)
+                if step >= warm_up:
+                    samples[arm.name].append(microseconds(start) / 1e3)
+                _advance(arm, batch)
+    return {name: Times.of(found) for name, found in samples.items()}
 
 
 def _row(  # noqa: PLR0913, PLR0917 - as above

@@ -124,18 +124,17 @@ def measure(workload: Workload, plan: Plan, say: Say, threads: int | None = None
     workload = _comparable(workload, arms, plan.listed)
     figures.source = workload.source
     listed = workload.first(plan.listed)
+    say("memory")
+    for arm in arms:
+        figures.memory[arm.name] = held(arm, workload, listed, plan.live)
     say(f"steps, {plan.listed} tools")
     figures.steps = measure_steps(arms, workload, listed, plan.turns)
     figures.text, figures.text_engine_calls = free_text(ours, workload, listed, 4000)
     for mix in MIXES:
         for rows in plan.batches:
             say(f"batches of {rows} rows, {mix}")
-            for arm in arms:
-                found = figures.batch.setdefault(arm.name, {}).setdefault(mix, {})
-                found[rows] = batch_fills(arm, workload, listed, rows, mix, plan.batch_steps)
-    say("memory")
-    for arm in (ours, arms[2], arms[1]):
-        figures.memory[arm.name] = held(arm, workload, listed, plan.live)
+            for name, times in batch_fills(arms, workload, listed, rows, mix, plan.batch_steps).items():
+                figures.batch.setdefault(name, {}).setdefault(mix, {})[rows] = times
     _first_masks(figures, arms, workload, plan, say)
     say("turns over a cold cache")
     starts = range(plan.cold_turns)

@@ -4,6 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from constrained_k2.bitmask import allocate_bitmask
@@ -12,6 +13,7 @@ from constrained_k2.evaluation.bench.timing import Times, collected_before, micr
 from constrained_k2.evaluation.bench.workload import Turn, Workload
 
 _ROLLBACK = 4
+_ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +25,16 @@ class Steps:
         accept: Of a token, by phase.
         rollback: Of taking back four tokens inside arguments.
         fork: Of a fork inside arguments.
-        turn_mean: A step's mask and token, in the mean over whole turns.
+        inside: Of a mask inside arguments, strings and structure together.
+        turn_mean: A step's mask and token, in the mean over whole turns, of each the median time of all rounds: what
+            other processes take would swamp a plain mean.
     """
 
     fill: dict[str, Times]
     accept: dict[str, Times]
     rollback: Times
     fork: Times
+    inside: Times
     turn_mean: float
 
 
@@ -39,6 +44,7 @@ class _Samples:
     accept: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     rollback: list[float] = field(default_factory=list)
     fork: list[float] = field(default_factory=list)
+    turns: defaultdict[Sequence[int], list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
 def measure_steps(arms: Sequence[Arm], workload: Workload, tools: Tools, turns: int) -> dict[str, Steps]:
@@ -50,7 +56,7 @@ def measure_steps(arms: Sequence[Arm], workload: Workload, tools: Tools, turns: 
         for arm in arms:
             _write(arm, compiled[arm.name], script, _Samples(), workload.vocabulary.size)
     with collected_before():
-        for script in scripts:
+        for script in scripts * _ROUNDS:
             for arm in arms:
                 _write(arm, compiled[arm.name], script, samples[arm.name], workload.vocabulary.size)
     return {name: _summary(found) for name, found in samples.items()}
@@ -59,7 +65,7 @@ def measure_steps(arms: Sequence[Arm], workload: Workload, tools: Tools, turns: 
 def _write(arm: Arm, compiled: Any, script: Turn, samples: _Samples, size: int) -> None:
     matcher = arm.matcher(compiled)
     bitmask = allocate_bitmask(1, size)
-    inside = 0
+    inside, spent = 0, 0.0
     for place, (token_id, phase) in enumerate(zip(script.ids, script.phases, strict=True)):
         start = time.perf_counter_ns()
         arm.fill(matcher, bitmask, 0)
@@ -67,6 +73,7 @@ def _write(arm: Arm, compiled: Any, script: Turn, samples: _Samples, size: int) 
         start = time.perf_counter_ns()
         taken = arm.accept(matcher, token_id)
         samples.accept[phase].append(microseconds(start))
+        spent += samples.fill[phase][-1] + samples.accept[phase][-1]
         if not taken:
             raise RuntimeError(f"{arm.name} refuses token {place} ({phase}) of a turn that all arms must write")
         inside = inside + 1 if phase in {"string", "structure"} else 0
@@ -79,14 +86,15 @@ def _write(arm: Arm, compiled: Any, script: Turn, samples: _Samples, size: int) 
             samples.rollback.append(microseconds(start))
             for again in script.ids[place + 1 - _ROLLBACK : place + 1]:
                 arm.accept(matcher, again)
+    samples.turns[script.ids].append(spent)
 
 
 def _summary(samples: _Samples) -> Steps:
     fill = {phase: Times.of(found) for phase, found in samples.fill.items()}
     accept = {phase: Times.of(found) for phase, found in samples.accept.items()}
-    steps = sum(times.count for times in fill.values())
-    spent = sum(sum(found) for kind in (samples.fill, samples.accept) for found in kind.values())
-    return Steps(fill, accept, Times.of(samples.rollback), Times.of(samples.fork), spent / steps)
+    inside = Times.of([*samples.fill["string"], *samples.fill["structure"]])
+    mean = sum(map(median, samples.turns.values())) / sum(map(len, samples.turns))
+    return Steps(fill, accept, Times.of(samples.rollback), Times.of(samples.fork), inside, mean)
 
 
 def free_text(arm: Ours, workload: Workload, tools: Tools, steps: int) -> tuple[Times, int]:
