@@ -9,11 +9,17 @@ import torch
 from constrained_k2 import Compiler, InvalidRequest, SchemaTooCostly, ToolCall, ToolCallMatcher, ToolCallSpec
 from constrained_k2.batch import fill_bitmasks
 from constrained_k2.bitmask import allocate_bitmask
+from constrained_k2.engines import llguidance as adapter
 from constrained_k2.engines.llguidance import LLGuidanceEngine, LLGuidanceMatcher
 from constrained_k2.rendering import render_tool_calls
 from tests.test_matcher import BODY
 
 ARGUMENTS = '{"city": "Peking \\" 北京", "days": 12}'
+
+
+@pytest.fixture(autouse=True)
+def threads_for_eight_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter, "_ROWS_WORTH_A_THREAD", 8)
 
 
 def at_every_step(compiler: Compiler, **more: Any) -> list[ToolCallMatcher]:
