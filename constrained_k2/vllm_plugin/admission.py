@@ -1,129 +1,16 @@
-"""What is decided about a request before the engine sees it, in the API server's process.
+"""What is decided about a request before the engine sees it, in the API server's process."""
 
-A schema is checked by compiling it over a vocabulary of the 256 bytes: whether a grammar can be built does not depend
-on the model's vocabulary, and that one costs nothing to set up.
-"""
+from functools import lru_cache
+from typing import Any
 
-from dataclasses import dataclass, fields
-from functools import cache, lru_cache
-from typing import Any, Literal, get_args
-
-from constrained_k2.compiler import CompiledToolCalls, Compiler
-from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, kind_of_json
-from constrained_k2.policy import DEFAULT_POLICY, StrictPolicy
+from constrained_k2.compiler import CompiledToolCalls
+from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.schema.coverage import Coverage
-from constrained_k2.tools import ENGINES, EngineName, ToolCallSpec
+from constrained_k2.tools import EngineName, ToolCallSpec
 from constrained_k2.vllm_plugin import metrics
+from constrained_k2.vllm_plugin.compiling import compile_tools, compiled_ahead
 from constrained_k2.vllm_plugin.refusals import refusals_noted, warn
-from constrained_k2.vocabulary import Vocabulary
-
-XARGS_KEY = "constrained_k2"
-"""The key in ``vllm_xargs`` (which arrives as ``SamplingParams.extra_args``) that carries a spec's JSON, or 'off'."""
-
-REPAIR_KEY = "constrained_k2_repair"
-"""The key in ``vllm_xargs`` by which a chat request asks that its history be mended ('on') or not ('off')."""
-
-_COMPILE_SECONDS = 1.0
-"""How long one schema may hold up the admission of requests."""
-_REQUEST_SECONDS = 3.0
-"""How long the schemas of one request may, but for the last one."""
-
-OURS = "constrained_k2.vllm_plugin"
-"""The module under whose name operators load our logits processor."""
-
-Route = Literal["backend", "processor"]
-"""How the engine is made to keep the constraint: see :mod:`constrained_k2.vllm_plugin.route`."""
-
-OFF = "off"
-"""The value by which a request asks not to be constrained."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What an operator decides, in ``--additional-config '{"constrained_k2": {…}}'``.
-
-    Attributes:
-        policy: How strictly tools may have their schemas kept (``strict``).
-        engines: Those that a request may ask for; the first one is used where it asks for none. Only llguidance by
-            default: on the real vocabulary xgrammar may hold up the engine for seconds over one schema.
-        repair: Whether chat requests that do not say are mended (:mod:`constrained_k2.vllm_plugin.repair`).
-        route: What the operator says of the route, if anything.
-        drafts: Whether the engine core drafts, under speculative decoding (:mod:`constrained_k2.vllm_plugin.proposer`).
-        first_choices: One masked step in so many is examined for how often the mask forbids the likeliest token
-            (:mod:`constrained_k2.vllm_plugin.first_choices`); 0 for none.
-    """
-
-    policy: StrictPolicy = DEFAULT_POLICY
-    engines: tuple[EngineName, ...] = ("llguidance",)
-    repair: bool = True
-    route: Route | None = None
-    first_choices: int = 16
-    drafts: bool = True
-
-
-class Server:
-    """What is known of the server that this process belongs to; set when vLLM sets up its admission of requests."""
-
-    constrains: bool = True
-    """Whether its engine keeps constraints, by whichever route."""
-    settings: Settings = Settings()
-
-
-def remember_server(vllm_config: Any, route: Route | None) -> None:
-    """Note whether the engine constrains, and what the operator has set.
-
-    Args:
-        vllm_config: vLLM's ``VllmConfig``.
-        route: The engine's route.
-
-    Raises:
-        InvalidRequest: Its ``additional_config`` holds settings that are none.
-    """
-    Server.constrains = route is not None
-    Server.settings = settings_in(vllm_config)
-
-
-def settings_in(vllm_config: Any) -> Settings:
-    """Read vLLM's ``additional_config``.
-
-    Raises:
-        InvalidRequest: What is there for us is not known.
-    """
-    config = vllm_config.additional_config
-    ours = config.get(XARGS_KEY, {}) if isinstance(config, dict) else {}
-    place = f"additional_config.{XARGS_KEY}"
-    known = [field.name for field in fields(Settings) if field.name != "policy"]
-    if not isinstance(ours, dict) or not ours.keys() <= {"strict", *known}:
-        raise InvalidRequest(f"{str(ours)[:80]!r} is not known", place, f"Use {', '.join(['strict', *known])}")
-    engines = ours.get("engines", ["llguidance"])
-    if not isinstance(engines, list) or not engines or not all(name in ENGINES for name in engines):
-        raise InvalidRequest(f"{str(engines)[:80]!r} is no list of {', '.join(ENGINES)}", f"{place}.engines")
-    switches = {name: ours.get(name, True) for name in ("repair", "drafts")}
-    for name, value in switches.items():
-        if not isinstance(value, bool):
-            raise InvalidRequest(f"must be a boolean, not {kind_of_json(value)}", f"{place}.{name}")
-    route = ours.get("route")
-    if route is not None and route not in get_args(Route):
-        raise InvalidRequest(f"{str(route)[:40]!r} is no route", f"{place}.route", "Use 'backend' or 'processor'")
-    first_choices = ours.get("first_choices", Settings().first_choices)
-    if not isinstance(first_choices, int) or isinstance(first_choices, bool) or first_choices < 0:
-        raise InvalidRequest(
-            f"must be a number of steps, not {kind_of_json(first_choices)}", f"{place}.first_choices", "Use 0 for never"
-        )
-    policy = StrictPolicy.from_config(ours.get("strict"))
-    return Settings(policy, tuple(engines), route=route, first_choices=first_choices, **switches)
-
-
-@cache
-def byte_compiler(settings: Settings = Settings()) -> Compiler:
-    """The compiler that admission uses."""
-    return Compiler(
-        Vocabulary.of_bytes(),
-        settings.engines[0],
-        policy=settings.policy,
-        compile_seconds=_COMPILE_SECONDS,
-        request_seconds=_REQUEST_SECONDS,
-    )
+from constrained_k2.vllm_plugin.settings import OFF, XARGS_KEY, Server
 
 
 def admit(spec: ToolCallSpec, *, first: bool = False) -> CompiledToolCalls:
@@ -148,12 +35,8 @@ def admit(spec: ToolCallSpec, *, first: bool = False) -> CompiledToolCalls:
             f"Leave it out, or start the server with --additional-config "
             f'\'{{"{XARGS_KEY}": {{"engines": ["llguidance", "{spec.engine}"]}}}}\'',
         )
-    compiled = byte_compiler(Server.settings).compile(spec, check=False)
-    try:
-        compiled.check_all()
-    finally:
-        if first:
-            metrics.record_lookups(compiled)
+    early = compiled_ahead.get()
+    compiled = compile_tools(spec, count=first) if early is None or not early.is_for(spec) else early.compiled()
     if spec.max_calls != 0:
         for tool in spec.tools:
             _report(tool.name, tool.schema, compiled.coverage(tool.name))

@@ -14,7 +14,7 @@ import torch
 from vllm.v1.worker.worker_base import WorkerWrapperBase
 
 from constrained_k2.counters import EngineCounters, engine_counters
-from constrained_k2.vllm_plugin.admission import OFF, XARGS_KEY, settings_in
+from constrained_k2.vllm_plugin.settings import OFF, XARGS_KEY, settings_in
 
 _OURS = "_constrained_k2"  # marks what is wrapped already
 

@@ -1,15 +1,20 @@
 """A chat or responses request, lowered into what the engine receives."""
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 from vllm.parser.utils import count_history_tool_calls
 
-from constrained_k2.errors import InvalidRequest
+from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.tools import ENGINES, ToolCallSpec
 from constrained_k2.vllm_plugin import diagnostics
-from constrained_k2.vllm_plugin.admission import OFF, XARGS_KEY, admit, grammar_engine, require_route
+from constrained_k2.vllm_plugin.admission import admit, grammar_engine, require_route
+from constrained_k2.vllm_plugin.compiling import CompiledAhead
 from constrained_k2.vllm_plugin.refusals import refusals_noted
 from constrained_k2.vllm_plugin.repair import history_calls
+from constrained_k2.vllm_plugin.settings import OFF, XARGS_KEY, Server
 
 ON = "on"
 """The value that asks for what is the default: constrain this request. So does an engine's name, with that engine."""
@@ -52,6 +57,33 @@ def lower(request: Any, *, thinking: bool) -> None:
             _set(request, stop=[], stop_token_ids=[])
         extra[XARGS_KEY] = spec.to_json()
     request.vllm_xargs = extra
+
+
+async def compile_ahead(request: Any) -> CompiledAhead | None:
+    """Compile a request's tools in a thread, so that other requests go on meanwhile.
+
+    Args:
+        request: As for :func:`lower`, which then admits it; nothing is refused here.
+    """
+    if not request.tools or (request.vllm_xargs or {}).get(XARGS_KEY) == OFF:
+        return None
+    context = copy_context()
+    return await asyncio.get_running_loop().run_in_executor(_threads, context.run, _compile, request)
+
+
+def _compile(request: Any) -> CompiledAhead | None:
+    switch = (request.vllm_xargs or {}).get(XARGS_KEY, ON)
+    try:
+        spec = ToolCallSpec.from_openai(_body(request) | ({"engine": switch} if switch in ENGINES else {}))
+    except ConstrainedK2Error:
+        return None
+    if spec.engine is not None and spec.engine not in Server.settings.engines:
+        return None
+    return CompiledAhead.of(spec)
+
+
+_threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="constrained_k2 admission")
+"""More than there are cores: what is compiled already must not wait for what takes long."""
 
 
 def _set(request: Any, **fields: Any) -> None:

@@ -33,11 +33,11 @@ from constrained_k2.parsing import (
     UndeclaredCall,
 )
 from constrained_k2.tools import Tool, ToolCall
-from constrained_k2.vllm_plugin.admission import XARGS_KEY
 from constrained_k2.vllm_plugin.finish_reason import CutDelta, note_whole_answer
 from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.lowering import lower
 from constrained_k2.vllm_plugin.route import TOOL_PARSER_NAME
+from constrained_k2.vllm_plugin.settings import XARGS_KEY
 from constrained_k2.vllm_plugin.stop_strings import TextBudget
 from constrained_k2.vocabulary import Vocabulary
 

@@ -5,8 +5,9 @@ from inspect import signature
 from typing import Any
 
 from constrained_k2.vllm_plugin import metrics
-from constrained_k2.vllm_plugin.admission import check_params, refuse_beam_search, remember_server
+from constrained_k2.vllm_plugin.admission import check_params, refuse_beam_search
 from constrained_k2.vllm_plugin.route import TOOL_PARSER_NAME, choose_backend, route_of
+from constrained_k2.vllm_plugin.settings import remember_server
 
 _OURS = "_constrained_k2"  # marks what is wrapped already: vLLM may load plugins more than once
 
@@ -64,7 +65,8 @@ def _mend_before_rendering() -> None:
     async def preprocess_chat(self: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(getattr(self.parser, "tool_parser_cls", None), "name", None) != TOOL_PARSER_NAME:
             return await preprocess(self, *args, **kwargs)
-        from constrained_k2.vllm_plugin import exact_arguments, repair
+        from constrained_k2.vllm_plugin import exact_arguments, lowering, repair
+        from constrained_k2.vllm_plugin.compiling import compiled_ahead
 
         call = parameters.bind(self, *args, **kwargs)
         tokenizer = self.renderer.get_tokenizer()
@@ -73,11 +75,14 @@ def _mend_before_rendering() -> None:
         exact_arguments.keep_exact_arguments()
         calls = repair.history_calls.set(prepared.calls)
         kept = exact_arguments.kept.set(prepared.exact_arguments)
+        ahead = compiled_ahead.set(None)
         try:
+            compiled_ahead.set(await lowering.compile_ahead(call.arguments["request"]))
             return await preprocess(*call.args, **call.kwargs)
         finally:
             repair.history_calls.reset(calls)
             exact_arguments.kept.reset(kept)
+            compiled_ahead.reset(ahead)
 
     setattr(preprocess_chat, _OURS, True)
     OnlineRenderer.preprocess_chat = preprocess_chat

@@ -9,8 +9,8 @@ are in the engine core, so the drafts are made there, where vLLM has drafts chec
 from typing import Any
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.vllm_plugin.admission import settings_in
 from constrained_k2.vllm_plugin.route import route_of
+from constrained_k2.vllm_plugin.settings import settings_in
 
 _METHODS = ("ngram", "custom_class", "suffix")
 """vLLM's methods whose drafts may be replaced: they reach the scheduler before they are run, and carry no probabilities

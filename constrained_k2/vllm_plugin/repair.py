@@ -22,10 +22,10 @@ from vllm.parser.utils import count_chat_history_tool_calls
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.rendering import Repair, repair_messages
 from constrained_k2.rendering.special_text import SpecialTexts
-from constrained_k2.vllm_plugin.admission import OFF, REPAIR_KEY, Server
 from constrained_k2.vllm_plugin.exact_arguments import takes_text
 from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.refusals import refusals_noted
+from constrained_k2.vllm_plugin.settings import OFF, REPAIR_KEY, Server
 
 _ON = "on"
 _FORMS = {"content": "Send text parts", "tool_calls": "Send calls in OpenAI's form, with arguments as text"}

@@ -8,7 +8,7 @@
 from typing import Any
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.vllm_plugin.admission import OURS, XARGS_KEY, Route, settings_in
+from constrained_k2.vllm_plugin.settings import OURS, XARGS_KEY, Route, settings_in
 
 TOOL_PARSER_NAME = "kimi_k2_constrained"
 

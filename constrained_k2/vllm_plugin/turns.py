@@ -8,7 +8,8 @@ from constrained_k2.bitmask import TokenSet
 from constrained_k2.compiler import CompiledToolCalls, Compiler
 from constrained_k2.counters import engine_counters
 from constrained_k2.matcher import ToolCallMatcher
-from constrained_k2.vllm_plugin.admission import settings_in, spec_in
+from constrained_k2.vllm_plugin.admission import spec_in
+from constrained_k2.vllm_plugin.settings import settings_in
 from constrained_k2.vllm_plugin.turn import Turn
 from constrained_k2.vocabulary import Vocabulary
 
@@ -39,7 +40,11 @@ class TurnMaker:
         self.settings = settings_in(vllm_config)
         self.stop = TokenSet((self.vocabulary.format.turn_end,), self.vocabulary.size)
         self._compiler = Compiler(
-            self.vocabulary, self.settings.engines[0], policy=self.settings.policy, counts=engine_counters.grammars
+            self.vocabulary,
+            self.settings.engines[0],
+            policy=self.settings.policy,
+            cache_bytes=self.settings.cache_mib << 20,
+            counts=engine_counters.grammars,
         )
 
     def compile(self, params: SamplingParams, *, check: bool = False) -> CompiledToolCalls | None:

@@ -20,8 +20,9 @@ from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
 from constrained_k2 import ToolCallSpec
 from constrained_k2.counters import EngineCounters, Published
-from constrained_k2.vllm_plugin import admission, metrics, metrics_carrier, register
-from constrained_k2.vllm_plugin.admission import Settings, admit, settings_in
+from constrained_k2.vllm_plugin import compiling, metrics, metrics_carrier, register
+from constrained_k2.vllm_plugin.admission import admit
+from constrained_k2.vllm_plugin.settings import Settings, settings_in
 
 register()
 
@@ -244,7 +245,7 @@ def test_requests_are_counted_by_what_becomes_of_them(served: None, tools: Any, 
 
 
 def test_lookups_and_compilations_are_counted_also_of_refused_requests(served: None) -> None:
-    admission.byte_compiler.cache_clear()
+    compiling.byte_compiler.cache_clear()
     hits, misses = (value("grammar_lookups_total", where="admission", result=result) for result in ("hit", "miss"))
     compiled = value("compile_seconds_count", where="admission")
     good, bad = function("f", {"minProperties": 1}), function("g", {"not": {}})
@@ -259,7 +260,7 @@ def test_lookups_and_compilations_are_counted_also_of_refused_requests(served: N
 @pytest.mark.parametrize("given", [-1, 1.5, "16", True, None])
 def test_the_setting_is_checked(given: Any) -> None:
     config = SimpleNamespace(additional_config={"constrained_k2": {"first_choices": given}})
-    with pytest.raises(ValueError, match="additional_config.constrained_k2.first_choices: must be a number of steps"):
+    with pytest.raises(ValueError, match="additional_config.constrained_k2.first_choices: must be a whole number"):
         settings_in(config)
     config.additional_config["constrained_k2"]["first_choices"] = 0
     assert settings_in(config) == Settings(first_choices=0)

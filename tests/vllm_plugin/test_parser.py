@@ -18,7 +18,7 @@ from vllm.parser import ParserManager
 
 from constrained_k2 import InvalidRequest, ToolCall, ToolCallSpec, Vocabulary, render_tool_calls
 from constrained_k2.fixtures import write_tokenizer
-from constrained_k2.vllm_plugin import admission, register
+from constrained_k2.vllm_plugin import admission, register, settings
 from constrained_k2.vllm_plugin.finish_reason import CutDelta
 from tests.parsing.transcripts import ids_of_text
 
@@ -147,14 +147,14 @@ def test_a_server_without_the_processor_does_not_pretend(
     parser_class: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission.Server, "constrains", True)
-    admission.remember_server(config("other:Processor"), None)
+    settings.remember_server(config("other:Processor"), None)
     with pytest.raises(VLLMValidationError, match='"route": "backend"'):
         adjusted(parser_class, tokenizer, chat())
     spec = ToolCallSpec.from_openai({"tools": [TOOL]}).to_json()
     with pytest.raises(ValueError, match='"route": "backend"'):
         admission.check_params(SamplingParams(extra_args={"constrained_k2": spec}))
     adjusted(parser_class, tokenizer, chat(vllm_xargs={"constrained_k2": "off"}))
-    admission.remember_server(config("constrained_k2.vllm_plugin:KimiK2LogitsProcessor"), "processor")
+    settings.remember_server(config("constrained_k2.vllm_plugin:KimiK2LogitsProcessor"), "processor")
     adjusted(parser_class, tokenizer, chat())
 
 
@@ -178,17 +178,17 @@ def test_a_server_may_be_stricter_than_its_clients_or_less(
     ours = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
     for name in ("constrains", "settings"):
         monkeypatch.setattr(admission.Server, name, getattr(admission.Server, name))
-    admission.remember_server(config(ours, strict="strict"), "processor")
+    settings.remember_server(config(ours, strict="strict"), "processor")
     for strict in (True, None, False):
         with pytest.raises(VLLMValidationError, match="the tool is strict"):
             adjusted(parser_class, tokenizer, chat(tools=[tool_with(strict=strict)]))
-    admission.remember_server(config(ours, strict={"most": "enforce"}), "processor")
+    settings.remember_server(config(ours, strict={"most": "enforce"}), "processor")
     adjusted(parser_class, tokenizer, chat(tools=[tool_with(strict=True)]))
     for wrong in ("maybe", {"least": "strict", "most": "object"}, {"level": "strict"}):
         with pytest.raises(InvalidRequest):
-            admission.remember_server(config(ours, strict=wrong), "processor")
+            settings.remember_server(config(ours, strict=wrong), "processor")
     with pytest.raises(InvalidRequest, match="additional_config"):
-        admission.remember_server(config(ours, stricter="strict"), "processor")
+        settings.remember_server(config(ours, stricter="strict"), "processor")
 
 
 def test_engines_that_the_server_offers(parser_class: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,12 +198,12 @@ def test_engines_that_the_server_offers(parser_class: Any, tokenizer: Any, monke
     with pytest.raises(VLLMValidationError, match="does not offer 'xgrammar'.*additional-config"):
         adjusted(parser_class, tokenizer, chat(**asked))
     ours = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
-    admission.remember_server(config(ours, engines=["llguidance", "xgrammar"]), "processor")
+    settings.remember_server(config(ours, engines=["llguidance", "xgrammar"]), "processor")
     assert spec_of(adjusted(parser_class, tokenizer, chat(**asked))).engine == "xgrammar"
     assert spec_of(adjusted(parser_class, tokenizer, chat())).engine is None
     for wrong in (["outlines"], [], "xgrammar"):
         with pytest.raises(InvalidRequest, match="engines"):
-            admission.remember_server(config(ours, engines=wrong), "processor")
+            settings.remember_server(config(ours, engines=wrong), "processor")
 
 
 def test_what_is_not_kept_is_said_once(parser_class: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:

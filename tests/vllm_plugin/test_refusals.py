@@ -67,12 +67,6 @@ def test_lines_come_no_faster_than_they_can_be_read() -> None:
     assert [limit.take() for _ in range(5)] == [1, 0, 0, None, None]
 
 
-@pytest.fixture(autouse=True)
-def lines_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever other tests have had said."""
-    monkeypatch.setattr(refusals, "_limit", LineLimit(1.0, 20))
-
-
 @refusals_noted()
 def refuse(error: Exception) -> None:
     with refusals_noted():
