@@ -96,7 +96,7 @@ FAULTS = [
     ("no switch", "thinking", "ok", "does not know it"),
     ("deep arguments", "required", "fault", "a call that cannot be read"),
     ("many digits", "required", "fault", "a call that cannot be read"),
-    ("markers in names", "required", "fault", "a call that cannot be read"),
+    ("markers in names", "required", "fault", "is not declared"),
     ("no logit_bias", "required", "ok", "4 answers"),
     ("server error", "required", "fault", "answers 500"),
     ("not json", "required", "fault", "answers no JSON"),
