@@ -28,12 +28,14 @@ class Compared:
         compared: Requests of other kinds that both servers answered.
         changed: The numbers of those answered differently.
         trouble: Lines of the server's log that must not be.
+        others_seconds: What the requests of other kinds took by themselves.
     """
 
     soak: Soak
     compared: int
     changed: tuple[int, ...]
     trouble: tuple[str, ...]
+    others_seconds: float
 
     @property
     def is_good(self) -> bool:
@@ -41,18 +43,22 @@ class Compared:
         return not self.soak.problems and not self.changed and not self.trouble
 
 
-def reference(model: Path, loads: Sequence[Load], log: Path, *, concurrency: int) -> tuple[dict[int, str], int]:
-    """What a server without the plugin answers to requests that are not ours; how many differ when asked again alone.
+def reference(model: Path, loads: Sequence[Load], log: Path, *, concurrency: int) -> tuple[dict[int, str], int, float]:
+    """What a server without the plugin answers to requests that are not ours.
 
-    The second figure is the noise of batching, which no plugin has to do with.
+    Returns:
+        The answers; how many differ when asked again alone (the noise of batching, which no plugin has to do with);
+        what the requests took together, in seconds.
     """
     others = [load for load in loads if load.expect == "same"]
     with VllmServer(model, FLAGS, log=log, environment=_WITHOUT_PLUGIN) as server:
+        asyncio.run(soak(server.url, others[:concurrency], concurrency=concurrency))  # what is slow the first time
         together = asyncio.run(soak(server.url, others, concurrency=concurrency))
         alone = asyncio.run(soak(server.url, others[: len(others) // 4], concurrency=1))
     if together.problems:
         raise RuntimeError(f"a server without the plugin fails the load: {together.problems[:3]}")
-    return together.texts, sum(text != together.texts[number] for number, text in alone.texts.items())
+    noise = sum(text != together.texts[number] for number, text in alone.texts.items())
+    return together.texts, noise, together.seconds
 
 
 def compare(  # noqa: PLR0913 - one soak's settings
@@ -77,11 +83,14 @@ def compare(  # noqa: PLR0913 - one soak's settings
         say: Takes progress.
     """
     with VllmServer(model, (*FLAGS, *flags), log=log) as server:
+        others = [load for load in loads if load.expect == "same"]
+        asyncio.run(soak(server.url, others[:concurrency], concurrency=concurrency))
+        by_themselves = asyncio.run(soak(server.url, others, concurrency=concurrency))
         found = asyncio.run(soak(server.url, loads, concurrency=concurrency, pid=server.pid, say=say))
-    both = found.texts.keys() & expected.keys()
-    changed = tuple(sorted(number for number in both if found.texts[number] != expected[number]))
+    both = found.texts.keys() & by_themselves.texts.keys() & expected.keys()
+    changed = tuple(sorted(n for n in both if not found.texts[n] == by_themselves.texts[n] == expected[n]))
     trouble = tuple(line for line in log.read_text(errors="replace").splitlines() if _TROUBLE.search(line))
-    return Compared(found, len(both), changed, trouble)
+    return Compared(found, len(both), changed, trouble, by_themselves.seconds)
 
 
 def measure(
@@ -89,8 +98,10 @@ def measure(
 ) -> dict[str, Compared]:
     """Soak each route with the same load, and print what came of it."""
     console = Console()
-    expected, noise = reference(model, loads, directory / "reference.log", concurrency=concurrency)
-    console.print(f"without the plugin: {len(expected)} answers, {noise} of a quarter differ when asked alone")
+    expected, noise, seconds = reference(model, loads, directory / "reference.log", concurrency=concurrency)
+    console.print(
+        f"without the plugin: {len(expected)} answers in {seconds:.1f} s, {noise} of a quarter differ when asked alone"
+    )
     results = {}
     for route, flags in routes.items():
         say = lambda line, route=route: console.print(f"{route}: {line}")  # noqa: E731 - a line of its own for each route
@@ -120,6 +131,7 @@ def _table(results: dict[str, Compared]) -> Table:
     table.add_row("calls in them", *(f"{each.calls}" for each in soaks))
     table.add_row("problems", *(f"{len(each.problems)}" for each in soaks))
     table.add_row("others changed", *(f"{len(r.changed)} of {r.compared}" for r in results.values()))
+    table.add_row("seconds for the others by themselves", *(f"{r.others_seconds:.1f}" for r in results.values()))
     table.add_row("log lines of trouble", *(f"{len(r.trouble)}" for r in results.values()))
     table.add_row("MiB", *(" ".join(f"{size:.0f}" for _, size in each.memory) for each in soaks))
     table.add_row("seconds", *(f"{each.seconds:.0f}" for each in soaks))

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from constrained_k2.evaluation.server import CONSTRAINED_FLAGS
+from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS
 
 ROUTES: Mapping[str, Sequence[str]] = {
+    "backend": BACKEND_FLAGS,
     "processor": CONSTRAINED_FLAGS,
 }
