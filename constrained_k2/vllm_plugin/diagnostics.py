@@ -94,9 +94,15 @@ def attach(request: Any, compiled: CompiledToolCalls, grammar_engine: str) -> No
 
 
 def _report_in_answers() -> None:
-    """Have vLLM's chat answers carry the diagnostics of the requests that have some, streaming and not."""
+    """Have vLLM's chat answers carry the diagnostics of the requests that have some, streaming and not.
+
+    In vLLM 0.33 a stream's choices pass no function that knows the request; there only whole answers carry them.
+    """
     from vllm.entrypoints.openai.chat_completion import serving
 
+    if not hasattr(serving, "maybe_filter_parallel_tool_calls"):
+        _report_in_whole_answers(serving.OpenAIServingChat)
+        return
     finish = serving.maybe_filter_parallel_tool_calls  # the last that vLLM does to each choice, or piece of one
     if hasattr(finish, _OURS):
         return
@@ -111,3 +117,21 @@ def _report_in_answers() -> None:
 
     setattr(with_diagnostics, _OURS, True)
     serving.maybe_filter_parallel_tool_calls = with_diagnostics
+
+
+def _report_in_whole_answers(serving_chat: Any) -> None:
+    answer_whole = serving_chat.chat_completion_full_generator
+    if hasattr(answer_whole, _OURS):
+        return
+
+    @wraps(answer_whole)
+    async def with_diagnostics(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        answer = await answer_whole(self, request, *args, **kwargs)
+        found = getattr(request, DIAGNOSTICS_KEY, None)
+        if isinstance(found, Diagnostics):
+            for choice in getattr(answer, "choices", ()):
+                found.note(choice)
+        return answer
+
+    setattr(with_diagnostics, _OURS, True)
+    serving_chat.chat_completion_full_generator = with_diagnostics

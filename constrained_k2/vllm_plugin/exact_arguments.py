@@ -7,6 +7,7 @@ a special token. Kimi's templates take the text as well, and then write it as it
 
 from contextvars import ContextVar
 from functools import wraps
+from importlib import import_module
 from typing import Any
 
 _OURS = "_constrained_k2"  # marks what is wrapped already
@@ -22,9 +23,8 @@ def takes_text(template: str | None) -> bool:
 
 def keep_exact_arguments() -> None:
     """Have vLLM's last step before the template leave arguments alone where :data:`kept` says so."""
-    from vllm.renderers import chat_utils
-
-    postprocess = chat_utils._postprocess_messages  # noqa: SLF001 - vLLM has no public place for this
+    home = module_of_messages()
+    postprocess = home._postprocess_messages  # noqa: SLF001 - vLLM has no public place for this
     if hasattr(postprocess, _OURS):
         return
 
@@ -36,7 +36,14 @@ def keep_exact_arguments() -> None:
             function["arguments"] = text
 
     setattr(with_exact_arguments, _OURS, True)
-    chat_utils._postprocess_messages = with_exact_arguments  # noqa: SLF001
+    home._postprocess_messages = with_exact_arguments  # noqa: SLF001
+
+
+def module_of_messages() -> Any:
+    """Where vLLM makes a template's messages of a request's: a module in 0.32, one of a package in 0.33."""
+    from vllm.renderers import chat_utils
+
+    return import_module("vllm.renderers.chat_utils.chat_message") if hasattr(chat_utils, "__path__") else chat_utils
 
 
 def _take(messages: list[Any]) -> list[tuple[dict[str, Any], str]]:

@@ -14,6 +14,8 @@ from vllm.entrypoints.generate.base.protocol import DeltaMessage
 
 _OURS = "_constrained_k2"  # marks what is wrapped already
 
+_OVERRULED = ("stop", "tool_calls")
+
 _cuts: ContextVar[list[bool] | None] = ContextVar("cuts", default=None)
 
 
@@ -39,7 +41,6 @@ def mend_finish_reasons(tool_parser_name: str) -> None:
     answer_whole = serving.OpenAIServingChat.chat_completion_full_generator
     if hasattr(answer_whole, _OURS):
         return
-    filter_calls = serving.maybe_filter_parallel_tool_calls  # the last that vLLM does to each choice of a stream
 
     @wraps(answer_whole)
     async def mended(self: Any, request: Any, result_generator: Any, *args: Any, **kwargs: Any) -> Any:
@@ -63,6 +64,18 @@ def mend_finish_reasons(tool_parser_name: str) -> None:
                 _mend(choice, cut=cut or output.finish_reason == "length", calls=choice.message.tool_calls)
         return answer
 
+    setattr(mended, _OURS, True)
+    serving.OpenAIServingChat.chat_completion_full_generator = mended
+    if hasattr(serving, "maybe_filter_parallel_tool_calls"):
+        _mend_choices(serving)
+    else:
+        _mend_steps()
+
+
+def _mend_choices(serving: Any) -> None:
+    """In vLLM 0.32 the last that is done to each choice of a stream is a call of this function."""
+    filter_calls = serving.maybe_filter_parallel_tool_calls
+
     @wraps(filter_calls)
     def mended_stream(item: Any, request: Any) -> Any:
         item = filter_calls(item, request)
@@ -70,14 +83,28 @@ def mend_finish_reasons(tool_parser_name: str) -> None:
             _mend(item, cut=True)
         return item
 
-    setattr(mended, _OURS, True)
-    serving.OpenAIServingChat.chat_completion_full_generator = mended
     serving.maybe_filter_parallel_tool_calls = mended_stream
+
+
+def _mend_steps() -> None:
+    """In vLLM 0.33 a choice's reason comes with its delta."""
+    from vllm.entrypoints.openai.chat_completion.stream_processor import ChatStreamProcessor
+
+    step = ChatStreamProcessor.step
+
+    @wraps(step)
+    def mended_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        done = step(self, *args, **kwargs)
+        if isinstance(done.delta, CutDelta) and done.finish_reason in _OVERRULED:
+            return done._replace(finish_reason="length")
+        return done
+
+    ChatStreamProcessor.step = mended_step
 
 
 def _mend(choice: Any, *, cut: bool, calls: Any = ()) -> None:
     """Correct one choice's reason; reasons such as ``abort`` are left alone."""
-    if cut and choice.finish_reason in {"stop", "tool_calls"}:
+    if cut and choice.finish_reason in _OVERRULED:
         choice.finish_reason = "length"
     elif choice.finish_reason == "tool_calls" and not calls:
         choice.finish_reason = "stop"

@@ -12,8 +12,11 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
 
 from constrained_k2.vllm_plugin.backend import ToolCallOutputManager
+
+STRIDES = "mask_stride" in StructuredOutputManager.grammar_bitmask.__code__.co_varnames
 
 Draft = Callable[[str, int], list[int]]
 """What a drafter proposes for a request whose output has that many tokens."""
@@ -109,8 +112,7 @@ class ScriptedEngine:
             sampled.append(taken)
         return ModelRunnerOutput(names, {name: at for at, name in enumerate(names)}, sampled)
 
-    @staticmethod
-    def _rows_of(scheduled: SchedulerOutput, masks: GrammarOutput | None) -> Mapping[str, np.ndarray]:
+    def _rows_of(self, scheduled: SchedulerOutput, masks: GrammarOutput | None) -> Mapping[str, np.ndarray]:
         """Each structured request's rows, one a draft and one more, as the model runners read them."""
         rows: dict[str, np.ndarray] = {}
         at = 0
@@ -118,7 +120,8 @@ class ScriptedEngine:
             count = 1 + len(scheduled.scheduled_spec_decode_tokens.get(name, ()))
             assert masks is not None
             rows[name] = masks.grammar_bitmask[at : at + count].copy()
-            at += count
+            # Since vLLM 0.33 each request has as many rows as any may have.
+            at += 1 + self.manager.vllm_config.num_speculative_tokens if STRIDES else count
         return rows
 
     def _update(self, scheduled: SchedulerOutput, sampled: ModelRunnerOutput) -> None:

@@ -12,7 +12,6 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.serve.tokenize.protocol import TokenizeChatRequest
 from vllm.exceptions import VLLMValidationError
-from vllm.renderers import chat_utils
 
 from constrained_k2 import InvalidRequest
 from constrained_k2.rendering.special_text import KIMI_SPECIALS
@@ -97,7 +96,7 @@ def asking(arguments: str) -> dict[str, Any]:
 def after_vllm(messages: list[Any]) -> Any:
     """The arguments as vLLM hands them to the template."""
     copied = copy.deepcopy(messages)
-    chat_utils._postprocess_messages(copied)
+    exact_arguments.module_of_messages()._postprocess_messages(copied)
     return copied[-1]["tool_calls"][0]["function"]["arguments"]
 
 
@@ -130,11 +129,11 @@ def test_vllm_reads_arguments_where_it_did() -> None:
     exact_arguments.keep_exact_arguments()
     assert not exact_arguments.kept.get()
     assert after_vllm([asking('{"a":1}')]) == {"a": 1}
-    wrapped = chat_utils._postprocess_messages
+    wrapped = exact_arguments.module_of_messages()._postprocess_messages
     exact_arguments.keep_exact_arguments()
-    assert chat_utils._postprocess_messages is wrapped
+    assert exact_arguments.module_of_messages()._postprocess_messages is wrapped
     assert wrapped.__code__.co_name == "with_exact_arguments"
-    assert "_postprocess_messages" in chat_utils.parse_chat_messages_async.__code__.co_names
+    assert "_postprocess_messages" in exact_arguments.module_of_messages().parse_chat_messages_async.__code__.co_names
 
 
 def test_errors_are_vllms() -> None:
