@@ -195,7 +195,8 @@ def test_our_grammar_constrains_the_reasoning(model: Path, vocabulary: Vocabular
     engine.run(drafter(engine.scripts, random.Random(3), vocabulary))
     assert engine.reasons == {"ours": "stop", "theirs": "stop"}
     assert np.array_equal(engine.rows["ours"][0], mask_after(vocabulary, REQUIRED, [], in_reasoning=True))
-    assert (engine.rows["theirs"][0] == -1).all()
+    free = allowed_ids(engine.rows["theirs"][0]).size  # of all bits; vLLM 0.33 keeps markers out of the reasoning
+    assert free > 32 * engine.rows["theirs"][0].size - 8
     end = turn.index(markers.think_end)
     assert set(allowed_ids(engine.rows["ours"][end + 1]).tolist()) == {markers.section_begin}
 

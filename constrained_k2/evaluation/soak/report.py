@@ -87,10 +87,15 @@ def compare(  # noqa: PLR0913 - one soak's settings
         asyncio.run(soak(server.url, others[:concurrency], concurrency=concurrency))
         by_themselves = asyncio.run(soak(server.url, others, concurrency=concurrency))
         found = asyncio.run(soak(server.url, loads, concurrency=concurrency, pid=server.pid, say=say))
+    changed = []
     both = found.texts.keys() & by_themselves.texts.keys() & expected.keys()
-    changed = tuple(sorted(n for n in both if not found.texts[n] == by_themselves.texts[n] == expected[n]))
+    for number in sorted(both):
+        alone, mixed = by_themselves.texts[number], found.texts[number]
+        if not alone == mixed == expected[number]:
+            say(f"#{number}: {expected[number]} became {alone} by themselves, {mixed} in the mix")
+            changed.append(number)
     trouble = tuple(line for line in log.read_text(errors="replace").splitlines() if _TROUBLE.search(line))
-    return Compared(found, len(both), changed, trouble, by_themselves.seconds)
+    return Compared(found, len(both), tuple(changed), trouble, by_themselves.seconds)
 
 
 def measure(
