@@ -1,0 +1,295 @@
+"""The stand-in's tools: what they take, how requests ask for them, and under which near-miss names they are declared."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_STRING: Mapping[str, Any] = {"type": "string"}
+_BOOLEAN: Mapping[str, Any] = {"type": "boolean"}
+_DATE: Mapping[str, Any] = {"type": "string", "format": "date"}
+_TIME: Mapping[str, Any] = {"type": "string", "pattern": "^[0-9]{2}:[0-9]{2}$"}
+_AIRPORT: Mapping[str, Any] = {"type": "string", "pattern": "^[A-Z]{3}$"}
+_CURRENCIES = {"euros": "EUR", "dollars": "USD", "yen": "JPY", "pounds": "GBP", "francs": "CHF"}
+_CURRENCY: Mapping[str, Any] = {"enum": list(_CURRENCIES.values())}
+_LANGUAGES = {"German": "de", "French": "fr", "Spanish": "es", "Chinese": "zh", "Polish": "pl"}
+
+
+def _whole(least: int, most: int) -> dict[str, Any]:
+    return {"type": "integer", "minimum": least, "maximum": most}
+
+
+def _enum(*values: str) -> dict[str, Any]:
+    return {"enum": list(values)}
+
+
+def _array(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "minItems": 1, "items": item}
+
+
+def _object(required: list[str], **properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a tool.
+
+    Attributes:
+        keys: Its name in each of the tool's variants; the last one stands for the rest.
+        schema: Of its value.
+        kind: Which values it takes, see :class:`constrained_k2.evaluation.standin.values.Draw`.
+        options: Of the kind.
+        phrase: For an optional argument, how a request mentions it; ``{}`` is the value.
+    """
+
+    keys: tuple[str, ...]
+    schema: Mapping[str, Any]
+    kind: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    phrase: str = ""
+
+    def key(self, variant: int) -> str:
+        """Its name in a variant."""
+        return self.keys[min(variant, len(self.keys) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One tool, in variants that differ by a name or a key.
+
+    Attributes:
+        names: Its name in each variant.
+        description: The same in all.
+        asks: How a request asks for it; ``{0}`` is the first required argument's value.
+        required: Arguments that every request names.
+        optional: Arguments that some requests name.
+    """
+
+    names: tuple[str, ...]
+    description: str
+    asks: tuple[str, ...]
+    required: tuple[Argument, ...] = ()
+    optional: tuple[Argument, ...] = ()
+
+    def declaration(self, variant: int) -> dict[str, Any]:
+        """The tool as a request declares it."""
+        function: dict[str, Any] = {"name": self.names[variant], "description": self.description}
+        if self.required:
+            arguments = {argument.key(variant): dict(argument.schema) for argument in self.required + self.optional}
+            function["parameters"] = _object([argument.key(variant) for argument in self.required], **arguments)
+        return {"type": "function", "function": function}
+
+
+def _flag(*keys: str, phrase: str) -> Argument:
+    return Argument(keys, _BOOLEAN, "said", {"words": {"": True}}, phrase)
+
+
+def _number(keys: tuple[str, ...], least: int, most: int, phrase: str = "") -> Argument:
+    return Argument(keys, _whole(least, most), "whole", {"least": least, "most": most}, phrase)
+
+
+def _choice(keys: tuple[str, ...], words: Mapping[str, str], phrase: str = "") -> Argument:
+    return Argument(keys, _enum(*words.values()), "said", {"words": words}, phrase)
+
+
+def _words(*words: str) -> dict[str, str]:
+    return {word: word for word in words}
+
+
+TOOLS: tuple[Tool, ...] = (
+    Tool(
+        ("get_weather", "get-weather", "weather.get"),
+        "Weather forecast of a city.",
+        ("What's the weather in {0} for {1} days", "Give me the forecast for {0}, {1} days", "Will it rain in {0} in the next {1} days"),
+        (Argument(("city", "location"), _STRING, "city"), _number(("days", "num_days"), 1, 14)),
+        (_choice(("unit", "units"), _words("celsius", "fahrenheit"), "in {}"),),
+    ),
+    Tool(
+        ("search-flights", "search_flights", "flights.search"),
+        "Find flights between two airports.",
+        ("Find flights from {0} to {1} on {2}", "I need to fly from {0} to {1} on {2}", "Search a flight to {1} from {0} on {2}"),
+        (
+            Argument(("origin", "from"), _AIRPORT, "airport"),
+            Argument(("destination", "to"), _AIRPORT, "airport"),
+            Argument(("depart", "date"), _DATE, "date"),
+        ),
+        (
+            _choice(("cabin",), _words("economy", "premium", "business"), "in {} class"),
+            _flag("nonstop", "direct", phrase="without stops"),
+            _number(("passengers", "adults"), 2, 9, "for {} people"),
+        ),
+    ),
+    Tool(
+        ("calendar.create_event", "calendar.create-event", "create_event"),
+        "Put an event into the calendar.",
+        ("Set up the {0} with {2} on {1}", "Put the {0} on {1} into my calendar, with {2}"),
+        (
+            Argument(("title", "summary"), _STRING, "title"),
+            Argument(("start", "date"), _DATE, "date"),
+            Argument(("attendees",), _array(_object(["name"], name=_STRING, optional=_BOOLEAN)), "people"),
+        ),
+        (
+            Argument(("time", "start_time"), _TIME, "time", {}, "at {}"),
+            _number(("reminder_minutes",), 5, 90, "with a reminder {} minutes before"),
+        ),
+    ),
+    Tool(
+        ("run_query", "run-query", "warehouse.query"),
+        "Query the warehouse.",
+        ("Show me the {0} where {1}", "Query the {0} with {1}"),
+        (
+            _choice(("table",), _words("orders", "customers", "refunds")),
+            Argument(
+                ("filters", "where"),
+                _array(
+                    _object(
+                        ["column", "op", "value"],
+                        column=_enum("country", "total", "status"),
+                        op=_enum("=", "<", ">"),
+                        value={"type": ["string", "number"]},
+                    )
+                ),
+                "filters",
+            ),
+        ),
+        (_number(("limit",), 1, 500, "at most {} rows"),),
+    ),
+    Tool(
+        ("convert_currency", "currency.convert", "convert-currency"),
+        "Convert an amount of money.",
+        ("How much is {0} {1} in {2}", "Convert {0} {1} to {2}"),
+        (
+            Argument(("amount",), {"type": "number", "minimum": 0}, "amount"),
+            Argument(("source", "from"), _CURRENCY, "said", {"words": _CURRENCIES}),
+            Argument(("target", "to"), _CURRENCY, "said", {"words": _CURRENCIES}),
+        ),
+    ),
+    Tool(
+        ("send_email", "email.send", "send-mail"),
+        "Send an email.",
+        ("Send an email to {0} about the {1}", "Write to {0}, the subject is {1}"),
+        (
+            Argument(("to", "recipient"), {"type": "string", "pattern": "^[^@ ]+@[^@ ]+$"}, "email"),
+            Argument(("subject",), _STRING, "title"),
+        ),
+        (
+            _choice(("priority", "importance"), _words("low", "normal", "urgent"), "with {} priority"),
+            Argument(("send_at",), _DATE, "date", {}, "to go out on {}"),
+        ),
+    ),
+    Tool(
+        ("hotels.book", "book_hotel", "hotels.book-room"),
+        "Book a hotel.",
+        ("Book a hotel in {0} from {1} for {2} nights", "I want to stay {2} nights in {0} from {1}"),
+        (
+            Argument(("city", "place"), _STRING, "city"),
+            Argument(("check_in", "arrival"), _DATE, "date"),
+            _number(("nights",), 1, 30),
+        ),
+        (_number(("rooms",), 2, 5, "with {} rooms"), _flag("breakfast", phrase="with breakfast")),
+    ),
+    Tool(
+        ("create_ticket", "tickets.create", "create-issue"),
+        "Open a ticket.",
+        ("Open a {1} ticket about the {0}", "File a ticket for the {0}, severity {1}"),
+        (
+            Argument(("title", "summary"), _STRING, "title"),
+            _choice(("severity", "level"), _words("minor", "major", "critical")),
+        ),
+        (
+            Argument(("assignee", "owner"), _STRING, "name", {}, "assigned to {}"),
+            _choice(("component",), _words("backend", "frontend", "billing"), "in the {}"),
+        ),
+    ),
+    Tool(
+        ("set_reminder", "reminders.add", "set-reminder"),
+        "Set a reminder.",
+        ("Remind me of the {0} on {1}", "Set a reminder for the {0} on {1}"),
+        (Argument(("text", "note"), _STRING, "title"), Argument(("date", "day"), _DATE, "date")),
+        (Argument(("time",), _TIME, "time", {}, "at {}"),),
+    ),
+    Tool(
+        ("orders.create", "create_order", "orders.place"),
+        "Place an order.",
+        ("Order {0}, deliver to {1}", "Please send {0} to {1}"),
+        (
+            Argument(
+                ("items", "lines"),
+                _array(_object(["sku", "quantity"], sku=_STRING, quantity={"type": "integer", "minimum": 1})),
+                "items",
+            ),
+            Argument(("address", "ship_to"), _object(["street", "city"], street=_STRING, city=_STRING), "address"),
+        ),
+        (_flag("express", phrase="by express"),),
+    ),
+    Tool(
+        ("transfer-money", "transfer_money", "bank.transfer"),
+        "Transfer money between accounts.",
+        ("Transfer {2} {3} from {0} to {1}", "Move {2} {3} from account {0} to account {1}"),
+        (
+            Argument(("from_account", "debit"), _STRING, "account"),
+            Argument(("to_account", "credit"), _STRING, "account"),
+            Argument(("amount",), {"type": "number", "minimum": 0.01}, "amount"),
+            Argument(("currency",), _CURRENCY, "said", {"words": _CURRENCIES}),
+        ),
+        (Argument(("reference", "memo"), _STRING, "title", {}, "for the {}"),),
+    ),
+    Tool(
+        ("find_restaurants", "restaurants.find", "search_restaurants"),
+        "Find restaurants in a city.",
+        ("Where can I eat {1} food in {0}", "Find a {1} restaurant in {0}"),
+        (
+            Argument(("city", "location"), _STRING, "city"),
+            _choice(("cuisine", "kitchen"), {"Italian": "italian", "Thai": "thai", "Indian": "indian", "Greek": "greek"}),
+        ),
+        (
+            _number(("people", "seats"), 2, 12, "for {} people"),
+            _choice(("price",), {"cheap": "low", "affordable": "medium", "fancy": "high"}, "something {}"),
+        ),
+    ),
+    Tool(
+        ("play_music", "music.play", "play-music"),
+        "Play music of an artist.",
+        ("Play {0}", "Put on some music by {0}"),
+        (Argument(("artist",), _STRING, "name"),),
+        (_number(("volume", "loudness"), 1, 100, "at volume {}"), _flag("shuffle", phrase="in random order")),
+    ),
+    Tool(
+        ("list_open_tabs", "list-open-tabs", "browser.list_tabs"),
+        "List the open browser tabs.",
+        ("Which tabs do I have open", "List my open tabs"),
+    ),
+    Tool(
+        ("translate_text", "translate", "text.translate"),
+        "Translate a text.",
+        ('Translate "{0}" into {1}', 'How do you say "{0}" in {1}'),
+        (Argument(("text", "input"), _STRING, "title"), _choice(("target", "language"), _LANGUAGES)),
+    ),
+    Tool(
+        ("set_thermostat", "home.set_temperature", "set-thermostat"),
+        "Set the temperature of a room.",
+        ("Set the {0} to {1} degrees", "Make it {1} degrees in the {0}"),
+        (_choice(("room",), _words("bedroom", "bathroom", "hallway")), _number(("temperature", "degrees"), 5, 30)),
+        (_choice(("mode",), _words("heat", "cool", "auto"), "in {} mode"),),
+    ),
+    Tool(
+        ("stocks.quote", "get_quotes", "stocks.get-quotes"),
+        "Prices of stocks.",
+        ("What are {0} trading at", "Get me the price of {0}"),
+        (Argument(("symbols", "tickers"), _array({"type": "string", "pattern": "^[A-Z]{1,5}$"}), "symbols"),),
+    ),
+    Tool(
+        ("files.search", "search_files", "find-files"),
+        "Search files.",
+        ("Search my files for {0}", "Find files that mention {0}"),
+        (Argument(("query", "text"), _STRING, "word"),),
+        (
+            Argument(("folder", "path"), _STRING, "word", {}, "in the folder {}"),
+            _choice(("extension", "type"), _words("pdf", "txt", "csv"), "only {} files"),
+            Argument(("modified_after", "since"), _DATE, "date", {}, "changed after {}"),
+            _number(("max_results", "limit"), 1, 50, "at most {} results"),
+            _flag("case_sensitive", phrase="with exact case"),
+        ),
+    ),
+)
+"""Flat and nested, with enums, ranges, patterns, optional arguments, hyphens and dots."""

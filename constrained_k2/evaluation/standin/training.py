@@ -1,0 +1,136 @@
+"""Trains the stand-in and keeps a log of how it went."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from constrained_k2.evaluation.standin.dialogs import answered_dialogs
+from constrained_k2.evaluation.standin.network import Network
+from constrained_k2.evaluation.standin.sequences import IGNORED, Sequences
+from constrained_k2.evaluation.standin.shape import Shape
+from constrained_k2.evaluation.standin.start import lay_out_copying
+from constrained_k2.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How to train.
+
+    Attributes:
+        steps: How many.
+        batch: Dialogs a step.
+        rate: Learning rate of the matrices (Muon).
+        other_rate: Of embedding and norms (AdamW).
+        warm_up: Steps until the full rate; over the last 40 % of the steps it goes down to zero.
+        balance: Weight of the experts' balance in the loss.
+        seed: Of weights and data.
+        longest: Dialogs of more tokens are left out.
+        every: Steps between two lines of the log.
+    """
+
+    steps: int = 600
+    batch: int = 8
+    rate: float = 0.01
+    other_rate: float = 0.003
+    warm_up: int = 20
+    balance: float = 0.01
+    seed: int = 0
+    longest: int = 960
+    every: int = 50
+
+
+def train(vocabulary: Vocabulary, recipe: Recipe, say: Callable[[dict[str, float]], None]) -> Network:
+    """Train a network.
+
+    Args:
+        vocabulary: The stand-in's.
+        recipe: How.
+        say: Takes each line of the log.
+    """
+    torch.manual_seed(recipe.seed)
+    network = Network(Shape(vocabulary.size))
+    lay_out_copying(network)
+    matrices = [weight for name, weight in network.named_parameters() if weight.ndim > 1 and name != "embedding"]
+    others = [weight for name, weight in network.named_parameters() if weight.ndim == 1 or name == "embedding"]
+    optimizers = [
+        torch.optim.Muon(matrices, lr=recipe.rate, weight_decay=0.0),
+        torch.optim.AdamW(others, lr=recipe.other_rate, weight_decay=0.0, betas=(0.9, 0.98)),
+    ]
+    sequences = Sequences(vocabulary)
+    batches = sequences.batches(answered_dialogs(recipe.seed + 1, held_out=False), recipe.batch, recipe.longest)
+    held_out = list(
+        islice(sequences.batches(answered_dialogs(recipe.seed + 2, held_out=True), 8, recipe.longest), 8)
+    )
+    began, tokens, recent = time.monotonic(), 0, []
+    for step, (ids, targets) in enumerate(islice(batches, recipe.steps), 1):
+        factor = min(1.0, step / recipe.warm_up, (recipe.steps - step) / (0.4 * recipe.steps) + 0.01)
+        for optimizer, rate in zip(optimizers, (recipe.rate, recipe.other_rate), strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * factor
+        loss, balance = _loss(network, ids, targets)
+        (loss + recipe.balance * balance).backward()
+        torch.nn.utils.clip_grad_norm_(others, 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        tokens += ids.numel()
+        recent.append(loss.item())
+        if step % recipe.every == 0 or step == recipe.steps:
+            line = {"step": step, "tokens": tokens, "loss": sum(recent) / len(recent), "balance": balance.item()}
+            say(line | measure(network, held_out, vocabulary) | {"seconds": time.monotonic() - began})
+            recent.clear()
+    return network
+
+
+def _loss(network: Network, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross entropy over the assistant's tokens, in nats, and the experts' balance."""
+    with torch.autocast("cpu", torch.bfloat16):
+        states, balance = network(ids)
+        wanted = targets != IGNORED
+        logits = network.logits(states[wanted])
+    return functional.cross_entropy(logits.float(), targets[wanted]), balance
+
+
+@torch.no_grad()
+def measure(network: Network, batches: list[tuple[Tensor, Tensor]], vocabulary: Vocabulary) -> dict[str, float]:
+    """How well it foresees held-out answers, each token given the right ones before it.
+
+    Returns:
+        ``held_out_loss`` in nats a token, the share of ``tokens_right``, and the shares of whole answers whose every
+        token was the likeliest: ``calls_right`` (messages with calls) and ``texts_right``.
+    """
+    section = vocabulary.format.section_begin
+    losses, tokens, calls, texts = [], [], [], []
+    for ids, targets in batches:
+        with torch.autocast("cpu", torch.bfloat16):
+            states, _ = network(ids)
+            logits = network.logits(states).float()
+        wanted = targets != IGNORED
+        losses.append(functional.cross_entropy(logits[wanted], targets[wanted]).item())
+        right = logits.argmax(-1) == targets
+        tokens.append(right[wanted].float().mean().item())
+        for row in range(len(ids)):
+            for start, end in _spans(wanted[row]):
+                (calls if section in targets[row, start:end] else texts).append(bool(right[row, start:end].all()))
+    return {
+        "held_out_loss": sum(losses) / len(losses),
+        "tokens_right": sum(tokens) / len(tokens),
+        "calls_right": sum(calls) / len(calls),
+        "texts_right": sum(texts) / len(texts),
+    }
+
+
+def _spans(marked: Tensor) -> Iterator[tuple[int, int]]:
+    """The runs of True in a bool ``[length]``."""
+    start = None
+    for position, here in enumerate([*marked.tolist(), False]):
+        if here and start is None:
+            start = position
+        elif not here and start is not None:
+            yield start, position
+            start = None
