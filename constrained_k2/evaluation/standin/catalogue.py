@@ -1,4 +1,4 @@
-"""The stand-in's tools: what they take, how requests ask for them, and under which near-miss names they are declared."""
+"""The stand-in's tools: what they take, how requests ask for them, and their near-miss names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +11,7 @@ _TIME: Mapping[str, Any] = {"type": "string", "pattern": "^[0-9]{2}:[0-9]{2}$"}
 _AIRPORT: Mapping[str, Any] = {"type": "string", "pattern": "^[A-Z]{3}$"}
 _CURRENCIES = {"euros": "EUR", "dollars": "USD", "yen": "JPY", "pounds": "GBP", "francs": "CHF"}
 _CURRENCY: Mapping[str, Any] = {"enum": list(_CURRENCIES.values())}
+_CUISINES = {"Italian": "italian", "Thai": "thai", "Indian": "indian", "Greek": "greek"}
 _LANGUAGES = {"German": "de", "French": "fr", "Spanish": "es", "Chinese": "zh", "Polish": "pl"}
 
 
@@ -100,14 +101,22 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         ("get_weather", "get-weather", "weather.get"),
         "Weather forecast of a city.",
-        ("What's the weather in {0} for {1} days", "Give me the forecast for {0}, {1} days", "Will it rain in {0} in the next {1} days"),
+        (
+            "What's the weather in {0} for {1} days",
+            "Give me the forecast for {0}, {1} days",
+            "Will it rain in {0} in the next {1} days",
+        ),
         (Argument(("city", "location"), _STRING, "city"), _number(("days", "num_days"), 1, 14)),
         (_choice(("unit", "units"), _words("celsius", "fahrenheit"), "in {}"),),
     ),
     Tool(
         ("search-flights", "search_flights", "flights.search"),
         "Find flights between two airports.",
-        ("Find flights from {0} to {1} on {2}", "I need to fly from {0} to {1} on {2}", "Search a flight to {1} from {0} on {2}"),
+        (
+            "Find flights from {0} to {1} on {2}",
+            "I need to fly from {0} to {1} on {2}",
+            "Search a flight to {1} from {0} on {2}",
+        ),
         (
             Argument(("origin", "from"), _AIRPORT, "airport"),
             Argument(("destination", "to"), _AIRPORT, "airport"),
@@ -240,7 +249,7 @@ TOOLS: tuple[Tool, ...] = (
         ("Where can I eat {1} food in {0}", "Find a {1} restaurant in {0}"),
         (
             Argument(("city", "location"), _STRING, "city"),
-            _choice(("cuisine", "kitchen"), {"Italian": "italian", "Thai": "thai", "Indian": "indian", "Greek": "greek"}),
+            _choice(("cuisine", "kitchen"), _CUISINES),
         ),
         (
             _number(("people", "seats"), 2, 12, "for {} people"),

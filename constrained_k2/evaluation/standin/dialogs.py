@@ -114,8 +114,8 @@ class Author:
             return Wanted(kind, answer=answer)
         if kind == "no_tool":
             known = {declared.tool.names for declared in dialog.tools}
-            others = [tool for tool in TOOLS if tool.names not in known]
-            text, _ = self._request(Declared(self.chance.choice(others), 0))
+            unknown = [tool for tool in TOOLS if tool.names not in known]
+            text, _ = self._request(Declared(self.chance.choice(unknown), 0))
             dialog.say("user", text)
             return Wanted(kind, answer=NO_TOOL)
         pair = self._pair(dialog.tools) if kind == "parallel" else [self.chance.choice(dialog.tools)]
@@ -183,7 +183,7 @@ class Author:
     def _options(self, tool: Tool) -> list[Argument]:
         """The optional arguments that a request names; of sets of two and more training sees only its own."""
         while True:
-            chosen = [argument for argument in tool.optional if self.chance.random() < 0.4]  # noqa: PLR2004
+            chosen = [argument for argument in tool.optional if self.chance.random() < 0.4]
             key = "+".join((tool.names[0], *(argument.keys[0] for argument in chosen)))
             if self.held_out or len(chosen) < 2 or not is_held_out(key):
                 return chosen

@@ -1,4 +1,4 @@
-"""The stand-in's network as it is trained: DeepSeek-V3's layers (MLA, experts behind a sigmoid router) in plain torch."""
+"""The stand-in's network as it is trained: DeepSeek-V3's layers (MLA, routed experts) in plain torch."""
 
 import math
 
@@ -25,7 +25,7 @@ def rms_norm(hidden: Tensor, weight: Tensor, epsilon: float, served_width: int =
     return (wide * torch.rsqrt(mean + epsilon) * weight).to(hidden.dtype)
 
 
-class Attention(nn.Module):
+class Attention(nn.Module):  # type: ignore[misc]
     """Multi-head latent attention."""
 
     def __init__(self, shape: Shape) -> None:
@@ -69,7 +69,7 @@ class Attention(nn.Module):
         return torch.cat(outputs, 2).transpose(1, 2).reshape(batch, length, -1) @ self.o.T
 
 
-class GatedMlp(nn.Module):
+class GatedMlp(nn.Module):  # type: ignore[misc]
     """The dense MLP, or all experts side by side: those a token does not take are multiplied by zero."""
 
     def __init__(self, shape: Shape, *, routed: bool) -> None:
@@ -96,13 +96,15 @@ class GatedMlp(nn.Module):
         weights = scores * taken
         weights = weights / weights.sum(-1, keepdim=True) * s.routed_scale
         shared = torch.ones_like(weights[..., :1])
-        blocks = inner.unflatten(-1, (s.experts + 1, s.expert)) * torch.cat([weights, shared], -1).unsqueeze(-1).to(inner.dtype)
+        blocks = inner.unflatten(-1, (s.experts + 1, s.expert)) * torch.cat([weights, shared], -1).unsqueeze(-1).to(
+            inner.dtype
+        )
         share = taken.mean((0, 1)) / s.active * s.experts
         balance = (share * (scores / scores.sum(-1, keepdim=True)).mean((0, 1))).sum()
         return blocks.flatten(-2) @ self.down.T, balance
 
 
-class Layer(nn.Module):
+class Layer(nn.Module):  # type: ignore[misc]
     """Attention and MLP, each behind a norm and added to the stream."""
 
     def __init__(self, shape: Shape, *, routed: bool) -> None:
@@ -120,7 +122,7 @@ class Layer(nn.Module):
         return stream + change, balance
 
 
-class Network(nn.Module):
+class Network(nn.Module):  # type: ignore[misc]
     """The whole model; the embedding is also the head."""
 
     def __init__(self, shape: Shape) -> None:
@@ -160,7 +162,7 @@ def _matrix(rows: int, columns: int) -> nn.Parameter:
 
 
 def _rotate(pairs: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turn neighbouring dimensions as DeepSeek-V3 does: (0, 1), (2, 3), …
+    """Turn neighbouring dimensions as DeepSeek-V3 does: (0, 1), (2, 3) and so on.
 
     Args:
         pairs: ``[..., length, rotary]``.

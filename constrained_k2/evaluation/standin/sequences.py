@@ -62,7 +62,9 @@ class Sequences:
             ids and targets, both int64 ``[size, length]``; targets are the next ids, or ``IGNORED``.
         """
         while True:
-            found = [pair for dialog in islice(dialogs, _SORTED_TOGETHER) if len((pair := self.of(dialog))[0]) <= longest]
+            found = [
+                pair for dialog in islice(dialogs, _SORTED_TOGETHER) if len((pair := self.of(dialog))[0]) <= longest
+            ]
             found.sort(key=lambda pair: len(pair[0]))
             for start in range(0, len(found) - size + 1, size):
                 yield _stack(found[start : start + size])

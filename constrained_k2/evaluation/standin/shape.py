@@ -1,5 +1,6 @@
 """The stand-in's dimensions, as it is trained and as it is served."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +52,7 @@ class Shape:
     @property
     def attention_scale(self) -> float:
         """Factor on the scores: the served head's, zeros included."""
-        return (self.plain + SERVED_ROTARY) ** -0.5
+        return 1.0 / math.sqrt(self.plain + SERVED_ROTARY)
 
     def config(self) -> dict[str, Any]:
         """What ``config.json`` says of the shape, under Kimi K2's ``model_type``."""

@@ -8,16 +8,17 @@ Mathematical Framework for Transformer Circuits", 2021). Training then changes e
 import torch
 from torch import Tensor
 
-from constrained_k2.evaluation.standin.network import Network
+from constrained_k2.evaluation.standin.network import Attention, Network
 
 _CONSTANT = 4.0
 _SHARPNESS = 9.0  # nats of score that each of the turning pairs adds where the offset fits
 _TURNING_PAIRS = 6
 _MATCH = 3.0
 _COPY = 1.5
+_OTHER_HEADS = 0.3
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]
 def lay_out_copying(network: Network) -> None:
     """Change a network's random weights in place."""
     s = network.shape
@@ -30,8 +31,7 @@ def lay_out_copying(network: Network) -> None:
     for attention in (first, second):
         attention.kv_a.copy_(_orthonormal(s.kv_rank, s.hidden))
         attention.q_a.copy_(_orthonormal(s.q_rank, s.hidden))
-        for layer_output in (attention.o,):
-            layer_output.mul_(0.3)
+        attention.o.mul_(_OTHER_HEADS)
 
     # First layer, heads 0 and 1: one and two tokens back; what is found there goes to a place of its own.
     direction = torch.zeros(s.hidden)
@@ -49,7 +49,7 @@ def lay_out_copying(network: Network) -> None:
         for pair in range(_TURNING_PAIRS):
             first.q_b[row + 2 * pair] = size * angles[pair].cos() * to_latent
             first.q_b[row + 2 * pair + 1] = -size * angles[pair].sin() * to_latent
-        _set_values(network, 0, head, content, places[head], 1.0)
+        _set_values(first, head, content, places[head])
 
     # Second layer, head 0: where the token before was this one. Head 1: where the one before that was the one before.
     looks_for = (content, places[0])
@@ -59,15 +59,15 @@ def lay_out_copying(network: Network) -> None:
         second.q_b[start : start + s.plain] = _MATCH * looks_for[head][: s.plain] @ second.q_a.T
         key = head * (s.plain + s.value)
         second.kv_b[key : key + s.plain] = places[head][: s.plain] @ second.kv_a.T
-        _set_values(network, 1, head, content, content, _COPY)
+        _set_values(second, head, content, _COPY * content)
 
 
-def _set_values(network: Network, layer: int, head: int, read: Tensor, write: Tensor, size: float) -> None:
+def _set_values(attention: Attention, head: int, read: Tensor, write: Tensor) -> None:
     """Let a head carry the dimensions ``read`` to the dimensions ``write``, both ``[value, hidden]``."""
-    s, attention = network.shape, network.layers[layer].attention
+    s = attention.shape
     row = head * (s.plain + s.value) + s.plain
     attention.kv_b[row : row + s.value] = read @ attention.kv_a.T
-    attention.o[:, head * s.value : (head + 1) * s.value] = size * write.T
+    attention.o[:, head * s.value : (head + 1) * s.value] = write.T
 
 
 def _orthonormal(rows: int, columns: int) -> Tensor:

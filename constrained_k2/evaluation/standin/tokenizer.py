@@ -1,15 +1,18 @@
 """The stand-in's vocabulary: byte pairs of its dialogs, cut so that a value is spelled the same wherever it stands."""
 
+import base64
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
+from pathlib import Path
 
 from constrained_k2.evaluation.standin.catalogue import TOOLS
 from constrained_k2.evaluation.standin.dialogs import CHATS, NO_TOOL, SECOND, answered_dialogs
 from constrained_k2.evaluation.standin.sequences import chat_template
-from constrained_k2.fixtures.tokenizer import train_ranks
+from constrained_k2.fixtures.tokenizer import SPECIAL_TOKENS, train_ranks
 from constrained_k2.rendering.prompt import PromptRenderer
+from constrained_k2.tokenizer_files import SPECIAL_COUNT, TiktokenEncoder
 from constrained_k2.vocabulary import Vocabulary
 
 _PIECE = re.compile(r"[A-Za-z]+|[0-9]+|[^A-Za-z0-9\s]+|\s+")
@@ -55,3 +58,16 @@ def dialog_texts(count: int, seed: int) -> list[str]:
     renderer = PromptRenderer.from_template(chat_template(), Vocabulary.of_bytes())
     dialogs = islice(answered_dialogs(seed, held_out=False), count)
     return [renderer.render({**dialog, "add_generation_prompt": False}, repair=False).text for dialog in dialogs]
+
+
+def stand_in_vocabulary(ranks: Mapping[bytes, int]) -> Vocabulary:
+    """The vocabulary of these ordinary tokens, with Kimi's special ones behind them."""
+    base = len(ranks)
+    special = {SPECIAL_TOKENS.get(n, f"<|reserved_token_{base + n}|>"): base + n for n in range(SPECIAL_COUNT)}
+    tokens = {rank: token for token, rank in ranks.items()}
+    return Vocabulary(tokens, special, base + SPECIAL_COUNT, TiktokenEncoder(ranks))
+
+
+def write_ranks(path: Path, ranks: Mapping[bytes, int]) -> None:
+    """Write a ``tiktoken.model``."""
+    path.write_bytes(b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks.items()))

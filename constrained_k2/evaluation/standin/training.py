@@ -1,11 +1,15 @@
 """Trains the stand-in and keeps a log of how it went."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
@@ -14,6 +18,13 @@ from constrained_k2.evaluation.standin.network import Network
 from constrained_k2.evaluation.standin.sequences import IGNORED, Sequences
 from constrained_k2.evaluation.standin.shape import Shape
 from constrained_k2.evaluation.standin.start import lay_out_copying
+from constrained_k2.evaluation.standin.tokenizer import (
+    dialog_texts,
+    phrasing,
+    stand_in_vocabulary,
+    train_vocabulary,
+    write_ranks,
+)
 from constrained_k2.vocabulary import Vocabulary
 
 
@@ -31,6 +42,8 @@ class Recipe:
         seed: Of weights and data.
         longest: Dialogs of more tokens are left out.
         every: Steps between two lines of the log.
+        texts: Dialogs that the vocabulary is trained on.
+        tokens: Of the vocabulary, before numbers and spaced words are added.
     """
 
     steps: int = 600
@@ -42,6 +55,8 @@ class Recipe:
     seed: int = 0
     longest: int = 960
     every: int = 50
+    texts: int = 300
+    tokens: int = 1000
 
 
 def train(vocabulary: Vocabulary, recipe: Recipe, say: Callable[[dict[str, float]], None]) -> Network:
@@ -63,9 +78,7 @@ def train(vocabulary: Vocabulary, recipe: Recipe, say: Callable[[dict[str, float
     ]
     sequences = Sequences(vocabulary)
     batches = sequences.batches(answered_dialogs(recipe.seed + 1, held_out=False), recipe.batch, recipe.longest)
-    held_out = list(
-        islice(sequences.batches(answered_dialogs(recipe.seed + 2, held_out=True), 8, recipe.longest), 8)
-    )
+    held_out = list(islice(sequences.batches(answered_dialogs(recipe.seed + 2, held_out=True), 8, recipe.longest), 8))
     began, tokens, recent = time.monotonic(), 0, []
     for step, (ids, targets) in enumerate(islice(batches, recipe.steps), 1):
         factor = min(1.0, step / recipe.warm_up, (recipe.steps - step) / (0.4 * recipe.steps) + 0.01)
@@ -96,7 +109,7 @@ def _loss(network: Network, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tenso
     return functional.cross_entropy(logits.float(), targets[wanted]), balance
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]
 def measure(network: Network, batches: list[tuple[Tensor, Tensor]], vocabulary: Vocabulary) -> dict[str, float]:
     """How well it foresees held-out answers, each token given the right ones before it.
 
@@ -105,7 +118,9 @@ def measure(network: Network, batches: list[tuple[Tensor, Tensor]], vocabulary: 
         token was the likeliest: ``calls_right`` (messages with calls) and ``texts_right``.
     """
     section = vocabulary.format.section_begin
-    losses, tokens, calls, texts = [], [], [], []
+    losses, tokens = [], []
+    calls: list[bool] = []
+    texts: list[bool] = []
     for ids, targets in batches:
         with torch.autocast("cpu", torch.bfloat16):
             states, _ = network(ids)
@@ -134,3 +149,27 @@ def _spans(marked: Tensor) -> Iterator[tuple[int, int]]:
         elif not here and start is not None:
             yield start, position
             start = None
+
+
+def train_and_write(out: Path, recipe: Recipe, say: Callable[[str], None]) -> None:
+    """Train vocabulary and weights, and write what ships: both, and the log with the recipe as its first line.
+
+    Args:
+        out: The directory; made when it is not there.
+        recipe: How.
+        say: Takes the log's lines as they come.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    ranks = train_vocabulary(dialog_texts(recipe.texts, recipe.seed), phrasing(), recipe.tokens)
+    write_ranks(out / "tiktoken.model", ranks)
+    with (out / "training.jsonl").open("w") as log:
+
+        def keep(line: dict[str, Any]) -> None:
+            text = json.dumps({key: round(value, 4) for key, value in line.items()})
+            log.write(text + "\n")
+            say(text)
+
+        keep(asdict(recipe))
+        network = train(stand_in_vocabulary(ranks), recipe, keep)
+    weights = {name: weight.to(torch.bfloat16) for name, weight in network.state_dict().items()}
+    save_file(weights, out / "weights.safetensors", metadata={"format": "pt"})

@@ -1,6 +1,7 @@
+# ruff: noqa: SIM905 - lists of words read best as text
 """The values that requests name and calls must copy: drawn without end, each either for training or held out."""
 
-import datetime
+import datetime as dt
 import random
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -11,10 +12,11 @@ HELD_OUT_SHARE = 5
 """One of so many values is held out: the stand-in never sees it while it is trained."""
 
 _CITIES = (
-    "Amsterdam Ankara Athens Auckland Bangkok Beijing Berlin Bogota Boston Brussels Budapest Cairo Chicago Dallas Delhi "
-    "Denver Dublin Geneva Hamburg Hanoi Havana Helsinki Istanbul Jakarta Kyoto Lagos Lima Lisbon London Lyon Madrid "
-    "Manila Miami Milan Montreal Moscow Mumbai Munich Nairobi Naples Osaka Oslo Paris Prague Quito Riga Rome Seattle "
-    "Seoul Shanghai Singapore Sofia Stockholm Sydney Tallinn Tokyo Toronto Turin Vienna Vilnius Warsaw Zagreb Zurich"
+    "Amsterdam Ankara Athens Auckland Bangkok Beijing Berlin Bogota Boston Brussels Budapest Cairo Chicago Dallas "
+    "Delhi Denver Dublin Geneva Hamburg Hanoi Havana Helsinki Istanbul Jakarta Kyoto Lagos Lima Lisbon London Lyon "
+    "Madrid Manila Miami Milan Montreal Moscow Mumbai Munich Nairobi Naples Osaka Oslo Paris Prague Quito Riga Rome "
+    "Seattle Seoul Shanghai Singapore Sofia Stockholm Sydney Tallinn Tokyo Toronto Turin Vienna Vilnius Warsaw Zagreb "
+    "Zurich"
 ).split()
 _NAMES = (
     "Ada Aiko Alan Amir Ana Anton Bea Boris Carla Chen Clara Dana David Diego Elena Elif Emil Erik Farah Felix Frida "
@@ -31,11 +33,13 @@ _THINGS = (
     "lunch meeting memo notes offer outline plan policy presentation proposal report retrospective review roadmap "
     "schedule seminar session slides summary survey talk update workshop"
 ).split()
-_STARTS = "ba be bo bra ca co da de do fa fe ga go ha he ja ka ki la le lo ma me mo na no pa pe ra ro sa se ta to va vi".split()
-_MIDDLES = "la le li lo mi na ni no ra ri ro sa si ta ti va".split()
-_ENDS = "ck den din gan ham ka la len lin mar na nor rin ro sen ski son ta tan ton ven vik".split()
-_STREETS = "Oak Elm Mill Park High Lake Hill King Rose Pine".split()
-_DOMAINS = "acme.com mail.org corp.net post.io".split()
+_STARTS = (
+    "ba be bo bra ca co da de do fa fe ga go ha he ja ka ki la le lo ma me mo na no pa pe ra ro sa se ta to va vi"
+).split()
+_MIDDLES = ("la le li lo mi na ni no ra ri ro sa si ta ti va").split()
+_ENDS = ("ck den din gan ham ka la len lin mar na nor rin ro sen ski son ta tan ton ven vik").split()
+_STREETS = ("Oak Elm Mill Park High Lake Hill King Rose Pine").split()
+_DOMAINS = ("acme.com mail.org corp.net post.io").split()
 _LETTERS = "ABCDEFGHIJKLMNOPRSTUVWXYZ"
 
 
@@ -118,11 +122,13 @@ class Draw:
         return self._same(lambda: f"{self.chance.choice(_LETTERS)}-{self.chance.randint(100, 999)}")
 
     def _account(self) -> Value:
-        return self._same(lambda: f"{self.chance.choice('DNFSX')}{self.chance.choice('EOIK')}{self.chance.randint(1000, 9999)}")
+        return self._same(
+            lambda: f"{self.chance.choice('DNFSX')}{self.chance.choice('EOIK')}{self.chance.randint(1000, 9999)}"
+        )
 
     def _date(self) -> Value:
-        first = datetime.date(2025, 1, 1)
-        return self._same(lambda: (first + datetime.timedelta(self.chance.randrange(730))).isoformat())
+        first = dt.date(2025, 1, 1)
+        return self._same(lambda: str(first + dt.timedelta(self.chance.randrange(730))))
 
     def _time(self) -> Value:
         return self._same(lambda: f"{self.chance.randint(7, 20):02}:{self.chance.choice((0, 15, 30, 45)):02}")
@@ -132,7 +138,9 @@ class Draw:
         return Value(str(number), number)
 
     def _amount(self) -> Value:
-        text = self.split(lambda: f"{self.chance.randint(5, 990)}.{self.chance.randint(1, 9)}{self.chance.randint(1, 9)}")
+        text = self.split(
+            lambda: f"{self.chance.randint(5, 990)}.{self.chance.randint(1, 9)}{self.chance.randint(1, 9)}"
+        )
         return Value(text, float(text))
 
     def _said(self, words: Mapping[str, Any]) -> Value:
