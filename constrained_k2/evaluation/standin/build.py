@@ -50,8 +50,11 @@ def write_model(out: Path, weights: Mapping[str, Tensor], ranks: Mapping[bytes, 
 
 def served_weights(weights: Mapping[str, Tensor], shape: Shape) -> dict[str, Tensor]:
     """A trained network's weights by a DeepSeek-V3 checkpoint's names, filled up with zeros to the served sizes."""
-    head = weights["embedding"]
-    served = {"model.embed_tokens.weight": head, "lm_head.weight": head.clone(), "model.norm.weight": weights["norm"]}
+    served = {
+        "model.embed_tokens.weight": weights["embedding"],
+        "lm_head.weight": (weights["embedding"].float() @ weights["turn"].float()),
+        "model.norm.weight": weights["norm"],
+    }
     for number in range(shape.layers):
         ours, theirs = f"layers.{number}", f"model.layers.{number}"
         layer = {name.removeprefix(f"{ours}."): weight for name, weight in weights.items() if name.startswith(ours)}

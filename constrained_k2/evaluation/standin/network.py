@@ -123,13 +123,14 @@ class Layer(nn.Module):  # type: ignore[misc]
 
 
 class Network(nn.Module):  # type: ignore[misc]
-    """The whole model; the embedding is also the head."""
+    """The whole model. The head is the embedding, turned: else every token would foresee itself."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
         self.embedding = nn.Parameter(torch.randn(shape.vocabulary, shape.hidden))
         self.layers = nn.ModuleList(Layer(shape, routed=number > 0) for number in range(shape.layers))
+        self.turn = _matrix(shape.hidden, shape.hidden)
         self.norm = nn.Parameter(torch.full((shape.hidden,), shape.hidden**-0.5))
 
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,7 +154,7 @@ class Network(nn.Module):  # type: ignore[misc]
 
     def logits(self, states: Tensor) -> Tensor:
         """``[..., vocabulary]`` of ``[..., hidden]``."""
-        return states @ self.embedding.T
+        return states @ self.turn.T @ self.embedding.T
 
 
 def _matrix(rows: int, columns: int) -> nn.Parameter:

@@ -38,7 +38,7 @@ class Shape:
     heads: int = 4
     q_rank: int = 128
     kv_rank: int = 128
-    plain: int = 32
+    plain: int = 64
     rotary: int = 32
     value: int = 32
     dense: int = 256

@@ -13,8 +13,8 @@ from constrained_k2.evaluation.standin.network import Attention, Network
 _CONSTANT = 4.0
 _SHARPNESS = 9.0  # nats of score that each of the turning pairs adds where the offset fits
 _TURNING_PAIRS = 6
-_MATCH = 3.0
-_COPY = 1.5
+_MATCH = 6.0
+_COPY = 4.0
 _OTHER_HEADS = 0.3
 
 
@@ -27,6 +27,7 @@ def lay_out_copying(network: Network) -> None:
     read = _orthonormal(s.hidden - 1, s.hidden - 1)  # of the stream without its constant
     content = _beside_constant(read[: s.value])
     places = [_beside_constant(read[s.value * (n + 1) : s.value * (n + 2)]) for n in range(2)]
+    network.turn.copy_(_orthonormal(s.hidden, s.hidden))
     first, second = network.layers[0].attention, network.layers[1].attention
     for attention in (first, second):
         attention.kv_a.copy_(_orthonormal(s.kv_rank, s.hidden))
@@ -51,15 +52,17 @@ def lay_out_copying(network: Network) -> None:
             first.q_b[row + 2 * pair + 1] = -size * angles[pair].sin() * to_latent
         _set_values(first, head, content, places[head])
 
-    # Second layer, head 0: where the token before was this one. Head 1: where the one before that was the one before.
-    looks_for = (content, places[0])
+    # Second layer, heads 0 and 1: where the two tokens before were the last two. Each copies a part of what is there.
+    looks_for, found_at = torch.cat([content, places[0]])[: s.plain], torch.cat(places)[: s.plain]
     for head in range(2):
         start = head * (s.plain + s.rotary)
         second.q_b[start : start + s.plain + s.rotary] = 0.0
-        second.q_b[start : start + s.plain] = _MATCH * looks_for[head][: s.plain] @ second.q_a.T
+        second.q_b[start : start + len(looks_for)] = _MATCH * looks_for @ second.q_a.T
         key = head * (s.plain + s.value)
-        second.kv_b[key : key + s.plain] = places[head][: s.plain] @ second.kv_a.T
-        _set_values(second, head, content, _COPY * content)
+        second.kv_b[key : key + s.plain] = 0.0
+        second.kv_b[key : key + len(found_at)] = found_at @ second.kv_a.T
+        copied = _beside_constant(torch.eye(s.hidden - 1)[head * s.value : (head + 1) * s.value])
+        _set_values(second, head, copied, _COPY * copied @ network.turn)
 
 
 def _set_values(attention: Attention, head: int, read: Tensor, write: Tensor) -> None:

@@ -46,15 +46,15 @@ class Recipe:
         tokens: Of the vocabulary, before numbers and spaced words are added.
     """
 
-    steps: int = 600
+    steps: int = 400
     batch: int = 8
-    rate: float = 0.01
-    other_rate: float = 0.003
+    rate: float = 0.03
+    other_rate: float = 0.01
     warm_up: int = 20
     balance: float = 0.01
     seed: int = 0
     longest: int = 960
-    every: int = 50
+    every: int = 25
     texts: int = 300
     tokens: int = 1000
 
