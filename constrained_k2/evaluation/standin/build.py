@@ -17,7 +17,7 @@ TRAINED = Path(__file__).parent / "trained"
 
 ROTARY_FLAG = '--compilation-config={"custom_ops": ["all", "-rotary_embedding"]}'
 """What a vLLM server on a CPU needs: its rotary kernel for CPUs (0.32.0, `RotaryEmbedding.forward_cpu`) turns the
-interleaved queries and keys of MLA wrongly (relative error 0.9), and positions then mean nothing; torch's path is right.
+interleaved queries and keys of MLA wrongly (relative error 0.9), and positions then mean nothing; torch's is right.
 """
 
 
