@@ -8,12 +8,13 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
 from constrained_k2.bitmask import TokenSet
+from constrained_k2.counters import CompileCounts
 from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher, Engine
 from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.header import Headers
 from constrained_k2.matcher import ToolCallMatcher
 from constrained_k2.phases import Phase, phase_sets
-from constrained_k2.policy import DEFAULT_POLICY, StrictPolicy
+from constrained_k2.policy import DEFAULT_POLICY, Level, StrictPolicy
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.schema.deep_stack import on_deep_stack
 from constrained_k2.schema.document import SchemaDocument
@@ -38,6 +39,7 @@ class Compiler:
             compile everywhere, whatever the clock says, so engines compile without.
         request_seconds: After how long no further schema of a request is begun; for admission too. What is compiled by
             then is remembered.
+        counts: Where the grammars that are asked for are counted; a count of its own where none is given.
 
     Raises:
         InvalidRequest: An engine that is not known.
@@ -52,11 +54,13 @@ class Compiler:
         cache_bytes: int = 256 << 20,
         compile_seconds: float | None = None,
         request_seconds: float | None = None,
+        counts: CompileCounts | None = None,
     ) -> None:
         vocabulary.sorted_tokens  # noqa: B018 - made now rather than within some request's first header
         self._compile_seconds = compile_seconds
         self._request_seconds = request_seconds
         self.vocabulary = vocabulary
+        self.counts = counts or CompileCounts()
         self.policy = policy
         self.default_engine: EngineName = engine
         self._engines: dict[EngineName, Engine] = {}
@@ -80,15 +84,16 @@ class Compiler:
             SchemaTooCostly: A tool's schema is over a budget (with ``check``).
         """
         compiled = CompiledToolCalls(self, spec)
-        if check and spec.max_calls != 0:
-            start = time.monotonic()
-            for tool in spec.tools:
-                self._check_time(time.monotonic() - start, tool.name)
-                compiled.check(tool)
+        if check:
+            compiled.check_all()
         return compiled
 
-    def _check_time(self, spent: float, name: str) -> None:
+    def check_time(self, spent: float, name: str) -> None:
         """Refuse to go on with a request that has taken too long.
+
+        Args:
+            spent: What its schemas have taken, in seconds.
+            name: The function whose schema is next.
 
         Raises:
             SchemaTooCostly: It has.
@@ -114,21 +119,35 @@ class Compiler:
             self._engines[name] = _make_engine(name, self.vocabulary, self._compile_seconds)
         return self._engines[name]
 
-    def grammar(self, schema: str, place: str, engine: EngineName | None = None) -> ArgumentGrammar:
+    def grammar(
+        self,
+        schema: str,
+        place: str,
+        engine: EngineName | None = None,
+        note: Callable[[float | None], None] | None = None,
+    ) -> ArgumentGrammar:
         """The grammar of a tool's schema.
 
         Args:
             schema: JSON text; instances are narrowed to objects, since arguments are one.
             place: Where it stands in the request, for errors.
             engine: The engine; None for the compiler's.
+            note: Called with what compiling it took in seconds, None where it was remembered; also before an error.
 
         Raises:
             UnsupportedSchema: There is none.
             SchemaTooCostly: It is over a budget.
         """
         name = engine or self.default_engine
+        begun: float | None = None
+
+        def build() -> tuple[ArgumentGrammar | UnsupportedSchema | SchemaTooCostly, int]:
+            nonlocal begun
+            begun = time.monotonic()
+            return self._build(schema, self.engine(name))
+
         try:
-            found = self._grammars.get((name, schema), lambda: self._build(schema, self.engine(name)))
+            found = self._grammars.get((name, schema), build)
         except TimeoutError as error:  # not remembered: the next request may find the server idle
             milliseconds = round((self._compile_seconds or 0) * 1000)
             raise SchemaTooCostly(
@@ -139,6 +158,11 @@ class Compiler:
                 limit=milliseconds,
                 actual=milliseconds,
             ) from error
+        finally:
+            seconds = None if begun is None else time.monotonic() - begun
+            self.counts.add(seconds)
+            if note is not None:
+                note(seconds)
         if isinstance(found, UnsupportedSchema | SchemaTooCostly):
             raise found.at_place(place)
         return found
@@ -180,6 +204,7 @@ class CompiledToolCalls:
         spec: The request.
         vocabulary: The vocabulary it is compiled for.
         phase_sets: The constant masks.
+        compile_seconds: What the grammar of each function took that was needed so far; None where it was remembered.
     """
 
     def __init__(self, compiler: Compiler, spec: ToolCallSpec) -> None:
@@ -188,6 +213,8 @@ class CompiledToolCalls:
         self.phase_sets = compiler.phase_sets(spec)
         self._compiler = compiler
         self._headers: tuple[int, Headers] | None = None  # of the call last asked for
+        self.compile_seconds: dict[str, float | None] = {}
+        self._grammars: dict[str, ArgumentGrammar] = {}
         self._names = tuple(tool.name for tool in spec.tools)
         self._tools = {tool.name: tool for tool in spec.tools}
 
@@ -222,6 +249,20 @@ class CompiledToolCalls:
         """
         return self._grammar(self._tools[name]).coverage
 
+    def check_all(self) -> None:
+        """Compile every tool's schema now, where there may be calls.
+
+        Raises:
+            UnsupportedSchema: As :meth:`check`.
+            SchemaTooCostly: As :meth:`check`, or all of them together are over a budget.
+        """
+        if self.spec.max_calls == 0:
+            return
+        start = time.monotonic()
+        for tool in self.spec.tools:
+            self._compiler.check_time(time.monotonic() - start, tool.name)
+            self.check(tool)
+
     def check(self, tool: Tool) -> None:
         """Refuse a tool whose schema has no grammar, or is strict and would not be kept whole.
 
@@ -240,11 +281,20 @@ class CompiledToolCalls:
                 coverage.engine,
             )
 
+    def level(self, name: str) -> Level:
+        """How strictly a function's schema is kept."""
+        return self._compiler.policy.level(self._tools[name].strict)
+
     def _grammar(self, tool: Tool) -> ArgumentGrammar:
-        anything = self._compiler.policy.level(tool.strict) == "object"
-        return self._compiler.grammar(
-            ANY_OBJECT if anything else tool.schema, place_of_schema(tool.name), self.spec.engine
-        )
+        if tool.name not in self._grammars:
+
+            def note(seconds: float | None) -> None:
+                self.compile_seconds[tool.name] = seconds
+
+            schema = ANY_OBJECT if self.level(tool.name) == "object" else tool.schema
+            place = place_of_schema(tool.name)
+            self._grammars[tool.name] = self._compiler.grammar(schema, place, self.spec.engine, note)
+        return self._grammars[tool.name]
 
 
 def place_of_schema(name: str) -> str:

@@ -7,7 +7,7 @@ constant set, in a call's header the set comes from :mod:`constrained_k2.header`
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 from typing import NamedTuple, Protocol
 
@@ -84,6 +84,20 @@ class ToolCallMatcher:
     def num_tokens(self) -> int:
         """How many tokens have been accepted."""
         return len(self._ids)
+
+    @property
+    def spec(self) -> ToolCallSpec:
+        """The request that this is a turn of."""
+        return self._grammar.spec
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary."""
+        return self._vocabulary
+
+    def token_ids(self, start: int = 0) -> Sequence[int]:
+        """The accepted tokens from the ``start``-th on."""
+        return self._ids[start:]
 
     def token_set(self) -> TokenSet | None:
         """The allowed tokens where no engine is needed to tell them; None inside the arguments."""

@@ -145,7 +145,8 @@ def resolve(name: str, revision: str | None, *, trust: bool) -> Any:
     try:
         return AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=trust)
     except Exception as error:  # transformers raises whatever the hub, the files or the checkpoint's code raise
-        raise FormatMismatch(f"transformers finds no tokenizer there: {error}", name) from error
+        problem = f"transformers finds no tokenizer there: {str(error).rstrip('.')}"
+        raise FormatMismatch(problem, name, "Give a Kimi tokenizer's directory, or a model's name") from error
 
 
 def from_tokenizer(tokenizer: Any, size: int | None) -> Vocabulary:

@@ -12,7 +12,7 @@ import constrained_k2
 ROOT = Path(constrained_k2.__file__).parent
 # A module may import from its own layer only within its own folder, and from every layer above it in this list.
 LAYERS = [
-    {"errors"},
+    {"errors", "counters"},
     {"format"},
     {"policy"},
     {"tools", "tool_choice", "vocabulary", "tokenizer_files", "bitmask"},
@@ -21,7 +21,7 @@ LAYERS = [
     {"phases", "header", "engines", "parsing", "rendering", "kernels"},
     {"matcher"},
     {"compiler"},
-    {"coverage", "whole_format", "json_limiter"},
+    {"coverage", "whole_format", "json_limiter", "drafting"},
     {"fixtures"},
     {"evaluation"},
     {"vllm_plugin"},

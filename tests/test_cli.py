@@ -9,11 +9,25 @@ from constrained_k2.evaluation.samples import built_in_samples
 from constrained_k2.evaluation.scores import Answer, Score, score, total
 
 
-def test_help_shows_an_example() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "constrained_k2", "demo", "--help"], capture_output=True, text=True, check=True
-    )
-    assert "example: constrained-k2 demo" in done.stdout
+@pytest.mark.parametrize("verb", ["coverage", "demo", "doctor", "grammar", "parse", "render"])
+def test_help_shows_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([verb, "--help"])
+    assert ended.value.code == 0
+    assert f"example: constrained-k2 {verb}" in capsys.readouterr().out
+
+
+def test_standard_input_that_is_no_text_and_output_that_nobody_reads() -> None:
+    command = [sys.executable, "-m", "constrained_k2", "parse", "-"]
+    done = subprocess.run(command, input=b"\xff\xfe", capture_output=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"constrained-k2: standard input: cannot be read")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin and process.stdout and process.stderr
+        process.stdout.close()
+        process.stdin.write(b"hello " * 100_000)
+        process.stdin.close()
+        assert process.stderr.read() == b""
 
 
 @pytest.mark.parametrize("arguments", [[], ["nope"], ["demo", "--requests", "0"], ["demo", "--arch", "gpt"]])

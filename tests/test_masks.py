@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from constrained_k2 import Vocabulary, apply_token_bitmask
 from constrained_k2.bitmask import TokenSet, allocate_bitmask, allowed_ids
 from constrained_k2.header import Headers
-from constrained_k2.kernels import apply_token_set
+from constrained_k2.kernels import mask_rows, restore_emptied_rows
 
 NEVER = float("-inf")
 
@@ -54,22 +54,18 @@ def test_rows_that_do_not_fit(rows: list[int]) -> None:
         apply_token_bitmask(torch.zeros(2, 32), torch.zeros(2, 1, dtype=torch.int32), rows=rows)
 
 
-def test_apply_token_set() -> None:
-    logits = torch.arange(8, dtype=torch.float32)
-    some = TokenSet([2, 5], 8)
-    apply_token_set(logits, some, torch.from_numpy(some.ids))
-    assert logits.tolist() == [NEVER, NEVER, 2, NEVER, NEVER, 5, NEVER, NEVER]
-    nearly_all = TokenSet([0, 7], 8, complement=True)
-    logits = torch.arange(8, dtype=torch.float32)
-    apply_token_set(logits, nearly_all, torch.from_numpy(nearly_all.ids))
-    assert logits.tolist() == [NEVER, 1, 2, 3, 4, 5, 6, NEVER]
-
-
-def test_a_set_that_others_have_forbidden_is_allowed_all_the_same() -> None:
-    logits = torch.full((8,), NEVER)
-    stops = TokenSet([3, 4], 8)
-    apply_token_set(logits, stops, torch.from_numpy(stops.ids))
-    assert logits.tolist() == [NEVER, NEVER, NEVER, 0, 0, NEVER, NEVER, NEVER]
+def test_rows_that_others_have_emptied() -> None:
+    masks = torch.tensor([[0b0011_1000], [0b0011_1000], [0b1000_0000]], dtype=torch.int32)
+    logits = torch.arange(40, dtype=torch.float32).repeat(5, 1)
+    logits[1:, 3:6] = NEVER  # min_tokens, say, has forbidden what the mask allows
+    plan = torch.tensor([(0, 0, 1), (1, 1, 1), (2, 0, 0), (4, 2, 1)], dtype=torch.int32)
+    mask_rows(logits, masks, plan)
+    restore_emptied_rows(logits, masks, plan)
+    assert logits[0, 3:6].tolist() == [3, 4, 5]
+    assert logits[1, 3:6].tolist() == [0, 0, 0]
+    assert (logits[2] == NEVER).all()  # nobody asked for it
+    assert logits[4, 7] == 7
+    assert torch.isfinite(logits).sum(dim=1).tolist() == [3, 3, 0, 37, 1]
 
 
 NAMES = ("get_weather", "get", "get_weather:0", "查询", "a b", "🌦️-tool", "x:y", "x")

@@ -15,9 +15,13 @@ def read_text(path: str) -> str:
         InvalidRequest: It cannot be read.
     """
     try:
-        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"cannot be read: {error}", path) from error
+        if path != "-":
+            return Path(path).read_text(encoding="utf-8")
+        text = sys.stdin.read()
+        text.encode()  # a terminal's locale may let bytes through that are no UTF-8, as lone surrogates
+    except (OSError, UnicodeError) as error:
+        raise InvalidRequest(f"cannot be read: {error}", "standard input" if path == "-" else path) from error
+    return text
 
 
 def read_json(path: str) -> Any:

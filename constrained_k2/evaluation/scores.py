@@ -76,7 +76,9 @@ def score(sample: Sample, answer: Answer) -> Score:
         else:
             valid += 1
     numbered = sum(
-        call_id == ToolCallFormat.call_id(name, sample.first_index + position) if name else False
+        call_id == ToolCallFormat.call_id(name, sample.first_index + position)
+        if not ToolCallFormat.name_problem(name)
+        else False
         for position, (call_id, name, _) in enumerate(answer.calls)
     )
     count = len(answer.calls)

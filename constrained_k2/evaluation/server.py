@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -14,14 +14,11 @@ from typing import Self
 
 import httpx
 
-CONSTRAINED_FLAGS = (
-    "--enable-auto-tool-choice",
-    "--tool-call-parser",
-    "kimi_k2_constrained",
-    "--logits-processors",
-    "constrained_k2.vllm_plugin:KimiK2LogitsProcessor",
-)
-"""What turns this package on."""
+BACKEND_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2_constrained")
+"""What turns this package on, in the engine core."""
+
+CONSTRAINED_FLAGS = (*BACKEND_FLAGS, "--logits-processors", "constrained_k2.vllm_plugin:KimiK2LogitsProcessor")
+"""What turns it on, in the workers."""
 
 _SMALL_CPU_FLAGS = (
     "--enforce-eager",
@@ -34,6 +31,8 @@ _SMALL_CPU_ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
+    # Above the 5 s after which clients let go of an idle connection: else one may be closed as it is taken up again.
+    "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "60",
 }
 
 
@@ -46,12 +45,13 @@ class VllmServer:
         log: The file that takes the server's output.
         limit: How long it may take to answer, in seconds.
         python_path: Directories that the server can import from besides the installed packages.
+        environment: Variables besides those of this process and those that a small model on a CPU needs.
 
     Raises:
         RuntimeError: The server does not come up; the message ends with the end of its log.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a server can be given
         self,
         model: Path,
         flags: Sequence[str] = CONSTRAINED_FLAGS,
@@ -59,11 +59,13 @@ class VllmServer:
         log: Path,
         limit: float = 240,
         python_path: Sequence[Path] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.model = model
         self.log = log
         self._flags = flags
         self._limit = limit
+        self._environment = dict(environment or {})
         self._python_path = [*map(str, python_path), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process: subprocess.Popen[bytes] | None = None
         self._port = _free_port()
@@ -73,6 +75,17 @@ class VllmServer:
         """The server's address, without ``/v1``."""
         return f"http://127.0.0.1:{self._port}"
 
+    @property
+    def pid(self) -> int:
+        """The server's process.
+
+        Raises:
+            RuntimeError: It does not run.
+        """
+        if self._process is None:
+            raise RuntimeError("the server is not running")
+        return self._process.pid
+
     def __enter__(self) -> Self:
         # Not ``vllm serve``: the CPU build is a distribution of another name, which that command does not find.
         command = [
@@ -80,7 +93,8 @@ class VllmServer:
             *("--host", "127.0.0.1", "--port", str(self._port), "--served-model-name", "kimi-k2"),
             *("--trust-remote-code", *_SMALL_CPU_FLAGS, *self._flags),
         ]
-        environment = os.environ | _SMALL_CPU_ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(self._python_path)}
+        python_path = {"PYTHONPATH": os.pathsep.join(self._python_path)}
+        environment = os.environ | _SMALL_CPU_ENVIRONMENT | python_path | self._environment
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and flags
                 command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True

@@ -1,59 +1,58 @@
 """Masks on logits in plain torch: the reference, the path on CPU, and correct on any device."""
 
-from collections.abc import Sequence
-
 import torch
-
-from constrained_k2.bitmask import TokenSet
 
 _NEVER = float("-inf")
 
 
-def apply_token_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: Sequence[int] | None = None) -> None:
-    """Set the logits of forbidden tokens to -inf, in place.
+def mask_rows(logits: torch.Tensor, masks: torch.Tensor, plan: torch.Tensor) -> None:
+    """Set the logits of forbidden tokens to -inf, in place. Rows that the plan does not name are not touched.
 
     Args:
         logits: Floating point ``[batch, width]``, any strides.
-        bitmask: int32 ``[n, words]`` on the same device, bit 1 = allowed, lowest bit first; ``32 * words`` may exceed
-            or fall short of ``width``; columns without a bit are forbidden.
-        rows: Row ``i`` of the bitmask masks row ``rows[i]`` of the logits; by default rows ``0 … n-1``. Rows that
-            are not named are neither read nor written.
-
-    Raises:
-        ValueError: The shapes do not fit together.
+        masks: int32 ``[n, words]`` on the same device, bit 1 = allowed, lowest bit first; columns without a bit are
+            forbidden.
+        plan: int32 ``[m, 3]`` on the same device: a row of the logits, the row of the masks that masks it, and
+            whether :func:`restore_emptied_rows` is to look at it. Not checked.
     """
-    count, words = bitmask.shape
-    if rows is None:
-        rows = range(count)
-    if len(rows) != count:
-        raise ValueError(f"{len(rows)} rows are named for a bitmask of {count} rows")
-    if count and not 0 <= min(rows) <= max(rows) < logits.shape[0]:
-        raise ValueError(f"rows {list(rows)} do not lie in the {logits.shape[0]} rows of the logits")
     width = logits.shape[1]
-    shifts = torch.arange(32, dtype=torch.int32, device=bitmask.device)
-    for source, target in enumerate(rows):
-        bits = (bitmask[source, :, None] >> shifts) & 1  # [words, 32]
-        forbidden = bits.view(words * 32)[:width] == 0
-        masked = min(width, words * 32)
-        logits[target, :masked].masked_fill_(forbidden, _NEVER)
-        logits[target, masked:] = _NEVER
+    for target, source, _ in plan.tolist():
+        row, mask = logits[target], masks[source]
+        shut, opened = (
+            torch.nonzero(mask != -1),
+            torch.nonzero(mask),
+        )  # words that forbid something, that allow something
+        if len(shut) <= len(opened):
+            row[_ids(mask, shut, 0, width)] = _NEVER
+            row[32 * len(mask) :] = _NEVER
+        else:
+            ids = _ids(mask, opened, 1, width)
+            kept = row[ids]
+            row.fill_(_NEVER)
+            row[ids] = kept
 
 
-def apply_token_set(logits: torch.Tensor, tokens: TokenSet, ids: torch.Tensor) -> None:
-    """Mask one row by a constant set, in place; for a set of nearly all tokens only the forbidden few are written.
+def restore_emptied_rows(logits: torch.Tensor, masks: torch.Tensor, plan: torch.Tensor) -> None:
+    """Where nothing is left of a masked row, make the mask's tokens equally likely, in place.
 
-    Where another processor has already forbidden the whole of a small set (``min_tokens`` forbids the stops), its
-    logits become 0: a row never ends up without any token.
+    Another stage may have forbidden all that the mask allows (``min_tokens`` forbids the stops); a row of -inf alone
+    would be sampled as garbage.
 
     Args:
-        logits: Floating point ``[width]``, one row.
-        tokens: The set.
-        ids: ``tokens.ids`` as int64 ``[n]`` on the logits' device.
+        logits: As for :func:`mask_rows`, already masked.
+        masks: As for :func:`mask_rows`.
+        plan: As for :func:`mask_rows`; rows whose third column is 0 are not touched.
     """
-    if tokens.complement:
-        logits[ids] = _NEVER
-        return
-    kept = logits[ids]
-    kept = torch.where(kept.max() == _NEVER, torch.zeros_like(kept), kept)  # decided on the device, without a sync
-    logits.fill_(_NEVER)
-    logits[ids] = kept
+    width = logits.shape[1]
+    for target, source, guarded in plan.tolist():
+        row, mask = logits[target], masks[source]
+        if guarded and row.max() == _NEVER:
+            row[_ids(mask, torch.nonzero(mask), 1, width)] = 0.0
+
+
+def _ids(mask: torch.Tensor, words: torch.Tensor, bit: int, width: int) -> torch.Tensor:
+    """The ids below ``width`` whose bit is ``bit``, int64 ``[n]``; only the words ``[m, 1]`` of the mask are read."""
+    offsets = torch.arange(32, dtype=torch.int32, device=mask.device)
+    bits = (mask[words] >> offsets) & 1  # [m, 32]
+    ids = (32 * words + offsets)[bits == bit]
+    return ids[ids < width]

@@ -22,6 +22,7 @@ _BLANKS = " \t\n\r"  # JSON's
 _CLOSERS = {"{": "}", "[": "]"}
 _PYTHON_LITERALS = {"True": "true", "False": "false", "None": "null"}
 _PLAIN = re.compile(r"[^\"\\\x00-\x1f]+")
+_BLANK_RUN = re.compile(f"[{_BLANKS}]+")
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _TOKEN = re.compile(
     r"""(?P<string>"(?:[^"\\]++|\\.)*+")|(?P<single>'[^'"\\\x00-\x1f]*+')|(?P<word>\w+)|(?P<blanks>[ \t\n\r]+)|.""",
@@ -35,7 +36,7 @@ class ArgumentsText:
     def __init__(self) -> None:
         self._parts: list[str] = []
         self._length = 0  # of what was written, in characters
-        self._tail = ""  # what is held back behind a comma
+        self._tail: list[str] = []  # what is held back behind a comma, joined only when some of it can be shown
         self._shown = 0
         self._hold: int | None = None  # where a comma stands behind which a value may be missing, or the first oddity
         self._odd = False  # only a repair can make JSON of it
@@ -58,10 +59,13 @@ class ArgumentsText:
             place = self._step_in_string(text, place, start) if self.in_string else self._step(text, place, start)
         if was_odd:
             return ""
-        tail = self._tail + text
-        known = len(tail) if self._hold is None else self._hold - self._shown
+        self._tail.append(text)
+        known = (self._length if self._hold is None else self._hold) - self._shown
+        if not known:
+            return ""
+        tail = "".join(self._tail)
         self._shown += known
-        self._tail = tail[known:]
+        self._tail = [tail[known:]]
         return tail[:known]
 
     def finish(self) -> tuple[str, tuple[str, ...]]:
@@ -88,10 +92,10 @@ class ArgumentsText:
         return self.written[self._shown :]
 
     def _step(self, text: str, place: int, start: int) -> int:
-        """Read one character outside strings."""
+        """Read one character outside strings, or many blanks."""
+        if blanks := _BLANK_RUN.match(text, place):
+            return blanks.end()
         character = text[place]
-        if character in _BLANKS:
-            return place + 1
         if not self._odd:
             if self._hold is not None and character in "}]":
                 self._odd = True

@@ -1,11 +1,9 @@
 """The tolerant level: calls as models write them that nothing constrains."""
 
 import codecs
-import re
 from dataclasses import fields
 from enum import IntEnum
 
-from constrained_k2.errors import InvalidRequest
 from constrained_k2.parsing.arguments import ArgumentsText
 from constrained_k2.parsing.events import (
     ArgumentsDelta,
@@ -20,13 +18,10 @@ from constrained_k2.parsing.events import (
     ReasoningDelta,
     UndeclaredCall,
 )
-from constrained_k2.parsing.leniencies import BARE_ID, BLANKS, IN_REASONING, NO_SECTION, SPELLED_MARKERS
+from constrained_k2.parsing.leniencies import BLANKS, IN_REASONING, SPELLED_MARKERS
+from constrained_k2.parsing.opening import Opening
 from constrained_k2.parsing.spelling import Marker, SpelledMarkers
 from constrained_k2.vocabulary import Vocabulary
-
-_LONGEST_HEADER = 4096  # characters; behind a spelled-out marker, which prose may hold too, less is waited for
-_LONGEST_SPELLED_HEADER = 300
-_BARE_NAME = re.compile(r"[\w.-]+")
 
 
 class _Place(IntEnum):
@@ -66,7 +61,6 @@ class TolerantReader:
         self._markers = vocabulary.format
         self._names = {getattr(self._markers, field.name): field.name for field in fields(self._markers)}
         self._events = events
-        self._declared = declared
         self._calls = calls
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._spelled = SpelledMarkers()
@@ -78,10 +72,7 @@ class TolerantReader:
         self._position = -1
         self._called = False  # whether this section has a call
         self._talks = False  # whether text has come since this section's last marker: then blanks belong to it
-        self._held = ""  # markers and blanks in front of a call: content, if none follows
-        self._header = ""
-        self._header_spelled = False
-        self._due: dict[str, None] = {}  # leniencies used on the call to come, as an ordered set
+        self._opening = Opening(declared)  # of the call to come: content, if none does
         self._used: set[str] = set()  # those recorded on the call at _position
         self._arguments = ArgumentsText()
 
@@ -127,12 +118,11 @@ class TolerantReader:
     def _close(self) -> None:
         """The turn ends: leave every place."""
         if self._place is _Place.HEADER:
-            if self._header_spelled:
+            if self._opening.spelled:
                 self._reject()
             else:
-                self._structure(self._held)
-                self._events.append(HeaderCut(self._header))
-                self._held = ""
+                self._structure(self._opening.take_held())
+                self._events.append(HeaderCut(self._opening.take_header()))
                 self._place = _Place.SECTION
         elif self._place is _Place.ARGUMENTS:
             self._cut()
@@ -143,13 +133,13 @@ class TolerantReader:
         match self._place:
             case _Place.PROSE:
                 self._prose(text)
-            case _Place.SECTION if text.isspace() and not self._talks:
-                self._held += text
+            case _Place.SECTION if text.isspace() and not self._talks and self._opening.may_hold_blanks:
+                self._opening.held += text
             case _Place.SECTION:
                 self._not_a_call(text)
             case _Place.HEADER:
-                self._header += text
-                if self._is_no_header():
+                self._opening.header += text
+                if self._opening.is_none():
                     self._reject()
             case _Place.ARGUMENTS:
                 self._arguments_delta(self._arguments.feed(text))
@@ -211,18 +201,14 @@ class TolerantReader:
     def _open_section(self, marker: Marker) -> None:
         self._place = _Place.SECTION
         self._marked, self._trusted, self._called, self._talks = True, not marker.spelled, False, False
-        self._due = {}
-        if marker.spelled:
-            self._held = marker.text
-            self._due[SPELLED_MARKERS] = None
-        else:
+        self._opening.section(marker)
+        if not marker.spelled:
             self._structure(marker.text)
 
     def _leave_section(self) -> None:
         """No call follows: the blanks held back were only that; a spelled-out section without calls was text."""
         self._place = _Place.PROSE
-        held, self._held = self._held, ""
-        self._due = {}
+        held = self._opening.take_held()
         if not held:
             return
         if self._trusted or self._called:
@@ -233,80 +219,40 @@ class TolerantReader:
 
     def _not_a_call(self, text: str) -> None:
         """In a section, or behind a call, stands something else."""
-        self._prose(self._held + text)
-        self._held = ""
-        self._due = {}
+        self._prose(self._opening.take_held() + text)
         self._talks = True
         if not (self._marked and self._trusted):
             self._place = _Place.PROSE
 
     def _open_header(self, marker: Marker) -> None:
-        if not self._marked:
-            self._due[NO_SECTION] = None
-        if self._held[-1:].isspace():
-            self._due[BLANKS] = None
-        if marker.spelled:
-            self._due[SPELLED_MARKERS] = None
+        self._opening.call(marker, in_section=self._marked)
         self._place = _Place.HEADER
-        self._held += marker.text
-        self._header = ""
-        self._header_spelled = marker.spelled
-
-    def _is_no_header(self) -> bool:
-        """Whether it is certain that no id comes, so that the text need not be held back any longer."""
-        if not self._header_spelled:
-            return len(self._header) > _LONGEST_HEADER
-        return len(self._header) > _LONGEST_SPELLED_HEADER or "\n" in self._header.strip()
 
     def _reject(self, marker_text: str = "") -> None:
         """The call begun is none: what was held back of it is text."""
         self._place = _Place.SECTION if self._called or self._trusted else _Place.PROSE
-        text, self._header = f"{self._header}{marker_text}", ""
-        self._not_a_call(text)
+        self._not_a_call(f"{self._opening.take_header()}{marker_text}")
 
     def _start_call(self, marker: Marker) -> None:
-        written, name_and_index = self._header, self._read_id(self._header.strip())
-        spelled = marker.spelled or SPELLED_MARKERS in self._due
-        if name_and_index is None or (spelled and not self._is_declared(name_and_index[0])):
+        name_and_index = self._opening.read(marker)
+        if name_and_index is None:
             self._reject(marker.text)
             return
         name, index = name_and_index
-        if marker.spelled:
-            self._due[SPELLED_MARKERS] = None
-        if written != written.strip():
-            self._due[BLANKS] = None
-        if written.strip() != self._markers.call_id(name, index):
-            self._due[BARE_ID] = None
+        due = self._opening.take_due()
         if self._in_reasoning:
-            self._due[IN_REASONING] = None
+            due[IN_REASONING] = None
             self._in_reasoning = False
-        self._structure(f"{self._held}{written}{marker.text}")
-        self._held = self._header = ""
+        self._structure(f"{self._opening.take_held()}{self._opening.take_header()}{marker.text}")
         self._position += 1
         self._trusted, self._called, self._talks, self._used = self._marked, True, False, set()
         self._events.append(CallStarted(self._position, name, index))
-        if not self._is_declared(name):
+        if not self._opening.is_declared(name):
             self._events.append(UndeclaredCall(self._position))
-        due, self._due = self._due, {}
         for leniency in due:
             self._use_on_last_call(leniency)
         self._place = _Place.ARGUMENTS
         self._arguments = ArgumentsText()
-
-    def _read_id(self, text: str) -> tuple[str, int] | None:
-        """The name and the index in ``functions.NAME:INDEX``, or in ``NAME:INDEX``; None if it is neither."""
-        for bare, call_id in ((False, text), (True, f"functions.{text}")):
-            try:
-                name, index = self._markers.parse_call_id(call_id)
-            except InvalidRequest:
-                continue
-            if not bare or _BARE_NAME.fullmatch(name) or name in (self._declared or ()):
-                return name, index
-        return None
-
-    def _is_declared(self, name: str) -> bool:
-        """Whether a tool has this name; True where the tools are not known."""
-        return self._declared is None or name in self._declared
 
     def _finish_call(self, marker: Marker) -> None:
         rest, leniencies = self._arguments.finish()

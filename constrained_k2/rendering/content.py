@@ -16,6 +16,9 @@ _OTHER_PARTS = frozenset(
     }
 )
 
+PAYLOADS = (_OTHER_PARTS - {"tool_reference"}) | {"data", "type", "url", "uuid"}
+"""Keys of a part under which an image and the like stand: templates write placeholders, and never these values."""
+
 
 def text_of(content: object, role: str, place: str, *, calls: bool) -> Any:
     """The content as Kimi's templates all take it.

@@ -1,4 +1,4 @@
-"""Tools as chat templates declare them."""
+"""Tools as chat templates declare them: K2's as JSON, those of K2.5 and later in TypeScript."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -42,7 +42,39 @@ def _tool(tool: object, place: str, mending: Mending) -> Any:
         new = {"type": "function", **new}
     new = _only(mending, new, _TOOL_KEYS, place)
     new["function"] = _only(mending, new["function"], _FUNCTION_KEYS, f"{place}.function")
-    return mending.clean(new, place)
+    new = mending.clean(new, place)
+    if "parameters" in new["function"]:
+        here = f"{place}.function.parameters"
+        new["function"]["parameters"] = _without_bracketed(new["function"]["parameters"], here, mending)
+    return new
+
+
+def _without_bracketed(schema: Any, place: str, mending: Mending) -> Any:
+    """A schema of which no name becomes a special token between angle brackets.
+
+    In TypeScript an array of ``{"$ref": "#/$defs/think"}`` is ``Array<think>``, and that ends in a special token. Types
+    and names of definitions are all that is written so; the rest stands in quotes, in comments or behind a blank.
+    """
+    if isinstance(schema, list):
+        return [_without_bracketed(item, f"{place}[{number}]", mending) for number, item in enumerate(schema)]
+    if not isinstance(schema, dict):
+        return schema
+    new: dict[str, Any] = {}
+    for key, value in schema.items():
+        here = f"{place}.{key}"
+        if key == "type" and isinstance(value, str):
+            new[key] = mending.clean_bracketed(value, here)
+        elif key == "$ref" and isinstance(value, str):
+            *path, name = value.split("/")
+            new[key] = "/".join([*path, mending.clean_bracketed(name, here)])
+        elif key == "$defs" and isinstance(value, dict):
+            new[key] = {
+                mending.clean_bracketed(name, f"{here} key"): _without_bracketed(item, f"{here}.{name}", mending)
+                for name, item in value.items()
+            }
+        else:
+            new[key] = _without_bracketed(value, here, mending)
+    return new
 
 
 def _only(mending: Mending, value: Mapping[str, Any], keys: frozenset[str], place: str) -> dict[str, Any]:

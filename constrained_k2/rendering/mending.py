@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from constrained_k2.errors import InvalidRequest
+from constrained_k2.rendering.content import PAYLOADS
 from constrained_k2.rendering.special_text import SpecialTexts, without_surrogates
 
 Kind = Literal[
@@ -58,6 +59,27 @@ class Mending:
             return self._cleaned(value, place, keep)
         except RecursionError as error:
             raise InvalidRequest("is nested too deeply", place) from error
+
+    def clean_bracketed(self, text: str, place: str) -> str:
+        """A text that is no special token between ``<`` and ``>`` either."""
+        whole, broken = self._specials.neutralize(f"<{text}>")
+        for marker in broken:
+            self.note(place, "special token", before=marker, after=self._specials.neutralize(marker)[0])
+        return whole[1:-1]
+
+    def clean_parts(self, parts: Iterable[Any], place: str, keep: frozenset[str]) -> list[Any]:
+        """The parts of a content; what is not shown as text (images, addresses, embeddings) stays the very same.
+
+        Raises:
+            InvalidRequest: One is nested too deeply.
+        """
+        return [
+            {
+                key: value if key in PAYLOADS else self.clean(value, f"{place}[{number}].{key}", keep)
+                for key, value in part.items()
+            }
+            for number, part in enumerate(parts)
+        ]
 
     def _cleaned(self, value: Any, place: str, keep: frozenset[str]) -> Any:
         if isinstance(value, str):

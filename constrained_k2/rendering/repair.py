@@ -15,7 +15,8 @@ ROLES = frozenset({"system", "user", "assistant", "tool"})
 UNKNOWN_FUNCTION = "unknown"
 """The name under which a result is shown whose call and function nobody knows any more."""
 
-_TEXT_FIELDS = ("name", "reasoning_content", "reasoning")
+_TEXT_FIELDS = frozenset({"name", "reasoning_content", "reasoning"})
+_MENDED_APART = frozenset({"role", "content", "tool_calls", "tool_call_id"})
 
 
 def repair_messages(body: object, *, specials: SpecialTexts = KIMI_SPECIALS) -> tuple[dict[str, Any], list[Repair]]:
@@ -109,10 +110,13 @@ class _Dialog:
             self._mending.note(f"{place}.content", "content", before=given, after=content)
         keep = THINK_TAGS if role == "assistant" else frozenset[str]()
         if content is not None or "content" in new:
-            new["content"] = self._mending.clean(content, f"{place}.content", keep)
-        for field in _TEXT_FIELDS:
-            if isinstance(new.get(field), str):
-                new[field] = self._mending.clean(new[field], f"{place}.{field}")
+            clean = self._mending.clean_parts if isinstance(content, list) else self._mending.clean
+            new["content"] = clean(content, f"{place}.content", keep)
+        for field, value in new.items():
+            if field in _TEXT_FIELDS and not isinstance(value, str | None):  # templates would print its Python form
+                raise InvalidRequest(f"must be a string, not {kind_of_json(value)}", f"{place}.{field}")
+            if field not in _MENDED_APART:
+                new[field] = self._mending.clean(value, f"{place}.{field}")
         return new
 
     def _numbered(self, calls: object, place: str) -> list[dict[str, Any]]:

@@ -1,10 +1,12 @@
 """Constrained Kimi K2 tool calls inside vLLM: the only place that imports vLLM.
 
 * ``--tool-call-parser kimi_k2_constrained`` (registered by :func:`register`, a ``vllm.general_plugins`` entry point)
-  lowers each chat request into what the logits processor receives, and parses what comes out, by token id.
-* ``--logits-processors constrained_k2.vllm_plugin:KimiK2LogitsProcessor`` masks the logits.
+  lowers each chat request into what the engine receives, has the engine core constrain it as a structured output, and
+  parses what comes out, by token id.
+* ``--logits-processors constrained_k2.vllm_plugin:KimiK2LogitsProcessor`` masks the logits in the workers instead,
+  under either of vLLM's model runners.
 
-Tested on vLLM 0.32.0, CPU build, V1 model runner.
+Tested on vLLM 0.32.0, CPU build.
 """
 
 from importlib import import_module

@@ -1,68 +1,33 @@
-"""The logits processor for vLLM's V1 model runner."""
+"""The logits processor under its one dotted name, whichever model runner loads it."""
 
-import logging
 from typing import Any
 
 import torch
 from vllm import SamplingParams
-from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
-from vllm.v1.sample.logits_processor.builtin import process_dict_updates
+from vllm.v1.sample.logits_processor import LogitsProcessor as V1Interface
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as V2Interface
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcRequestState
 
-from constrained_k2.bitmask import TokenSet, words_per_row
-from constrained_k2.compiler import Compiler
-from constrained_k2.kernels import apply_token_bitmask, apply_token_set
-from constrained_k2.matcher import ToolCallMatcher
-from constrained_k2.phases import Phase
-from constrained_k2.vllm_plugin.admission import check_params, settings_in, spec_in
-from constrained_k2.vocabulary import Vocabulary
+from constrained_k2.errors import InvalidRequest
+from constrained_k2.vllm_plugin.admission import check_params
 
-logger = logging.getLogger(__name__)
+_PLACE = "--logits-processors"
 
 
-class _Request:
-    """One row of the batch.
-
-    Attributes:
-        matcher: The turn's state; None once the request has failed: then only a stop is allowed, and what was written
-            so far is parsed as cut off.
-    """
-
-    def __init__(self, matcher: ToolCallMatcher | None, output_ids: list[int]) -> None:
-        self.matcher = matcher
-        self._output_ids = output_ids  # vLLM's own list, growing as it samples
-        self._seen = 0
-
-    def catch_up(self) -> None:
-        """Take the tokens that vLLM has sampled, or taken back, since the last time."""
-        matcher, ids = self.matcher, self._output_ids
-        if matcher is None:
-            return
-        try:
-            if len(ids) < self._seen:
-                matcher.rollback(max(0, matcher.num_tokens - len(ids)))
-                self._seen = len(ids)
-            while self._seen < len(ids) and ids[self._seen] >= 0:  # -1 stands for a token not known yet
-                if not matcher.is_terminated() and not matcher.accept_tokens((ids[self._seen],)):
-                    self.fail(f"token {ids[self._seen]} at {self._seen} is not in the grammar ({matcher.phase.name})")
-                    return
-                self._seen += 1
-        except Exception as error:  # noqa: BLE001 - an error that leaves a logits processor ends the whole engine
-            self.fail(repr(error))
-
-    def fail(self, reason: str) -> None:
-        """End this request, and no other one."""
-        self.matcher = None
-        logger.warning("constrained_k2: a request is ended early: %s", reason)
-
-
-class KimiK2LogitsProcessor(LogitsProcessor):
+class KimiK2LogitsProcessor(V1Interface, V2Interface):
     """Masks the rows of requests that carry a tool-call spec in ``SamplingParams.extra_args["constrained_k2"]``.
 
-    Rows of other requests are neither read nor written. Rows outside a call are masked by constants that are resident
-    on the device; only rows inside a call have a mask computed and copied.
+    vLLM's two model runners load a processor by the same flag, and each wants a subclass of an interface of its own.
+    This class is a subclass of both, so both accept the name; making one makes the processor for the runner that does.
+
+    Args:
+        vllm_config: vLLM's ``VllmConfig``.
+        runner: From the V1 runner the device; from the V2 runner its ``LogitsProcRequestState``.
+        is_pin_memory: From the V1 runner: whether host memory can be pinned.
 
     Raises:
         FormatMismatch: The served model's tokenizer is not Kimi K2's.
+        InvalidRequest: The server is configured so that masks would not bind.
     """
 
     @classmethod
@@ -74,83 +39,47 @@ class KimiK2LogitsProcessor(LogitsProcessor):
         """
         check_params(sampling_params)
 
-    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:  # noqa: FBT001 - vLLM's
-        model = vllm_config.model_config
-        vocabulary = Vocabulary.from_pretrained(
-            model.tokenizer,
-            size=model.get_vocab_size(),
-            revision=model.tokenizer_revision,
-            trust=model.trust_remote_code,
+    def __new__(  # noqa: D102 - see the class
+        cls,
+        vllm_config: Any,
+        runner: torch.device | LogitsProcRequestState,
+        is_pin_memory: bool = False,  # noqa: FBT001, FBT002 - vLLM's
+    ) -> V1Interface | V2Interface:
+        refuse_unsupported(vllm_config, v2=isinstance(runner, LogitsProcRequestState))
+        if isinstance(runner, LogitsProcRequestState):
+            from constrained_k2.vllm_plugin.logits_processor_v2 import KimiK2LogitsProcessorV2
+
+            return KimiK2LogitsProcessorV2(vllm_config, runner)
+        from constrained_k2.vllm_plugin.logits_processor_v1 import KimiK2LogitsProcessorV1
+
+        return KimiK2LogitsProcessorV1(vllm_config, runner, is_pin_memory)
+
+
+def refuse_unsupported(vllm_config: Any, *, v2: bool) -> None:
+    """Refuse, when the server starts, what would let a token past the masks.
+
+    Args:
+        vllm_config: vLLM's ``VllmConfig``.
+        v2: Whether the V2 model runner serves it (``VllmConfig.use_v2_model_runner``).
+
+    Raises:
+        InvalidRequest: The combination is not supported.
+    """
+    speculative = vllm_config.speculative_config
+    if speculative is not None and not v2:
+        raise InvalidRequest(
+            "vLLM's V1 model runner runs no logits processors beside speculative decoding",
+            _PLACE,
+            "Use the V2 runner (VLLM_USE_V2_MODEL_RUNNER=1) or the structured-output route, or leave out "
+            "--speculative-config",
         )
-        settings = settings_in(vllm_config)
-        self._compiler = Compiler(vocabulary, settings.engines[0], policy=settings.policy)
-        self._think_begin = vocabulary.format.think_begin
-        self._device = device
-        self._requests: dict[int, _Request] = {}
-        self._stop = TokenSet((vocabulary.format.turn_end,), vocabulary.size)
-        shape = (vllm_config.scheduler_config.max_num_seqs, words_per_row(vocabulary.size))
-        self._bitmask = torch.zeros(shape, dtype=torch.int32, pin_memory=is_pin_memory)  # [rows, words]
-        self._resident: dict[TokenSet, torch.Tensor] = {}
-
-    def is_argmax_invariant(self) -> bool:
-        """A mask changes which token is likeliest."""
-        return False
-
-    def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Follow requests as they enter, leave and move in the batch."""
-        process_dict_updates(self._requests, batch_update, self._new_request)
-
-    def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Mask the constrained rows in place.
-
-        Args:
-            logits: float32 ``[batch, width]`` on the model's device.
-        """
-        inside: list[int] = []  # rows whose mask is computed; row inside[i] is masked by bitmask row i
-        for row, request in self._requests.items():
-            request.catch_up()
-            tokens = self._token_set(request, len(inside))
-            if tokens is None:
-                inside.append(row)
-            else:
-                apply_token_set(logits[row], tokens, self._ids_on_device(tokens))
-        if inside:
-            bitmask = self._bitmask[: len(inside)].to(self._device, non_blocking=True)
-            apply_token_bitmask(logits, bitmask, inside)
-        return logits
-
-    def _token_set(self, request: _Request, bitmask_row: int) -> TokenSet | None:
-        """The request's constant set; or None, and its mask is in that row of the bitmask."""
-        matcher = request.matcher
-        if matcher is not None:
-            try:
-                if matcher.phase not in (Phase.HEADER, Phase.ARGUMENTS):
-                    return matcher.token_set()
-                matcher.fill_bitmask(self._bitmask, bitmask_row)
-            except Exception as error:  # noqa: BLE001 - as above
-                request.fail(repr(error))
-            else:
-                return None
-        return self._stop
-
-    def _ids_on_device(self, tokens: TokenSet) -> torch.Tensor:
-        """A constant set's ids, int64 ``[n]``, copied to the device once. There are a few sets a kind of request."""
-        ids = self._resident.get(tokens)
-        if ids is None:
-            ids = self._resident[tokens] = torch.from_numpy(tokens.ids).to(self._device)
-        return ids
-
-    def _new_request(
-        self, params: SamplingParams, prompt_ids: list[int] | None, output_ids: list[int]
-    ) -> _Request | None:
-        try:
-            spec = spec_in(params.extra_args)
-            if spec is None:
-                return None
-            in_reasoning = prompt_ids is not None and prompt_ids[-1:] == [self._think_begin]
-            matcher = self._compiler.compile(spec, check=False).matcher(in_reasoning=in_reasoning)
-        except Exception as error:  # noqa: BLE001 - as above
-            request = _Request(None, output_ids)
-            request.fail(repr(error))
-            return request
-        return _Request(matcher, output_ids)
+    if speculative is not None and speculative.rejection_sample_method == "synthetic":
+        raise InvalidRequest(
+            "synthetic rejection sampling accepts drafts at a fixed rate, whatever the masks forbid",
+            "--speculative-config rejection_sample_method",
+            "Leave it out",
+        )
+    if getattr(vllm_config, "diffusion_config", None) is not None:
+        raise InvalidRequest("diffusion models do not write one token after the other", _PLACE, "Leave it out")
+    if vllm_config.model_config.enable_trace_replay:
+        raise InvalidRequest("trace replay forces tokens, whatever the masks forbid", _PLACE, "Leave one of them out")

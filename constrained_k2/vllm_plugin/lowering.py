@@ -1,4 +1,4 @@
-"""A chat or responses request, lowered into what the logits processor receives."""
+"""A chat or responses request, lowered into what the engine receives."""
 
 from typing import Any
 
@@ -6,13 +6,16 @@ from vllm.parser.utils import count_history_tool_calls
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.tools import ENGINES, ToolCallSpec
-from constrained_k2.vllm_plugin.admission import OFF, XARGS_KEY, admit, require_processor
+from constrained_k2.vllm_plugin import diagnostics
+from constrained_k2.vllm_plugin.admission import OFF, XARGS_KEY, admit, grammar_engine, require_route
+from constrained_k2.vllm_plugin.refusals import refusals_noted
 from constrained_k2.vllm_plugin.repair import history_calls
 
 ON = "on"
 """The value that asks for what is the default: constrain this request. So does an engine's name, with that engine."""
 
 
+@refusals_noted()
 def lower(request: Any, *, thinking: bool) -> None:
     """Write the request's constraint into its ``vllm_xargs``, in place. A request without tools is left alone.
 
@@ -27,6 +30,7 @@ def lower(request: Any, *, thinking: bool) -> None:
         return
     extra = dict(request.vllm_xargs or {})
     switch = extra.pop(XARGS_KEY, ON)
+    with_diagnostics = diagnostics.take_switch(extra)
     if switch not in (ON, OFF, *ENGINES):
         raise InvalidRequest(
             f"must be {ON!r}, {OFF!r} or an engine's name beside tools, not {str(switch)[:40]!r}",
@@ -37,10 +41,12 @@ def lower(request: Any, *, thinking: bool) -> None:
     _set(request, skip_special_tokens=False, spaces_between_special_tokens=False)
     if switch != OFF:
         _refuse_conflicts(request)
-        require_processor()
+        require_route()
         body = _body(request) | ({} if switch == ON else {"engine": switch})
         spec = ToolCallSpec.from_openai(body, thinking=thinking)
-        admit(spec)
+        admitted = admit(spec, first=True)
+        if with_diagnostics:
+            diagnostics.attach(request, admitted, grammar_engine(spec))
         if spec.choice == "required":
             # There is no text to stop in: a stop could only cut the call that was asked for.
             _set(request, stop=[], stop_token_ids=[])
@@ -69,7 +75,7 @@ def _body(request: Any) -> dict[str, Any]:
 
 
 def _refuse_conflicts(request: Any) -> None:
-    """Refuse what would forbid tokens that the tool calls need, or would bypass the processor.
+    """Refuse what would forbid tokens that the tool calls need, or would bypass the constraint.
 
     Raises:
         InvalidRequest: The request asks for such a thing.
@@ -78,6 +84,7 @@ def _refuse_conflicts(request: Any) -> None:
     if request.tool_choice != "none":
         for field in ("bad_words", "allowed_token_ids"):
             conflicting[field] = getattr(request, field, None)
+        conflicting["thinking_token_budget"] = getattr(request, "thinking_token_budget", None) is not None
         if request.extract_structured_outputs() is not None:
             asked = ("structured_outputs", "response_format")
             field = next((name for name in asked if getattr(request, name, None) is not None), "text.format")

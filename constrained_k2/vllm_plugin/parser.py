@@ -37,7 +37,7 @@ from constrained_k2.tools import Tool, ToolCall
 from constrained_k2.vllm_plugin.admission import XARGS_KEY
 from constrained_k2.vllm_plugin.finish_reason import CutDelta, note_whole_answer
 from constrained_k2.vllm_plugin.lowering import lower
-from constrained_k2.vllm_plugin.plugin import TOOL_PARSER_NAME
+from constrained_k2.vllm_plugin.route import TOOL_PARSER_NAME
 from constrained_k2.vllm_plugin.stop_strings import TextBudget
 from constrained_k2.vocabulary import Vocabulary
 
@@ -185,8 +185,9 @@ class ParsingByTokenId:
         """The events of the next tokens, as far as stop strings let them be seen."""
         if self._stream is None:
             self._stream = self._new_stream(request)
-            if getattr(request, "stop", None) and not getattr(request, "include_stop_str_in_output", False):
-                self._budget = TextBudget(self._vocabulary)
+            stop = getattr(request, "stop", None)
+            if stop and not getattr(request, "include_stop_str_in_output", False):
+                self._budget = TextBudget(self._vocabulary, [stop] if isinstance(stop, str) else stop)
         if self._budget is not None:
             token_ids = self._budget.take(token_ids, text, finished=finished)
         events = self._stream.feed(token_ids)

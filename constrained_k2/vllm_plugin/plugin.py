@@ -5,8 +5,8 @@ from inspect import signature
 from typing import Any
 
 from constrained_k2.vllm_plugin.admission import check_params, refuse_beam_search, remember_server
+from constrained_k2.vllm_plugin.route import TOOL_PARSER_NAME, choose_backend, route_of
 
-TOOL_PARSER_NAME = "kimi_k2_constrained"
 _OURS = "_constrained_k2"  # marks what is wrapped already: vLLM may load plugins more than once
 
 
@@ -22,7 +22,10 @@ def register() -> None:
     _parse_by_token_id()
     _mend_before_rendering()
     _check_completions_early()
+    _choose_the_route()
     _learn_of_the_server()
+    _constrain_in_the_engine_core()
+    _count()
 
 
 def _parse_by_token_id() -> None:
@@ -60,15 +63,20 @@ def _mend_before_rendering() -> None:
     async def preprocess_chat(self: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(getattr(self.parser, "tool_parser_cls", None), "name", None) != TOOL_PARSER_NAME:
             return await preprocess(self, *args, **kwargs)
-        from constrained_k2.vllm_plugin import repair
+        from constrained_k2.vllm_plugin import exact_arguments, repair
 
         call = parameters.bind(self, *args, **kwargs)
-        calls = repair.prepare(call.arguments, repair.specials_of(self.renderer.get_tokenizer()))
-        outer = repair.history_calls.set(calls)
+        tokenizer = self.renderer.get_tokenizer()
+        template = repair.template_of(call.arguments, tokenizer, self.model_config)
+        prepared = repair.prepare(call.arguments, repair.specials_of(tokenizer), template)
+        exact_arguments.keep_exact_arguments()
+        calls = repair.history_calls.set(prepared.calls)
+        kept = exact_arguments.kept.set(prepared.exact_arguments)
         try:
             return await preprocess(*call.args, **call.kwargs)
         finally:
-            repair.history_calls.reset(outer)
+            repair.history_calls.reset(calls)
+            exact_arguments.kept.reset(kept)
 
     setattr(preprocess_chat, _OURS, True)
     OnlineRenderer.preprocess_chat = preprocess_chat
@@ -89,7 +97,7 @@ def _check_completions_early() -> None:
     @wraps(to_sampling_params)
     def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
         params = to_sampling_params(self, *args, **kwargs)
-        check_params(params)
+        check_params(params, first=True)
         return params
 
     @wraps(to_beam_search_params)
@@ -102,18 +110,73 @@ def _check_completions_early() -> None:
     CompletionRequest.to_beam_search_params = refused
 
 
+def _choose_the_route() -> None:
+    """Have every process of a server know its route: vLLM tells the tool parser's name to the API server alone."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    read = EngineArgs.from_cli_args.__func__
+    if hasattr(read, _OURS):
+        return
+
+    @wraps(read)
+    def from_cli_args(cls: Any, args: Any, *more: Any, **kwargs: Any) -> Any:
+        choose_backend(args)
+        return read(cls, args, *more, **kwargs)
+
+    setattr(from_cli_args, _OURS, True)
+    EngineArgs.from_cli_args = classmethod(from_cli_args)
+
+
+def _count() -> None:
+    from constrained_k2.vllm_plugin import first_choices, metrics_carrier
+
+    metrics_carrier.install()
+    first_choices.install()
+
+
 def _learn_of_the_server() -> None:
-    """Have the process that admits requests know whether the engine will constrain them."""
+    """Have the process that admits requests know whether, and how, the engine will constrain them.
+
+    On the backend route each request is checked here, and marked for the engine core; on the other one vLLM has the
+    processor's class check it.
+    """
     from vllm.v1.engine.input_processor import InputProcessor
 
-    set_up = InputProcessor.__init__
+    set_up, process = InputProcessor.__init__, InputProcessor.process_inputs
     if hasattr(set_up, _OURS):
         return
+    parameters = signature(process)
 
     @wraps(set_up)
     def init(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         set_up(self, vllm_config, *args, **kwargs)
-        remember_server(vllm_config)
+        route = route_of(vllm_config)
+        remember_server(vllm_config, route)
+        if route == "backend":
+            from constrained_k2.vllm_plugin.backend_admission import BackendAdmission
+
+            setattr(self, _OURS, BackendAdmission(self.get_tokenizer()))
+
+    @wraps(process)
+    def process_inputs(self: Any, *args: Any, **kwargs: Any) -> Any:
+        admission = getattr(self, _OURS, None)
+        if admission is None:
+            return process(self, *args, **kwargs)
+        spec = admission.check(parameters.bind(self, *args, **kwargs).arguments)
+        request = process(self, *args, **kwargs)
+        if spec is not None:
+            admission.constrain(request, spec)
+        return request
 
     setattr(init, _OURS, True)
     InputProcessor.__init__ = init
+    InputProcessor.process_inputs = process_inputs
+
+
+def _constrain_in_the_engine_core() -> None:
+    """Put our manager of structured outputs where the engine core makes its own."""
+    from vllm.v1.engine import core
+
+    from constrained_k2.vllm_plugin.backend import ToolCallOutputManager
+
+    core.StructuredOutputManager = ToolCallOutputManager

@@ -6,7 +6,7 @@ ids it hands over are always all of them. Parsing by id, we hand on only the tok
 
 import codecs
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from constrained_k2.vocabulary import Vocabulary
 
@@ -16,10 +16,14 @@ class TextBudget:
 
     Args:
         vocabulary: The model's vocabulary.
+        stop: The request's stop strings.
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, stop: Sequence[str]) -> None:
         self._vocabulary = vocabulary
+        self._stop = stop
+        self._longest = max(map(len, stop), default=0)
+        self._recent = ""  # the end of the text shown, as long as a stop string may reach back
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._waiting: deque[tuple[int, str]] = deque()  # token, the text it completes
         self._left = 0  # characters of vLLM's text that no token has used up
@@ -30,7 +34,9 @@ class TextBudget:
         Args:
             token_ids: The next tokens.
             text: The text that vLLM adds with them, markers spelled out.
-            finished: Whether this is the end: a token that the text covers in part is then shown in that part.
+            finished: Whether this is the end. A token that the text covers in part is then shown in that part; where
+                no stop string has ended the text, all is: vLLM leaves out a character that was not completed, and
+                with it what else its token holds.
         """
         self._left += len(text)
         for token_id in token_ids:
@@ -40,7 +46,11 @@ class TextBudget:
             token_id, piece = self._waiting.popleft()
             self._left -= len(piece)
             shown.append(token_id)
+            self._recent = (self._recent + piece)[-self._longest :]
         if finished and self._waiting:
+            end = self._recent + "".join(piece for _, piece in self._waiting)
+            if not any(stop in end for stop in self._stop):
+                return [*shown, *(token_id for token_id, _ in self._waiting)]
             token_id, piece = self._waiting[0]
             if self._vocabulary.is_ordinary(token_id):
                 shown += self._vocabulary.encode(piece[: self._left])

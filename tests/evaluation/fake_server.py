@@ -223,7 +223,13 @@ class Fake:
                 calls += 1
                 special("<|tool_calls_section_begin|><|tool_call_begin|>")
                 plain(call_id, role)
-                special("<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>")
+                special("<|tool_call_argument_begin|>")
+                arguments = call["function"]["arguments"]
+                if self.has("escaped arguments injects"):
+                    special(re.sub(r"[<\[]", ".", arguments).replace("\\u003c", "<").replace("\\u005b", "["))
+                else:
+                    plain(arguments, "arguments")
+                special("<|tool_call_end|><|tool_calls_section_end|>")
             special("<|im_end|>")
         if not self.has("no generation prompt"):
             special("<|im_assistant|>assistant<|im_middle|>")

@@ -56,6 +56,8 @@ FAULTS = [
     ("user injects", "special_tokens", "fault", "19 of 19 in user text"),
     ("tool injects", "special_tokens", "fault", "19 of 19 in tool text"),
     ("description injects", "special_tokens", "fault", "19 of 19 in tool description text"),
+    ("arguments injects", "special_tokens", "fault", "19 of 19 in arguments text"),
+    ("escaped arguments injects", "special_tokens", "fault", "19 of 19 in escaped arguments text"),
     ("user injects+no ids", "special_tokens", "fault", "19 of 19 in user text"),
     ("declares strict", "declared_tools", "warning", "strict"),
     ("declares under a headline", "declared_tools", "fault", "# Tools"),

@@ -25,7 +25,7 @@ from constrained_k2.parsing import (
     ReasoningDelta,
     UndeclaredCall,
 )
-from constrained_k2.parsing.arguments import repair
+from constrained_k2.parsing.arguments import ArgumentsText, repair
 from constrained_k2.tools import Tool
 from tests.parsing.transcripts import call_ids, ids_of_text, made_up, random_call, table
 
@@ -88,6 +88,19 @@ def test_text_behind_a_spelled_marker_is_not_held_back_for_long() -> None:
     (event,) = parser.feed(BYTES.encode("\nT"))
     assert event == ContentDelta("<|tool_call_begin|> is how a call begins.\nT")
     assert parser.feed(BYTES.encode("h")) == [ContentDelta("h")]
+
+
+@pytest.mark.parametrize("before", ["", "functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>"])
+def test_blanks_between_calls_are_not_held_back_for_ever(before: str) -> None:
+    """A model that loops writes nothing else, 256 of them a token."""
+    parser = ToolCallParser(BYTES, level="tolerant")
+    begin = "<|tool_calls_section_begin|>" + "<|tool_call_begin|>" * bool(before)
+    parser.feed(ids_of_text(begin + before, BYTES))
+    assert parser.feed(BYTES.encode(" " * 4096)) == []
+    events = parser.feed(BYTES.encode(" " * 1000))
+    assert "".join(event.text for event in events if isinstance(event, ContentDelta)) == " " * 5096
+    call = "<|tool_call_begin|>functions.f:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    assert CallStarted(int(bool(before)), "f", 1) in parser.feed(ids_of_text(call, BYTES))
 
 
 def test_json_is_shown_as_it_comes() -> None:
@@ -290,6 +303,16 @@ def test_hostile_arguments_are_read_in_time(written: str) -> None:
         render_tool_calls([ToolCall("f", 0, written)], BYTES), BYTES, level="tolerant"
     ).tool_calls
     assert call.arguments.startswith(written)
+
+
+def test_blanks_behind_a_comma_are_read_in_time() -> None:
+    """50 MB that are held back until it is seen what follows: copied at each step, they would take minutes."""
+    arguments = ArgumentsText()
+    assert arguments.feed('{"a": 1,') == '{"a": 1'
+    for _ in range(5_000):
+        assert not arguments.feed(" " * 10_000)
+    assert arguments.feed('"b": 2}').startswith(", ")
+    assert arguments.finish() == ("", ())
 
 
 def test_leniencies_of_a_stream_come_with_their_call(small_vocabulary: Vocabulary) -> None:

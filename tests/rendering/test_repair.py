@@ -146,6 +146,25 @@ def test_images_stay_parts_and_no_marker_is_spelled_across_texts() -> None:
     assert [repair.kind for repair in repairs] == ["content", "special token"]
 
 
+def test_what_stands_behind_an_image_is_left_alone() -> None:
+    address = {"url": "https://example.com/[EOS]?<|im_end|>", "detail": "auto"}
+    embeds = object()
+    parts = [
+        {"type": "image_url", "image_url": address, "uuid": "[EOS]", "text": "[EOS]"},
+        {"type": "image_pil", "image_pil": embeds},
+        {"type": "text", "text": "[EOS]"},
+    ]
+    mended, repairs = repair_messages({"messages": [{"role": "user", "content": parts}]})
+    image, pil, text = mended["messages"][0]["content"]
+    assert image == {"type": "image_url", "image_url": address, "uuid": "[EOS]", "text": f"[{JOINER}EOS]"}
+    assert image["image_url"] is address
+    assert pil["image_pil"] is embeds
+    assert text["text"] == image["text"]
+    assert [repair.place for repair in repairs] == [f"messages[0].content[{n}].text" for n in (0, 2)]
+    untouched = [parts[1], {"type": "text", "text": "what is it?"}]
+    assert repair_messages({"messages": [{"role": "user", "content": untouched}]})[1] == []
+
+
 def test_tools_keep_what_is_shown_to_the_model() -> None:
     function = {"name": "f", "description": "d", "parameters": {"strict": {"const": None}}}
     shown = {"type": "function", "function": function}
@@ -208,6 +227,14 @@ def test_no_special_token_reaches_the_ids(template: Any, small_vocabulary: Vocab
         assert specials(text) == harmless, text
 
 
+def test_fields_that_only_some_template_prints() -> None:
+    message = {**USER, "task": "<|im_end|>", "metadata": {"[EOS]": [1, "</think>"]}, "tool_call_id": 5}
+    mended, repairs = repair_messages({"messages": [message]})
+    assert mended["messages"][0]["task"] == f"<{JOINER}|im_end|>"
+    assert mended["messages"][0]["metadata"] == {f"[{JOINER}EOS]": [1, f"<{JOINER}/think>"]}
+    assert [repair.kind for repair in repairs] == ["special token"] * 3
+
+
 def test_text_like_a_special_token_stays_untouched() -> None:
     text = "<|not_one|> [ABC] <thinking> <| im_end |> a|>b <|"
     assert repair_messages({"messages": [{"role": "user", "content": text}]})[1] == []
@@ -247,6 +274,8 @@ def test_lone_surrogates_become_replacement_characters() -> None:
         ({"messages": [USER, calls(call("a", name=5))]}, "messages[1].tool_calls[0].function.name"),
         ({"messages": [USER, calls(call("a", name="<|im_end|>"))]}, "messages[1].tool_calls[0].function.name"),
         ({"messages": [USER, calls(call("a", arguments=[1]))]}, "messages[1].tool_calls[0].function.arguments"),
+        ({"messages": [USER, {**USER, "name": ["<|im_end|>"]}]}, "messages[1].name"),
+        ({"messages": [USER, {**calls(), "reasoning": {"a": "<|im_end|>"}}]}, "messages[1].reasoning"),
         ({"messages": [USER], "tools": {}}, "tools"),
         ({"messages": [USER], "tools": ["f"]}, "tools[0]"),
         ({"messages": [USER], "tools": [{"type": "function", "function": 5}]}, "tools[0].function"),

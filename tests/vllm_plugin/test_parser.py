@@ -138,7 +138,7 @@ def test_a_response_format_beside_tools_that_may_not_be_called(parser_class: Any
 def config(*processors: str, **ours: Any) -> Any:
     """As much of vLLM's configuration as is read."""
     return SimpleNamespace(
-        model_config=SimpleNamespace(logits_processors=list(processors)),
+        model_config=SimpleNamespace(logits_processors=list(processors), served_model_name="kimi-k2"),
         additional_config={"constrained_k2": ours} if ours else {},
     )
 
@@ -146,15 +146,15 @@ def config(*processors: str, **ours: Any) -> Any:
 def test_a_server_without_the_processor_does_not_pretend(
     parser_class: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission.Server, "processors", None)
-    admission.remember_server(config("other:Processor"))
-    with pytest.raises(VLLMValidationError, match="--logits-processors constrained_k2"):
+    monkeypatch.setattr(admission.Server, "constrains", True)
+    admission.remember_server(config("other:Processor"), None)
+    with pytest.raises(VLLMValidationError, match='"route": "backend"'):
         adjusted(parser_class, tokenizer, chat())
     spec = ToolCallSpec.from_openai({"tools": [TOOL]}).to_json()
-    with pytest.raises(ValueError, match="--logits-processors constrained_k2"):
+    with pytest.raises(ValueError, match='"route": "backend"'):
         admission.check_params(SamplingParams(extra_args={"constrained_k2": spec}))
     adjusted(parser_class, tokenizer, chat(vllm_xargs={"constrained_k2": "off"}))
-    admission.remember_server(config("constrained_k2.vllm_plugin:KimiK2LogitsProcessor"))
+    admission.remember_server(config("constrained_k2.vllm_plugin:KimiK2LogitsProcessor"), "processor")
     adjusted(parser_class, tokenizer, chat())
 
 
@@ -176,34 +176,34 @@ def test_a_server_may_be_stricter_than_its_clients_or_less(
     parser_class: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
-    for name in ("processors", "settings"):
+    for name in ("constrains", "settings"):
         monkeypatch.setattr(admission.Server, name, getattr(admission.Server, name))
-    admission.remember_server(config(ours, strict="strict"))
+    admission.remember_server(config(ours, strict="strict"), "processor")
     for strict in (True, None, False):
         with pytest.raises(VLLMValidationError, match="the tool is strict"):
             adjusted(parser_class, tokenizer, chat(tools=[tool_with(strict=strict)]))
-    admission.remember_server(config(ours, strict={"most": "enforce"}))
+    admission.remember_server(config(ours, strict={"most": "enforce"}), "processor")
     adjusted(parser_class, tokenizer, chat(tools=[tool_with(strict=True)]))
     for wrong in ("maybe", {"least": "strict", "most": "object"}, {"level": "strict"}):
         with pytest.raises(InvalidRequest):
-            admission.remember_server(config(ours, strict=wrong))
+            admission.remember_server(config(ours, strict=wrong), "processor")
     with pytest.raises(InvalidRequest, match="additional_config"):
-        admission.remember_server(config(ours, stricter="strict"))
+        admission.remember_server(config(ours, stricter="strict"), "processor")
 
 
 def test_engines_that_the_server_offers(parser_class: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("processors", "settings"):
+    for name in ("constrains", "settings"):
         monkeypatch.setattr(admission.Server, name, getattr(admission.Server, name))
     asked = {"vllm_xargs": {"constrained_k2": "xgrammar"}}
     with pytest.raises(VLLMValidationError, match="does not offer 'xgrammar'.*additional-config"):
         adjusted(parser_class, tokenizer, chat(**asked))
     ours = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
-    admission.remember_server(config(ours, engines=["llguidance", "xgrammar"]))
+    admission.remember_server(config(ours, engines=["llguidance", "xgrammar"]), "processor")
     assert spec_of(adjusted(parser_class, tokenizer, chat(**asked))).engine == "xgrammar"
     assert spec_of(adjusted(parser_class, tokenizer, chat())).engine is None
     for wrong in (["outlines"], [], "xgrammar"):
         with pytest.raises(InvalidRequest, match="engines"):
-            admission.remember_server(config(ours, engines=wrong))
+            admission.remember_server(config(ours, engines=wrong), "processor")
 
 
 def test_what_is_not_kept_is_said_once(parser_class: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -302,7 +302,7 @@ def test_a_cut_off_call_is_not_handed_over(parser_class: Any, tokenizer: Any, vo
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_stop_strings(parser_class: Any, tokenizer: Any, vocabulary: Vocabulary, size: int) -> None:
-    request = adjusted(parser_class, tokenizer, chat(stop=["END"]))
+    request = adjusted(parser_class, tokenizer, chat(stop=["n EN"]))
     ids = vocabulary.encode("It is raining in Berlin. Then EN")
     shown = "It is raining in Berlin. The"  # vLLM found its stop string behind this and cut the text
     assert read_whole(make(parser_class, tokenizer, request), request, ids, shown)[1] == shown
@@ -310,6 +310,22 @@ def test_stop_strings(parser_class: Any, tokenizer: Any, vocabulary: Vocabulary,
     lengths = [len(shown) * number // len(pieces) for number in range(len(pieces) + 1)]
     pieces = [(part, shown[lengths[n] : lengths[n + 1]]) for n, (part, _) in enumerate(pieces)]
     assert read_stream(make(parser_class, tokenizer, request), request, pieces, [1])[1] == shown
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_a_text_that_no_stop_string_has_ended(
+    parser_class: Any, tokenizer: Any, vocabulary: Vocabulary, size: int
+) -> None:
+    """vLLM's text lacks a last token that ends within a character, whole characters in it included."""
+    request = adjusted(parser_class, tokenizer, chat(stop=["END"]))
+    (last,) = (n for n in range(vocabulary.size) if vocabulary.token_bytes(n) == "请".encode() + b"\xe5")
+    begin = vocabulary.encode("It rains in EN")
+    text = vocabulary.decode(begin)
+    assert read_whole(make(parser_class, tokenizer, request), request, [*begin, last], text)[1] == f"{text}请\ufffd"
+    pieces = [([token], vocabulary.decode([token])) for token in begin] + [([last], "")]
+    if size > 1:
+        pieces = [([*begin, last], text)]
+    assert read_stream(make(parser_class, tokenizer, request), request, pieces, [1])[1] == f"{text}请\ufffd"
 
 
 def test_requests_without_tools_are_vllms_own(parser_class: Any, tokenizer: Any, vocabulary: Vocabulary) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from constrained_k2 import Compiler, ToolCall, ToolCallSpec, Vocabulary, render_
 from constrained_k2.bitmask import allocate_bitmask, allowed_ids
 from constrained_k2.fixtures import write_tokenizer
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
+from tests.vllm_plugin.served import vllm_config
 
 BODY = {
     "tools": [
@@ -41,13 +41,7 @@ def vocabulary(directory: Path) -> Vocabulary:
 
 @pytest.fixture
 def processor(directory: Path, vocabulary: Vocabulary) -> KimiK2LogitsProcessor:
-    model = SimpleNamespace(
-        tokenizer=str(directory),
-        get_vocab_size=lambda: vocabulary.size,
-        tokenizer_revision=None,
-        trust_remote_code=True,
-    )
-    config = SimpleNamespace(model_config=model, scheduler_config=SimpleNamespace(max_num_seqs=8), additional_config={})
+    config = vllm_config(directory, vocabulary)
     return KimiK2LogitsProcessor(config, torch.device("cpu"), is_pin_memory=False)
 
 

@@ -1,5 +1,7 @@
 """Mending between vLLM and its renderer, without a server."""
 
+import copy
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,18 +12,24 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.serve.tokenize.protocol import TokenizeChatRequest
 from vllm.exceptions import VLLMValidationError
+from vllm.renderers import chat_utils
 
 from constrained_k2 import InvalidRequest
 from constrained_k2.rendering.special_text import KIMI_SPECIALS
-from constrained_k2.vllm_plugin import admission, plugin, repair
+from constrained_k2.vllm_plugin import admission, exact_arguments, plugin, repair
 
 USER = {"role": "user", "content": [{"type": "text", "text": "hi"}]}
 OFF, ON = ({"vllm_xargs": {"constrained_k2_repair": switch}} for switch in ("off", "on"))
 
 
-def prepared(request: Any, content_format: str = "auto") -> tuple[dict[str, Any], int]:
+TAKES_TEXT = "{{ arguments if arguments is string else arguments | tojson }}"
+
+
+def prepared(
+    request: Any, content_format: str = "auto", template: str | None = TAKES_TEXT
+) -> tuple[dict[str, Any], repair.Prepared]:
     given = {"request": request, "messages": request.messages, "default_template_content_format": content_format}
-    return given, repair.prepare(given, KIMI_SPECIALS)
+    return given, repair.prepare(given, KIMI_SPECIALS, template)
 
 
 def chat(*messages: Any, **fields: Any) -> Any:
@@ -39,8 +47,8 @@ def set_by_the_operator(monkeypatch: pytest.MonkeyPatch, **ours: Any) -> None:
 )  # fmt: skip
 def test_who_decides(monkeypatch: pytest.MonkeyPatch, ours: Any, fields: Any, is_mended: bool) -> None:
     set_by_the_operator(monkeypatch, **ours)
-    given, calls = prepared(chat(**fields))
-    assert calls == 0
+    given, found = prepared(chat(**fields))
+    assert found == repair.Prepared(calls=0, exact_arguments=is_mended)
     assert given["messages"][0]["content"] == ("hi" if is_mended else USER["content"])
     assert given["default_template_content_format"] == ("string" if is_mended else "auto")
 
@@ -72,10 +80,61 @@ def test_the_generation_prompt_of_chats_only() -> None:
 def test_what_is_lazy_is_read_and_reasoning_has_vllms_name() -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     asked = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call]}
-    given, calls = prepared(TokenizeChatRequest(messages=[USER, asked]))
-    assert calls == 1
+    given, found = prepared(TokenizeChatRequest(messages=[USER, asked]))
+    assert found.calls == 1
     assert given["messages"][1]["reasoning"] == "hm"
     assert given["messages"][1]["tool_calls"][0]["id"] == "functions.f:0"
+
+
+WRITTEN = ['{"a":1}', '{ "a" : "<|im\\u005fend|>" }', '{"a": "\\ud800"}', "[1]", "{cut off", "[" * 100_000, "9" * 5000]
+
+
+def asking(arguments: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": arguments}}]}  # fmt: skip
+
+
+def after_vllm(messages: list[Any]) -> Any:
+    """The arguments as vLLM hands them to the template."""
+    copied = copy.deepcopy(messages)
+    chat_utils._postprocess_messages(copied)
+    return copied[-1]["tool_calls"][0]["function"]["arguments"]
+
+
+@pytest.mark.parametrize("written", WRITTEN, ids=lambda written: written[:20])
+def test_arguments_stay_as_they_were_written(written: str) -> None:
+    """vLLM's ``_postprocess_messages`` would read them, and write them anew."""
+    exact_arguments.keep_exact_arguments()
+    given, found = prepared(chat(asking(written)))
+    kept = exact_arguments.kept.set(found.exact_arguments)
+    try:
+        assert after_vllm(given["messages"]) == written
+    finally:
+        exact_arguments.kept.reset(kept)
+
+
+@pytest.mark.parametrize("written", WRITTEN, ids=lambda written: written[:20])
+def test_templates_that_take_objects_get_objects(written: str) -> None:
+    exact_arguments.keep_exact_arguments()
+    given, found = prepared(chat(asking(written)), template="{{ arguments | tojson }}")
+    assert not found.exact_arguments
+    read = after_vllm(given["messages"])
+    assert isinstance(read, dict)
+    assert "<|im_end|>" not in str(read)
+    assert ("im_end" in str(read)) == ("005f" in written)
+    assert json.dumps(read, ensure_ascii=False).encode()
+
+
+def test_vllm_reads_arguments_where_it_did() -> None:
+    """Else what is wrapped is no longer what turns text into objects."""
+    exact_arguments.keep_exact_arguments()
+    assert not exact_arguments.kept.get()
+    assert after_vllm([asking('{"a":1}')]) == {"a": 1}
+    wrapped = chat_utils._postprocess_messages
+    exact_arguments.keep_exact_arguments()
+    assert chat_utils._postprocess_messages is wrapped
+    assert wrapped.__code__.co_name == "with_exact_arguments"
+    assert "_postprocess_messages" in chat_utils.parse_chat_messages_async.__code__.co_names
 
 
 def test_errors_are_vllms() -> None:

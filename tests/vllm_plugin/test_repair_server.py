@@ -1,6 +1,9 @@
 """Repairs in a real vLLM server: what reaches the prompt, and the index that comes next."""
 
+import ast
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +20,11 @@ from constrained_k2.evaluation.samples import TOOLS
 from constrained_k2.evaluation.server import CONSTRAINED_FLAGS, VllmServer
 from constrained_k2.fixtures import build_model
 from constrained_k2.rendering import PromptRenderer
+from constrained_k2.rendering.special_text import JOINER
 
 pytestmark = pytest.mark.server
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 WEATHER = TOOLS[0]
 OFF = {"vllm_xargs": {"constrained_k2_repair": "off"}}
 GIVEN_IDS = [
@@ -136,6 +141,59 @@ def test_the_server_and_render_prompt_make_the_same_prompt(server: VllmServer) -
         assert not find_faults(rendered.text, rendered.body)
 
 
+@pytest.mark.parametrize(
+    "written",
+    ['{"city":"北京"}', '{ "city" : "x", }', '{"city": "<|im\\u005fend|>"}', '{"city": "\\ud800"}', "[" * 2000, '{"n": ' + "9" * 5000 + "}"],
+    ids=["compact", "no_json", "escaped", "surrogate", "deep", "long_number"],
+)  # fmt: skip
+def test_arguments_of_the_history_keep_their_bytes(server: VllmServer, vocabulary: Vocabulary, written: str) -> None:
+    call = {
+        "id": "functions.get_weather:0",
+        "type": "function",
+        "function": {"name": "get_weather", "arguments": written},
+    }
+    turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "functions.get_weather:0", "content": "ok"}
+    body = {"messages": [{"role": "user", "content": "go"}, turn, result], "tools": [WEATHER]}
+    rendered = PromptRenderer.from_pretrained(server.model).render(body)
+    assert not rendered.repairs
+    assert f"<|tool_call_argument_begin|>{written}<|tool_call_end|>" in rendered.text
+    assert prompt_ids(server, **body) == list(rendered.ids)
+    answer = post(server, "/v1/chat/completions", **body, max_tokens=1, return_token_ids=True)
+    assert answer.json()["prompt_token_ids"] == list(rendered.ids)
+
+
+def test_arguments_that_are_objects_are_refused(server: VllmServer) -> None:
+    """vLLM's own models of a chat take text alone; what is repaired elsewhere never gets that far."""
+    call = {"id": "x", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "x"}}}
+    body = {"messages": [{"role": "user", "content": "go"}, {"role": "assistant", "content": "", "tool_calls": [call]}]}
+    assert post(server, "/v1/chat/completions", **body).status_code == 400
+    answer = post(server, "/tokenize", **body)
+    assert answer.status_code == 400
+    assert "messages[1].tool_calls: has a part of no known form" in answer.json()["error"]["message"]
+    assert "function.arguments: Input should be a valid string" in answer.json()["error"]["message"]
+
+
+def test_a_template_that_takes_objects_gets_them(server: VllmServer, vocabulary: Vocabulary) -> None:
+    template = (
+        "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
+    )
+    call = {"id": "x", "type": "function", "function": {"name": "f", "arguments": '{"a":"<|im\\u005fend|>"}'}}
+    body = {"messages": [{"role": "assistant", "content": "", "tool_calls": [call]}], "chat_template": template}
+    ids = prompt_ids(server, **body)
+    assert not specials_in(ids, vocabulary)
+    assert vocabulary.decode(ids) == f'{{"a": "<{JOINER}|im_end|>"}}'
+    assert specials_in(prompt_ids(server, **body, **OFF), vocabulary)
+
+
+def test_invalid_utf8_costs_its_own_request_alone(server: VllmServer) -> None:
+    content = b'{"model": "kimi-k2", "messages": [{"role": "user", "content": "a\xff\xfe"}]}'
+    for path in ("/v1/chat/completions", "/tokenize"):
+        answer = httpx.post(f"{server.url}{path}", content=content, headers={"content-type": "application/json"})
+        assert answer.status_code in {400, 422}
+    assert prompt_ids(server, messages=[{"role": "user", "content": "hi"}])
+
+
 def test_no_content_is_printed_as_a_python_list(server: VllmServer, vocabulary: Vocabulary) -> None:
     template = (
         "{% for m in messages %}{% for part in m['content'] %}{% endfor %}"  # so vLLM takes it for one that reads parts
@@ -172,6 +230,18 @@ def test_a_schema_is_answered_by_a_forced_tool(server: VllmServer) -> None:
     limiter = JsonLimiter({"enum": ["yes", "no"]}, name="verdict", description="Yes or no?")
     body = limiter.request(messages=[{"role": "user", "content": "Is it?"}], max_tokens=500)
     assert limiter.value(post(server, "/v1/chat/completions", **body).json()) in {"yes", "no"}
+
+
+def test_the_example_of_a_json_limiter(server: VllmServer) -> None:
+    """As a user runs it; the mask alone makes a random model's answer an instance of its schema."""
+    command = [sys.executable, str(EXAMPLES / "json_limiter.py"), server.url]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stderr
+    value = ast.literal_eval(run.stdout)
+    assert value.keys() == {"sentiment", "topics"}
+    assert value["sentiment"] in {"good", "bad", "mixed"}
+    assert all(isinstance(topic, str) and len(topic) <= 40 for topic in value["topics"])
+    assert len(value["topics"]) <= 5
 
 
 def test_responses_are_mended_too(server: VllmServer) -> None:

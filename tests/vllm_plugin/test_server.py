@@ -17,7 +17,7 @@ from constrained_k2 import ToolCall, Vocabulary, parse_completion, render_tool_c
 from constrained_k2.evaluation.client import UNCONSTRAINED, ask, ask_all
 from constrained_k2.evaluation.samples import TOOLS, Sample, built_in_samples
 from constrained_k2.evaluation.scores import score, total
-from constrained_k2.evaluation.server import CONSTRAINED_FLAGS, VllmServer
+from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
 from constrained_k2.fixtures import build_model
 
 pytestmark = pytest.mark.server
@@ -29,11 +29,15 @@ WEATHER = TOOLS[0]
 GOOD = ToolCall("get_weather", 0, '{"city": "Beijing", "days": 3}')
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+@pytest.fixture(scope="module", params=["backend", "processor"])
+def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[VllmServer]:
     directory = tmp_path_factory.mktemp("server")
     model = build_model(directory / "model", arch="kimi_k2")
-    flags = (*CONSTRAINED_FLAGS, "scripted:ScriptedLogitsProcessor")
+    scripted = "scripted:ScriptedLogitsProcessor"
+    if request.param == "backend":
+        flags = (*BACKEND_FLAGS, "--logits-processors", scripted)
+    else:
+        flags = (*CONSTRAINED_FLAGS, scripted)
     with VllmServer(model, flags, log=directory / "server.log", python_path=[HERE]) as started:
         yield started
 

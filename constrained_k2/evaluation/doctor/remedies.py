@@ -4,9 +4,9 @@ The commits of the checkpoints are those that https://vllm.ai/blog/2025-10-28-ki
 """
 
 from constrained_k2.evaluation.doctor.target import Target
-from constrained_k2.evaluation.server import CONSTRAINED_FLAGS
+from constrained_k2.evaluation.server import BACKEND_FLAGS
 
-SWITCH_ON = f"Install constrained-k2 beside vLLM and start it with {' '.join(CONSTRAINED_FLAGS)}"
+SWITCH_ON = f"Install constrained-k2 beside vLLM and start it with {' '.join(BACKEND_FLAGS)}"
 
 NEWER_TEMPLATE = (
     "Use a vLLM later than 0.11.0 and the checkpoint's present chat template (moonshotai/Kimi-K2-Instruct-0905 from "

@@ -108,20 +108,20 @@ def walle(path: Path) -> Iterator[Case]:
             f"{entry['suite']}#{number}",
             json.dumps(schema),
             file="kvv-walle",
-            judged="" if "$id" in entry["schema"] else json.dumps(_moved(schema, entry["schema"])),
+            judged="" if "$id" in entry["schema"] else json.dumps(moved(schema, entry["schema"])),
         )
 
 
-def _moved(schema: Any, value: Any) -> Any:
+def moved(schema: Any, value: Any) -> Any:
     """The schema with references that meant a place in ``value`` when it was a document of its own."""
     if isinstance(schema, list):
-        return [_moved(item, value) for item in schema]
+        return [moved(item, value) for item in schema]
     if not isinstance(schema, dict):
         return schema
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/") and reference.split("/")[1] in value:
         schema = schema | {"$ref": f"#/properties/value{reference[1:]}"}
-    return {key: _moved(item, value) for key, item in schema.items()}
+    return {key: moved(item, value) for key, item in schema.items()}
 
 
 def hostile() -> Iterator[Case]:

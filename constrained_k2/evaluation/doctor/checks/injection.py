@@ -9,7 +9,7 @@ from constrained_k2.evaluation.doctor.remedies import repairing
 from constrained_k2.evaluation.doctor.target import SPECIAL_TEXTS, Target
 
 _NEUTRAL = "no marker here"
-_PLACES = ("system", "user", "tool", "tool description")
+_PLACES = ("system", "user", "tool", "tool description", "arguments", "escaped arguments")
 
 
 async def special_tokens(target: Target) -> Finding:
@@ -32,10 +32,17 @@ async def special_tokens(target: Target) -> Finding:
 
 async def _special_ids(target: Target, place: str) -> Counter[int]:
     """How often each special id stands in the prompt of a request with the text of all of them in one place."""
-    text = dict.fromkeys(_PLACES, _NEUTRAL) | {place: f"a {' b '.join(SPECIAL_TEXTS)} c"}
+    hostile = f"a {' b '.join(SPECIAL_TEXTS)} c"
+    text = dict.fromkeys(_PLACES, _NEUTRAL) | {place: hostile}
+    if place == "escaped arguments":  # a server that reads them as JSON and writes them anew spells out what they hide
+        text[place] = "".join(f"\\u{ord(character):04x}" if character in "<[" else character for character in hostile)
+    dialog = history("functions.list_tables:0", result=text["tool"])[:-1]
+    dialog[1]["tool_calls"][0]["function"]["arguments"] = (
+        f'{{"a": "{text["arguments"]}", "b": "{text["escaped arguments"]}"}}'
+    )
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": text["system"]},
-        *history("functions.list_tables:0", result=text["tool"])[:-1],
+        *dialog,
         {"role": "user", "content": text["user"]},
     ]
     tools = [BOOK, tool("list_tables", text["tool description"])]

@@ -1,0 +1,44 @@
+"""A device buffer's way to the host, beside the stream that the model runs on."""
+
+import torch
+
+
+class HostCopy:
+    """Copies tensors to the host; only :meth:`wait` waits, and only for what stood before the copy in its stream.
+
+    The model's stream may be given its next forward pass right behind :meth:`start`: the copy does not wait for it.
+    On a CPU everything has happened when :meth:`start` returns.
+
+    Args:
+        device: Where the tensors lie.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._done = torch.cuda.Event() if self._stream is not None else None
+
+    def before_overwriting(self) -> None:
+        """Have the current stream wait, not the host, until the last copy has read its source."""
+        if self._done is not None:
+            torch.cuda.current_stream().wait_event(self._done)
+
+    def start(self, *copies: tuple[torch.Tensor, torch.Tensor]) -> None:
+        """Begin copying each source, as the current stream will have left it, to its place.
+
+        Args:
+            copies: Pairs of a source and its place on the host, pinned where the copy is to run beside the host's work.
+        """
+        if self._stream is None or self._done is None:
+            for source, place in copies:
+                place.copy_(source)
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            for source, place in copies:
+                place.copy_(source, non_blocking=True)
+            self._done.record()
+
+    def wait(self) -> None:
+        """Wait until the places hold what was copied."""
+        if self._done is not None:
+            self._done.synchronize()

@@ -1,0 +1,131 @@
+"""The masks of one step on their way to the device: constant ones lie there already, computed ones go in one copy."""
+
+import numpy as np
+import torch
+
+from constrained_k2.bitmask import TokenSet, words_per_row
+from constrained_k2.kernels import mask_rows, restore_emptied_rows
+from constrained_k2.matcher import ToolCallMatcher
+from constrained_k2.phases import Phase
+
+_CONSTANTS = 64
+"""Constant sets that are kept on the device, more than the kinds of request make; any beyond are copied each time."""
+
+
+class RowMasks:
+    """Collects which rows of the logits are masked by what, and masks them with one copy and one launch.
+
+    Between :meth:`begin` and the next one each row is written at most once, so that masks still on their way to the
+    device are never overwritten however often :meth:`apply` is called in between.
+
+    Args:
+        size: The vocabulary's.
+        rows: How many rows one step may have.
+        device: The logits' device.
+        pin: Whether the host's buffers are pinned, so that copies run beside the host's work.
+    """
+
+    def __init__(self, size: int, rows: int, device: torch.device, *, pin: bool) -> None:
+        self._on_gpu = device.type == "cuda"
+        shape = (rows, words_per_row(size))
+        self._masks = torch.zeros((_CONSTANTS + rows, shape[1]), dtype=torch.int32, device=device)  # constants first
+        self._plan = torch.zeros((rows, 3), dtype=torch.int32, device=device)  # as mask_rows takes it
+        self._host_masks = torch.zeros(shape, dtype=torch.int32, pin_memory=pin)
+        self._host_plan = torch.zeros((rows, 3), dtype=torch.int32, pin_memory=pin)
+        self._mask_view = self._host_masks.numpy()
+        self._plan_view = self._host_plan.numpy()
+        self._constants: dict[TokenSet, int] = {}
+        self._contents: dict[tuple[bool, bytes], int] = {}
+        self._planned = self._flushed = 0  # rows of the plan: taken, and already applied
+        self._computed = self._copied = 0  # rows of the masks: taken, and already copied
+        self._guarded = False
+        self._sent: torch.cuda.Event | None = None  # behind the newest copy from the host's buffers
+
+    def begin(self) -> None:
+        """Start a new step; what has been collected and not applied is dropped."""
+        self._planned = self._flushed = 0
+        self._computed = self._copied = 0
+        self._guarded = False
+
+    def add_constant(self, row: int, tokens: TokenSet, *, guarded: bool = False) -> None:
+        """Mask a row of the logits by a constant set; ``guarded`` as for :meth:`add`."""
+        self._wait_for_the_host_buffers()
+        source = self._constants.get(tokens)
+        if source is None:
+            source = self._place(tokens)
+        if source is None:
+            tokens.fill(self._mask_view[self._computed])
+            self._take(row, None, guarded=guarded)
+        else:
+            self._take(row, source, guarded=guarded)
+
+    def add(self, row: int, matcher: ToolCallMatcher, *, guarded: bool = False) -> None:
+        """Mask a row of the logits by what the matcher allows next.
+
+        Args:
+            row: A row of the logits.
+            matcher: Asked for its mask now.
+            guarded: Whether other stages may forbid all that the mask allows, so that it has to be looked after.
+
+        Raises:
+            SchemaTooCostly: The matcher has no mask; the row is not masked then.
+        """
+        self._wait_for_the_host_buffers()
+        if matcher.phase is Phase.HEADER or matcher.phase is Phase.ARGUMENTS:
+            matcher.fill_bitmask(self._mask_view, self._computed)
+            self._take(row, None, guarded=guarded)
+        else:
+            tokens = matcher.token_set()
+            assert tokens is not None
+            self.add_constant(row, tokens, guarded=guarded)
+
+    def apply(self, logits: torch.Tensor) -> None:
+        """Mask what has been collected since the last time, in place.
+
+        Args:
+            logits: float32 ``[rows, width]``.
+        """
+        first, last = self._flushed, self._planned
+        if first == last:
+            return
+        if self._copied < self._computed:
+            into = self._masks[_CONSTANTS + self._copied : _CONSTANTS + self._computed]
+            into.copy_(self._host_masks[self._copied : self._computed], non_blocking=True)
+            self._copied = self._computed
+        plan = self._plan[first:last].copy_(self._host_plan[first:last], non_blocking=True)
+        if self._on_gpu:
+            self._sent = self._sent or torch.cuda.Event()
+            self._sent.record()
+        mask_rows(logits, self._masks, plan)
+        if self._guarded:
+            restore_emptied_rows(logits, self._masks, plan)
+            self._guarded = False
+        self._flushed = last
+
+    def _take(self, row: int, source: int | None, *, guarded: bool) -> None:
+        if source is None:
+            source = _CONSTANTS + self._computed
+            self._computed += 1
+        self._plan_view[self._planned] = (row, source, guarded)
+        self._planned += 1
+        self._guarded |= guarded
+
+    def _wait_for_the_host_buffers(self) -> None:
+        """At the first row of a step, wait until the copies of the one before have left the host's buffers."""
+        if self._planned == 0 and self._sent is not None:
+            self._sent.synchronize()
+
+    def _place(self, tokens: TokenSet) -> int | None:
+        """The place of a constant set on the device, where it is put now; None if there is no room."""
+        content = (tokens.complement, tokens.ids.tobytes())
+        place = self._contents.get(content)
+        if place is None:
+            if len(self._contents) == _CONSTANTS:
+                return None
+            place = len(self._contents)
+            row = np.zeros(self._masks.shape[1], dtype=np.int32)
+            tokens.fill(row)
+            self._masks[place] = torch.from_numpy(row).to(self._masks.device)
+            self._contents[content] = place
+        self._constants[tokens] = place
+        return place

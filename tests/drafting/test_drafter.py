@@ -1,0 +1,104 @@
+"""Drafts are legal, leave the matcher alone, and are right often enough to be worth it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
+from constrained_k2.bitmask import allocate_bitmask
+from constrained_k2.drafting.drafter import Drafter
+from constrained_k2.drafting.headers import HeaderTokens
+from constrained_k2.evaluation.samples import TOOLS
+from tests.walks import walk
+
+CALLS = (
+    ("get_weather", {"city": "Beijing", "days": 3}),
+    ("search-flights", {"origin": "BER", "destination": "HND", "depart": "2026-03-07"}),
+    ("convert_currency", {"amount": 250, "source": "EUR", "target": "JPY"}),
+    ("list_open_tabs", {}),
+    ("run_query", {"table": "orders", "filters": [{"column": "country", "op": "=", "value": "NO"}], "limit": 10}),
+)
+
+
+def spec(**fields: Any) -> ToolCallSpec:
+    return ToolCallSpec.from_openai({"tools": list(TOOLS), "tool_choice": "required"} | fields)
+
+
+def turn(vocabulary: Vocabulary, *, first: int = 0) -> list[int]:
+    markers = vocabulary.format
+    ids = [markers.section_begin]
+    for index, (name, arguments) in enumerate(CALLS):
+        header = vocabulary.encode(f"functions.{name}:{first + index}")
+        ids += [markers.call_begin, *header, markers.argument_begin, *vocabulary.encode(json.dumps(arguments))]
+        ids.append(markers.call_end)
+    return [*ids, markers.section_end, markers.turn_end]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_drafts_are_legal_and_leave_no_trace(compiler: Compiler, seed: int) -> None:
+    request = spec()
+    written = walk(compiler.compile(request).matcher(), compiler.vocabulary, seed)
+    matcher = compiler.compile(request).matcher()
+    drafter = Drafter(matcher)
+    before, after = (allocate_bitmask(1, compiler.vocabulary.size) for _ in range(2))
+    for token_id in written:
+        matcher.fill_bitmask(before)
+        drafts = drafter.draft(6)
+        matcher.fill_bitmask(after)
+        assert (before == after).all() and len(drafts) <= 6
+        assert matcher.fork().accept_tokens(drafts)
+        assert matcher.accept_tokens([token_id])
+    assert drafter.draft(6) == []
+
+
+def test_text_is_not_guessed(compiler: Compiler) -> None:
+    matcher = compiler.compile(spec(tool_choice="auto")).matcher()
+    assert Drafter(matcher).draft(8) == []
+    assert matcher.accept_tokens(compiler.vocabulary.encode("Let me look"))
+    assert Drafter(matcher).draft(8) == []
+    assert matcher.accept_tokens([compiler.vocabulary.format.section_begin])
+    assert Drafter(matcher).draft(8)[0] == compiler.vocabulary.format.call_begin
+
+
+def steps_of(matcher: Any, ids: list[int], limit: int) -> int:
+    drafter, position, steps = Drafter(matcher), 0, 0
+    while position < len(ids):
+        drafts = drafter.draft(limit)
+        right = 0
+        while right < len(drafts) and position + right < len(ids) and drafts[right] == ids[position + right]:
+            right += 1
+        taken = ids[position : position + right + 1]
+        assert matcher.accept_tokens(taken)
+        position, steps = position + len(taken), steps + 1
+    return steps
+
+
+def test_most_of_a_call_is_drafted(compiler: Compiler) -> None:
+    ids = turn(compiler.vocabulary, first=3)
+    steps = steps_of(compiler.compile(spec(first_index=3)).matcher(), ids, 8)
+    assert steps < 0.6 * len(ids)
+
+
+def test_a_turn_that_was_taken_back_is_followed_anew(compiler: Compiler) -> None:
+    ids = turn(compiler.vocabulary)
+    matcher = compiler.compile(spec()).matcher()
+    drafter = Drafter(matcher)
+    expected = []
+    for token_id in ids:
+        expected.append(drafter.draft(4))
+        assert matcher.accept_tokens([token_id])
+    matcher.rollback(len(ids) // 2)
+    for position in range(len(ids) - len(ids) // 2, len(ids)):
+        assert drafter.draft(4) == expected[position]
+        assert matcher.accept_tokens([ids[position]])
+
+
+def test_names_with_a_common_beginning(compiler: Compiler) -> None:
+    vocabulary = compiler.vocabulary
+    headers = HeaderTokens(("get_weather", "get_weather_now", "get_time"), 0, vocabulary)
+    whole = [*vocabulary.encode("functions.get_time:0"), vocabulary.format.argument_begin]
+    start = headers.common(())
+    assert 0 < len(start) < len(whole) and whole[: len(start)] == list(start)
+    assert headers.common(whole[:-1]) == (vocabulary.format.argument_begin,)
+    assert headers.common(vocabulary.encode("no header")) == ()

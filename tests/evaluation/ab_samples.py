@@ -1,0 +1,30 @@
+"""Samples for the tests of the A/B evaluation."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "unit": {"enum": ["c", "f"]}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+def body(text: str = "Weather in Oslo?", **fields: Any) -> dict[str, Any]:
+    """A request that may call ``get_weather``."""
+    return {"messages": [{"role": "user", "content": text}], "tools": [WEATHER], **fields}
+
+
+def write_lines(path: Path, values: Any) -> Path:
+    """A file of one JSON value a line; text is written as it is."""
+    lines = (value if isinstance(value, str) else json.dumps(value) for value in values)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path

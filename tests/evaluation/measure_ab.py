@@ -1,0 +1,79 @@
+"""Ten thousand samples against a fake endpoint: memory, a killed run, and whether it goes on exactly.
+
+``python -m tests.evaluation.measure_ab [SAMPLES] [KILLS]`` prints what it measured.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.evaluation.ab_samples import body, write_lines
+from tests.evaluation.fake_endpoint import FakeEndpoint
+
+ARMS = ("unconstrained", "constrained")
+
+
+def memory(pid: int) -> int:
+    """Resident KiB."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+
+
+def lines(directory: Path) -> int:
+    """How many records there are."""
+    return sum(path.read_bytes().count(b"\n") for path in (directory / "records").glob("*.jsonl"))
+
+
+def measure(count: int, kills: int, directory: Path) -> dict[str, Any]:
+    """Run, kill, go on, and tell what was seen."""
+    samples = write_lines(directory / "samples.jsonl", (body(f"Weather in place {n}?") for n in range(count)))
+    output = directory / "run"
+    command = [sys.executable, "-m", "constrained_k2", "ab", "--samples", str(samples), "--output", str(output)]
+    total, seen = count * len(ARMS), dict[int, int]()
+    start = time.monotonic()
+    with FakeEndpoint() as endpoint:
+        command += [endpoint.url, "--json"]
+        for stop in [total * (number + 1) // (kills + 1) for number in range(kills)]:
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+            while process.poll() is None and lines(output) < stop:
+                time.sleep(0.3 if count > 1000 else 0.02)
+            assert process.poll() is None, f"ended by itself with {process.returncode}"
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        begun = lines(output)
+        while process.poll() is None:
+            done = lines(output)
+            if done < total:
+                seen[done] = memory(process.pid)
+            time.sleep(1 if count > 1000 else 0.2)
+        seconds = time.monotonic() - start
+        asked = Counter(endpoint.asked)
+    records = [
+        json.loads(line) for arm in ARMS for line in (output / "records" / f"{arm}.jsonl").read_text().splitlines()
+    ]
+    keys = Counter((record["key"], record["repetition"]) for record in records)
+    early = [kib for done, kib in seen.items() if begun < done <= begun + (total - begun) // 4]
+    late = [kib for done, kib in seen.items() if done > total - (total - begun) // 4]
+    return {
+        "records": len(records),
+        "keys with another number of records than arms": sum(times != len(ARMS) for times in keys.values()),
+        "failed": sum(record["status"] != "success" for record in records),
+        "requests": sum(asked.values()),
+        "seconds": round(seconds, 1),
+        "exit": process.returncode,
+        "early MiB": round(max(early, default=0) / 1024, 1),
+        "late MiB": round(max(late, default=0) / 1024, 1),
+    }
+
+
+if __name__ == "__main__":
+    sizes = [int(text) for text in sys.argv[1:]] + [10_000, 2][len(sys.argv) - 1 :]
+    with tempfile.TemporaryDirectory() as place:
+        print(json.dumps(measure(*sizes, Path(place)), indent=2))

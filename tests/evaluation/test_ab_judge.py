@@ -1,0 +1,194 @@
+import json
+from typing import Any
+
+import pytest
+
+from constrained_k2.evaluation.ab.judge import Judgement, judge
+from constrained_k2.evaluation.ab.matching import is_accepted
+from constrained_k2.evaluation.ab.records import FAILURES, Record
+from constrained_k2.evaluation.ab.sample import read_sample
+from constrained_k2.evaluation.ab.vendor_verifier import PUBLISHED, is_successful_tool_call
+from tests.evaluation.ab_samples import WEATHER, body
+
+
+def call(arguments: Any, name: str = "get_weather", index: int = 0, call_id: str | None = None) -> tuple[str, str, str]:
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return (f"functions.{name}:{index}" if call_id is None else call_id, name, text)
+
+
+def judged(*calls: tuple[str, str, str], finish: str = "tool_calls", **fields: Any) -> Judgement:
+    return judge(read_sample(body(**fields), 1), Record("k", 0, "success", finish_reason=finish, calls=calls))
+
+
+OSLO = {"city": "Oslo"}
+
+
+@pytest.mark.parametrize(
+    ("calls", "fields", "kind"),
+    [
+        ([call(OSLO)], {}, ""),
+        ([call(OSLO), call(OSLO, index=1)], {}, ""),
+        ([call({"city": 3})], {}, "invalid_arguments"),
+        ([call({})], {}, "invalid_arguments"),
+        ([call('{"city": ')], {}, "invalid_json"),
+        ([call("[]")], {}, "invalid_json"),
+        ([call('{"city": NaN}')], {}, "invalid_json"),
+        ([call("[" * 100_000)], {}, "invalid_json"),
+        ([call(OSLO, name="get_wether")], {}, "undeclared"),
+        ([call(OSLO, name="")], {}, "undeclared"),
+        ([call(OSLO, call_id="")], {}, "missing_id"),
+        ([call(OSLO, call_id="call_1")], {}, "wrong_id"),
+        ([call(OSLO, index=1)], {}, "wrong_id"),
+        ([call(OSLO), call(OSLO)], {}, "wrong_id"),
+        ([call(OSLO), call(OSLO, index=1)], {"parallel_tool_calls": False}, "too_many_calls"),
+        ([call(OSLO)], {"tool_choice": "none"}, "too_many_calls"),
+        ([], {"tool_choice": "required"}, "missing_call"),
+        ([], {}, ""),
+        ([call(OSLO)], {"expected": {"calls": []}}, "unexpected_call"),
+    ],
+)
+def test_what_is_wrong_with_an_answer(calls: Any, fields: Any, kind: str) -> None:
+    found = judged(*calls, **fields)
+    assert found.kind == kind
+    assert found.counts.right == (kind == "")
+    assert bool(found.problems) == bool(kind)
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_what_failed_is_never_a_success(failure: str) -> None:
+    record = Record("k", 0, "failed", failure, "words", finish_reason="tool_calls", calls=(call(OSLO),))
+    found = judge(read_sample(body(), 1), record)
+    assert found.kind == failure
+    assert (found.counts.requests, found.counts.success, found.counts.right, found.counts.calls) == (1, 0, 0, 0)
+
+
+def test_a_truncated_answer_counts_as_that_only() -> None:
+    found = judged(call('{"city": "Os'), finish="length", tool_choice="required")
+    assert found.kind == "truncated"
+    assert (found.counts.truncated, found.counts.calls, found.counts.due, found.counts.in_form) == (1, 0, 0, 0)
+
+
+def test_ids_count_on_from_the_history() -> None:
+    before = {
+        "id": "functions.get_weather:0",
+        "type": "function",
+        "function": {"name": "get_weather", "arguments": "{}"},
+    }
+    messages = [{"role": "assistant", "content": "", "tool_calls": [before]}, {"role": "user", "content": "And now?"}]
+    assert judged(call(OSLO, index=1), messages=messages).kind == ""
+    assert judged(call(OSLO, index=0), messages=messages).kind == "wrong_id"
+
+
+EXPECTED = {
+    "calls": [
+        {"name": "get_weather", "arguments": {"city": "Oslo", "days": 2}},
+        {"name": "get_weather", "arguments": {"city": "Rome", "unit": "c"}},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "counts"),
+    [
+        # tool_match, argument_match, order_match, optional_written of 2
+        ([{"city": "Oslo", "days": 2}, {"city": "Rome", "unit": "c"}], (1, 1, 1, 2)),
+        ([{"city": "Rome", "unit": "c"}, {"city": "Oslo", "days": 2}], (1, 1, 1, 0)),
+        ([{"city": "Oslo", "days": 2}, {"city": "Rome"}], (1, 0, 1, 1)),
+        ([{"city": "Oslo", "days": 2.0}, {"city": "Rome", "unit": "c"}], (1, 1, 1, 2)),
+        ([{"city": "Oslo", "days": 2, "unit": "c"}, {"city": "Rome", "unit": "c"}], (1, 0, 1, 2)),
+        ([{"city": "Oslo", "days": 2}], (0, 0, 0, 1)),
+        ([], (0, 0, 0, 0)),
+    ],
+)
+def test_against_expected_calls(arguments: Any, counts: Any) -> None:
+    found = judged(*(call(value, index=place) for place, value in enumerate(arguments)), expected=EXPECTED).counts
+    assert (found.tool_match, found.argument_match, found.order_match, found.optional_written) == counts
+    assert (found.expected, found.ordered, found.optional_due) == (1, 1, 2)
+
+
+def test_as_many_right_pairs_as_there_can_be() -> None:
+    accepted = [{"name": "get_weather", "accepted": {"city": cities}} for cities in (["Oslo", "Rome"], ["Oslo"])]
+    found = judged(call({"city": "Oslo"}), call({"city": "Rome"}, index=1), expected={"calls": accepted})
+    assert found.counts.argument_match == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "accepted", "lenient", "same"),
+    [
+        (1, [1.0], False, True), (True, [1], False, False), (1, [True], False, False), (None, [None], False, True),
+        (0, [None], False, False), ("a", ["A"], False, False), ("New York, NY", ["new york ny"], True, True),
+        ([1, 2], [[1, 2]], False, True), ([2, 1], [[1, 2]], False, False), ({"a": 1}, [{"a": 1}], False, True),
+        ({"a": 1}, [{"a": [1, 2]}], True, True), ({}, [{"a": [1, ""]}], True, True), ({}, [{"a": [1]}], True, False),
+        ({"b": 1}, [{"a": [1]}], True, False), ("x", [], True, False), ([True], [[1]], True, False),
+    ],
+)  # fmt: skip
+def test_right_values(value: Any, accepted: Any, lenient: bool, same: bool) -> None:
+    assert is_accepted(value, accepted, lenient=lenient) is same
+
+
+def test_awkward_names_and_empty_parameters_are_counted() -> None:
+    tools = [
+        {"type": "function", "function": {"name": "a-b.c", "parameters": {}}},
+        {"type": "function", "function": {"name": "plain"}},
+    ]
+    calls = (call({}, name="a-b.c"), call({"x": 1}, name="plain", index=1), call([], name="plain", index=2))
+    found = judged(*calls, tools=tools).counts
+    assert (found.awkward_calls, found.awkward_right, found.empty_calls, found.empty_valid) == (1, 1, 3, 2)
+    assert (found.calls, found.declared, found.decoded, found.valid) == (3, 3, 2, 2)
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": 7}, {"$ref": "https://example.com/s.json"}, {"properties": {"city": {"$ref": "#/no"}}}]
+)
+def test_a_schema_that_cannot_be_used_is_said_to_be_one(schema: Any) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    found = judged(call({"city": "Oslo"}, name="f"), tools=[tool])
+    assert (found.kind, found.counts.judged, found.counts.successful_tool_call) == ("unjudged", 0, 0)
+
+
+TOOLS = {"f": WEATHER["function"]["parameters"], "empty": {}, "none": None}
+
+
+@pytest.mark.parametrize(
+    ("calls", "successful"),
+    [
+        ([("x", "f", '{"city": "a"}')], True),  # ids do not count
+        ([("", "f", '{"city": "a"}'), ("", "f", '{"city": "b"}')], True),
+        ([("", "f", '{"city": "a"}'), ("", "f", "{}")], False),
+        ([("", "f", "{")], False),
+        ([("", "g", "{}")], False),
+        ([("", "empty", "{}")], False),  # an empty schema is no schema to it
+        ([("", "none", "{}")], False),
+        ([], False),
+    ],
+)
+def test_success_as_the_vendor_verifier_counts_it(calls: Any, successful: bool) -> None:
+    assert is_successful_tool_call(tuple(calls), TOOLS) is successful
+
+
+def test_trigger_counts_go_by_finish_reason_and_reference() -> None:
+    for official, finish, field in [
+        ("tool_calls", "tool_calls", "tp"), ("stop", "tool_calls", "fp"), ("tool_calls", "stop", "fn"),
+        ("length", "stop", "tn"), ("tool_calls", "length", "fn"),
+    ]:  # fmt: skip
+        calls = (call(OSLO),) if finish == "tool_calls" else ()
+        counts = judged(*calls, finish=finish, official_finish_reason=official).counts
+        assert {name: getattr(counts, name) for name in ("tp", "fp", "fn", "tn")} == {
+            name: int(name == field) for name in ("tp", "fp", "fn", "tn")
+        }
+
+
+def test_a_named_functions_reason_says_nothing_of_a_trigger() -> None:
+    choice = {"type": "function", "function": {"name": "get_weather"}}
+    counts = judged(call(OSLO), finish="stop", tool_choice=choice).counts
+    assert (counts.right, counts.served, counts.tp + counts.fp + counts.fn + counts.tn) == (1, 1, 0)
+    given = judged(call(OSLO), finish="stop", tool_choice=choice, official_finish_reason="stop").counts
+    assert given.tn == 1
+
+
+def test_the_published_table_says_what_it_said() -> None:
+    accuracy = {(row.model, row.provider): f"{row.schema_accuracy:.2%}" for row in PUBLISHED}
+    assert accuracy["kimi-k2-0905-preview", "vLLM"] == "76.00%"
+    assert accuracy["kimi-k2-thinking", "vLLM"] == "87.22%"
+    assert accuracy["kimi-k2-thinking", "Chutes"] == "83.05%"
+    assert accuracy["kimi-k2-0905-preview", "Nebius"] == "84.47%"

@@ -1,0 +1,248 @@
+import json
+import math
+import re
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from constrained_k2.cli import main
+from constrained_k2.errors import InvalidRequest
+from constrained_k2.evaluation.ab import compare
+from constrained_k2.evaluation.ab.arms import Arm
+from constrained_k2.evaluation.ab.directory import RunDirectory, Sampling, begin
+from constrained_k2.evaluation.ab.figures import FIGURES, totals, value
+from constrained_k2.evaluation.ab.judge import COLUMNS
+from constrained_k2.evaluation.ab.latency import Histogram
+from constrained_k2.evaluation.ab.records import SUCCESS, Record, RecordFile
+from constrained_k2.evaluation.ab.report import write_reports
+from constrained_k2.evaluation.ab.report.examples import shown
+from constrained_k2.evaluation.ab.report.text import as_markdown
+from constrained_k2.evaluation.ab.results import score
+from constrained_k2.evaluation.ab.sample import read_sample
+from constrained_k2.evaluation.ab.server_metrics import growth, masked_argmax_share, parse_counters
+from tests.evaluation.ab_samples import body, write_lines
+from tests.evaluation.fake_endpoint import FakeEndpoint
+
+GOOD = (("functions.get_weather:0", "get_weather", '{"city": "Oslo"}'),)
+BAD = (("functions.get_weather:0", "get_weather", '{"city": 3}'),)
+EVIL = "</pre><script>alert(1)</script><|im_end|>\x1b[31m\u202e\ud800"
+PLACES = {figure.name: place for place, figure in enumerate(FIGURES)}
+
+
+def saved(path: Path, answers: dict[str, list[dict[str, Any]]], **sampling: Any) -> RunDirectory:
+    """A run whose records are known: arm -> the fields of each sample's record; an arm is constrained by its name."""
+    count = max(map(len, answers.values()))
+    expected = {"calls": [{"name": "get_weather", "arguments": {"city": "Oslo"}}]}
+    bodies = (body(f"#{n} {EVIL}", expected=expected, category=f"odd | {n % 2} {EVIL}") for n in range(count))
+    samples = [read_sample(value, number) for number, value in enumerate(bodies, 1)]
+    directory = begin(path / "run", f"test {EVIL}", samples, Sampling(**sampling))
+    arms = [Arm(name, "http://x", "constrained" if name == "constrained" else "plain") for name in answers]
+    directory.add_arms(arms)
+    for name, rows in answers.items():
+        with RecordFile(directory.records_path(name)) as file:
+            for sample, row in zip(samples, rows, strict=False):
+                for repetition, calls in enumerate(row.pop("repeated", [row.get("calls", GOOD)])):
+                    fields: dict[str, Any] = {"status": SUCCESS, "finish_reason": "tool_calls", "ttft_ms": 5.0}
+                    fields |= {"duration_ms": 20.0, "completion_tokens": 10, "gaps_ms": (1.0, 2.0)}
+                    file.append(Record(sample.key, repetition, **fields | row | {"calls": calls}))
+    return directory
+
+
+def test_the_vendor_verifiers_figures_from_known_records(tmp_path: Path) -> None:
+    # Of ten answers, eight end with tool_calls, six of them with valid calls; one failed; one said nothing.
+    rows: list[dict[str, Any]] = [{} for _ in range(6)] + [{"calls": BAD}, {"calls": ()}]
+    rows += [{"calls": (), "finish_reason": "stop"}, {"status": "failed", "failure": "timeout", "finish_reason": ""}]
+    arm = score(saved(tmp_path, {"a": rows})).to_json()["arms"]["a"]
+    assert arm["k2vv_summary"] == {
+        "model": "", "success_count": 9, "failure_count": 1, "finish_stop": 1, "finish_tool_calls": 8,
+        "finish_others": 0, "finish_others_detail": {}, "schema_validation_error_count": 2,
+        "successful_tool_call_count": 6,
+    }  # fmt: skip
+    figures = {name: found["value"] for name, found in arm["figures"].items()}
+    assert figures["schema_accuracy"] == 6 / 8
+    assert (figures["tool_call_precision"], figures["tool_call_recall"]) == (1.0, 8 / 9)
+    assert figures["tool_call_f1"] == pytest.approx(2 * 1.0 * (8 / 9) / (1.0 + 8 / 9))
+    assert (figures["right"], figures["failed"]) == (0.6, 0.1)
+    assert arm["failures"] == {"invalid_arguments": 1, "missing_call": 2, "timeout": 1}
+
+
+def test_arms_are_compared_in_pairs(tmp_path: Path) -> None:
+    bad = [{"calls": BAD} if number % 3 == 0 else {} for number in range(60)]
+    results = score(saved(tmp_path, {"plain": bad, "constrained": [{} for _ in range(60)]}))
+    assert results.baseline == "plain" and results.findings == []
+    difference = results.differences["constrained"][PLACES["schema_accuracy"]]
+    assert difference.interval.value == pytest.approx(1 / 3) and difference.is_better and not difference.is_worse
+    assert 0.15 < difference.interval.low < difference.interval.value < difference.interval.high < 0.5
+    test = results.pairings["constrained"]["right"]
+    assert (test.only_first, test.only_second, test.p) == (0, 20, 2 * 0.5**20)
+    own = results.intervals["constrained"][PLACES["schema_accuracy"]]
+    assert (own.value, own.high) == (1.0, 1.0) and own.low == pytest.approx(0.025 ** (1 / 60))
+    again = score(results.directory)
+    assert again.to_json() == results.to_json()
+
+
+def test_a_constrained_arm_that_is_wrong_or_worse_is_found(tmp_path: Path) -> None:
+    worse = [{"calls": BAD if number < 20 else GOOD} for number in range(59)]
+    worse += [{"status": "failed", "failure": "timeout", "calls": ()}]
+    findings = " ".join(score(saved(tmp_path, {"plain": [{} for _ in range(60)], "constrained": worse})).findings)
+    assert "constrained: 20 answers with arguments that the schema does not accept" in findings
+    assert "constrained: 1 requests without an answer" in findings
+    assert "arguments valid is worse than in plain" in findings
+
+
+def test_a_plain_arm_may_be_as_bad_as_it_is(tmp_path: Path) -> None:
+    directory = saved(tmp_path, {"a": [{} for _ in range(60)], "b": [{"calls": BAD} for _ in range(60)]})
+    assert score(directory).findings == []
+    assert score(directory, baseline="b").differences["a"][PLACES["right"]].is_better
+    with pytest.raises(InvalidRequest, match="there is no arm 'c'"):
+        score(directory, baseline="c")
+
+
+def test_only_samples_that_all_arms_answered_are_compared(tmp_path: Path) -> None:
+    results = score(saved(tmp_path, {"a": [{} for _ in range(9)], "b": [{} for _ in range(5)], "none": []}))
+    assert int(results.paired.sum()) == 5 and list(results.arms) == ["a", "b"]
+    nothing = begin(tmp_path / "nothing", "test", [read_sample(body(), 1)], Sampling())
+    nothing.add_arms([Arm("a", "http://x")])
+    with pytest.raises(InvalidRequest, match="no arm has a record"):
+        score(nothing)
+
+
+def test_pass_hat_k(tmp_path: Path) -> None:
+    rows = [{"repeated": [GOOD] * right + [BAD] * (4 - right)} for right in (4, 2, 0)]
+    results = score(saved(tmp_path, {"a": rows}, repetitions=4))
+    assert results.pass_hat["a"] == pytest.approx({1: 0.5, 2: (1 + 1 / 6) / 3, 3: 1 / 3, 4: 1 / 3})
+    assert totals(results.rows("a"))["requests"] == 12
+
+
+@pytest.mark.parametrize(("b", "c"), [(0, 0), (0, 5), (5, 0), (1, 9), (30, 30), (480, 530), (0, 1200), (4000, 4300)])
+def test_mcnemars_probability_is_exact(b: int, c: int) -> None:
+    exact = min(Fraction(1), 2 * Fraction(sum(math.comb(b + c, k) for k in range(min(b, c) + 1)), 2 ** (b + c)))
+    assert compare.exact_p(b, c) == pytest.approx(float(exact), rel=1e-12)
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
+    chance, covered = np.random.default_rng(5), 0
+    for seed in range(100):
+        table = np.zeros((80, len(COLUMNS)), np.int32)
+        table[:, COLUMNS.index("requests")] = 1
+        table[:, COLUMNS.index("right")] = chance.random(80) < 0.7
+        own, _ = compare.intervals({"a": table}, "a", seed)
+        interval = own["a"][PLACES["right"]]
+        covered += interval.low <= 0.7 <= interval.high
+    assert 88 <= covered <= 99
+
+
+def test_a_sum_of_nothing_is_no_figure(tmp_path: Path) -> None:
+    results = score(saved(tmp_path, {"a": [{"status": "failed", "failure": "timeout", "calls": ()}]}))
+    assert value(FIGURES[0], totals(results.rows("a"))) == (0, 0, None)
+    for path in write_reports(results):
+        assert path.stat().st_size > 100
+    json.loads((results.directory.path / "scores.json").read_text(), parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
+def test_quantiles_are_right_to_a_few_percent(share: float) -> None:
+    times = np.random.default_rng(0).lognormal(3, 1, 20_000)
+    histogram = Histogram()
+    for time in times:
+        histogram.add(time)
+    assert histogram.quantile(share) == pytest.approx(np.quantile(times, share, method="inverted_cdf"), rel=0.03)
+    assert list(histogram.cumulative())[-1][1] == 1.0
+    assert Histogram().quantile(share) is None
+
+
+def test_counters_of_a_server() -> None:
+    text = 'constrained_k2_masked_steps_total{engine="0"} 50\nconstrained_k2_masked_argmax_total 5\nother 7\nconstrained_k2_x no\n'
+    counters = parse_counters(text)
+    assert len(counters) == 2 and masked_argmax_share(counters) == 0.1
+    assert growth({"a": 1.0, "b": 9.0}, {"a": 3.0, "b": 4.0}) == {"a": 2.0, "b": 4.0}
+    assert masked_argmax_share({}) is None
+
+
+def test_nothing_from_outside_gets_into_the_page(tmp_path: Path) -> None:
+    calls = ((EVIL, EVIL, EVIL),)
+    rows = [{"calls": calls, "content": EVIL, "raw": EVIL, "prompt_tail": EVIL}]
+    rows += [{"status": "failed", "failure": "server_error", "error": EVIL, "calls": ()}, {"calls": BAD}]
+    results = score(saved(tmp_path, {"plain": rows, "constrained": [dict(row) for row in rows]}))
+    write_reports(results)
+    page = (results.directory.path / "report.html").read_text()
+    assert page.count("<script") == 1 and "alert(1)" in page and "\x1b" not in page and "\u202e" not in page
+    assert not re.search(r"""(?:src|href)\s*=|url\(|@import""", page)
+    assert '<span class="marker turn">&lt;|im_end|&gt;</span>' in page
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy and "default-src 'none'" in policy[1] and "unsafe" not in policy[1]
+    markdown = (results.directory.path / "report.md").read_text()
+    assert "<script" not in markdown.replace("\\<script", "")
+    table = [line for line in markdown.splitlines() if line.startswith("| odd")]
+    assert table and all(len(re.findall(r"(?<!\\)\|", line)) == 4 for line in table)
+
+
+def test_text_that_is_shown() -> None:
+    assert shown("<b>") == "&lt;b&gt;"
+    assert shown("<think>a<|tool_call_end|>") == (
+        '<span class="marker turn">&lt;think&gt;</span>a<span class="marker call">&lt;|tool_call_end|&gt;</span>'
+    )
+    assert len(shown("x" * 100_000)) < 5000
+    assert as_markdown("a|b\n<c>") == r"a\|b \<c\>"
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    samples = write_lines(tmp_path / "s.jsonl", [body(f"#{number}") for number in range(5)] + ["{"])
+    with FakeEndpoint(metrics="constrained_k2_masked_steps_total 4\n") as endpoint:
+        command = ["ab", endpoint.url, "--samples", str(samples), "--output", str(tmp_path / "run")]
+        assert main([*command, "--json"]) == 0
+        printed = capsys.readouterr()
+        assert "line 6: is not JSON" in printed.err
+        scores = json.loads(printed.out)
+        assert scores["paired_samples"] == 5 and list(scores["arms"]) == ["unconstrained", "constrained"]
+        assert scores == json.loads((tmp_path / "run" / "scores.json").read_text())
+        assert main(command) == 0
+        assert "schema_accuracy" in capsys.readouterr().out
+        assert len(endpoint.asked) == 10
+    assert main(["ab", "--score-only", str(tmp_path / "run"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == scores
+    bad = write_lines(tmp_path / "bad.jsonl", [body(fake={"calls": [["x", "nope", "{}"]]})])
+    with FakeEndpoint() as endpoint:
+        assert main(["ab", endpoint.url, "--samples", str(bad), "--output", str(tmp_path / "bad"), "--json"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "no server is named"),
+        (["http://127.0.0.1:9", "--arm", "nope"], "is no preset"),
+        (["http://127.0.0.1:9", "--arm", "constrained", "--arm", "constrained"], "given twice"),
+        (["http://127.0.0.1:9", "--samples", "/nonexistent"], "cannot be read"),
+        (["http://127.0.0.1:9", "--count", "1"], "does not tell its models"),
+        (["--score-only", "/nonexistent"], "holds no run"),
+        (["ftp://x"], "is no address"),
+    ],
+)
+def test_bad_use(arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ab", *arguments, "--output", str(tmp_path / "run")]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_full_disk_ends_the_run_and_not_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RecordFile, "append", full)
+    samples = write_lines(tmp_path / "s.jsonl", [body(f"#{number}") for number in range(5)])
+    with FakeEndpoint() as endpoint:
+        command = ["ab", endpoint.url, "--samples", str(samples), "--output", str(tmp_path / "run"), "--json"]
+        assert main(command) == 2
+        assert "No space left" in capsys.readouterr().err
+        monkeypatch.undo()
+        assert main(command) == 0
+
+
+def test_samples_that_are_none_are_bad_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    samples = write_lines(tmp_path / "s.jsonl", ["{", "[]"])
+    assert main(["ab", "http://127.0.0.1:9", "--samples", str(samples), "--output", str(tmp_path / "run")]) == 2
+    assert "holds no sample; 2 lines are malformed, such as line 1: is not JSON" in capsys.readouterr().err

@@ -1,0 +1,258 @@
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from constrained_k2.errors import InvalidRequest
+from constrained_k2.evaluation.ab.arms import Arm, parse_arm, read_arm
+from constrained_k2.evaluation.ab.directory import RunDirectory, Sampling, begin, lock, open_run
+from constrained_k2.evaluation.ab.endpoint import Limits
+from constrained_k2.evaluation.ab.loaders import numbered_keys
+from constrained_k2.evaluation.ab.records import SUCCESS, Record, RecordFile, done_keys, read_records
+from constrained_k2.evaluation.ab.results import score
+from constrained_k2.evaluation.ab.runner import run
+from constrained_k2.evaluation.ab.sample import read_sample
+from tests.evaluation.ab_samples import body
+from tests.evaluation.fake_endpoint import BROKEN, GOOD_CALL, FakeEndpoint
+from tests.evaluation.measure_ab import measure
+
+QUICK = Limits(seconds=0.4, attempts=3, backoff=0.01, longest_wait=0.05, size=1 << 20, text=1 << 16, concurrency=4)
+
+
+@pytest.fixture
+def endpoint() -> Iterator[FakeEndpoint]:
+    with FakeEndpoint() as fake:
+        yield fake
+
+
+def start(path: Path, *bodies: Any, **sampling: Any) -> RunDirectory:
+    samples = [read_sample(value, number) for number, value in enumerate(bodies or [body()], 1)]
+    return begin(path / "run", "test", numbered_keys(samples), Sampling(**sampling))
+
+
+def ask(directory: RunDirectory, *arms: Arm, limits: Limits = QUICK, **options: Any) -> None:
+    asyncio.run(run(directory, arms, limits=limits, **options))
+
+
+def records(directory: RunDirectory, arm: str = "a") -> list[Record]:
+    found = list(read_records(directory.records_path(arm)))
+    assert all(isinstance(record, Record) for record in found)
+    return found  # type: ignore[return-value]
+
+
+def test_a_good_answer_is_recorded_whole(endpoint: FakeEndpoint, tmp_path: Path) -> None:
+    directory = start(tmp_path, body(fake={"content": "Let me see."}), temperature=0.3)
+    ask(directory, Arm("a", endpoint.url, "unconstrained", body={"vllm_xargs": {"x": "y"}}))
+    (record,) = records(directory)
+    assert (record.status, record.finish_reason, record.content, record.calls) == (
+        SUCCESS, "tool_calls", "Let me see.", (GOOD_CALL,),
+    )  # fmt: skip
+    assert (record.completion_tokens, record.prompt_tokens, record.attempts) == (7, 11, 1)
+    assert record.ttft_ms is not None and 0 < record.ttft_ms <= record.duration_ms and len(record.gaps_ms) == 3
+    (sent,) = endpoint.bodies
+    assert sent["vllm_xargs"] == {"constrained_k2": "off", "x": "y"}
+    assert (sent["temperature"], sent["max_tokens"], sent["stream"], sent["model"]) == (0.3, 2048, True, "kimi-k2")
+    assert "return_token_ids" not in sent
+
+
+def test_vllm_is_asked_for_tokens_and_tells_the_text_of_what_went_wrong(tmp_path: Path) -> None:
+    with FakeEndpoint("vllm") as endpoint:
+        wrong = {"calls": [["x", "get_weather", "{}"]], "raw": "<|tool_call_begin|>"}
+        directory = start(tmp_path, body(fake=wrong), body(fake={"content": "all good", "calls": []}))
+        ask(directory, Arm("a", endpoint.url), limits=replace(QUICK, concurrency=1))
+        bad, good = records(directory)
+        assert endpoint.bodies[0]["return_token_ids"] is True
+    assert (bad.raw, bad.prompt_tail) == ("<|tool_call_begin|>ca", "the <|im_user|> prompt")
+    assert (good.raw, good.prompt_tail) == ("", "")
+
+
+FAULTS = {
+    "hang": "timeout", "stall": "timeout", "drop": "connection", "429": "rate_limited", "500": "server_error",
+    "503": "server_error", "400": "refused", "404": "refused", "html": "invalid_answer", "gzip": "invalid_answer",
+    "cut": "broken_stream", "no done": "broken_stream", "broken": "invalid_answer", "wrong types": "invalid_answer",
+    "no object": "invalid_answer", "deep": "invalid_answer", "error event": "stream_error", "endless": "too_long",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_endpoints_do_wrong_is_recorded_as_that(fault: str, endpoint: FakeEndpoint, tmp_path: Path) -> None:
+    directory = start(tmp_path, body(fake={"fault": fault}), body("a good one"))
+    ask(directory, Arm("a", endpoint.url))
+    kinds = {record.status: record.failure for record in records(directory)}
+    assert kinds == {"failed": FAULTS[fault], SUCCESS: ""}
+    assert set(BROKEN) <= set(FAULTS)
+    results = score(open_run(directory.path))
+    assert results.arms["a"].kinds == {FAULTS[fault]: 1}
+
+
+def test_answers_that_are_whole_but_odd(endpoint: FakeEndpoint, tmp_path: Path) -> None:
+    fakes = [
+        {"fault": "whole"},
+        {"calls": [["", "get_weather", '{"city": "Oslo"}']]},
+        {"calls": [["functions.get_weather:0", "get_weather", '{"city": ']]},
+        {"finish": ""},
+        {"content": "x" * 70_000},
+    ]
+    directory = start(tmp_path, *(body(f"#{number}", fake=fake) for number, fake in enumerate(fakes)))
+    ask(directory, Arm("a", endpoint.url), limits=replace(QUICK, concurrency=1, seconds=5))
+    whole, no_id, broken, no_reason, long = records(directory)
+    assert (whole.status, whole.calls, whole.completion_tokens) == (SUCCESS, (GOOD_CALL,), 3)
+    assert (no_id.status, no_id.calls[0][0]) == (SUCCESS, "")
+    assert (broken.status, broken.calls[0][2]) == (SUCCESS, '{"city": ')
+    assert (no_reason.failure, long.failure) == ("invalid_answer", "too_long")
+    kinds = score(directory).arms["a"].kinds
+    assert kinds == {"missing_id": 1, "invalid_json": 1, "invalid_answer": 1, "too_long": 1}
+
+
+@pytest.mark.parametrize("fault", ["429", "500", "drop"])
+def test_what_may_pass_is_asked_again(fault: str, endpoint: FakeEndpoint, tmp_path: Path) -> None:
+    fake = {"fault": fault, "fails": 2, "headers": "retry-after: 0\r\n"}
+    directory = start(tmp_path, body(fake=fake))
+    ask(directory, Arm("a", endpoint.url))
+    (record,) = records(directory)
+    assert (record.status, record.attempts, len(endpoint.asked)) == (SUCCESS, 3, 3)
+
+
+def test_what_will_not_pass_is_asked_once(endpoint: FakeEndpoint, tmp_path: Path) -> None:
+    directory = start(tmp_path, *(body(f"#{fault}", fake={"fault": fault}) for fault in ("400", "cut", "html")))
+    ask(directory, Arm("a", endpoint.url))
+    assert {record.attempts for record in records(directory)} == {1}
+
+
+def test_a_server_that_went_away_is_not_waited_for_each_time(endpoint: FakeEndpoint, tmp_path: Path) -> None:
+    directory = start(tmp_path, *(body(f"#{number}", fake={"fault": "drop"}) for number in range(12)))
+    ask(directory, Arm("a", endpoint.url), limits=replace(QUICK, concurrency=1))
+    assert [record.attempts for record in records(directory)][-8:] == [1] * 8
+
+
+def test_arms_get_the_same_requests_in_turn(endpoint: FakeEndpoint, tmp_path: Path) -> None:
+    directory = start(tmp_path, *(body(f"#{number}") for number in range(6)), repetitions=2)
+    arms = [Arm(name, endpoint.url, model=name) for name in ("a", "b", "c")]
+    ask(directory, *arms, limits=replace(QUICK, concurrency=1))
+    seeds = [seed for _, seed in endpoint.asked]
+    assert all(len(set(seeds[start : start + 3])) == 1 for start in range(0, 36, 3))
+    assert len(set(seeds)) == 12
+    assert {endpoint.asked[start][0] for start in range(0, 36, 3)} == {"a", "b", "c"}
+
+
+def test_a_run_goes_on_where_it_was(endpoint: FakeEndpoint, tmp_path: Path) -> None:
+    bodies = [body(f"#{number}") for number in range(6)]
+    directory = start(tmp_path, *bodies)
+    ask(directory, Arm("a", endpoint.url))
+    path = directory.records_path("a")
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:3]) + lines[3][:40])  # as a kill in the middle of a write leaves it
+    endpoint.asked.clear()
+    again = start(tmp_path, *bodies)
+    ask(again, Arm("a", endpoint.url), Arm("b", endpoint.url))
+    assert path.read_bytes().startswith(b"".join(lines[:3]))
+    assert len(endpoint.asked) == 3 + 6
+    assert {(record.key, record.repetition) for record in records(again)} == done_keys(again.records_path("b"))
+    assert len(records(again)) == 6
+
+
+def test_what_failed_is_asked_again_only_when_that_is_wanted(endpoint: FakeEndpoint, tmp_path: Path) -> None:
+    directory = start(tmp_path, body(fake={"fault": "400", "fails": 1}), body("good"))
+    for retry, statuses in ((False, 2), (False, 2), (True, 3)):
+        ask(directory, Arm("a", endpoint.url), retry_failed=retry)
+        assert len(records(directory)) == statuses
+    assert score(directory).arms["a"].table[:, 0].tolist() == [1, 1]
+    assert score(directory).arms["a"].kinds == {}
+
+
+def test_a_directory_holds_one_run(endpoint: FakeEndpoint, tmp_path: Path) -> None:
+    directory = start(tmp_path, body())
+    ask(directory, Arm("a", endpoint.url))
+    with pytest.raises(InvalidRequest, match="other samples"):
+        start(tmp_path, body("else"))
+    with pytest.raises(InvalidRequest, match="other sampling parameters"):
+        start(tmp_path, body(), temperature=1)
+    with pytest.raises(InvalidRequest, match="arm a: was begun with"):
+        ask(start(tmp_path, body()), Arm("a", endpoint.url, "unconstrained"))
+    with lock(directory.path), pytest.raises(InvalidRequest, match="another run is at work"):
+        start(tmp_path, body())
+    (directory.path / "run.json").write_text("{}")
+    with pytest.raises(InvalidRequest, match="is no run of this version"):
+        open_run(directory.path)
+
+
+def test_no_server_and_no_model(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="does not tell its models"):
+        ask(start(tmp_path), Arm("a", "http://127.0.0.1:9"))
+
+
+def test_records_of_any_shape(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    good = Record("k", 1, SUCCESS, content="\ud800 \u2028 \n <|im_end|>", calls=(GOOD_CALL,), gaps_ms=(0.5,))
+    with RecordFile(path) as file:
+        file.append(good)
+    damaged = [
+        b"{}",
+        b"[]",
+        b"null",
+        b"\xff",
+        b'{"key": 1, "repetition": 0, "calls": [], "gaps_ms": []}',
+        b"[" * 99_999,
+    ]
+    path.write_bytes(path.read_bytes() + b"\n".join(damaged) + b"\n" + good.to_json().encode()[:50])
+    found = list(read_records(path))
+    assert found[0] == good
+    assert [type(record) for record in found[1:]] == [str] * 6
+    assert done_keys(path) == {("k", 1)}
+    with RecordFile(path) as file:
+        file.append(replace(good, repetition=2))
+    assert done_keys(path) == {("k", 1), ("k", 2)}
+
+
+@pytest.mark.parametrize("size", [0, 10, 1 << 16, (1 << 16) + 7, 3 << 16])
+def test_a_torn_line_of_any_length_is_cut_off(size: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    for before in (b"", b"{}\n"):
+        path.write_bytes(before + b"x" * size)
+        with RecordFile(path):
+            pass
+        assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nope", "is no preset"), ("plain", "is no preset"), ("a={", "is not JSON"), ("a={}", "is no address"),
+        ("a=localhost:8000", "is no address"), ('a={"url": 7}', "must be text"), ("../a=http://x", "must be letters"),
+        ('a={"url": "http://x", "body": []}', "must be an object"), ('a={"url": "http://x", "key": "k"}', "no such field"),
+        ('a={"url": "http://x", "preset": "best"}', "is no preset"),
+    ],
+)  # fmt: skip
+def test_arms_that_are_none(text: str, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        parse_arm(text)
+
+
+def test_arms(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse_arm("xgrammar", "http://x/v1").base_url == "http://x"
+    assert parse_arm("constrained=http://y").is_constrained
+    assert not parse_arm("stock=http://y").is_constrained
+    arm = parse_arm('m={"url": "http://m", "model": "k", "api_key_env": "M_KEY", "body": {"top_p": 1}}')
+    assert arm.added == {"top_p": 1}
+    with pytest.raises(InvalidRequest, match="no environment variable 'M_KEY'"):
+        arm.api_key()
+    monkeypatch.setenv("M_KEY", "secret")
+    assert arm.api_key() == "secret"
+    assert "secret" not in json.dumps(arm.identity)
+    with pytest.raises(InvalidRequest, match="must be an object"):
+        read_arm([])
+
+
+@pytest.mark.slow
+def test_killed_runs_go_on_exactly_and_memory_stays_flat(tmp_path: Path) -> None:
+    found = measure(400, 3, tmp_path)
+    assert found["records"] == 800
+    assert found["keys with another number of records than arms"] == 0
+    assert found["failed"] == 0
+    assert 800 <= found["requests"] <= 800 + 3 * 8  # what was out when the process was killed is asked again
+    assert found["exit"] == 0
+    assert found["late MiB"] < found["early MiB"] + 20

@@ -1,0 +1,158 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from constrained_k2 import ToolCallSpec
+from constrained_k2.errors import InvalidRequest
+from constrained_k2.evaluation.ab.adversarial import MAKERS
+from constrained_k2.evaluation.ab.built_in import built_in
+from constrained_k2.evaluation.ab.loaders import BadLine, numbered_keys, read_samples
+from constrained_k2.evaluation.ab.sample import Sample, read_sample
+from tests.evaluation.ab_samples import body, write_lines
+
+
+def good(samples: Any) -> list[Sample]:
+    found = list(samples)
+    assert [sample for sample in found if isinstance(sample, BadLine)] == []
+    return found
+
+
+def test_a_sample_of_the_vendor_verifier(tmp_path: Path) -> None:
+    messages = [{"role": "_input", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    line = body(messages=messages, temperature=0.6, stream=True, model="kimi", max_tokens=100)
+    official = [
+        {"data_index": 1, "status": "success", "finish_reason": "tool_calls"},
+        {"data_index": 2, "status": "failed"},
+    ]
+    path = write_lines(tmp_path / "samples.jsonl", [line, line])
+    first, second = good(read_samples(path, official=write_lines(tmp_path / "results.jsonl", official)))
+    assert first.body == {"messages": [messages[0] | {"role": "system"}, messages[1]], "tools": line["tools"],
+                          "temperature": 0.6, "max_tokens": 100}  # fmt: skip
+    assert (first.number, second.number) == (1, 2)
+    assert (first.should_call, second.should_call) == (True, None)
+
+
+def test_the_same_request_twice_is_two_samples(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "samples.jsonl", [body(), body(), body("else"), body()])
+    keys = [sample.key for sample in good(numbered_keys(read_samples(path)))]
+    assert len(set(keys)) == 4
+    assert keys == [sample.key for sample in good(numbered_keys(read_samples(path)))]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[1]", "must be an object, not an array"),
+        ("{}", "messages: must be a list"),
+        ({"messages": []}, "messages: must be a list"),
+        ({"messages": ["hi"]}, r"messages\[0\]"),
+        (body(tools={}), "tools: must be a list"),
+        (body(tools=[{"function": {}}]), r"tools\[0\]"),
+        (body(tool_choice=7), "tool_choice"),
+        (body(expected=[]), "expected"),
+        (body(expected={"calls": [{"name": "f", "arguments": "{"}]}), r"expected.calls\[0\].arguments: is not JSON"),
+        (body(expected={"calls": [{"name": "f", "accepted": {"a": 1}}]}), "list of values"),
+        ({"question": "x", "function": []}, "question"),
+        ({"question": [[{"role": "user"}]], "function": 3}, "function"),
+    ],
+)
+def test_a_malformed_line_costs_itself_only(line: Any, words: str, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "samples.jsonl", [body(), line, "", body("more")])
+    first, bad, last = read_samples(path)
+    assert isinstance(first, Sample) and isinstance(last, Sample) and last.number == 4
+    assert isinstance(bad, BadLine) and bad.line == 2
+    with pytest.raises(AssertionError, match=words):
+        raise AssertionError(str(bad))
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    path.write_bytes(b"\xff\xfe\n" + json.dumps(body()).encode() + b"\n\xef\xbb\xbf{}\n")
+    found = list(read_samples(path))
+    assert [type(sample) for sample in found] == [BadLine, Sample, BadLine]
+    with pytest.raises(InvalidRequest, match="cannot be read"):
+        list(read_samples(tmp_path / "none.jsonl"))
+
+
+def test_bfcl_files_as_published(tmp_path: Path) -> None:
+    function = {
+        "name": "geo.area",
+        "description": "Area.",
+        "parameters": {
+            "type": "dict",
+            "properties": {
+                "side": {"type": "float"},
+                "type": {"type": "tuple", "items": {"type": "any"}, "optional": True},
+                "unit": {"type": "string"},
+            },
+            "required": ["side"],
+        },
+    }
+    line = {"id": "multiple_0", "question": [[{"role": "user", "content": "Area?"}]], "function": [function]}
+    truth = {"id": "multiple_0", "ground_truth": [{"geo.area": {"side": [2.0], "unit": ["cm", ""]}}]}
+    (tmp_path / "possible_answer").mkdir()
+    write_lines(tmp_path / "possible_answer" / "BFCL_v4_multiple.json", [truth])
+    (sample,) = good(read_samples(write_lines(tmp_path / "BFCL_v4_multiple.json", [line])))
+    assert sample.category == "multiple"
+    assert sample.tools["geo.area"]["type"] == "object"
+    assert sample.tools["geo.area"]["properties"]["side"] == {"type": "number"}
+    assert sample.tools["geo.area"]["properties"]["type"] == {"type": "array", "items": {"type": "string"}}
+    assert sample.expected is not None and sample.expected[0].omissible == {"unit"} and sample.expected[0].lenient
+    assert Sample.from_json(json.loads(json.dumps(sample.to_json()))) == sample
+    (irrelevant,) = good(read_samples(write_lines(tmp_path / "BFCL_v4_irrelevance.json", [line])))
+    assert irrelevant.expected == () and irrelevant.should_call is False
+
+
+def test_tools_with_prompts(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.json"
+    prompts = [
+        "One?",
+        {"prompt": "Two?", "tool_choice": "required"},
+        3,
+        {"messages": [{"role": "user", "content": "Four?"}]},
+    ]
+    path.write_text(json.dumps({"tools": body()["tools"], "temperature": 0.1, "prompts": prompts}, indent=1))
+    one, two, bad, four = read_samples(path)
+    assert isinstance(one, Sample) and one.body["messages"] == [{"role": "user", "content": "One?"}]
+    assert isinstance(two, Sample) and two.choice == "required" and two.body["temperature"] == 0.1
+    assert isinstance(bad, BadLine) and "prompts[2]" in str(bad)
+    assert isinstance(four, Sample) and four.body["messages"][0]["content"] == "Four?"
+
+
+def test_schema_cases_become_a_property_of_a_tool_that_must_be_called(tmp_path: Path) -> None:
+    schema = {"$defs": {"n": {"type": "integer"}}, "type": "array", "items": {"$ref": "#/$defs/n"}}
+    (sample,) = good(
+        read_samples(write_lines(tmp_path / "cases.jsonl", [{"suite": "TestDefs", "line": 1, "schema": schema}]))
+    )
+    assert (sample.choice, sample.category, sample.max_calls) == ("named", "TestDefs", 1)
+    value = sample.tools["submit"]["properties"]["value"]
+    assert value["items"] == {"$ref": "#/properties/value/$defs/n"}
+
+
+WALLE = Path(__file__).parents[3] / "shared" / "schemas" / "kvv-walle" / "cases.jsonl"
+
+
+@pytest.mark.skipif(not WALLE.exists(), reason="the schema cases are not beside the clone")
+def test_all_schema_cases_are_samples() -> None:
+    assert len(good(read_samples(WALLE))) == 212
+
+
+def test_expected_calls_survive_a_file() -> None:
+    exact = read_sample(body(expected={"calls": [{"name": "get_weather", "arguments": '{"city": "Oslo"}'}]}), 1)
+    assert exact.expected is not None and exact.expected[0].arguments == {"city": ("Oslo",)}
+    assert Sample.from_json(json.loads(json.dumps(exact.to_json()))) == exact
+
+
+def test_the_built_in_set_is_sound_and_covers_what_it_claims() -> None:
+    samples = list(built_in(99))
+    assert {sample.category for sample in samples} >= MAKERS.keys()
+    for sample in samples:
+        ToolCallSpec.from_openai(sample.body)
+    assert [sample.key for sample in built_in(99)] == [sample.key for sample in samples]
+    assert {sample.choice for sample in samples} == {"auto", "required", "named", "none"}
+    small = [sample for sample in samples if sample.category == "max_tokens too small"]
+    assert all(sample.body["max_tokens"] < 10 for sample in small)

@@ -1,0 +1,41 @@
+"""A logits processor for tests: counts, in whichever process masks, what no request of the tests makes ours count."""
+
+from typing import Any
+
+import torch
+from vllm import SamplingParams
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
+from vllm.v1.sample.logits_processor.builtin import process_dict_updates
+
+from constrained_k2.counters import engine_counters
+from constrained_k2.vllm_plugin.first_choices import FirstChoices
+
+
+class CountingLogitsProcessor(LogitsProcessor):
+    """Says of each request with tools that it was ended early, and examines its rows as if all of them were masked."""
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        self._rows: dict[int, bool] = {}
+        self._first_choices = FirstChoices(1)
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        process_dict_updates(self._rows, batch_update, self._new_request)
+
+    @staticmethod
+    def _new_request(params: SamplingParams, prompt_ids: Any, output_ids: Any) -> bool | None:
+        if "constrained_k2" not in (params.extra_args or {}):
+            return None
+        engine_counters.ended_early += 1
+        return True
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        if self._rows:
+            engine_counters.masked_steps += 1
+            likeliest = self._first_choices.before(logits)
+            for row in self._rows:
+                logits[row, logits[row].argmax()] = -float("inf")
+            self._first_choices.after(logits, likeliest, len(self._rows))
+        return logits

@@ -1,0 +1,375 @@
+"""The V2 logits processor against vLLM's own V2 classes; run by test_processor_v2.py in a process of its own."""
+
+import tests.vllm_plugin.triton_on_cpu  # isort: skip # noqa: F401 - before vLLM
+import vllm.v1.worker.cpu.shm  # isort: skip # noqa: F401 - vLLM's CPU worker replaces parts of the V2 runner there
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from vllm import SamplingParams
+from vllm.v1.sample.logits_processor import BatchUpdate
+from vllm.v1.worker.gpu.spec_decode import rejection_sampler
+
+from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec, Vocabulary
+from constrained_k2.bitmask import allocate_bitmask, allowed_ids
+from constrained_k2.fixtures import write_tokenizer
+from constrained_k2.kernels import torch_bitmask, triton_bitmask
+from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
+from constrained_k2.vllm_plugin.logits_processor_v2 import KimiK2LogitsProcessorV2
+from tests.vllm_plugin.served import vllm_config
+from tests.vllm_plugin.v2_engine import V2Engine
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}, "s": {"enum": ["a", "bc", "d"]}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "f", "parameters": PARAMETERS}},
+    {"type": "function", "function": {"name": "go", "parameters": {"type": "object", "additionalProperties": False}}},
+]
+BODIES: list[dict[str, Any] | None] = [
+    {"tools": TOOLS, "tool_choice": "required"},
+    {"tools": TOOLS},
+    {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False},
+    {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "go"}}, "thinking": True},
+    {"tools": TOOLS, "tool_choice": "none"},
+    None,
+]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def vocabulary(directory: Path) -> Vocabulary:
+    return Vocabulary.from_pretrained(directory)
+
+
+@pytest.fixture(scope="module")
+def compiler(vocabulary: Vocabulary) -> Compiler:
+    return Compiler(vocabulary)
+
+
+def params(body: Any, **options: Any) -> SamplingParams:
+    extra = None if body is None else {"constrained_k2": json.dumps(body)}
+    return SamplingParams(extra_args=extra, **options)
+
+
+class Reference:
+    """One request, followed by a matcher of its own."""
+
+    def __init__(self, compiler: Compiler, body: Any, prompt: list[int], **options: Any) -> None:
+        self.params = params(body, **options)
+        self.prompt = prompt
+        self.output: list[int] = []
+        self.matcher: ToolCallMatcher | None = None
+        if body is not None:
+            in_reasoning = prompt[-1] == compiler.vocabulary.format.think_begin
+            self.matcher = compiler.compile(ToolCallSpec.from_openai(body)).matcher(in_reasoning=in_reasoning)
+
+    def allowed(self, drafts: list[int], size: int) -> set[int] | None:
+        """The tokens that may follow these drafts; None if they are illegal, or anything may follow."""
+        matcher = self.matcher
+        if matcher is None:
+            return None
+        legal = matcher.validate_tokens(drafts)
+        if len(legal) < len(drafts) and not self.stops(legal):
+            return None
+        row = allocate_bitmask(1, size)
+        matcher.accept_tokens(legal)
+        matcher.fill_bitmask(row)
+        matcher.rollback(len(legal))
+        return set(allowed_ids(row[0]).tolist())
+
+    def stops(self, ids: list[int]) -> bool:
+        assert self.matcher is not None
+        markers = self.matcher._markers
+        return self.matcher.is_terminated() or any(token in markers.stop_ids for token in ids)
+
+    def take(self, ids: list[int]) -> None:
+        self.output += ids
+        if self.matcher is not None:
+            for token in ids:
+                assert self.matcher.is_terminated() or self.matcher.accept_tokens([token]), "outside the grammar"
+
+
+def check_masks(engine: V2Engine, requests: dict[str, Reference], batch: list[str], drafts: dict[str, list[int]],
+                before: torch.Tensor) -> None:  # fmt: skip
+    """Compare every row of the newest step with its request's reference."""
+    _, after = engine.recorder.steps[-1]
+    row = 0
+    for name in batch:
+        for count in range(len(drafts.get(name, [])) + 1):
+            expected = requests[name].allowed(drafts.get(name, [])[:count], engine.size)
+            kept = set(torch.nonzero(after[row] > float("-inf")).flatten().tolist())
+            if expected is not None:
+                assert kept == expected, (name, count)
+                assert torch.equal(after[row, sorted(kept)], before[row, sorted(kept)])
+            elif requests[name].matcher is None:
+                assert torch.equal(after[row], before[row])
+            else:
+                assert len(kept) == 1  # behind an illegal draft: the stop only
+            row += 1
+    assert row == len(after)
+
+
+@pytest.mark.parametrize(("drafts", "seed", "temperature"), [(0, 1, 1.0), (1, 2, 0.0), (4, 3, 0.0), (4, 4, 1.0)])
+def test_random_batches(
+    directory: Path, vocabulary: Vocabulary, compiler: Compiler, drafts: int, seed: int, temperature: float
+) -> None:
+    """Requests come and go, share slots, are preempted and resumed; drafts are right, wrong or not there."""
+    chance = random.Random(f"{seed} {drafts} {temperature}")
+    torch.manual_seed(seed)
+    engine = V2Engine(vllm_config(directory, vocabulary, drafts), vocabulary.size, drafts)
+    assert isinstance(engine.processor, KimiK2LogitsProcessorV2)
+    markers = vocabulary.format
+    waiting: dict[str, Reference] = {}
+    for number in range(14):
+        prompt = [chance.randrange(200) for _ in range(chance.randint(1, 5))]
+        if number % 3 == 0:
+            prompt.append(markers.think_begin)
+        body = chance.choice(BODIES)
+        waiting[f"r{number}"] = Reference(compiler, body, prompt, temperature=temperature, seed=number)
+    running: dict[str, Reference] = {}
+    everything = dict(waiting)
+    compared = accepted = 0
+    for _ in range(40):
+        for name in list(running):
+            done = running[name].output and running[name].output[-1] in markers.stop_ids
+            if done or len(running[name].output) > 120:
+                engine.remove(name)
+                del running[name]
+            elif chance.random() < 0.03:  # preempted
+                engine.remove(name)
+                waiting[name] = running.pop(name)
+        entering = {}
+        while waiting and len(running) < 4 and chance.random() < 0.7:
+            name, request = waiting.popitem()
+            running[name] = request
+            ids = request.prompt + request.output
+            entering[name] = (request.params, len(request.prompt), ids)
+        engine.begin(entering)
+        batch = [
+            name for name in chance.sample(list(running), len(running)) if name in entering or chance.random() < 0.9
+        ]
+        if not batch:
+            continue
+        given = {}
+        for name in batch:
+            if drafts and name not in entering and chance.random() < 0.8:
+                given[name] = make_drafts(running[name], chance, chance.randint(1, drafts), engine.size)
+        rows = sum(len(given.get(name, [])) + 1 for name in batch)
+        logits = torch.randn(rows, engine.size)
+        push(logits, batch, given, chance)
+        before = logits.clone()
+        sampled = engine.step(batch, logits, given)
+        check_masks(engine, running, batch, given, before)
+        compared += rows
+        for name, ids in sampled.items():
+            assert ids
+            kept = cut(ids, markers.stop_ids)
+            accepted += len(kept) - 1
+            running[name].take(kept)
+    assert compared > 60
+    assert accepted > 5 or not drafts
+    assert any(len(request.output) > 10 for request in everything.values())
+
+
+def make_drafts(request: Reference, chance: random.Random, count: int, size: int) -> list[int]:
+    """Tokens that the request may take, until now and then one that it may not."""
+    ids: list[int] = []
+    while len(ids) < count:
+        allowed = request.allowed(ids, size)
+        legal = allowed is not None and chance.random() < 0.85
+        ids.append(chance.choice(sorted(allowed)) if legal and allowed else chance.randrange(size))
+    return ids
+
+
+def push(logits: torch.Tensor, batch: list[str], drafts: dict[str, list[int]], chance: random.Random) -> None:
+    """Have the model agree with most drafts."""
+    row = 0
+    for name in batch:
+        for token in drafts.get(name, []):
+            if chance.random() < 0.8:
+                logits[row, token] += 30
+            row += 1
+        row += 1
+
+
+def cut(ids: list[int], stops: tuple[int, ...]) -> list[int]:
+    """What vLLM's scheduler keeps of a step."""
+    end = next((place for place, token in enumerate(ids) if token in stops), len(ids))
+    return ids[: end + 1]
+
+
+def test_a_large_batch_with_drafts_comes_in_several_calls(
+    directory: Path, vocabulary: Vocabulary, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rejection_sampler, "get_max_chunk_logits", lambda size: 4)
+    engine = V2Engine(vllm_config(directory, vocabulary, 2), vocabulary.size, 2)
+    markers = vocabulary.format
+    requests = {f"r{number}": Reference(compiler, BODIES[0], [5], temperature=0.0) for number in range(3)}
+    engine.begin({name: (request.params, 1, [5]) for name, request in requests.items()})
+    for name, ids in engine.step([*requests], torch.randn(3, engine.size)).items():
+        requests[name].take(ids)
+    assert len(engine.recorder.steps) == 1
+    engine.begin({})
+    drafts = [markers.call_begin, vocabulary.encode("functions.f:0")[0]]
+    sampled = engine.step([*requests], torch.randn(9, engine.size), dict.fromkeys(requests, drafts))
+    assert len(engine.recorder.steps) > 2
+    for name, ids in sampled.items():
+        requests[name].take(ids)
+        assert ids[0] == markers.call_begin and len(ids) > 1  # the only token that may follow: the draft was accepted
+
+
+def test_chunked_prefill(directory: Path, vocabulary: Vocabulary, compiler: Compiler) -> None:
+    engine = V2Engine(vllm_config(directory, vocabulary), vocabulary.size)
+    request = Reference(compiler, BODIES[0], [5] * 9)
+    engine.begin({"r": (request.params, 9, request.prompt)})
+    for _ in range(2):
+        assert engine.step(["r"], torch.zeros(1, engine.size), chunks={"r": 4}) == {"r": []}
+        engine.begin({})
+    sampled = engine.step(["r"], torch.zeros(1, engine.size))
+    assert sampled == {"r": [vocabulary.format.section_begin]}
+
+
+def test_a_request_that_was_not_sampled_for_a_while(
+    directory: Path, vocabulary: Vocabulary, compiler: Compiler
+) -> None:
+    engine = V2Engine(vllm_config(directory, vocabulary), vocabulary.size)
+    request, other = Reference(compiler, BODIES[0], [5]), Reference(compiler, None, [6])
+    engine.begin({"r": (request.params, 1, [5]), "other": (other.params, 1, [6])})
+    request.take(engine.step(["r", "other"], torch.randn(2, engine.size))["r"])
+    for _ in range(4):
+        engine.begin({})
+        engine.step(["other"], torch.randn(1, engine.size))
+    engine.begin({})
+    logits = torch.randn(1, engine.size)
+    before = logits.clone()
+    engine.step(["r"], logits)
+    check_masks(engine, {"r": request}, ["r"], {}, before)
+
+
+@pytest.mark.parametrize("body", [body for body in BODIES if body])
+@pytest.mark.parametrize("opened", [False, True])
+def test_both_runners_get_the_same_masks(
+    directory: Path, vocabulary: Vocabulary, compiler: Compiler, body: dict[str, Any], opened: bool
+) -> None:
+    """The same tokens, the same logits behind the masks, bit for bit; where the model thinks first too."""
+    config = vllm_config(directory, vocabulary)
+    engine = V2Engine(config, vocabulary.size)
+    v1 = KimiK2LogitsProcessor(config, torch.device("cpu"), is_pin_memory=False)
+    prompt = [5, vocabulary.format.think_begin] if opened else [5]
+    request = Reference(compiler, body, prompt, temperature=1.0, seed=3)
+    v1.update_state(BatchUpdate(1, removed=[], added=[(0, request.params, prompt, request.output)], moved=[]))
+    script = [vocabulary.format.think_begin, 70, vocabulary.format.think_end]
+    torch.manual_seed(1)
+    for step in range(30):
+        engine.begin({"r": (request.params, len(prompt), prompt)} if step == 0 else {})
+        logits = torch.randn(1, engine.size)
+        if step < len(script):
+            logits[0, script[step]] += 30  # where the mask lets it
+        expected = v1.apply(logits.clone())
+        sampled = engine.step(["r"], logits)["r"]
+        assert torch.equal(engine.recorder.steps[-1][1], expected)
+        request.take(sampled)
+        v1.update_state(None)
+
+
+def test_nothing_is_fetched_where_nothing_is_constrained(
+    directory: Path, vocabulary: Vocabulary, compiler: Compiler
+) -> None:
+    engine = V2Engine(vllm_config(directory, vocabulary), vocabulary.size)
+    assert isinstance(engine.processor, KimiK2LogitsProcessorV2)
+    fetches = []
+    fetch = engine.processor._history.fetch
+    engine.processor._history.fetch = lambda *also: fetches.append(also) or fetch(*also)  # type: ignore[method-assign]
+    other = Reference(compiler, None, [6])
+    engine.begin({"other": (other.params, 1, [6])})
+    for _ in range(3):
+        engine.step(["other"], torch.randn(1, engine.size))
+        engine.begin({})
+    assert not fetches
+    request = Reference(compiler, BODIES[0], [5])
+    engine.begin({"r": (request.params, 1, [5])})
+    engine.step(["other", "r"], torch.randn(2, engine.size))
+    engine.remove("r")  # nobody says so to the processor
+    for _ in range(5):
+        engine.begin({})
+        engine.step(["other"], torch.randn(1, engine.size))
+    assert len(fetches) == 2  # as it entered, and once in case it went on
+
+
+def test_min_tokens_never_leave_a_row_empty(directory: Path, vocabulary: Vocabulary, compiler: Compiler) -> None:
+    markers = vocabulary.format
+    engine = V2Engine(vllm_config(directory, vocabulary), vocabulary.size)
+    stops = [*markers.stop_ids, markers.section_begin, markers.call_begin]
+    request = Reference(compiler, BODIES[0], [5], min_tokens=50, max_tokens=99, stop_token_ids=stops, temperature=1.0)
+    engine.begin({"r": (request.params, 1, [5])})
+    for _ in range(2):
+        request.take(engine.step(["r"], torch.randn(1, engine.size))["r"])
+        engine.begin({})
+    assert request.output == [markers.section_begin, markers.call_begin]
+
+
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_a_bad_request_ends_alone(directory: Path, vocabulary: Vocabulary, compiler: Compiler, drafts: int) -> None:
+    engine = V2Engine(vllm_config(directory, vocabulary, drafts), vocabulary.size, drafts)
+    unbuilt = {"type": "object", "properties": {"a": {"$ref": "#/x"}}, "required": ["a"]}
+    late = {
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": unbuilt}}],
+        "tool_choice": "required",
+    }
+    bad = SamplingParams(extra_args={"constrained_k2": "{"})
+    good = Reference(compiler, BODIES[0], [5])
+    engine.begin({"bad": (bad, 1, [5]), "late": (params(late), 1, [5]), "good": (good.params, 1, [5])})
+    markers = vocabulary.format
+    written: list[int] = []
+    header = [markers.section_begin, markers.call_begin, *vocabulary.encode("functions.f:0"), markers.argument_begin]
+    for step in range(len(header) + 2):
+        logits = torch.randn(3, engine.size)
+        if step < len(header):
+            logits[1, header[step]] += 100
+        sampled = engine.step(["bad", "late", "good"], logits)
+        assert sampled["bad"] == [markers.turn_end]
+        written += sampled["late"]
+        good.take(sampled["good"])
+        engine.begin({})
+    assert written == [*header, markers.turn_end, markers.turn_end]
+    assert good.matcher is not None and good.matcher.num_tokens > 0
+
+
+def test_drafts_of_a_failed_request(directory: Path, vocabulary: Vocabulary, compiler: Compiler) -> None:
+    engine = V2Engine(vllm_config(directory, vocabulary, 3), vocabulary.size, 3)
+    bad = SamplingParams(extra_args={"constrained_k2": "{"}, temperature=0.0)
+    engine.begin({"bad": (bad, 1, [5])})
+    engine.step(["bad"], torch.randn(1, engine.size))
+    engine.begin({})
+    assert engine.step(["bad"], torch.randn(4, engine.size), {"bad": [7, -1, 8]}) == {
+        "bad": [vocabulary.format.turn_end]
+    }
+
+
+@pytest.mark.parametrize("size", [64, 70, 97, 5000])
+def test_the_triton_kernels_are_the_reference(size: int) -> None:
+    torch.manual_seed(size)
+    logits = torch.randn(6, size)
+    logits[3] = float("-inf")
+    masks = torch.randint(-(2**31), 2**31, (4, (size + 31) // 32)).to(torch.int32)
+    plan = torch.tensor([(5, 1, 0), (0, 3, 1), (3, 0, 1), (1, 2, 0)], dtype=torch.int32)
+    expected = logits.clone()
+    for kernels, made in ((torch_bitmask, expected), (triton_bitmask, logits)):
+        kernels.mask_rows(made, masks, plan)
+        kernels.restore_emptied_rows(made, masks, plan)
+    assert torch.equal(logits, expected)
+    assert torch.isfinite(expected[3]).any()  # emptied before, and restored

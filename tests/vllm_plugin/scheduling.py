@@ -1,0 +1,125 @@
+"""vLLM's own schedulers and our manager of structured outputs, with a script where the model would be."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from vllm import SamplingParams
+from vllm.config import VllmConfig
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+from vllm.v1.request import Request
+
+from constrained_k2.vllm_plugin.backend import ToolCallOutputManager
+
+Draft = Callable[[str, int], list[int]]
+"""What a drafter proposes for a request whose output has that many tokens."""
+
+
+class ScriptedEngine:
+    """Steps as vLLM's ``EngineCore`` does; what is sampled is the next token of the request's script.
+
+    Every row that vLLM makes for a scripted position is kept in ``rows``, and a token that its row forbids raises.
+    """
+
+    def __init__(self, config: VllmConfig, *, asynchronous: bool) -> None:
+        self.manager = ToolCallOutputManager(config)
+        config.cache_config.num_gpu_blocks = 512  # what an engine core finds out from its workers
+        attention = FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=8, dtype=torch.float32)
+        self.scheduler = (AsyncScheduler if asynchronous else Scheduler)(
+            vllm_config=config,
+            kv_cache_config=KVCacheConfig(512, [], [KVCacheGroupSpec(["layer"], attention)]),
+            structured_output_manager=self.manager,
+            block_size=16,
+            hash_block_size=16,
+        )
+        self._asynchronous = asynchronous
+        self.scripts: dict[str, Sequence[int]] = {}
+        self._drafted: dict[str, list[int]] = {}
+        self.outputs: dict[str, list[int]] = {}
+        self.reasons: dict[str, str] = {}
+        self.rows: dict[str, dict[int, np.ndarray]] = {}
+        self.steps = 0
+
+    def add(
+        self, request_id: str, params: SamplingParams, script: Sequence[int], prompt: Sequence[int] = (1, 2)
+    ) -> Request:
+        """Have a request scheduled, whose grammar is compiled as in the engine core."""
+        request = Request(request_id, list(prompt), params, None)
+        self.manager.grammar_init(request)
+        self.scheduler.add_request(request)
+        self.scripts[request_id] = script
+        self.outputs[request_id], self.rows[request_id] = [], {}
+        return request
+
+    def run(self, draft: Draft = lambda *_: [], limit: int = 5_000) -> None:
+        """Step until no request is left."""
+        before: tuple[SchedulerOutput, ModelRunnerOutput] | None = None
+        while self.scheduler.has_requests() or before is not None:
+            assert self.steps < limit, "the requests never finish"
+            scheduled = self.scheduler.schedule() if self.scheduler.has_requests() else None
+            if before is not None:  # asynchronous: the step before is answered for when this one is scheduled already
+                self._update(*before)
+                before = None
+                if scheduled is not None:
+                    self.scheduler.update_draft_token_ids_in_output(self._drafts(scheduled), scheduled)
+            if scheduled is None or not scheduled.total_num_scheduled_tokens:
+                if scheduled is not None:
+                    self._update(scheduled, ModelRunnerOutput([], {}))
+                continue
+            self.steps += 1
+            sampled = self._sample(scheduled, self.scheduler.get_grammar_bitmask(scheduled))
+            if self._asynchronous:
+                before = scheduled, sampled
+            else:
+                self._update(scheduled, sampled)
+            for name in scheduled.num_scheduled_tokens:
+                self._drafted[name] = list(draft(name, len(self.outputs[name])))
+            if not self._asynchronous:
+                self.scheduler.update_draft_token_ids(self._drafts(scheduled))
+
+    def _drafts(self, scheduled: SchedulerOutput) -> DraftTokenIds:
+        names = list(scheduled.num_scheduled_tokens)
+        return DraftTokenIds(names, [list(self._drafted.get(name, [])) for name in names])
+
+    def _sample(self, scheduled: SchedulerOutput, masks: GrammarOutput | None) -> ModelRunnerOutput:
+        names = list(scheduled.num_scheduled_tokens)
+        rows = self._rows_of(scheduled, masks)
+        sampled = []
+        for name in names:
+            script, start = self.scripts[name], len(self.outputs[name])
+            drafts = self._drafted.get(name, [])[: len(scheduled.scheduled_spec_decode_tokens.get(name, ()))]
+            taken: list[int] = []
+            for offset in range(len(drafts) + 1):
+                token = script[start + offset] if start + offset < len(script) else script[-1]
+                if name in rows:
+                    row = rows[name][offset]
+                    assert row[token >> 5] >> (token & 31) & 1, f"{name}: {token} at {start + offset} is forbidden"
+                    self.rows[name][start + offset] = row
+                taken.append(token)
+                if offset < len(drafts) and drafts[offset] != token:
+                    break
+            self.outputs[name] += taken
+            sampled.append(taken)
+        return ModelRunnerOutput(names, {name: at for at, name in enumerate(names)}, sampled)
+
+    @staticmethod
+    def _rows_of(scheduled: SchedulerOutput, masks: GrammarOutput | None) -> Mapping[str, np.ndarray]:
+        """Each structured request's rows, one a draft and one more, as the model runners read them."""
+        rows: dict[str, np.ndarray] = {}
+        at = 0
+        for name in masks.structured_output_request_ids if masks is not None else ():
+            count = 1 + len(scheduled.scheduled_spec_decode_tokens.get(name, ()))
+            assert masks is not None
+            rows[name] = masks.grammar_bitmask[at : at + count].copy()
+            at += count
+        return rows
+
+    def _update(self, scheduled: SchedulerOutput, sampled: ModelRunnerOutput) -> None:
+        for outputs in self.scheduler.update_from_output(scheduled, sampled).values():
+            for output in outputs.outputs:
+                if output.finish_reason is not None:
+                    self.reasons[output.request_id] = str(output.finish_reason)

@@ -1,0 +1,249 @@
+"""The backend route on vLLM's own classes, without a model: schedulers, drafts, reasoning, failures."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from vllm import SamplingParams
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import EngineArgs
+from vllm.sampling_params import StructuredOutputsParams
+
+from constrained_k2 import Compiler, ToolCall, ToolCallSpec, Vocabulary, render_tool_calls
+from constrained_k2.bitmask import allocate_bitmask, allowed_ids
+from constrained_k2.errors import SchemaTooCostly
+from constrained_k2.evaluation.samples import TOOLS
+from constrained_k2.fixtures import build_model
+from constrained_k2.matcher import ToolCallMatcher
+from constrained_k2.vllm_plugin.backend import mark
+from tests.vllm_plugin.scheduling import ScriptedEngine
+from tests.walks import walk
+
+DRAFTS = 4
+EMPTY = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "additionalProperties": False}}}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_model(tmp_path_factory.mktemp("model"), arch="llama")
+
+
+@pytest.fixture(scope="module")
+def vocabulary(model: Path) -> Vocabulary:
+    return Vocabulary.from_pretrained(model)
+
+
+def config_of(model: Path, **fields: Any) -> VllmConfig:
+    ngram = {"method": "ngram", "num_speculative_tokens": DRAFTS, "prompt_lookup_max": 2}
+    given = {
+        "trust_remote_code": True, "max_model_len": 2048, "max_num_batched_tokens": 2048, "max_num_seqs": 8, "enable_prefix_caching": False,
+        "speculative_config": ngram, "additional_config": {"constrained_k2": {"route": "backend"}},
+    }  # fmt: skip
+    return EngineArgs(model=str(model), **(given | fields)).create_engine_config()
+
+
+@pytest.fixture(scope="module")
+def config(model: Path) -> VllmConfig:
+    return config_of(model)
+
+
+def admitted(vocabulary: Vocabulary, spec: Any = None, **fields: Any) -> SamplingParams:
+    """Parameters as they reach the engine core: with the model's stops, and marked if there is a spec."""
+    extra = None if spec is None else {"constrained_k2": json.dumps(spec)}
+    params = SamplingParams(extra_args=extra, **({"max_tokens": 1000} | fields))
+    params.update_from_generation_config({"eos_token_id": list(vocabulary.format.stop_ids)}, vocabulary.format.turn_end)
+    if spec is not None:
+        mark(params)
+    return params
+
+
+def mask_after(vocabulary: Vocabulary, spec: Any, ids: list[int], **options: Any) -> np.ndarray:
+    matcher = Compiler(vocabulary).compile(ToolCallSpec.from_openai(spec)).matcher(**options)
+    assert matcher.accept_tokens(ids)
+    bitmask = allocate_bitmask(1, vocabulary.size)
+    matcher.fill_bitmask(bitmask)
+    return bitmask[0]
+
+
+def turns(vocabulary: Vocabulary, seed: int) -> Iterator[tuple[str, Any, list[int], list[int]]]:
+    """Turns that cross every joint of the format: ``(name, spec, prompt, ids)``."""
+    markers, encode = vocabulary.format, vocabulary.encode
+    calls = render_tool_calls([ToolCall("f", 0, "{ }"), ToolCall("f", 1, "{}")], vocabulary)
+    auto = {"tools": [EMPTY], "tool_choice": "auto", "thinking": True}
+    thinking = auto | {"chat_template_kwargs": {"thinking": True}}
+    stop = markers.turn_end
+    yield "text", auto, [1], [*encode("Nothing to call."), stop]
+    yield "call", auto, [1], [*encode("So: "), *calls, stop]
+    yield (
+        "reasoning",
+        thinking,
+        [1, markers.think_begin],
+        [*encode("Hm."), markers.think_end, *encode("So"), *calls, stop],
+    )
+    yield "section in reasoning", thinking, [1, markers.think_begin], [*encode("Hm."), *calls, stop]
+    yield "the other stop", auto, [1], [*calls, markers.text_end]
+    required = {"tools": TOOLS, "tool_choice": "required"}
+    for number in range(2):
+        matcher = Compiler(vocabulary).compile(ToolCallSpec.from_openai(required)).matcher()
+        yield f"random {number}", required, [1], walk(matcher, vocabulary, seed=seed + number, limit=900)
+
+
+def drafter(scripts: dict[str, list[int]], chance: random.Random, vocabulary: Vocabulary) -> Any:
+    """Drafts that begin as the script goes on, some wrong at some place, some running past the stop, some of padding."""
+
+    def draft(name: str, written: int) -> list[int]:
+        script = scripts[name]
+        right = [*script[written : written + DRAFTS], *([script[-1]] * DRAFTS)][:DRAFTS]
+        kind = chance.randrange(4)
+        if kind == 1:
+            right[chance.randrange(DRAFTS)] = chance.choice([0, 5, *vocabulary.special_tokens.values()])
+        if kind == 2:
+            cut = chance.randrange(DRAFTS)
+            right[cut:] = [-1] * (DRAFTS - cut)
+        return right if kind else []
+
+    return draft
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_drafts_change_nothing(config: VllmConfig, vocabulary: Vocabulary, asynchronous: bool, seed: int) -> None:
+    """Every row, behind whatever was drafted and taken back, is the mask of a matcher that never saw a draft."""
+    engine = ScriptedEngine(config, asynchronous=asynchronous)
+    given_turns = {name: (spec, prompt, ids) for name, spec, prompt, ids in turns(vocabulary, seed)}
+    scripts = {name: ids for name, (_, _, ids) in given_turns.items()}
+    for name, (spec, prompt, ids) in given_turns.items():
+        params = admitted(vocabulary, spec)
+        engine.add(name, params, ids, prompt)
+    engine.run(drafter(scripts, random.Random(seed), vocabulary))
+    for name, (spec, prompt, ids) in given_turns.items():
+        written = engine.outputs[name]
+        assert written[: len(ids)] == ids
+        assert engine.reasons[name] == "stop"
+        in_reasoning = prompt[-1] == vocabulary.format.think_begin
+        for at in {0, 1, len(ids) // 2, len(ids) - 2, len(ids) - 1}:
+            fresh = mask_after(vocabulary, spec, ids[:at], in_reasoning=in_reasoning)
+            assert np.array_equal(engine.rows[name][at], fresh), (name, at)
+    assert engine.steps < max(map(len, scripts.values()))
+    engine.manager.clear_backend()
+
+
+CALL = [ToolCall("f", 0, "{ }")]
+REQUIRED = {"tools": [EMPTY], "tool_choice": "required"}
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_behind_a_stop_only_stops(config: VllmConfig, vocabulary: Vocabulary, asynchronous: bool) -> None:
+    """vLLM leaves rows of a terminated grammar open, and ``ignore_eos`` goes on: ours never terminates."""
+    engine = ScriptedEngine(config, asynchronous=asynchronous)
+    stops = set(vocabulary.format.stop_ids)
+    ids = [*render_tool_calls(CALL, vocabulary), vocabulary.format.turn_end]
+    params = admitted(vocabulary, REQUIRED, ignore_eos=True, max_tokens=len(ids) + 9)
+    engine.add("a", params, ids)
+    engine.run(drafter({"a": ids}, random.Random(1), vocabulary))
+    assert engine.outputs["a"][: len(ids)] == ids
+    behind = [row for at, row in engine.rows["a"].items() if at >= len(ids)]
+    assert len(behind) >= 9
+    assert all(set(allowed_ids(row).tolist()) == stops for row in behind)
+    assert engine.reasons["a"] == "length"
+
+
+def test_requests_of_others_are_vllms(config: VllmConfig, vocabulary: Vocabulary) -> None:
+    """JSON, a regular expression and a structural tag beside calls; the first of them chooses vLLM's backend."""
+    engine = ScriptedEngine(config, asynchronous=False)
+    ids = [*render_tool_calls(CALL, vocabulary), vocabulary.format.turn_end]
+    tag = {"structures": [{"begin": "<a>", "schema": {"type": "integer"}, "end": "</a>"}], "triggers": ["<a>"]}
+    theirs = {
+        "json": (StructuredOutputsParams(json={"type": "integer"}), "12"),
+        "regex": (StructuredOutputsParams(regex="ab+c"), "abbc"),
+        "tag": (StructuredOutputsParams(structural_tag=json.dumps(tag)), "x<a>7</a>"),
+    }
+    engine.add("ours", admitted(vocabulary, REQUIRED), ids)
+    assert engine.manager.backend is None
+    for name, (asked, text) in theirs.items():
+        params = admitted(vocabulary, structured_outputs=asked)
+        params.structured_outputs._backend = "xgrammar"  # as vLLM's validation leaves it
+        engine.add(name, params, [*vocabulary.encode(text), vocabulary.format.turn_end])
+    assert engine.manager.backend is not None
+    engine.add("free", admitted(vocabulary), [*vocabulary.encode("free"), vocabulary.format.turn_end])
+    engine.run(drafter(engine.scripts, random.Random(2), vocabulary))
+    assert engine.reasons == dict.fromkeys([*theirs, "ours", "free"], "stop")
+    for name in theirs:
+        opening = set(allowed_ids(engine.rows[name][0]).tolist())
+        assert (vocabulary.encode("Z")[0] in opening) == (name == "tag")
+    assert not engine.rows["free"]
+
+
+def test_our_grammar_constrains_the_reasoning(model: Path, vocabulary: Vocabulary) -> None:
+    """vLLM does not mask before its reasoning parser sees the end of reasoning; for us it does, from the first token."""
+    engine = ScriptedEngine(config_of(model, reasoning_parser="kimi_k2"), asynchronous=False)
+    markers = vocabulary.format
+    prompt = [1, markers.think_begin]
+    turn = [*vocabulary.encode("Hm."), markers.think_end, *render_tool_calls(CALL, vocabulary), markers.turn_end]
+    theirs = admitted(vocabulary, structured_outputs=StructuredOutputsParams(regex="ab+c"))
+    theirs.structured_outputs._backend = "xgrammar"
+    answer = [*vocabulary.encode("Hm."), markers.think_end, *vocabulary.encode("abc"), markers.turn_end]
+    engine.add("ours", admitted(vocabulary, REQUIRED), turn, prompt)
+    engine.add("theirs", theirs, answer, prompt)
+    engine.run(drafter(engine.scripts, random.Random(3), vocabulary))
+    assert engine.reasons == {"ours": "stop", "theirs": "stop"}
+    assert np.array_equal(engine.rows["ours"][0], mask_after(vocabulary, REQUIRED, [], in_reasoning=True))
+    assert (engine.rows["theirs"][0] == -1).all()
+    end = turn.index(markers.think_end)
+    assert set(allowed_ids(engine.rows["ours"][end + 1]).tolist()) == {markers.section_begin}
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_request_that_fails_ends_alone(
+    config: VllmConfig, vocabulary: Vocabulary, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be compiled, and what an engine gives up on in mid-generation, is an error of its own request."""
+    engine = ScriptedEngine(config, asynchronous=asynchronous)
+    ids = [*render_tool_calls(CALL, vocabulary), vocabulary.format.turn_end]
+    uncompiled = {"type": "function", "function": {"name": "g", "parameters": {"$ref": "#/nowhere"}}}
+    engine.add("uncompiled", admitted(vocabulary, REQUIRED | {"tools": [uncompiled]}), ids)
+    engine.add("no spec", marked_only(vocabulary), ids)
+    request = engine.add("gives up", admitted(vocabulary, REQUIRED), [*ids[:-3], vocabulary.format.turn_end])
+    broken = engine.add("breaks", admitted(vocabulary, REQUIRED), [*ids[:-3], vocabulary.format.turn_end])
+    engine.add("good", admitted(vocabulary, REQUIRED), ids)
+    for failing, error in ((request, SchemaTooCostly("", "", "", budget="b")), (broken, RuntimeError("a bug"))):
+        fail_from(failing.structured_output_request, len(ids) - 3, error)
+    engine.run(drafter({"good": ids} | dict.fromkeys(engine.scripts, ids), random.Random(4), vocabulary))
+    assert engine.reasons == {
+        "uncompiled": "error",
+        "no spec": "error",
+        "gives up": "error",
+        "breaks": "error",
+        "good": "stop",
+    }
+    for name in ("gives up", "breaks"):
+        assert set(allowed_ids(engine.rows[name][len(ids) - 3]).tolist()) == {vocabulary.format.turn_end}
+    assert not engine.outputs["uncompiled"] and not engine.outputs["no spec"]
+
+
+def marked_only(vocabulary: Vocabulary) -> SamplingParams:
+    params = admitted(vocabulary)
+    mark(params)
+    return params
+
+
+def fail_from(structured: Any, tokens: int, error: Exception) -> None:
+    """Have a request's matcher raise on every mask behind so many tokens."""
+    matcher = structured._grammar.result(timeout=60)._matcher
+
+    class Failing(ToolCallMatcher):
+        __slots__ = ()
+
+        def fill_bitmask(self, bitmask: Any, row: int = 0) -> None:
+            if self.num_tokens >= tokens:
+                raise error
+            super().fill_bitmask(bitmask, row)
+
+    structured.grammar._matcher = Failing(matcher._grammar)

@@ -1,0 +1,154 @@
+"""Whole engines on a random model: both routes, both ways of scheduling, and speculation, on the same requests."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+import jsonschema
+
+from constrained_k2 import Compiler, ToolCallSpec, Vocabulary, parse_completion
+from constrained_k2.evaluation.samples import TOOLS
+from constrained_k2.fixtures import build_model
+
+pytestmark = pytest.mark.server
+
+SCRIPT = Path(__file__).with_name("engine_run.py")
+SCHEMAS = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in TOOLS}
+BACKEND = {"additional_config": {"constrained_k2": {"route": "backend"}}}
+GREEDY = 100
+
+Run = Callable[[str], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_model(tmp_path_factory.mktemp("model"), arch="llama")
+
+
+@pytest.fixture(scope="module")
+def vocabulary(model: Path) -> Vocabulary:
+    return Vocabulary.from_pretrained(model)
+
+
+def requests(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
+    """Greedy ones with every choice, inside reasoning and not; then sampled ones, with what may stand beside tools."""
+    for number in range(GREEDY):
+        choice = ("required", "auto", "required", "none")[number % 4]
+        spec = {"tools": TOOLS[: 1 + number % 6], "tool_choice": choice, "parallel_tool_calls": number % 3 != 0}
+        begun = [vocabulary.format.think_begin] if number % 5 == 0 else []
+        prompt = [*vocabulary.encode(f"Request {number * 7919} please " * (1 + number % 3)), *begun]
+        yield {"prompt": prompt, "params": constrained(spec, temperature=0.0, max_tokens=120)}
+    spec = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
+    call_end, stop = vocabulary.format.call_end, vocabulary.format.turn_end
+    prompt = vocabulary.encode(
+        "The same beginning of forty and more tokens for the cache of prefixes to be of use " * 2
+    )
+    for seed in range(12):
+        yield {"prompt": prompt, "params": constrained(spec, seed=seed, max_tokens=900)}
+    yield {"prompt": prompt, "params": constrained(spec, seed=1, n=3, logprobs=2)}
+    yield {"prompt": prompt, "params": constrained(spec, seed=2, min_tokens=300, max_tokens=900)}
+    yield {"prompt": prompt, "params": constrained(spec, seed=3, ignore_eos=True, max_tokens=300)}
+    yield {
+        "prompt": prompt,
+        "params": constrained(spec, seed=4, repetition_penalty=1.3, presence_penalty=1.0),
+    }
+    yield {"prompt": prompt, "params": constrained(spec, seed=5, stop_token_ids=[call_end])}
+    yield {
+        "prompt": prompt,
+        "params": constrained(spec, seed=6, logit_bias={stop: 100.0, 300: 100.0, call_end: -100.0}),
+    }
+    yield {"prompt": prompt, "params": {"seed": 7, "max_tokens": 40}, "structured": {"regex": "ab+c"}}
+    yield {"prompt": prompt, "params": {"seed": 8, "max_tokens": 40}, "structured": {"json": SCHEMAS["get_weather"]}}
+    yield {"prompt": prompt, "params": {"seed": 9, "max_tokens": 40, "temperature": 0.0}}
+
+
+def constrained(spec: dict[str, Any], **params: Any) -> dict[str, Any]:
+    return {"max_tokens": 600, "extra_args": {"constrained_k2": json.dumps(spec)}} | params
+
+
+@pytest.fixture(scope="module")
+def run(model: Path, vocabulary: Vocabulary, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs an engine by its name, once; speculation with a model of other weights, or on the text itself."""
+    directory = tmp_path_factory.mktemp("runs")
+    other = build_model(directory / "draft", arch="llama", seed=1)
+    ngram = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+    draft = {"method": "draft_model", "model": str(other), "num_speculative_tokens": 3}
+    engines: dict[str, dict[str, Any]] = {
+        "processor": {"logits_processors": ["constrained_k2.vllm_plugin:KimiK2LogitsProcessor"]},
+        "backend": BACKEND,
+        "backend, synchronous": BACKEND | {"async_scheduling": False},
+        "ngram": BACKEND | {"speculative_config": ngram},
+        "draft model": BACKEND | {"speculative_config": draft},
+        "draft model, synchronous": BACKEND | {"speculative_config": draft, "async_scheduling": False},
+    }
+    asked = list(requests(vocabulary))
+    done: dict[str, dict[str, Any]] = {}
+
+    def once(name: str) -> dict[str, Any]:
+        if name not in done:
+            job = directory / f"{name}.json"
+            engine = {"dtype": "float32"} | engines[name]
+            job.write_text(json.dumps({"model": str(model), "engine": engine, "requests": asked}))
+            with job.with_suffix(".log").open("wb") as log:
+                ended = subprocess.run([sys.executable, SCRIPT, job], stdout=log, stderr=log, check=False)
+            assert ended.returncode == 0, job.with_suffix(".log").read_text(errors="replace")[-4000:]
+            done[name] = json.loads(job.with_suffix(".out.json").read_text())
+        return done[name]
+
+    return once
+
+
+SPECULATING = ["ngram", "draft model", "draft model, synchronous"]
+OTHERS = ["backend", "backend, synchronous", *SPECULATING]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_greedy_output_is_that_of_the_other_route(run: Run, name: str) -> None:
+    answers, expected = run(name)["answers"][:GREEDY], run("processor")["answers"][:GREEDY]
+    assert [answer[0]["ids"] for answer in answers] == [answer[0]["ids"] for answer in expected]
+    assert sum(len(answer[0]["ids"]) for answer in answers) > 40 * GREEDY
+
+
+@pytest.mark.parametrize("name", ["processor", *OTHERS])
+def test_no_token_is_outside_the_grammar(run: Run, vocabulary: Vocabulary, name: str) -> None:
+    compiler = Compiler(vocabulary)
+    served = refused = 0
+    for request, answer in zip(requests(vocabulary), run(name)["answers"], strict=True):
+        spec = request["params"].get("extra_args", {}).get("constrained_k2")
+        if isinstance(answer, dict):  # vLLM takes no logit_bias under speculative decoding
+            assert "logit_bias" in request["params"] and name in SPECULATING, answer
+            refused += 1
+            continue
+        for one in answer if spec else ():
+            in_reasoning = request["prompt"][-1] == vocabulary.format.think_begin
+            matcher = compiler.compile(ToolCallSpec.from_json(spec)).matcher(in_reasoning=in_reasoning)
+            stops = [at for at, token in enumerate(one["ids"]) if token in vocabulary.format.stop_ids]
+            end = stops[0] + 1 if stops else len(one["ids"])
+            assert matcher.accept_tokens(one["ids"][:end])
+            assert set(one["ids"][end:]) <= set(vocabulary.format.stop_ids)  # ignore_eos
+            for call in parse_completion(one["ids"][:end], vocabulary).tool_calls:
+                jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
+                served += 1
+    assert served > 20
+
+
+@pytest.mark.parametrize("name", ["backend", *SPECULATING])
+def test_requests_of_others_beside_ours(run: Run, name: str) -> None:
+    regex, weather, free = run(name)["answers"][-3:]
+    assert regex[0]["text"].startswith("ab") and set(regex[0]["text"]) <= set("abc")
+    assert weather[0]["text"].startswith("{")
+    assert free[0]["ids"] == run("processor")["answers"][-1][0]["ids"]
+
+
+@pytest.mark.parametrize("name", SPECULATING)
+def test_more_than_one_token_a_step(run: Run, name: str) -> None:
+    metrics = run(name)["metrics"]
+    steps, accepted = metrics["vllm:spec_decode_num_drafts"], metrics["vllm:spec_decode_num_accepted_tokens"]
+    assert 1 + accepted / steps > 1.2

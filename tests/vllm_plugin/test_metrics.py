@@ -1,0 +1,265 @@
+"""Counters, and their way through vLLM's own classes to Prometheus, within one process."""
+
+import inspect
+import pickle
+from copy import copy
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from prometheus_client import REGISTRY
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.metrics.loggers import PrometheusStatLogger
+from vllm.v1.metrics.stats import PrefixCacheStats, SchedulerStats
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
+
+from constrained_k2 import ToolCallSpec
+from constrained_k2.counters import EngineCounters, Published
+from constrained_k2.vllm_plugin import admission, metrics, metrics_carrier, register
+from constrained_k2.vllm_plugin.admission import Settings, admit, settings_in
+
+register()
+
+
+def function(name: str, parameters: Any = None, **more: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters or {}, **more}}
+
+
+RELAXED = {"type": "object", "properties": {"s": {"type": "string", "pattern": "(a+)-\\1"}}, "required": ["s"]}
+
+
+def value(name: str, **labels: Any) -> float:
+    return REGISTRY.get_sample_value(f"constrained_k2_{name}", {"model_name": "kimi", **labels}) or 0.0
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics.Served, "model_name", "kimi")
+
+
+@pytest.fixture
+def counters(monkeypatch: pytest.MonkeyPatch) -> EngineCounters:
+    fresh = EngineCounters()
+    monkeypatch.setattr(metrics_carrier, "engine_counters", fresh)
+    return fresh
+
+
+def counted(steps: int = 1) -> EngineCounters:
+    counters = EngineCounters()
+    counters.masked_steps = steps
+    return counters
+
+
+def test_news_are_what_came_since_the_last_time() -> None:
+    counters, published = EngineCounters(), Published()
+    assert published.news([counters.snapshot()]) is None
+    counters.masked_steps += 2
+    counters.arguments.rows += 3
+    counters.arguments.seconds += 0.5
+    counters.grammars.add(None)
+    counters.grammars.add(0.25)
+    assert published.news([counters.snapshot()]) == {
+        "totals": {"masked_steps": 2, "arguments_rows": 3, "arguments_seconds": 0.5, "hits": 1, "compiled": 1},
+        "compile_seconds": [0.25],
+    }
+    assert published.news([counters.snapshot()]) is None
+    counters.grammars.add(0.5)
+    assert published.news([counters.snapshot()]) == {"totals": {"compiled": 1}, "compile_seconds": [0.5]}
+
+
+def test_news_of_several_processes_add_up() -> None:
+    one, two, published = counted(1), counted(5), Published()
+    assert published.news([one.snapshot(), two.snapshot()]) == {"totals": {"masked_steps": 6}, "compile_seconds": []}
+    two.masked_steps += 1
+    assert published.news([one.snapshot(), two.snapshot()]) == {"totals": {"masked_steps": 1}, "compile_seconds": []}
+    assert published.news([one.snapshot()]) is None
+
+
+def test_a_snapshot_lost_or_read_twice_does_no_harm() -> None:
+    counters, published = counted(1), Published()
+    counters.snapshot()
+    counters.masked_steps += 1
+    twice = counters.snapshot()
+    assert published.news([twice]) == {"totals": {"masked_steps": 2}, "compile_seconds": []}
+    assert published.news([twice]) is None
+
+
+def test_processes_that_ended_are_forgotten() -> None:
+    published = Published()
+    for _ in range(200):
+        assert published.news([counted().snapshot()])
+    assert len(published._totals) <= 64
+
+
+def test_compile_durations_are_bounded() -> None:
+    counters, published = EngineCounters(), Published()
+    for number in range(1000):
+        counters.grammars.add(float(number))
+    news = published.news([counters.snapshot()])
+    assert news is not None
+    assert news["totals"] == {"compiled": 1000}
+    assert news["compile_seconds"] == [float(number) for number in range(936, 1000)]
+
+
+# vLLM's SchedulerStats -------------------------------------------------------------------------------------------------
+
+
+def test_scheduler_stats_carry_the_field_through_vllms_serializer() -> None:
+    stats = SchedulerStats(num_running_reqs=3)
+    assert stats.constrained_k2 is None
+    news = {"totals": {"masked_steps": 1, "header_seconds": 0.5}, "compile_seconds": [0.1]}
+    stats.constrained_k2 = news
+    sent = MsgpackEncoder().encode(EngineCoreOutputs(scheduler_stats=stats))
+    got = MsgpackDecoder(EngineCoreOutputs).decode(sent).scheduler_stats
+    assert (got.num_running_reqs, got.constrained_k2) == (3, news)
+    sent = MsgpackEncoder().encode(EngineCoreOutputs(scheduler_stats=SchedulerStats()))
+    assert MsgpackDecoder(EngineCoreOutputs).decode(sent).scheduler_stats.constrained_k2 is None
+
+
+def test_vllms_own_dataclass_is_as_before() -> None:
+    assert list(SchedulerStats.__dataclass_fields__)[-1] == "constrained_k2"
+    assert "constrained_k2" not in inspect.signature(SchedulerStats).parameters
+
+
+def test_what_the_carrier_leans_on_has_the_signature_it_had() -> None:
+    assert list(inspect.signature(Scheduler.update_from_output).parameters)[:3] == [
+        "self", "scheduler_output", "model_runner_output"]  # fmt: skip
+    assert inspect.signature(PrometheusStatLogger.record).parameters.keys() >= {"scheduler_stats", "engine_idx"}
+    assert "vllm_config" in inspect.signature(PrometheusStatLogger.__init__).parameters
+    calls = inspect.getsource(inspect.unwrap(Scheduler.update_from_output))
+    assert "self.make_stats(" in calls
+    assert "eco.scheduler_stats = stats" in calls
+
+
+def output() -> ModelRunnerOutput:
+    return ModelRunnerOutput(req_ids=["a"], req_id_to_index={"a": 0})
+
+
+def test_a_workers_output_carries_totals_that_are_new(counters: EngineCounters) -> None:
+    assert "constrained_k2" not in pickle.loads(pickle.dumps(output())).__dict__
+    counters.masked_steps += 1
+    got = pickle.loads(pickle.dumps(output()))
+    assert got.constrained_k2 == counters.snapshot()
+    assert got.req_ids == ["a"]
+    assert "constrained_k2" not in pickle.loads(pickle.dumps(output())).__dict__
+    counters.ended_early += 1
+    assert copy(output()).req_id_to_index == {"a": 0}
+    assert "constrained_k2" not in output().__dict__
+
+
+def scheduler() -> Any:
+    """As much of a scheduler as its statistics need."""
+    kv_cache = SimpleNamespace(make_prefix_cache_stats=PrefixCacheStats, usage=0.0)
+    return SimpleNamespace(
+        log_stats=True, kv_cache_manager=kv_cache, connector_prefix_cache_stats=None, kv_metrics_collector=None,
+        get_request_counts=lambda: (0, 0), deferred_waiting=(), _kv_fetch_counts={}, constrained_k2=None,
+    )  # fmt: skip
+
+
+def received(here: Any, totals: Any) -> None:
+    """A worker's output reaches the scheduler, whose own work, for which it has no parts, is not the matter here."""
+    arrived = output()
+    arrived.constrained_k2 = totals
+    with pytest.raises(AttributeError):
+        Scheduler.update_from_output(here, None, arrived)
+
+
+def test_the_scheduler_sends_what_is_new_once(counters: EngineCounters) -> None:
+    here = scheduler()
+    assert Scheduler.make_stats(here).constrained_k2 is None
+    assert here.constrained_k2 is None  # nothing is set up for servers that constrain nothing
+    counters.masked_steps += 1
+    assert Scheduler.make_stats(here).constrained_k2["totals"] == {"masked_steps": 1}
+    assert Scheduler.make_stats(here).constrained_k2 is None
+
+
+def test_the_scheduler_sends_what_workers_have_counted(counters: EngineCounters) -> None:
+    here, worker = scheduler(), counted(3)
+    counters.masked_steps += 1  # as on the structured-output route
+    received(here, worker.snapshot())
+    assert Scheduler.make_stats(here).constrained_k2["totals"] == {"masked_steps": 4}
+    received(here, worker.snapshot())
+    worker.masked_steps += 1
+    received(here, worker.snapshot())
+    assert Scheduler.make_stats(here).constrained_k2["totals"] == {"masked_steps": 1}
+    received(here, counters.snapshot())  # pickled within this very process
+    assert Scheduler.make_stats(here).constrained_k2 is None
+
+
+def test_nothing_is_lost_where_vllm_makes_no_statistics(counters: EngineCounters) -> None:
+    here = scheduler()
+    here.log_stats = False
+    counters.masked_steps += 1
+    assert Scheduler.make_stats(here) is None
+    here.log_stats = True
+    assert Scheduler.make_stats(here).constrained_k2["totals"] == {"masked_steps": 1}
+
+
+# Prometheus ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_engines_report_is_added_up(served: None) -> None:
+    metrics.expose("kimi", [0, 7])
+    assert REGISTRY.get_sample_value(
+        "constrained_k2_masked_rows_total", {"model_name": "kimi", "engine": "7", "phase": "header"}
+    ) == 0  # fmt: skip
+    before = value("compile_seconds_count", where="engine"), value("compile_seconds_sum", where="engine")
+    for rank in (7, 7, 0):
+        news = {"totals": {"masked_steps": 2, "arguments_rows": 3, "arguments_seconds": 0.5, "changed_rows": 1,
+                           "examined_rows": 4, "ended_early": 1, "compiled": 1}, "compile_seconds": [0.25]}  # fmt: skip
+        metrics.record_engine(news, "kimi", rank)
+    assert value("masked_steps_total", engine="7") == 4
+    assert value("masked_rows_total", engine="7", phase="arguments") == 6
+    assert value("masked_rows_total", engine="7", phase="constant") == 0
+    assert value("mask_seconds_total", engine="7", phase="arguments") == 1
+    assert value("masked_argmax_tokens_total", engine="7") == 2
+    assert value("examined_tokens_total", engine="7") == 8
+    assert value("ended_early_requests_total", engine="7") == 2
+    assert value("masked_steps_total", engine="0") == 2
+    assert value("compile_seconds_count", where="engine") - before[0] == 3
+    assert value("compile_seconds_sum", where="engine") - before[1] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "coverage"),
+    [
+        ([function("f")], "auto", "whole"),
+        ([function("f"), function("g", RELAXED)], "required", "relaxed"),
+        ([function("f", RELAXED), function("g", strict=False)], "auto", "object"),
+        ([function("f", RELAXED)], "none", "none"),
+    ],
+)
+def test_requests_are_counted_by_what_becomes_of_them(served: None, tools: Any, choice: str, coverage: str) -> None:
+    labels = {"grammar_engine": "llguidance", "tool_choice": choice, "coverage": coverage}
+    before = value("requests_total", **labels)
+    spec = ToolCallSpec.from_openai({"tools": tools, "tool_choice": choice})
+    admit(spec, first=True)
+    admit(spec)  # vLLM's own check of the same request
+    assert value("requests_total", **labels) == before + 1
+
+
+def test_lookups_and_compilations_are_counted_also_of_refused_requests(served: None) -> None:
+    admission.byte_compiler.cache_clear()
+    hits, misses = (value("grammar_lookups_total", where="admission", result=result) for result in ("hit", "miss"))
+    compiled = value("compile_seconds_count", where="admission")
+    good, bad = function("f", {"minProperties": 1}), function("g", {"not": {}})
+    admit(ToolCallSpec.from_openai({"tools": [good]}), first=True)
+    with pytest.raises(Exception, match="no value satisfies"):
+        admit(ToolCallSpec.from_openai({"tools": [good, bad]}), first=True)
+    assert value("grammar_lookups_total", where="admission", result="hit") == hits + 1
+    assert value("grammar_lookups_total", where="admission", result="miss") == misses + 2
+    assert value("compile_seconds_count", where="admission") == compiled + 2
+
+
+@pytest.mark.parametrize("given", [-1, 1.5, "16", True, None])
+def test_the_setting_is_checked(given: Any) -> None:
+    config = SimpleNamespace(additional_config={"constrained_k2": {"first_choices": given}})
+    with pytest.raises(ValueError, match="additional_config.constrained_k2.first_choices: must be a number of steps"):
+        settings_in(config)
+    config.additional_config["constrained_k2"]["first_choices"] = 0
+    assert settings_in(config) == Settings(first_choices=0)

@@ -1,0 +1,148 @@
+"""How vLLM loads the logits processor, what is refused when a server starts, and what stands before it in the sampler."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+import torch
+from vllm import SamplingParams
+from vllm.exceptions import VLLMValidationError
+from vllm.v1.sample.logits_processor import (
+    BatchUpdate,
+    LogitBiasLogitsProcessor,
+    MinTokensLogitsProcessor,
+    build_logitsprocs,
+    validate_logits_processors_parameters,
+)
+from vllm.v1.worker.gpu.sample.logits_processor import (
+    LogitsProcRequestState,
+    build_custom_logits_processors_params_validator,
+)
+
+from constrained_k2 import Compiler, FormatMismatch, InvalidRequest, ToolCallSpec, Vocabulary
+from constrained_k2.bitmask import allocate_bitmask, allowed_ids
+from constrained_k2.fixtures import write_tokenizer
+from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
+from constrained_k2.vllm_plugin.logits_processor_v1 import KimiK2LogitsProcessorV1
+from constrained_k2.vllm_plugin.logits_processor_v2 import KimiK2LogitsProcessorV2
+from tests.vllm_plugin.served import vllm_config
+
+NAME = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
+CPU = torch.device("cpu")
+REQUIRED = {
+    "tools": [
+        {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "additionalProperties": False}}}
+    ],
+    "tool_choice": "required",
+}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def vocabulary(directory: Path) -> Vocabulary:
+    return Vocabulary.from_pretrained(directory)
+
+
+def states(vocabulary: Vocabulary) -> LogitsProcRequestState:
+    lengths = SimpleNamespace(gpu=torch.zeros(4, dtype=torch.int32), np=torch.zeros(4, dtype=torch.int32).numpy())
+    tokens = SimpleNamespace(gpu=torch.zeros((4, 16), dtype=torch.int32))
+    return LogitsProcRequestState(CPU, 4, vocabulary.size, tokens, lengths, lengths, lengths)
+
+
+def test_the_v1_runner_loads_it(directory: Path, vocabulary: Vocabulary) -> None:
+    made = build_logitsprocs(vllm_config(directory, vocabulary), CPU, False, False, [NAME])
+    *before, ours = made.non_argmax_invariant
+    assert isinstance(ours, KimiK2LogitsProcessorV1)
+    # Masks have the last word: what may forbid or favour tokens stands before them.
+    assert [type(processor) for processor in before] == [MinTokensLogitsProcessor, LogitBiasLogitsProcessor]
+
+
+def test_the_v2_runner_makes_its_own(directory: Path, vocabulary: Vocabulary) -> None:
+    made = KimiK2LogitsProcessor(vllm_config(directory, vocabulary, 3), states(vocabulary))
+    assert isinstance(made, KimiK2LogitsProcessorV2)
+
+
+def test_both_runners_validate_by_it() -> None:
+    bad = SamplingParams(extra_args={"constrained_k2": "{"})
+    with pytest.raises(VLLMValidationError, match="must be JSON"):
+        validate_logits_processors_parameters([NAME], bad)
+    with pytest.raises(VLLMValidationError, match="must be JSON"):
+        build_custom_logits_processors_params_validator([NAME])(bad)
+
+
+@pytest.mark.parametrize(
+    ("fields", "v2", "message"),
+    [
+        ({"speculative_config": SimpleNamespace(rejection_sample_method="standard")}, False, "VLLM_USE_V2_MODEL_RUNNER=1"),
+        ({"speculative_config": SimpleNamespace(rejection_sample_method="synthetic")}, True, "rejection_sample_method"),
+        ({"diffusion_config": SimpleNamespace()}, True, "diffusion"),
+        ({"additional_config": {"constrained_k2": {"nope": 1}}}, True, "additional_config.constrained_k2"),
+        ({"additional_config": {"constrained_k2": {"nope": 1}}}, False, "additional_config.constrained_k2"),
+    ],
+)  # fmt: skip
+def test_refused_at_the_start(
+    directory: Path, vocabulary: Vocabulary, fields: dict[str, Any], v2: bool, message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        KimiK2LogitsProcessor(vllm_config(directory, vocabulary, **fields), states(vocabulary) if v2 else CPU)
+
+
+def test_trace_replay_is_refused(directory: Path, vocabulary: Vocabulary) -> None:
+    config = vllm_config(directory, vocabulary)
+    config.model_config.enable_trace_replay = True
+    with pytest.raises(InvalidRequest, match="trace replay"):
+        KimiK2LogitsProcessor(config, states(vocabulary))
+
+
+@pytest.mark.parametrize("v2", [False, True])
+def test_a_vocabulary_without_a_marker(tmp_path: Path, vocabulary: Vocabulary, v2: bool) -> None:
+    write_tokenizer(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    written = file.read_text()
+    assert "<|tool_call_argument_begin|>" in written
+    file.write_text(written.replace("<|tool_call_argument_begin|>", "<|something_else|>"))
+    with pytest.raises(FormatMismatch, match="tool_call_argument_begin"):
+        KimiK2LogitsProcessor(vllm_config(tmp_path, vocabulary), states(vocabulary) if v2 else CPU)
+
+
+@pytest.mark.parametrize("bias", [100.0, -100.0, float("-inf")])
+def test_no_parameter_defeats_or_empties_a_mask(directory: Path, vocabulary: Vocabulary, bias: float) -> None:
+    markers = vocabulary.format
+    made = build_logitsprocs(vllm_config(directory, vocabulary), CPU, False, False, [NAME])
+    turn = [markers.section_begin, markers.call_begin, *vocabulary.encode("functions.f:0"), markers.argument_begin]
+    turn += [*vocabulary.encode("{}"), markers.call_end, markers.section_end, markers.turn_end]
+    params = SamplingParams(
+        extra_args={"constrained_k2": json.dumps(REQUIRED)}, max_tokens=90, min_tokens=50,
+        stop_token_ids=[*markers.stop_ids, *turn], logit_bias={70: bias} | dict.fromkeys(turn, bias),
+    )  # fmt: skip
+    matcher = Compiler(vocabulary).compile(ToolCallSpec.from_openai(REQUIRED)).matcher()
+    output: list[int] = []
+    for processor in made.non_argmax_invariant:
+        processor.update_state(BatchUpdate(1, removed=[], added=[(0, params, [5], output)], moved=[]))
+    for token in turn:
+        logits = torch.randn(1, vocabulary.size)
+        logits[0, 70] = 1000
+        for processor in made.non_argmax_invariant:
+            logits = processor.apply(logits)
+        left = set(torch.nonzero(torch.isfinite(logits[0])).flatten().tolist())
+        row = allocate_bitmask(1, vocabulary.size)
+        matcher.fill_bitmask(row)
+        assert left  # though all that the grammar allows has been forbidden, as its markers always are
+        assert left <= set(allowed_ids(row[0]).tolist())
+        assert matcher.accept_tokens([token])
+        assert logits[0, 70] == float("-inf")
+        assert not logits.isnan().any()
+        output.append(token)
+        for processor in made.non_argmax_invariant:
+            processor.update_state(None)

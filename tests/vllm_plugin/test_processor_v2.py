@@ -1,0 +1,50 @@
+"""The V2 logits processor, in processes of their own: Triton's interpreter is chosen before anything is imported."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+pytest.importorskip("triton", reason="vLLM's V2 model runner is written in Triton, which is not installed")
+
+from constrained_k2 import Vocabulary, parse_completion
+from constrained_k2.fixtures import build_model
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+def run(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-6000:]}"
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_against_vllms_own_classes() -> None:
+    run("-m", "pytest", "-x", "-p", "no:cacheprovider", "-o", "timeout=1200", "tests/vllm_plugin/interpreted.py")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_end_to_end(tmp_path: Path, drafts: int) -> None:
+    """A whole V2 engine with a random model; the calls are right, and with ngram drafts some are accepted."""
+    model = build_model(tmp_path, arch="llama")
+    found = json.loads(run("-m", "tests.vllm_plugin.v2_in_process", str(model), str(drafts)).splitlines()[-1])
+    assert found["runner"] == "CPUModelRunner" and found["module"] == "vllm.v1.worker.cpu.model_runner"
+    vocabulary = Vocabulary.from_pretrained(model)
+    for ids in found["required"]:
+        completion = parse_completion(ids, vocabulary)
+        assert not completion.content and [call.name for call in completion.tool_calls] == ["f"]
+        assert json.loads(completion.tool_calls[0].arguments)["word"] in {"one", "two two two two"}
+        assert ids[-1] in vocabulary.format.stop_ids
+    assert found["free"] == found["free alone"]
+    assert found["accepted"] > 0 or not drafts

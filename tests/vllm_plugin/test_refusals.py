@@ -1,0 +1,106 @@
+"""What is logged and counted of refused requests."""
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from prometheus_client import REGISTRY
+
+import constrained_k2
+from constrained_k2.errors import ConstrainedK2Error, FormatMismatch, InvalidRequest, SchemaTooCostly, UnsupportedSchema
+from constrained_k2.vllm_plugin import refusals
+from constrained_k2.vllm_plugin.refusals import BUDGETS, LineLimit, classified, in_one_line, refusals_noted
+
+
+@pytest.mark.parametrize(
+    ("error", "labels"),
+    [
+        (SchemaTooCostly("p", budget="depth"), ("too_costly", "depth")),
+        (SchemaTooCostly("p", budget="what a client says"), ("too_costly", "other")),
+        (UnsupportedSchema("p", keyword="not"), ("unsupported_schema", "not")),
+        (UnsupportedSchema("p", keyword="their own"), ("unsupported_schema", "other")),
+        (InvalidRequest("p", "tools[3].function.name"), ("invalid_request", "tools")),
+        (InvalidRequest("p", "vllm_xargs.constrained_k2"), ("invalid_request", "vllm_xargs")),
+        (InvalidRequest("p", "theirs.own"), ("invalid_request", "other")),
+        (InvalidRequest("p", "..."), ("invalid_request", "other")),
+        (InvalidRequest("p"), ("invalid_request", "other")),
+        (FormatMismatch("p"), ("other", "other")),
+    ],
+)
+def test_labels_are_of_fixed_sets(error: ConstrainedK2Error, labels: tuple[str, str]) -> None:
+    assert classified(error) == labels
+
+
+def test_every_budget_is_known() -> None:
+    source = "".join(path.read_text() for path in Path(constrained_k2.__file__).parent.rglob("*.py"))
+    named = re.findall(r'budget=\n?\s*"(\w+)"', source)
+    named += re.findall(r'over\([^()]*(?:\([^()]*\)[^()]*)*?, "(\w+)", ', source)
+    named += re.findall(r'_too_costly\([^()]*, "(\w+)", ', source) + re.findall(r'budget, limit = "(\w+)"', source)
+    assert len(set(named)) > 12
+    assert set(named) <= BUDGETS
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("plain, 北京 ü", "plain, 北京 ü"),
+        ("a\nb\r\x1b[31m\u2028\u202e\x00\ud800", "a\\nb\\r\\x1b[31m\\u2028\\u202e\\x00\\ud800"),
+        ("x" * 10_000_000, "x" * 220 + "…"),
+        ("\n" * 500, "\\n" * 110 + "…"),
+    ],
+)
+def test_a_line_is_one_line(text: str, line: str) -> None:
+    assert in_one_line(text) == line
+
+
+def test_lines_come_no_faster_than_they_can_be_read() -> None:
+    now = 0.0
+    limit = LineLimit(1.0, 3, lambda: now)
+    assert [limit.take() for _ in range(10)] == [0, 0, 0, *[None] * 7]
+    now = 1.5
+    assert [limit.take(), limit.take()] == [7, None]
+    now = 1000.0
+    assert [limit.take() for _ in range(5)] == [1, 0, 0, None, None]
+
+
+@pytest.fixture(autouse=True)
+def seen_logger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A logger that pytest sees, in the place of the one below vLLM's, which hands nothing on to the root.
+
+    And lines are left to it, whatever other tests have had said.
+    """
+    monkeypatch.setattr(refusals, "logger", logging.getLogger("refusals_seen"))
+    monkeypatch.setattr(refusals, "_limit", LineLimit(1.0, 20))
+
+
+@refusals_noted()
+def refuse(error: Exception) -> None:
+    with refusals_noted():
+        raise error
+
+
+def noted(caplog: pytest.LogCaptureFixture, error: Any) -> list[str]:
+    with pytest.raises(type(error)):
+        refuse(error)
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_refusal_is_said_and_counted_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "_limit", LineLimit(0, 1))
+    labels = {"model_name": "", "reason": "unsupported_schema", "detail": "not"}
+    before = REGISTRY.get_sample_value("constrained_k2_refused_requests_total", labels) or 0
+    error = UnsupportedSchema("bad\nWARNING forged " + "x" * 1000, "tools[0]", keyword="not")
+    (line,) = noted(caplog, error)
+    assert line.startswith("constrained_k2: refused, unsupported_schema not: tools[0]: bad\\nWARNING forged xxx")
+    assert len(line) < 300
+    assert len(noted(caplog, UnsupportedSchema("again", keyword="not"))) == 1  # no further line
+    assert REGISTRY.get_sample_value("constrained_k2_refused_requests_total", labels) == before + 2
+
+
+def test_errors_that_are_not_ours_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    assert noted(caplog, ZeroDivisionError("not ours")) == []

@@ -1,0 +1,220 @@
+"""Which route a server takes, what is refused at its start, and what of vLLM the backend route leans on."""
+
+import inspect
+import json
+from argparse import Namespace
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from vllm import SamplingParams
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import StructuredOutputsParams
+from vllm.v1.engine import EngineCoreRequest, core
+from vllm.v1.engine.input_processor import InputProcessor
+from vllm.v1.request import Request
+from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
+from vllm.v1.structured_output import StructuredOutputManager
+from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
+from vllm.v1.structured_output.request import StructuredOutputRequest
+
+from constrained_k2 import InvalidRequest, Vocabulary
+from constrained_k2.vllm_plugin import register
+from constrained_k2.vllm_plugin.backend import ToolCallOutputManager, is_marked, mark
+from constrained_k2.vllm_plugin.backend_admission import BackendAdmission
+from constrained_k2.vllm_plugin.backend_grammar import ToolCallGrammar
+from constrained_k2.vllm_plugin.route import TOOL_PARSER_NAME, choose_backend, route_of
+
+OURS = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+SPEC = json.dumps({"tools": TOOLS, "tool_choice": "required"})
+NONE = json.dumps({"tools": TOOLS, "tool_choice": "none"})
+
+
+def config(
+    route: Any = None, processors: Any = None, *, speculative: bool = False, v2: bool = False, **model: Any
+) -> Any:
+    """As much of a ``VllmConfig`` as the route is read from."""
+    given = {
+        "logits_processors": processors,
+        "skip_tokenizer_init": False,
+        "is_diffusion": False,
+        "runner_type": "generate",
+    }
+    return SimpleNamespace(
+        additional_config={} if route is None else {"constrained_k2": {"route": route}},
+        model_config=SimpleNamespace(**(given | model)),
+        speculative_config=SimpleNamespace() if speculative else None,
+        use_v2_model_runner=v2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("vllm_config", "route"),
+    [
+        (config(), None),
+        (config("backend"), "backend"),
+        (config("backend", ["other:Processor"]), "backend"),
+        (config("backend", speculative=True), "backend"),
+        (config(None, [OURS]), "processor"),
+        (config("processor", [OURS]), "processor"),
+        (config(None, ["other:Processor", OURS]), "processor"),
+        (config(None, [OURS], speculative=True, v2=True), "processor"),
+    ],
+)
+def test_the_route_follows_the_flags(vllm_config: Any, route: Any) -> None:
+    assert route_of(vllm_config) == route
+
+
+@pytest.mark.parametrize(
+    ("vllm_config", "message"),
+    [
+        (config("backend", [OURS]), "runs our logits processor too.* Leave out --logits-processors"),
+        (config("processor"), "does not run our logits processor.* Add --logits-processors"),
+        (config(None, [OURS], speculative=True), "no logits processors under speculative decoding.* Leave out"),
+        (config("both"), "'both' is no route.* Use 'backend' or 'processor'"),
+        (config("backend", skip_tokenizer_init=True), "no structured outputs"),
+        (config("backend", is_diffusion=True), "no structured outputs"),
+        (config("backend", runner_type="pooling"), "no structured outputs"),
+    ],
+)
+def test_wrong_flags_are_refused_at_the_start(vllm_config: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        route_of(vllm_config)
+
+
+@pytest.mark.parametrize(
+    ("given", "route"),
+    [
+        ({"tool_call_parser": TOOL_PARSER_NAME}, "backend"),
+        ({"tool_call_parser": TOOL_PARSER_NAME, "additional_config": {"x": 1, "constrained_k2": {"repair": False}}}, "backend"),
+        ({"tool_call_parser": TOOL_PARSER_NAME, "logits_processors": ["other:Processor"]}, "backend"),
+        ({"tool_call_parser": TOOL_PARSER_NAME, "logits_processors": [OURS]}, None),
+        ({"tool_call_parser": TOOL_PARSER_NAME, "additional_config": {"constrained_k2": {"route": "processor"}}}, "processor"),
+        ({"tool_call_parser": "kimi_k2"}, None),
+        ({}, None),
+    ],
+)  # fmt: skip
+def test_the_tool_parser_brings_the_backend(given: dict[str, Any], route: Any) -> None:
+    args = Namespace(**given)
+    before = given.get("additional_config") or {}
+    choose_backend(args)
+    choose_backend(args)  # the main process and its API servers read the same arguments
+    after = getattr(args, "additional_config", None) or {}
+    ours = after.get("constrained_k2", {})
+    assert ours.get("route") == route
+    assert before.items() <= (after | {"constrained_k2": before.get("constrained_k2")}).items()
+    assert before.get("constrained_k2", {}).items() <= ours.items()
+
+
+def test_a_servers_command_line_is_read_with_its_route() -> None:
+    register()
+    args = Namespace(model="nowhere", tool_call_parser=TOOL_PARSER_NAME, additional_config={})
+    assert AsyncEngineArgs.from_cli_args(args).additional_config == {"constrained_k2": {"route": "backend"}}
+    assert args.additional_config == {"constrained_k2": {"route": "backend"}}  # what API servers are started with
+
+
+def admitted(vocabulary: Vocabulary, params: SamplingParams, **arguments: Any) -> SamplingParams:
+    """What is left of parameters behind admission, as ``process_inputs`` has them cloned."""
+    admission = BackendAdmission.__new__(BackendAdmission)
+    markers = vocabulary.format
+    admission._openings = [[markers.section_begin], [markers.call_begin]]
+    spec = admission.check({"params": params} | arguments)
+    own = params.clone()
+    if spec is not None:
+        admission.constrain(SimpleNamespace(sampling_params=own), spec)
+    return own
+
+
+def test_only_requests_with_a_spec_are_marked(small_vocabulary: Vocabulary) -> None:
+    for extra in (None, {}, {"constrained_k2": "off"}, {"other": 1}):
+        params = SamplingParams(extra_args=extra)
+        assert admitted(small_vocabulary, params) == params
+    given = SamplingParams(extra_args={"constrained_k2": SPEC})
+    assert is_marked(admitted(small_vocabulary, given))
+    assert given.structured_outputs is None  # the caller's own are left alone: several requests may share them
+
+
+def test_structured_outputs_stay_vllms_where_no_tool_may_be_called(small_vocabulary: Vocabulary) -> None:
+    asked = StructuredOutputsParams(json_object=True)
+    own = admitted(small_vocabulary, SamplingParams(extra_args={"constrained_k2": NONE}, structured_outputs=asked))
+    markers = small_vocabulary.format
+    assert own.structured_outputs == asked
+    assert not is_marked(own)
+    assert own.bad_words_token_ids == [[markers.section_begin], [markers.call_begin]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"extra_args": {"constrained_k2": "{"}}, "must be JSON"),
+        ({"bad_words": ["a"]}, "bad_words"),
+        ({"allowed_token_ids": [1]}, "allowed_token_ids"),
+        ({"structured_outputs": StructuredOutputsParams(regex="a")}, "structured_outputs"),
+        ({"thinking_token_budget": 0}, "thinking_token_budget"),
+        ({"trace_decode_token_ids": [1]}, "trace_decode_token_ids"),
+    ],
+)
+def test_what_the_mask_could_not_hold_against_is_refused(
+    small_vocabulary: Vocabulary, fields: Any, message: str
+) -> None:
+    params = SamplingParams(**({"extra_args": {"constrained_k2": SPEC}} | fields))
+    with pytest.raises(VLLMValidationError, match=message):
+        admitted(small_vocabulary, params)
+
+
+def test_a_stream_of_inputs_is_refused(small_vocabulary: Vocabulary) -> None:
+    with pytest.raises(VLLMValidationError, match="stream"):
+        admitted(small_vocabulary, SamplingParams(extra_args={"constrained_k2": SPEC}), resumable=True)
+
+
+def test_the_mark_survives_the_way_to_the_engine_core_and_no_client_can_make_it() -> None:
+    params = SamplingParams(max_tokens=5, extra_args={"constrained_k2": SPEC})
+    mark(params)
+    sent = EngineCoreRequest("a", [1], None, params, None, 0.0, None, None, None)
+    received = MsgpackDecoder(EngineCoreRequest).decode(MsgpackEncoder().encode(sent))
+    assert is_marked(Request.from_engine_core_request(received, None).sampling_params)
+    forged = SamplingParams(structured_outputs=params.structured_outputs)
+    forged.structured_outputs._backend = "xgrammar"  # vLLM's validation sets it, whatever is asked for
+    assert not is_marked(forged)
+
+
+class TestWhatOfVllmTheBackendRouteLeansOn:
+    """If one of these fails with a new vLLM, what stands in its message is what has moved."""
+
+    def test_the_engine_core_makes_our_manager(self) -> None:
+        register()
+        assert core.StructuredOutputManager is ToolCallOutputManager
+        assert "self.structured_output_manager = StructuredOutputManager(vllm_config)" in inspect.getsource(
+            core.EngineCore
+        )
+        assert "self.structured_output_manager.grammar_init(req)" in inspect.getsource(core.EngineCore)
+
+    def test_every_request_passes_process_inputs(self) -> None:
+        assert {"params", "resumable"} <= inspect.signature(InputProcessor.process_inputs).parameters.keys()
+
+    def test_the_manager_has_what_we_use(self) -> None:
+        source = inspect.getsource(StructuredOutputManager)
+        for name in ("self.executor", "self._grammar_bitmask", "self._use_async_grammar_compilation"):
+            assert name in source, f"StructuredOutputManager has no {name}"
+        bounds = inspect.getsource(StructuredOutputManager._get_constraint_bounds)
+        assert "if structured_req.reasoning_ended:\n            return _CONSTRAINED_FROM_START" in bounds
+
+    def test_a_request_waits_for_a_future_and_fails_with_it(self) -> None:
+        future: Future[Any] = Future()
+        structured = StructuredOutputRequest(StructuredOutputsParams(grammar="x"))
+        structured.grammar = future
+        assert structured.grammar is None
+        future.set_exception(ValueError("no"))
+        assert isinstance(structured.grammar, ValueError)
+
+    def test_the_grammar_is_a_whole_one(self) -> None:
+        assert not ToolCallGrammar.__abstractmethods__
+        assert StructuredOutputGrammar.__abstractmethods__ == {
+            "accept_tokens", "validate_tokens", "rollback", "fill_bitmask", "is_terminated", "reset",
+        }  # fmt: skip
