@@ -1,6 +1,6 @@
 """Train the stand-in that the demo serves, and write what ships of it (some minutes on one core).
 
-.venv/bin/python scripts/train_standin.py [--steps 700] [--threads 2] [--out DIR]
+.venv/bin/python scripts/train_standin.py [--steps 1200] [--threads 2] [--out DIR]
 """
 
 import argparse
@@ -19,4 +19,4 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, default=TRAINED)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    train_and_write(options.out, Recipe(steps=options.steps, seed=options.seed), say=print)
+    train_and_write(options.out, Recipe(steps=options.steps, seed=options.seed), say=lambda line: print(line, flush=True))

@@ -12,7 +12,6 @@ _AIRPORT: Mapping[str, Any] = {"type": "string", "pattern": "^[A-Z]{3}$"}
 _CURRENCIES = {"euros": "EUR", "dollars": "USD", "yen": "JPY", "pounds": "GBP", "francs": "CHF"}
 _CURRENCY: Mapping[str, Any] = {"enum": list(_CURRENCIES.values())}
 _CUISINES = {"Italian": "italian", "Thai": "thai", "Indian": "indian", "Greek": "greek"}
-_LANGUAGES = {"German": "de", "French": "fr", "Spanish": "es", "Chinese": "zh", "Polish": "pl"}
 
 
 def _whole(least: int, most: int) -> dict[str, Any]:
@@ -61,7 +60,7 @@ class Tool:
     Attributes:
         names: Its name in each variant.
         description: The same in all.
-        asks: How a request asks for it; ``{0}`` is the first required argument's value.
+        asks: How a request asks for it, as a whole sentence; ``{0}`` is the first required argument's value.
         required: Arguments that every request names.
         optional: Arguments that some requests name.
     """
@@ -79,6 +78,19 @@ class Tool:
             arguments = {argument.key(variant): dict(argument.schema) for argument in self.required + self.optional}
             function["parameters"] = _object([argument.key(variant) for argument in self.required], **arguments)
         return {"type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A tool as one dialog declares it."""
+
+    tool: Tool
+    variant: int
+
+    @property
+    def name(self) -> str:
+        """The name it is called by."""
+        return self.tool.names[self.variant]
 
 
 def _flag(*keys: str, phrase: str) -> Argument:
@@ -99,23 +111,23 @@ def _words(*words: str) -> dict[str, str]:
 
 TOOLS: tuple[Tool, ...] = (
     Tool(
-        ("get_weather", "get-weather", "weather.get"),
+        ("get_weather", "get-weather"),
         "Weather forecast of a city.",
         (
-            "What's the weather in {0} for {1} days",
-            "Give me the forecast for {0}, {1} days",
-            "Will it rain in {0} in the next {1} days",
+            "What's the weather in {0} for {1} days?",
+            "Give me the forecast for {0}, {1} days.",
+            "Will it rain in {0} in the next {1} days?",
         ),
-        (Argument(("city", "location"), _STRING, "city"), _number(("days", "num_days"), 1, 14)),
+        (Argument(("city", "location"), _STRING, "city"), _number(("days", "num_days"), 2, 14)),
         (_choice(("unit", "units"), _words("celsius", "fahrenheit"), "in {}"),),
     ),
     Tool(
-        ("search-flights", "search_flights", "flights.search"),
+        ("search-flights", "search_flights"),
         "Find flights between two airports.",
         (
-            "Find flights from {0} to {1} on {2}",
-            "I need to fly from {0} to {1} on {2}",
-            "Search a flight to {1} from {0} on {2}",
+            "Find flights from {0} to {1} on {2}.",
+            "I need to fly from {0} to {1} on {2}.",
+            "Search for a flight to {1} from {0} on {2}.",
         ),
         (
             Argument(("origin", "from"), _AIRPORT, "airport"),
@@ -129,9 +141,9 @@ TOOLS: tuple[Tool, ...] = (
         ),
     ),
     Tool(
-        ("calendar.create_event", "calendar.create-event", "create_event"),
+        ("calendar.create_event", "calendar.create-event"),
         "Put an event into the calendar.",
-        ("Set up the {0} with {2} on {1}", "Put the {0} on {1} into my calendar, with {2}"),
+        ("Set up the {0} with {2} on {1}.", "Put the {0} on {1} into my calendar, with {2}."),
         (
             Argument(("title", "summary"), _STRING, "title"),
             Argument(("start", "date"), _DATE, "date"),
@@ -143,30 +155,9 @@ TOOLS: tuple[Tool, ...] = (
         ),
     ),
     Tool(
-        ("run_query", "run-query", "warehouse.query"),
-        "Query the warehouse.",
-        ("Show me the {0} where {1}", "Query the {0} with {1}"),
-        (
-            _choice(("table",), _words("orders", "customers", "refunds")),
-            Argument(
-                ("filters", "where"),
-                _array(
-                    _object(
-                        ["column", "op", "value"],
-                        column=_enum("country", "total", "status"),
-                        op=_enum("=", "<", ">"),
-                        value={"type": ["string", "number"]},
-                    )
-                ),
-                "filters",
-            ),
-        ),
-        (_number(("limit",), 1, 500, "at most {} rows"),),
-    ),
-    Tool(
-        ("convert_currency", "currency.convert", "convert-currency"),
+        ("convert_currency", "currency.convert"),
         "Convert an amount of money.",
-        ("How much is {0} {1} in {2}", "Convert {0} {1} to {2}"),
+        ("How much is {0} {1} in {2}?", "Convert {0} {1} to {2}."),
         (
             Argument(("amount",), {"type": "number", "minimum": 0}, "amount"),
             Argument(("source", "from"), _CURRENCY, "said", {"words": _CURRENCIES}),
@@ -174,9 +165,9 @@ TOOLS: tuple[Tool, ...] = (
         ),
     ),
     Tool(
-        ("send_email", "email.send", "send-mail"),
+        ("send_email", "email.send"),
         "Send an email.",
-        ("Send an email to {0} about the {1}", "Write to {0}, the subject is {1}"),
+        ("Send an email to {0} about the {1}.", "Write to {0}, the subject is {1}."),
         (
             Argument(("to", "recipient"), {"type": "string", "pattern": "^[^@ ]+@[^@ ]+$"}, "email"),
             Argument(("subject",), _STRING, "title"),
@@ -187,20 +178,20 @@ TOOLS: tuple[Tool, ...] = (
         ),
     ),
     Tool(
-        ("hotels.book", "book_hotel", "hotels.book-room"),
+        ("hotels.book", "book_hotel"),
         "Book a hotel.",
-        ("Book a hotel in {0} from {1} for {2} nights", "I want to stay {2} nights in {0} from {1}"),
+        ("Book a hotel in {0} from {1} for {2} nights.", "I want to stay {2} nights in {0} from {1}."),
         (
             Argument(("city", "place"), _STRING, "city"),
             Argument(("check_in", "arrival"), _DATE, "date"),
-            _number(("nights",), 1, 30),
+            _number(("nights",), 2, 30),
         ),
         (_number(("rooms",), 2, 5, "with {} rooms"), _flag("breakfast", phrase="with breakfast")),
     ),
     Tool(
-        ("create_ticket", "tickets.create", "create-issue"),
+        ("create_ticket", "tickets.create"),
         "Open a ticket.",
-        ("Open a {1} ticket about the {0}", "File a ticket for the {0}, severity {1}"),
+        ("Open a {1} ticket about the {0}.", "File a ticket for the {0}, severity {1}."),
         (
             Argument(("title", "summary"), _STRING, "title"),
             _choice(("severity", "level"), _words("minor", "major", "critical")),
@@ -211,16 +202,9 @@ TOOLS: tuple[Tool, ...] = (
         ),
     ),
     Tool(
-        ("set_reminder", "reminders.add", "set-reminder"),
-        "Set a reminder.",
-        ("Remind me of the {0} on {1}", "Set a reminder for the {0} on {1}"),
-        (Argument(("text", "note"), _STRING, "title"), Argument(("date", "day"), _DATE, "date")),
-        (Argument(("time",), _TIME, "time", {}, "at {}"),),
-    ),
-    Tool(
-        ("orders.create", "create_order", "orders.place"),
+        ("orders.create", "create_order"),
         "Place an order.",
-        ("Order {0}, deliver to {1}", "Please send {0} to {1}"),
+        ("Order {0}, deliver to {1}.", "Please send {0} to {1}."),
         (
             Argument(
                 ("items", "lines"),
@@ -232,21 +216,9 @@ TOOLS: tuple[Tool, ...] = (
         (_flag("express", phrase="by express"),),
     ),
     Tool(
-        ("transfer-money", "transfer_money", "bank.transfer"),
-        "Transfer money between accounts.",
-        ("Transfer {2} {3} from {0} to {1}", "Move {2} {3} from account {0} to account {1}"),
-        (
-            Argument(("from_account", "debit"), _STRING, "account"),
-            Argument(("to_account", "credit"), _STRING, "account"),
-            Argument(("amount",), {"type": "number", "minimum": 0.01}, "amount"),
-            Argument(("currency",), _CURRENCY, "said", {"words": _CURRENCIES}),
-        ),
-        (Argument(("reference", "memo"), _STRING, "title", {}, "for the {}"),),
-    ),
-    Tool(
-        ("find_restaurants", "restaurants.find", "search_restaurants"),
+        ("find_restaurants", "restaurants.find"),
         "Find restaurants in a city.",
-        ("Where can I eat {1} food in {0}", "Find a {1} restaurant in {0}"),
+        ("Where can I eat {1} food in {0}?", "Find {1} restaurants in {0}."),
         (
             Argument(("city", "location"), _STRING, "city"),
             _choice(("cuisine", "kitchen"), _CUISINES),
@@ -257,40 +229,21 @@ TOOLS: tuple[Tool, ...] = (
         ),
     ),
     Tool(
-        ("play_music", "music.play", "play-music"),
-        "Play music of an artist.",
-        ("Play {0}", "Put on some music by {0}"),
-        (Argument(("artist",), _STRING, "name"),),
-        (_number(("volume", "loudness"), 1, 100, "at volume {}"), _flag("shuffle", phrase="in random order")),
-    ),
-    Tool(
-        ("list_open_tabs", "list-open-tabs", "browser.list_tabs"),
+        ("list_open_tabs", "list-open-tabs"),
         "List the open browser tabs.",
-        ("Which tabs do I have open", "List my open tabs"),
+        ("Which tabs do I have open?", "List my open tabs."),
     ),
     Tool(
-        ("translate_text", "translate", "text.translate"),
-        "Translate a text.",
-        ('Translate "{0}" into {1}', 'How do you say "{0}" in {1}'),
-        (Argument(("text", "input"), _STRING, "title"), _choice(("target", "language"), _LANGUAGES)),
-    ),
-    Tool(
-        ("set_thermostat", "home.set_temperature", "set-thermostat"),
+        ("set_thermostat", "home.set_temperature"),
         "Set the temperature of a room.",
-        ("Set the {0} to {1} degrees", "Make it {1} degrees in the {0}"),
+        ("Set the {0} to {1} degrees.", "Make it {1} degrees in the {0}."),
         (_choice(("room",), _words("bedroom", "bathroom", "hallway")), _number(("temperature", "degrees"), 5, 30)),
         (_choice(("mode",), _words("heat", "cool", "auto"), "in {} mode"),),
     ),
     Tool(
-        ("stocks.quote", "get_quotes", "stocks.get-quotes"),
-        "Prices of stocks.",
-        ("What are {0} trading at", "Get me the price of {0}"),
-        (Argument(("symbols", "tickers"), _array({"type": "string", "pattern": "^[A-Z]{1,5}$"}), "symbols"),),
-    ),
-    Tool(
-        ("files.search", "search_files", "find-files"),
+        ("files.search", "search_files"),
         "Search files.",
-        ("Search my files for {0}", "Find files that mention {0}"),
+        ("Search my files for {0}.", "Find files that mention {0}."),
         (Argument(("query", "text"), _STRING, "word"),),
         (
             Argument(("folder", "path"), _STRING, "word", {}, "in the folder {}"),

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from constrained_k2.evaluation.standin.catalogue import TOOLS, Argument, Tool
-from constrained_k2.evaluation.standin.values import Draw, is_held_out
+from constrained_k2.evaluation.standin.catalogue import TOOLS, Argument, Declared, Tool
+from constrained_k2.evaluation.standin.faults import Faults
+from constrained_k2.evaluation.standin.values import Draw, Value, is_held_out
 from constrained_k2.format import ToolCallFormat
 
 CHATS = (
@@ -21,19 +22,6 @@ NO_TOOL = "I have no tool for that."
 SECOND = ("Also, {}", "And then: {}", "Besides, {}")
 _CATEGORIES = {"single": 50, "parallel": 20, "result": 10, "no_tool": 10, "chat": 10}
 """What the last turn of a dialog may ask for, and how often."""
-
-
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """A tool as one dialog declares it."""
-
-    tool: Tool
-    variant: int
-
-    @property
-    def name(self) -> str:
-        """The name it is called by."""
-        return self.tool.names[self.variant]
 
 
 @dataclass(slots=True)
@@ -89,12 +77,14 @@ class Author:
     Args:
         seed: The same seed writes the same dialogs.
         held_out: Whether to write of what training never sees.
+        faults: How often the answers are wrong, and how; by default never.
     """
 
-    def __init__(self, seed: int, *, held_out: bool) -> None:
+    def __init__(self, seed: int, *, held_out: bool, faults: Faults | None = None) -> None:
         self.chance = random.Random(seed)  # noqa: S311 - drawing samples
         self.draw = Draw(self.chance, held_out=held_out)
         self.held_out = held_out
+        self.faults = faults
 
     def open(self) -> Dialog:
         """Begin a dialog: two or three tools, each in one of its variants."""
@@ -124,7 +114,8 @@ class Author:
         requests = [self._request(declared) for declared in pair]
         text, *others = (text for text, _ in requests)
         for other in others:
-            text += " " + self.chance.choice(SECOND).format(other[0].lower() + other[1:])
+            inside = other if other.startswith("I ") else other[0].lower() + other[1:]
+            text += " " + self.chance.choice(SECOND).format(inside)
         dialog.say("user", text)
         calls = [(declared.name, arguments) for declared, (_, arguments) in zip(pair, requests, strict=True)]
         if kind == "result":
@@ -141,6 +132,9 @@ class Author:
         Returns:
             What there is to say of them.
         """
+        if self.faults is not None:
+            tools = {declared.name: declared for declared in dialog.tools}
+            calls = [self.faults.of(tools[name], arguments, self.chance) for name, arguments in calls]
         dialog.call([(name, arguments_text(arguments)) for name, arguments in calls])
         answers = []
         for call in dialog.messages[-1]["tool_calls"]:
@@ -168,17 +162,25 @@ class Author:
     def _request(self, declared: Declared) -> tuple[str, dict[str, Any]]:
         """A request for one call, and the call's arguments."""
         tool, variant = declared.tool, declared.variant
-        values = [self.draw.kind(argument.kind, **argument.options) for argument in tool.required]
+        values = self._different(tool.required)
         arguments = {
             argument.key(variant): value.argument for argument, value in zip(tool.required, values, strict=True)
         }
-        parts = [self.chance.choice(tool.asks).format(*(value.text for value in values))]
+        ask = self.chance.choice(tool.asks).format(*(value.text for value in values))
+        parts, mark = [ask[:-1]], ask[-1]
         chosen = self._options(tool)
         for argument in chosen:
             value = self.draw.kind(argument.kind, **argument.options)
             parts.append(argument.phrase.format(value.text))
             arguments[argument.key(variant)] = value.argument
-        return ", ".join(parts) + ".", arguments
+        return ", ".join(parts) + mark, arguments
+
+    def _different(self, arguments: Sequence[Argument]) -> list[Value]:
+        """A value for each argument, no two the same: nobody converts euros to euros."""
+        while True:
+            values = [self.draw.kind(argument.kind, **argument.options) for argument in arguments]
+            if len({value.text for value in values}) == len(values):
+                return values
 
     def _options(self, tool: Tool) -> list[Argument]:
         """The optional arguments that a request names; of sets of two and more training sees only its own."""
@@ -222,18 +224,21 @@ def held_out_samples(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
         }
 
 
-def answered_dialogs(seed: int, *, held_out: bool, turns: int = 4) -> Iterator[dict[str, Any]]:
-    """Dialogs without end, answered right.
+def answered_dialogs(
+    seed: int, *, held_out: bool, turns: int = 6, faults: Faults | None = None
+) -> Iterator[dict[str, Any]]:
+    """Dialogs without end, answered right but for the faults asked for.
 
     Args:
         seed: The same seed gives the same dialogs.
         held_out: Whether of what training never sees, or of what it does.
         turns: How many times the user speaks in each.
+        faults: How often an answer is wrong, and how; by default never.
 
     Yields:
         ``messages`` and ``tools``.
     """
-    author = Author(seed, held_out=held_out)
+    author = Author(seed, held_out=held_out, faults=faults)
     while True:
         dialog = author.open()
         for _ in range(turns):

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from constrained_k2.evaluation.standin.dialogs import answered_dialogs
+from constrained_k2.evaluation.standin.faults import Faults
 from constrained_k2.evaluation.standin.network import Network
 from constrained_k2.evaluation.standin.sequences import IGNORED, Sequences
 from constrained_k2.evaluation.standin.shape import Shape
@@ -42,30 +43,40 @@ class Recipe:
         seed: Of weights and data.
         longest: Dialogs of more tokens are left out.
         every: Steps between two lines of the log.
+        keep: Steps between two copies of the weights.
         texts: Dialogs that the vocabulary is trained on.
         tokens: Of the vocabulary, before numbers and spaced words are added.
+        faults: Of the calls that it learns from.
     """
 
-    steps: int = 400
+    steps: int = 1200
     batch: int = 8
     rate: float = 0.03
     other_rate: float = 0.01
     warm_up: int = 20
     balance: float = 0.01
     seed: int = 0
-    longest: int = 960
-    every: int = 25
+    longest: int = 1152
+    every: int = 50
+    keep: int = 100
     texts: int = 300
     tokens: int = 1000
+    faults: Faults = field(default_factory=lambda: Faults(number=0.15, enum=0.15, name=0.06, missing=0.03))
 
 
-def train(vocabulary: Vocabulary, recipe: Recipe, say: Callable[[dict[str, float]], None]) -> Network:
+def train(
+    vocabulary: Vocabulary,
+    recipe: Recipe,
+    say: Callable[[dict[str, float]], None],
+    keep: Callable[[Network, int], None] = lambda *_: None,
+) -> Network:
     """Train a network.
 
     Args:
         vocabulary: The stand-in's.
         recipe: How.
         say: Takes each line of the log.
+        keep: Takes the network and the step, every so many steps.
     """
     torch.manual_seed(recipe.seed)
     network = Network(Shape(vocabulary.size))
@@ -77,7 +88,8 @@ def train(vocabulary: Vocabulary, recipe: Recipe, say: Callable[[dict[str, float
         torch.optim.AdamW(others, lr=recipe.other_rate, weight_decay=0.0, betas=(0.9, 0.98)),
     ]
     sequences = Sequences(vocabulary)
-    batches = sequences.batches(answered_dialogs(recipe.seed + 1, held_out=False), recipe.batch, recipe.longest)
+    dialogs = answered_dialogs(recipe.seed + 1, held_out=False, faults=recipe.faults)
+    batches = sequences.batches(dialogs, recipe.batch, recipe.longest)
     held_out = list(islice(sequences.batches(answered_dialogs(recipe.seed + 2, held_out=True), 8, recipe.longest), 8))
     began, tokens, recent = time.monotonic(), 0, []
     for step, (ids, targets) in enumerate(islice(batches, recipe.steps), 1):
@@ -97,6 +109,8 @@ def train(vocabulary: Vocabulary, recipe: Recipe, say: Callable[[dict[str, float
             line = {"step": step, "tokens": tokens, "loss": sum(recent) / len(recent), "balance": balance.item()}
             say(line | measure(network, held_out, vocabulary) | {"seconds": time.monotonic() - began})
             recent.clear()
+        if step % recipe.keep == 0:
+            keep(network, step)
     return network
 
 
@@ -164,12 +178,19 @@ def train_and_write(out: Path, recipe: Recipe, say: Callable[[str], None]) -> No
     write_ranks(out / "tiktoken.model", ranks)
     with (out / "training.jsonl").open("w") as log:
 
-        def keep(line: dict[str, Any]) -> None:
-            text = json.dumps({key: round(value, 4) for key, value in line.items()})
-            log.write(text + "\n")
-            say(text)
+        def write(line: dict[str, Any]) -> None:
+            rounded = {key: round(value, 4) if isinstance(value, float) else value for key, value in line.items()}
+            log.write(json.dumps(rounded) + "\n")
+            log.flush()
+            say(json.dumps(rounded))
 
-        keep(asdict(recipe))
-        network = train(stand_in_vocabulary(ranks), recipe, keep)
+        write(asdict(recipe))
+        keep = lambda network, step: write_weights(out / f"weights-{step}.safetensors", network)  # noqa: E731
+        network = train(stand_in_vocabulary(ranks), recipe, write, keep)
+    write_weights(out / "weights.safetensors", network)
+
+
+def write_weights(path: Path, network: Network) -> None:
+    """Write a network's weights in bfloat16."""
     weights = {name: weight.to(torch.bfloat16) for name, weight in network.state_dict().items()}
-    save_file(weights, out / "weights.safetensors", metadata={"format": "pt"})
+    save_file(weights, path, metadata={"format": "pt"})
