@@ -8,8 +8,8 @@ import json
 import tempfile
 from pathlib import Path
 
-from constrained_k2.evaluation.server import CONSTRAINED_FLAGS, VllmServer
-from constrained_k2.evaluation.standin.build import ROTARY_FLAG, build_stand_in
+from constrained_k2.evaluation.server import VllmServer
+from constrained_k2.evaluation.standin.build import build_stand_in
 from constrained_k2.evaluation.standin.measure import measure_arms, write_answer
 
 if __name__ == "__main__":
@@ -21,7 +21,7 @@ if __name__ == "__main__":
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, options.answers.open("w") as answers:
         model = build_stand_in(Path(folder) / "model")
-        with VllmServer(model, (*CONSTRAINED_FLAGS, ROTARY_FLAG), log=Path(folder) / "server.log") as server:
+        with VllmServer(model, log=Path(folder) / "server.log") as server:
             found = measure_arms(
                 server.url,
                 count=options.count,

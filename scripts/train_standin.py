@@ -13,10 +13,12 @@ from constrained_k2.evaluation.standin.training import Recipe, train_and_write
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=Recipe.steps)
-    parser.add_argument("--seed", type=int, default=Recipe.seed)
+    parser.add_argument("--steps", type=int, default=Recipe().steps)
+    parser.add_argument("--seed", type=int, default=Recipe().seed)
     parser.add_argument("--threads", type=int, default=1, help="more than one helps only on idle cores")
     parser.add_argument("--out", type=Path, default=TRAINED)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    train_and_write(options.out, Recipe(steps=options.steps, seed=options.seed), say=lambda line: print(line, flush=True))
+    train_and_write(
+        options.out, Recipe(steps=options.steps, seed=options.seed), say=lambda line: print(line, flush=True)
+    )

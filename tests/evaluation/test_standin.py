@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
 from constrained_k2 import Vocabulary
-from constrained_k2.evaluation.server import CONSTRAINED_FLAGS, VllmServer
-from constrained_k2.evaluation.standin.build import ROTARY_FLAG, TRAINED, build_stand_in, write_model
+from constrained_k2.evaluation.server import VllmServer
+from constrained_k2.evaluation.standin.build import TRAINED, build_stand_in, write_model
 from constrained_k2.evaluation.standin.dialogs import answered_dialogs, held_out_samples
 from constrained_k2.evaluation.standin.measure import measure_arms
 from constrained_k2.evaluation.standin.network import Network
@@ -144,7 +144,7 @@ def test_training_writes_what_can_be_served(tmp_path: Path) -> None:
 
 @pytest.mark.server
 def test_constrained_calls_are_all_valid(model: Path, tmp_path: Path) -> None:
-    with VllmServer(model, (*CONSTRAINED_FLAGS, ROTARY_FLAG), log=tmp_path / "server.log") as server:
+    with VllmServer(model, log=tmp_path / "server.log") as server:
         found = measure_arms(server.url, count=40, seed=1, temperature=0.7)
     assert found["constrained"]["calls"] > 0
     assert found["constrained"]["schema_accuracy"] == 1.0

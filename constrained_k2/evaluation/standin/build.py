@@ -15,11 +15,6 @@ from constrained_k2.fixtures.tokenizer import write_tokenizer
 TRAINED = Path(__file__).parent / "trained"
 """What ships: the vocabulary, the weights and the training's log."""
 
-ROTARY_FLAG = '--compilation-config={"custom_ops": ["all", "-rotary_embedding"]}'
-"""What a vLLM server on a CPU needs: its rotary kernel for CPUs (0.32.0, `RotaryEmbedding.forward_cpu`) turns the
-interleaved queries and keys of MLA wrongly (relative error 0.9), and positions then mean nothing; torch's is right.
-"""
-
 
 def build_stand_in(out: Path) -> Path:
     """Write a model directory: config, bfloat16 weights, generation config, tokenizer and chat template.
