@@ -1,6 +1,6 @@
 """Train the stand-in that the demo serves, and write what ships of it (some minutes on one core).
 
-.venv/bin/python scripts/train_standin.py [--steps 1200] [--threads 2] [--out DIR]
+.venv/bin/python scripts/train_standin.py [--steps 1400] [--threads 2] [--out DIR]
 """
 
 import argparse

@@ -72,11 +72,10 @@ class Tool:
     optional: tuple[Argument, ...] = ()
 
     def declaration(self, variant: int) -> dict[str, Any]:
-        """The tool as a request declares it."""
+        """The tool as a request declares it. Without arguments too it has `parameters`: K2VV counts other calls as wrong."""
         function: dict[str, Any] = {"name": self.names[variant], "description": self.description}
-        if self.required:
-            arguments = {argument.key(variant): dict(argument.schema) for argument in self.required + self.optional}
-            function["parameters"] = _object([argument.key(variant) for argument in self.required], **arguments)
+        arguments = {argument.key(variant): dict(argument.schema) for argument in self.required + self.optional}
+        function["parameters"] = _object([argument.key(variant) for argument in self.required], **arguments)
         return {"type": "function", "function": function}
 
 

@@ -49,15 +49,15 @@ class Recipe:
         faults: Of the calls that it learns from.
     """
 
-    steps: int = 1200
-    batch: int = 8
-    rate: float = 0.03
-    other_rate: float = 0.01
-    warm_up: int = 20
+    steps: int = 1400
+    batch: int = 4
+    rate: float = 0.02
+    other_rate: float = 0.007
+    warm_up: int = 40
     balance: float = 0.01
     seed: int = 0
     longest: int = 1152
-    every: int = 50
+    every: int = 100
     keep: int = 100
     texts: int = 300
     tokens: int = 1000
