@@ -212,7 +212,8 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "no server is named"),
+        (["--samples", "x.jsonl"], "no server is named"),
+        (["--model", "kimi-k2"], "no server is named"),
         (["http://127.0.0.1:9", "--arm", "nope"], "is no preset"),
         (["http://127.0.0.1:9", "--arm", "constrained", "--arm", "constrained"], "given twice"),
         (["http://127.0.0.1:9", "--samples", "/nonexistent"], "cannot be read"),

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,8 @@ from safetensors.torch import load_file
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
 from constrained_k2 import Vocabulary
-from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.evaluation.standin.build import TRAINED, build_stand_in, write_model
 from constrained_k2.evaluation.standin.dialogs import answered_dialogs, held_out_samples
-from constrained_k2.evaluation.standin.measure import measure_arms
 from constrained_k2.evaluation.standin.network import Network
 from constrained_k2.evaluation.standin.sequences import IGNORED, Sequences
 from constrained_k2.evaluation.standin.shape import Shape
@@ -110,7 +109,7 @@ def test_what_ships_is_small_and_complete(model: Path) -> None:
     assert sum(path.stat().st_size for path in TRAINED.iterdir()) < MOST_BYTES
     in_transformers(model)
     first, *rows = (json.loads(line) for line in (TRAINED / "training.jsonl").read_text().splitlines())
-    assert set(first) == set(Recipe.__slots__)
+    assert first == asdict(Recipe())
     assert rows[-1]["step"] == first["steps"]
 
 
@@ -140,11 +139,3 @@ def test_training_writes_what_can_be_served(tmp_path: Path) -> None:
     assert [json.loads(line)["step"] for line in lines[1:]] == [1, 2]
     ranks = read_ranks(tmp_path / "tiktoken.model")
     in_transformers(write_model(tmp_path / "model", load_file(tmp_path / "weights.safetensors"), ranks))
-
-
-@pytest.mark.server
-def test_constrained_calls_are_all_valid(model: Path, tmp_path: Path) -> None:
-    with VllmServer(model, log=tmp_path / "server.log") as server:
-        found = measure_arms(server.url, count=40, seed=1, temperature=0.7)
-    assert found["constrained"]["calls"] > 0
-    assert found["constrained"]["schema_accuracy"] == 1.0

@@ -2,17 +2,16 @@
 
 import json
 import random
+import re
 from itertools import islice
 from typing import Any
 
 import jsonschema
 import pytest
 
-from constrained_k2.evaluation.samples import Sample
-from constrained_k2.evaluation.scores import Answer
-from constrained_k2.evaluation.standin.catalogue import TOOLS
+from constrained_k2.evaluation.standin.catalogue import TOOLS, Declared
 from constrained_k2.evaluation.standin.dialogs import Author, answered_dialogs, arguments_text, held_out_samples
-from constrained_k2.evaluation.standin.measure import figures
+from constrained_k2.evaluation.standin.faults import Faults
 from constrained_k2.evaluation.standin.values import Draw, is_held_out
 from constrained_k2.format import ToolCallFormat
 from constrained_k2.rendering import repair_messages
@@ -106,37 +105,36 @@ def test_pairs_and_sets_of_options_are_held_out() -> None:
     assert not pairs[False] & pairs[True]
 
 
-def sample_of(line: Any) -> Sample:
-    return Sample(0, "auto", {"messages": line["messages"], "tools": line["tools"]}, False, 0)
+def test_requests_read_as_sentences() -> None:
+    for sample in SAMPLES:
+        last = sample["messages"][-1]
+        if last["role"] == "user":
+            assert last["content"][-1] in ".?!" and last["content"][0].isupper(), last["content"]
+            assert not re.search(r" a [aeiouAEIOU]| 1 (days|nights|people)|[.?!],|[.?!]{2}", last["content"])
 
 
-def test_figures_of_known_answers() -> None:
-    line = {
-        "messages": [{"role": "user", "content": "Weather in Oslo, 3 days, in celsius."}],
-        "tools": [TOOLS[0].declaration(0)],
-        "expected": {"calls": [{"name": "get_weather", "arguments": {"city": "Oslo", "days": 3, "unit": "celsius"}}]},
-    }
-    silent = {**line, "expected": {"calls": []}}
+@pytest.mark.parametrize(
+    ("faults", "wrong"),
+    [
+        (Faults(), ("get_weather", {"city": "Oslo", "days": 3, "unit": "celsius"})),
+        (Faults(number=1.0), ("get_weather", {"city": "Oslo", "days": "3", "unit": "celsius"})),
+        (Faults(enum=1.0), ("get_weather", {"city": "Oslo", "days": 3, "unit": "CELSIUS"})),
+        (Faults(name=1.0), ("get-weather", {"city": "Oslo", "days": 3, "unit": "celsius"})),
+        (Faults(missing=1.0), ("get_weather", {"city": "Oslo", "unit": "celsius"})),
+    ],
+)
+def test_faults_are_those_of_real_models(faults: Faults, wrong: Any) -> None:
+    arguments = {"city": "Oslo", "days": 3, "unit": "celsius"}
+    assert faults.of(Declared(TOOLS[0], 0), arguments, random.Random(0)) == wrong
+    assert arguments == {"city": "Oslo", "days": 3, "unit": "celsius"}
 
-    def answer(arguments: str, name: str = "get_weather") -> Answer:
-        return Answer("tool_calls", calls=((f"functions.{name}:0", name, arguments),))
 
-    pairs = [
-        (line, answer('{"city":"Oslo","days":3,"unit":"celsius"}')),
-        (line, answer('{"city":"Oslo","days":"3"}')),
-        (line, answer('{"city":"Oslo","days":3', "get_weather")),
-        (line, Answer("stop", "I can't.")),
-        (silent, answer('{"city":"Oslo","days":3}')),
-        (silent, Answer("stop", "Hello!")),
-    ]
-    found = figures(pairs, [sample_of(line) for line, _ in pairs])
-    assert found == {
-        "requests": 6,
-        "finished": 6,
-        "calls": 4,
-        "schema_accuracy": 2 / 4,
-        "tool_call_f1": 2 * 3 / (4 + 4),
-        "calls_matched": 1 / 4,
-        "arguments_matched": (3 + 1) / 12,
-        "optional_recall": 1 / 4,
-    }
+def test_only_what_is_learnt_from_holds_faults() -> None:
+    faulty = answered_dialogs(0, held_out=False, faults=Faults(number=0.3, enum=0.3, name=0.1, missing=0.1))
+    wrong = right = 0
+    for body in islice(faulty, 50):
+        for call in made_calls(body):
+            schema = schemas(body).get(call["function"]["name"], False)
+            valid = jsonschema.Draft202012Validator(schema).is_valid(json.loads(call["function"]["arguments"]))
+            right, wrong = right + valid, wrong + (not valid)
+    assert wrong and right

@@ -72,7 +72,7 @@ class Tool:
     optional: tuple[Argument, ...] = ()
 
     def declaration(self, variant: int) -> dict[str, Any]:
-        """The tool as a request declares it. Without arguments too it has `parameters`: K2VV counts other calls as wrong."""
+        """The tool as a request declares it; always with `parameters`, since K2VV counts calls without as wrong."""
         function: dict[str, Any] = {"name": self.names[variant], "description": self.description}
         arguments = {argument.key(variant): dict(argument.schema) for argument in self.required + self.optional}
         function["parameters"] = _object([argument.key(variant) for argument in self.required], **arguments)
