@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from constrained_k2.evaluation.ab.report.markdown import to_markdown
 from constrained_k2.evaluation.ab.report.page import to_html
 from constrained_k2.evaluation.ab.report.tables import figure_table
 from constrained_k2.evaluation.ab.results import Results
+
+_WIDTH = 120  # characters, where no terminal says how many it has
 
 
 def write_reports(results: Results) -> list[Path]:
@@ -38,7 +41,7 @@ def show(results: Results, paths: Sequence[Path]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
     for line in contrast(results):
         console.print(Text(line))
     console.print()
