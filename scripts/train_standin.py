@@ -17,8 +17,8 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=Recipe().seed)
     parser.add_argument("--threads", type=int, default=1, help="more than one helps only on idle cores")
     parser.add_argument("--out", type=Path, default=TRAINED)
+    parser.add_argument("--copies", type=Path, help="a directory for weights from on the way")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    train_and_write(
-        options.out, Recipe(steps=options.steps, seed=options.seed), say=lambda line: print(line, flush=True)
-    )
+    recipe = Recipe(steps=options.steps, seed=options.seed)
+    train_and_write(options.out, recipe, say=lambda line: print(line, flush=True), copies=options.copies)

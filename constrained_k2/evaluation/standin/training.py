@@ -165,13 +165,14 @@ def _spans(marked: Tensor) -> Iterator[tuple[int, int]]:
             start = None
 
 
-def train_and_write(out: Path, recipe: Recipe, say: Callable[[str], None]) -> None:
+def train_and_write(out: Path, recipe: Recipe, say: Callable[[str], None], copies: Path | None = None) -> None:
     """Train vocabulary and weights, and write what ships: both, and the log with the recipe as its first line.
 
     Args:
         out: The directory; made when it is not there.
         recipe: How.
         say: Takes the log's lines as they come.
+        copies: A directory for weights from on the way; None for none.
     """
     out.mkdir(parents=True, exist_ok=True)
     ranks = train_vocabulary(dialog_texts(recipe.texts, recipe.seed), phrasing(), recipe.tokens)
@@ -184,8 +185,11 @@ def train_and_write(out: Path, recipe: Recipe, say: Callable[[str], None]) -> No
             log.flush()
             say(json.dumps(rounded))
 
+        def keep(network: Network, step: int) -> None:
+            if copies is not None:
+                write_weights(copies / f"weights-{step}.safetensors", network)
+
         write(asdict(recipe))
-        keep = lambda network, step: write_weights(out / f"weights-{step}.safetensors", network)  # noqa: E731
         network = train(stand_in_vocabulary(ranks), recipe, write, keep)
     write_weights(out / "weights.safetensors", network)
 
