@@ -14,12 +14,12 @@ def add_parser(verbs: Any) -> None:
         "demo",
         help="a small trained Kimi-shaped model on real vLLM servers: unconstrained, constrained, vLLM's strict level",
         description="Serves a small trained model of Kimi K2's shape with vLLM on loopback, sends it requests that it "
-        "has never seen, compares the answers, and writes a report: `constrained-k2 ab` without a server, on fewer "
-        "requests. Exit codes as there.",
+        "has never seen, compares the answers, and writes a report: `constrained-k2 ab` without a server. Exit "
+        "codes as there.",
         epilog="example: constrained-k2 demo --requests 60",
     )
     parser.add_argument(
-        "--requests", type=positive, default=120, metavar="N", help="requests an arm (default: %(default)s)"
+        "--requests", type=positive, default=300, metavar="N", help="requests an arm (default: %(default)s)"
     )
     parser.add_argument(
         "--output", type=Path, default=Path("demo_output"), help="where records, logs and the report go"
