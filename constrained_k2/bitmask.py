@@ -23,16 +23,66 @@ def allocate_bitmask(rows: int, size: int) -> npt.NDArray[np.int32]:
     return np.zeros((rows, words_per_row(size)), dtype=np.int32)
 
 
-def bitmask_row(bitmask: Bitmask, row: int, size: int) -> npt.NDArray[np.int32]:
-    """One row of a bitmask as a numpy view on the same memory, int32 ``[words]``.
+class BitmaskRows:
+    """A bitmask's rows as numpy views on its memory, looked at once rather than at every step.
+
+    Args:
+        bitmask: The bitmask; its memory must stay where it is.
+        size: The vocabulary's.
+
+    Attributes:
+        address: Of the first row.
+        row_bytes: From one row to the next.
 
     Raises:
-        ValueError: It is not int32 ``[rows, words_per_row(size)]`` with contiguous rows: engines write to the memory.
+        ValueError: It is not int32 ``[rows, words_per_row(size)]``, contiguous: engines write to the memory.
     """
-    view: npt.NDArray[np.int32] = (bitmask if isinstance(bitmask, np.ndarray) else bitmask.numpy())[row]
-    if view.shape != (words_per_row(size),) or view.dtype != np.int32 or not view.flags.c_contiguous:
-        raise ValueError(f"a bitmask is int32 [rows, {words_per_row(size)}] with contiguous rows")
-    return view
+
+    __slots__ = ("_array", "_views", "address", "bitmask", "row_bytes", "size")
+
+    def __init__(self, bitmask: Bitmask, size: int) -> None:
+        array: npt.NDArray[np.int32] = bitmask if isinstance(bitmask, np.ndarray) else bitmask.numpy()
+        words = words_per_row(size)
+        if array.ndim != 2 or array.shape[1] != words or array.dtype != np.int32 or not array.flags.c_contiguous:
+            raise ValueError(f"a bitmask is int32 [rows, {words}], contiguous")
+        self.bitmask = bitmask
+        self.size = size
+        self.address = int(array.ctypes.data)
+        self.row_bytes = 4 * words
+        self._array = array
+        self._views: list[npt.NDArray[np.int32] | None] = [None] * len(array)
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def __getitem__(self, row: int) -> npt.NDArray[np.int32]:
+        """One row, int32 ``[words]``.
+
+        Raises:
+            IndexError: There is no such row. Negative numbers are none: engines are handed addresses.
+        """
+        if row < 0:
+            raise IndexError(f"the bitmask has no row {row}")
+        view = self._views[row]
+        if view is None:
+            view = self._views[row] = self._array[row]
+        return view
+
+
+_latest: BitmaskRows | None = None  # of the process's one bitmask, as a rule; it keeps that bitmask's memory
+
+
+def bitmask_rows(bitmask: Bitmask, size: int) -> BitmaskRows:
+    """The rows of a bitmask; those of the bitmask that was asked for last are at hand.
+
+    Raises:
+        ValueError: As :class:`BitmaskRows`.
+    """
+    global _latest  # noqa: PLW0603 - a cache of one
+    rows = _latest
+    if rows is None or rows.bitmask is not bitmask or rows.size != size:
+        rows = _latest = BitmaskRows(bitmask, size)
+    return rows
 
 
 def allowed_ids(row: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
@@ -54,31 +104,36 @@ class TokenSet:
         complement: As given.
     """
 
-    __slots__ = ("_background", "_bits", "_listed", "_words", "complement", "ids")
+    __slots__ = ("_bits", "_listed", "_row", "_words", "complement", "ids")
 
     def __init__(self, ids: Iterable[int], size: int, *, complement: bool = False) -> None:
         self.ids = np.unique(np.fromiter(ids, dtype=np.int64))
         self.complement = complement
         self._listed = frozenset(self.ids.tolist())
-        self._words = np.unique(self.ids >> 5)
-        words = words_per_row(size)
-        full = np.zeros(words, dtype=np.uint32)
-        np.bitwise_or.at(full, self.ids >> 5, np.left_shift(np.uint32(1), (self.ids & 31).astype(np.uint32)))
-        background = np.zeros(words, dtype=np.uint32)
-        if complement:
-            background[:] = 0xFFFFFFFF
+        self._words, places = np.unique(self.ids >> 5, return_inverse=True)
+        bits = np.zeros(len(self._words), dtype=np.uint32)
+        np.bitwise_or.at(bits, places, np.left_shift(np.uint32(1), (self.ids & 31).astype(np.uint32)))
+        self._bits: npt.NDArray[np.int32] = bits.view(np.int32)
+        self._row: npt.NDArray[np.int32] | None = None
+        if complement:  # a whole row, 20 KB; there are few such sets
+            row = np.full(words_per_row(size), 0xFFFFFFFF, dtype=np.uint32)
             if size & 31:  # the last word's bits beyond the vocabulary stay forbidden
-                background[-1] = (1 << (size & 31)) - 1
-                if words - 1 not in self._words:
-                    self._words = np.append(self._words, words - 1)
-            full = background & ~full
-        self._bits: npt.NDArray[np.int32] = full[self._words].view(np.int32)
-        self._background = -1 if complement else 0
+                row[-1] = (1 << (size & 31)) - 1
+            row[self._words] &= ~bits
+            self._row = row.view(np.int32)
+
+    @property
+    def only(self) -> int | None:
+        """The one allowed token; None if there are more, or none."""
+        return next(iter(self._listed)) if len(self._listed) == 1 and not self.complement else None
 
     def __contains__(self, token_id: int) -> bool:
         return (token_id in self._listed) != self.complement
 
     def fill(self, row: npt.NDArray[np.int32]) -> None:
         """Write the set into a bitmask row, int32 ``[words]``."""
-        row.fill(self._background)
-        row[self._words] = self._bits
+        if self._row is not None:
+            row[:] = self._row
+        else:
+            row.fill(0)
+            row[self._words] = self._bits

@@ -3,15 +3,15 @@
 import json
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from constrained_k2.bitmask import TokenSet
+from constrained_k2.cache import LeastRecentlyUsed
 from constrained_k2.counters import CompileCounts
 from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher, Engine
-from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSchema
-from constrained_k2.header import Headers
+from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, SchemaTooCostly, UnsupportedSchema
+from constrained_k2.header import Headers, HeaderStems
 from constrained_k2.matcher import ToolCallMatcher
 from constrained_k2.phases import Phase, phase_sets
 from constrained_k2.policy import DEFAULT_POLICY, Level, StrictPolicy
@@ -22,9 +22,9 @@ from constrained_k2.schema.screen import screen
 from constrained_k2.tools import ANY_OBJECT, ENGINES, EngineName, Tool, ToolCallSpec
 from constrained_k2.vocabulary import Vocabulary
 
-_HEADERS_CACHED = 64  # each up to some hundred KB for 1,024 names
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
+_STEMS_CACHED = 64  # each up to some hundred KB for 1,024 names
+_PREPARED_AT_ONCE = 4
+_LEAST_CACHE_BYTES = 1 << 20
 
 
 class Compiler:
@@ -37,12 +37,13 @@ class Compiler:
         cache_bytes: What the compiled schemas may hold together, estimated; the least recently used go first.
         compile_seconds: How long one schema may take. For where requests are admitted: what was admitted there must
             compile everywhere, whatever the clock says, so engines compile without.
+        threads: How many threads fill the masks of a batch; None for as many as the process may use, up to eight.
         request_seconds: After how long no further schema of a request is begun; for admission too. What is compiled by
             then is remembered.
         counts: Where the grammars that are asked for are counted; a count of its own where none is given.
 
     Raises:
-        InvalidRequest: An engine that is not known.
+        InvalidRequest: An engine that is not known, or a budget or a number of threads that makes no sense.
     """
 
     def __init__(  # noqa: PLR0913 - its budgets
@@ -55,8 +56,18 @@ class Compiler:
         compile_seconds: float | None = None,
         request_seconds: float | None = None,
         counts: CompileCounts | None = None,
+        threads: int | None = None,
     ) -> None:
-        vocabulary.sorted_tokens  # noqa: B018 - made now rather than within some request's first header
+        if type(cache_bytes) is not int or cache_bytes < _LEAST_CACHE_BYTES:
+            raise InvalidRequest(
+                f"a cache of {cache_bytes!r} bytes makes no sense",
+                "cache_bytes",
+                f"Use {_LEAST_CACHE_BYTES} or more",
+            )
+        # Made now rather than within some request's first mask and first header.
+        vocabulary.unordinary_ids  # noqa: B018
+        vocabulary.sorted_tokens  # noqa: B018
+        self._threads = threads
         self._compile_seconds = compile_seconds
         self._request_seconds = request_seconds
         self.vocabulary = vocabulary
@@ -65,10 +76,11 @@ class Compiler:
         self.default_engine: EngineName = engine
         self._engines: dict[EngineName, Engine] = {}
         self.engine(engine)
-        self._grammars: _LeastRecentlyUsed[
+        self._grammars: LeastRecentlyUsed[
             tuple[EngineName, str], ArgumentGrammar | UnsupportedSchema | SchemaTooCostly
-        ] = _LeastRecentlyUsed(cache_bytes)
-        self._headers: _LeastRecentlyUsed[tuple[tuple[str, ...], int], Headers] = _LeastRecentlyUsed(_HEADERS_CACHED)
+        ] = LeastRecentlyUsed(cache_bytes)
+        self._stems: LeastRecentlyUsed[tuple[str, ...], HeaderStems] = LeastRecentlyUsed(_STEMS_CACHED)
+        self._preparing = threading.BoundedSemaphore(_PREPARED_AT_ONCE)
         self._phase_sets: dict[tuple[Any, ...], Mapping[Phase, TokenSet]] = {}  # at most one for each kind of request
 
     def compile(self, spec: ToolCallSpec, *, check: bool = True) -> "CompiledToolCalls":
@@ -87,6 +99,16 @@ class Compiler:
         if check:
             compiled.check_all()
         return compiled
+
+    def forget(self) -> None:
+        """Drop what has been compiled; requests under way keep what they have."""
+        self._grammars.clear()
+        self._stems.clear()
+
+    @property
+    def cached_bytes(self) -> int:
+        """What the cached grammars hold together, estimated; at most ``cache_bytes``, or one grammar."""
+        return self._grammars.spent
 
     def check_time(self, spent: float, name: str) -> None:
         """Refuse to go on with a request that has taken too long.
@@ -116,7 +138,7 @@ class Compiler:
             InvalidRequest: It is not known.
         """
         if name not in self._engines:
-            self._engines[name] = _make_engine(name, self.vocabulary, self._compile_seconds)
+            self._engines[name] = _make_engine(name, self.vocabulary, self._compile_seconds, self._threads)
         return self._engines[name]
 
     def grammar(
@@ -185,9 +207,28 @@ class Compiler:
             return UnsupportedSchema("the schema is nested too deeply to be read", "", "Flatten it"), len(schema)
         return grammar, grammar.cost_bytes + len(schema)
 
-    def headers(self, names: tuple[str, ...], index: int) -> Headers:
-        """The headers of the calls to these functions with this index."""
-        return self._headers.get((names, index), lambda: (Headers(names, index, self.vocabulary), 1))
+    def prepare(self, schema: str, engine: EngineName | None = None) -> None:
+        """Begin to compile a schema that will be needed soon, in a thread; what is wrong with it is said when it is.
+
+        Where as many as may be are being prepared already, nothing is begun: it is compiled when it is needed.
+        """
+        name = engine or self.default_engine
+        if (name, schema) in self._grammars or not self._preparing.acquire(blocking=False):
+            return
+
+        def work() -> None:
+            try:
+                self.grammar(schema, "", name)
+            except ConstrainedK2Error:
+                pass
+            finally:
+                self._preparing.release()
+
+        threading.Thread(target=work, name="prepare", daemon=True).start()
+
+    def stems(self, names: tuple[str, ...]) -> HeaderStems:
+        """What the headers of calls to these functions have in common, shared by all requests that declare them."""
+        return self._stems.get(names, lambda: (HeaderStems(names, self.vocabulary), 1))
 
     def phase_sets(self, spec: ToolCallSpec) -> Mapping[Phase, TokenSet]:
         """The constant masks of a request, shared by all requests of its kind."""
@@ -215,6 +256,8 @@ class CompiledToolCalls:
         self._headers: tuple[int, Headers] | None = None  # of the call last asked for
         self.compile_seconds: dict[str, float | None] = {}
         self._grammars: dict[str, ArgumentGrammar] = {}
+        self._stems: HeaderStems | None = None
+        self._prepared: str | None = None  # the function last prepared
         self._names = tuple(tool.name for tool in spec.tools)
         self._tools = {tool.name: tool for tool in spec.tools}
 
@@ -228,9 +271,19 @@ class CompiledToolCalls:
 
     def headers(self, call: int) -> Headers:
         """The headers that the turn's ``call``-th call (from 0) may have."""
-        if self._headers is None or self._headers[0] != call:
-            self._headers = (call, self._compiler.headers(self._names, self.spec.first_index + call))
-        return self._headers[1]
+        found = self._headers
+        if found is None or found[0] != call:
+            if self._stems is None:
+                self._stems = self._compiler.stems(self._names)
+            found = self._headers = (call, self._stems.due(self.spec.first_index + call))
+        return found[1]
+
+    def prepare(self, name: str) -> None:
+        """Begin to compile a function's schema, if that is not done yet and was not begun by this request before."""
+        if name != self._prepared:
+            self._prepared = name
+            schema, engine = self._schema(self._tools[name])
+            self._compiler.prepare(schema, engine)
 
     def arguments(self, name: str) -> ArgumentMatcher:
         """A matcher at the start of a function's arguments.
@@ -291,10 +344,12 @@ class CompiledToolCalls:
             def note(seconds: float | None) -> None:
                 self.compile_seconds[tool.name] = seconds
 
-            schema = ANY_OBJECT if self.level(tool.name) == "object" else tool.schema
-            place = place_of_schema(tool.name)
-            self._grammars[tool.name] = self._compiler.grammar(schema, place, self.spec.engine, note)
+            schema, engine = self._schema(tool)
+            self._grammars[tool.name] = self._compiler.grammar(schema, place_of_schema(tool.name), engine, note)
         return self._grammars[tool.name]
+
+    def _schema(self, tool: Tool) -> tuple[str, EngineName | None]:
+        return ANY_OBJECT if self.level(tool.name) == "object" else tool.schema, self.spec.engine
 
 
 def place_of_schema(name: str) -> str:
@@ -302,11 +357,11 @@ def place_of_schema(name: str) -> str:
     return f"tools[name={name!r}].function.parameters"
 
 
-def _make_engine(name: EngineName, vocabulary: Vocabulary, seconds: float | None) -> Engine:
+def _make_engine(name: EngineName, vocabulary: Vocabulary, seconds: float | None, threads: int | None) -> Engine:
     if name == "llguidance":
         from constrained_k2.engines.llguidance import LLGuidanceEngine
 
-        return LLGuidanceEngine(vocabulary)
+        return LLGuidanceEngine(vocabulary, threads)
     if name == "xgrammar":
         from constrained_k2.engines.xgrammar import XGrammarEngine
 
@@ -332,29 +387,3 @@ def _narrow_to_objects(document: Any) -> None:
         # Siblings of a "$ref" mean nothing in old drafts, and the type would be one.
         document["allOf"] = [*document.get("allOf", ()), {"$ref": document.pop("$ref")}]
     document["type"] = "object"
-
-
-class _LeastRecentlyUsed(Generic[K, V]):
-    """A cache over a budget. A value is built outside the lock, so a slow one never holds up the others."""
-
-    def __init__(self, budget: int) -> None:
-        self._budget = budget
-        self._spent = 0
-        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: K, build: Callable[[], tuple[V, int]]) -> V:
-        """The value of ``key``; if it is not there, that of ``build()``, which returns ``(value, cost)``."""
-        with self._lock:
-            if key in self._entries:
-                self._entries.move_to_end(key)
-                return self._entries[key][0]
-        value, cost = build()
-        with self._lock:
-            if key not in self._entries:
-                self._entries[key] = (value, cost)
-                self._spent += cost
-            while self._spent > self._budget and len(self._entries) > 1:
-                _, (_, freed) = self._entries.popitem(last=False)
-                self._spent -= freed
-        return value

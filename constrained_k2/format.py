@@ -136,7 +136,8 @@ class ToolCallFormat:
             return "is empty"
         if special := _SPECIAL_TEXT.search(name):
             return f"holds the text of a special token, {special[0]!r}"
-        if any(unicodedata.category(character) in {"Cc", "Cs"} for character in name):
+        # Nothing printable is of these categories; the quick test first, since every tool of every request is asked.
+        if not name.isprintable() and any(unicodedata.category(character) in {"Cc", "Cs"} for character in name):
             return "holds a control character or a lone surrogate"
         return ""
 

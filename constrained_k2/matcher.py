@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 from typing import NamedTuple, Protocol
 
-from constrained_k2.bitmask import Bitmask, TokenSet, bitmask_row
+from constrained_k2.bitmask import Bitmask, TokenSet, bitmask_rows
 from constrained_k2.engines.protocol import ArgumentMatcher
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.header import Headers
@@ -50,6 +50,9 @@ class CallGrammar(Protocol):
     def headers(self, call: int) -> Headers:
         """The headers that the turn's ``call``-th call may have."""
 
+    def prepare(self, name: str) -> None:
+        """Begin to make what :meth:`arguments` will need, for the one function whose header can still come of it."""
+
     def arguments(self, name: str) -> ArgumentMatcher:
         """A matcher at the start of a function's arguments."""
 
@@ -86,14 +89,19 @@ class ToolCallMatcher:
         return len(self._ids)
 
     @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary that it matches over."""
+        return self._vocabulary
+
+    @property
+    def arguments(self) -> ArgumentMatcher | None:
+        """The engine's matcher inside the arguments; None elsewhere."""
+        return self._state.arguments
+
+    @property
     def spec(self) -> ToolCallSpec:
         """The request that this is a turn of."""
         return self._grammar.spec
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The vocabulary."""
-        return self._vocabulary
 
     def token_ids(self, start: int = 0) -> Sequence[int]:
         """The accepted tokens from the ``start``-th on."""
@@ -121,14 +129,15 @@ class ToolCallMatcher:
         Raises:
             SchemaTooCostly: The engine hit one of its own limits inside the arguments.
             ValueError: The bitmask has another shape, type or layout.
+            IndexError: It has no such row.
         """
-        target = bitmask_row(bitmask, row, self._vocabulary.size)
+        rows = bitmask_rows(bitmask, self._vocabulary.size)
         tokens = self.token_set()
         if tokens is not None:
-            tokens.fill(target)
+            tokens.fill(rows[row])
         else:
             assert self._state.arguments is not None
-            self._state.arguments.fill(target)
+            self._state.arguments.fill(rows[row], rows.address + row * rows.row_bytes)
 
     def accept_tokens(self, ids: Iterable[int]) -> bool:
         """Take tokens.
@@ -216,10 +225,48 @@ class ToolCallMatcher:
         copy._state = self._state._replace(arguments=arguments and arguments.fork())
         return copy
 
+    def forced_tokens(self, limit: int = 64) -> list[int]:
+        """The tokens that must come next, as the model's tokenizer most likely spells them; the state stays as it is.
+
+        For proposing drafts. No schema is compiled for it, so they end at the latest where arguments begin.
+
+        Args:
+            limit: How many at most.
+        """
+        forced: list[int] = []
+        state = self._state
+        while len(forced) < limit:
+            if state.phase is Phase.HEADER:
+                return (forced + self._forced_header(state))[:limit]
+            if state.arguments is not None:
+                ahead = state.arguments.forced_tokens()
+                if ahead or not state.arguments.is_complete():
+                    return (forced + ahead)[:limit]
+                token = self._markers.call_end  # nothing follows a whole object
+            elif state.phase is Phase.DONE or (only := self._sets[state.phase].only) is None:
+                return forced
+            else:
+                token = only
+            forced.append(token)
+            after = self._step(state, token)
+            assert after is not None
+            state = after
+        return forced
+
+    def _forced_header(self, state: State) -> list[int]:
+        ahead, is_whole = self._grammar.headers(state.calls).forced(state.header)
+        ids, written = [], 0
+        for token_id in self._vocabulary.encode((state.header + ahead).decode("utf-8", "ignore")):
+            if written >= len(state.header):
+                ids.append(token_id)
+            written += len(self._vocabulary.ordinary_bytes(token_id))
+        # What is not whole may be spelled in another way once its rest is known.
+        return [*ids, self._markers.argument_begin] if is_whole else ids[:-1]
+
     def _accept(self, token_id: int) -> bool:
         token_id = index(token_id)  # a TypeError for what is no integer, before anything has changed
         before = self._state
-        after = self._step(before, token_id)
+        after = self._step_arguments(before, token_id) if before.arguments is not None else self._step(before, token_id)
         if after is None:
             return False
         self._ids.append(token_id)
@@ -250,7 +297,12 @@ class ToolCallMatcher:
             return State(Phase.ARGUMENTS, state.calls, arguments=self._grammar.arguments(name))
         raw = self._vocabulary.ordinary_bytes(token_id)
         header = state.header + raw
-        return State(Phase.HEADER, state.calls, header) if raw and headers.admits(header) else None
+        count, name = headers.candidates(header) if raw else (0, "")
+        if not count:
+            return None
+        if count == 1:
+            self._grammar.prepare(name)
+        return State(Phase.HEADER, state.calls, header)
 
     def _step_arguments(self, state: State, token_id: int) -> State | None:
         assert state.arguments is not None

@@ -16,6 +16,9 @@ ANY_OBJECT = '{"type":"object"}'
 """The schema of a tool that declares no parameters: any JSON object."""
 
 
+_COMPACT = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Budgets on what one request may bring. Going over one raises :class:`SchemaTooCostly`.
@@ -266,7 +269,7 @@ def _schema_text(parameters: object, place: str) -> str:
     if not all(isinstance(key, str) for key in parameters):
         raise InvalidRequest("has a key that is no string", place)
     try:
-        return json.dumps(parameters, separators=(",", ":"), allow_nan=False)
+        return _COMPACT.encode(parameters)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"the schema cannot be written as JSON: {error}", place) from error
 

@@ -20,6 +20,8 @@ LAYERS = [
     {"grammar"},
     {"phases", "header", "engines", "parsing", "rendering", "kernels"},
     {"matcher"},
+    {"batch"},
+    {"cache"},
     {"compiler"},
     {"coverage", "whole_format", "json_limiter", "drafting"},
     {"fixtures"},

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from constrained_k2 import Vocabulary, apply_token_bitmask
 from constrained_k2.bitmask import TokenSet, allocate_bitmask, allowed_ids
-from constrained_k2.header import Headers
+from constrained_k2.header import HeaderStems
 from constrained_k2.kernels import mask_rows, restore_emptied_rows
 
 NEVER = float("-inf")
@@ -72,7 +72,7 @@ NAMES = ("get_weather", "get", "get_weather:0", "查询", "a b", "🌦️-tool",
 
 
 def test_headers_against_all_tokens(small_vocabulary: Vocabulary) -> None:
-    headers = Headers(NAMES, 10, small_vocabulary)
+    headers = HeaderStems(NAMES, small_vocabulary).due(10)
     whole = {f"functions.{name}:10".encode(): name for name in NAMES}
     prefixes = {header[:cut] for header in whole for cut in range(len(header) + 1)}
     for prefix in sorted(prefixes):
@@ -85,8 +85,11 @@ def test_headers_against_all_tokens(small_vocabulary: Vocabulary) -> None:
             expected.add(small_vocabulary.format.argument_begin)
         assert set(headers.allowed(prefix).ids.tolist()) == expected
         assert headers.name_of(prefix) == whole.get(prefix)
-        assert headers.admits(prefix)
-    assert not headers.admits(b"functions.set")
+        going_on = [name for header, name in whole.items() if header.startswith(prefix)]
+        count, name = headers.candidates(prefix)
+        assert count == len(going_on)
+        assert name in going_on
+    assert headers.candidates(b"functions.set") == (0, "")
 
 
 def test_headers_with_the_highest_bytes() -> None:
@@ -99,5 +102,37 @@ def test_headers_with_the_highest_bytes() -> None:
     tokens = {byte: bytes((byte,)) for byte in range(256)} | {256: "\U0010ffff".encode(), 257: b"\xff\xff"}
     special = {text: 258 + number for number, text in enumerate(MARKER_TEXTS.values())}
     vocabulary = Vocabulary(tokens, special, 300, Bytes())
-    headers = Headers(("\U0010ffff",), 0, vocabulary)
+    headers = HeaderStems(("\U0010ffff",), vocabulary).due(0)
     assert set(headers.allowed(b"functions.").ids.tolist()) == {0xF4, 256}
+
+
+class _Bytes:
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+
+def test_tokens_that_run_out_of_a_name_into_the_index() -> None:
+    from constrained_k2.format import MARKER_TEXTS
+
+    longer = ["x:1", "x:12", ":1", "1:", "1:1", "12", "f:1:2", "1:12", "x:", "a:1", "123", "x:2"]
+    tokens = {byte: bytes((byte,)) for byte in range(256)} | {
+        256 + number: text.encode() for number, text in enumerate(longer)
+    }
+    special = {text: 300 + number for number, text in enumerate(MARKER_TEXTS.values())}
+    vocabulary = Vocabulary(tokens, special, 320, _Bytes())
+    names = ("x", "x:1", "f", "f:1", "a", "fx")
+    stems = HeaderStems(names, vocabulary)
+    for index in (0, 1, 12, 2, 123, 12):  # one set of stems for all of them
+        headers = stems.due(index)
+        whole = {f"functions.{name}:{index}".encode(): name for name in names}
+        prefixes = {header[:cut] for header in whole for cut in range(len(header) + 1)}
+        for prefix in sorted(prefixes):
+            expected = {token for token, raw in tokens.items() if prefix + raw in prefixes}
+            if prefix in whole:
+                expected.add(vocabulary.format.argument_begin)
+            assert set(headers.allowed(prefix).ids.tolist()) == expected, (index, prefix)
+            going_on = [header for header in whole if header.startswith(prefix)]
+            assert headers.candidates(prefix)[0] == len(going_on)
+            ahead, is_whole = headers.forced(prefix)
+            assert all(header.startswith(prefix + ahead) for header in going_on)
+            assert is_whole == (len(going_on) == 1)

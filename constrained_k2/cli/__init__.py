@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from constrained_k2 import __version__
-from constrained_k2.cli import ab, coverage, demo, doctor, grammar, parse, render
+from constrained_k2.cli import ab, bench, coverage, demo, doctor, grammar, parse, render
 from constrained_k2.errors import ConstrainedK2Error
 
 
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="constrained-k2", description="Constrained tool calls for Kimi K2 on vLLM.")
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
-    for verb in (ab, coverage, demo, doctor, grammar, parse, render):
+    for verb in (ab, bench, coverage, demo, doctor, grammar, parse, render):
         verb.add_parser(verbs)
     options = parser.parse_args(arguments)
     try:

@@ -5,7 +5,7 @@ import json
 import llguidance
 import xgrammar
 
-from constrained_k2.engines.llguidance import LLGuidanceEngine, LLGuidanceGrammar
+from constrained_k2.engines.llguidance import LLGuidanceEngine, LLGuidanceGrammar, MaskThreads
 from constrained_k2.engines.llguidance_grammar import GrammarText
 from constrained_k2.engines.xgrammar import XGrammarGrammar
 from constrained_k2.engines.xgrammar_worker import grammar_compiler
@@ -33,7 +33,9 @@ class LLGuidanceOwn:
         matcher = llguidance.LLMatcher(self._tokenizer, text, log_level=0)
         if matcher.is_error():
             raise ValueError(matcher.get_error())
-        return LLGuidanceGrammar(self._tokenizer, GrammarText(text, Coverage("llguidance"), any_order=False))
+        return LLGuidanceGrammar(
+            self._tokenizer, GrammarText(text, Coverage("llguidance"), any_order=False), MaskThreads(1)
+        )
 
 
 class XGrammarOwn:
@@ -45,6 +47,7 @@ class XGrammarOwn:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         tokens = [vocabulary.ordinary_bytes(token) or b"\xff<special_%d>" % token for token in range(vocabulary.size)]
+        self._encode = vocabulary.encode
         self._compiler: xgrammar.GrammarCompiler = grammar_compiler(tokens, vocabulary.format.call_end)
 
     def compile(self, schema: str) -> XGrammarGrammar:
@@ -54,4 +57,4 @@ class XGrammarOwn:
             RuntimeError: xgrammar refuses it.
         """
         compiled = self._compiler.compile_json_schema(schema, any_whitespace=True, strict_mode=False)
-        return XGrammarGrammar(compiled, schema, Coverage("xgrammar"))
+        return XGrammarGrammar(compiled, schema, Coverage("xgrammar"), self._encode)

@@ -1,23 +1,48 @@
 """The whole contract that a grammar engine must meet. It sees arguments only: no marker, no name, no index."""
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from constrained_k2.bitmask import BitmaskRows
+from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.schema.coverage import Coverage
 
 
 class ArgumentMatcher(Protocol):
     """The state of one call's arguments being written. Owned by one request, used by one thread at a time."""
 
-    def fill(self, row: npt.NDArray[np.int32]) -> None:
+    def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
         """Write the allowed tokens into a bitmask row, int32 ``[words]``.
 
         ``<|tool_call_end|>`` is among them exactly when the JSON is complete; no other special token ever is.
 
+        Args:
+            row: The row, contiguous.
+            address: Of the row, where the caller has it at hand (numpy takes a microsecond to say); 0 where not.
+
         Raises:
             SchemaTooCostly: The engine hit one of its own limits.
+        """
+
+    @staticmethod
+    def fill_batch(batch: Sequence[tuple[Any, int]], rows: BitmaskRows) -> list[tuple[int, ConstrainedK2Error]]:
+        """Fill the rows of several matchers of this class and of one engine.
+
+        Args:
+            batch: Matchers, each at most once, and the row of each, each at most once.
+            rows: The bitmask.
+
+        Returns:
+            The rows that could not be filled, and why. All others are filled.
+        """
+
+    def forced_tokens(self) -> list[int]:
+        """The tokens that every way to go on begins with, as the model's tokenizer most likely spells them.
+
+        Only what is worth proposing: fewer than the grammar forces where the spelling is not clear yet.
         """
 
     def accept(self, token_id: int) -> bool:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 import xgrammar
 
 from constrained_k2 import errors
-from constrained_k2.bitmask import words_per_row
+from constrained_k2.bitmask import BitmaskRows, words_per_row
 from constrained_k2.engines.xgrammar_worker import compile_rewritten, grammar_compiler, read_frame, write_frame
 from constrained_k2.errors import ConstrainedK2Error, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.schema.coverage import Coverage, coverage_of
@@ -47,6 +48,7 @@ class XGrammarEngine:
         self._bytes = _MOST_BYTES if seconds is None else _ADMISSION_BYTES
         self._worker = _Worker(tokens, stop, self._seconds, self._bytes)
         self._compiler = grammar_compiler(tokens, stop)
+        self._encode = vocabulary.encode
         self._worker.start()
 
     def compile(self, schema: str) -> "XGrammarGrammar":
@@ -64,7 +66,7 @@ class XGrammarEngine:
         compiled = compile_rewritten(self._compiler, answer["rewritten"])
         notes = {pointer: (status, reason) for pointer, (status, reason) in answer["notes"].items()}
         coverage = coverage_of(SchemaDocument(json.loads(schema)), self.name, notes)
-        return XGrammarGrammar(compiled, answer["rewritten"], coverage)
+        return XGrammarGrammar(compiled, answer["rewritten"], coverage, self._encode)
 
     def _over(self, exit_code: int) -> SchemaTooCostly:
         if exit_code in _TIMERS:
@@ -95,9 +97,13 @@ class XGrammarGrammar:
         schema: What xgrammar's converter was given: the user's schema, rewritten into what it keeps.
         coverage: See :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
         cost_bytes: See :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
+        encode: The model's tokenizer.
     """
 
-    def __init__(self, compiled: xgrammar.CompiledGrammar, schema: str, coverage: Coverage) -> None:
+    def __init__(
+        self, compiled: xgrammar.CompiledGrammar, schema: str, coverage: Coverage, encode: Callable[[str], list[int]]
+    ) -> None:
+        self.encode = encode
         self.schema = schema
         self.coverage = coverage
         self.cost_bytes = int(compiled.memory_size_bytes)
@@ -106,20 +112,38 @@ class XGrammarGrammar:
     def matcher(self, place: str) -> "XGrammarMatcher":
         """See :class:`~constrained_k2.engines.protocol.ArgumentGrammar`."""
         del place  # its matcher has no limits that it could hit
-        return XGrammarMatcher(xgrammar.GrammarMatcher(self._compiled))
+        return XGrammarMatcher(xgrammar.GrammarMatcher(self._compiled), self.encode)
 
 
 class XGrammarMatcher:
     """One call's arguments."""
 
-    __slots__ = ("_matcher",)
+    __slots__ = ("_encode", "_matcher")
 
-    def __init__(self, matcher: xgrammar.GrammarMatcher) -> None:
+    def __init__(self, matcher: xgrammar.GrammarMatcher, encode: Callable[[str], list[int]]) -> None:
         self._matcher = matcher
+        self._encode = encode
 
-    def fill(self, row: npt.NDArray[np.int32]) -> None:
+    def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
         """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`."""
+        del address  # xgrammar takes arrays
         self._matcher.fill_next_token_bitmask(row)
+
+    @staticmethod
+    def fill_batch(
+        batch: Sequence[tuple["XGrammarMatcher", int]], rows: BitmaskRows
+    ) -> list[tuple[int, ConstrainedK2Error]]:
+        """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`. It has no limits, so no row fails."""
+        for matcher, row in batch:
+            matcher.fill(rows[row])
+        return []
+
+    def forced_tokens(self) -> list[int]:
+        """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`.
+
+        Of the text that xgrammar says is forced, the last token may go on beyond it, so it is left out.
+        """
+        return self._encode(self._matcher.find_jump_forward_string())[:-1]
 
     def accept(self, token_id: int) -> bool:
         """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`."""
@@ -136,7 +160,7 @@ class XGrammarMatcher:
 
     def fork(self) -> "XGrammarMatcher":
         """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`."""
-        return XGrammarMatcher(self._matcher.fork())
+        return XGrammarMatcher(self._matcher.fork(), self._encode)
 
 
 class _Worker:

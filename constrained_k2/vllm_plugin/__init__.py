@@ -5,6 +5,7 @@
   parses what comes out, by token id.
 * ``--logits-processors constrained_k2.vllm_plugin:KimiK2LogitsProcessor`` masks the logits in the workers instead,
   under either of vLLM's model runners.
+* ``--speculative-config`` with ``constrained_k2.vllm_plugin.GrammarProposer`` drafts what the grammar makes likely.
 
 Tested on vLLM 0.32.0, CPU build.
 """
@@ -16,10 +17,16 @@ if TYPE_CHECKING:
     from constrained_k2.vllm_plugin.logits_processor import KimiK2LogitsProcessor
     from constrained_k2.vllm_plugin.parser import KimiK2ToolParser
     from constrained_k2.vllm_plugin.plugin import register
+    from constrained_k2.vllm_plugin.proposer import GrammarProposer
 
-_HOME = {"KimiK2LogitsProcessor": "logits_processor", "KimiK2ToolParser": "parser", "register": "plugin"}
+_HOME = {
+    "GrammarProposer": "proposer",
+    "KimiK2LogitsProcessor": "logits_processor",
+    "KimiK2ToolParser": "parser",
+    "register": "plugin",
+}
 
-__all__ = ["KimiK2LogitsProcessor", "KimiK2ToolParser", "register"]
+__all__ = ["GrammarProposer", "KimiK2LogitsProcessor", "KimiK2ToolParser", "register"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,8 +4,7 @@ A schema is checked by compiling it over a vocabulary of the 256 bytes: whether 
 on the model's vocabulary, and that one costs nothing to set up.
 """
 
-import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache, lru_cache
 from typing import Any, Literal, get_args
 
@@ -15,10 +14,8 @@ from constrained_k2.policy import DEFAULT_POLICY, StrictPolicy
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.tools import ENGINES, EngineName, ToolCallSpec
 from constrained_k2.vllm_plugin import metrics
-from constrained_k2.vllm_plugin.refusals import refusals_noted
+from constrained_k2.vllm_plugin.refusals import refusals_noted, warn
 from constrained_k2.vocabulary import Vocabulary
-
-logger = logging.getLogger(__name__)
 
 XARGS_KEY = "constrained_k2"
 """The key in ``vllm_xargs`` (which arrives as ``SamplingParams.extra_args``) that carries a spec's JSON, or 'off'."""
@@ -51,6 +48,7 @@ class Settings:
             default: on the real vocabulary xgrammar may hold up the engine for seconds over one schema.
         repair: Whether chat requests that do not say are mended (:mod:`constrained_k2.vllm_plugin.repair`).
         route: What the operator says of the route, if anything.
+        drafts: Whether the engine core drafts, under speculative decoding (:mod:`constrained_k2.vllm_plugin.proposer`).
         first_choices: One masked step in so many is examined for how often the mask forbids the likeliest token
             (:mod:`constrained_k2.vllm_plugin.first_choices`); 0 for none.
     """
@@ -60,6 +58,7 @@ class Settings:
     repair: bool = True
     route: Route | None = None
     first_choices: int = 16
+    drafts: bool = True
 
 
 class Server:
@@ -82,7 +81,6 @@ def remember_server(vllm_config: Any, route: Route | None) -> None:
     """
     Server.constrains = route is not None
     Server.settings = settings_in(vllm_config)
-    metrics.Served.model_name = vllm_config.model_config.served_model_name
 
 
 def settings_in(vllm_config: Any) -> Settings:
@@ -94,15 +92,16 @@ def settings_in(vllm_config: Any) -> Settings:
     config = vllm_config.additional_config
     ours = config.get(XARGS_KEY, {}) if isinstance(config, dict) else {}
     place = f"additional_config.{XARGS_KEY}"
-    if not isinstance(ours, dict) or not ours.keys() <= {"strict", "engines", "repair", "route", "first_choices"}:
-        known = "Use 'strict', 'engines', 'repair', 'route' and 'first_choices'"
-        raise InvalidRequest(f"{str(ours)[:80]!r} is not known", place, known)
+    known = [field.name for field in fields(Settings) if field.name != "policy"]
+    if not isinstance(ours, dict) or not ours.keys() <= {"strict", *known}:
+        raise InvalidRequest(f"{str(ours)[:80]!r} is not known", place, f"Use {', '.join(['strict', *known])}")
     engines = ours.get("engines", ["llguidance"])
     if not isinstance(engines, list) or not engines or not all(name in ENGINES for name in engines):
         raise InvalidRequest(f"{str(engines)[:80]!r} is no list of {', '.join(ENGINES)}", f"{place}.engines")
-    repair = ours.get("repair", True)
-    if not isinstance(repair, bool):
-        raise InvalidRequest(f"must be a boolean, not {kind_of_json(repair)}", f"{place}.repair")
+    switches = {name: ours.get(name, True) for name in ("repair", "drafts")}
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            raise InvalidRequest(f"must be a boolean, not {kind_of_json(value)}", f"{place}.{name}")
     route = ours.get("route")
     if route is not None and route not in get_args(Route):
         raise InvalidRequest(f"{str(route)[:40]!r} is no route", f"{place}.route", "Use 'backend' or 'processor'")
@@ -111,7 +110,8 @@ def settings_in(vllm_config: Any) -> Settings:
         raise InvalidRequest(
             f"must be a number of steps, not {kind_of_json(first_choices)}", f"{place}.first_choices", "Use 0 for never"
         )
-    return Settings(StrictPolicy.from_config(ours.get("strict")), tuple(engines), repair, route, first_choices)
+    policy = StrictPolicy.from_config(ours.get("strict"))
+    return Settings(policy, tuple(engines), route=route, first_choices=first_choices, **switches)
 
 
 @cache
@@ -171,7 +171,7 @@ def grammar_engine(spec: ToolCallSpec) -> EngineName:
 def _report(name: str, schema: str, coverage: Coverage) -> None:  # noqa: ARG001 - what it is said once of
     if coverage.relaxed:
         lost = "; ".join(f"{use.pointer} ({use.reason})" for use in coverage.relaxed[:8])
-        logger.warning("constrained_k2: tool %r: not kept of its schema: %s", name, lost)
+        warn("not kept of a tool's schema", f"{name!r}: {lost}")
 
 
 def require_route() -> None:

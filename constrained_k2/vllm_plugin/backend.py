@@ -14,13 +14,13 @@ import torch
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.structured_output import StructuredOutputManager
 
-from constrained_k2.bitmask import TokenSet, words_per_row
-from constrained_k2.compiler import Compiler
+from constrained_k2.bitmask import words_per_row
+from constrained_k2.counters import engine_counters
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.vllm_plugin.admission import settings_in, spec_in
 from constrained_k2.vllm_plugin.backend_grammar import ToolCallGrammar
+from constrained_k2.vllm_plugin.proposer import drafts_of
 from constrained_k2.vllm_plugin.route import TOOL_PARSER_NAME, route_of
-from constrained_k2.vocabulary import Vocabulary
+from constrained_k2.vllm_plugin.turns import TurnMaker
 
 _MARK = "constrained_k2"
 
@@ -51,17 +51,7 @@ class ToolCallBackend:
     """
 
     def __init__(self, vllm_config: Any) -> None:
-        model = vllm_config.model_config
-        vocabulary = Vocabulary.from_pretrained(
-            model.tokenizer,
-            size=model.get_vocab_size(),
-            revision=model.tokenizer_revision,
-            trust=model.trust_remote_code,
-        )
-        settings = settings_in(vllm_config)
-        self._compiler = Compiler(vocabulary, settings.engines[0], policy=settings.policy)
-        self._think_begin = vocabulary.format.think_begin
-        self._stop = TokenSet((vocabulary.format.turn_end,), vocabulary.size)
+        self._maker = TurnMaker(vllm_config)
         self._rows = vllm_config.scheduler_config.max_num_seqs * (1 + vllm_config.num_speculative_tokens)
 
     def grammar(self, request: Any) -> ToolCallGrammar:
@@ -73,17 +63,16 @@ class ToolCallBackend:
         Raises:
             ConstrainedK2Error: The request cannot be constrained.
         """
-        spec = spec_in(request.sampling_params.extra_args)
-        if spec is None:
+        compiled = self._maker.compile(request.sampling_params, check=True)
+        if compiled is None:
             raise InvalidRequest("the request is marked, but carries no tools", "vllm_xargs")
         prompt = request.prompt_token_ids
-        in_reasoning = prompt is not None and prompt[-1:] == [self._think_begin]
-        matcher = self._compiler.compile(spec).matcher(in_reasoning=in_reasoning)
-        return ToolCallGrammar(matcher, self._stop, request.request_id)
+        matcher = self._maker.matcher(compiled, prompt[-1] if prompt else None)
+        return ToolCallGrammar(matcher, self._maker.stop, request.request_id)
 
     def allocate(self) -> torch.Tensor:
         """A bitmask as vLLM's backends allocate it: int32 ``[max_num_seqs * (1 + drafts), words]``, all allowed."""
-        return torch.full((self._rows, words_per_row(self._compiler.vocabulary.size)), -1, dtype=torch.int32)
+        return torch.full((self._rows, words_per_row(self._maker.vocabulary.size)), -1, dtype=torch.int32)
 
 
 class ToolCallOutputManager(StructuredOutputManager):
@@ -93,6 +82,7 @@ class ToolCallOutputManager(StructuredOutputManager):
         super().__init__(vllm_config)
         self._grammar_bitmask: torch.Tensor | None
         self._tool_calls = ToolCallBackend(vllm_config) if route_of(vllm_config) == "backend" else None
+        self._drafts = drafts_of(vllm_config)
 
     def grammar_init(self, request: Any) -> None:
         """Have a request's grammar compiled, off the scheduler's thread; the scheduler waits with that request."""
@@ -115,7 +105,24 @@ class ToolCallOutputManager(StructuredOutputManager):
         """The masks of a batch. Where all requests so far were ours, no backend of vLLM's has made the bitmask yet."""
         if self._grammar_bitmask is None and self._tool_calls is not None and structured_output_request_ids:
             self._grammar_bitmask = self._tool_calls.allocate()
+        if any(_grammar_of(requests[request_id]) is not None for request_id in structured_output_request_ids):
+            engine_counters.masked_steps += 1
         return super().grammar_bitmask(requests, structured_output_request_ids, *args, **kwargs)
+
+    def accept_tokens(self, request: Any, new_token_ids: list[int]) -> bool:
+        """Advance a grammar over what was sampled; where it refuses, vLLM ends the request."""
+        accepted: bool = super().accept_tokens(request, new_token_ids)
+        if not accepted and _grammar_of(request) is not None:
+            engine_counters.ended_early += 1
+        return accepted
+
+    def validate_tokens(self, request: Any, spec_tokens: list[int]) -> list[int]:
+        """The drafts that are run: of the legal ones among vLLM's and those of the grammar whichever are more."""
+        legal: list[int] = super().validate_tokens(request, spec_tokens)
+        if self._drafts and (grammar := _grammar_of(request)) is not None:
+            drafts = grammar.draft(self._drafts)
+            return drafts if len(drafts) >= len(legal) else legal
+        return legal
 
     def _tool_call_grammar(self, request: Any) -> ToolCallGrammar:
         if self._tool_calls is None:
@@ -125,4 +132,15 @@ class ToolCallOutputManager(StructuredOutputManager):
                 "server",
                 f"Start every node with --tool-call-parser {TOOL_PARSER_NAME}",
             )
-        return self._tool_calls.grammar(request)
+        try:
+            return self._tool_calls.grammar(request)
+        except Exception:
+            engine_counters.ended_early += 1
+            raise
+
+
+def _grammar_of(request: Any) -> ToolCallGrammar | None:
+    """A request's grammar, if it is one of ours and compiled."""
+    structured = request.structured_output_request
+    grammar = None if structured is None else structured.grammar
+    return grammar if isinstance(grammar, ToolCallGrammar) else None

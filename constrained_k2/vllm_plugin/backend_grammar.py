@@ -5,17 +5,17 @@ advances it over what was sampled. Whatever goes wrong in here costs its own req
 grammar refuses what was sampled, but an exception ends the engine.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 
 from constrained_k2.bitmask import TokenSet
+from constrained_k2.drafting.drafter import Drafter
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.matcher import ToolCallMatcher
-
-logger = logging.getLogger(__name__)
+from constrained_k2.vllm_plugin.filling import fill
+from constrained_k2.vllm_plugin.log import logger
 
 
 class ToolCallGrammar(StructuredOutputGrammar):
@@ -32,6 +32,7 @@ class ToolCallGrammar(StructuredOutputGrammar):
 
     def __init__(self, matcher: ToolCallMatcher, stop: TokenSet, request_id: str) -> None:
         self._matcher = matcher
+        self._drafter = Drafter(matcher)
         self._stop = stop
         self._request_id = request_id
         self._behind = 0  # stops taken behind the first one
@@ -51,6 +52,13 @@ class ToolCallGrammar(StructuredOutputGrammar):
         self.rollback(taken)
         return list(tokens[:taken])
 
+    def draft(self, limit: int) -> list[int]:
+        """Tokens that may come next, legal in this order, at most ``limit``; the state stays as it is."""
+        if self._broken or self._matcher.is_terminated():
+            return []
+        drafts = self._guarded(self._drafter.draft, limit)
+        return [] if drafts is _FAILED else drafts
+
     def rollback(self, num_tokens: int) -> None:
         """Take back the last tokens."""
         behind = min(num_tokens, self._behind)
@@ -60,7 +68,7 @@ class ToolCallGrammar(StructuredOutputGrammar):
 
     def fill_bitmask(self, bitmask: Any, batch_index: int) -> None:
         """Write the allowed tokens into one row of vLLM's bitmask, int32 ``[rows, words]``."""
-        if self._broken or self._guarded(self._matcher.fill_bitmask, bitmask, batch_index) is _FAILED:
+        if self._broken or self._guarded(fill, self._matcher, bitmask, batch_index) is _FAILED:
             self._stop.fill(bitmask[batch_index].numpy())
 
     def is_terminated(self) -> bool:

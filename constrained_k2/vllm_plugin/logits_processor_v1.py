@@ -7,6 +7,7 @@ from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
+from constrained_k2.vllm_plugin.first_choices import FirstChoices
 from constrained_k2.vllm_plugin.row_masks import RowMasks
 from constrained_k2.vllm_plugin.turn import Turn
 from constrained_k2.vllm_plugin.turns import TurnMaker
@@ -40,7 +41,8 @@ class KimiK2LogitsProcessorV1(LogitsProcessor):
         self._maker = TurnMaker(vllm_config)
         self._requests: dict[int, _Request] = {}
         rows = vllm_config.scheduler_config.max_num_seqs
-        self._masks = RowMasks(self._maker.vocabulary.size, rows, device, pin=is_pin_memory)
+        counted = FirstChoices(self._maker.settings.first_choices)
+        self._masks = RowMasks(self._maker.vocabulary.size, rows, device, pin=is_pin_memory, first_choices=counted)
 
     def is_argmax_invariant(self) -> bool:
         """A mask changes which token is likeliest."""

@@ -16,6 +16,7 @@ from vllm.utils.torch_utils import PIN_MEMORY
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor, LogitsProcRequestState
 
 from constrained_k2.compiler import CompiledToolCalls
+from constrained_k2.vllm_plugin.first_choices import FirstChoices
 from constrained_k2.vllm_plugin.row_masks import RowMasks
 from constrained_k2.vllm_plugin.token_history import DraftRows, TokenHistory
 from constrained_k2.vllm_plugin.turn import Turn
@@ -70,7 +71,8 @@ class KimiK2LogitsProcessorV2(LogitsProcessor):
         window = vllm_config.num_speculative_tokens + 1
         self._history = TokenHistory(req_states, window, pin=pin)
         self._drafts = DraftRows(slots * window, device, pin=pin)
-        self._masks = RowMasks(self._maker.vocabulary.size, slots * window, device, pin=pin)
+        counted = FirstChoices(self._maker.settings.first_choices)
+        self._masks = RowMasks(self._maker.vocabulary.size, slots * window, device, pin=pin, first_choices=counted)
         self._ours = np.zeros(slots, dtype=bool)  # slots whose rows are masked
         self._turns: dict[int, Turn] = {}
         self._entering: dict[int, _Entering] = {}

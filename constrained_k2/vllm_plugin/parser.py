@@ -1,6 +1,5 @@
 """Parsing inside vLLM, by token id, streaming and not."""
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,12 +35,11 @@ from constrained_k2.parsing import (
 from constrained_k2.tools import Tool, ToolCall
 from constrained_k2.vllm_plugin.admission import XARGS_KEY
 from constrained_k2.vllm_plugin.finish_reason import CutDelta, note_whole_answer
+from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.lowering import lower
 from constrained_k2.vllm_plugin.route import TOOL_PARSER_NAME
 from constrained_k2.vllm_plugin.stop_strings import TextBudget
 from constrained_k2.vocabulary import Vocabulary
-
-logger = logging.getLogger(__name__)
 
 _vocabularies: WeakKeyDictionary[Any, Vocabulary] = WeakKeyDictionary()
 

@@ -4,6 +4,7 @@ from functools import wraps
 from inspect import signature
 from typing import Any
 
+from constrained_k2.vllm_plugin import metrics
 from constrained_k2.vllm_plugin.admission import check_params, refuse_beam_search, remember_server
 from constrained_k2.vllm_plugin.route import TOOL_PARSER_NAME, choose_backend, route_of
 
@@ -152,6 +153,7 @@ def _learn_of_the_server() -> None:
         set_up(self, vllm_config, *args, **kwargs)
         route = route_of(vllm_config)
         remember_server(vllm_config, route)
+        metrics.Served.model_name = vllm_config.model_config.served_model_name
         if route == "backend":
             from constrained_k2.vllm_plugin.backend_admission import BackendAdmission
 

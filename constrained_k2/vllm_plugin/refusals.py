@@ -4,7 +4,6 @@ Requests are untrusted, and their text is in the errors. So a line holds a bound
 come no faster than they can be read, and a count's labels are of fixed sets.
 """
 
-import logging
 import re
 import threading
 import time
@@ -17,9 +16,7 @@ from constrained_k2.schema.coverage import KEYWORDS
 from constrained_k2.schema.screen import SchemaBudget
 from constrained_k2.tools import Limits
 from constrained_k2.vllm_plugin import metrics
-
-logger = logging.getLogger("vllm.constrained_k2")
-"""Below vLLM's logger: its servers raise the root's level, and show no warnings of others."""
+from constrained_k2.vllm_plugin.log import logger
 
 _CHARACTERS = 220  # of an error's text; with what stands before it, a line stays under 300
 _LINES_PER_SECOND = 1.0
@@ -98,10 +95,20 @@ def refusals_noted() -> Iterator[None]:
 def _note(error: ConstrainedK2Error) -> None:
     reason, detail = classified(error)
     metrics.record_refusal(reason, detail)
+    warn(f"refused, {reason} {detail}", str(error))
+
+
+def warn(what: str, text: str) -> None:
+    """Say something of a request in one line, if lines are left.
+
+    Args:
+        what: Ours.
+        text: With what the client sent in it.
+    """
     unsaid = _limit.take()
     if unsaid is not None:
         more = f" ({unsaid} more before)" if unsaid else ""
-        logger.warning("constrained_k2: refused, %s %s%s: %s", reason, detail, more, in_one_line(str(error)))
+        logger.warning("constrained_k2: %s%s: %s", what, more, in_one_line(text))
 
 
 def classified(error: ConstrainedK2Error) -> tuple[str, str]:

@@ -7,11 +7,11 @@ servers with our tool parser alone, so that ``/tokenize`` shows the prompt that 
 """
 
 import json
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
+from logging import DEBUG
 from typing import Any
 
 from pydantic import ValidationError
@@ -24,9 +24,8 @@ from constrained_k2.rendering import Repair, repair_messages
 from constrained_k2.rendering.special_text import SpecialTexts
 from constrained_k2.vllm_plugin.admission import OFF, REPAIR_KEY, Server
 from constrained_k2.vllm_plugin.exact_arguments import takes_text
+from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.refusals import refusals_noted
-
-logger = logging.getLogger(__name__)
 
 _ON = "on"
 _FORMS = {"content": "Send text parts", "tool_calls": "Send calls in OpenAI's form, with arguments as text"}
@@ -180,6 +179,6 @@ def specials_of(tokenizer: Any) -> SpecialTexts:
 
 def _report(repairs: Sequence[Repair]) -> None:
     """Say what was changed, in the log for those who look for it; the contents of messages stay out of it."""
-    if repairs and logger.isEnabledFor(logging.DEBUG):
+    if repairs and logger.isEnabledFor(DEBUG):
         places = "; ".join(f"{repair.place} ({repair.kind})" for repair in repairs[:20])
         logger.debug("constrained_k2: %d repairs: %s", len(repairs), places)

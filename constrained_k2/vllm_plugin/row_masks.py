@@ -4,9 +4,12 @@ import numpy as np
 import torch
 
 from constrained_k2.bitmask import TokenSet, words_per_row
+from constrained_k2.counters import engine_counters
 from constrained_k2.kernels import mask_rows, restore_emptied_rows
 from constrained_k2.matcher import ToolCallMatcher
 from constrained_k2.phases import Phase
+from constrained_k2.vllm_plugin.filling import fill
+from constrained_k2.vllm_plugin.first_choices import FirstChoices
 
 _CONSTANTS = 64
 """Constant sets that are kept on the device, more than the kinds of request make; any beyond are copied each time."""
@@ -23,9 +26,19 @@ class RowMasks:
         rows: How many rows one step may have.
         device: The logits' device.
         pin: Whether the host's buffers are pinned, so that copies run beside the host's work.
+        first_choices: Counts how often the masks forbid the model's first choice.
     """
 
-    def __init__(self, size: int, rows: int, device: torch.device, *, pin: bool) -> None:
+    def __init__(
+        self,
+        size: int,
+        rows: int,
+        device: torch.device,
+        *,
+        pin: bool,
+        first_choices: FirstChoices | None = None,
+    ) -> None:
+        self._first_choices = first_choices
         self._on_gpu = device.type == "cuda"
         shape = (rows, words_per_row(size))
         self._masks = torch.zeros((_CONSTANTS + rows, shape[1]), dtype=torch.int32, device=device)  # constants first
@@ -72,11 +85,12 @@ class RowMasks:
         """
         self._wait_for_the_host_buffers()
         if matcher.phase is Phase.HEADER or matcher.phase is Phase.ARGUMENTS:
-            matcher.fill_bitmask(self._mask_view, self._computed)
+            fill(matcher, self._mask_view, self._computed)
             self._take(row, None, guarded=guarded)
         else:
             tokens = matcher.token_set()
             assert tokens is not None
+            engine_counters.constant.rows += 1
             self.add_constant(row, tokens, guarded=guarded)
 
     def apply(self, logits: torch.Tensor) -> None:
@@ -88,6 +102,9 @@ class RowMasks:
         first, last = self._flushed, self._planned
         if first == last:
             return
+        if first == 0:
+            engine_counters.masked_steps += 1
+        likeliest = None if self._first_choices is None else self._first_choices.before(logits)
         if self._copied < self._computed:
             into = self._masks[_CONSTANTS + self._copied : _CONSTANTS + self._computed]
             into.copy_(self._host_masks[self._copied : self._computed], non_blocking=True)
@@ -100,6 +117,8 @@ class RowMasks:
         if self._guarded:
             restore_emptied_rows(logits, self._masks, plan)
             self._guarded = False
+        if self._first_choices is not None:
+            self._first_choices.after(logits, likeliest, last - first)
         self._flushed = last
 
     def _take(self, row: int, source: int | None, *, guarded: bool) -> None:

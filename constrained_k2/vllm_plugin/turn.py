@@ -1,14 +1,13 @@
 """One constrained request inside the engine, whichever model runner serves it."""
 
-import logging
 from collections.abc import Sequence
 
 from constrained_k2.bitmask import TokenSet
+from constrained_k2.counters import engine_counters
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.matcher import ToolCallMatcher
+from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.row_masks import RowMasks
-
-logger = logging.getLogger(__name__)
 
 
 class Turn:
@@ -65,6 +64,7 @@ class Turn:
     def fail(self, reason: str) -> None:
         """End this request, and no other one."""
         self.matcher = None
+        engine_counters.ended_early += 1
         logger.warning("constrained_k2: a request is ended early: %s", reason)
 
     def mask(self, masks: RowMasks, row: int) -> None:

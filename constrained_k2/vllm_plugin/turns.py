@@ -6,6 +6,8 @@ from vllm import SamplingParams
 
 from constrained_k2.bitmask import TokenSet
 from constrained_k2.compiler import CompiledToolCalls, Compiler
+from constrained_k2.counters import engine_counters
+from constrained_k2.matcher import ToolCallMatcher
 from constrained_k2.vllm_plugin.admission import settings_in, spec_in
 from constrained_k2.vllm_plugin.turn import Turn
 from constrained_k2.vocabulary import Vocabulary
@@ -19,6 +21,8 @@ class TurnMaker:
 
     Attributes:
         vocabulary: The served model's.
+        settings: The operator's.
+        stop: The set of tokens by which a failed request ends.
 
     Raises:
         FormatMismatch: The served model's tokenizer is not Kimi K2's.
@@ -32,34 +36,48 @@ class TurnMaker:
             revision=model.tokenizer_revision,
             trust=model.trust_remote_code,
         )
-        settings = settings_in(vllm_config)
-        self._compiler = Compiler(self.vocabulary, settings.engines[0], policy=settings.policy)
-        self._stop = TokenSet((self.vocabulary.format.turn_end,), self.vocabulary.size)
+        self.settings = settings_in(vllm_config)
+        self.stop = TokenSet((self.vocabulary.format.turn_end,), self.vocabulary.size)
+        self._compiler = Compiler(
+            self.vocabulary, self.settings.engines[0], policy=self.settings.policy, counts=engine_counters.grammars
+        )
 
-    def compile(self, params: SamplingParams) -> CompiledToolCalls | None:
+    def compile(self, params: SamplingParams, *, check: bool = False) -> CompiledToolCalls | None:
         """The request's grammar; None for a request that is not constrained.
 
+        Args:
+            params: The request's.
+            check: Whether its tools are compiled now, rather than each when it is called.
+
         Raises:
-            ConstrainedK2Error: Its spec cannot be read; admission has let through what it should not have.
+            ConstrainedK2Error: Its spec cannot be read, or with ``check`` a tool not be compiled; admission has let
+                through what it should not have.
         """
         spec = spec_in(params.extra_args)
-        return None if spec is None else self._compiler.compile(spec, check=False)
+        return None if spec is None else self._compiler.compile(spec, check=check)
+
+    def matcher(self, compiled: CompiledToolCalls, last_prompt_id: int | None) -> ToolCallMatcher:
+        """A turn's matcher at its start.
+
+        Args:
+            compiled: The request's grammar.
+            last_prompt_id: The prompt's last token: reasoning has begun if it is ``<think>``.
+        """
+        return compiled.matcher(in_reasoning=last_prompt_id == self.vocabulary.format.think_begin)
 
     def start(self, compiled: CompiledToolCalls, last_prompt_id: int | None, params: SamplingParams) -> Turn:
         """The turn at its start.
 
         Args:
             compiled: The request's grammar.
-            last_prompt_id: The prompt's last token: reasoning has begun if it is ``<think>``.
+            last_prompt_id: As for :meth:`matcher`.
             params: The request's.
         """
-        in_reasoning = last_prompt_id == self.vocabulary.format.think_begin
-        matcher = compiled.matcher(in_reasoning=in_reasoning)
-        return Turn(matcher, self._stop, guarded=_may_forbid(params))
+        return Turn(self.matcher(compiled, last_prompt_id), self.stop, guarded=_may_forbid(params))
 
     def failed(self, error: Exception) -> Turn:
         """A turn for a request that cannot be constrained: it ends at once."""
-        turn = Turn(None, self._stop, guarded=True)
+        turn = Turn(None, self.stop, guarded=True)
         turn.fail(repr(error))
         return turn
 

@@ -26,6 +26,7 @@ class ScriptedEngine:
     """
 
     def __init__(self, config: VllmConfig, *, asynchronous: bool) -> None:
+        config.scheduler_config.async_scheduling = asynchronous
         self.manager = ToolCallOutputManager(config)
         config.cache_config.num_gpu_blocks = 512  # what an engine core finds out from its workers
         attention = FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=8, dtype=torch.float32)
@@ -91,7 +92,9 @@ class ScriptedEngine:
         sampled = []
         for name in names:
             script, start = self.scripts[name], len(self.outputs[name])
-            drafts = self._drafted.get(name, [])[: len(scheduled.scheduled_spec_decode_tokens.get(name, ()))]
+            drafts = scheduled.scheduled_spec_decode_tokens.get(name, [])
+            if self._asynchronous:  # the workers have them; where one is illegal the scheduler's copy says so
+                drafts = self._drafted.get(name, [])[: len(drafts)]
             taken: list[int] = []
             for offset in range(len(drafts) + 1):
                 token = script[start + offset] if start + offset < len(script) else script[-1]

@@ -80,11 +80,13 @@ def run(model: Path, vocabulary: Vocabulary, tmp_path_factory: pytest.TempPathFa
     other = build_model(directory / "draft", arch="llama", seed=1)
     ngram = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
     draft = {"method": "draft_model", "model": str(other), "num_speculative_tokens": 3}
+    grammar = {"method": "custom_class", "model": "constrained_k2.vllm_plugin.GrammarProposer"}
     engines: dict[str, dict[str, Any]] = {
         "processor": {"logits_processors": ["constrained_k2.vllm_plugin:KimiK2LogitsProcessor"]},
         "backend": BACKEND,
         "backend, synchronous": BACKEND | {"async_scheduling": False},
         "ngram": BACKEND | {"speculative_config": ngram},
+        "grammar": BACKEND | {"speculative_config": grammar | {"num_speculative_tokens": 6}},
         "draft model": BACKEND | {"speculative_config": draft},
         "draft model, synchronous": BACKEND | {"speculative_config": draft, "async_scheduling": False},
     }
@@ -105,7 +107,7 @@ def run(model: Path, vocabulary: Vocabulary, tmp_path_factory: pytest.TempPathFa
     return once
 
 
-SPECULATING = ["ngram", "draft model", "draft model, synchronous"]
+SPECULATING = ["ngram", "grammar", "draft model", "draft model, synchronous"]
 OTHERS = ["backend", "backend, synchronous", *SPECULATING]
 
 

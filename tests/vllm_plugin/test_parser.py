@@ -424,7 +424,7 @@ def test_the_last_delta_says_whether_a_call_is_cut(parser_class: Any, tokenizer:
 def test_leniencies_are_said_in_the_log(
     parser_class: Any, tokenizer: Any, vocabulary: Vocabulary, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "constrained_k2")
+    caplog.set_level("INFO", "vllm.constrained_k2")
     request = adjusted(parser_class, tokenizer, chat(vllm_xargs={"constrained_k2": "off"}))
     ids = ids_of_text(LENIENT[0].replace("f:0", "g:0"), vocabulary)
     assert read_whole(make(parser_class, tokenizer, request), request, ids, "")[2]

@@ -1,6 +1,5 @@
 """What is logged and counted of refused requests."""
 
-import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -69,12 +68,8 @@ def test_lines_come_no_faster_than_they_can_be_read() -> None:
 
 
 @pytest.fixture(autouse=True)
-def seen_logger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A logger that pytest sees, in the place of the one below vLLM's, which hands nothing on to the root.
-
-    And lines are left to it, whatever other tests have had said.
-    """
-    monkeypatch.setattr(refusals, "logger", logging.getLogger("refusals_seen"))
+def lines_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever other tests have had said."""
     monkeypatch.setattr(refusals, "_limit", LineLimit(1.0, 20))
 
 

@@ -1,0 +1,96 @@
+"""Whole batches: the masks of many rows at once."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from constrained_k2.bitmask import allocate_bitmask
+from constrained_k2.evaluation.bench.arms import Arm, Tools
+from constrained_k2.evaluation.bench.timing import Times, collected_before, microseconds
+from constrained_k2.evaluation.bench.workload import Turn, Workload
+
+MIXES = ("inside", "mixed")
+_TEXT_ROWS = 7  # of ten, in a mixed batch; the rest are in calls
+
+
+@dataclass(slots=True)
+class _Row:
+    """One request that writes its turn over and over.
+
+    Attributes:
+        turn: The turn.
+        first: The step that it starts over from, and the matcher there.
+        last: The step behind the last one.
+    """
+
+    turn: Turn
+    first: int
+    last: int
+    start: Any = field(repr=False)
+    matcher: Any = field(repr=False)
+    step: int = 0
+
+
+def batch_fills(  # noqa: PLR0913, PLR0917 - a cell of the table
+    arms: Sequence[Arm], workload: Workload, tools: Tools, rows: int, mix: str, steps: int
+) -> dict[str, Times]:
+    """Milliseconds to fill the masks of a batch, by arm; the arms take turns, a step each.
+
+    Each row writes a turn of its own, at a place of its own, a token after each fill.
+
+    Args:
+        arms: Who.
+        workload: For turns.
+        tools: The list, the same for all rows.
+        rows: How many.
+        mix: ``inside``: every row in the arguments of a call all the time. ``mixed``: seven of ten in free text.
+        steps: How many fills; as many as a row has steps come before them, not timed.
+    """
+    batches = []
+    for arm in arms:
+        compiled = arm.compile(arm.request(tools))
+        batches.append([_row(arm, compiled, workload, tools, number, mix) for number in range(rows)])
+    bitmask = allocate_bitmask(rows, workload.vocabulary.size)
+    warm_up = max(row.last - row.first for row in batches[0])
+    samples: dict[str, list[float]] = {arm.name: [] for arm in arms}
+    with collected_before():
+        for step in range(warm_up + steps):
+            for arm, batch in zip(arms, batches, strict=True):
+                matchers = [row.matcher for row in batch]
+                start = time.perf_counter_ns()
+                arm.fill_batch(matchers, bitmask)
+                if step >= warm_up:
+                    samples[arm.name].append(microseconds(start) / 1e3)
+                _advance(arm, batch)
+    return {name: Times.of(found) for name, found in samples.items()}
+
+
+def _row(  # noqa: PLR0913, PLR0917 - as above
+    arm: Arm, compiled: Any, workload: Workload, tools: Tools, number: int, mix: str
+) -> _Row:
+    turn = workload.turn(tools, number, calls=1)
+    if mix == "mixed" and number % 10 < _TEXT_ROWS:
+        first, last = 0, turn.phases.index("marker") - 1
+    else:
+        first = turn.phases.index("header") + turn.phases[turn.phases.index("header") :].index("structure")
+        last = len(turn.ids) - 3  # the marker that ends the arguments
+        if mix == "mixed":
+            first = turn.phases.index("marker")
+    start = arm.matcher(compiled)
+    for token_id in turn.ids[:first]:
+        if not arm.accept(start, token_id):
+            raise RuntimeError(f"{arm.name} refuses a token of a turn that all arms must write")
+    row = _Row(turn, first, last, start, arm.fork(start), first)
+    for _ in range(number % max(1, last - first)):
+        _advance(arm, [row])
+    return row
+
+
+def _advance(arm: Arm, batch: Sequence[_Row]) -> None:
+    for row in batch:
+        if row.step >= row.last:
+            row.matcher, row.step = arm.fork(row.start), row.first
+            continue
+        arm.accept(row.matcher, row.turn.ids[row.step])
+        row.step += 1

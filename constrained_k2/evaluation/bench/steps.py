@@ -1,0 +1,122 @@
+"""What each step of a turn costs: its mask and its token, by where the token stands; going back, and forking."""
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from constrained_k2.bitmask import allocate_bitmask
+from constrained_k2.evaluation.bench.arms import Arm, Ours, Tools, counted_engine_calls
+from constrained_k2.evaluation.bench.timing import Times, collected_before, microseconds
+from constrained_k2.evaluation.bench.workload import Turn, Workload
+
+_ROLLBACK = 4
+_ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """An arm's microseconds.
+
+    Attributes:
+        fill: Of a mask, by phase.
+        accept: Of a token, by phase.
+        rollback: Of taking back four tokens inside arguments.
+        fork: Of a fork inside arguments.
+        inside: Of a mask inside arguments, strings and structure together.
+        turn_mean: A step's mask and token, in the mean over whole turns, of each the median time of all rounds: what
+            other processes take would swamp a plain mean.
+    """
+
+    fill: dict[str, Times]
+    accept: dict[str, Times]
+    rollback: Times
+    fork: Times
+    inside: Times
+    turn_mean: float
+
+
+@dataclass(slots=True)
+class _Samples:
+    fill: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    accept: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    rollback: list[float] = field(default_factory=list)
+    fork: list[float] = field(default_factory=list)
+    turns: defaultdict[Sequence[int], list[float]] = field(default_factory=lambda: defaultdict(list))
+
+
+def measure_steps(arms: Sequence[Arm], workload: Workload, tools: Tools, turns: int) -> dict[str, Steps]:
+    """Write the same turns with every arm, a turn by turn about; a first round over all of them is not timed."""
+    compiled = {arm.name: arm.compile(arm.request(tools)) for arm in arms}
+    scripts = [workload.turn(tools, seed) for seed in range(turns)]
+    samples = {arm.name: _Samples() for arm in arms}
+    for script in scripts:
+        for arm in arms:
+            _write(arm, compiled[arm.name], script, _Samples(), workload.vocabulary.size)
+    with collected_before():
+        for script in scripts * _ROUNDS:
+            for arm in arms:
+                _write(arm, compiled[arm.name], script, samples[arm.name], workload.vocabulary.size)
+    return {name: _summary(found) for name, found in samples.items()}
+
+
+def _write(arm: Arm, compiled: Any, script: Turn, samples: _Samples, size: int) -> None:
+    matcher = arm.matcher(compiled)
+    bitmask = allocate_bitmask(1, size)
+    inside, spent = 0, 0.0
+    for place, (token_id, phase) in enumerate(zip(script.ids, script.phases, strict=True)):
+        start = time.perf_counter_ns()
+        arm.fill(matcher, bitmask, 0)
+        samples.fill[phase].append(microseconds(start))
+        start = time.perf_counter_ns()
+        taken = arm.accept(matcher, token_id)
+        samples.accept[phase].append(microseconds(start))
+        spent += samples.fill[phase][-1] + samples.accept[phase][-1]
+        if not taken:
+            raise RuntimeError(f"{arm.name} refuses token {place} ({phase}) of a turn that all arms must write")
+        inside = inside + 1 if phase in {"string", "structure"} else 0
+        if inside % 8 == _ROLLBACK:
+            start = time.perf_counter_ns()
+            arm.fork(matcher)
+            samples.fork.append(microseconds(start))
+            start = time.perf_counter_ns()
+            arm.rollback(matcher, _ROLLBACK)
+            samples.rollback.append(microseconds(start))
+            for again in script.ids[place + 1 - _ROLLBACK : place + 1]:
+                arm.accept(matcher, again)
+    samples.turns[script.ids].append(spent)
+
+
+def _summary(samples: _Samples) -> Steps:
+    fill = {phase: Times.of(found) for phase, found in samples.fill.items()}
+    accept = {phase: Times.of(found) for phase, found in samples.accept.items()}
+    inside = Times.of([*samples.fill["string"], *samples.fill["structure"]])
+    mean = sum(map(median, samples.turns.values())) / sum(map(len, samples.turns))
+    return Steps(fill, accept, Times.of(samples.rollback), Times.of(samples.fork), inside, mean)
+
+
+def free_text(arm: Ours, workload: Workload, tools: Tools, steps: int) -> tuple[Times, int]:
+    """A row in free text as the logits processor treats it: which constant, and the token taken.
+
+    Returns:
+        Microseconds a step, and how often an engine was called meanwhile.
+    """
+    compiled = arm.compile(arm.request(tools))
+    ids = workload.vocabulary.encode("Nothing in here calls anything. ") * (steps // 4)
+    with counted_engine_calls() as calls:
+        matcher = compiled.matcher()
+        for token_id in ids:
+            matcher.token_set()
+            matcher.accept_tokens((token_id,))
+        count = calls()
+    matcher = compiled.matcher()
+    samples: list[float] = []
+    with collected_before():
+        for token_id in ids[:steps]:
+            start = time.perf_counter_ns()
+            matcher.token_set()
+            samples.append(microseconds(start))
+            matcher.accept_tokens((token_id,))
+    return Times.of(samples), count
