@@ -106,5 +106,5 @@ def test_the_stand_in_on_real_servers(tmp_path: Path, capsys: pytest.CaptureFixt
     assert 0 <= scores["masked_argmax_share"] < 1  # the server's metrics have the names that are looked for
     figures = {arm: found["figures"] for arm, found in scores["arms"].items()}
     assert list(figures) == ["unconstrained", "constrained", "vllm-strict"]
-    for figure in ("schema_accuracy", "declared", "valid", "numbered", "in_form"):
+    for figure in ("schema_accuracy", "declared", "decoded", "valid", "numbered"):
         assert figures["constrained"][figure]["value"] == 1.0, figure

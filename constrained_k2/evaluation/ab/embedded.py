@@ -17,7 +17,7 @@ from constrained_k2.evaluation.standin.build import build_stand_in
 from constrained_k2.evaluation.standin.dialogs import held_out_samples
 
 TEMPERATURE = 0.7
-"""Between the 0.6 that Kimi K2 is recommended to be sampled at and the 1.0 of its thinking model."""
+"""Between the 0.6 that the model card of Kimi-K2-Instruct recommends and the 1.0 of Kimi-K2-Thinking's."""
 
 _MAX_TOKENS = 400  # the longest right answer has about 150; what runs on beyond this does not end
 

@@ -1,7 +1,7 @@
-"""Wrong calls among those that the stand-in learns from, so that it errs as real models do.
+"""Wrong calls among those that the stand-in learns from, so that it errs in the kinds that a schema check catches.
 
-The kinds are those that K2 Vendor Verifier's reports show of real deployments: numbers as strings, invented enum
-values, names that are nearly a declared one, required arguments left out.
+Numbers as strings, invented enum values, names that are nearly a declared one, required arguments left out. How often
+is chosen by hand; nothing is added when it is sampled.
 """
 
 import random
