@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The main job in one command: a real vLLM server, the same requests unconstrained and constrained, side by side.
+# The main job in one command: a small trained model on real vLLM servers, unconstrained, constrained and by vLLM itself.
 # Options go to `constrained-k2 demo` (see --help).
 set -euo pipefail
 EXTRAS=demo

@@ -1,6 +1,5 @@
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -30,17 +29,12 @@ def test_standard_input_that_is_no_text_and_output_that_nobody_reads() -> None:
         assert process.stderr.read() == b""
 
 
-@pytest.mark.parametrize("arguments", [[], ["nope"], ["demo", "--requests", "0"], ["demo", "--arch", "gpt"]])
+@pytest.mark.parametrize("arguments", [[], ["nope"], ["demo", "--requests", "0"], ["demo", "--seed", "x"]])
 def test_bad_use(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
     assert "usage:" in capsys.readouterr().err
-
-
-def test_a_tokenizer_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--tokenizer", str(tmp_path), "--output", str(tmp_path / "out")]) == 2
-    assert "no tokenizer there" in capsys.readouterr().err
 
 
 def test_samples_cover_what_the_demo_claims() -> None:

@@ -4,15 +4,17 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from constrained_k2.cli.reading import read_json
+from constrained_k2.cli.reading import positive, read_json
 from constrained_k2.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from constrained_k2.evaluation.ab.arms import Arm
     from constrained_k2.evaluation.ab.directory import RunDirectory
+    from constrained_k2.evaluation.ab.endpoint import Limits
     from constrained_k2.evaluation.ab.loaders import BadLine
     from constrained_k2.evaluation.ab.sample import Sample
 
@@ -27,10 +29,17 @@ def add_parser(verbs: Any) -> None:
         "ended in any way goes on where it was when it is started again. Exit code 1 if a constrained arm wrote "
         "something wrong in form, left out a call that was due, got no answer, or is worse than the baseline beyond "
         "chance (the 99 % interval of the difference); 2 for bad use.",
-        epilog="example: constrained-k2 ab http://localhost:8000 --samples samples.jsonl --temperature 0.6    "
+        epilog="example: constrained-k2 ab    (a small trained model on vLLM servers of this machine)    "
+        "or: constrained-k2 ab http://localhost:8000 --samples samples.jsonl --temperature 0.6    "
         "or, with a third arm: --arm unconstrained --arm constrained --arm stock=http://localhost:8001",
     )
-    parser.add_argument("url", metavar="URL", nargs="?", help="the server of arms that name none")
+    parser.add_argument(
+        "url",
+        metavar="URL",
+        nargs="?",
+        help="the server of arms that name none; without it and --arm a small trained model is served here, and a "
+        "third arm is vLLM's own strict level",
+    )
     parser.add_argument(
         "--arm",
         action="append",
@@ -53,26 +62,23 @@ def add_parser(verbs: Any) -> None:
     )
     parser.add_argument("--answers", type=Path, metavar="FILE", help="BFCL's possible answers, if they lie elsewhere")
     parser.add_argument("--official", type=Path, metavar="FILE", help="the verifier's results of a reference, for f1")
-    parser.add_argument("--count", type=_positive, default=300, help="built-in samples (default: %(default)s)")
+    parser.add_argument("--count", type=positive, default=300, help="built-in samples (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=Path("ab_output"), help="directory (default: %(default)s)")
-    parser.add_argument("--repetitions", type=_positive, default=1, help="of each sample (default: %(default)s)")
-    parser.add_argument("--temperature", type=float, help="of all requests (default: the sample's, or the server's)")
-    parser.add_argument("--max-tokens", type=_positive, default=2048, help="where a sample says none")
+    parser.add_argument("--repetitions", type=positive, default=1, help="of each sample (default: %(default)s)")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        help="of all requests (default: the sample's, or the server's; 0.7 for the model served here)",
+    )
+    parser.add_argument("--max-tokens", type=positive, default=2048, help="where a sample says none")
     parser.add_argument("--seed", type=int, default=0, help="of sampling, built-in samples and intervals")
-    parser.add_argument("--concurrency", type=_positive, default=8, help="requests at a time (default: %(default)s)")
+    parser.add_argument("--concurrency", type=positive, default=8, help="requests at a time (default: %(default)s)")
     parser.add_argument("--timeout", type=float, default=600, metavar="S", help="seconds a request may take")
-    parser.add_argument("--attempts", type=_positive, default=4, help="for 429, 5xx and lost connections")
+    parser.add_argument("--attempts", type=positive, default=4, help="for 429, 5xx and lost connections")
     parser.add_argument("--retry-failed", action="store_true", help="ask again what failed in a run that goes on")
     parser.add_argument("--score-only", type=Path, metavar="DIR", help="send nothing: score and report a run again")
     parser.add_argument("--json", action="store_true", help="the scores as JSON")
     parser.set_defaults(run=run)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
 
 
 def run(options: argparse.Namespace) -> int:
@@ -105,23 +111,55 @@ def _ask(options: argparse.Namespace) -> "RunDirectory":
     from constrained_k2.evaluation.ab.loaders import numbered_keys
     from constrained_k2.evaluation.ab.runner import run as run_arms
 
-    arms = _arms(options)
     if options.timeout <= 0:
         raise InvalidRequest("must be more than 0", "--timeout")
+    limits = Limits(seconds=options.timeout, attempts=options.attempts, concurrency=options.concurrency)
+    if options.url is None and not options.arm and options.arms is None:
+        return _ask_stand_in(options, limits)
+    arms = _arms(options)
     sampling = Sampling(options.temperature, options.max_tokens, options.repetitions, options.seed)
     source = f"built-in set of {options.count}" if options.samples is None else str(options.samples)
     directory = begin(options.output, source, numbered_keys(_samples(options)), sampling)
     for line in directory.bad_lines[1]:
         print(f"constrained-k2: {source}: {line}", file=sys.stderr)
-    limits = Limits(seconds=options.timeout, attempts=options.attempts, concurrency=options.concurrency)
+    with _write_errors_named(directory.path), LiveFigures(directory, arms, is_shown=not options.json) as figures:
+        asyncio.run(run_arms(directory, arms, limits=limits, retry_failed=options.retry_failed, on_answer=figures.add))
+    return directory
+
+
+@contextmanager
+def _write_errors_named(path: Path) -> Iterator[None]:
     try:
-        with LiveFigures(directory, arms, is_shown=not options.json) as figures:
-            asyncio.run(
-                run_arms(directory, arms, limits=limits, retry_failed=options.retry_failed, on_answer=figures.add)
-            )
+        yield
     except* OSError as errors:
         error = errors.exceptions[0]
-        raise InvalidRequest(f"cannot be written: {error}", str(directory.path), "The same command goes on") from error
+        raise InvalidRequest(f"cannot be written: {error}", str(path), "The same command goes on") from error
+
+
+def _ask_stand_in(options: argparse.Namespace, limits: "Limits") -> "RunDirectory":
+    from constrained_k2.evaluation.ab.directory import Sampling, begin
+    from constrained_k2.evaluation.ab.embedded import TEMPERATURE, Embedded, stand_in_samples
+    from constrained_k2.evaluation.ab.loaders import numbered_keys
+
+    for name in ("samples", "model"):
+        if getattr(options, name) is not None:
+            raise InvalidRequest("no server is named", f"--{name}", "Give a server's address, or --arm NAME=URL")
+    temperature = TEMPERATURE if options.temperature is None else options.temperature
+    sampling = Sampling(temperature, options.max_tokens, options.repetitions, options.seed)
+    samples = numbered_keys(stand_in_samples(options.count, options.seed))
+    directory = begin(options.output, f"the stand-in's held-out requests, {options.count}", samples, sampling)
+    embedded = Embedded(
+        directory,
+        limits,
+        retry_failed=options.retry_failed,
+        is_shown=not options.json,
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    with _write_errors_named(directory.path):
+        try:
+            embedded.run()
+        except RuntimeError as error:
+            raise InvalidRequest(str(error), "vLLM on this machine") from error
     return directory
 
 

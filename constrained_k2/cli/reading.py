@@ -1,5 +1,6 @@
 """Files or standard input, for all verbs."""
 
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -35,3 +36,16 @@ def read_json(path: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"is not JSON: {error}", "standard input" if path == "-" else path) from error
+
+
+def positive(text: str) -> int:
+    """A whole number from 1, as an argument.
+
+    Raises:
+        ArgumentTypeError: It is less.
+        ValueError: It is no whole number.
+    """
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number

@@ -155,9 +155,11 @@ def test_quantiles_are_right_to_a_few_percent(share: float) -> None:
 
 
 def test_counters_of_a_server() -> None:
-    text = 'constrained_k2_masked_steps_total{engine="0"} 50\nconstrained_k2_masked_argmax_total 5\nother 7\nconstrained_k2_x no\n'
+    looked_at = "".join(f'constrained_k2_examined_tokens_total{{engine="{n}"}} 25\n' for n in range(2))
+    text = looked_at + "constrained_k2_masked_argmax_tokens_total 5\nother 7\nconstrained_k2_x no\n"
+    text += "constrained_k2_examined_tokens_created 1e9\n"
     counters = parse_counters(text)
-    assert len(counters) == 2 and masked_argmax_share(counters) == 0.1
+    assert len(counters) == 4 and masked_argmax_share(counters) == 0.1
     assert growth({"a": 1.0, "b": 9.0}, {"a": 3.0, "b": 4.0}) == {"a": 2.0, "b": 4.0}
     assert masked_argmax_share({}) is None
 
@@ -212,7 +214,8 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "no server is named"),
+        (["--samples", "x.jsonl"], "no server is named"),
+        (["--model", "kimi-k2"], "no server is named"),
         (["http://127.0.0.1:9", "--arm", "nope"], "is no preset"),
         (["http://127.0.0.1:9", "--arm", "constrained", "--arm", "constrained"], "given twice"),
         (["http://127.0.0.1:9", "--samples", "/nonexistent"], "cannot be read"),

@@ -57,17 +57,13 @@ def growth(before: Mapping[str, float], after: Mapping[str, float]) -> Counters:
 def masked_argmax_share(counters: Mapping[str, float]) -> float | None:
     """The share of masked tokens at which the mask ruled out what the model liked best; None where it is not told.
 
-    The counters are those whose names hold ``masked_argmax`` and ``masked_steps`` (or ``masked_tokens``), over
-    all labels.
+    Our server looks at one step in so many (docs/metrics.md): the share is of the tokens it looked at.
     """
-    ruled_out = [value for name, value in counters.items() if "masked_argmax" in name and _is_total(name)]
-    looked_at = [
-        value
-        for name, value in counters.items()
-        if ("masked_steps" in name or "masked_tokens" in name) and _is_total(name)
-    ]
-    return sum(ruled_out) / sum(looked_at) if ruled_out and sum(looked_at) else None
+    ruled_out = _sum(counters, "constrained_k2_masked_argmax_tokens_total")
+    looked_at = _sum(counters, "constrained_k2_examined_tokens_total")
+    return ruled_out / looked_at if looked_at else None
 
 
-def _is_total(name: str) -> bool:
-    return not name.partition("{")[0].endswith(("_created", "_bucket"))
+def _sum(counters: Mapping[str, float], name: str) -> float:
+    """Over all labels."""
+    return sum(value for found, value in counters.items() if found.partition("{")[0] == name)

@@ -2,14 +2,18 @@
 
 import json
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from constrained_k2.evaluation.ab.report.contrast import contrast
 from constrained_k2.evaluation.ab.report.markdown import to_markdown
 from constrained_k2.evaluation.ab.report.page import to_html
 from constrained_k2.evaluation.ab.report.tables import figure_table
 from constrained_k2.evaluation.ab.results import Results
+
+_WIDTH = 120  # characters, where no terminal says how many it has
 
 
 def write_reports(results: Results) -> list[Path]:
@@ -32,12 +36,15 @@ def write_reports(results: Results) -> list[Path]:
 
 
 def show(results: Results, paths: Sequence[Path]) -> None:
-    """Print the figures, what was found, and where the reports are."""
+    """Print an answer that the constraint set right, the figures, what was found, and where the reports are."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
+    for line in contrast(results):
+        console.print(Text(line))
+    console.print()
     figures = figure_table(results, is_short=True)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for number, title in enumerate(figures.header):
