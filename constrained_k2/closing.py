@@ -26,7 +26,7 @@ from constrained_k2.vocabulary import Vocabulary
 MOST_RESERVED = 4096
 """The tokens that a request may reserve: each of them costs some microseconds more than others."""
 
-_AT_ONCE = 256  # tokens that are followed in one go, before closing begins: no one mask waits for a long text to be read
+_AT_ONCE = 256  # tokens followed in one go before closing begins: no one mask waits for a long text to be read
 _REMEMBERED = 32  # places that a rollback may go back to; from further back the turn is followed anew
 _BLANKS = b" \t\r\n"
 

@@ -85,7 +85,8 @@ class ToolCallMatcher:
     """
 
     __slots__ = (
-        "_grammar", "_history", "_ids", "_initial", "_markers", "_moves", "_narrowing", "_sets", "_state", "_vocabulary",
+        "_grammar", "_history", "_ids", "_initial", "_markers", "_moves", "_narrowing", "_sets", "_state",
+        "_vocabulary",
     )  # fmt: skip
 
     def __init__(self, grammar: CallGrammar, *, in_reasoning: bool = False) -> None:

@@ -1,10 +1,12 @@
 """The characters by which a call's arguments come to their end soonest.
 
-As a guess of what is likely (:mod:`.likely`) this is only one: the grammar says whether it may stand. What a value is to
-be is left to the model where all there is to choose from is short: numbers, literals, and enums.
+As a guess of what is likely (:mod:`.likely`) this is only one: the grammar says whether it may stand. What a value is
+to be is left to the model where all there is to choose from is short: numbers, literals, and enums.
 """
 
+import json
 from collections.abc import Sequence
+from functools import lru_cache
 
 from constrained_k2.drafting.cursor import Cursor, Frame, Place
 
@@ -39,7 +41,7 @@ def _lengthened(cursor: Cursor, piece: str) -> str:
 
 
 def _pieces(cursor: Cursor, *, known_only: bool = False) -> Sequence[str]:
-    """The next pieces that are worth trying, the better first; with ``known_only`` at most the one that should be right."""
+    """The next pieces that are worth trying, the better first; with ``known_only`` at most one that should be right."""
     place = cursor.place
     if place is Place.IN_STRING:
         return () if cursor.value.options else ('"',)
@@ -73,17 +75,20 @@ def _opening(cursor: Cursor) -> str:
 
 def _key_due(frame: Frame) -> str:
     """The next required key that is not written, with its colon; empty if there is none."""
-    return next((_spelled(key) for key in frame.view.required if key not in frame.keys), "")
+    written = set(frame.keys)
+    return next((f'"{key}":' for key in map(_spelled, frame.view.required) if key not in written), "")
 
 
 def _rest_of_key(prefix: str, frame: Frame, *, known_only: bool) -> str:
     """The rest of a key that has been begun: a required one, else any; else its end, where keys are free."""
-    left = [key for key in frame.view.properties if key not in frame.keys and key.startswith(prefix)]
-    key = next((key for key in left if key in frame.view.required), left[0] if left else None)
-    if key is None:
-        return "" if known_only else '":'
-    return _spelled(key)[1 + len(prefix) :]
+    written = set(frame.keys)
+    for key in map(_spelled, (*frame.view.required, *frame.view.properties)):
+        if key.startswith(prefix) and key not in written:
+            return f'{key[len(prefix) :]}":'
+    return "" if known_only else '":'
 
 
+@lru_cache(maxsize=4096)
 def _spelled(key: str) -> str:
-    return f'"{key}":' if key.isprintable() and not {'"', "\\"} & set(key) else ""
+    """A key as it stands between its quotes, in the one spelling that grammars take it in."""
+    return json.dumps(key, ensure_ascii=False)[1:-1]

@@ -30,6 +30,7 @@ class FollowedTurn:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def copy(self) -> "FollowedTurn":
+        """An independent copy."""
         other = FollowedTurn()
         other.seen, other.calls = self.seen, self.calls
         other.header = None if self.header is None else self.header.copy()
