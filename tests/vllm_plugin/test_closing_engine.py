@@ -65,7 +65,7 @@ def test_no_call_is_cut_where_tokens_are_kept_for_its_end(name: str, tmp_path: P
     answers = [answer[0] for answer in json.loads(job.with_suffix(".out.json").read_text())["answers"]]
     without, kept = answers[::2], answers[1::2]
     cut = sum(answer["reason"] == "length" for answer in without)
-    print(f"{name}: {cut} of {REQUESTS} cut with nothing kept, "  # noqa: T201 - the figure of the operators' page
+    print(f"{name}: {cut} of {REQUESTS} cut with nothing kept, "
           f"{sum(answer['reason'] == 'length' for answer in kept)} with {RESERVE} tokens")  # fmt: skip
     assert cut > REQUESTS // 4
     for answer in kept:
