@@ -39,4 +39,9 @@ def fill_bitmasks(
         arguments = matcher.arguments
         assert arguments is not None
         batches.setdefault(type(arguments), []).append((arguments, row))
-    return [failure for kind, batch in batches.items() for failure in kind.fill_batch(batch, target)]
+    failures = [failure for kind, batch in batches.items() for failure in kind.fill_batch(batch, target)]
+    failed = {row for row, _ in failures}
+    for matcher, row in zip(matchers, rows, strict=True):
+        if matcher.arguments is not None and row not in failed:
+            matcher.narrow(target[row])
+    return failures

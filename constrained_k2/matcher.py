@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 from typing import NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from constrained_k2.bitmask import Bitmask, TokenSet, bitmask_rows
 from constrained_k2.engines.protocol import ArgumentMatcher
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
@@ -57,6 +60,22 @@ class CallGrammar(Protocol):
         """A matcher at the start of a function's arguments."""
 
 
+class Narrowing(Protocol):
+    """Takes tokens out of masks, which stay what a sampler is offered; what is legal does not change."""
+
+    def token_set(self, matcher: "ToolCallMatcher", tokens: TokenSet) -> TokenSet:
+        """What is left of a constant set: some of ``tokens``, and not none."""
+
+    def narrow(self, matcher: "ToolCallMatcher", row: npt.NDArray[np.int32]) -> None:
+        """Take tokens out of a mask inside the arguments, int32 ``[words]``, but not all."""
+
+    def roll_back(self, num_tokens: int) -> None:
+        """Forget what came behind the first ``num_tokens`` tokens."""
+
+    def fork(self) -> "Narrowing":
+        """An independent copy."""
+
+
 class ToolCallMatcher:
     """The state of one turn. Made by :meth:`constrained_k2.CompiledToolCalls.matcher`, one per request.
 
@@ -65,7 +84,10 @@ class ToolCallMatcher:
         in_reasoning: Whether the prompt ended in ``<think>``, so that the first token already is reasoning.
     """
 
-    __slots__ = ("_grammar", "_history", "_ids", "_initial", "_markers", "_moves", "_sets", "_state", "_vocabulary")
+    __slots__ = (
+        "_grammar", "_history", "_ids", "_initial", "_markers", "_moves", "_narrowing", "_sets", "_state",
+        "_vocabulary",
+    )  # fmt: skip
 
     def __init__(self, grammar: CallGrammar, *, in_reasoning: bool = False) -> None:
         self._grammar = grammar
@@ -77,6 +99,7 @@ class ToolCallMatcher:
         self._state = self._initial
         self._ids = array("q")
         self._history: deque[State] = deque(maxlen=ROLLBACK_WINDOW)
+        self._narrowing: Narrowing | None = None
 
     @property
     def phase(self) -> Phase:
@@ -107,14 +130,28 @@ class ToolCallMatcher:
         """The accepted tokens from the ``start``-th on."""
         return self._ids[start:]
 
+    def narrow_by(self, narrowing: Narrowing | None) -> None:
+        """Have masks narrowed from now on; what :meth:`accept_tokens` takes stays what is legal.
+
+        Args:
+            narrowing: Of this turn, owned from here on; None for none.
+        """
+        self._narrowing = narrowing
+
     def token_set(self) -> TokenSet | None:
-        """The allowed tokens where no engine is needed to tell them; None inside the arguments."""
+        """The tokens for the mask where no engine is needed to tell them; None inside the arguments."""
         state = self._state
         if state.phase is Phase.ARGUMENTS:
             return None
         if state.phase is Phase.HEADER:
             return self._grammar.headers(state.calls).allowed(state.header)
-        return self._sets[state.phase]
+        tokens = self._sets[state.phase]
+        return tokens if self._narrowing is None else self._narrowing.token_set(self, tokens)
+
+    def narrow(self, row: npt.NDArray[np.int32]) -> None:
+        """Narrow a mask that the engine has filled inside the arguments, int32 ``[words]``, where that is asked for."""
+        if self._narrowing is not None:
+            self._narrowing.narrow(self, row)
 
     def fill_bitmask(self, bitmask: Bitmask, row: int = 0) -> None:
         """Write the allowed tokens into one row.
@@ -138,6 +175,7 @@ class ToolCallMatcher:
         else:
             assert self._state.arguments is not None
             self._state.arguments.fill(rows[row], rows.address + row * rows.row_bytes)
+            self.narrow(rows[row])
 
     def accept_tokens(self, ids: Iterable[int]) -> bool:
         """Take tokens.
@@ -189,6 +227,8 @@ class ToolCallMatcher:
         """
         if not 0 <= count <= len(self._ids):
             raise InvalidRequest(f"cannot roll back {count} of {len(self._ids)} tokens", "rollback")
+        if count and self._narrowing is not None:
+            self._narrowing.roll_back(len(self._ids) - count)
         if count > len(self._history):
             ids = self._ids[: len(self._ids) - count]
             self.reset()
@@ -215,12 +255,15 @@ class ToolCallMatcher:
         self._state = self._initial
         self._ids = array("q")
         self._history = deque(maxlen=ROLLBACK_WINDOW)
+        if self._narrowing is not None:
+            self._narrowing.roll_back(0)
 
     def fork(self) -> "ToolCallMatcher":
         """An independent copy: nothing done to one is seen by the other."""
         copy = ToolCallMatcher(self._grammar)
         copy._initial = self._initial
         copy._ids.extend(self._ids)
+        copy._narrowing = self._narrowing and self._narrowing.fork()
         arguments = self._state.arguments
         copy._state = self._state._replace(arguments=arguments and arguments.fork())
         return copy

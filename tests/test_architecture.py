@@ -24,6 +24,7 @@ LAYERS = [
     {"cache"},
     {"compiler"},
     {"coverage", "whole_format", "json_limiter", "drafting"},
+    {"closing"},
     {"fixtures"},
     {"evaluation"},
     {"vllm_plugin"},

@@ -1,12 +1,8 @@
 """Drafts of one turn: what its grammar forces next, and within a call's arguments what it makes likely."""
 
-import codecs
-import json
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
 
-from constrained_k2.drafting.cursor import Cursor
+from constrained_k2.drafting.followed_turn import FollowedTurn
 from constrained_k2.drafting.headers import header_tokens
 from constrained_k2.drafting.likely import likely_continuation
 from constrained_k2.errors import ConstrainedK2Error
@@ -14,46 +10,6 @@ from constrained_k2.matcher import ToolCallMatcher
 from constrained_k2.phases import Phase
 
 _CHARACTERS_A_TOKEN = 4  # a guess of so many characters a token is long enough
-
-
-class _Turn:
-    """What guessing needs to know of the tokens so far: the header or the arguments that are being written."""
-
-    __slots__ = ("_decoder", "calls", "cursor", "header", "seen")
-
-    def __init__(self) -> None:
-        self.seen = 0
-        self.calls = 0
-        self.header: list[int] | None = None
-        self.cursor: Cursor | None = None
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def copy(self) -> "_Turn":
-        other = _Turn()
-        other.seen, other.calls = self.seen, self.calls
-        other.header = None if self.header is None else self.header.copy()
-        other.cursor = None if self.cursor is None else self.cursor.copy()
-        other._decoder.setstate(self._decoder.getstate())
-        return other
-
-    def follow(self, ids: Sequence[int], matcher: ToolCallMatcher) -> None:
-        """Take the next tokens."""
-        markers, vocabulary = matcher.vocabulary.format, matcher.vocabulary
-        for token_id in ids:
-            if token_id == markers.call_begin:
-                self.header, self.cursor = [], None
-            elif token_id == markers.argument_begin and self.header is not None:
-                name, _ = markers.parse_call_id(vocabulary.decode(self.header))
-                self.header, self.cursor = None, Cursor(_schema(matcher, name))
-                self._decoder.reset()
-            elif token_id == markers.call_end:
-                self.header, self.cursor = None, None
-                self.calls += 1
-            elif self.header is not None:
-                self.header.append(token_id)
-            elif self.cursor is not None:
-                self.cursor.feed(self._decoder.decode(vocabulary.token_bytes(token_id)))
-        self.seen += len(ids)
 
 
 class Drafter:
@@ -66,7 +22,7 @@ class Drafter:
     def __init__(self, matcher: ToolCallMatcher) -> None:
         self._matcher = matcher
         self._names = tuple(tool.name for tool in matcher.spec.tools)
-        self._turn = _Turn()
+        self._turn = FollowedTurn()
 
     def draft(self, limit: int) -> list[int]:
         """Tokens that may come next; in this order they are legal.
@@ -76,7 +32,7 @@ class Drafter:
         """
         matcher = self._matcher
         if matcher.num_tokens < self._turn.seen:
-            self._turn = _Turn()
+            self._turn = FollowedTurn()
         self._turn.follow(matcher.token_ids(self._turn.seen), matcher)
         turn = self._turn.copy()
         drafts: list[int] = []
@@ -103,7 +59,7 @@ class Drafter:
             taken.append(token_id)
         return taken
 
-    def _guess(self, turn: _Turn, limit: int) -> Sequence[int]:
+    def _guess(self, turn: FollowedTurn, limit: int) -> Sequence[int]:
         """The next tokens that are likely; empty where nothing is known."""
         matcher, markers = self._matcher, self._matcher.vocabulary.format
         phase = matcher.phase
@@ -120,12 +76,3 @@ class Drafter:
             return (markers.section_end,)
         tokens = matcher.token_set()
         return tokens.ids.tolist() if tokens is not None and len(tokens.ids) == 1 and not tokens.complement else ()
-
-
-def _schema(matcher: ToolCallMatcher, name: str) -> Any:
-    return _decoded(next((tool.schema for tool in matcher.spec.tools if tool.name == name), "{}"))
-
-
-@lru_cache(maxsize=256)
-def _decoded(schema: str) -> Any:
-    return json.loads(schema)

@@ -3,6 +3,7 @@
 from functools import lru_cache
 from typing import Any
 
+from constrained_k2.closing import read_reserve
 from constrained_k2.compiler import CompiledToolCalls
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.schema.coverage import Coverage
@@ -10,7 +11,7 @@ from constrained_k2.tools import EngineName, ToolCallSpec
 from constrained_k2.vllm_plugin import metrics
 from constrained_k2.vllm_plugin.compiling import compile_tools, compiled_ahead
 from constrained_k2.vllm_plugin.refusals import refusals_noted, warn
-from constrained_k2.vllm_plugin.settings import OFF, XARGS_KEY, Server
+from constrained_k2.vllm_plugin.settings import CLOSE_KEY, OFF, XARGS_KEY, Server
 
 
 def admit(spec: ToolCallSpec, *, first: bool = False) -> CompiledToolCalls:
@@ -89,6 +90,20 @@ def spec_in(extra_args: dict[str, Any] | None) -> ToolCallSpec | None:
     return ToolCallSpec.from_json(value, place=f"vllm_xargs.{XARGS_KEY}")
 
 
+def reserve_in(extra_args: dict[str, Any] | None, default: int) -> int:
+    """How many of its last tokens a request keeps for ending a call, by its ``vllm_xargs``.
+
+    Args:
+        extra_args: They.
+        default: The operator's.
+
+    Raises:
+        InvalidRequest: What they say is no such number.
+    """
+    value = (extra_args or {}).get(CLOSE_KEY)
+    return default if value is None else read_reserve(value, f"vllm_xargs.{CLOSE_KEY}")
+
+
 def refuse_beam_search(extra_args: dict[str, Any] | None) -> None:
     """Refuse a spec beside beam search, whose requests do not pass the logits processor.
 
@@ -143,6 +158,7 @@ def check_params(sampling_params: Any, *, first: bool = False) -> ToolCallSpec |
                 return None
             require_route()
             _refuse_beside(spec, sampling_params)
+            reserve_in(sampling_params.extra_args, 0)
             admit(spec, first=first)
     except ConstrainedK2Error as error:
         raise ValueError(str(error)) from error

@@ -20,7 +20,7 @@ from constrained_k2.errors import InvalidRequest
 from constrained_k2.vllm_plugin.backend_grammar import ToolCallGrammar
 from constrained_k2.vllm_plugin.proposer import drafts_of
 from constrained_k2.vllm_plugin.route import TOOL_PARSER_NAME, route_of
-from constrained_k2.vllm_plugin.turns import TurnMaker
+from constrained_k2.vllm_plugin.turns import Prompt, TurnMaker
 
 _MARK = "constrained_k2"
 
@@ -58,7 +58,8 @@ class ToolCallBackend:
         """The grammar of a marked request. All its tools are compiled, so that none is while the scheduler waits.
 
         Args:
-            request: vLLM's ``Request``: ``sampling_params``, ``prompt_token_ids`` and ``request_id`` are read.
+            request: vLLM's ``Request``: ``sampling_params``, ``num_prompt_tokens``, ``prompt_token_ids`` and
+                ``request_id`` are read.
 
         Raises:
             ConstrainedK2Error: The request cannot be constrained.
@@ -66,8 +67,9 @@ class ToolCallBackend:
         compiled = self._maker.compile(request.sampling_params, check=True)
         if compiled is None:
             raise InvalidRequest("the request is marked, but carries no tools", "vllm_xargs")
-        prompt = request.prompt_token_ids
-        matcher = self._maker.matcher(compiled, prompt[-1] if prompt else None)
+        ids = request.prompt_token_ids
+        prompt = Prompt(request.num_prompt_tokens, ids[-1] if ids else None)
+        matcher = self._maker.matcher(compiled, prompt, request.sampling_params)
         return ToolCallGrammar(matcher, self._maker.stop, request.request_id)
 
     def allocate(self) -> torch.Tensor:

@@ -10,7 +10,7 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from constrained_k2.vllm_plugin.first_choices import FirstChoices
 from constrained_k2.vllm_plugin.row_masks import RowMasks
 from constrained_k2.vllm_plugin.turn import Turn
-from constrained_k2.vllm_plugin.turns import TurnMaker
+from constrained_k2.vllm_plugin.turns import Prompt, TurnMaker
 
 
 class _Request:
@@ -73,7 +73,8 @@ class KimiK2LogitsProcessorV1(LogitsProcessor):
             compiled = self._maker.compile(params)
             if compiled is None:
                 return None
-            turn = self._maker.start(compiled, prompt_ids[-1] if prompt_ids else None, params)
+            prompt = Prompt(len(prompt_ids), prompt_ids[-1]) if prompt_ids else Prompt(0, None)
+            turn = self._maker.start(compiled, prompt, params)
         except Exception as error:  # noqa: BLE001 - an error that leaves a logits processor ends the whole engine
             turn = self._maker.failed(error)
         return _Request(turn, output_ids)

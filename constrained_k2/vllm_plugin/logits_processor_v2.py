@@ -20,7 +20,7 @@ from constrained_k2.vllm_plugin.first_choices import FirstChoices
 from constrained_k2.vllm_plugin.row_masks import RowMasks
 from constrained_k2.vllm_plugin.token_history import DraftRows, TokenHistory
 from constrained_k2.vllm_plugin.turn import Turn
-from constrained_k2.vllm_plugin.turns import TurnMaker
+from constrained_k2.vllm_plugin.turns import Prompt, TurnMaker
 
 
 class _Entering:
@@ -42,14 +42,15 @@ class _Entering:
         self.ids: torch.Tensor | None = None
         self._compiled = compiled
         self._params = params
-        self._prompted = min(1, prompt_end)
+        self._prompt_length = prompt_end
 
     def start(self, maker: TurnMaker) -> Turn:
         """The request's turn, as far as it has come."""
         assert self.ids is not None  # fetched in the step that it entered in
-        prompt, output = self.ids[: self._prompted].tolist(), self.ids[self._prompted :].tolist()
-        turn = maker.start(self._compiled, prompt[0] if prompt else None, self._params)
-        turn.take(output)
+        ids = self.ids.tolist()
+        last_id = ids.pop(0) if self._prompt_length else None
+        turn = maker.start(self._compiled, Prompt(self._prompt_length, last_id), self._params)
+        turn.take(ids)
         return turn
 
 

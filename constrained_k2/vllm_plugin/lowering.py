@@ -10,7 +10,7 @@ from vllm.parser.utils import count_history_tool_calls
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.tools import ENGINES, ToolCallSpec
 from constrained_k2.vllm_plugin import diagnostics
-from constrained_k2.vllm_plugin.admission import admit, grammar_engine, require_route
+from constrained_k2.vllm_plugin.admission import admit, grammar_engine, require_route, reserve_in
 from constrained_k2.vllm_plugin.compiling import CompiledAhead
 from constrained_k2.vllm_plugin.refusals import refusals_noted
 from constrained_k2.vllm_plugin.repair import history_calls
@@ -47,6 +47,7 @@ def lower(request: Any, *, thinking: bool) -> None:
     if switch != OFF:
         _refuse_conflicts(request)
         require_route()
+        reserve_in(extra, 0)
         body = _body(request) | ({} if switch == ON else {"engine": switch})
         spec = ToolCallSpec.from_openai(body, thinking=thinking)
         admitted = admit(spec, first=True)

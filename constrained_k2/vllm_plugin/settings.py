@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
+from constrained_k2.closing import read_reserve
 from constrained_k2.errors import InvalidRequest, kind_of_json
 from constrained_k2.policy import DEFAULT_POLICY, StrictPolicy
 from constrained_k2.tools import ENGINES, EngineName
@@ -12,6 +13,9 @@ XARGS_KEY = "constrained_k2"
 
 REPAIR_KEY = "constrained_k2_repair"
 """The key in ``vllm_xargs`` by which a chat request asks that its history be mended ('on') or not ('off')."""
+
+CLOSE_KEY = "constrained_k2_close"
+"""The key in ``vllm_xargs`` by which a request says how many of its last tokens are kept for ending a call."""
 
 OURS = "constrained_k2.vllm_plugin"
 """The module under whose name operators load our logits processor."""
@@ -36,6 +40,8 @@ class Settings:
         drafts: Whether the engine core drafts, under speculative decoding (:mod:`constrained_k2.vllm_plugin.proposer`).
         first_choices: One masked step in so many is examined for how often the mask forbids the likeliest token
             (:mod:`constrained_k2.vllm_plugin.first_choices`); 0 for none.
+        close: How many of its last tokens a request that does not say keeps for ending a call
+            (:mod:`constrained_k2.closing`); 0 for none.
         cache_mib: What the grammars that a process remembers may hold together, in MiB, estimated.
     """
 
@@ -46,6 +52,7 @@ class Settings:
     first_choices: int = 16
     drafts: bool = True
     cache_mib: int = 256
+    close: int = 0
 
 
 class Server:
@@ -98,4 +105,5 @@ def settings_in(vllm_config: Any) -> Settings:
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise InvalidRequest(f"must be a whole number from {least}, not {str(value)[:40]!r}", f"{place}.{name}")
     policy = StrictPolicy.from_config(ours.get("strict"))
-    return Settings(policy, tuple(engines), route=route, **numbers, **switches)
+    close = read_reserve(ours.get("close", 0), f"{place}.close")
+    return Settings(policy, tuple(engines), route=route, close=close, **numbers, **switches)

@@ -1,17 +1,30 @@
 """From a request's sampling parameters to its turn, in the engine."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from vllm import SamplingParams
 
 from constrained_k2.bitmask import TokenSet
+from constrained_k2.closing import Closing
 from constrained_k2.compiler import CompiledToolCalls, Compiler
 from constrained_k2.counters import engine_counters
 from constrained_k2.matcher import ToolCallMatcher
-from constrained_k2.vllm_plugin.admission import spec_in
+from constrained_k2.vllm_plugin.admission import reserve_in, spec_in
 from constrained_k2.vllm_plugin.settings import settings_in
 from constrained_k2.vllm_plugin.turn import Turn
 from constrained_k2.vocabulary import Vocabulary
+
+
+class Prompt(NamedTuple):
+    """What is read of a request's prompt.
+
+    Attributes:
+        length: Its tokens.
+        last_id: The last one; None if there is none, or if it is given as embeddings.
+    """
+
+    length: int
+    last_id: int | None
 
 
 class TurnMaker:
@@ -38,6 +51,8 @@ class TurnMaker:
             trust=model.trust_remote_code,
         )
         self.settings = settings_in(vllm_config)
+        self._closing = Closing(self.vocabulary)
+        self._max_model_len: int = model.max_model_len
         self.stop = TokenSet((self.vocabulary.format.turn_end,), self.vocabulary.size)
         self._compiler = Compiler(
             self.vocabulary,
@@ -61,24 +76,34 @@ class TurnMaker:
         spec = spec_in(params.extra_args)
         return None if spec is None else self._compiler.compile(spec, check=check)
 
-    def matcher(self, compiled: CompiledToolCalls, last_prompt_id: int | None) -> ToolCallMatcher:
+    def matcher(self, compiled: CompiledToolCalls, prompt: Prompt, params: SamplingParams) -> ToolCallMatcher:
         """A turn's matcher at its start.
 
         Args:
             compiled: The request's grammar.
-            last_prompt_id: The prompt's last token: reasoning has begun if it is ``<think>``.
-        """
-        return compiled.matcher(in_reasoning=last_prompt_id == self.vocabulary.format.think_begin)
+            prompt: What is known of the prompt: reasoning has begun if it ends in ``<think>``.
+            params: The request's.
 
-    def start(self, compiled: CompiledToolCalls, last_prompt_id: int | None, params: SamplingParams) -> Turn:
+        Raises:
+            InvalidRequest: What is kept for ending a call is no number; admission has let through what it should not.
+        """
+        matcher = compiled.matcher(in_reasoning=prompt.last_id == self.vocabulary.format.think_begin)
+        reserve = reserve_in(params.extra_args, self.settings.close)
+        if reserve:
+            # vLLM ends a request at whichever of the two comes first.
+            left = self._max_model_len - prompt.length
+            self._closing.close(matcher, left if params.max_tokens is None else min(params.max_tokens, left), reserve)
+        return matcher
+
+    def start(self, compiled: CompiledToolCalls, prompt: Prompt, params: SamplingParams) -> Turn:
         """The turn at its start.
 
         Args:
             compiled: The request's grammar.
-            last_prompt_id: As for :meth:`matcher`.
+            prompt: As for :meth:`matcher`.
             params: The request's.
         """
-        return Turn(self.matcher(compiled, last_prompt_id), self.stop, guarded=_may_forbid(params))
+        return Turn(self.matcher(compiled, prompt, params), self.stop, guarded=_may_forbid(params))
 
     def failed(self, error: Exception) -> Turn:
         """A turn for a request that cannot be constrained: it ends at once."""

@@ -14,6 +14,7 @@ def vllm_config(directory: Path, vocabulary: Vocabulary, drafts: int = 0, **fiel
         get_vocab_size=lambda: vocabulary.size,
         tokenizer_revision=None,
         trust_remote_code=True,
+        max_model_len=4096,
         enable_trace_replay=False,
     )
     config = SimpleNamespace(

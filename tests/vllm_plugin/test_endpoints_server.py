@@ -1,0 +1,309 @@
+"""Through a real server on the backend route: every endpoint that takes tools, and what may stand beside them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+import openai
+import pytest
+import torch
+from safetensors.torch import save_file
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from constrained_k2 import Vocabulary, parse_completion
+from constrained_k2.evaluation.samples import TOOLS
+from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer
+from constrained_k2.fixtures import build_model
+
+pytestmark = pytest.mark.server
+
+MESSAGES = [{"role": "user", "content": "What's the weather like?"}]
+SCHEMAS = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in TOOLS}
+WEATHER = TOOLS[0]
+RANK = 4
+ENDING = {"vllm_xargs": {"constrained_k2_close": 400}}  # so that whatever a random model begins comes to its end
+
+
+def write_adapter(directory: Path, model: Path) -> Path:
+    """A LoRA adapter with weights large enough to change what is written."""
+    config = json.loads((model / "config.json").read_text())
+    hidden, layers = config["hidden_size"], config["num_hidden_layers"]
+    width = config["num_attention_heads"] * config["head_dim"]
+    generator = torch.Generator().manual_seed(0)
+    weights = {}
+    for layer in range(layers):
+        name = f"base_model.model.model.layers.{layer}.self_attn.o_proj"
+        weights[f"{name}.lora_A.weight"] = torch.randn(RANK, width, generator=generator)
+        weights[f"{name}.lora_B.weight"] = torch.randn(hidden, RANK, generator=generator) * 5
+    directory.mkdir()
+    save_file(weights, directory / "adapter_model.safetensors")
+    (directory / "adapter_config.json").write_text(
+        json.dumps({"peft_type": "LORA", "r": RANK, "lora_alpha": RANK, "target_modules": ["o_proj"], "bias": "none"})
+    )
+    return directory
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    directory = tmp_path_factory.mktemp("server")
+    model = build_model(directory / "model", arch="llama")
+    adapter = write_adapter(directory / "adapter", model)
+    flags = (
+        *BACKEND_FLAGS,
+        "--enable-lora",
+        "--max-lora-rank=8",
+        "--lora-modules",
+        f"tuned={adapter}",
+        "--enable-prefix-caching",
+    )
+    with VllmServer(model, flags, log=directory / "server.log") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def vocabulary(server: VllmServer) -> Vocabulary:
+    return Vocabulary.from_pretrained(server.model)
+
+
+@pytest.fixture(scope="module")
+def client(server: VllmServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as opened:
+        yield opened
+
+
+def create(client: openai.OpenAI, **fields: Any) -> Any:
+    given = {"model": "kimi-k2", "messages": MESSAGES, "tools": list(TOOLS), "tool_choice": "required",
+             "max_tokens": 900, "temperature": 1.0, "extra_body": ENDING}  # fmt: skip
+    return client.chat.completions.create(**(given | fields))
+
+
+def post(server: VllmServer, path: str, **body: Any) -> httpx.Response:
+    return httpx.post(f"{server.url}{path}", json={"model": "kimi-k2"} | body, timeout=120)
+
+
+def events(server: VllmServer, path: str, **body: Any) -> list[dict[str, Any]]:
+    answer = post(server, path, stream=True, **body)
+    assert answer.is_success, answer.text
+    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+def check_calls(calls: list[tuple[str, str, str]], first: int = 0) -> None:
+    """Each ``(id, name, arguments)`` is a declared call, in order."""
+    assert calls
+    for index, (call_id, name, arguments) in enumerate(calls, first):
+        assert call_id == f"functions.{name}:{index}"
+        jsonschema.validate(json.loads(arguments), SCHEMAS[name])
+
+
+# Anthropic's messages
+
+
+def claude(server: VllmServer, *, stream: bool, **fields: Any) -> tuple[str, list[tuple[str, str, str]]]:
+    """The stop reason and the calls of a messages request."""
+    tools = [{"name": tool["function"]["name"], "description": "A tool.",
+              "input_schema": tool["function"].get("parameters", {"type": "object"})} for tool in TOOLS]  # fmt: skip
+    body = {
+        "max_tokens": 900,
+        "messages": MESSAGES,
+        "tools": tools,
+        "tool_choice": {"type": "any"},
+        "temperature": 1.0,
+    } | fields
+    if not stream:
+        answer = post(server, "/v1/messages", **body)
+        assert answer.is_success, answer.text
+        blocks = [block for block in answer.json()["content"] if block["type"] == "tool_use"]
+        calls = [(block["id"], block["name"], json.dumps(block["input"])) for block in blocks]
+        return answer.json()["stop_reason"], calls
+    seen = events(server, "/v1/messages", **body)
+    started = {event["index"]: event["content_block"] for event in seen if event["type"] == "content_block_start"}
+    pieces: dict[int, str] = {}
+    for event in seen:
+        if event["type"] == "content_block_delta" and event["delta"]["type"] == "input_json_delta":
+            pieces[event["index"]] = pieces.get(event["index"], "") + event["delta"]["partial_json"]
+    calls = [
+        (block["id"], block["name"], pieces.get(at) or "{}")
+        for at, block in started.items()
+        if block["type"] == "tool_use"
+    ]
+    (reason,) = [event["delta"]["stop_reason"] for event in seen if event["type"] == "message_delta"]
+    return reason, calls
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_anthropics_messages(server: VllmServer, stream: bool) -> None:
+    reason, calls = claude(server, stream=stream)
+    assert reason == "tool_use"
+    check_calls(calls)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_anthropics_choices(server: VllmServer, stream: bool) -> None:
+    for _ in range(3):
+        _, calls = claude(server, stream=stream, tool_choice={"type": "any", "disable_parallel_tool_use": True})
+        check_calls(calls)
+        assert len(calls) == 1
+    named = {"type": "tool", "name": "convert_currency", "disable_parallel_tool_use": True}
+    reason, calls = claude(server, stream=stream, tool_choice=named)
+    check_calls(calls)
+    assert (reason, [name for _, name, _ in calls]) == ("tool_use", ["convert_currency"])
+    _, calls = claude(server, stream=stream, tool_choice={"type": "none"}, max_tokens=60)
+    assert not calls
+    reason, calls = claude(server, stream=stream, stop_sequences=["}", '"', "functions"])
+    check_calls(calls)
+
+
+def test_anthropics_history_is_counted(server: VllmServer) -> None:
+    """Their ids are of another form; the calls go on counting from them all the same."""
+    messages = [
+        *MESSAGES,
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_01A", "name": "get_weather", "input": {"city": "a", "days": 1}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_01A", "content": "sunny"}]},
+    ]  # fmt: skip
+    _, calls = claude(server, stream=False, messages=messages)
+    check_calls(calls, first=1)
+
+
+def test_anthropics_requests_close_too_and_are_refused_too(server: VllmServer) -> None:
+    for stream in (False, True):
+        xargs = {"constrained_k2_close": 96}
+        reason, calls = claude(server, stream=stream, max_tokens=110, vllm_xargs=xargs)
+        assert reason == "tool_use"
+        check_calls(calls)
+    tool = {"name": "f", "input_schema": {"type": "object", "not": {}}}
+    answer = post(server, "/v1/messages", max_tokens=9, messages=MESSAGES, tools=[tool], tool_choice={"type": "any"})
+    assert answer.status_code == 400
+    assert "no value satisfies" in answer.text
+
+
+# Responses
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "get_weather"}])
+def test_responses(server: VllmServer, choice: Any, stream: bool) -> None:
+    tools = [{"type": "function", "name": tool["function"]["name"], "parameters": SCHEMAS[tool["function"]["name"]]}
+             for tool in TOOLS]  # fmt: skip
+    body = {
+        "input": "Weather?",
+        "tools": tools,
+        "tool_choice": choice,
+        "max_output_tokens": 900,
+        "temperature": 1.0,
+    } | ENDING
+    if stream:
+        seen = events(server, "/v1/responses", **body)
+        items = [event["item"] for event in seen if event["type"] == "response.output_item.done"]
+        written: dict[str, str] = {}
+        for event in seen:
+            if event["type"] == "response.function_call_arguments.delta":
+                written[event["item_id"]] = written.get(event["item_id"], "") + event["delta"]
+        assert [written[item["id"]] for item in items if item["type"] == "function_call"] == [
+            item["arguments"] for item in items if item["type"] == "function_call"
+        ]
+        assert seen[-1]["type"] == "response.completed"
+    else:
+        answer = post(server, "/v1/responses", **body)
+        assert answer.is_success, answer.text
+        items = answer.json()["output"]
+        assert answer.json()["status"] == "completed"
+    check_calls(
+        [(item["call_id"], item["name"], item["arguments"]) for item in items if item["type"] == "function_call"]
+    )
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("extra", "field"),
+    [
+        ({"use_beam_search": True}, "use_beam_search"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+        ({"thinking_token_budget": 5}, "thinking_token_budget"),
+        ({"vllm_xargs": {"constrained_k2_close": 5000}}, "constrained_k2_close"),
+        ({"vllm_xargs": {"constrained_k2_close": "all"}}, "constrained_k2_close"),
+    ],
+)
+def test_what_is_refused_beside_tools(client: openai.OpenAI, extra: Any, field: str, stream: bool) -> None:
+    with pytest.raises(openai.BadRequestError, match=field):
+        create(client, extra_body=extra, stream=stream)
+
+
+def test_a_responses_format_beside_tools_is_refused(server: VllmServer) -> None:
+    tools = [{"type": "function", "name": "f", "parameters": {"type": "object"}}]
+    body = {"input": "hi", "tools": tools, "text": {"format": {"type": "json_schema", "name": "a", "schema": {}}}}
+    answer = post(server, "/v1/responses", **body)
+    assert answer.status_code == 400, answer.text
+    assert "text.format" in answer.text
+
+
+# What may stand beside tools
+
+
+def calls_of(choice: Any) -> list[tuple[str, str, str]]:
+    return [(call.id, call.function.name, call.function.arguments) for call in choice.message.tool_calls]
+
+
+def test_the_same_seed_gives_the_same_answer(client: openai.OpenAI) -> None:
+    answers = [calls_of(create(client, seed=seed).choices[0]) for seed in (1, 1, 2, 2)]
+    for calls in answers:
+        check_calls(calls)
+    assert answers[0] == answers[1] != answers[2] == answers[3]
+
+
+def test_several_choices_of_a_seed(client: openai.OpenAI) -> None:
+    first, second = (create(client, seed=3, n=3, logprobs=True, top_logprobs=2).choices for _ in range(2))
+    assert [calls_of(choice) for choice in first] == [calls_of(choice) for choice in second]
+    assert len({json.dumps(calls_of(choice)) for choice in first}) == 3
+    for choice in first:
+        check_calls(calls_of(choice))
+        assert choice.logprobs.content
+
+
+def test_a_bias_cannot_push_past_the_mask(client: openai.OpenAI, vocabulary: Vocabulary) -> None:
+    markers = vocabulary.format
+    wanted = dict.fromkeys((str(markers.turn_end), str(vocabulary.encode("a")[0])), 100)
+    for bias in (wanted, {str(markers.section_begin): -100, str(markers.call_end): -100}):
+        answer = create(client, logit_bias=bias)
+        check_calls(calls_of(answer.choices[0]))
+
+
+def metric(server: VllmServer, name: str) -> float:
+    lines = httpx.get(f"{server.url}/metrics", timeout=60).text.splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+
+
+def test_a_prompt_from_the_cache_is_constrained_alike(server: VllmServer, client: openai.OpenAI) -> None:
+    messages = [{"role": "user", "content": "A prompt of some length, again and again. " * 12}]
+    hits = metric(server, "vllm:prefix_cache_hits_total")
+    first, second = (calls_of(create(client, messages=messages, seed=5).choices[0]) for _ in range(2))
+    assert metric(server, "vllm:prefix_cache_hits_total") > hits
+    check_calls(first)
+    assert first == second
+
+
+def test_a_lora_request_is_constrained(client: openai.OpenAI) -> None:
+    base, tuned = (create(client, model=model, seed=6).choices[0] for model in ("kimi-k2", "tuned"))
+    for choice in (base, tuned):
+        check_calls(calls_of(choice))
+    assert calls_of(base) != calls_of(tuned), "the adapter changes nothing: it is not in use"
+
+
+def test_completions_close_in_time(client: openai.OpenAI, vocabulary: Vocabulary) -> None:
+    spec = json.dumps({"tools": list(TOOLS), "tool_choice": "required"})
+    for seed in range(4):
+        answer: Any = client.completions.create(
+            model="kimi-k2", prompt="hi", max_tokens=110, seed=seed, temperature=1.0,
+            extra_body={"vllm_xargs": {"constrained_k2": spec, "constrained_k2_close": 96}, "return_token_ids": True},
+        )  # fmt: skip
+        assert answer.choices[0].finish_reason == "stop"
+        found = parse_completion(answer.choices[0].token_ids, vocabulary)
+        check_calls([(call.id, call.name, call.arguments) for call in found.tool_calls])
