@@ -1,6 +1,7 @@
 """A real vLLM server for the length of a ``with`` block: on loopback, ended by its own pid."""
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -144,7 +145,11 @@ class VllmServer:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that is free now, and that no client's connection is given before the server takes it, seconds later."""
+    ports = list(range(20_000, 32_768))  # below the range that Linux takes clients' ports from
+    random.shuffle(ports)
+    for port in ports:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no port from 20000 to 32767 is free")

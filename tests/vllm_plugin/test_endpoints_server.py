@@ -107,13 +107,17 @@ def claude(server: VllmServer, *, stream: bool, **fields: Any) -> tuple[str, lis
     """The stop reason and the calls of a messages request."""
     tools = [{"name": tool["function"]["name"], "description": "A tool.",
               "input_schema": tool["function"].get("parameters", {"type": "object"})} for tool in TOOLS]  # fmt: skip
-    body = {
-        "max_tokens": 900,
-        "messages": MESSAGES,
-        "tools": tools,
-        "tool_choice": {"type": "any"},
-        "temperature": 1.0,
-    } | fields
+    body = (
+        {
+            "max_tokens": 900,
+            "messages": MESSAGES,
+            "tools": tools,
+            "tool_choice": {"type": "any"},
+            "temperature": 1.0,
+        }
+        | ENDING
+        | fields
+    )
     if not stream:
         answer = post(server, "/v1/messages", **body)
         assert answer.is_success, answer.text
