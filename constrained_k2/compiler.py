@@ -202,7 +202,9 @@ class Compiler:
             text = json.dumps(document, separators=(",", ":"))
             grammar = on_deep_stack(lambda: engine.compile(text), self._compile_seconds)
         except (UnsupportedSchema, SchemaTooCostly) as error:
-            return error, len(schema)
+            # Kept without where it was raised: that would keep the decoded schema, many times its text.
+            error.__cause__ = error.__context__ = None
+            return error.with_traceback(None), len(schema)
         except RecursionError:
             return UnsupportedSchema("the schema is nested too deeply to be read", "", "Flatten it"), len(schema)
         return grammar, grammar.cost_bytes + len(schema)

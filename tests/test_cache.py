@@ -1,8 +1,12 @@
 """The cache: bounded, each value made once, and failures told to all who wait for them."""
 
+import json
 import threading
 from typing import Any
 
+import pytest
+
+from constrained_k2 import Compiler, ConstrainedK2Error, Vocabulary
 from constrained_k2.cache import LeastRecentlyUsed
 
 
@@ -66,3 +70,14 @@ def test_a_failure_is_told_to_all_who_wait_and_forgotten() -> None:
 
     assert asked_for_at_once(cache, build, 4) == ["no"] * 4
     assert cache.get("key", lambda: (1, 1)) == 1
+
+
+def test_a_refusal_is_remembered_without_what_was_refused() -> None:
+    compiler = Compiler(Vocabulary.of_bytes())
+    schemas = ['{"type": "object", "properties": {"a": {"$ref": "#/x"}}}', json.dumps({"enum": list(range(20_000))})]
+    for schema in schemas:
+        with pytest.raises(ConstrainedK2Error) as refused:
+            compiler.grammar(schema, "here")
+        kept = compiler._grammars.get(("llguidance", schema), lambda: pytest.fail("not remembered"))
+        assert isinstance(kept, ConstrainedK2Error) and kept is not refused.value
+        assert (kept.__traceback__, kept.__context__, kept.__cause__) == (None, None, None)

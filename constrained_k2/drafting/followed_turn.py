@@ -62,6 +62,6 @@ def _schema(matcher: ToolCallMatcher, name: str) -> Any:
     return _decoded(next((tool.schema for tool in matcher.spec.tools if tool.name == name), "{}"))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)  # decoded, a large one takes megabytes
 def _decoded(schema: str) -> Any:
     return json.loads(schema)

@@ -1,12 +1,13 @@
 """What is decided about a request before the engine sees it, in the API server's process."""
 
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any
 
 from constrained_k2.closing import read_reserve
 from constrained_k2.compiler import CompiledToolCalls
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
-from constrained_k2.schema.coverage import Coverage
+from constrained_k2.schema.coverage import KeywordUse
 from constrained_k2.tools import EngineName, ToolCallSpec
 from constrained_k2.vllm_plugin import metrics
 from constrained_k2.vllm_plugin.compiling import compile_tools, compiled_ahead
@@ -40,7 +41,9 @@ def admit(spec: ToolCallSpec, *, first: bool = False) -> CompiledToolCalls:
     compiled = compile_tools(spec, count=first) if early is None or not early.is_for(spec) else early.compiled()
     if spec.max_calls != 0:
         for tool in spec.tools:
-            _report(tool.name, tool.schema, compiled.coverage(tool.name))
+            relaxed = compiled.coverage(tool.name).relaxed
+            if relaxed:
+                _report(tool.name, sha256(tool.schema.encode(errors="backslashreplace")).digest(), relaxed[:8])
     if first:
         metrics.record_request(compiled, grammar_engine(spec))
     return compiled
@@ -52,10 +55,9 @@ def grammar_engine(spec: ToolCallSpec) -> EngineName:
 
 
 @lru_cache(maxsize=4096)
-def _report(name: str, schema: str, coverage: Coverage) -> None:  # noqa: ARG001 - what it is said once of
-    if coverage.relaxed:
-        lost = "; ".join(f"{use.pointer} ({use.reason})" for use in coverage.relaxed[:8])
-        warn("not kept of a tool's schema", f"{name!r}: {lost}")
+def _report(name: str, schema: bytes, relaxed: tuple[KeywordUse, ...]) -> None:  # noqa: ARG001 - said once of each
+    lost = "; ".join(f"{use.pointer} ({use.reason})" for use in relaxed)
+    warn("not kept of a tool's schema", f"{name!r}: {lost}")
 
 
 def require_route() -> None:
