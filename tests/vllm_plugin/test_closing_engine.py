@@ -17,7 +17,7 @@ from constrained_k2 import Vocabulary, parse_completion
 from constrained_k2.evaluation.samples import TOOLS
 from constrained_k2.fixtures import build_model
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timeout(1200)]  # a test may start an engine or two first
 
 SCRIPT = Path(__file__).with_name("engine_run.py")
 SCHEMAS = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in TOOLS}
