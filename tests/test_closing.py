@@ -122,11 +122,10 @@ def test_without_closing_the_same_turns_are_cut(small_compiler: Compiler) -> Non
     engine=st.sampled_from(["llguidance", "xgrammar"]),
     numbers=st.sets(st.integers(0, len(EVERY) - 1), min_size=1, max_size=3),
     start=st.integers(0, 60),
-    data=st.data(),
 )
 def test_a_narrowed_mask_is_some_of_the_mask_and_not_none(
     small_compiler: Compiler, small_closing: Closing, seed: int, choice: str, thinking: bool, parallel: bool, engine: str,
-    numbers: set[int], start: int, data: st.DataObject,
+    numbers: set[int], start: int,
 ) -> None:  # fmt: skip
     """Whatever was written before, legal but not what closing would have: drafts, and what it left to the model."""
     body = {"tools": [EVERY[number] for number in sorted(numbers)], "tool_choice": choice, "thinking": thinking,
@@ -152,7 +151,6 @@ def test_a_narrowed_mask_is_some_of_the_mask_and_not_none(
             count = chance.randrange(min(free.num_tokens, 8) + 1)
             free.rollback(count)
             closed.rollback(count)
-    assert data is not None
 
 
 WEATHER = TOOLS[0]
@@ -184,7 +182,6 @@ def test_batches_rollbacks_and_forks_narrow_alike(small_compiler: Compiler, smal
             small_closing.close(fresh[-1], budget, RESERVE)
             assert fresh[-1].accept_tokens(ids[:end])
         rows = [mask(matcher) for matcher in fresh]
-        assert any(row.sum() != 0 for row in rows)
         batch = allocate_bitmask(len(fresh), size)
         assert not fill_bitmasks(fresh, batch, range(len(fresh)))
         assert np.array_equal(batch, rows)
@@ -210,13 +207,13 @@ def test_a_rollback_to_where_it_has_been_forgets_what_came_instead(
     matcher = matcher_of(small_compiler, required(tool("f", {"type": "object"})))
     small_closing.close(matcher, 500, 499)
     start = [markers.section_begin, markers.call_begin, *vocabulary.encode("functions.f:0"), markers.argument_begin]
-    assert matcher.accept_tokens([*start, *vocabulary.encode("{")])
-    quote, bracket = vocabulary.encode('"')[0], vocabulary.encode("}")[0]
+    assert matcher.accept_tokens([*start, *vocabulary.encode('{"a":')])
+    quote, bracket = vocabulary.encode('"')[0], vocabulary.encode("[")[0]
     assert matcher.accept_tokens([quote])
-    mask(matcher)
+    assert [vocabulary.decode([token])[0] for token in allowed_ids(mask(matcher))] == ['"']
     matcher.rollback(1)
     assert matcher.accept_tokens([bracket])
-    assert allowed_ids(mask(matcher)).tolist() == [markers.call_end]
+    assert [vocabulary.decode([token])[0] for token in allowed_ids(mask(matcher))] == ["]"]
 
 
 def test_where_text_ends_what_is_required_begins(small_compiler: Compiler, small_closing: Closing) -> None:

@@ -5,7 +5,7 @@ to be is left to the model where all there is to choose from is short: numbers, 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from constrained_k2.drafting.cursor import Cursor, Frame, Place
@@ -14,16 +14,18 @@ _CHARACTERS = 24  # about the longest tokens that endings are written with
 _STEPS = 12
 
 
-def endings(cursor: Cursor) -> list[str]:
+def endings(cursor: Cursor) -> Iterator[str]:
     """What may follow to end the arguments soonest, the better first.
 
     Args:
         cursor: Where the text stands; it is left as it is.
 
-    Returns:
-        Texts of some characters; empty where nothing is known.
+    Yields:
+        Texts of some characters; none where nothing is known.
     """
-    return [_lengthened(cursor, piece) for piece in _pieces(cursor) if piece]
+    for piece in _pieces(cursor):
+        if piece:
+            yield _lengthened(cursor, piece)
 
 
 def _lengthened(cursor: Cursor, piece: str) -> str:
