@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from typing import Any
 
 from constrained_k2.bitmask import TokenSet
@@ -25,6 +26,7 @@ from constrained_k2.vocabulary import Vocabulary
 _STEMS_CACHED = 64  # each up to some hundred KB for 1,024 names
 _PREPARED_AT_ONCE = 4
 _LEAST_CACHE_BYTES = 1 << 20
+_REFUSAL_BYTES = 2048  # a refusal and its key, roughly
 
 
 class Compiler:
@@ -169,7 +171,7 @@ class Compiler:
             return self._build(schema, self.engine(name))
 
         try:
-            found = self._grammars.get((name, schema), build)
+            found = self._grammars.get((name, cache_key(schema)), build)
         except TimeoutError as error:  # not remembered: the next request may find the server idle
             milliseconds = round((self._compile_seconds or 0) * 1000)
             raise SchemaTooCostly(
@@ -204,9 +206,9 @@ class Compiler:
         except (UnsupportedSchema, SchemaTooCostly) as error:
             # Kept without where it was raised: that would keep the decoded schema, many times its text.
             error.__cause__ = error.__context__ = None
-            return error.with_traceback(None), len(schema)
+            return error.with_traceback(None), _REFUSAL_BYTES
         except RecursionError:
-            return UnsupportedSchema("the schema is nested too deeply to be read", "", "Flatten it"), len(schema)
+            return UnsupportedSchema("the schema is nested too deeply to be read", "", "Flatten it"), _REFUSAL_BYTES
         return grammar, grammar.cost_bytes + len(schema)
 
     def prepare(self, schema: str, engine: EngineName | None = None) -> None:
@@ -215,7 +217,7 @@ class Compiler:
         Where as many as may be are being prepared already, nothing is begun: it is compiled when it is needed.
         """
         name = engine or self.default_engine
-        if (name, schema) in self._grammars or not self._preparing.acquire(blocking=False):
+        if (name, cache_key(schema)) in self._grammars or not self._preparing.acquire(blocking=False):
             return
 
         def work() -> None:
@@ -352,6 +354,11 @@ class CompiledToolCalls:
 
     def _schema(self, tool: Tool) -> tuple[str, EngineName | None]:
         return ANY_OBJECT if self.level(tool.name) == "object" else tool.schema, self.spec.engine
+
+
+def cache_key(schema: str) -> str:
+    """By what a schema is remembered: its text, or the digest of a long one, so that its refusal is small."""
+    return schema if len(schema) <= 1024 else sha256(schema.encode(errors="backslashreplace")).hexdigest()
 
 
 def place_of_schema(name: str) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from constrained_k2 import Compiler, ConstrainedK2Error, Vocabulary
 from constrained_k2.cache import LeastRecentlyUsed
+from constrained_k2.compiler import cache_key
 
 
 def test_what_was_used_longest_ago_goes_first() -> None:
@@ -78,6 +79,6 @@ def test_a_refusal_is_remembered_without_what_was_refused() -> None:
     for schema in schemas:
         with pytest.raises(ConstrainedK2Error) as refused:
             compiler.grammar(schema, "here")
-        kept = compiler._grammars.get(("llguidance", schema), lambda: pytest.fail("not remembered"))
+        kept = compiler._grammars.get(("llguidance", cache_key(schema)), lambda: pytest.fail("not remembered"))
         assert isinstance(kept, ConstrainedK2Error) and kept is not refused.value
         assert (kept.__traceback__, kept.__context__, kept.__cause__) == (None, None, None)
