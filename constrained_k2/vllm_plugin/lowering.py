@@ -66,6 +66,8 @@ async def compile_ahead(request: Any) -> CompiledAhead | None:
     Args:
         request: As for :func:`lower`, which then admits it; nothing is refused here.
     """
+    if not hasattr(request, "vllm_xargs"):  # a request to tokenize, which nobody constrains
+        return None
     if not request.tools or (request.vllm_xargs or {}).get(XARGS_KEY) == OFF:
         return None
     context = copy_context()

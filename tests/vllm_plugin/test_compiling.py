@@ -44,6 +44,7 @@ def test_other_requests_go_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None
 def test_nothing_is_compiled_where_nothing_is_constrained(fields: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowering, "_compile", lambda _: pytest.fail("compiled"))
     assert asyncio.run(lowering.compile_ahead(request(**fields))) is None
+    assert asyncio.run(lowering.compile_ahead(SimpleNamespace(tools=[object()]))) is None  # as /tokenize has it
 
 
 def test_what_was_compiled_ahead_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
