@@ -5,6 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
 
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.parser.utils import count_history_tool_calls
 
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
@@ -66,7 +68,7 @@ async def compile_ahead(request: Any) -> CompiledAhead | None:
     Args:
         request: As for :func:`lower`, which then admits it; nothing is refused here.
     """
-    if not hasattr(request, "vllm_xargs"):  # a request to tokenize, which nobody constrains
+    if not isinstance(request, ChatCompletionRequest | ResponsesRequest):  # one to tokenize, which nobody constrains
         return None
     if not request.tools or (request.vllm_xargs or {}).get(XARGS_KEY) == OFF:
         return None

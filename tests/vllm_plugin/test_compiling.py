@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+
 from constrained_k2 import ToolCallSpec, UnsupportedSchema
 from constrained_k2.vllm_plugin import admission, compiling, lowering
 from constrained_k2.vllm_plugin.compiling import CompiledAhead, compiled_ahead
@@ -19,7 +21,9 @@ def spec(**schema: Any) -> ToolCallSpec:
 
 
 def request(**fields: Any) -> Any:
-    return SimpleNamespace(**({"tools": [object()], "vllm_xargs": None} | fields))
+    tool = {"type": "function", "function": {"name": "f"}}
+    message = {"role": "user", "content": "x"}
+    return ChatCompletionRequest.model_validate({"model": "m", "messages": [message], "tools": [tool]} | fields)
 
 
 def test_other_requests_go_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +48,7 @@ def test_other_requests_go_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None
 def test_nothing_is_compiled_where_nothing_is_constrained(fields: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowering, "_compile", lambda _: pytest.fail("compiled"))
     assert asyncio.run(lowering.compile_ahead(request(**fields))) is None
-    assert asyncio.run(lowering.compile_ahead(SimpleNamespace(tools=[object()]))) is None  # as /tokenize has it
+    assert asyncio.run(lowering.compile_ahead(SimpleNamespace(tools=[object()], vllm_xargs={}))) is None  # /tokenize's
 
 
 def test_what_was_compiled_ahead_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
