@@ -44,7 +44,7 @@ def test_other_requests_go_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None
     assert asyncio.run(serve()) == "compiled"
 
 
-@pytest.mark.parametrize("fields", [{"tools": []}, {"tools": None}, {"vllm_xargs": {"constrained_k2": "off"}}])
+@pytest.mark.parametrize("fields", [{"tools": None}, {"vllm_xargs": {"constrained_k2": "off"}}])
 def test_nothing_is_compiled_where_nothing_is_constrained(fields: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowering, "_compile", lambda _: pytest.fail("compiled"))
     assert asyncio.run(lowering.compile_ahead(request(**fields))) is None
