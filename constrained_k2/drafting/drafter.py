@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from constrained_k2.drafting.followed_turn import FollowedTurn
-from constrained_k2.drafting.headers import header_tokens
 from constrained_k2.drafting.likely import likely_continuation
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.matcher import ToolCallMatcher
@@ -21,7 +20,6 @@ class Drafter:
 
     def __init__(self, matcher: ToolCallMatcher) -> None:
         self._matcher = matcher
-        self._names = tuple(tool.name for tool in matcher.spec.tools)
         self._turn = FollowedTurn()
 
     def draft(self, limit: int) -> list[int]:
@@ -63,16 +61,13 @@ class Drafter:
         """The next tokens that are likely; empty where nothing is known."""
         matcher, markers = self._matcher, self._matcher.vocabulary.format
         phase = matcher.phase
-        if phase is Phase.HEADER and turn.header is not None:
-            index = matcher.spec.first_index + turn.calls
-            return header_tokens(self._names, index, matcher.vocabulary).common(turn.header)
         if phase is Phase.ARGUMENTS and turn.cursor is not None:
             if turn.cursor.is_done:
                 return (markers.call_end,)
-            return matcher.vocabulary.encode(likely_continuation(turn.cursor, _CHARACTERS_A_TOKEN * limit))
+            likely = likely_continuation(turn.cursor, _CHARACTERS_A_TOKEN * limit)
+            return matcher.vocabulary.encode(likely) if likely else matcher.forced_tokens(limit)
         if phase is Phase.CLOSED:
             return (markers.turn_end,)
         if phase is Phase.BETWEEN:
             return (markers.section_end,)
-        tokens = matcher.token_set()
-        return tokens.ids.tolist() if tokens is not None and len(tokens.ids) == 1 and not tokens.complement else ()
+        return matcher.forced_tokens(limit)

@@ -15,16 +15,14 @@ class FollowedTurn:
 
     Attributes:
         seen: How many tokens have been followed.
-        calls: How many calls have ended.
         header: The tokens of the header that is being written; None elsewhere.
         cursor: Where the arguments stand that are being written; None elsewhere.
     """
 
-    __slots__ = ("_decoder", "calls", "cursor", "header", "seen")
+    __slots__ = ("_decoder", "cursor", "header", "seen")
 
     def __init__(self) -> None:
         self.seen = 0
-        self.calls = 0
         self.header: list[int] | None = None
         self.cursor: Cursor | None = None
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -32,7 +30,7 @@ class FollowedTurn:
     def copy(self) -> "FollowedTurn":
         """An independent copy."""
         other = FollowedTurn()
-        other.seen, other.calls = self.seen, self.calls
+        other.seen = self.seen
         other.header = None if self.header is None else self.header.copy()
         other.cursor = None if self.cursor is None else self.cursor.copy()
         other._decoder.setstate(self._decoder.getstate())
@@ -50,7 +48,6 @@ class FollowedTurn:
                 self._decoder.reset()
             elif token_id == markers.call_end:
                 self.header, self.cursor = None, None
-                self.calls += 1
             elif self.header is not None:
                 self.header.append(token_id)
             elif self.cursor is not None:

@@ -8,7 +8,6 @@ import pytest
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
 from constrained_k2.bitmask import allocate_bitmask
 from constrained_k2.drafting.drafter import Drafter
-from constrained_k2.drafting.headers import HeaderTokens
 from constrained_k2.evaluation.samples import TOOLS
 from tests.walks import walk
 
@@ -92,13 +91,3 @@ def test_a_turn_that_was_taken_back_is_followed_anew(compiler: Compiler) -> None
     for position in range(len(ids) - len(ids) // 2, len(ids)):
         assert drafter.draft(4) == expected[position]
         assert matcher.accept_tokens([ids[position]])
-
-
-def test_names_with_a_common_beginning(compiler: Compiler) -> None:
-    vocabulary = compiler.vocabulary
-    headers = HeaderTokens(("get_weather", "get_weather_now", "get_time"), 0, vocabulary)
-    whole = [*vocabulary.encode("functions.get_time:0"), vocabulary.format.argument_begin]
-    start = headers.common(())
-    assert 0 < len(start) < len(whole) and whole[: len(start)] == list(start)
-    assert headers.common(whole[:-1]) == (vocabulary.format.argument_begin,)
-    assert headers.common(vocabulary.encode("no header")) == ()
