@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from constrained_k2 import ConstrainedK2Error
 from constrained_k2.engines.llguidance import LLGuidanceEngine
 from constrained_k2.schema.screen import screen
-from constrained_k2.vllm_plugin.compiling import byte_compiler
+from tests.schema.compilers import byte_compiler
 from tests.schema.format_oracles import FORMAT_CHECKER
 from tests.schema.test_suite import accepts, walk
 

@@ -10,7 +10,7 @@ import pytest
 
 from constrained_k2.engines.llguidance import LLGuidanceEngine, LLGuidanceGrammar
 from constrained_k2.schema.formats import FORMATS
-from constrained_k2.vllm_plugin.compiling import byte_compiler
+from tests.schema.compilers import byte_compiler
 from tests.schema.format_cases import INVALID, LEFT_OUT, VALID
 from tests.schema.format_oracles import ORACLES, is_date_time, is_time
 from tests.schema.test_suite import DRAFTS, SUITE, accepts, groups, walk

@@ -13,7 +13,7 @@ from constrained_k2.bitmask import allocate_bitmask
 from constrained_k2.schema.deep_stack import on_deep_stack
 from constrained_k2.schema.own_compilers import prepare
 from constrained_k2.schema.screen import screen
-from constrained_k2.vllm_plugin.compiling import byte_compiler
+from tests.schema.compilers import byte_compiler
 
 
 def of(schema: Any) -> dict[str, Any]:

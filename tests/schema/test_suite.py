@@ -17,8 +17,8 @@ from constrained_k2.evaluation.schemas import corpora
 from constrained_k2.evaluation.schemas.arms import Outcome
 from constrained_k2.evaluation.schemas.figures import SuiteFigures, is_no_worse, signature
 from constrained_k2.schema.screen import screen
-from constrained_k2.vllm_plugin.compiling import byte_compiler
 from tests.conftest import SHARED
+from tests.schema.compilers import byte_compiler
 from tests.schema.format_oracles import FORMAT_CHECKER
 
 pytestmark = pytest.mark.slow
