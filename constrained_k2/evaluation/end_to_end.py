@@ -1,0 +1,199 @@
+"""What a decode step and a first token take on whole vLLM servers, with and without this package, interleaved."""
+
+import asyncio
+import itertools
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
+from constrained_k2.evaluation.standin.dialogs import held_out_samples
+
+_VLLMS_OWN = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2")
+_WITHOUT_PLUGIN = {"VLLM_PLUGINS": "none"}
+SERVERS: Mapping[str, tuple[Sequence[str], Mapping[str, str]]] = {
+    "stock": (_VLLMS_OWN, _WITHOUT_PLUGIN),
+    "strict": ((*_VLLMS_OWN, "--tool-strict-level", "parameter"), _WITHOUT_PLUGIN),
+    "backend": (BACKEND_FLAGS, {}),
+    "processor": (CONSTRAINED_FLAGS, {}),
+}
+"""Name -> flags and environment. All run at the same time; only one is asked at a time."""
+
+_MAX_TOKENS = 64
+_ROWS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One thing that is timed.
+
+    Attributes:
+        name: Its row in the table.
+        server: A name of :data:`SERVERS`.
+        tool_choice: None sends no tools.
+        baseline: The arm that it is divided by: the same requests on a server that constrains nothing.
+    """
+
+    name: str
+    server: str
+    tool_choice: str | None
+    baseline: str
+
+
+_NO_TOOLS, _FREE = "no tools, vLLM without the plugin", "tools, unconstrained"
+ARMS = (
+    Arm(_NO_TOOLS, "stock", None, _NO_TOOLS),
+    Arm("no tools, plugin with the backend route", "backend", None, _NO_TOOLS),
+    Arm("no tools, plugin with the processor", "processor", None, _NO_TOOLS),
+    Arm(_FREE, "stock", "auto", _FREE),
+    Arm("tools, constrained by the backend route", "backend", "auto", _FREE),
+    Arm("tools, constrained by the processor", "processor", "auto", _FREE),
+    Arm("tools, vLLM's strict level", "strict", "auto", _FREE),
+    Arm("a call required, backend route", "backend", "required", _FREE),
+    Arm("a call required, processor", "processor", "required", _FREE),
+    Arm("a call required, vLLM's strict level", "strict", "required", _FREE),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """What the server's own metrics say of one burst of requests.
+
+    Attributes:
+        step: Mean time between two tokens of a request, in seconds.
+        first_token: Mean time to the first token, in seconds.
+        masks: Share of the burst's wall time in which this package looked for masks.
+        tokens: Tokens written.
+    """
+
+    step: float
+    first_token: float
+    masks: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An arm at one concurrency, over all rounds.
+
+    Attributes:
+        arm: The arm.
+        concurrency: Requests at a time.
+        bursts: One a round.
+        baseline: Those of the arm it is divided by, round by round.
+    """
+
+    arm: Arm
+    concurrency: int
+    bursts: tuple[Burst, ...]
+    baseline: tuple[Burst, ...]
+
+    @property
+    def steps_per_second(self) -> float:
+        """Median over the rounds."""
+        return statistics.median(1 / burst.step for burst in self.bursts)
+
+    @property
+    def first_token(self) -> float:
+        """Median over the rounds, in seconds."""
+        return statistics.median(burst.first_token for burst in self.bursts)
+
+    @property
+    def masks(self) -> float:
+        """Median share of the wall time."""
+        return statistics.median(burst.masks for burst in self.bursts)
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """Steps a second by the baseline's of the same round, sorted."""
+        return tuple(sorted(other.step / own.step for own, other in zip(self.bursts, self.baseline, strict=True)))
+
+
+def measure(
+    model: Path, directory: Path, *, rounds: int, concurrencies: Sequence[int], arms: Sequence[Arm] = ARMS
+) -> list[Row]:
+    """Ask every arm the same requests in turn, round by round, each round in another order.
+
+    Args:
+        model: The model's directory.
+        directory: Takes the servers' logs.
+        rounds: How often.
+        concurrencies: How many requests at a time.
+        arms: What is timed; with each its baseline.
+    """
+    found: dict[tuple[str, int], list[Burst]] = {(arm.name, many): [] for arm in arms for many in concurrencies}
+    with ExitStack() as stack:
+        servers = {
+            name: stack.enter_context(
+                VllmServer(
+                    model,
+                    ("--dtype=float32", f"--max-num-seqs={_ROWS}", *SERVERS[name][0]),
+                    log=directory / f"{name}.log",
+                    environment=SERVERS[name][1],
+                )
+            )
+            for name in dict.fromkeys(arm.server for arm in arms)
+        }
+        for arm in arms:  # what is slow the first time
+            asyncio.run(_burst(servers[arm.server].url, _bodies(arm, _ROWS, -1), _ROWS))
+        for number in range(rounds):
+            turned = [*arms[number % len(arms) :], *arms[: number % len(arms)]]
+            for many, arm in itertools.product(concurrencies, turned):
+                bodies = _bodies(arm, max(2 * many, 8), number)
+                found[arm.name, many].append(asyncio.run(_burst(servers[arm.server].url, bodies, many)))
+    return [
+        Row(arm, many, tuple(found[arm.name, many]), tuple(found[arm.baseline, many]))
+        for many in concurrencies
+        for arm in arms
+    ]
+
+
+def _bodies(arm: Arm, count: int, seed: int) -> list[dict[str, Any]]:
+    """The requests of a burst: all arms' alike but for what makes the arm."""
+    common = {"model": "kimi-k2", "temperature": 0, "max_tokens": _MAX_TOKENS, "ignore_eos": True}
+    tools: dict[str, Any]
+    bodies = []
+    for sample in held_out_samples(count, seed + 1):
+        tools = {"tools": sample["tools"], "tool_choice": arm.tool_choice} if arm.tool_choice else {}
+        bodies.append(common | {"messages": sample["messages"]} | tools)
+    return bodies
+
+
+async def _burst(url: str, bodies: Iterable[Mapping[str, Any]], concurrency: int) -> Burst:
+    places = asyncio.Semaphore(concurrency)
+    loop = asyncio.get_running_loop()
+    async with httpx.AsyncClient(base_url=url, timeout=600) as client:
+
+        async def one(body: Mapping[str, Any]) -> None:
+            async with places:
+                answer = await client.post("/v1/chat/completions", content=json.dumps(body))
+                answer.raise_for_status()
+
+        before = _sums((await client.get("/metrics")).text)
+        start = loop.time()
+        await asyncio.gather(*map(one, bodies))
+        seconds = loop.time() - start
+        after = _sums((await client.get("/metrics")).text)
+    grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
+    return Burst(
+        grown["vllm:inter_token_latency_seconds_sum"] / grown["vllm:inter_token_latency_seconds_count"],
+        grown["vllm:time_to_first_token_seconds_sum"] / grown["vllm:time_to_first_token_seconds_count"],
+        grown.get("constrained_k2_mask_seconds_total", 0.0) / seconds,
+        round(grown["vllm:generation_tokens_total"]),
+    )
+
+
+def _sums(text: str) -> dict[str, float]:
+    """Every sample of a metrics page, summed over its labels."""
+    sums: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+    return sums

@@ -1,0 +1,101 @@
+"""A schema that is slow to compile, beside 31 requests that are being answered: it holds up nobody but itself."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from constrained_k2.evaluation.schemas.corpora import hostile
+from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
+from constrained_k2.fixtures import build_model
+
+pytestmark = pytest.mark.server
+
+OTHERS = 31
+TOKENS = 800
+EASY = {"type": "object", "properties": {"city": {"type": "string", "minLength": 3000}}, "required": ["city"]}
+SLOW = {case.name: case.schema for case in hostile()}
+
+
+@pytest.fixture(scope="module", params=[BACKEND_FLAGS, CONSTRAINED_FLAGS], ids=["backend", "processor"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    directory = tmp_path_factory.mktemp("server")
+    model = build_model(directory / "model", arch="llama")
+    with VllmServer(model, (*request.param, "--max-num-seqs=32"), log=directory / "log") as running:
+        yield running
+
+
+def tool(parameters: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
+
+
+class Load:
+    """The other requests: every second one inside a call, and how many tokens each has been sent."""
+
+    def __init__(self, client: openai.AsyncOpenAI) -> None:
+        self.client = client
+        self.sent: Counter[int] = Counter()
+        self.moved = asyncio.Event()
+
+    async def one(self, number: int) -> str:
+        constrained: Any = {"tools": [tool(EASY)], "tool_choice": "required"} if number % 2 else {}
+        stream: Any = await self.client.chat.completions.create(
+            model="kimi-k2", messages=[{"role": "user", "content": "Go on."}], max_tokens=TOKENS, seed=number, stream=True,
+            extra_body={"ignore_eos": True, "return_token_ids": True}, **constrained,
+        )  # fmt: skip
+        reason = ""
+        async for chunk in stream:
+            for choice in chunk.choices:
+                self.sent[number] += len(getattr(choice, "token_ids", None) or ())
+                reason = choice.finish_reason or reason
+            self.moved.set()
+        return reason
+
+    async def until_all_moved(self, since: Counter[int]) -> None:
+        """Until every request has been sent more than it had been."""
+        while not all(self.sent[number] > since[number] for number in range(OTHERS)):
+            self.moved.clear()
+            await self.moved.wait()
+
+
+async def slow_one(client: openai.AsyncOpenAI, schema: Any) -> str:
+    """Until the slow request's first token, or its refusal."""
+    try:
+        await client.chat.completions.create(
+            model="kimi-k2", messages=[{"role": "user", "content": "Go on."}], tools=[tool(schema)],
+            tool_choice="required", max_tokens=1,
+        )  # fmt: skip
+    except openai.BadRequestError as error:
+        return error.message
+    return "served"
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome"),
+    [("200 such patterns", "too long to compile"), ("8 patternProperties that overlap", "served")],
+    ids=["refused when its time is up", "served after a slow compilation"],
+)
+def test_others_go_on(server: VllmServer, name: str, outcome: str) -> None:
+    async def run() -> tuple[str, list[str]]:
+        async with openai.AsyncOpenAI(
+            base_url=f"{server.url}/v1", api_key="none", timeout=300, max_retries=0
+        ) as client:
+            load = Load(client)
+            others = [asyncio.create_task(load.one(number)) for number in range(OTHERS)]
+            await load.until_all_moved(Counter())
+            slow = asyncio.create_task(slow_one(client, json.loads(SLOW[name])))
+            for _ in range(3):
+                await load.until_all_moved(load.sent.copy())
+                assert not slow.done(), "the slow request was answered before the others had three more tokens"
+            assert not any(task.done() for task in others)
+            return await slow, await asyncio.gather(*others)
+
+    answer, reasons = asyncio.run(run())
+    assert outcome in answer
+    assert reasons == ["length"] * OTHERS
