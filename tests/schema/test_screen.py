@@ -204,10 +204,14 @@ def test_arguments_are_objects_also_where_an_old_draft_ignores_siblings_of_a_ref
         {"enum": ["x", "\udc00"]},
         {"const": {"\ud800": 1}},
         {"const": [[["\ud800"]]]},
+        {"const": {"title": "\ud800"}},
+        {"enum": [{"default": ["\ud800"]}]},
         {"not": {"const": "\ud800"}},
         {"pattern": "\ud800"},
         {"patternProperties": {"\ud800": {}}},
         {"const": float("nan")},
+        {"const": {"examples": float("inf")}},
+        {"\ud800": float("inf")},
         {"maximum": float("inf")},
     ],
     ids=ascii,
@@ -215,7 +219,8 @@ def test_arguments_are_objects_also_where_an_old_draft_ignores_siblings_of_a_ref
 def test_what_json_in_utf_8_cannot_hold_is_refused_with_its_place(schema: Any) -> None:
     with pytest.raises(UnsupportedSchema, match="surrogate|no number") as refused:
         byte_compiler().grammar(json.dumps(of(schema)), "schema")
-    assert refused.value.place.startswith("schema#/properties/a")
+    assert refused.value.place.startswith("schema#/properties/a/")
+    assert not refused.value.place.endswith("'")
     assert str(refused.value).encode()
 
 
