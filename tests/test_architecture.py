@@ -14,7 +14,7 @@ ROOT = Path(constrained_k2.__file__).parent
 LAYERS = [
     {"errors", "counters"},
     {"format"},
-    {"policy"},
+    {"policy", "thinking"},
     {"tools", "tool_choice", "vocabulary", "tokenizer_files", "bitmask"},
     {"schema"},
     {"grammar"},

@@ -141,7 +141,7 @@ def test_the_servers_prompt_is_compared(
         (RIGHT | {"chat_template_kwargs": {"messages": []}}, (), "is no variable of a template"),
         (RIGHT | {"chat_template_kwargs": []}, (), "must be an object"),
         (RIGHT | {"thinking": "off"}, (), "thinking: must be a boolean"),
-        (RIGHT | {"thinking": {"type": []}}, (), "thinking: must be a boolean"),
+        (RIGHT | {"thinking": {"type": []}}, (), "thinking.type: must be 'enabled' or 'disabled'"),
     ],
 )
 def test_bad_use(
