@@ -22,7 +22,7 @@ LAYERS = [
     {"matcher"},
     {"batch"},
     {"cache"},
-    {"compiler"},
+    {"compiler", "compiled"},
     {"coverage", "whole_format", "json_limiter", "drafting"},
     {"closing"},
     {"fixtures"},
@@ -37,6 +37,8 @@ SAME_LAYER = {  # one reads what the other holds
     ("tokenizer_files", "vocabulary"),
     ("tools", "tool_choice"),
     ("tool_choice", "tools"),
+    ("compiler", "compiled"),
+    ("compiled", "compiler"),
 }
 
 
