@@ -19,7 +19,7 @@ LAYERS = [
     {"schema"},
     {"grammar"},
     {"phases", "header", "engines", "parsing", "rendering", "kernels"},
-    {"matcher"},
+    {"matcher", "protocols"},
     {"batch"},
     {"cache"},
     {"compiler", "compiled"},
@@ -37,6 +37,8 @@ SAME_LAYER = {  # one reads what the other holds
     ("tokenizer_files", "vocabulary"),
     ("tools", "tool_choice"),
     ("tool_choice", "tools"),
+    ("matcher", "protocols"),
+    ("protocols", "matcher"),
     ("compiler", "compiled"),
     ("compiled", "compiler"),
 }
