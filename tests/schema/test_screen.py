@@ -10,6 +10,7 @@ import pytest
 
 from constrained_k2 import Compiler, ConstrainedK2Error, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.bitmask import allocate_bitmask
+from constrained_k2.engines.llguidance_grammar import own_text
 from constrained_k2.schema.deep_stack import on_deep_stack
 from constrained_k2.schema.own_compilers import prepare
 from constrained_k2.schema.screen import screen
@@ -238,3 +239,27 @@ def test_property_names_of_any_kind(name: str) -> None:
 
 def test_lone_surrogates_in_annotations_do_no_harm() -> None:
     assert accepts(byte_compiler(), {"type": "object", "description": "\ud800", "title": "\ud800"}, "{}")
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [
+        ("dependentRequired", {"b": [[1]]}),
+        ("dependentRequired", {"b": [{"c": 1}]}),
+        ("dependencies", {"b": ["c", 1.5]}),
+        ("dependentSchemas", {"b": ["c", 1.5]}),
+    ],
+)
+def test_dependencies_on_what_is_no_name_are_refused_with_their_place(keyword: str, value: Any) -> None:
+    with pytest.raises(UnsupportedSchema, match="not of strings") as refused:
+        byte_compiler().grammar(json.dumps({"type": "object", keyword: value}), "schema")
+    assert refused.value.place == f"schema#/{keyword}"
+
+
+@pytest.mark.parametrize("written", [["x"], {"a": 1}])
+def test_a_format_that_is_no_string(written: Any) -> None:
+    with pytest.raises(UnsupportedSchema, match="is not a string"):
+        byte_compiler().grammar(json.dumps(of({"format": written})), "schema")
+    # Where our own grammar costs too much the format is not read, and LLGuidance's compiler passes it over.
+    uses = own_text(of({"type": "array", "format": written})).coverage.relaxed
+    assert "#/properties/a/format" not in [use.pointer for use in uses]
