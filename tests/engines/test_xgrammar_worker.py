@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from constrained_k2 import SchemaTooCostly, Vocabulary
+from constrained_k2 import SchemaTooCostly, UnsupportedSchema, Vocabulary
+from constrained_k2.engines import xgrammar_worker
 from constrained_k2.engines.xgrammar import XGrammarEngine
 
 
@@ -44,6 +45,20 @@ def test_a_worker_that_was_killed_is_started_anew() -> None:
     process.wait()
     assert engine.compile('{"type":"object"}').cost_bytes > 0
     assert engine._worker._process is not process
+
+
+def test_an_error_that_nobody_foresaw_is_not_called_a_budget(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    limits = {"seconds": 5, "memory_bytes": 1 << 28}
+    compiler: Any = None
+    answer = xgrammar_worker._forked(compiler, b'{"type": "object"}', limits)
+    assert json.loads(answer) == {"killed": xgrammar_worker.FAILED}
+    assert "AttributeError" in capfd.readouterr().err
+    engine = XGrammarEngine(Vocabulary.of_bytes())
+    monkeypatch.setattr(engine._worker, "ask", lambda _: answer)
+    with pytest.raises(UnsupportedSchema, match="failed on this one"):
+        engine.compile('{"type": "object"}')
 
 
 def test_the_worker_ends_with_its_parent() -> None:
