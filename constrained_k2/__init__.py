@@ -8,7 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from constrained_k2.compiler import CompiledToolCalls, Compiler
+    from constrained_k2.compiled import CompiledToolCalls
+    from constrained_k2.compiler import Compiler
     from constrained_k2.coverage import schema_coverage
     from constrained_k2.errors import (
         ConstrainedK2Error,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "CompiledToolCalls": "compiler",
+    "CompiledToolCalls": "compiled",
     "Completion": "parsing",
     "Compiler": "compiler",
     "ConstrainedK2Error": "errors",

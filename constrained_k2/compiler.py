@@ -9,19 +9,20 @@ from typing import Any
 
 from constrained_k2.bitmask import TokenSet
 from constrained_k2.cache import LeastRecentlyUsed
+from constrained_k2.compiled import CompiledToolCalls
 from constrained_k2.counters import CompileCounts
-from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher, Engine
+from constrained_k2.engines.protocol import ArgumentGrammar, Engine
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, SchemaTooCostly, UnsupportedSchema
-from constrained_k2.header import Headers, HeaderStems
-from constrained_k2.matcher import ToolCallMatcher
+from constrained_k2.header import HeaderStems
 from constrained_k2.phases import Phase, phase_sets
-from constrained_k2.policy import DEFAULT_POLICY, Level, StrictPolicy
-from constrained_k2.schema.coverage import Coverage
+from constrained_k2.policy import DEFAULT_POLICY, StrictPolicy
 from constrained_k2.schema.deep_stack import on_deep_stack
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.screen import screen
-from constrained_k2.tools import ANY_OBJECT, ENGINES, EngineName, Tool, ToolCallSpec
+from constrained_k2.tools import ENGINES, EngineName, ToolCallSpec
 from constrained_k2.vocabulary import Vocabulary
+
+__all__ = ["CompiledToolCalls", "Compiler"]
 
 _STEMS_CACHED = 64  # each up to some hundred KB for 1,024 names
 _PREPARED_AT_ONCE = 4
@@ -39,10 +40,10 @@ class Compiler:
         cache_bytes: What the compiled schemas may hold together, estimated; the least recently used go first.
         compile_seconds: How long one schema may take. For where requests are admitted: what was admitted there must
             compile everywhere, whatever the clock says, so engines compile without.
-        threads: How many threads fill the masks of a batch; None for as many as the process may use, up to eight.
         request_seconds: After how long no further schema of a request is begun; for admission too. What is compiled by
             then is remembered.
         counts: Where the grammars that are asked for are counted; a count of its own where none is given.
+        threads: How many threads fill the masks of a batch; None for as many as the process may use, up to eight.
 
     Raises:
         InvalidRequest: An engine that is not known, or a budget or a number of threads that makes no sense.
@@ -71,7 +72,7 @@ class Compiler:
         vocabulary.sorted_tokens  # noqa: B018
         self._threads = threads
         self._compile_seconds = compile_seconds
-        self._request_seconds = request_seconds
+        self.request_seconds = request_seconds
         self.vocabulary = vocabulary
         self.counts = counts or CompileCounts()
         self.policy = policy
@@ -85,7 +86,7 @@ class Compiler:
         self._preparing = threading.BoundedSemaphore(_PREPARED_AT_ONCE)
         self._phase_sets: dict[tuple[Any, ...], Mapping[Phase, TokenSet]] = {}  # at most one for each kind of request
 
-    def compile(self, spec: ToolCallSpec, *, check: bool = True) -> "CompiledToolCalls":
+    def compile(self, spec: ToolCallSpec, *, check: bool = True) -> CompiledToolCalls:
         """Make a request ready for matching.
 
         Args:
@@ -111,27 +112,6 @@ class Compiler:
     def cached_bytes(self) -> int:
         """What the cached grammars hold together, estimated; at most ``cache_bytes``, or one grammar."""
         return self._grammars.spent
-
-    def check_time(self, spent: float, name: str) -> None:
-        """Refuse to go on with a request that has taken too long.
-
-        Args:
-            spent: What its schemas have taken, in seconds.
-            name: The function whose schema is next.
-
-        Raises:
-            SchemaTooCostly: It has.
-        """
-        if self._request_seconds is not None and spent > self._request_seconds:
-            limit, actual = round(self._request_seconds * 1000), round(spent * 1000)
-            raise SchemaTooCostly(
-                f"the schemas before this one took {actual} ms to compile, over the {limit} of one request",
-                place_of_schema(name),
-                "Send it again: what has been compiled is remembered; or send fewer tools, or simpler ones",
-                budget="request_ms",
-                limit=limit,
-                actual=actual,
-            )
 
     def engine(self, name: EngineName) -> Engine:
         """An engine, set up on first use.
@@ -242,128 +222,9 @@ class Compiler:
         return self._phase_sets[kind]
 
 
-class CompiledToolCalls:
-    """One request, compiled; shared by its matchers (several where a request asks for several completions).
-
-    Attributes:
-        spec: The request.
-        vocabulary: The vocabulary it is compiled for.
-        phase_sets: The constant masks.
-        compile_seconds: What the grammar of each function took that was needed so far; None where it was remembered.
-    """
-
-    def __init__(self, compiler: Compiler, spec: ToolCallSpec) -> None:
-        self.spec = spec
-        self.vocabulary = compiler.vocabulary
-        self.phase_sets = compiler.phase_sets(spec)
-        self._compiler = compiler
-        self._headers: tuple[int, Headers] | None = None  # of the call last asked for
-        self.compile_seconds: dict[str, float | None] = {}
-        self._grammars: dict[str, ArgumentGrammar] = {}
-        self._stems: HeaderStems | None = None
-        self._prepared: str | None = None  # the function last prepared
-        self._names = tuple(tool.name for tool in spec.tools)
-        self._tools = {tool.name: tool for tool in spec.tools}
-
-    def matcher(self, *, in_reasoning: bool = False) -> ToolCallMatcher:
-        """A matcher at the start of the turn.
-
-        Args:
-            in_reasoning: Whether the prompt ends in ``<think>``, as K2.5's does.
-        """
-        return ToolCallMatcher(self, in_reasoning=in_reasoning)
-
-    def headers(self, call: int) -> Headers:
-        """The headers that the turn's ``call``-th call (from 0) may have."""
-        found = self._headers
-        if found is None or found[0] != call:
-            if self._stems is None:
-                self._stems = self._compiler.stems(self._names)
-            found = self._headers = (call, self._stems.due(self.spec.first_index + call))
-        return found[1]
-
-    def prepare(self, name: str) -> None:
-        """Begin to compile a function's schema, if that is not done yet and was not begun by this request before."""
-        if name != self._prepared:
-            self._prepared = name
-            schema, engine = self._schema(self._tools[name])
-            self._compiler.prepare(schema, engine)
-
-    def arguments(self, name: str) -> ArgumentMatcher:
-        """A matcher at the start of a function's arguments.
-
-        Raises:
-            UnsupportedSchema: Its schema has no grammar.
-        """
-        return self._grammar(self._tools[name]).matcher(place_of_schema(name))
-
-    def coverage(self, name: str) -> Coverage:
-        """What becomes of each keyword of a function's schema.
-
-        Raises:
-            UnsupportedSchema: It has no grammar.
-            SchemaTooCostly: It is over a budget.
-        """
-        return self._grammar(self._tools[name]).coverage
-
-    def check_all(self) -> None:
-        """Compile every tool's schema now, where there may be calls.
-
-        Raises:
-            UnsupportedSchema: As :meth:`check`.
-            SchemaTooCostly: As :meth:`check`, or all of them together are over a budget.
-        """
-        if self.spec.max_calls == 0:
-            return
-        start = time.monotonic()
-        for tool in self.spec.tools:
-            self._compiler.check_time(time.monotonic() - start, tool.name)
-            self.check(tool)
-
-    def check(self, tool: Tool) -> None:
-        """Refuse a tool whose schema has no grammar, or is strict and would not be kept whole.
-
-        Raises:
-            UnsupportedSchema: The tool is refused.
-            SchemaTooCostly: Its schema is over a budget.
-        """
-        coverage = self._grammar(tool).coverage
-        if coverage.relaxed and self._compiler.policy.level(tool.strict) == "strict":
-            use = coverage.relaxed[0]
-            raise UnsupportedSchema(
-                f"the tool is strict, and {use.keyword!r} cannot be kept: {use.reason}",
-                place_of_schema(tool.name) + use.pointer,
-                "Rewrite it, or leave strict out to have the rest kept",
-                use.keyword,
-                coverage.engine,
-            )
-
-    def level(self, name: str) -> Level:
-        """How strictly a function's schema is kept."""
-        return self._compiler.policy.level(self._tools[name].strict)
-
-    def _grammar(self, tool: Tool) -> ArgumentGrammar:
-        if tool.name not in self._grammars:
-
-            def note(seconds: float | None) -> None:
-                self.compile_seconds[tool.name] = seconds
-
-            schema, engine = self._schema(tool)
-            self._grammars[tool.name] = self._compiler.grammar(schema, place_of_schema(tool.name), engine, note)
-        return self._grammars[tool.name]
-
-    def _schema(self, tool: Tool) -> tuple[str, EngineName | None]:
-        return ANY_OBJECT if self.level(tool.name) == "object" else tool.schema, self.spec.engine
-
-
 def cache_key(schema: str) -> str:
     """By what a schema is remembered: its text, or the digest of a long one, so that its refusal is small."""
     return schema if len(schema) <= 1024 else sha256(schema.encode(errors="backslashreplace")).hexdigest()
-
-
-def place_of_schema(name: str) -> str:
-    """Where a tool's schema stands. By name: a named or allowed tool's number is not its number in the request."""
-    return f"tools[name={name!r}].function.parameters"
 
 
 def _make_engine(name: EngineName, vocabulary: Vocabulary, seconds: float | None, threads: int | None) -> Engine:

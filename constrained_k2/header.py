@@ -30,102 +30,48 @@ class _Continuations(NamedTuple):
 
 
 class HeaderStems:
-    """The stems ``functions.NAME:`` of a request's functions.
+    """The stems ``functions.NAME:`` of a request's functions, and what of their continuations no index changes.
 
     Args:
         names: The functions that may be called.
         vocabulary: The vocabulary to write them in.
+
+    Attributes:
+        names: Stem -> function.
+        ordered: The stems, ascending.
+        vocabulary: As given.
+        with_digits: ``(prefix, digits)`` -> tokens, of the prefixes whose tokens depend on the digits; a cache.
     """
 
     def __init__(self, names: Sequence[str], vocabulary: Vocabulary) -> None:
-        self._names = {ToolCallFormat.call_id(name, 0)[:-1].encode(): name for name in names}
-        self._sorted = sorted(self._names)
-        self._vocabulary = vocabulary
+        self.names = {ToolCallFormat.call_id(name, 0)[:-1].encode(): name for name in names}
+        self.ordered = sorted(self.names)
+        self.vocabulary = vocabulary
+        self.with_digits: dict[tuple[bytes, bytes], TokenSet] = {}
         self._continuations: dict[bytes, _Continuations] = {}
-        self._sets: dict[tuple[bytes, bytes], TokenSet] = {}
 
     def due(self, index: int) -> "Headers":
         """The headers with this index."""
         return Headers(self, str(index).encode())
 
-    def name_of(self, header: bytes, digits: bytes) -> str | None:
-        """The function that a whole header calls; None if the bytes are no whole header."""
-        return self._names.get(header[: -len(digits)]) if header.endswith(digits) else None
+    def beginning_with(self, prefix: bytes) -> tuple[int, int]:
+        """The span of the stems that begin with these bytes."""
+        return _range(self.ordered, prefix, 0, len(self.ordered))
 
-    def candidates(self, prefix: bytes, digits: bytes) -> tuple[int, str]:
-        """How many headers begin with these bytes, and the function of one of them (empty if there is none)."""
-        low, high = _range(self._sorted, prefix, 0, len(self._sorted))
-        count, name = high - low, self._names[self._sorted[low]] if low < high else ""
-        for stem in self._left_behind(prefix, digits):
-            if len(stem) < len(prefix):  # else it is counted above
-                count, name = count + 1, self._names[stem]
-        return count, name
-
-    def forced(self, prefix: bytes, digits: bytes) -> tuple[bytes, bool]:
-        """What all headers that begin with these bytes go on with, and whether they are whole with it."""
-        low, high = _range(self._sorted, prefix, 0, len(self._sorted))
-        begun = {stem for stem in self._left_behind(prefix, digits) if len(stem) < len(prefix)}
-        headers = [stem + digits for stem in (*self._sorted[low:high], *begun)]
-        first, last, end = min(headers), max(headers), len(prefix)
-        while end < len(first) and end < len(last) and first[end] == last[end]:
-            end += 1
-        return first[len(prefix) : end], len(headers) == 1
-
-    def allowed(self, prefix: bytes, digits: bytes) -> TokenSet:
-        """The tokens that may follow ``prefix``; the argument marker among them where a header is whole."""
-        going_on = self._continuations.get(prefix)
-        if going_on is None:
+    def going_on(self, prefix: bytes) -> _Continuations:
+        """How the stems go on behind a prefix."""
+        found = self._continuations.get(prefix)
+        if found is None:
             if len(self._continuations) >= _CACHED_PREFIXES:
                 self._continuations.clear()
-            going_on = self._continuations[prefix] = self._follow(prefix)
-        left_behind = self._left_behind(prefix, digits)
-        if not (left_behind or going_on.ends):
-            return going_on.tokens
-        found = self._sets.get((prefix, digits))
-        if found is None:
-            if len(self._sets) >= _CACHED_PREFIXES:
-                self._sets.clear()
-            found = self._sets[prefix, digits] = TokenSet(
-                [*going_on.tokens.ids.tolist(), *self._with_digits(prefix, digits, left_behind, going_on.ends)],
-                self._vocabulary.size,
-            )
+            found = self._continuations[prefix] = self._follow(prefix)
         return found
-
-    def _left_behind(self, prefix: bytes, digits: bytes) -> list[bytes]:
-        """The stems that ``prefix`` has whole, with nothing but a beginning of the digits behind them.
-
-        Several where a name holds a colon: index 12 of ``a`` and ``a:1`` share ``functions.a:1``.
-        """
-        stems: list[bytes] = []
-        end = prefix.rfind(b":") + 1
-        while end:
-            if prefix[:end] in self._names and digits.startswith(prefix[end:]):
-                stems.append(prefix[:end])
-            end = prefix.rfind(b":", 0, end - 1) + 1
-        return stems
-
-    def _with_digits(self, prefix: bytes, digits: bytes, stems: list[bytes], ends: tuple[bytes, ...]) -> list[int]:
-        """The tokens that write digits, and the argument marker where all are written."""
-        tokens = [end + digits[:length] for end in ends for length in range(1, len(digits) + 1)]
-        ids: list[int] = []
-        for stem in stems:
-            rest = digits[len(prefix) - len(stem) :]
-            tokens += [rest[:length] for length in range(1, len(rest) + 1)]
-            if not rest:
-                ids.append(self._vocabulary.format.argument_begin)
-        known, known_ids = self._vocabulary.sorted_tokens
-        for token in tokens:
-            place = bisect_left(known, token)
-            if place < len(known) and known[place] == token:
-                ids.append(known_ids[place])
-        return ids
 
     def _follow(self, prefix: bytes) -> _Continuations:
         ids: list[int] = []
         ends: list[bytes] = []
-        low, high = _range(self._sorted, prefix, 0, len(self._sorted))
-        self._collect(prefix, (low, high), b"", (0, len(self._vocabulary.sorted_tokens[0])), ids, ends)
-        return _Continuations(TokenSet(ids, self._vocabulary.size), tuple(ends))
+        self._collect(prefix, self.beginning_with(prefix), b"", (0, len(self.vocabulary.sorted_tokens[0])), ids, ends)
+        return _Continuations(TokenSet(ids, self.vocabulary.size), tuple(ends))
 
     def _collect(  # noqa: PLR0913, PLR0917 - a recursion's state
         self,
@@ -146,13 +92,13 @@ class HeaderStems:
             ids: Takes the ids.
             ends: Takes ``token`` where a stem ends with it and longer tokens go on with a digit.
         """
-        known, known_ids = self._vocabulary.sorted_tokens
+        known, known_ids = self.vocabulary.sorted_tokens
         (low, high), (first, last) = stems, tokens
         if token and known[first] == token:
             ids.append(known_ids[first])
         taken = len(prefix) + len(token)
         while low < high:
-            stem = self._sorted[low]
+            stem = self.ordered[low]
             if len(stem) == taken:
                 if token and bisect_left(known, token + b"0", first, last) < bisect_left(
                     known, token + b":", first, last
@@ -161,7 +107,7 @@ class HeaderStems:
                 low += 1
                 continue
             longer = stem[len(prefix) : taken + 1]
-            _, end = _range(self._sorted, prefix + longer, low, high)
+            _, end = _range(self.ordered, prefix + longer, low, high)
             begin, stop = _range(known, longer, first, last)
             if begin < stop:
                 self._collect(prefix, (low, end), longer, (begin, stop), ids, ends)
@@ -169,7 +115,10 @@ class HeaderStems:
 
 
 class Headers:
-    """The headers that may stand at one position of a turn. Made by :meth:`HeaderStems.due`."""
+    """The headers that may stand at one position of a turn: its stems with the index that is due.
+
+    Made by :meth:`HeaderStems.due`.
+    """
 
     __slots__ = ("_digits", "_stems")
 
@@ -179,19 +128,75 @@ class Headers:
 
     def name_of(self, header: bytes) -> str | None:
         """The function that a whole header calls; None if the bytes are no whole header."""
-        return self._stems.name_of(header, self._digits)
+        digits = self._digits
+        return self._stems.names.get(header[: -len(digits)]) if header.endswith(digits) else None
 
     def candidates(self, prefix: bytes) -> tuple[int, str]:
         """How many headers begin with these bytes, and the function of one of them (empty if there is none)."""
-        return self._stems.candidates(prefix, self._digits)
+        low, high = self._stems.beginning_with(prefix)
+        begun = self._begun(prefix)
+        stems = begun or self._stems.ordered[low : min(low + 1, high)]
+        return high - low + len(begun), self._stems.names[stems[-1]] if stems else ""
 
     def forced(self, prefix: bytes) -> tuple[bytes, bool]:
         """What all headers that begin with these bytes go on with, and whether they are whole with it."""
-        return self._stems.forced(prefix, self._digits)
+        low, high = self._stems.beginning_with(prefix)
+        headers = [stem + self._digits for stem in (*self._stems.ordered[low:high], *self._begun(prefix))]
+        first, last, end = min(headers), max(headers), len(prefix)
+        while end < len(first) and end < len(last) and first[end] == last[end]:
+            end += 1
+        return first[len(prefix) : end], len(headers) == 1
 
     def allowed(self, prefix: bytes) -> TokenSet:
         """The tokens that may follow ``prefix``; the argument marker among them where a header is whole."""
-        return self._stems.allowed(prefix, self._digits)
+        going_on = self._stems.going_on(prefix)
+        left_behind = self._left_behind(prefix)
+        if not (left_behind or going_on.ends):
+            return going_on.tokens
+        sets = self._stems.with_digits
+        found = sets.get((prefix, self._digits))
+        if found is None:
+            if len(sets) >= _CACHED_PREFIXES:
+                sets.clear()
+            found = sets[prefix, self._digits] = TokenSet(
+                [*going_on.tokens.ids.tolist(), *self._with_digits(prefix, left_behind, going_on.ends)],
+                self._stems.vocabulary.size,
+            )
+        return found
+
+    def _begun(self, prefix: bytes) -> list[bytes]:
+        """The stems behind which ``prefix`` has begun to write the digits; they no longer begin with it."""
+        return [stem for stem in self._left_behind(prefix) if len(stem) < len(prefix)]
+
+    def _left_behind(self, prefix: bytes) -> list[bytes]:
+        """The stems that ``prefix`` has whole, with nothing but a beginning of the digits behind them.
+
+        Several where a name holds a colon: index 12 of ``a`` and ``a:1`` share ``functions.a:1``.
+        """
+        stems: list[bytes] = []
+        end = prefix.rfind(b":") + 1
+        while end:
+            if prefix[:end] in self._stems.names and self._digits.startswith(prefix[end:]):
+                stems.append(prefix[:end])
+            end = prefix.rfind(b":", 0, end - 1) + 1
+        return stems
+
+    def _with_digits(self, prefix: bytes, stems: list[bytes], ends: tuple[bytes, ...]) -> list[int]:
+        """The tokens that write digits, and the argument marker where all are written."""
+        digits = self._digits
+        tokens = [end + digits[:length] for end in ends for length in range(1, len(digits) + 1)]
+        ids: list[int] = []
+        for stem in stems:
+            rest = digits[len(prefix) - len(stem) :]
+            tokens += [rest[:length] for length in range(1, len(rest) + 1)]
+            if not rest:
+                ids.append(self._stems.vocabulary.format.argument_begin)
+        known, known_ids = self._stems.vocabulary.sorted_tokens
+        for token in tokens:
+            place = bisect_left(known, token)
+            if place < len(known) and known[place] == token:
+                ids.append(known_ids[place])
+        return ids
 
 
 def _range(items: Sequence[bytes], prefix: bytes, low: int, high: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 from constrained_k2.errors import InvalidRequest, SchemaTooCostly, kind_of_json
 from constrained_k2.format import ToolCallFormat
+from constrained_k2.thinking import read_thinking
 
 Choice = Literal["auto", "none", "required"]
 EngineName = Literal["llguidance", "xgrammar"]
@@ -128,11 +129,12 @@ class ToolCallSpec:
         parallel = body.get("parallel_tool_calls")
         if parallel is not None and not isinstance(parallel, bool):
             raise InvalidRequest(f"must be a boolean, not {kind_of_json(parallel)}", "parallel_tool_calls")
+        said = read_thinking(body)
         spec = cls(
             tools=tools,
             parallel=parallel is not False,
             first_index=_read_first_index(body),
-            thinking=_read_thinking(body, default=thinking),
+            thinking=thinking if said is None else said,
             engine=_read_engine(body.get("engine")),
         )
         from constrained_k2.tool_choice import with_choice  # which makes specs
@@ -302,22 +304,3 @@ def _read_first_index(body: Mapping[str, Any]) -> int:
             raise InvalidRequest(f"must be an array, not {kind_of_json(calls)}", f"messages[{number}].tool_calls")
         count += len(calls)
     return count
-
-
-def _read_thinking(body: Mapping[str, Any], *, default: bool) -> bool:
-    value = body.get("thinking")
-    if isinstance(value, Mapping):
-        if value.get("type") not in ("enabled", "disabled"):
-            raise InvalidRequest("must be 'enabled' or 'disabled'", "thinking.type")
-        return bool(value["type"] == "enabled")
-    place = "thinking"
-    if value is None:
-        options = body.get("chat_template_kwargs")
-        if isinstance(options, Mapping):
-            place = "chat_template_kwargs.thinking"
-            value = options.get("thinking", options.get("enable_thinking"))
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise InvalidRequest(f"must be a boolean, not {kind_of_json(value)}", place)
-    return value

@@ -1,18 +1,19 @@
 """The whole tool-call format as one grammar text: for other servers, for people, and as an oracle for the tests."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from types import ModuleType
 from typing import Any
 
-from constrained_k2.compiler import Compiler, place_of_schema
+from constrained_k2.compiler import Compiler
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.format import KIMI_K2, ToolCallFormat
 from constrained_k2.grammar.structural_tag import StructuralTagWriter
 from constrained_k2.grammar.whole_format import write_lark
 from constrained_k2.policy import DEFAULT_POLICY, StrictPolicy
-from constrained_k2.tools import ANY_OBJECT, EngineName, Tool, ToolCallSpec
+from constrained_k2.tools import EngineName, ToolCallSpec
 from constrained_k2.vocabulary import Vocabulary
 
 FORMATS: dict[EngineName, tuple[str, ...]] = {"llguidance": ("lark",), "xgrammar": ("structural-tag", "ebnf")}
@@ -69,15 +70,13 @@ def build_grammar(  # noqa: PLR0913 - the last three have defaults that most kee
 
 def _lark_arguments(spec: ToolCallSpec, policy: StrictPolicy) -> dict[str, str]:
     """Each function's arguments as the matchers' own engine has them, as the body of a Lark rule."""
-    compiler = _compiler(policy)
-    spec = replace(spec, engine="llguidance")
-    compiler.compile(spec)
-    if spec.max_calls == 0:
-        return {}
-    return {
-        tool.name: _nested(compiler.grammar(_schema(tool, policy), place_of_schema(tool.name), "llguidance"))
-        for tool in spec.tools
-    }
+    return {name: _nested(grammar) for name, grammar in _grammars(replace(spec, engine="llguidance"), policy)}
+
+
+def _grammars(spec: ToolCallSpec, policy: StrictPolicy) -> Iterator[tuple[str, Any]]:
+    """Each function that may be called, with the grammar of its arguments."""
+    compiled = _compiler(policy).compile(spec)
+    return ((tool.name, compiled.grammar(tool.name)) for tool in spec.tools if spec.max_calls != 0)
 
 
 def _nested(grammar: Any) -> str:
@@ -92,14 +91,7 @@ def _nested(grammar: Any) -> str:
 def _xgrammar_schemas(spec: ToolCallSpec, policy: StrictPolicy) -> dict[str, Any]:
     """Each function's schema, rewritten into what xgrammar's converter keeps."""
     _xgrammar_text()
-    compiler = _compiler(policy)
-    spec = replace(spec, engine="xgrammar")
-    compiler.compile(spec)
-    found = {}
-    for tool in spec.tools if spec.max_calls != 0 else ():
-        grammar: Any = compiler.grammar(_schema(tool, policy), place_of_schema(tool.name), "xgrammar")
-        found[tool.name] = json.loads(grammar.schema)
-    return found
+    return {name: json.loads(grammar.schema) for name, grammar in _grammars(replace(spec, engine="xgrammar"), policy)}
 
 
 def _xgrammar_text() -> ModuleType:
@@ -113,10 +105,6 @@ def _xgrammar_text() -> ModuleType:
     except ModuleNotFoundError as error:
         raise InvalidRequest("xgrammar is not installed", "engine", "pip install 'constrained-k2[xgrammar]'") from error
     return xgrammar_text
-
-
-def _schema(tool: Tool, policy: StrictPolicy) -> str:
-    return ANY_OBJECT if policy.level(tool.strict) == "object" else tool.schema
 
 
 @cache

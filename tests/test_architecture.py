@@ -14,15 +14,15 @@ ROOT = Path(constrained_k2.__file__).parent
 LAYERS = [
     {"errors", "counters"},
     {"format"},
-    {"policy"},
+    {"policy", "thinking"},
     {"tools", "tool_choice", "vocabulary", "tokenizer_files", "bitmask"},
     {"schema"},
     {"grammar"},
     {"phases", "header", "engines", "parsing", "rendering", "kernels"},
-    {"matcher"},
+    {"matcher", "protocols"},
     {"batch"},
     {"cache"},
-    {"compiler"},
+    {"compiler", "compiled"},
     {"coverage", "whole_format", "json_limiter", "drafting"},
     {"closing"},
     {"fixtures"},
@@ -37,6 +37,10 @@ SAME_LAYER = {  # one reads what the other holds
     ("tokenizer_files", "vocabulary"),
     ("tools", "tool_choice"),
     ("tool_choice", "tools"),
+    ("matcher", "protocols"),
+    ("protocols", "matcher"),
+    ("compiler", "compiled"),
+    ("compiled", "compiler"),
 }
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from constrained_k2 import Compiler, ConstrainedK2Error, Vocabulary
-from constrained_k2.cache import LeastRecentlyUsed
+from constrained_k2 import cache as cache_module
+from constrained_k2.cache import LeastRecentlyUsed, _Making
 from constrained_k2.compiler import cache_key
 
 
@@ -31,12 +32,30 @@ def test_what_was_used_longest_ago_goes_first() -> None:
     assert "large" not in cache
 
 
+class Watched(_Making):
+    """Counts who waits for a value."""
+
+    waiting = threading.Semaphore(0)
+
+    def __init__(self) -> None:
+        super().__init__()
+        wait = self.done.wait
+        self.done.wait = lambda timeout=None: (self.waiting.release(), wait(timeout))[1]  # type: ignore[method-assign]
+
+
 def asked_for_at_once(cache: LeastRecentlyUsed[str, int], build: Any, count: int) -> list[Any]:
+    """What as many threads get; ``build`` is called once all but the one that builds are waiting."""
     found: list[Any] = []
+
+    def build_when_all_wait() -> tuple[int, int]:
+        for _ in range(count - 1):
+            assert Watched.waiting.acquire(timeout=60), "not all others wait"
+        value: tuple[int, int] = build()
+        return value
 
     def ask() -> None:
         try:
-            found.append(cache.get("key", build))
+            found.append(cache.get("key", build_when_all_wait))
         except ValueError as error:
             found.append(str(error))
 
@@ -44,32 +63,35 @@ def asked_for_at_once(cache: LeastRecentlyUsed[str, int], build: Any, count: int
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     return found
 
 
-def test_a_value_is_made_once_however_many_ask() -> None:
+def test_a_value_is_made_once_however_many_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "_Making", Watched)
     cache: LeastRecentlyUsed[str, int] = LeastRecentlyUsed(10)
     made: list[int] = []
 
     def build() -> tuple[int, int]:
         made.append(1)
         assert cache.get("another", lambda: (5, 1)) == 5, "another value waited"
-        threading.Event().wait(0.1)
         return 7, 1
 
     assert asked_for_at_once(cache, build, 6) == [7] * 6
     assert made == [1]
 
 
-def test_a_failure_is_told_to_all_who_wait_and_forgotten() -> None:
+def test_a_failure_is_told_to_all_who_wait_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "_Making", Watched)
     cache: LeastRecentlyUsed[str, int] = LeastRecentlyUsed(10)
+    made: list[int] = []
 
     def build() -> tuple[int, int]:
-        threading.Event().wait(0.1)
+        made.append(1)
         raise ValueError("no")
 
     assert asked_for_at_once(cache, build, 4) == ["no"] * 4
+    assert made == [1]
     assert cache.get("key", lambda: (1, 1)) == 1
 
 

@@ -141,7 +141,7 @@ def test_the_servers_prompt_is_compared(
         (RIGHT | {"chat_template_kwargs": {"messages": []}}, (), "is no variable of a template"),
         (RIGHT | {"chat_template_kwargs": []}, (), "must be an object"),
         (RIGHT | {"thinking": "off"}, (), "thinking: must be a boolean"),
-        (RIGHT | {"thinking": {"type": []}}, (), "thinking: must be a boolean"),
+        (RIGHT | {"thinking": {"type": []}}, (), "thinking.type: must be 'enabled' or 'disabled'"),
     ],
 )
 def test_bad_use(
@@ -168,6 +168,7 @@ def test_a_directory_without_a_template(
 def test_the_checkpoints_own_code_makes_the_same(
     tokenizer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     tool = {
         "type": "function",
         "function": {"name": "f", "parameters": {"z": 1, "a": {"y": 1, "b": [{"d": 1, "c": 1}]}}},
@@ -177,5 +178,5 @@ def test_the_checkpoints_own_code_makes_the_same(
     without = capsys.readouterr().out
     assert rendered(body, tokenizer, monkeypatch, "--json", "--trust") == 0
     assert capsys.readouterr().out == without
-    loaded = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=True)
+    loaded = transformers.AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=True)
     assert loaded.encode(json.loads(without)["text"], add_special_tokens=False) == json.loads(without)["ids"]

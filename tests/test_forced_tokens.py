@@ -1,5 +1,7 @@
 """What the grammar forces is legal, changes nothing, and is what the masks leave."""
 
+import threading
+
 import pytest
 
 from constrained_k2 import Compiler, ToolCall, ToolCallSpec
@@ -65,8 +67,6 @@ def test_nothing_is_forced_in_text(small_compiler: Compiler) -> None:
 def test_a_schema_compiles_while_its_functions_name_is_written(
     small_compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import threading
-
     compiler = Compiler(small_compiler.vocabulary)
     compiled, begun, go_on = [], threading.Event(), threading.Event()
     compile_schema = LLGuidanceEngine.compile

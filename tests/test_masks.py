@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from constrained_k2 import Vocabulary, apply_token_bitmask
 from constrained_k2.bitmask import TokenSet, allocate_bitmask, allowed_ids
+from constrained_k2.format import MARKER_TEXTS
 from constrained_k2.header import HeaderStems
 from constrained_k2.kernels import mask_rows, restore_emptied_rows
 
 NEVER = float("-inf")
+BYTES = Vocabulary.of_bytes()
 
 
 @given(st.integers(1, 200), st.sets(st.integers(0, 199)), st.booleans())
@@ -93,15 +95,9 @@ def test_headers_against_all_tokens(small_vocabulary: Vocabulary) -> None:
 
 
 def test_headers_with_the_highest_bytes() -> None:
-    from constrained_k2.format import MARKER_TEXTS
-
-    class Bytes:
-        def encode(self, text: str) -> list[int]:
-            return list(text.encode())
-
     tokens = {byte: bytes((byte,)) for byte in range(256)} | {256: "\U0010ffff".encode(), 257: b"\xff\xff"}
     special = {text: 258 + number for number, text in enumerate(MARKER_TEXTS.values())}
-    vocabulary = Vocabulary(tokens, special, 300, Bytes())
+    vocabulary = Vocabulary(tokens, special, 300, BYTES.encoder)
     headers = HeaderStems(("\U0010ffff",), vocabulary).due(0)
     assert set(headers.allowed(b"functions.").ids.tolist()) == {0xF4, 256}
 
@@ -112,14 +108,12 @@ class _Bytes:
 
 
 def test_tokens_that_run_out_of_a_name_into_the_index() -> None:
-    from constrained_k2.format import MARKER_TEXTS
-
     longer = ["x:1", "x:12", ":1", "1:", "1:1", "12", "f:1:2", "1:12", "x:", "a:1", "123", "x:2"]
     tokens = {byte: bytes((byte,)) for byte in range(256)} | {
         256 + number: text.encode() for number, text in enumerate(longer)
     }
     special = {text: 300 + number for number, text in enumerate(MARKER_TEXTS.values())}
-    vocabulary = Vocabulary(tokens, special, 320, _Bytes())
+    vocabulary = Vocabulary(tokens, special, 320, BYTES.encoder)
     names = ("x", "x:1", "f", "f:1", "a", "fx")
     stems = HeaderStems(names, vocabulary)
     for index in (0, 1, 12, 2, 123, 12):  # one set of stems for all of them

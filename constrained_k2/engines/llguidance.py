@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from constrained_k2.bitmask import BitmaskRows
 from constrained_k2.engines.llguidance_grammar import LIMITS, GrammarText, Patterns, Refused, our_text, own_text
+from constrained_k2.engines.llguidance_tokenizer import plain_tokenizer
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, SchemaTooCostly, UnsupportedSchema
-from constrained_k2.tokenizer_files import SPLIT_PATTERN, TiktokenEncoder
 from constrained_k2.vocabulary import Vocabulary
 
 _FIRST_STEPS = ("", "{", '"')
@@ -43,7 +43,7 @@ class LLGuidanceEngine:
     def __init__(self, vocabulary: Vocabulary, threads: int | None = None) -> None:
         self.mask_threads = MaskThreads(threads)
         self.tokenizer = plain_tokenizer(vocabulary, vocabulary.format.call_end)
-        self._encode = vocabulary.encode
+        self._first_steps = [vocabulary.encode(text) for text in _FIRST_STEPS]
         self._patterns = Patterns()
 
     def compile(self, schema: str) -> "LLGuidanceGrammar":
@@ -82,8 +82,8 @@ class LLGuidanceEngine:
         """
         grammar = LLGuidanceGrammar(self.tokenizer, source, self.mask_threads)
         first = grammar.copy()
-        for text in _FIRST_STEPS:
-            if first.try_consume_tokens(self._encode(text)) == len(self._encode(text)) and not first.is_error():
+        for ids in self._first_steps:
+            if first.try_consume_tokens(ids) == len(ids) and not first.is_error():
                 first.compute_bitmask()
         if first.is_error():
             raise Refused(first.get_error())
@@ -262,41 +262,3 @@ class LLGuidanceMatcher:
                 "Simplify the schema's patterns, or split objects with very many properties",
                 budget="llguidance",
             )
-
-
-def plain_tokenizer(vocabulary: Vocabulary, stop_id: int) -> llguidance.LLTokenizer:
-    """The vocabulary as LLGuidance takes it; special tokens are no text to it, and one of them is the stop."""
-    encoder = vocabulary.encoder
-    slices = llguidance.LLTokenizer.json_slices()
-    if isinstance(encoder, TiktokenEncoder):
-        native: llguidance.LLTokenizer = llguidance.LLTokenizer.from_tiktoken(  # type: ignore[attr-defined]
-            encoder=encoder.ranks,
-            special_tokens=vocabulary.special_tokens,
-            pattern=SPLIT_PATTERN,
-            eos_token=stop_id,
-            n_vocab=vocabulary.size,
-            slices=slices,
-        )
-        return native
-    return llguidance.LLTokenizer(
-        llguidance.TokenizerWrapper(_WrappedVocabulary(vocabulary, stop_id)), n_vocab=vocabulary.size, slices=slices
-    )
-
-
-class _WrappedVocabulary:
-    """What :class:`llguidance.TokenizerWrapper` reads of a tokenizer."""
-
-    bos_token_id = None
-
-    def __init__(self, vocabulary: Vocabulary, stop_id: int) -> None:
-        self.eos_token_id = stop_id
-        self.special_token_ids = list(vocabulary.unordinary_ids)
-        self.tokens = [
-            vocabulary.ordinary_bytes(token_id)
-            or b"\xff" + (vocabulary.special_text(token_id) or f"<hole_{token_id}>").encode()
-            for token_id in range(vocabulary.size)
-        ]
-        self._encode = vocabulary.encode
-
-    def __call__(self, text: str) -> list[int]:
-        return self._encode(text)

@@ -88,7 +88,7 @@ def _own_notes(document: SchemaDocument) -> dict[str, tuple[Status, str]]:
     for pointer in keyword_uses(document):
         parent, _, keyword = pointer.rpartition("/")
         schema = document.at(parent)
-        if keyword == "format" and schema["format"] in _LEAKY_FORMATS:
+        if keyword == "format" and isinstance(schema["format"], str) and schema["format"] in _LEAKY_FORMATS:
             notes[pointer] = "relaxed", f"the engine lets some wrong values of {schema['format']!r} through"
         elif keyword == "properties" and schema.get("additionalProperties", True) is not False:
             notes[pointer] = "relaxed", "the engine lets a declared key come again, spelled with escapes"

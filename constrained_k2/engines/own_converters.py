@@ -5,8 +5,9 @@ import json
 import llguidance
 import xgrammar
 
-from constrained_k2.engines.llguidance import LLGuidanceEngine, LLGuidanceGrammar, MaskThreads
+from constrained_k2.engines.llguidance import LLGuidanceGrammar, MaskThreads
 from constrained_k2.engines.llguidance_grammar import GrammarText
+from constrained_k2.engines.llguidance_tokenizer import plain_tokenizer
 from constrained_k2.engines.xgrammar import XGrammarGrammar
 from constrained_k2.engines.xgrammar_worker import grammar_compiler
 from constrained_k2.schema.coverage import Coverage
@@ -21,7 +22,7 @@ class LLGuidanceOwn:
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._tokenizer = LLGuidanceEngine(vocabulary).tokenizer
+        self._tokenizer = plain_tokenizer(vocabulary, vocabulary.format.call_end)
 
     def compile(self, schema: str) -> LLGuidanceGrammar:
         """Compile a schema.

@@ -12,7 +12,8 @@ import numpy.typing as npt
 import xgrammar
 
 from constrained_k2.bitmask import BitmaskRows
-from constrained_k2.engines.llguidance import MaskThreads, plain_tokenizer
+from constrained_k2.engines.llguidance import MaskThreads
+from constrained_k2.engines.llguidance_tokenizer import plain_tokenizer
 from constrained_k2.grammar.whole_format import write_lark
 from constrained_k2.tools import ToolCallSpec
 from constrained_k2.vocabulary import Vocabulary

@@ -15,7 +15,13 @@ import xgrammar
 
 from constrained_k2 import errors
 from constrained_k2.bitmask import BitmaskRows, words_per_row
-from constrained_k2.engines.xgrammar_worker import compile_rewritten, grammar_compiler, read_frame, write_frame
+from constrained_k2.engines.xgrammar_worker import (
+    FAILED,
+    compile_rewritten,
+    grammar_compiler,
+    read_frame,
+    write_frame,
+)
 from constrained_k2.errors import ConstrainedK2Error, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.schema.coverage import Coverage, coverage_of
 from constrained_k2.schema.document import SchemaDocument
@@ -59,6 +65,13 @@ class XGrammarEngine:
             SchemaTooCostly: It is over a budget.
         """
         answer: dict[str, Any] = json.loads(self._worker.ask(schema.encode()))
+        if answer.get("killed") == FAILED:
+            raise UnsupportedSchema(
+                "the process that tries schemas out failed on this one; its log says why",
+                "",
+                "Use the engine 'llguidance'",
+                engine=self.name,
+            )
         if "killed" in answer:
             raise self._over(answer["killed"])
         if "error" in answer:

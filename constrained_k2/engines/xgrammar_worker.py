@@ -18,6 +18,7 @@ import re
 import resource
 import signal
 import sys
+import traceback
 from typing import IO, Any
 
 import xgrammar
@@ -27,6 +28,9 @@ from constrained_k2.grammar.xgrammar_schema import XGrammarWriter
 from constrained_k2.grammar.xgrammar_strings import PatternSearch
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.normalize import Normalizer
+
+FAILED = 1
+"""How a fork ends that was over no limit: by an error that nobody foresaw, which it prints."""
 
 _WALL_FACTOR = 10  # the limit is on processor time, so that it does not depend on what else the machine does
 _MAX_BLANKS = 16  # of one run: enough for indentation; on the real vocabulary each costs a grammar 0.2 MB
@@ -101,11 +105,11 @@ def _try_out(compiler: xgrammar.GrammarCompiler, document: Any) -> dict[str, Any
 
 
 def _forked(compiler: xgrammar.GrammarCompiler, schema: bytes, limits: dict[str, Any]) -> bytes:
-    """Compile a schema in a fork under the limits; ``{"killed": signal}`` where it was over one of them."""
+    """Compile a schema in a fork under the limits; ``{"killed": exit code}`` where it did not come to an answer."""
     source, sink = os.pipe()
     child = os.fork()
     if child == 0:
-        status = 1
+        status = FAILED
         try:
             os.close(source)
             _limit(**limits)
@@ -114,6 +118,8 @@ def _forked(compiler: xgrammar.GrammarCompiler, schema: bytes, limits: dict[str,
             status = 0
         except MemoryError:
             status = 2
+        except Exception:  # noqa: BLE001 - the status says so to the parent
+            traceback.print_exc()
         finally:
             os._exit(status)
     os.close(sink)

@@ -34,7 +34,7 @@ class Reach:
         """Whether anything satisfies a node (that is reachable from the root)."""
         return node == ANY or node in self._productive
 
-    def find(self, root: Node) -> None:
+    def _find(self, root: Node) -> None:
         """Find the reachable nodes that some finite value satisfies, by iteration to the least fixed point."""
         reachable: dict[Node, None] = {root: None}
         waiting = [root]
@@ -136,7 +136,7 @@ class Reach:
     def is_known(self, node: Node) -> bool:
         """Whether something satisfies a node that need not have been reached before."""
         if node != ANY and node not in self._productive:
-            self.find(node)
+            self._find(node)
         return self.is_productive(node)
 
     def _count(self, node: Node) -> int:

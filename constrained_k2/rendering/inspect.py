@@ -9,7 +9,13 @@ from typing import Any, Literal
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.format import ToolCallFormat
-from constrained_k2.rendering.special_text import KIMI_SPECIALS, THINK_TAGS, SpecialTexts
+from constrained_k2.rendering.special_text import (
+    CALL_MARKERS,
+    KIMI_SPECIALS,
+    MEDIA_MARKERS,
+    THINK_TAGS,
+    SpecialTexts,
+)
 from constrained_k2.vocabulary import Vocabulary
 
 FaultKind = Literal["generation prompt", "content list", "call id", "result id", "special token", "blanks", "turns"]
@@ -31,10 +37,6 @@ _RETURN = re.compile(r"## Return of (.*)\n")
 _CONTENT_LIST = re.compile(r"\s*\[\{'type': ?'")
 _GENERATION = ("", "<think>", "<think></think>")
 _DEFAULT_SYSTEM = "You are Kimi, an AI assistant created by Moonshot AI."
-_CALL_MARKERS = frozenset(
-    f"<|tool_call{name}|>" for name in ("s_section_begin", "s_section_end", "_begin", "_argument_begin", "_end")
-)
-_MEDIA = frozenset(f"<|media_{name}|>" for name in ("begin", "content", "end", "pad"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ def _id_faults(turns: Iterable[_Turn]) -> Iterator[Fault]:
 def _special_faults(turn: _Turn, specials: SpecialTexts) -> Iterator[Fault]:
     """Special tokens that a template does not write there."""
     text = turn.text.removesuffix(_END)
-    allowed = _MEDIA | (THINK_TAGS | _CALL_MARKERS if turn.opener == "assistant" else frozenset())
+    allowed = MEDIA_MARKERS | (THINK_TAGS | CALL_MARKERS if turn.opener == "assistant" else frozenset())
     found = Counter(match[0] for match in specials.find(text) if match[0] not in allowed)
     for marker, times in found.items():
         yield Fault("special token", turn.place, f"{marker} inside the turn" + (f", {times} times" * (times > 1)))

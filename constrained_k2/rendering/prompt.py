@@ -12,6 +12,7 @@ from constrained_k2.errors import FormatMismatch, InvalidRequest, kind_of_json
 from constrained_k2.rendering.mending import Repair
 from constrained_k2.rendering.repair import repair_messages
 from constrained_k2.rendering.special_text import SpecialTexts
+from constrained_k2.thinking import stated_thinking
 from constrained_k2.vocabulary import Vocabulary
 
 GENERATION_PROMPT = "<|im_assistant|>assistant<|im_middle|>"
@@ -212,12 +213,8 @@ def template_variables(body: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidRequest(f"must be an object, not {kind_of_json(given)}", place)
     if taken := sorted(_OURS & given.keys()):
         raise InvalidRequest(f"{taken[0]!r} is no variable of a template", f"{place}.{taken[0]}", "Leave it out")
-    thinking = body.get("thinking")
-    if isinstance(thinking, Mapping) and thinking.get("type") in ("enabled", "disabled"):
-        thinking = thinking["type"] == "enabled"
-    if thinking is not None and not isinstance(thinking, bool):
-        raise InvalidRequest("must be a boolean or {'type': 'enabled' or 'disabled'}", "thinking")
-    return {**given} if thinking is None else {"thinking": thinking, **given}
+    thinking = stated_thinking(body)
+    return {**given} if thinking is None else {**given, "thinking": thinking}
 
 
 def _template_in(directory: Path) -> str:

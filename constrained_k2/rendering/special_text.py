@@ -12,19 +12,23 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from constrained_k2.format import MARKER_TEXTS
+
 JOINER = "\u2060"
 """WORD JOINER: without width, and no line may break there."""
 
 THINK_TAGS = frozenset({"<think>", "</think>"})
+CALL_MARKERS = frozenset(text for text in MARKER_TEXTS.values() if text.startswith("<|tool_call"))
+MEDIA_MARKERS = frozenset(f"<|media_{name}|>" for name in ("begin", "content", "end", "pad"))
 
-KIMI_SPECIAL_TEXTS = THINK_TAGS | {
-    *(f"[{name}]" for name in ("BOS", "EOS", "EOT", "UNK", "PAD")),
-    *(f"<|im_{name}|>" for name in ("end", "user", "assistant", "system", "middle")),
-    *(f"<|media_{name}|>" for name in ("begin", "content", "end", "pad")),
-    *(f"<|tool_call{name}|>" for name in ("s_section_begin", "s_section_end", "_begin", "_argument_begin", "_end")),
-    "<|start_header_id|>",
-    "<|end_header_id|>",
-}
+KIMI_SPECIAL_TEXTS = frozenset(
+    {
+        *(THINK_TAGS | CALL_MARKERS | MEDIA_MARKERS),
+        *(f"[{name}]" for name in ("BOS", "EOS", "EOT", "UNK", "PAD")),
+        *(f"<|im_{name}|>" for name in ("end", "user", "assistant", "system", "middle")),
+        *("<|start_header_id|>", "<|end_header_id|>"),
+    }
+)
 """The special tokens that have a name in Kimi K2's tokenizer_config.json; the others are ``<|reserved_token_ID|>``."""
 
 # Every special token of Kimi's has one of these shapes; two matches of them never overlap.

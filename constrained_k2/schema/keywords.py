@@ -208,6 +208,8 @@ def dependencies(read: Reader) -> Iterator[tuple[str, str, Any]]:
         for key, value in read.object(keyword).items():
             if keyword == "dependentRequired" and not isinstance(value, list):
                 raise read.wrong(keyword, "holds a value that is no array")
+            if isinstance(value, list) and not all(isinstance(name, str) for name in value):
+                raise read.wrong(keyword, "holds an array that is not of strings")
             yield keyword, key, value
 
 

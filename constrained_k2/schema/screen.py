@@ -5,6 +5,7 @@ overflow its stack, which ends the process. All checks here are linear in the sc
 """
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -151,25 +152,33 @@ def _patterns_meet(schema: Any, limit: int) -> bool:
 
 
 _ANNOTATIONS = frozenset({"title", "description", "$comment", "default", "examples"})
+_IN_DATA = re.compile(r"/(?:const|enum)(?:/|\Z)")  # of a pointer: where an annotation's name is a key like any other
 
 
 def _check_writable(node: dict[str, Any], pointer: str) -> None:
     """Refuse lone surrogates, which no token has, and numbers that are none."""
+    skipped = frozenset[str]() if _IN_DATA.search(pointer) else _ANNOTATIONS
     for key, value in node.items():
-        if key in _ANNOTATIONS:
+        if key in skipped:
             continue
-        items = [key, value]
+        items = [value, key]
         while items:
             item = items.pop()
             if isinstance(item, list):
                 items += item
-            elif (
-                isinstance(item, str) and not item.isascii() and any("\ud800" <= letter <= "\udfff" for letter in item)
-            ):
-                problem = "holds a lone surrogate, which no text in UTF-8 can"
-                raise UnsupportedSchema(problem, f"{pointer}/{ascii(key)[1:81]}", "Remove it", key)
-            elif isinstance(item, float) and not math.isfinite(item):
-                raise UnsupportedSchema("is no number in JSON", f"{pointer}/{key[:80]}", "Remove it", key)
+                continue
+            problem = _unwritable(item)
+            if problem:
+                raise UnsupportedSchema(problem, f"{pointer}/{ascii(key)[1:-1][:80]}", "Remove it", key)
+
+
+def _unwritable(value: Any) -> str:
+    """What is wrong with a string or number; empty if nothing is."""
+    if isinstance(value, str) and not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+        return "holds a lone surrogate, which no text in UTF-8 can"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "is no number in JSON"
+    return ""
 
 
 def _check_values(value: Any, pointer: str, budget: SchemaBudget) -> None:

@@ -1,12 +1,6 @@
-"""xgrammar as an engine: what it allows at each position, its state, and that nothing it is given can hurt."""
+"""xgrammar as an engine: what it allows at each position, its state, and what it keeps of a schema."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -16,7 +10,6 @@ import pytest
 from constrained_k2 import (
     Compiler,
     InvalidRequest,
-    SchemaTooCostly,
     ToolCallSpec,
     UnsupportedSchema,
     Vocabulary,
@@ -238,71 +231,6 @@ def test_wrong_schemas_are_refused_with_their_place(compiler: Compiler, schema: 
         compiler.grammar(json.dumps(schema), "tools[0]")
     assert (refused.value.place, refused.value.keyword) == (f"tools[0]{place}", keyword)
     assert refused.value.remedy
-
-
-def many_optional(count: int) -> Any:
-    return {"type": "object", "properties": {f"p{number}": {"type": "boolean"} for number in range(count)}}
-
-
-HOSTILE = {
-    "properties": many_optional(4000),
-    "counted": many_optional(900) | {"minProperties": 450, "maxProperties": 460, "additionalProperties": False},
-    "backtracking": {"properties": {"a": {"pattern": "^(a*)*(a*)*(a*)*$", "enum": ["a" * 200 + "b"]}}},
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_schemas_cost_the_budget_and_no_more(name: str) -> None:
-    engine = XGrammarEngine(Vocabulary.of_bytes(), seconds=0.5)
-    with pytest.raises(SchemaTooCostly) as refused:
-        engine.compile(json.dumps(HOSTILE[name]))
-    assert refused.value.budget in {"compile_ms", "compile_bytes"}
-    assert refused.value.limit and refused.value.remedy
-    assert engine.compile('{"type":"object"}').coverage.is_sound
-
-
-def test_a_worker_that_was_killed_is_started_anew() -> None:
-    engine = XGrammarEngine(Vocabulary.of_bytes())
-    process = engine._worker._process
-    assert process is not None
-    process.kill()
-    process.wait()
-    assert engine.compile('{"type":"object"}').cost_bytes > 0
-    assert engine._worker._process is not process
-
-
-def test_the_worker_ends_with_its_parent() -> None:
-    code = (
-        "from constrained_k2 import Vocabulary; from constrained_k2.engines.xgrammar import XGrammarEngine; import os\n"
-        "print(XGrammarEngine(Vocabulary.of_bytes())._worker._process.pid, flush=True); os.kill(os.getpid(), 9)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    for _ in range(100):
-        try:
-            os.kill(int(done.stdout), 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.1)
-    pytest.fail("the worker outlives its parent")
-
-
-def test_several_threads_may_compile_at_once(engine: XGrammarEngine, small_vocabulary: Vocabulary) -> None:
-    found: dict[int, bool] = {}
-
-    def compile_one(number: int) -> None:
-        grammar = engine.compile(
-            json.dumps({"type": "object", "properties": {"n": {"const": number}}, "required": ["n"]})
-        )
-        matcher = grammar.matcher("schema")
-        found[number] = all(map(matcher.accept, small_vocabulary.encode(f'{{"n":{number}}}'))) and matcher.is_complete()
-
-    threads = [threading.Thread(target=compile_one, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == dict.fromkeys(range(8), True)
 
 
 @pytest.mark.parametrize("choice", ["required", "auto"])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from constrained_k2 import FormatMismatch, InvalidRequest, find_faults, render_prompt
+from constrained_k2 import FormatMismatch, InvalidRequest, ToolCallSpec, find_faults, render_prompt
 from constrained_k2.fixtures import write_tokenizer
 from constrained_k2.rendering import PromptRenderer
 from tests.rendering.test_goldens import TEMPLATES
@@ -36,10 +36,14 @@ def test_thinking_and_a_continued_message(tmp_path: Path) -> None:
         ({"thinking": True}, "<|im_middle|><think>"),
         ({"thinking": {"type": "disabled"}}, "<|im_middle|><think></think>"),
         ({"chat_template_kwargs": {"thinking": False}}, "<|im_middle|><think></think>"),
+        ({"chat_template_kwargs": {"thinking": True}, "thinking": False}, "<|im_middle|><think></think>"),
         ({"continue_final_message": True}, "<|im_middle|><think></think>So"),
     ):
         rendered = render_prompt(BODY | fields, renderer)
         assert rendered.text.endswith(end)
+        if "continue_final_message" not in fields:
+            spec = ToolCallSpec.from_openai(rendered.body, thinking=True)
+            assert spec.thinking == end.endswith("<think>"), "masks and prompt disagree"
         assert not find_faults(rendered.text, rendered.body)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from constrained_k2 import Compiler, ConstrainedK2Error, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.bitmask import allocate_bitmask
+from constrained_k2.engines.llguidance_grammar import own_text
 from constrained_k2.schema.deep_stack import on_deep_stack
 from constrained_k2.schema.own_compilers import prepare
 from constrained_k2.schema.screen import screen
@@ -204,10 +205,14 @@ def test_arguments_are_objects_also_where_an_old_draft_ignores_siblings_of_a_ref
         {"enum": ["x", "\udc00"]},
         {"const": {"\ud800": 1}},
         {"const": [[["\ud800"]]]},
+        {"const": {"title": "\ud800"}},
+        {"enum": [{"default": ["\ud800"]}]},
         {"not": {"const": "\ud800"}},
         {"pattern": "\ud800"},
         {"patternProperties": {"\ud800": {}}},
         {"const": float("nan")},
+        {"const": {"examples": float("inf")}},
+        {"\ud800": float("inf")},
         {"maximum": float("inf")},
     ],
     ids=ascii,
@@ -215,7 +220,8 @@ def test_arguments_are_objects_also_where_an_old_draft_ignores_siblings_of_a_ref
 def test_what_json_in_utf_8_cannot_hold_is_refused_with_its_place(schema: Any) -> None:
     with pytest.raises(UnsupportedSchema, match="surrogate|no number") as refused:
         byte_compiler().grammar(json.dumps(of(schema)), "schema")
-    assert refused.value.place.startswith("schema#/properties/a")
+    assert refused.value.place.startswith("schema#/properties/a/")
+    assert not refused.value.place.endswith("'")
     assert str(refused.value).encode()
 
 
@@ -233,3 +239,27 @@ def test_property_names_of_any_kind(name: str) -> None:
 
 def test_lone_surrogates_in_annotations_do_no_harm() -> None:
     assert accepts(byte_compiler(), {"type": "object", "description": "\ud800", "title": "\ud800"}, "{}")
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [
+        ("dependentRequired", {"b": [[1]]}),
+        ("dependentRequired", {"b": [{"c": 1}]}),
+        ("dependencies", {"b": ["c", 1.5]}),
+        ("dependentSchemas", {"b": ["c", 1.5]}),
+    ],
+)
+def test_dependencies_on_what_is_no_name_are_refused_with_their_place(keyword: str, value: Any) -> None:
+    with pytest.raises(UnsupportedSchema, match="not of strings") as refused:
+        byte_compiler().grammar(json.dumps({"type": "object", keyword: value}), "schema")
+    assert refused.value.place == f"schema#/{keyword}"
+
+
+@pytest.mark.parametrize("written", [["x"], {"a": 1}])
+def test_a_format_that_is_no_string(written: Any) -> None:
+    with pytest.raises(UnsupportedSchema, match="is not a string"):
+        byte_compiler().grammar(json.dumps(of({"format": written})), "schema")
+    # Where our own grammar costs too much the format is not read, and LLGuidance's compiler passes it over.
+    uses = own_text(of({"type": "array", "format": written})).coverage.relaxed
+    assert "#/properties/a/format" not in [use.pointer for use in uses]
