@@ -161,8 +161,10 @@ def _learn_of_the_server() -> None:
         metrics.Served.model_name = vllm_config.model_config.served_model_name
         if route == "backend":
             from constrained_k2.vllm_plugin.backend_admission import BackendAdmission
+            from constrained_k2.vllm_plugin.served_vocabulary import vocabulary_of
 
-            setattr(self, _OURS, BackendAdmission(self.get_tokenizer()))
+            # Where the tokenizer is not Kimi K2's, vLLM does not start.
+            setattr(self, _OURS, BackendAdmission(vocabulary_of(self.get_tokenizer())))
 
     @wraps(process)
     def process_inputs(self: Any, *args: Any, **kwargs: Any) -> Any:

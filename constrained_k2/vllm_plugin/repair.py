@@ -25,6 +25,7 @@ from constrained_k2.rendering.special_text import SpecialTexts
 from constrained_k2.vllm_plugin.exact_arguments import takes_text
 from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.refusals import refusals_noted
+from constrained_k2.vllm_plugin.served_vocabulary import vocabulary_of
 from constrained_k2.vllm_plugin.settings import OFF, REPAIR_KEY, Server
 
 _ON = "on"
@@ -172,8 +173,6 @@ def _with_object(call: Any) -> Any:
 @lru_cache(maxsize=8)
 def specials_of(tokenizer: Any) -> SpecialTexts:
     """The special tokens of vLLM's tokenizer."""
-    from constrained_k2.vllm_plugin.parser import vocabulary_of
-
     return SpecialTexts(vocabulary_of(tokenizer).special_tokens)
 
 
