@@ -6,6 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from constrained_k2.vllm_plugin.settings import Server
+
+
+@pytest.fixture(autouse=True)
+def forgotten_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test has remembered of a server is forgotten behind it."""
+    for name in ("constrains", "model_name", "settings"):
+        monkeypatch.setattr(Server, name, getattr(Server, name))
+
 
 @pytest.fixture(autouse=True)
 def seen_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

@@ -143,10 +143,7 @@ def config(*processors: str, **ours: Any) -> Any:
     )
 
 
-def test_a_server_without_the_processor_does_not_pretend(
-    parser_class: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(admission.Server, "constrains", True)
+def test_a_server_without_the_processor_does_not_pretend(parser_class: Any, tokenizer: Any) -> None:
     settings.remember_server(config("other:Processor"), None)
     with pytest.raises(VLLMValidationError, match='"route": "backend"'):
         adjusted(parser_class, tokenizer, chat())
@@ -172,12 +169,8 @@ def test_a_strict_tool_is_kept_whole_or_refused(parser_class: Any, tokenizer: An
         adjusted(parser_class, tokenizer, chat(tools=[tool_with(strict=True)]))
 
 
-def test_a_server_may_be_stricter_than_its_clients_or_less(
-    parser_class: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_may_be_stricter_than_its_clients_or_less(parser_class: Any, tokenizer: Any) -> None:
     ours = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
-    for name in ("constrains", "settings"):
-        monkeypatch.setattr(admission.Server, name, getattr(admission.Server, name))
     settings.remember_server(config(ours, strict="strict"), "processor")
     for strict in (True, None, False):
         with pytest.raises(VLLMValidationError, match="the tool is strict"):
@@ -191,9 +184,7 @@ def test_a_server_may_be_stricter_than_its_clients_or_less(
         settings.remember_server(config(ours, stricter="strict"), "processor")
 
 
-def test_engines_that_the_server_offers(parser_class: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("constrains", "settings"):
-        monkeypatch.setattr(admission.Server, name, getattr(admission.Server, name))
+def test_engines_that_the_server_offers(parser_class: Any, tokenizer: Any) -> None:
     asked = {"vllm_xargs": {"constrained_k2": "xgrammar"}}
     with pytest.raises(VLLMValidationError, match="does not offer 'xgrammar'.*additional-config"):
         adjusted(parser_class, tokenizer, chat(**asked))
