@@ -3,9 +3,14 @@
 import logging
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
+import openai
 import pytest
 
+from constrained_k2 import Vocabulary
+from constrained_k2.evaluation.server import VllmServer
+from constrained_k2.fixtures import build_model
 from constrained_k2.vllm_plugin.settings import Server
 
 
@@ -14,6 +19,25 @@ def forgotten_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test has remembered of a server is forgotten behind it."""
     for name in ("constrains", "model_name", "settings"):
         monkeypatch.setattr(Server, name, getattr(Server, name))
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a small random model, shaped as Llama, with its tokenizer."""
+    return build_model(tmp_path_factory.mktemp("model"), arch="llama")
+
+
+@pytest.fixture(scope="session")
+def vocabulary(model: Path) -> Vocabulary:
+    """Its vocabulary, and that of every other model that `build_model` makes."""
+    return Vocabulary.from_pretrained(model)
+
+
+@pytest.fixture(scope="module")
+def client(server: VllmServer) -> Iterator[openai.OpenAI]:
+    """A client of the module's own server."""
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as opened:
+        yield opened
 
 
 @pytest.fixture(autouse=True)

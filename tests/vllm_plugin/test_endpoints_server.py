@@ -64,17 +64,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
         yield started
 
 
-@pytest.fixture(scope="module")
-def vocabulary(server: VllmServer) -> Vocabulary:
-    return Vocabulary.from_pretrained(server.model)
-
-
-@pytest.fixture(scope="module")
-def client(server: VllmServer) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as opened:
-        yield opened
-
-
 def create(client: openai.OpenAI, **fields: Any) -> Any:
     given = {"model": "kimi-k2", "messages": MESSAGES, "tools": list(TOOLS), "tool_choice": "required",
              "max_tokens": 900, "temperature": 1.0, "extra_body": ENDING}  # fmt: skip

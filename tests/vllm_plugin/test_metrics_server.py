@@ -41,12 +41,6 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield started
 
 
-@pytest.fixture
-def client(server: VllmServer) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as opened:
-        yield opened
-
-
 class Metrics:
     """Of a server, at one moment."""
 

@@ -43,17 +43,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
         yield started
 
 
-@pytest.fixture(scope="module")
-def vocabulary(server: VllmServer) -> Vocabulary:
-    return Vocabulary.from_pretrained(server.model)
-
-
-@pytest.fixture(scope="module")
-def client(server: VllmServer) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as opened:
-        yield opened
-
-
 def create(client: openai.OpenAI, **fields: Any) -> Any:
     defaults = {"model": "kimi-k2", "messages": MESSAGES, "tools": [WEATHER], "max_tokens": 1000, "temperature": 1.0}
     return client.chat.completions.create(**(defaults | fields))
