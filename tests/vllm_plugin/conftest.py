@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -31,6 +32,31 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def vocabulary(model: Path) -> Vocabulary:
     """Its vocabulary, and that of every other model that `build_model` makes."""
     return Vocabulary.from_pretrained(model)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(model: Path) -> Any:
+    """Its tokenizer, as vLLM loads it."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model, trust_remote_code=True)
+
+
+@pytest.fixture(params=[None, "kimi_k2"], ids=["no_reasoning_parser", "reasoning_parser"])
+def parser_class(request: pytest.FixtureRequest, tokenizer: Any) -> Any:
+    """The parser that vLLM composes with ours, with and without a reasoning parser."""
+    from vllm.parser import ParserManager
+
+    from constrained_k2.vllm_plugin import register
+
+    register()
+    register()  # vLLM may call it more than once
+    return ParserManager.get_parser(
+        tool_parser_name="kimi_k2_constrained",
+        reasoning_parser_name=request.param,
+        enable_auto_tools=True,
+        tokenizer=tokenizer,
+    )
 
 
 @pytest.fixture(scope="module")
