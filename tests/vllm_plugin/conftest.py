@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from constrained_k2 import Vocabulary
-from constrained_k2.evaluation.server import VllmServer
+from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
 from constrained_k2.fixtures import build_model
 from constrained_k2.vllm_plugin.settings import Server
 
@@ -57,6 +57,20 @@ def parser_class(request: pytest.FixtureRequest, tokenizer: Any) -> Any:
         enable_auto_tools=True,
         tokenizer=tokenizer,
     )
+
+
+@pytest.fixture(scope="module", params=["backend", "processor"])
+def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[VllmServer]:
+    """A server of each route in turn, with a random model shaped as Kimi K2 that follows scripts; modules may have others."""
+    directory = tmp_path_factory.mktemp("server")
+    model = build_model(directory / "model", arch="kimi_k2")
+    scripted = "scripted:ScriptedLogitsProcessor"
+    if request.param == "backend":
+        flags = (*BACKEND_FLAGS, "--logits-processors", scripted)
+    else:
+        flags = (*CONSTRAINED_FLAGS, scripted)
+    with VllmServer(model, flags, log=directory / "server.log", python_path=[Path(__file__).parent]) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
