@@ -16,7 +16,10 @@ _CONSTANTS = 64
 
 
 class RowMasks:
-    """Collects which rows of the logits are masked by what, and masks them with one copy and one launch.
+    """Collects which rows of the logits are masked by what, and masks them all in one launch.
+
+    What goes to the device before is one copy of the plan and, if masks were computed, one of those. A second launch
+    follows where a row may have been emptied.
 
     Between :meth:`begin` and the next one each row is written at most once, so that masks still on their way to the
     device are never overwritten however often :meth:`apply` is called in between.
