@@ -11,18 +11,20 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
+import torch
 from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.sampling_params import StructuredOutputsParams
 
 from constrained_k2 import Compiler, ToolCall, ToolCallSpec, Vocabulary, render_tool_calls
-from constrained_k2.bitmask import allowed_ids
+from constrained_k2.bitmask import TokenSet, allowed_ids, words_per_row
 from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.evaluation.samples import TOOLS
 from constrained_k2.matcher import ToolCallMatcher
 from constrained_k2.vllm_plugin.backend import mark
+from constrained_k2.vllm_plugin.backend_grammar import ToolCallGrammar
 from tests.vllm_plugin.masks import mask_after
-from tests.vllm_plugin.scheduling import EMPTY, ScriptedEngine, admitted, config_of, drafter
+from tests.vllm_plugin.scheduling import DRAFTS, EMPTY, ScriptedEngine, admitted, config_of, drafter
 from tests.walks import walk
 
 
@@ -169,6 +171,27 @@ def test_a_request_that_fails_ends_alone(
     for name in ("gives up", "breaks"):
         assert set(allowed_ids(engine.rows[name][len(ids) - 3]).tolist()) == {vocabulary.format.turn_end}
     assert not engine.outputs["uncompiled"] and not engine.outputs["no spec"]
+
+
+def test_a_draft_that_cannot_be_taken_back_costs_its_own_request(vocabulary: Vocabulary) -> None:
+    """Else masks would go on from where the draft ended."""
+
+    class Failing(ToolCallMatcher):
+        __slots__ = ()
+
+        def rollback(self, count: int) -> None:
+            if count:
+                raise SchemaTooCostly("", "", "", budget="b")
+
+    matcher = Failing(Compiler(vocabulary).compile(ToolCallSpec.from_openai(REQUIRED)))
+    stop = vocabulary.format.turn_end
+    grammar = ToolCallGrammar(matcher, TokenSet((stop,), vocabulary.size), "a")
+    assert grammar.draft(DRAFTS) == []
+    assert matcher.num_tokens > 0, "nothing was drafted"
+    bitmask = torch.zeros((1, words_per_row(vocabulary.size)), dtype=torch.int32)
+    grammar.fill_bitmask(bitmask, 0)
+    assert allowed_ids(bitmask[0].numpy()).tolist() == [stop]
+    assert not grammar.accept_tokens("a", [stop])
 
 
 def marked_only(vocabulary: Vocabulary) -> SamplingParams:
