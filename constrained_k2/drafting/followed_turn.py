@@ -1,4 +1,4 @@
-"""A turn's tokens as they are read by what only has to guess: which header or arguments stand at their end."""
+"""A turn's tokens as they are read by what only has to guess: which arguments stand at their end."""
 
 import codecs
 import json
@@ -11,19 +11,18 @@ from constrained_k2.matcher import ToolCallMatcher
 
 
 class FollowedTurn:
-    """What guessing and closing need to know of the tokens so far: the header or the arguments that are being written.
+    """What guessing and closing need to know of the tokens so far: where the arguments stand that are being written.
 
     Attributes:
         seen: How many tokens have been followed.
-        header: The tokens of the header that is being written; None elsewhere.
         cursor: Where the arguments stand that are being written; None elsewhere.
     """
 
-    __slots__ = ("_decoder", "cursor", "header", "seen")
+    __slots__ = ("_decoder", "_header", "cursor", "seen")
 
     def __init__(self) -> None:
         self.seen = 0
-        self.header: list[int] | None = None
+        self._header: list[int] | None = None  # the tokens of the header that is being written; None elsewhere
         self.cursor: Cursor | None = None
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -31,7 +30,7 @@ class FollowedTurn:
         """An independent copy."""
         other = FollowedTurn()
         other.seen = self.seen
-        other.header = None if self.header is None else self.header.copy()
+        other._header = None if self._header is None else self._header.copy()
         other.cursor = None if self.cursor is None else self.cursor.copy()
         other._decoder.setstate(self._decoder.getstate())
         return other
@@ -41,15 +40,15 @@ class FollowedTurn:
         markers, vocabulary = matcher.vocabulary.format, matcher.vocabulary
         for token_id in ids:
             if token_id == markers.call_begin:
-                self.header, self.cursor = [], None
-            elif token_id == markers.argument_begin and self.header is not None:
-                name, _ = markers.parse_call_id(vocabulary.decode(self.header))
-                self.header, self.cursor = None, Cursor(_schema(matcher, name))
+                self._header, self.cursor = [], None
+            elif token_id == markers.argument_begin and self._header is not None:
+                name, _ = markers.parse_call_id(vocabulary.decode(self._header))
+                self._header, self.cursor = None, Cursor(_schema(matcher, name))
                 self._decoder.reset()
             elif token_id == markers.call_end:
-                self.header, self.cursor = None, None
-            elif self.header is not None:
-                self.header.append(token_id)
+                self._header, self.cursor = None, None
+            elif self._header is not None:
+                self._header.append(token_id)
             elif self.cursor is not None:
                 self.cursor.feed(self._decoder.decode(vocabulary.token_bytes(token_id)))
         self.seen += len(ids)

@@ -77,7 +77,8 @@ def _value(view: View) -> str:
 
 def _next_key(frame: Frame) -> str:
     """The next required key that is not written; empty if all are."""
-    return next((key for key in frame.view.required if key not in frame.keys), "")
+    written = set(frame.keys)
+    return next((key for key in frame.view.required if key not in written), "")
 
 
 def _quoted(key: str) -> str:
@@ -86,9 +87,9 @@ def _quoted(key: str) -> str:
 
 def _rest_of_key(prefix: str, frame: Frame) -> str:
     """The rest of a key that has been begun: the required ones first, then whichever is left alone."""
-    left = [key for key in frame.view.properties if key not in frame.keys and key.startswith(prefix)]
-    required = [key for key in left if key in frame.view.required]
-    key = required[0] if required else left[0] if len(left) == 1 else ""
+    written, required = set(frame.keys), set(frame.view.required)
+    left = [key for key in frame.view.properties if key not in written and key.startswith(prefix)]
+    key = next((key for key in left if key in required), left[0] if len(left) == 1 else "")
     return key[len(prefix) :] + '":' if _quoted(key) else ""
 
 

@@ -1,6 +1,7 @@
 """Putting masks on logits."""
 
 from collections.abc import Sequence
+from types import ModuleType
 
 import torch
 
@@ -37,19 +38,17 @@ def apply_token_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: Seque
 
 def mask_rows(logits: torch.Tensor, masks: torch.Tensor, plan: torch.Tensor) -> None:
     """:func:`constrained_k2.kernels.torch_bitmask.mask_rows`, by the implementation for the logits' device."""
-    if logits.is_cuda and logits.stride(1) == 1:
-        from constrained_k2.kernels import triton_bitmask
-
-        triton_bitmask.mask_rows(logits, masks, plan)
-    else:
-        torch_bitmask.mask_rows(logits, masks, plan)
+    _implementation(logits).mask_rows(logits, masks, plan)
 
 
 def restore_emptied_rows(logits: torch.Tensor, masks: torch.Tensor, plan: torch.Tensor) -> None:
     """:func:`constrained_k2.kernels.torch_bitmask.restore_emptied_rows`, likewise."""
-    if logits.is_cuda and logits.stride(1) == 1:
-        from constrained_k2.kernels import triton_bitmask
+    _implementation(logits).restore_emptied_rows(logits, masks, plan)
 
-        triton_bitmask.restore_emptied_rows(logits, masks, plan)
-    else:
-        torch_bitmask.restore_emptied_rows(logits, masks, plan)
+
+def _implementation(logits: torch.Tensor) -> ModuleType:
+    if logits.is_cuda and logits.stride(1) == 1:
+        from constrained_k2.kernels import triton_bitmask  # Triton is not installed everywhere
+
+        return triton_bitmask
+    return torch_bitmask

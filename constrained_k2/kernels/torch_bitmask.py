@@ -18,10 +18,7 @@ def mask_rows(logits: torch.Tensor, masks: torch.Tensor, plan: torch.Tensor) -> 
     width = logits.shape[1]
     for target, source, _ in plan.tolist():
         row, mask = logits[target], masks[source]
-        shut, opened = (
-            torch.nonzero(mask != -1),
-            torch.nonzero(mask),
-        )  # words that forbid something, that allow something
+        shut, opened = torch.nonzero(mask != -1), torch.nonzero(mask)  # words that forbid something, that allow some
         if len(shut) <= len(opened):
             row[_ids(mask, shut, 0, width)] = _NEVER
             row[32 * len(mask) :] = _NEVER

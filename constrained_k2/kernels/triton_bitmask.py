@@ -1,4 +1,5 @@
 """Masks on logits in Triton: one launch for all rows of a step. Runs on a GPU, or on CPU in Triton's interpreter."""
+# ruff: noqa: ANN001, ANN202, N803, PLR0913, PLR0917 - kernels are no Python: untyped, and constants in capitals
 
 import torch
 import triton
@@ -8,38 +9,44 @@ _BLOCK = 4096  # logits that one program masks: 128 words of the mask
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _mask_rows_kernel(  # type: ignore[no-untyped-def] # noqa: ANN202, PLR0913, PLR0917
-    logits,  # noqa: ANN001
-    logits_stride,  # noqa: ANN001
-    masks,  # noqa: ANN001
-    masks_stride,  # noqa: ANN001
-    plan,  # noqa: ANN001
-    width,  # noqa: ANN001
-    words,  # noqa: ANN001
-    BLOCK: tl.constexpr,  # noqa: N803
+def _bits(mask, words, first, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The bits of a block of columns in one row of the masks, int32 ``[BLOCK]``; 0 behind its last word."""
+    word = first // 32 + tl.arange(0, BLOCK // 32)
+    packed = tl.load(mask + word, mask=word < words, other=0)
+    return ((packed[:, None] >> tl.arange(0, 32)[None, :]) & 1).reshape(BLOCK)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _mask_rows_kernel(  # type: ignore[no-untyped-def]
+    logits,
+    logits_stride,
+    masks,
+    masks_stride,
+    plan,
+    width,
+    words,
+    BLOCK: tl.constexpr,
 ):
     """Program (i, j) masks the j-th block of the plan's i-th row."""
     item = tl.program_id(0)
     row = tl.load(plan + 3 * item).to(tl.int64)
     source = tl.load(plan + 3 * item + 1).to(tl.int64)
     first = tl.program_id(1) * BLOCK
-    word = first // 32 + tl.arange(0, BLOCK // 32)
-    packed = tl.load(masks + source * masks_stride + word, mask=word < words, other=0)
-    forbidden = ((packed[:, None] >> tl.arange(0, 32)[None, :]) & 1) == 0
+    forbidden = _bits(masks + source * masks_stride, words, first, BLOCK) == 0
     column = first + tl.arange(0, BLOCK)
-    tl.store(logits + row * logits_stride + column, float("-inf"), mask=forbidden.reshape(BLOCK) & (column < width))
+    tl.store(logits + row * logits_stride + column, float("-inf"), mask=forbidden & (column < width))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _restore_kernel(  # type: ignore[no-untyped-def] # noqa: ANN202, PLR0913, PLR0917
-    logits,  # noqa: ANN001
-    logits_stride,  # noqa: ANN001
-    masks,  # noqa: ANN001
-    masks_stride,  # noqa: ANN001
-    plan,  # noqa: ANN001
-    width,  # noqa: ANN001
-    words,  # noqa: ANN001
-    BLOCK: tl.constexpr,  # noqa: N803
+def _restore_kernel(  # type: ignore[no-untyped-def]
+    logits,
+    logits_stride,
+    masks,
+    masks_stride,
+    plan,
+    width,
+    words,
+    BLOCK: tl.constexpr,
 ):
     """Program i looks at the plan's i-th row, whole: alone, so that no other one sees what it writes."""
     item = tl.program_id(0)
@@ -54,11 +61,9 @@ def _restore_kernel(  # type: ignore[no-untyped-def] # noqa: ANN202, PLR0913, PL
         best = tl.maximum(best, tl.max(values.to(tl.float32), axis=0))
     if best == float("-inf"):
         for first in range(0, width, BLOCK):
-            word = first // 32 + tl.arange(0, BLOCK // 32)
-            packed = tl.load(mask + word, mask=word < words, other=0)
-            allowed = ((packed[:, None] >> tl.arange(0, 32)[None, :]) & 1) == 1
+            allowed = _bits(mask, words, first, BLOCK) == 1
             column = first + tl.arange(0, BLOCK)
-            tl.store(row + column, 0.0, mask=allowed.reshape(BLOCK) & (column < width))
+            tl.store(row + column, 0.0, mask=allowed & (column < width))
 
 
 def mask_rows(logits: torch.Tensor, masks: torch.Tensor, plan: torch.Tensor) -> None:

@@ -9,22 +9,18 @@ from vllm.exceptions import VLLMValidationError
 from constrained_k2.tools import ToolCallSpec
 from constrained_k2.vllm_plugin.admission import check_params
 from constrained_k2.vllm_plugin.backend import mark
+from constrained_k2.vocabulary import Vocabulary
 
 
 class BackendAdmission:
     """What stands around vLLM's ``InputProcessor.process_inputs``, which all requests of all endpoints pass.
 
     Args:
-        tokenizer: The server's.
-
-    Raises:
-        FormatMismatch: It is not Kimi K2's; vLLM does not start then.
+        vocabulary: The served model's.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        from constrained_k2.vllm_plugin.parser import vocabulary_of
-
-        markers = vocabulary_of(tokenizer).format
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        markers = vocabulary.format
         self._openings = [[markers.section_begin], [markers.call_begin]]
 
     @staticmethod

@@ -100,8 +100,10 @@ class ToolCallGrammar(StructuredOutputGrammar):
         try:
             return step(*args)
         except Exception as error:  # noqa: BLE001 - an error that leaves a grammar ends the engine
-            # What engines announce leaves the matcher as it was, save for a rollback that could not be finished.
-            self._broken = not isinstance(error, ConstrainedK2Error) or step == self._matcher.rollback
+            # What engines announce leaves the matcher as it was, save for a rollback that could not be finished. A
+            # draft lets through no other announced error than that of its own rollback.
+            rolls_back = step in {self._matcher.rollback, self._drafter.draft}
+            self._broken = not isinstance(error, ConstrainedK2Error) or rolls_back
             if not self._reported:
                 logger.warning("constrained_k2: request %s cannot go on: %r", self._request_id, error)
                 self._reported = True

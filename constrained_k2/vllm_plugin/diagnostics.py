@@ -8,8 +8,8 @@ from functools import wraps
 from typing import Any
 
 from constrained_k2.compiler import CompiledToolCalls
-from constrained_k2.errors import InvalidRequest
 from constrained_k2.vllm_plugin.metrics import coverage_of_tool
+from constrained_k2.vllm_plugin.settings import OFF, read_switch
 
 DIAGNOSTICS_KEY = "constrained_k2_diagnostics"
 """The key in ``vllm_xargs`` that asks for them."""
@@ -75,10 +75,7 @@ def take_switch(extra: dict[str, Any]) -> bool:
     Raises:
         InvalidRequest: The value is neither 'on' nor 'off'.
     """
-    switch = extra.pop(DIAGNOSTICS_KEY, "off")
-    if switch not in ("on", "off"):
-        raise InvalidRequest(f"must be 'on' or 'off', not {str(switch)[:40]!r}", f"vllm_xargs.{DIAGNOSTICS_KEY}")
-    return bool(switch == "on")
+    return read_switch(extra.pop(DIAGNOSTICS_KEY, OFF), DIAGNOSTICS_KEY)
 
 
 def attach(request: Any, compiled: CompiledToolCalls, grammar_engine: str) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 from vllm.entrypoints.generate.base.protocol import DeltaMessage
 
+from constrained_k2.vllm_plugin.route import parses_with_us
+
 _OURS = "_constrained_k2"  # marks what is wrapped already
 
 _OVERRULED = ("stop", "tool_calls")
@@ -30,12 +32,8 @@ def note_whole_answer(*, cut: bool) -> None:
         noted.append(cut)
 
 
-def mend_finish_reasons(tool_parser_name: str) -> None:
-    """Put the rule above behind vLLM's, on servers that parse with us.
-
-    Args:
-        tool_parser_name: The name of our tool parser.
-    """
+def mend_finish_reasons() -> None:
+    """Put the rule above behind vLLM's, on servers that parse with us."""
     from vllm.entrypoints.openai.chat_completion import serving
 
     answer_whole = serving.OpenAIServingChat.chat_completion_full_generator
@@ -44,7 +42,7 @@ def mend_finish_reasons(tool_parser_name: str) -> None:
 
     @wraps(answer_whole)
     async def mended(self: Any, request: Any, result_generator: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(getattr(self.parser_cls, "tool_parser_cls", None), "name", None) != tool_parser_name:
+        if not parses_with_us(self.parser_cls):
             return await answer_whole(self, request, result_generator, *args, **kwargs)
         last: Any = None
 

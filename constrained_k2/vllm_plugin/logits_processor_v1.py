@@ -42,7 +42,7 @@ class KimiK2LogitsProcessorV1(LogitsProcessor):
         self._requests: dict[int, _Request] = {}
         rows = vllm_config.scheduler_config.max_num_seqs
         counted = FirstChoices(self._maker.settings.first_choices)
-        self._masks = RowMasks(self._maker.vocabulary.size, rows, device, pin=is_pin_memory, first_choices=counted)
+        self._masks = RowMasks(self._maker.vocabulary.size, rows, device, counted, pin=is_pin_memory)
 
     def is_argmax_invariant(self) -> bool:
         """A mask changes which token is likeliest."""

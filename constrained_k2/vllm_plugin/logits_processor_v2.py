@@ -73,7 +73,7 @@ class KimiK2LogitsProcessorV2(LogitsProcessor):
         self._history = TokenHistory(req_states, window, pin=pin)
         self._drafts = DraftRows(slots * window, device, pin=pin)
         counted = FirstChoices(self._maker.settings.first_choices)
-        self._masks = RowMasks(self._maker.vocabulary.size, slots * window, device, pin=pin, first_choices=counted)
+        self._masks = RowMasks(self._maker.vocabulary.size, slots * window, device, counted, pin=pin)
         self._ours = np.zeros(slots, dtype=bool)  # slots whose rows are masked
         self._turns: dict[int, Turn] = {}
         self._entering: dict[int, _Entering] = {}

@@ -16,10 +16,7 @@ from constrained_k2.vllm_plugin.admission import admit, grammar_engine, require_
 from constrained_k2.vllm_plugin.compiling import CompiledAhead
 from constrained_k2.vllm_plugin.refusals import refusals_noted
 from constrained_k2.vllm_plugin.repair import history_calls
-from constrained_k2.vllm_plugin.settings import OFF, XARGS_KEY, Server
-
-ON = "on"
-"""The value that asks for what is the default: constrain this request. So does an engine's name, with that engine."""
+from constrained_k2.vllm_plugin.settings import OFF, ON, XARGS_KEY, Server
 
 
 @refusals_noted()

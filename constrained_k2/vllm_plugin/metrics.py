@@ -13,6 +13,7 @@ from typing import Any, Literal
 from prometheus_client import Counter, Histogram
 
 from constrained_k2.compiler import CompiledToolCalls
+from constrained_k2.vllm_plugin.settings import Server
 
 Covered = Literal["whole", "relaxed", "object", "none"]
 """How the arguments of a request's calls are kept: whole, not in everything, as any object; none: no call may come."""
@@ -20,13 +21,6 @@ Covered = Literal["whole", "relaxed", "object", "none"]
 PHASES = ("constant", "header", "arguments")
 
 _COMPILE_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)  # seconds; admission allows 1
-
-
-class Served:
-    """What this process serves; set when vLLM sets up its admission of requests."""
-
-    model_name = ""
-    """vLLM's ``model_name`` label."""
 
 
 class _Families:
@@ -109,7 +103,7 @@ def record_request(compiled: CompiledToolCalls, grammar_engine: str) -> None:
         grammar_engine: The engine that will match its arguments.
     """
     families().requests.labels(
-        Served.model_name, grammar_engine, compiled.spec.choice, coverage_of_request(compiled)
+        Server.model_name, grammar_engine, compiled.spec.choice, coverage_of_request(compiled)
     ).inc()
 
 
@@ -117,14 +111,14 @@ def record_lookups(compiled: CompiledToolCalls) -> None:
     """Count the grammars that the admission of a request asked for, whether it came to be admitted or not."""
     for seconds in compiled.compile_seconds.values():
         result = "hit" if seconds is None else "miss"
-        families().lookups.labels(Served.model_name, "admission", result).inc()
+        families().lookups.labels(Server.model_name, "admission", result).inc()
         if seconds is not None:
-            families().compile_seconds.labels(Served.model_name, "admission").observe(seconds)
+            families().compile_seconds.labels(Server.model_name, "admission").observe(seconds)
 
 
 def record_refusal(reason: str, detail: str) -> None:
     """Count a request that is refused, by values of :mod:`constrained_k2.vllm_plugin.refusals`."""
-    families().refusals.labels(Served.model_name, reason, detail).inc()
+    families().refusals.labels(Server.model_name, reason, detail).inc()
 
 
 def record_engine(news: Mapping[str, Any], model_name: str, rank: int) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from vllm.entrypoints.generate.base.protocol import (
     DeltaFunctionCall,
@@ -37,22 +36,10 @@ from constrained_k2.vllm_plugin.finish_reason import CutDelta, note_whole_answer
 from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.lowering import lower
 from constrained_k2.vllm_plugin.route import TOOL_PARSER_NAME
+from constrained_k2.vllm_plugin.served_vocabulary import vocabulary_of
 from constrained_k2.vllm_plugin.settings import XARGS_KEY
 from constrained_k2.vllm_plugin.stop_strings import TextBudget
 from constrained_k2.vocabulary import Vocabulary
-
-_vocabularies: WeakKeyDictionary[Any, Vocabulary] = WeakKeyDictionary()
-
-
-def vocabulary_of(tokenizer: Any) -> Vocabulary:
-    """The vocabulary behind vLLM's tokenizer, read once for each.
-
-    Raises:
-        FormatMismatch: It is not one of Kimi K2's.
-    """
-    if tokenizer not in _vocabularies:
-        _vocabularies[tokenizer] = Vocabulary.from_tokenizer(tokenizer)
-    return _vocabularies[tokenizer]
 
 
 class KimiK2ToolParser(ToolParser):

@@ -4,9 +4,8 @@ from functools import wraps
 from inspect import signature
 from typing import Any
 
-from constrained_k2.vllm_plugin import metrics
 from constrained_k2.vllm_plugin.admission import check_params, refuse_beam_search
-from constrained_k2.vllm_plugin.route import TOOL_PARSER_NAME, choose_backend, route_of
+from constrained_k2.vllm_plugin.route import TOOL_PARSER_NAME, choose_backend, parses_with_us, route_of
 from constrained_k2.vllm_plugin.settings import remember_server
 
 _OURS = "_constrained_k2"  # marks what is wrapped already: vLLM may load plugins more than once
@@ -40,12 +39,14 @@ def _parse_by_token_id() -> None:
     @wraps(compose)
     def get_parser(*args: Any, **kwargs: Any) -> Any:
         composed = compose(*args, **kwargs)
-        if composed is None or getattr(composed.tool_parser_cls, "name", None) != TOOL_PARSER_NAME:
+        if not parses_with_us(composed):
             return composed
+        from constrained_k2.vllm_plugin.exact_arguments import keep_exact_arguments
         from constrained_k2.vllm_plugin.finish_reason import mend_finish_reasons
         from constrained_k2.vllm_plugin.parser import ParsingByTokenId
 
-        mend_finish_reasons(TOOL_PARSER_NAME)
+        mend_finish_reasons()
+        keep_exact_arguments()
         return type("KimiK2Parser", (ParsingByTokenId, composed), {})
 
     setattr(get_parser, _OURS, True)
@@ -63,7 +64,7 @@ def _mend_before_rendering() -> None:
 
     @wraps(preprocess)
     async def preprocess_chat(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(getattr(self.parser, "tool_parser_cls", None), "name", None) != TOOL_PARSER_NAME:
+        if not parses_with_us(self.parser):
             return await preprocess(self, *args, **kwargs)
         from constrained_k2.vllm_plugin import exact_arguments, lowering, repair
         from constrained_k2.vllm_plugin.compiling import compiled_ahead
@@ -72,7 +73,6 @@ def _mend_before_rendering() -> None:
         tokenizer = self.renderer.get_tokenizer()
         template = repair.template_of(call.arguments, tokenizer, self.model_config)
         prepared = repair.prepare(call.arguments, repair.specials_of(tokenizer), template)
-        exact_arguments.keep_exact_arguments()
         calls = repair.history_calls.set(prepared.calls)
         kept = exact_arguments.kept.set(prepared.exact_arguments)
         ahead = compiled_ahead.set(None)
@@ -158,11 +158,12 @@ def _learn_of_the_server() -> None:
         set_up(self, vllm_config, *args, **kwargs)
         route = route_of(vllm_config)
         remember_server(vllm_config, route)
-        metrics.Served.model_name = vllm_config.model_config.served_model_name
         if route == "backend":
             from constrained_k2.vllm_plugin.backend_admission import BackendAdmission
+            from constrained_k2.vllm_plugin.served_vocabulary import vocabulary_of
 
-            setattr(self, _OURS, BackendAdmission(self.get_tokenizer()))
+            # Where the tokenizer is not Kimi K2's, vLLM does not start.
+            setattr(self, _OURS, BackendAdmission(vocabulary_of(self.get_tokenizer())))
 
     @wraps(process)
     def process_inputs(self: Any, *args: Any, **kwargs: Any) -> Any:

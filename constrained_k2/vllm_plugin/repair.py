@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.exceptions import VLLMValidationError
 from vllm.parser.utils import count_chat_history_tool_calls
+from vllm.renderers.hf import resolve_chat_template
 
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.rendering import Repair, repair_messages
@@ -25,9 +26,9 @@ from constrained_k2.rendering.special_text import SpecialTexts
 from constrained_k2.vllm_plugin.exact_arguments import takes_text
 from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.refusals import refusals_noted
-from constrained_k2.vllm_plugin.settings import OFF, REPAIR_KEY, Server
+from constrained_k2.vllm_plugin.served_vocabulary import vocabulary_of
+from constrained_k2.vllm_plugin.settings import REPAIR_KEY, Server, read_switch
 
-_ON = "on"
 _FORMS = {"content": "Send text parts", "tool_calls": "Send calls in OpenAI's form, with arguments as text"}
 
 history_calls: ContextVar[int | None] = ContextVar("history_calls", default=None)
@@ -41,11 +42,7 @@ def is_asked_for(request: Any) -> bool:
         InvalidRequest: The switch is neither 'on' nor 'off'.
     """
     switch = (getattr(request, "vllm_xargs", None) or {}).get(REPAIR_KEY)
-    if switch is None:
-        return Server.settings.repair
-    if switch not in (_ON, OFF):
-        raise InvalidRequest(f"must be {_ON!r} or {OFF!r}, not {str(switch)[:40]!r}", f"vllm_xargs.{REPAIR_KEY}")
-    return bool(switch == _ON)
+    return Server.settings.repair if switch is None else read_switch(switch, REPAIR_KEY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +66,6 @@ def template_of(given: Mapping[str, Any], tokenizer: Any, model_config: Any) -> 
         tokenizer: vLLM's.
         model_config: vLLM's.
     """
-    from vllm.renderers.hf import resolve_chat_template
-
     asked_for = getattr(given["request"], "chat_template", None) or given["default_template"]
     template: str | None = resolve_chat_template(
         tokenizer, asked_for, given.get("tool_dicts"), model_config=model_config
@@ -172,8 +167,6 @@ def _with_object(call: Any) -> Any:
 @lru_cache(maxsize=8)
 def specials_of(tokenizer: Any) -> SpecialTexts:
     """The special tokens of vLLM's tokenizer."""
-    from constrained_k2.vllm_plugin.parser import vocabulary_of
-
     return SpecialTexts(vocabulary_of(tokenizer).special_tokens)
 
 

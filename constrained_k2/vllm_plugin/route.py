@@ -63,6 +63,15 @@ def choose_backend(args: Any) -> None:
         args.additional_config = additional | {XARGS_KEY: ours | {"route": "backend"}}
 
 
+def parses_with_us(parser: Any) -> bool:
+    """Whether a ``Parser`` that vLLM composed is made with our tool parser.
+
+    Args:
+        parser: Its class; None where no parser is chosen.
+    """
+    return getattr(getattr(parser, "tool_parser_cls", None), "name", None) == TOOL_PARSER_NAME
+
+
 def is_among(processors: Any) -> bool:
     """Whether our logits processor is one of vLLM's ``logits_processors``, classes or dotted names."""
     names = (entry if isinstance(entry, str) else entry.__module__ for entry in processors or ())

@@ -16,7 +16,10 @@ _CONSTANTS = 64
 
 
 class RowMasks:
-    """Collects which rows of the logits are masked by what, and masks them with one copy and one launch.
+    """Collects which rows of the logits are masked by what, and masks them all in one launch.
+
+    What goes to the device before is one copy of the plan and, if masks were computed, one of those. A second launch
+    follows where a row may have been emptied.
 
     Between :meth:`begin` and the next one each row is written at most once, so that masks still on their way to the
     device are never overwritten however often :meth:`apply` is called in between.
@@ -25,19 +28,11 @@ class RowMasks:
         size: The vocabulary's.
         rows: How many rows one step may have.
         device: The logits' device.
-        pin: Whether the host's buffers are pinned, so that copies run beside the host's work.
         first_choices: Counts how often the masks forbid the model's first choice.
+        pin: Whether the host's buffers are pinned, so that copies run beside the host's work.
     """
 
-    def __init__(
-        self,
-        size: int,
-        rows: int,
-        device: torch.device,
-        *,
-        pin: bool,
-        first_choices: FirstChoices | None = None,
-    ) -> None:
+    def __init__(self, size: int, rows: int, device: torch.device, first_choices: FirstChoices, *, pin: bool) -> None:
         self._first_choices = first_choices
         self._on_gpu = device.type == "cuda"
         shape = (rows, words_per_row(size))
@@ -104,7 +99,7 @@ class RowMasks:
             return
         if first == 0:
             engine_counters.masked_steps += 1
-        likeliest = None if self._first_choices is None else self._first_choices.before(logits)
+        likeliest = self._first_choices.before(logits)
         if self._copied < self._computed:
             into = self._masks[_CONSTANTS + self._copied : _CONSTANTS + self._computed]
             into.copy_(self._host_masks[self._copied : self._computed], non_blocking=True)
@@ -117,8 +112,7 @@ class RowMasks:
         if self._guarded:
             restore_emptied_rows(logits, self._masks, plan)
             self._guarded = False
-        if self._first_choices is not None:
-            self._first_choices.after(logits, likeliest, last - first)
+        self._first_choices.after(logits, likeliest, last - first)
         self._flushed = last
 
     def _take(self, row: int, source: int | None, *, guarded: bool) -> None:

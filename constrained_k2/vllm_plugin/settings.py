@@ -23,8 +23,12 @@ OURS = "constrained_k2.vllm_plugin"
 Route = Literal["backend", "processor"]
 """How the engine is made to keep the constraint: see :mod:`constrained_k2.vllm_plugin.route`."""
 
+ON = "on"
+"""The value by which a request asks for something; of :data:`XARGS_KEY`, beside tools, to be constrained as it would be
+anyway. So does an engine's name there, with that engine."""
+
 OFF = "off"
-"""The value by which a request asks not to be constrained."""
+"""The value by which a request asks for something not to be done; of :data:`XARGS_KEY`, to be constrained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +64,13 @@ class Server:
 
     constrains: bool = True
     """Whether its engine keeps constraints, by whichever route."""
+    model_name: str = ""
+    """vLLM's ``model_name`` label."""
     settings: Settings = Settings()
 
 
 def remember_server(vllm_config: Any, route: Route | None) -> None:
-    """Note whether the engine constrains, and what the operator has set.
+    """Note whether the engine constrains, what it serves, and what the operator has set.
 
     Args:
         vllm_config: vLLM's ``VllmConfig``.
@@ -74,7 +80,23 @@ def remember_server(vllm_config: Any, route: Route | None) -> None:
         InvalidRequest: Its ``additional_config`` holds settings that are none.
     """
     Server.constrains = route is not None
+    Server.model_name = vllm_config.model_config.served_model_name
     Server.settings = settings_in(vllm_config)
+
+
+def read_switch(value: object, key: str) -> bool:
+    """Whether a switch in a request's ``vllm_xargs`` is on.
+
+    Args:
+        value: What the request holds.
+        key: Under which key.
+
+    Raises:
+        InvalidRequest: It is neither 'on' nor 'off'.
+    """
+    if value not in (ON, OFF):
+        raise InvalidRequest(f"must be {ON!r} or {OFF!r}, not {str(value)[:40]!r}", f"vllm_xargs.{key}")
+    return value == ON
 
 
 def settings_in(vllm_config: Any) -> Settings:

@@ -3,8 +3,81 @@
 import logging
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import openai
 import pytest
+
+from constrained_k2 import Vocabulary
+from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
+from constrained_k2.fixtures import build_model
+from constrained_k2.vllm_plugin.settings import Server
+
+
+@pytest.fixture(autouse=True)
+def forgotten_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test has remembered of a server is forgotten behind it."""
+    for name in ("constrains", "model_name", "settings"):
+        monkeypatch.setattr(Server, name, getattr(Server, name))
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a small random model, shaped as Llama, with its tokenizer."""
+    return build_model(tmp_path_factory.mktemp("model"), arch="llama")
+
+
+@pytest.fixture(scope="session")
+def vocabulary(model: Path) -> Vocabulary:
+    """Its vocabulary, and that of every other model that `build_model` makes."""
+    return Vocabulary.from_pretrained(model)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(model: Path) -> Any:
+    """Its tokenizer, as vLLM loads it."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model, trust_remote_code=True)
+
+
+@pytest.fixture(params=[None, "kimi_k2"], ids=["no_reasoning_parser", "reasoning_parser"])
+def parser_class(request: pytest.FixtureRequest, tokenizer: Any) -> Any:
+    """The parser that vLLM composes with ours, with and without a reasoning parser."""
+    from vllm.parser import ParserManager
+
+    from constrained_k2.vllm_plugin import register
+
+    register()
+    register()  # vLLM may call it more than once
+    return ParserManager.get_parser(
+        tool_parser_name="kimi_k2_constrained",
+        reasoning_parser_name=request.param,
+        enable_auto_tools=True,
+        tokenizer=tokenizer,
+    )
+
+
+@pytest.fixture(scope="module", params=["backend", "processor"])
+def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[VllmServer]:
+    """A server of each route in turn, with a random model shaped as Kimi K2 that follows scripts; modules may have others."""
+    directory = tmp_path_factory.mktemp("server")
+    model = build_model(directory / "model", arch="kimi_k2")
+    scripted = "scripted:ScriptedLogitsProcessor"
+    if request.param == "backend":
+        flags = (*BACKEND_FLAGS, "--logits-processors", scripted)
+    else:
+        flags = (*CONSTRAINED_FLAGS, scripted)
+    with VllmServer(model, flags, log=directory / "server.log", python_path=[Path(__file__).parent]) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client(server: VllmServer) -> Iterator[openai.OpenAI]:
+    """A client of the module's own server."""
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as opened:
+        yield opened
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,17 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         ]
     metrics = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
     return {"answers": answers, "metrics": metrics, "expanded": expanded}
+
+
+def run_in_its_own_process(job: Path, model: Path, engine: dict[str, Any], requests: list[Any]) -> dict[str, Any]:
+    """Have this script do a job, and read what it wrote; ``job`` is the file for it, the log stands beside it."""
+    job.write_text(json.dumps({"model": str(model), "engine": engine, "requests": requests}))
+    log = job.with_suffix(".log")
+    with log.open("wb") as sink:
+        ended = subprocess.run([sys.executable, __file__, job], stdout=sink, stderr=sink, check=False)
+    assert ended.returncode == 0, log.read_text(errors="replace")[-4000:]
+    done: dict[str, Any] = json.loads(job.with_suffix(".out.json").read_text())
+    return done
 
 
 if __name__ == "__main__":

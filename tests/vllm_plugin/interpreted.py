@@ -3,7 +3,6 @@
 import tests.vllm_plugin.triton_on_cpu  # isort: skip # noqa: F401 - before vLLM
 import vllm.v1.worker.cpu.shm  # isort: skip # noqa: F401 - vLLM's CPU worker replaces parts of the V2 runner there
 
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -14,45 +13,13 @@ from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.worker.gpu.spec_decode import rejection_sampler
 
-from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec, Vocabulary
-from constrained_k2.bitmask import allocate_bitmask, allowed_ids
-from constrained_k2.fixtures import write_tokenizer
+from constrained_k2 import Compiler, Vocabulary
 from constrained_k2.kernels import torch_bitmask, triton_bitmask
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
 from constrained_k2.vllm_plugin.logits_processor_v2 import KimiK2LogitsProcessorV2
 from tests.vllm_plugin.served import vllm_config
 from tests.vllm_plugin.v2_engine import V2Engine
-
-PARAMETERS = {
-    "type": "object",
-    "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}, "s": {"enum": ["a", "bc", "d"]}},
-    "required": ["n"],
-    "additionalProperties": False,
-}
-TOOLS = [
-    {"type": "function", "function": {"name": "f", "parameters": PARAMETERS}},
-    {"type": "function", "function": {"name": "go", "parameters": {"type": "object", "additionalProperties": False}}},
-]
-BODIES: list[dict[str, Any] | None] = [
-    {"tools": TOOLS, "tool_choice": "required"},
-    {"tools": TOOLS},
-    {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False},
-    {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "go"}}, "thinking": True},
-    {"tools": TOOLS, "tool_choice": "none"},
-    None,
-]
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tokenizer")
-    write_tokenizer(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def vocabulary(directory: Path) -> Vocabulary:
-    return Vocabulary.from_pretrained(directory)
+from tests.vllm_plugin.v2_reference import BODIES, Reference, check_masks, params
 
 
 @pytest.fixture(scope="module")
@@ -60,77 +27,14 @@ def compiler(vocabulary: Vocabulary) -> Compiler:
     return Compiler(vocabulary)
 
 
-def params(body: Any, **options: Any) -> SamplingParams:
-    extra = None if body is None else {"constrained_k2": json.dumps(body)}
-    return SamplingParams(extra_args=extra, **options)
-
-
-class Reference:
-    """One request, followed by a matcher of its own."""
-
-    def __init__(self, compiler: Compiler, body: Any, prompt: list[int], **options: Any) -> None:
-        self.params = params(body, **options)
-        self.prompt = prompt
-        self.output: list[int] = []
-        self.matcher: ToolCallMatcher | None = None
-        if body is not None:
-            in_reasoning = prompt[-1] == compiler.vocabulary.format.think_begin
-            self.matcher = compiler.compile(ToolCallSpec.from_openai(body)).matcher(in_reasoning=in_reasoning)
-
-    def allowed(self, drafts: list[int], size: int) -> set[int] | None:
-        """The tokens that may follow these drafts; None if they are illegal, or anything may follow."""
-        matcher = self.matcher
-        if matcher is None:
-            return None
-        legal = matcher.validate_tokens(drafts)
-        if len(legal) < len(drafts) and not self.stops(legal):
-            return None
-        row = allocate_bitmask(1, size)
-        matcher.accept_tokens(legal)
-        matcher.fill_bitmask(row)
-        matcher.rollback(len(legal))
-        return set(allowed_ids(row[0]).tolist())
-
-    def stops(self, ids: list[int]) -> bool:
-        assert self.matcher is not None
-        markers = self.matcher._markers
-        return self.matcher.is_terminated() or any(token in markers.stop_ids for token in ids)
-
-    def take(self, ids: list[int]) -> None:
-        self.output += ids
-        if self.matcher is not None:
-            for token in ids:
-                assert self.matcher.is_terminated() or self.matcher.accept_tokens([token]), "outside the grammar"
-
-
-def check_masks(engine: V2Engine, requests: dict[str, Reference], batch: list[str], drafts: dict[str, list[int]],
-                before: torch.Tensor) -> None:  # fmt: skip
-    """Compare every row of the newest step with its request's reference."""
-    _, after = engine.recorder.steps[-1]
-    row = 0
-    for name in batch:
-        for count in range(len(drafts.get(name, [])) + 1):
-            expected = requests[name].allowed(drafts.get(name, [])[:count], engine.size)
-            kept = set(torch.nonzero(after[row] > float("-inf")).flatten().tolist())
-            if expected is not None:
-                assert kept == expected, (name, count)
-                assert torch.equal(after[row, sorted(kept)], before[row, sorted(kept)])
-            elif requests[name].matcher is None:
-                assert torch.equal(after[row], before[row])
-            else:
-                assert len(kept) == 1  # behind an illegal draft: the stop only
-            row += 1
-    assert row == len(after)
-
-
 @pytest.mark.parametrize(("drafts", "seed", "temperature"), [(0, 1, 1.0), (1, 2, 0.0), (4, 3, 0.0), (4, 4, 1.0)])
 def test_random_batches(
-    directory: Path, vocabulary: Vocabulary, compiler: Compiler, drafts: int, seed: int, temperature: float
+    model: Path, vocabulary: Vocabulary, compiler: Compiler, drafts: int, seed: int, temperature: float
 ) -> None:
     """Requests come and go, share slots, are preempted and resumed; drafts are right, wrong or not there."""
     chance = random.Random(f"{seed} {drafts} {temperature}")
     torch.manual_seed(seed)
-    engine = V2Engine(vllm_config(directory, vocabulary, drafts), vocabulary.size, drafts)
+    engine = V2Engine(vllm_config(model, vocabulary, drafts), vocabulary.size, drafts)
     assert isinstance(engine.processor, KimiK2LogitsProcessorV2)
     markers = vocabulary.format
     waiting: dict[str, Reference] = {}
@@ -189,7 +93,7 @@ def make_drafts(request: Reference, chance: random.Random, count: int, size: int
     """Tokens that the request may take, until now and then one that it may not."""
     ids: list[int] = []
     while len(ids) < count:
-        allowed = request.allowed(ids, size)
+        allowed = request.allowed(ids)
         legal = allowed is not None and chance.random() < 0.85
         ids.append(chance.choice(sorted(allowed)) if legal and allowed else chance.randrange(size))
     return ids
@@ -213,10 +117,10 @@ def cut(ids: list[int], stops: tuple[int, ...]) -> list[int]:
 
 
 def test_a_large_batch_with_drafts_comes_in_several_calls(
-    directory: Path, vocabulary: Vocabulary, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+    model: Path, vocabulary: Vocabulary, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rejection_sampler, "get_max_chunk_logits", lambda size: 4)
-    engine = V2Engine(vllm_config(directory, vocabulary, 2), vocabulary.size, 2)
+    engine = V2Engine(vllm_config(model, vocabulary, 2), vocabulary.size, 2)
     markers = vocabulary.format
     requests = {f"r{number}": Reference(compiler, BODIES[0], [5], temperature=0.0) for number in range(3)}
     engine.begin({name: (request.params, 1, [5]) for name, request in requests.items()})
@@ -232,8 +136,8 @@ def test_a_large_batch_with_drafts_comes_in_several_calls(
         assert ids[0] == markers.call_begin and len(ids) > 1  # the only token that may follow: the draft was accepted
 
 
-def test_chunked_prefill(directory: Path, vocabulary: Vocabulary, compiler: Compiler) -> None:
-    engine = V2Engine(vllm_config(directory, vocabulary), vocabulary.size)
+def test_chunked_prefill(model: Path, vocabulary: Vocabulary, compiler: Compiler) -> None:
+    engine = V2Engine(vllm_config(model, vocabulary), vocabulary.size)
     request = Reference(compiler, BODIES[0], [5] * 9)
     engine.begin({"r": (request.params, 9, request.prompt)})
     for _ in range(2):
@@ -243,10 +147,8 @@ def test_chunked_prefill(directory: Path, vocabulary: Vocabulary, compiler: Comp
     assert sampled == {"r": [vocabulary.format.section_begin]}
 
 
-def test_a_request_that_was_not_sampled_for_a_while(
-    directory: Path, vocabulary: Vocabulary, compiler: Compiler
-) -> None:
-    engine = V2Engine(vllm_config(directory, vocabulary), vocabulary.size)
+def test_a_request_that_was_not_sampled_for_a_while(model: Path, vocabulary: Vocabulary, compiler: Compiler) -> None:
+    engine = V2Engine(vllm_config(model, vocabulary), vocabulary.size)
     request, other = Reference(compiler, BODIES[0], [5]), Reference(compiler, None, [6])
     engine.begin({"r": (request.params, 1, [5]), "other": (other.params, 1, [6])})
     request.take(engine.step(["r", "other"], torch.randn(2, engine.size))["r"])
@@ -263,10 +165,10 @@ def test_a_request_that_was_not_sampled_for_a_while(
 @pytest.mark.parametrize("body", [body for body in BODIES if body])
 @pytest.mark.parametrize("opened", [False, True])
 def test_both_runners_get_the_same_masks(
-    directory: Path, vocabulary: Vocabulary, compiler: Compiler, body: dict[str, Any], opened: bool
+    model: Path, vocabulary: Vocabulary, compiler: Compiler, body: dict[str, Any], opened: bool
 ) -> None:
     """The same tokens, the same logits behind the masks, bit for bit; where the model thinks first too."""
-    config = vllm_config(directory, vocabulary)
+    config = vllm_config(model, vocabulary)
     engine = V2Engine(config, vocabulary.size)
     v1 = KimiK2LogitsProcessor(config, torch.device("cpu"), is_pin_memory=False)
     prompt = [5, vocabulary.format.think_begin] if opened else [5]
@@ -287,9 +189,9 @@ def test_both_runners_get_the_same_masks(
 
 
 def test_nothing_is_fetched_where_nothing_is_constrained(
-    directory: Path, vocabulary: Vocabulary, compiler: Compiler
+    model: Path, vocabulary: Vocabulary, compiler: Compiler
 ) -> None:
-    engine = V2Engine(vllm_config(directory, vocabulary), vocabulary.size)
+    engine = V2Engine(vllm_config(model, vocabulary), vocabulary.size)
     assert isinstance(engine.processor, KimiK2LogitsProcessorV2)
     fetches = []
     fetch = engine.processor._history.fetch
@@ -310,9 +212,9 @@ def test_nothing_is_fetched_where_nothing_is_constrained(
     assert len(fetches) == 2  # as it entered, and once in case it went on
 
 
-def test_min_tokens_never_leave_a_row_empty(directory: Path, vocabulary: Vocabulary, compiler: Compiler) -> None:
+def test_min_tokens_never_leave_a_row_empty(model: Path, vocabulary: Vocabulary, compiler: Compiler) -> None:
     markers = vocabulary.format
-    engine = V2Engine(vllm_config(directory, vocabulary), vocabulary.size)
+    engine = V2Engine(vllm_config(model, vocabulary), vocabulary.size)
     stops = [*markers.stop_ids, markers.section_begin, markers.call_begin]
     request = Reference(compiler, BODIES[0], [5], min_tokens=50, max_tokens=99, stop_token_ids=stops, temperature=1.0)
     engine.begin({"r": (request.params, 1, [5])})
@@ -323,8 +225,8 @@ def test_min_tokens_never_leave_a_row_empty(directory: Path, vocabulary: Vocabul
 
 
 @pytest.mark.parametrize("drafts", [0, 3])
-def test_a_bad_request_ends_alone(directory: Path, vocabulary: Vocabulary, compiler: Compiler, drafts: int) -> None:
-    engine = V2Engine(vllm_config(directory, vocabulary, drafts), vocabulary.size, drafts)
+def test_a_bad_request_ends_alone(model: Path, vocabulary: Vocabulary, compiler: Compiler, drafts: int) -> None:
+    engine = V2Engine(vllm_config(model, vocabulary, drafts), vocabulary.size, drafts)
     unbuilt = {"type": "object", "properties": {"a": {"$ref": "#/x"}}, "required": ["a"]}
     late = {
         "tools": [{"type": "function", "function": {"name": "f", "parameters": unbuilt}}],
@@ -349,8 +251,8 @@ def test_a_bad_request_ends_alone(directory: Path, vocabulary: Vocabulary, compi
     assert good.matcher is not None and good.matcher.num_tokens > 0
 
 
-def test_drafts_of_a_failed_request(directory: Path, vocabulary: Vocabulary, compiler: Compiler) -> None:
-    engine = V2Engine(vllm_config(directory, vocabulary, 3), vocabulary.size, 3)
+def test_drafts_of_a_failed_request(model: Path, vocabulary: Vocabulary, compiler: Compiler) -> None:
+    engine = V2Engine(vllm_config(model, vocabulary, 3), vocabulary.size, 3)
     bad = SamplingParams(extra_args={"constrained_k2": "{"}, temperature=0.0)
     engine.begin({"bad": (bad, 1, [5])})
     engine.step(["bad"], torch.randn(1, engine.size))

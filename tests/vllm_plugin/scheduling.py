@@ -1,11 +1,16 @@
 """vLLM's own schedulers and our manager of structured outputs, with a script where the model would be."""
 
+import json
+import random
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from vllm import SamplingParams
 from vllm.config import VllmConfig
+from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -14,12 +19,36 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-from constrained_k2.vllm_plugin.backend import ToolCallOutputManager
+from constrained_k2 import Vocabulary
+from constrained_k2.vllm_plugin.backend import ToolCallOutputManager, mark
 
 STRIDES = "mask_stride" in StructuredOutputManager.grammar_bitmask.__code__.co_varnames
 
 Draft = Callable[[str, int], list[int]]
 """What a drafter proposes for a request whose output has that many tokens."""
+
+DRAFTS = 4
+EMPTY = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "additionalProperties": False}}}
+
+
+def config_of(model: Path, **fields: Any) -> VllmConfig:
+    """A server's configuration on the backend route, with n-gram speculation."""
+    ngram = {"method": "ngram", "num_speculative_tokens": DRAFTS, "prompt_lookup_max": 2}
+    given = {
+        "trust_remote_code": True, "max_model_len": 2048, "max_num_batched_tokens": 2048, "max_num_seqs": 8, "enable_prefix_caching": False,
+        "speculative_config": ngram, "additional_config": {"constrained_k2": {"route": "backend"}},
+    }  # fmt: skip
+    return EngineArgs(model=str(model), **(given | fields)).create_engine_config()
+
+
+def admitted(vocabulary: Vocabulary, spec: Any = None, **fields: Any) -> SamplingParams:
+    """Parameters as they reach the engine core: with the model's stops, and marked if there is a spec."""
+    extra = None if spec is None else {"constrained_k2": json.dumps(spec)}
+    params = SamplingParams(extra_args=extra, **({"max_tokens": 1000} | fields))
+    params.update_from_generation_config({"eos_token_id": list(vocabulary.format.stop_ids)}, vocabulary.format.turn_end)
+    if spec is not None:
+        mark(params)
+    return params
 
 
 class ScriptedEngine:
@@ -129,3 +158,20 @@ class ScriptedEngine:
             for output in outputs.outputs:
                 if output.finish_reason is not None:
                     self.reasons[output.request_id] = str(output.finish_reason)
+
+
+def drafter(scripts: Mapping[str, Sequence[int]], chance: random.Random, vocabulary: Vocabulary) -> Draft:
+    """Drafts that begin as the script goes on, some wrong at some place, some running past the stop, some of padding."""
+
+    def draft(name: str, written: int) -> list[int]:
+        script = scripts[name]
+        right = [*script[written : written + DRAFTS], *([script[-1]] * DRAFTS)][:DRAFTS]
+        kind = chance.randrange(4)
+        if kind == 1:
+            right[chance.randrange(DRAFTS)] = chance.choice([0, 5, *vocabulary.special_tokens.values()])
+        if kind == 2:
+            cut = chance.randrange(DRAFTS)
+            right[cut:] = [-1] * (DRAFTS - cut)
+        return right if kind else []
+
+    return draft

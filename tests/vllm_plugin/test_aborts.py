@@ -14,24 +14,13 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from vllm.v1.request import RequestStatus
 
 from constrained_k2 import ToolCall, ToolCallMatcher, Vocabulary, render_tool_calls
-from constrained_k2.fixtures import build_model
 from constrained_k2.phases import Phase
-from tests.vllm_plugin.scheduling import ScriptedEngine
-from tests.vllm_plugin.test_backend import EMPTY, admitted, config_of, drafter, mask_after
+from tests.vllm_plugin.masks import mask_after
+from tests.vllm_plugin.scheduling import EMPTY, ScriptedEngine, admitted, config_of, drafter
 
 REQUIRED = {"tools": [EMPTY], "tool_choice": "required"}
 CALLS = [ToolCall("f", 0, "{ }"), ToolCall("f", 1, "{   }"), ToolCall("f", 2, "{}")]
 ROUNDS = 12
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_model(tmp_path_factory.mktemp("model"), arch="llama")
-
-
-@pytest.fixture(scope="module")
-def vocabulary(model: Path) -> Vocabulary:
-    return Vocabulary.from_pretrained(model)
 
 
 def matchers_alive() -> int:

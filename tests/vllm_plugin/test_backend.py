@@ -11,65 +11,26 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
+import torch
 from vllm import SamplingParams
 from vllm.config import VllmConfig
-from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import StructuredOutputsParams
 
 from constrained_k2 import Compiler, ToolCall, ToolCallSpec, Vocabulary, render_tool_calls
-from constrained_k2.bitmask import allocate_bitmask, allowed_ids
+from constrained_k2.bitmask import TokenSet, allowed_ids, words_per_row
 from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.evaluation.samples import TOOLS
-from constrained_k2.fixtures import build_model
 from constrained_k2.matcher import ToolCallMatcher
 from constrained_k2.vllm_plugin.backend import mark
-from tests.vllm_plugin.scheduling import ScriptedEngine
+from constrained_k2.vllm_plugin.backend_grammar import ToolCallGrammar
+from tests.vllm_plugin.masks import mask_after
+from tests.vllm_plugin.scheduling import DRAFTS, EMPTY, ScriptedEngine, admitted, config_of, drafter
 from tests.walks import walk
-
-DRAFTS = 4
-EMPTY = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "additionalProperties": False}}}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_model(tmp_path_factory.mktemp("model"), arch="llama")
-
-
-@pytest.fixture(scope="module")
-def vocabulary(model: Path) -> Vocabulary:
-    return Vocabulary.from_pretrained(model)
-
-
-def config_of(model: Path, **fields: Any) -> VllmConfig:
-    ngram = {"method": "ngram", "num_speculative_tokens": DRAFTS, "prompt_lookup_max": 2}
-    given = {
-        "trust_remote_code": True, "max_model_len": 2048, "max_num_batched_tokens": 2048, "max_num_seqs": 8, "enable_prefix_caching": False,
-        "speculative_config": ngram, "additional_config": {"constrained_k2": {"route": "backend"}},
-    }  # fmt: skip
-    return EngineArgs(model=str(model), **(given | fields)).create_engine_config()
 
 
 @pytest.fixture(scope="module")
 def config(model: Path) -> VllmConfig:
     return config_of(model)
-
-
-def admitted(vocabulary: Vocabulary, spec: Any = None, **fields: Any) -> SamplingParams:
-    """Parameters as they reach the engine core: with the model's stops, and marked if there is a spec."""
-    extra = None if spec is None else {"constrained_k2": json.dumps(spec)}
-    params = SamplingParams(extra_args=extra, **({"max_tokens": 1000} | fields))
-    params.update_from_generation_config({"eos_token_id": list(vocabulary.format.stop_ids)}, vocabulary.format.turn_end)
-    if spec is not None:
-        mark(params)
-    return params
-
-
-def mask_after(vocabulary: Vocabulary, spec: Any, ids: list[int], **options: Any) -> np.ndarray:
-    matcher = Compiler(vocabulary).compile(ToolCallSpec.from_openai(spec)).matcher(**options)
-    assert matcher.accept_tokens(ids)
-    bitmask = allocate_bitmask(1, vocabulary.size)
-    matcher.fill_bitmask(bitmask)
-    return bitmask[0]
 
 
 def turns(vocabulary: Vocabulary, seed: int) -> Iterator[tuple[str, Any, list[int], list[int]]]:
@@ -93,23 +54,6 @@ def turns(vocabulary: Vocabulary, seed: int) -> Iterator[tuple[str, Any, list[in
     for number in range(2):
         matcher = Compiler(vocabulary).compile(ToolCallSpec.from_openai(required)).matcher()
         yield f"random {number}", required, [1], walk(matcher, vocabulary, seed=seed + number, limit=900)
-
-
-def drafter(scripts: dict[str, list[int]], chance: random.Random, vocabulary: Vocabulary) -> Any:
-    """Drafts that begin as the script goes on, some wrong at some place, some running past the stop, some of padding."""
-
-    def draft(name: str, written: int) -> list[int]:
-        script = scripts[name]
-        right = [*script[written : written + DRAFTS], *([script[-1]] * DRAFTS)][:DRAFTS]
-        kind = chance.randrange(4)
-        if kind == 1:
-            right[chance.randrange(DRAFTS)] = chance.choice([0, 5, *vocabulary.special_tokens.values()])
-        if kind == 2:
-            cut = chance.randrange(DRAFTS)
-            right[cut:] = [-1] * (DRAFTS - cut)
-        return right if kind else []
-
-    return draft
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -227,6 +171,27 @@ def test_a_request_that_fails_ends_alone(
     for name in ("gives up", "breaks"):
         assert set(allowed_ids(engine.rows[name][len(ids) - 3]).tolist()) == {vocabulary.format.turn_end}
     assert not engine.outputs["uncompiled"] and not engine.outputs["no spec"]
+
+
+def test_a_draft_that_cannot_be_taken_back_costs_its_own_request(vocabulary: Vocabulary) -> None:
+    """Else masks would go on from where the draft ended."""
+
+    class Failing(ToolCallMatcher):
+        __slots__ = ()
+
+        def rollback(self, count: int) -> None:
+            if count:
+                raise SchemaTooCostly("", "", "", budget="b")
+
+    matcher = Failing(Compiler(vocabulary).compile(ToolCallSpec.from_openai(REQUIRED)))
+    stop = vocabulary.format.turn_end
+    grammar = ToolCallGrammar(matcher, TokenSet((stop,), vocabulary.size), "a")
+    assert grammar.draft(DRAFTS) == []
+    assert matcher.num_tokens > 0, "nothing was drafted"
+    bitmask = torch.zeros((1, words_per_row(vocabulary.size)), dtype=torch.int32)
+    grammar.fill_bitmask(bitmask, 0)
+    assert allowed_ids(bitmask[0].numpy()).tolist() == [stop]
+    assert not grammar.accept_tokens("a", [stop])
 
 
 def marked_only(vocabulary: Vocabulary) -> SamplingParams:

@@ -17,32 +17,21 @@ from vllm import SamplingParams
 from vllm.v1.core.sched.utils import check_stop
 from vllm.v1.sample.logits_processor import BatchUpdate
 
-from constrained_k2 import Compiler, InvalidRequest, ToolCallMatcher, ToolCallSpec, Vocabulary, parse_completion
-from constrained_k2.bitmask import allocate_bitmask, allowed_ids
+from constrained_k2 import Compiler, InvalidRequest, ToolCallSpec, Vocabulary, parse_completion
+from constrained_k2.bitmask import allowed_ids
 from constrained_k2.closing import Closing
 from constrained_k2.evaluation.samples import TOOLS
-from constrained_k2.fixtures import build_model
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
 from constrained_k2.vllm_plugin.admission import check_params
 from constrained_k2.vllm_plugin.logits_processor_v2 import _Entering
 from constrained_k2.vllm_plugin.settings import settings_in
 from constrained_k2.vllm_plugin.turns import Prompt, TurnMaker
-from tests.vllm_plugin.scheduling import ScriptedEngine
+from tests.vllm_plugin.masks import row_of
+from tests.vllm_plugin.scheduling import ScriptedEngine, admitted, config_of, drafter
 from tests.vllm_plugin.served import vllm_config
-from tests.vllm_plugin.test_backend import admitted, config_of, drafter
 
 SPEC = {"tools": list(TOOLS), "tool_choice": "required"}
 BUDGET, RESERVE = 130, 96
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_model(tmp_path_factory.mktemp("model"), arch="llama")
-
-
-@pytest.fixture(scope="module")
-def vocabulary(model: Path) -> Vocabulary:
-    return Vocabulary.from_pretrained(model)
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +42,6 @@ def closing(vocabulary: Vocabulary) -> Closing:
 def asking(reserve: Any, spec: Any = SPEC, **fields: Any) -> SamplingParams:
     extra = {"constrained_k2": json.dumps(spec)} | ({} if reserve is None else {"constrained_k2_close": reserve})
     return SamplingParams(extra_args=extra, **fields)
-
-
-def row_of(matcher: ToolCallMatcher) -> np.ndarray:
-    bitmask = allocate_bitmask(1, matcher.vocabulary.size)
-    matcher.fill_bitmask(bitmask)
-    return bitmask[0]
 
 
 def closed(vocabulary: Vocabulary, closing: Closing, ids: list[int], budget: int = BUDGET) -> np.ndarray:

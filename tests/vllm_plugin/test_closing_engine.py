@@ -1,8 +1,6 @@
 """Whole engines on a random model, at a ``max_tokens`` that cuts calls: with tokens kept for their end none is cut."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,10 @@ import jsonschema
 
 from constrained_k2 import Vocabulary, parse_completion
 from constrained_k2.evaluation.samples import TOOLS
-from constrained_k2.fixtures import build_model
+from tests.vllm_plugin.engine_run import run_in_its_own_process
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1200)]  # a test may start an engine or two first
 
-SCRIPT = Path(__file__).with_name("engine_run.py")
 SCHEMAS = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in TOOLS}
 REQUESTS, MAX_TOKENS, RESERVE = 100, 80, 60
 BACKEND = {"additional_config": {"constrained_k2": {"route": "backend"}}}
@@ -54,15 +51,11 @@ def requests(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", list(ENGINES))
-def test_no_call_is_cut_where_tokens_are_kept_for_its_end(name: str, tmp_path: Path) -> None:
-    model = build_model(tmp_path / "model", arch="llama")
-    vocabulary = Vocabulary.from_pretrained(model)
-    job = tmp_path / "job.json"
-    job.write_text(json.dumps({"model": str(model), "engine": ENGINES[name], "requests": list(requests(vocabulary))}))
-    with job.with_suffix(".log").open("wb") as log:
-        ended = subprocess.run([sys.executable, SCRIPT, job], stdout=log, stderr=log, check=False)
-    assert ended.returncode == 0, job.with_suffix(".log").read_text(errors="replace")[-4000:]
-    answers = [answer[0] for answer in json.loads(job.with_suffix(".out.json").read_text())["answers"]]
+def test_no_call_is_cut_where_tokens_are_kept_for_its_end(
+    name: str, model: Path, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    done = run_in_its_own_process(tmp_path / "job.json", model, ENGINES[name], list(requests(vocabulary)))
+    answers = [answer[0] for answer in done["answers"]]
     without, kept = answers[::2], answers[1::2]
     cut = sum(answer["reason"] == "length" for answer in without)
     print(f"{name}: {cut} of {REQUESTS} cut with nothing kept, "

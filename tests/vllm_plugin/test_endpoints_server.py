@@ -18,12 +18,11 @@ from constrained_k2 import Vocabulary, parse_completion
 from constrained_k2.evaluation.samples import TOOLS
 from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer
 from constrained_k2.fixtures import build_model
+from tests.vllm_plugin.asking import MESSAGES
 
 pytestmark = pytest.mark.server
 
-MESSAGES = [{"role": "user", "content": "What's the weather like?"}]
 SCHEMAS = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in TOOLS}
-WEATHER = TOOLS[0]
 RANK = 4
 ENDING = {"vllm_xargs": {"constrained_k2_close": 400}}  # so that whatever a random model begins comes to its end
 
@@ -62,17 +61,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     )
     with VllmServer(model, flags, log=directory / "server.log") as started:
         yield started
-
-
-@pytest.fixture(scope="module")
-def vocabulary(server: VllmServer) -> Vocabulary:
-    return Vocabulary.from_pretrained(server.model)
-
-
-@pytest.fixture(scope="module")
-def client(server: VllmServer) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as opened:
-        yield opened
 
 
 def create(client: openai.OpenAI, **fields: Any) -> Any:

@@ -1,8 +1,6 @@
 """Whole engines on a random model: both routes, both ways of scheduling, and speculation, on the same requests."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,25 +14,15 @@ import jsonschema
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary, parse_completion
 from constrained_k2.evaluation.samples import TOOLS
 from constrained_k2.fixtures import build_model
+from tests.vllm_plugin.engine_run import run_in_its_own_process
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1200)]  # a test may start an engine or two first
 
-SCRIPT = Path(__file__).with_name("engine_run.py")
 SCHEMAS = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in TOOLS}
 BACKEND = {"additional_config": {"constrained_k2": {"route": "backend"}}}
 GREEDY = 100
 
 Run = Callable[[str], dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_model(tmp_path_factory.mktemp("model"), arch="llama")
-
-
-@pytest.fixture(scope="module")
-def vocabulary(model: Path) -> Vocabulary:
-    return Vocabulary.from_pretrained(model)
 
 
 def requests(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
@@ -95,13 +83,8 @@ def run(model: Path, vocabulary: Vocabulary, tmp_path_factory: pytest.TempPathFa
 
     def once(name: str) -> dict[str, Any]:
         if name not in done:
-            job = directory / f"{name}.json"
             engine = {"dtype": "float32"} | engines[name]
-            job.write_text(json.dumps({"model": str(model), "engine": engine, "requests": asked}))
-            with job.with_suffix(".log").open("wb") as log:
-                ended = subprocess.run([sys.executable, SCRIPT, job], stdout=log, stderr=log, check=False)
-            assert ended.returncode == 0, job.with_suffix(".log").read_text(errors="replace")[-4000:]
-            done[name] = json.loads(job.with_suffix(".out.json").read_text())
+            done[name] = run_in_its_own_process(directory / f"{name}.json", model, engine, asked)
         return done[name]
 
     return once

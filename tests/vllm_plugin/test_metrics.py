@@ -22,7 +22,7 @@ from constrained_k2 import ToolCallSpec
 from constrained_k2.counters import EngineCounters, Published
 from constrained_k2.vllm_plugin import compiling, metrics, metrics_carrier, register
 from constrained_k2.vllm_plugin.admission import admit
-from constrained_k2.vllm_plugin.settings import Settings, settings_in
+from constrained_k2.vllm_plugin.settings import Server, Settings, settings_in
 
 register()
 
@@ -40,7 +40,7 @@ def value(name: str, **labels: Any) -> float:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics.Served, "model_name", "kimi")
+    monkeypatch.setattr(Server, "model_name", "kimi")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,6 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     flags = (*CONSTRAINED_FLAGS, "counting:CountingLogitsProcessor", *request.param)
     with VllmServer(model, flags, log=directory / "server.log", python_path=[HERE]) as started:
         yield started
-
-
-@pytest.fixture
-def client(server: VllmServer) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as opened:
-        yield opened
 
 
 class Metrics:
@@ -84,7 +79,7 @@ def test_what_requests_leave_behind(server: VllmServer, client: openai.OpenAI) -
     assert first("masked_steps_total", engine="0") == 0
     ask(client, openai.omit)
     assert Metrics(server)("masked_steps_total") == 0
-    assert Metrics(server)("requests_total") != Metrics(server)("requests_total")  # none
+    assert isnan(Metrics(server)("requests_total"))
     steps = sum(
         ask(client, tools, **fields).usage.completion_tokens
         for tools, fields in (

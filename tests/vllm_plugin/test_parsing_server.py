@@ -14,19 +14,17 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import ToolCall, ToolCallParser, Vocabulary, render_tool_calls
 from constrained_k2.evaluation.client import UNCONSTRAINED
-from constrained_k2.evaluation.samples import TOOLS
 from constrained_k2.evaluation.server import CONSTRAINED_FLAGS, VllmServer
 from constrained_k2.fixtures import build_model
 from constrained_k2.parsing import CallCut, CallFinished, Completion, Event, HeaderCut
 from constrained_k2.tools import Tool
 from tests.parsing.transcripts import ids_of_text, made_up, table
+from tests.vllm_plugin.asking import MESSAGES, WEATHER
 
 pytestmark = pytest.mark.server
 
 HERE = Path(__file__).parent
 OFF = UNCONSTRAINED["vllm_xargs"]
-MESSAGES = [{"role": "user", "content": "What's the weather like?"}]
-WEATHER = TOOLS[0]
 CALL = ToolCall("get_weather", 0, '{"city": "北京 🌦️", "days": 3}')
 SPECULATION = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 
@@ -159,8 +157,7 @@ def scripted_request(ids: Sequence[int], vocabulary: Vocabulary, **fields: Any) 
     return {"extra": {"vllm_xargs": OFF | {"script": [*ids, vocabulary.format.turn_end]}}} | fields
 
 
-def test_200_scripted_transcripts(scripted: VllmServer) -> None:
-    vocabulary = Vocabulary.from_pretrained(scripted.model)
+def test_200_scripted_transcripts(scripted: VllmServer, vocabulary: Vocabulary) -> None:
     scripts = transcripts(200, vocabulary)
     assert len(scripts) == 200
     limits = [len(ids) if number % 4 == 3 else 600 for number, ids in enumerate(scripts)]  # some are cut by the limit
@@ -175,8 +172,7 @@ def test_200_scripted_transcripts(scripted: VllmServer) -> None:
     assert calls > 100
 
 
-def test_200_transcripts_with_speculation(speculating: VllmServer) -> None:
-    vocabulary = Vocabulary.from_pretrained(speculating.model)
+def test_200_transcripts_with_speculation(speculating: VllmServer, vocabulary: Vocabulary) -> None:
     texts = [vocabulary.decode(ids) for ids in transcripts(260, vocabulary)]
     texts = [text for text in texts if "\ufffd" not in text and "[EOS]" not in text and "<|im_end|>" not in text][:200]
     assert len(texts) == 200
@@ -218,8 +214,7 @@ def test_200_transcripts_with_speculation(speculating: VllmServer) -> None:
         ("text", "required", "stop"),
     ],
 )
-def test_finish_reasons(scripted: VllmServer, kind: str, tool_choice: str, reason: str) -> None:
-    vocabulary = Vocabulary.from_pretrained(scripted.model)
+def test_finish_reasons(scripted: VllmServer, vocabulary: Vocabulary, kind: str, tool_choice: str, reason: str) -> None:
     whole = render_tool_calls([CALL], vocabulary)
     script, limit = {
         "whole": (whole, 600),
@@ -236,8 +231,7 @@ def test_finish_reasons(scripted: VllmServer, kind: str, tool_choice: str, reaso
         assert [answer.calls for answer in answers] == [expected_calls] * 2
 
 
-def test_no_calls_where_none_were_wanted(scripted: VllmServer) -> None:
-    vocabulary = Vocabulary.from_pretrained(scripted.model)
+def test_no_calls_where_none_were_wanted(scripted: VllmServer, vocabulary: Vocabulary) -> None:
     ids = [*vocabulary.encode("Look: "), *render_tool_calls([CALL], vocabulary)]
     ((whole, stream),) = ask_both(scripted.url, [scripted_request(ids, vocabulary, tool_choice="none")])
     assert whole[0].seen == stream[0].seen == ("stop", "", vocabulary.decode(ids), ())
@@ -270,8 +264,7 @@ def respond(client: openai.OpenAI, ids: Sequence[int], vocabulary: Vocabulary, l
     return status, text, calls
 
 
-def test_responses(scripted: VllmServer) -> None:
-    vocabulary = Vocabulary.from_pretrained(scripted.model)
+def test_responses(scripted: VllmServer, vocabulary: Vocabulary) -> None:
     scripts = [ids for ids in transcripts(60, vocabulary) if vocabulary.format.think_begin not in ids]
     with openai.OpenAI(base_url=f"{scripted.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
         for number, ids in enumerate(scripts):

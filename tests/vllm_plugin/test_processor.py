@@ -13,10 +13,10 @@ from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 
-from constrained_k2 import Compiler, ToolCall, ToolCallSpec, Vocabulary, render_tool_calls
-from constrained_k2.bitmask import allocate_bitmask, allowed_ids
-from constrained_k2.fixtures import write_tokenizer
+from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
+from constrained_k2.bitmask import allowed_ids
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
+from tests.vllm_plugin.masks import mask_after
 from tests.vllm_plugin.served import vllm_config
 
 BODY = {
@@ -27,21 +27,9 @@ BODY = {
 REQUIRED = BODY | {"tool_choice": "required"}
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tokenizer")
-    write_tokenizer(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def vocabulary(directory: Path) -> Vocabulary:
-    return Vocabulary.from_pretrained(directory)
-
-
 @pytest.fixture
-def processor(directory: Path, vocabulary: Vocabulary) -> KimiK2LogitsProcessor:
-    config = vllm_config(directory, vocabulary)
+def processor(model: Path, vocabulary: Vocabulary) -> KimiK2LogitsProcessor:
+    config = vllm_config(model, vocabulary)
     return KimiK2LogitsProcessor(config, torch.device("cpu"), is_pin_memory=False)
 
 
@@ -59,11 +47,7 @@ def allowed(processor: KimiK2LogitsProcessor, vocabulary: Vocabulary, row: int, 
 
 
 def expected(vocabulary: Vocabulary, body: Any, ids: list[int], **options: Any) -> set[int]:
-    matcher = Compiler(vocabulary).compile(ToolCallSpec.from_openai(body)).matcher(**options)
-    assert matcher.accept_tokens(ids)
-    bitmask = allocate_bitmask(1, vocabulary.size)
-    matcher.fill_bitmask(bitmask)
-    return set(allowed_ids(bitmask[0]).tolist())
+    return set(allowed_ids(mask_after(vocabulary, body, ids, **options)).tolist())
 
 
 def test_every_step_of_a_turn(processor: KimiK2LogitsProcessor, vocabulary: Vocabulary) -> None:

@@ -25,11 +25,12 @@ from vllm.v1.worker.gpu.sample.logits_processor import (
 )
 
 from constrained_k2 import Compiler, FormatMismatch, InvalidRequest, ToolCallSpec, Vocabulary
-from constrained_k2.bitmask import allocate_bitmask, allowed_ids
+from constrained_k2.bitmask import allowed_ids
 from constrained_k2.fixtures import write_tokenizer
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
 from constrained_k2.vllm_plugin.logits_processor_v1 import KimiK2LogitsProcessorV1
 from constrained_k2.vllm_plugin.logits_processor_v2 import KimiK2LogitsProcessorV2
+from tests.vllm_plugin.masks import row_of
 from tests.vllm_plugin.served import vllm_config
 
 NAME = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
@@ -42,34 +43,22 @@ REQUIRED = {
 }
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tokenizer")
-    write_tokenizer(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def vocabulary(directory: Path) -> Vocabulary:
-    return Vocabulary.from_pretrained(directory)
-
-
 def states(vocabulary: Vocabulary) -> LogitsProcRequestState:
     lengths = SimpleNamespace(gpu=torch.zeros(4, dtype=torch.int32), np=torch.zeros(4, dtype=torch.int32).numpy())
     tokens = SimpleNamespace(gpu=torch.zeros((4, 16), dtype=torch.int32))
     return LogitsProcRequestState(CPU, 4, vocabulary.size, tokens, lengths, lengths, lengths)
 
 
-def test_the_v1_runner_loads_it(directory: Path, vocabulary: Vocabulary) -> None:
-    made = build_logitsprocs(vllm_config(directory, vocabulary), CPU, False, False, [NAME])
+def test_the_v1_runner_loads_it(model: Path, vocabulary: Vocabulary) -> None:
+    made = build_logitsprocs(vllm_config(model, vocabulary), CPU, False, False, [NAME])
     *before, ours = made.non_argmax_invariant
     assert isinstance(ours, KimiK2LogitsProcessorV1)
     # Masks have the last word: what may forbid or favour tokens stands before them.
     assert [type(processor) for processor in before] == [MinTokensLogitsProcessor, LogitBiasLogitsProcessor]
 
 
-def test_the_v2_runner_makes_its_own(directory: Path, vocabulary: Vocabulary) -> None:
-    made = KimiK2LogitsProcessor(vllm_config(directory, vocabulary, 3), states(vocabulary))
+def test_the_v2_runner_makes_its_own(model: Path, vocabulary: Vocabulary) -> None:
+    made = KimiK2LogitsProcessor(vllm_config(model, vocabulary, 3), states(vocabulary))
     assert isinstance(made, KimiK2LogitsProcessorV2)
 
 
@@ -92,14 +81,14 @@ def test_both_runners_validate_by_it() -> None:
     ],
 )  # fmt: skip
 def test_refused_at_the_start(
-    directory: Path, vocabulary: Vocabulary, fields: dict[str, Any], v2: bool, message: str
+    model: Path, vocabulary: Vocabulary, fields: dict[str, Any], v2: bool, message: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):
-        KimiK2LogitsProcessor(vllm_config(directory, vocabulary, **fields), states(vocabulary) if v2 else CPU)
+        KimiK2LogitsProcessor(vllm_config(model, vocabulary, **fields), states(vocabulary) if v2 else CPU)
 
 
-def test_trace_replay_is_refused(directory: Path, vocabulary: Vocabulary) -> None:
-    config = vllm_config(directory, vocabulary)
+def test_trace_replay_is_refused(model: Path, vocabulary: Vocabulary) -> None:
+    config = vllm_config(model, vocabulary)
     config.model_config.enable_trace_replay = True
     with pytest.raises(InvalidRequest, match="trace replay"):
         KimiK2LogitsProcessor(config, states(vocabulary))
@@ -117,9 +106,9 @@ def test_a_vocabulary_without_a_marker(tmp_path: Path, vocabulary: Vocabulary, v
 
 
 @pytest.mark.parametrize("bias", [100.0, -100.0, float("-inf")])
-def test_no_parameter_defeats_or_empties_a_mask(directory: Path, vocabulary: Vocabulary, bias: float) -> None:
+def test_no_parameter_defeats_or_empties_a_mask(model: Path, vocabulary: Vocabulary, bias: float) -> None:
     markers = vocabulary.format
-    made = build_logitsprocs(vllm_config(directory, vocabulary), CPU, False, False, [NAME])
+    made = build_logitsprocs(vllm_config(model, vocabulary), CPU, False, False, [NAME])
     turn = [markers.section_begin, markers.call_begin, *vocabulary.encode("functions.f:0"), markers.argument_begin]
     turn += [*vocabulary.encode("{}"), markers.call_end, markers.section_end, markers.turn_end]
     params = SamplingParams(
@@ -136,10 +125,8 @@ def test_no_parameter_defeats_or_empties_a_mask(directory: Path, vocabulary: Voc
         for processor in made.non_argmax_invariant:
             logits = processor.apply(logits)
         left = set(torch.nonzero(torch.isfinite(logits[0])).flatten().tolist())
-        row = allocate_bitmask(1, vocabulary.size)
-        matcher.fill_bitmask(row)
         assert left  # though all that the grammar allows has been forbidden, as its markers always are
-        assert left <= set(allowed_ids(row[0]).tolist())
+        assert left <= set(allowed_ids(row_of(matcher)).tolist())
         assert matcher.accept_tokens([token])
         assert logits[0, 70] == float("-inf")
         assert not logits.isnan().any()

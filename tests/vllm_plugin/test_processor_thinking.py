@@ -13,7 +13,6 @@ from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate
 
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
-from constrained_k2.fixtures import write_tokenizer
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
 from tests.vllm_plugin.served import vllm_config
 
@@ -22,25 +21,13 @@ TOOLS = [{"type": "function", "function": {"name": name, "parameters": ANY}} for
 NAMED = {"type": "function", "function": {"name": "g"}}
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tokenizer")
-    write_tokenizer(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def vocabulary(directory: Path) -> Vocabulary:
-    return Vocabulary.from_pretrained(directory)
-
-
 class Sampled:
     """One request in the processor: ``allowed`` after any output."""
 
-    def __init__(self, directory: Path, vocabulary: Vocabulary, body: Any, prompt: list[int]) -> None:
+    def __init__(self, model: Path, vocabulary: Vocabulary, body: Any, prompt: list[int]) -> None:
         self.output: list[int] = []
         self._size = vocabulary.size
-        self._processor = KimiK2LogitsProcessor(vllm_config(directory, vocabulary), torch.device("cpu"))
+        self._processor = KimiK2LogitsProcessor(vllm_config(model, vocabulary), torch.device("cpu"))
         params = SamplingParams(extra_args={"constrained_k2": json.dumps(body)})
         self._processor.update_state(BatchUpdate(1, removed=[], added=[(0, params, prompt, self.output)], moved=[]))
 
@@ -64,9 +51,9 @@ def begin(sampled: Sampled, prompt: list[int], vocabulary: Vocabulary) -> set[in
 
 
 @pytest.mark.parametrize("choice", ["required", NAMED, "auto", "none"])
-def test_what_reasoning_may_hold(directory: Path, vocabulary: Vocabulary, prompt: list[int], choice: Any) -> None:
+def test_what_reasoning_may_hold(model: Path, vocabulary: Vocabulary, prompt: list[int], choice: Any) -> None:
     markers = vocabulary.format
-    sampled = Sampled(directory, vocabulary, {"tools": TOOLS, "tool_choice": choice, "thinking": True}, prompt)
+    sampled = Sampled(model, vocabulary, {"tools": TOOLS, "tool_choice": choice, "thinking": True}, prompt)
     ordinary = {token for token in range(vocabulary.size) if vocabulary.is_ordinary(token)}
     expected = ordinary | {markers.think_end} | (set() if choice == "none" else {markers.section_begin})
     assert begin(sampled, prompt, vocabulary) == expected
@@ -81,10 +68,10 @@ def test_what_reasoning_may_hold(directory: Path, vocabulary: Vocabulary, prompt
 @pytest.mark.parametrize("choice", ["required", NAMED, "auto"])
 @pytest.mark.parametrize("closed", [True, False])
 def test_the_call_behind_or_inside_reasoning_is_constrained(
-    directory: Path, vocabulary: Vocabulary, prompt: list[int], choice: Any, closed: bool
+    model: Path, vocabulary: Vocabulary, prompt: list[int], choice: Any, closed: bool
 ) -> None:
     markers = vocabulary.format
-    sampled = Sampled(directory, vocabulary, {"tools": TOOLS, "tool_choice": choice, "thinking": True}, prompt)
+    sampled = Sampled(model, vocabulary, {"tools": TOOLS, "tool_choice": choice, "thinking": True}, prompt)
     begin(sampled, prompt, vocabulary)
     sampled.allowed(70, *([markers.think_end] if closed else []))
     turn = render_tool_calls([ToolCall("g", 0, "{}")], vocabulary)
@@ -96,9 +83,9 @@ def test_the_call_behind_or_inside_reasoning_is_constrained(
 
 
 @pytest.mark.parametrize("ending", [[], "think_end"])
-def test_thinking_that_is_off(directory: Path, vocabulary: Vocabulary, ending: Any) -> None:
+def test_thinking_that_is_off(model: Path, vocabulary: Vocabulary, ending: Any) -> None:
     """K2.5's prompt then ends in ``<think></think>``: the call is due at once, and no reasoning opens."""
     markers = vocabulary.format
     prompt = [5, markers.think_begin, markers.think_end] if ending else [5]
     body = {"tools": TOOLS, "tool_choice": "required", "chat_template_kwargs": {"thinking": False}}
-    assert Sampled(directory, vocabulary, body, prompt).allowed() == {markers.section_begin}
+    assert Sampled(model, vocabulary, body, prompt).allowed() == {markers.section_begin}

@@ -46,11 +46,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
         yield started
 
 
-@pytest.fixture(scope="module")
-def vocabulary(server: VllmServer) -> Vocabulary:
-    return Vocabulary.from_pretrained(server.model)
-
-
 def post(server: VllmServer, path: str, **body: Any) -> httpx.Response:
     return httpx.post(f"{server.url}{path}", json={"model": "kimi-k2"} | body, timeout=120)
 

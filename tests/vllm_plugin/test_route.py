@@ -121,9 +121,7 @@ def test_a_servers_command_line_is_read_with_its_route() -> None:
 
 def admitted(vocabulary: Vocabulary, params: SamplingParams, **arguments: Any) -> SamplingParams:
     """What is left of parameters behind admission, as ``process_inputs`` has them cloned."""
-    admission = BackendAdmission.__new__(BackendAdmission)
-    markers = vocabulary.format
-    admission._openings = [[markers.section_begin], [markers.call_begin]]
+    admission = BackendAdmission(vocabulary)
     spec = admission.check({"params": params} | arguments)
     own = params.clone()
     if spec is not None:

@@ -20,11 +20,6 @@ def settings(**ours: object) -> tuple[str, str]:
     return "--additional-config", json.dumps({"constrained_k2": ours})
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_model(tmp_path_factory.mktemp("model"), arch="llama")
-
-
 def log_of_a_server_that_does_not_start(model: Path, log: Path, *flags: str) -> str:
     with pytest.raises(RuntimeError, match="the server ended with [1-9]"), VllmServer(model, flags, log=log):
         pass

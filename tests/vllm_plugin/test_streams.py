@@ -11,6 +11,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 import torch
 
 from constrained_k2.bitmask import TokenSet
+from constrained_k2.vllm_plugin.first_choices import FirstChoices
 from constrained_k2.vllm_plugin.host_copy import HostCopy
 from constrained_k2.vllm_plugin.row_masks import RowMasks
 
@@ -61,7 +62,7 @@ def test_on_a_cpu_nothing_is_asked(asked: list[str]) -> None:
 
 
 def test_masks_on_their_way_are_not_overwritten(asked: list[str]) -> None:
-    masks = RowMasks(64, 4, torch.device("cpu"), pin=False)
+    masks = RowMasks(64, 4, torch.device("cpu"), FirstChoices(0), pin=False)
     masks._on_gpu = True
     logits = torch.zeros(4, 64)
 
@@ -81,7 +82,7 @@ def test_masks_on_their_way_are_not_overwritten(asked: list[str]) -> None:
 
 
 def test_more_constant_sets_than_there_is_room_for() -> None:
-    masks = RowMasks(256, 1, torch.device("cpu"), pin=False)
+    masks = RowMasks(256, 1, torch.device("cpu"), FirstChoices(0), pin=False)
     for token in range(150):
         masks.begin()
         logits = torch.zeros(1, 256)
