@@ -12,7 +12,7 @@ from constrained_k2.cache import LeastRecentlyUsed
 from constrained_k2.compiled import CompiledToolCalls
 from constrained_k2.counters import CompileCounts
 from constrained_k2.engines.protocol import ArgumentGrammar, Engine
-from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, SchemaTooCostly, UnsupportedSchema
+from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, SchemaTooCostly, UnsupportedSchema, kind_of_json
 from constrained_k2.header import HeaderStems
 from constrained_k2.phases import Phase, phase_sets
 from constrained_k2.policy import DEFAULT_POLICY, StrictPolicy
@@ -178,7 +178,7 @@ class Compiler:
             TimeoutError: It took too long.
         """
         try:
-            document = json.loads(schema)
+            document = _read(schema)
             screen(document)
             _narrow_to_objects(document)
             text = json.dumps(document, separators=(",", ":"))
@@ -237,6 +237,22 @@ def _make_engine(name: EngineName, vocabulary: Vocabulary, seconds: float | None
 
         return XGrammarEngine(vocabulary, seconds=seconds)
     raise InvalidRequest(f"the engine {name!r} is not known", "engine", f"Use one of {', '.join(ENGINES)}")
+
+
+def _read(schema: str) -> dict[str, Any]:
+    """A schema's text as Python values.
+
+    Raises:
+        UnsupportedSchema: It is no JSON object, or holds an integer too long for Python.
+        RecursionError: It is nested too deeply.
+    """
+    try:
+        document = json.loads(schema)
+    except ValueError as error:
+        raise UnsupportedSchema(f"the schema is no JSON that can be read: {error}", "", "Correct it") from None
+    if not isinstance(document, dict):
+        raise UnsupportedSchema(f"the schema is {kind_of_json(document)}", "", "Write it as a JSON object")
+    return document
 
 
 def _narrow_to_objects(document: Any) -> None:

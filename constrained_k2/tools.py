@@ -5,8 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+import msgspec
+
 from constrained_k2.errors import InvalidRequest, SchemaTooCostly, kind_of_json
 from constrained_k2.format import ToolCallFormat
+from constrained_k2.spec_json import undecoded
 from constrained_k2.thinking import read_thinking
 
 Choice = Literal["auto", "none", "required"]
@@ -156,10 +159,12 @@ class ToolCallSpec:
         Raises:
             InvalidRequest: The text is not JSON, or is nested too deeply to be read.
         """
-        try:
-            body = json.loads(text)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise InvalidRequest(f"must be JSON: {error}", place) from error
+        body: object = undecoded(text)
+        if body is None:
+            try:
+                body = json.loads(text)
+            except (ValueError, TypeError, RecursionError) as error:
+                raise InvalidRequest(f"must be JSON: {error}", place) from error
         return cls.from_openai(body, limits=limits, thinking=thinking)
 
     def to_json(self) -> str:
@@ -262,6 +267,9 @@ def _read_tool(entry: object, place: str, limits: Limits) -> Tool:
 
 def _schema_text(parameters: object, place: str) -> str:
     """The schema as compact JSON; that of any object where none is given."""
+    if isinstance(parameters, msgspec.Raw):
+        text = bytes(parameters).decode()  # an object, as undecoded() has seen to
+        return ANY_OBJECT if text == "{}" else text
     if parameters is None or parameters == {} or parameters is True:
         return ANY_OBJECT
     if parameters is False:

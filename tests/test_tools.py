@@ -3,7 +3,17 @@ from typing import Any
 
 import pytest
 
-from constrained_k2 import ConstrainedK2Error, InvalidRequest, Limits, SchemaTooCostly, Tool, ToolCallSpec
+from constrained_k2 import (
+    Compiler,
+    ConstrainedK2Error,
+    InvalidRequest,
+    Limits,
+    SchemaTooCostly,
+    Tool,
+    ToolCallSpec,
+    UnsupportedSchema,
+)
+from constrained_k2.spec_json import undecoded
 
 
 def function(name: Any, **more: Any) -> dict[str, Any]:
@@ -160,3 +170,43 @@ def test_the_spec_is_hashable_and_ascii_safe() -> None:
     spec = ToolCallSpec.from_openai({"tools": [function("查询", parameters={"title": "\ud800"})]})
     assert hash(spec) == hash(ToolCallSpec.from_json(spec.to_json()))
     assert json.loads(spec.to_json())["tools"][0]["function"]["name"] == "查询"
+
+
+def test_what_a_spec_wrote_is_read_as_any_other_json_is() -> None:
+    """Schemas are not decoded on that way; with a space in front the text is read on the other one."""
+    body = {"tools": [F, G, function("h", strict=True, parameters={"title": "ø\U0001f600\n", "required": ["b", "a"]})]}
+    for fields in ({}, {"engine": "xgrammar", "thinking": True, "first_index": 7}, {"tool_choice": "required"}):
+        text = ToolCallSpec.from_openai(body | fields).to_json()
+        assert undecoded(text) is not None
+        other = text.replace('"first_index":', '"first_index": ', 1).replace("{", '{"ignored":0,', 1)
+        assert undecoded(other) is None
+        assert ToolCallSpec.from_json(text) == ToolCallSpec.from_json(other) == ToolCallSpec.from_openai(body | fields)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ('{"maximum":' + "9" * 5000 + "}", "no JSON that can be read"),
+        ('{"maximum":NaN}', "not JSON compliant"),
+        ("[]", "must be a JSON Schema object"),
+        ("false", "allows no arguments"),
+        ('{"not":' * 3000 + "{}" + "}" * 3000, "recursion depth"),
+    ],
+    ids=["5000 digits", "NaN", "an array", "false", "depth 3000"],
+)
+def test_specs_of_others_are_checked_all_the_same(small_compiler: Compiler, parameters: str, message: str) -> None:
+    text = ToolCallSpec((Tool("f", '{"title":0}'), Tool("g"))).to_json().replace('{"title":0}', parameters)
+    with pytest.raises(ConstrainedK2Error, match=message):
+        small_compiler.compile(ToolCallSpec.from_json(text))
+
+
+def test_names_in_specs_of_others() -> None:
+    text = ToolCallSpec((Tool("f"), Tool("g"))).to_json().replace('"g"', '"f"')
+    with pytest.raises(InvalidRequest, match=r"tools\[1\]\.function\.name"):
+        ToolCallSpec.from_json(text)
+
+
+@pytest.mark.parametrize("schema", ["{", "[]", '"a"', "{} x"])
+def test_a_tool_whose_schema_is_no_json_object(small_compiler: Compiler, schema: str) -> None:
+    with pytest.raises(UnsupportedSchema, match=r"tools\[name='f'\]\.function\.parameters"):
+        small_compiler.compile(ToolCallSpec((Tool("f", schema),)))
