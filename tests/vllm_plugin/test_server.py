@@ -14,11 +14,11 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import ToolCall, Vocabulary, parse_completion, render_tool_calls
-from constrained_k2.evaluation.client import UNCONSTRAINED, ask, ask_all
-from constrained_k2.evaluation.samples import TOOLS, Sample, built_in_samples
+from constrained_k2.evaluation.samples import TOOLS, UNCONSTRAINED, Sample, built_in_samples
 from constrained_k2.evaluation.scores import score, total
 from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
 from constrained_k2.fixtures import build_model
+from tests.vllm_plugin.openai_client import ask, ask_all
 
 pytestmark = pytest.mark.server
 
