@@ -101,6 +101,15 @@ def test_a_plain_arm_may_be_as_bad_as_it_is(tmp_path: Path) -> None:
         score(directory, baseline="c")
 
 
+def test_an_arm_without_records_is_no_baseline(tmp_path: Path) -> None:
+    directory = saved(tmp_path, {"a": [], "b": [{}], "constrained": [{}]})
+    for arm in directory.arms.values():
+        arm["preset"] = "constrained"
+    assert score(directory).baseline == "b"
+    with pytest.raises(InvalidRequest, match="arm a: has no record"):
+        score(directory, baseline="a")
+
+
 def test_only_samples_that_all_arms_answered_are_compared(tmp_path: Path) -> None:
     results = score(saved(tmp_path, {"a": [{} for _ in range(9)], "b": [{} for _ in range(5)], "none": []}))
     assert int(results.paired.sum()) == 5 and list(results.arms) == ["a", "b"]
@@ -216,6 +225,9 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     [
         (["--samples", "x.jsonl"], "no server is named"),
         (["--model", "kimi-k2"], "no server is named"),
+        (["--official", "x.jsonl"], "no server is named"),
+        (["http://127.0.0.1:9", "--official", "x.jsonl"], "no samples are named"),
+        (["http://127.0.0.1:9", "--answers", "x.jsonl"], "no samples are named"),
         (["http://127.0.0.1:9", "--arm", "nope"], "is no preset"),
         (["http://127.0.0.1:9", "--arm", "constrained", "--arm", "constrained"], "given twice"),
         (["http://127.0.0.1:9", "--samples", "/nonexistent"], "cannot be read"),
