@@ -45,10 +45,6 @@ class Limits:
     concurrency: int = 8
 
 
-DEFAULT_LIMITS = Limits()
-"""For servers on the local network."""
-
-
 @dataclass(frozen=True, slots=True)
 class Reply:
     """A record, and the tokens that it does not keep.

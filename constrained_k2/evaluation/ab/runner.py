@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from constrained_k2.evaluation.ab.arms import Arm
 from constrained_k2.evaluation.ab.directory import RunDirectory, lock
-from constrained_k2.evaluation.ab.endpoint import DEFAULT_LIMITS, Endpoint, Limits
+from constrained_k2.evaluation.ab.endpoint import Endpoint, Limits
 from constrained_k2.evaluation.ab.judge import Judgement, judge
 from constrained_k2.evaluation.ab.records import Record, RecordFile, done_keys
 from constrained_k2.evaluation.ab.sample import Sample
@@ -28,7 +28,7 @@ async def run(
     directory: RunDirectory,
     arms: Sequence[Arm],
     *,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: Limits,
     retry_failed: bool = False,
     on_answer: OnAnswer = lambda *_: None,
 ) -> None:
