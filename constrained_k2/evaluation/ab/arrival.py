@@ -5,8 +5,7 @@ import time
 from typing import Any
 
 from constrained_k2.evaluation.ab.records import MAX_GAPS
-from constrained_k2.evaluation.doctor.answer import ChatAnswer, read_stream, read_whole
-from constrained_k2.evaluation.doctor.connection import Unusable, member
+from constrained_k2.evaluation.chat_answer import ChatAnswer, Unusable, member, read_stream, read_whole
 
 MAX_ERROR = 2000
 """Characters of an error that are kept."""

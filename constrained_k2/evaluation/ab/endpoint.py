@@ -14,8 +14,7 @@ from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.ab.arms import Arm, merged
 from constrained_k2.evaluation.ab.arrival import MAX_ERROR, Arrival, NoAnswer
 from constrained_k2.evaluation.ab.records import SUCCESS, Record
-from constrained_k2.evaluation.doctor.answer import ChatAnswer
-from constrained_k2.evaluation.doctor.connection import Unusable, member
+from constrained_k2.evaluation.chat_answer import ChatAnswer, Unusable, member
 
 _ASKED_AGAIN = {"connection", "rate_limited", "server_error"}
 _MISSED = 5  # requests in a row without a connection, after which a server is not waited for any more

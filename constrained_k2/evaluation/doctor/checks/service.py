@@ -2,8 +2,9 @@
 
 import re
 
+from constrained_k2.evaluation.chat_answer import member
 from constrained_k2.evaluation.doctor.bodies import chat
-from constrained_k2.evaluation.doctor.connection import Refused, member
+from constrained_k2.evaluation.doctor.connection import Refused
 from constrained_k2.evaluation.doctor.finding import Finding, ok, shown
 from constrained_k2.evaluation.doctor.remedies import SWITCH_ON
 from constrained_k2.evaluation.doctor.target import Target
