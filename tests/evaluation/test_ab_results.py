@@ -22,7 +22,7 @@ from constrained_k2.evaluation.ab.report.examples import shown
 from constrained_k2.evaluation.ab.report.text import as_markdown
 from constrained_k2.evaluation.ab.results import score
 from constrained_k2.evaluation.ab.sample import read_sample
-from constrained_k2.evaluation.ab.server_metrics import growth, masked_argmax_share, parse_counters
+from constrained_k2.evaluation.server_metrics import growth, masked_argmax_share, parse_counters, total
 from tests.evaluation.ab_samples import body, write_lines
 from tests.evaluation.fake_endpoint import FakeEndpoint
 
@@ -171,6 +171,10 @@ def test_counters_of_a_server() -> None:
     assert len(counters) == 4 and masked_argmax_share(counters) == 0.1
     assert growth({"a": 1.0, "b": 9.0}, {"a": 3.0, "b": 4.0}) == {"a": 2.0, "b": 4.0}
     assert masked_argmax_share({}) is None
+    theirs = parse_counters(
+        'vllm:x_total{engine="0"} 2.0\nvllm:x_total{engine="1"} 3.0\nvllm:x_total_y 9\n' + text, "vllm:"
+    )
+    assert (len(theirs), total(theirs, "vllm:x_total"), total(theirs, "vllm:none")) == (3, 5.0, 0.0)
 
 
 def test_nothing_from_outside_gets_into_the_page(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from constrained_k2.evaluation.ab.judge import COLUMNS, FORM, KINDS, Judgement, 
 from constrained_k2.evaluation.ab.latency import Latency
 from constrained_k2.evaluation.ab.records import FAILURES, Record, read_records
 from constrained_k2.evaluation.ab.sample import Sample
-from constrained_k2.evaluation.ab.server_metrics import masked_argmax_share
+from constrained_k2.evaluation.server_metrics import masked_argmax_share
 
 MAX_EXAMPLES = 12
 """How many answers of each kind of failure are kept for an arm."""

@@ -11,7 +11,7 @@ from constrained_k2.evaluation.ab.endpoint import Endpoint, Limits
 from constrained_k2.evaluation.ab.judge import Judgement, judge
 from constrained_k2.evaluation.ab.records import Record, RecordFile, done_keys
 from constrained_k2.evaluation.ab.sample import Sample
-from constrained_k2.evaluation.ab.server_metrics import growth, read_counters
+from constrained_k2.evaluation.server_metrics import growth, read_counters
 
 OnAnswer = Callable[[str, Record, Judgement], None]
 """Called with an arm's name and each of its answers, as they come."""
