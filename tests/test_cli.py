@@ -8,7 +8,7 @@ from constrained_k2.evaluation.samples import built_in_samples
 from constrained_k2.evaluation.scores import Answer, Score, score, total
 
 
-@pytest.mark.parametrize("verb", ["coverage", "demo", "doctor", "grammar", "parse", "render"])
+@pytest.mark.parametrize("verb", ["ab", "bench", "coverage", "demo", "doctor", "grammar", "parse", "render"])
 def test_help_shows_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([verb, "--help"])

@@ -168,6 +168,8 @@ def test_a_directory_without_a_template(
 def test_the_checkpoints_own_code_makes_the_same(
     tokenizer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    from transformers import AutoTokenizer  # slow to import, and for this test alone
+
     tool = {
         "type": "function",
         "function": {"name": "f", "parameters": {"z": 1, "a": {"y": 1, "b": [{"d": 1, "c": 1}]}}},
@@ -177,5 +179,5 @@ def test_the_checkpoints_own_code_makes_the_same(
     without = capsys.readouterr().out
     assert rendered(body, tokenizer, monkeypatch, "--json", "--trust") == 0
     assert capsys.readouterr().out == without
-    loaded = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=True)
+    loaded = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=True)
     assert loaded.encode(json.loads(without)["text"], add_special_tokens=False) == json.loads(without)["ids"]
