@@ -43,7 +43,7 @@ class Check:
 CHECKS = (
     Check("model", "model", service.model),
     Check("version", "version", service.version),
-    Check("flags", "parser and logits processor", service.flags),
+    Check("flags", "parser and route", service.flags),
     Check("auto_tool_choice", "tool_choice auto", service.auto_tool_choice),
     Check("generation_prompt", "generation prompt", rendering.generation_prompt),
     Check("content", "empty, null and listed content", rendering.empty_content),

@@ -33,7 +33,7 @@ class Target:
         models: The names of all its models.
         markers: Text -> id of its special tokens; None where it does not tokenize for us.
         parser: Whether our tool parser admits chat requests.
-        processor: Whether our logits processor is at work; None where that does not show.
+        constrains: Whether a route of ours, in the engine core or in the workers, is on; None where that does not show.
     """
 
     connection: Connection
@@ -41,13 +41,13 @@ class Target:
     models: list[str]
     markers: dict[str, int] | None = None
     parser: bool = False
-    processor: bool | None = None
+    constrains: bool | None = None
     _texts: dict[tuple[int, ...], str] = field(default_factory=dict, repr=False)
 
     @property
     def is_ours(self) -> bool:
         """Whether this package is switched on there."""
-        return self.parser and self.processor is True
+        return self.parser and self.constrains is True
 
     async def chat(self, body: dict[str, Any]) -> list[ChatAnswer]:
         """The choices of a chat completion; see :meth:`Connection.post` for what is raised."""
@@ -154,7 +154,7 @@ async def open_target(connection: Connection, model: str | None) -> Target:
     target.parser = await _refused_by_us(target, "/v1/chat/completions", _DUPLICATES)
     if await _refused_by_us(target, "/v1/completions", {"prompt": "a"} | _spec("{")):
         good = '{"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}'
-        target.processor = not await _refused_by_us(target, "/v1/completions", {"prompt": "a"} | _spec(good))
+        target.constrains = not await _refused_by_us(target, "/v1/completions", {"prompt": "a"} | _spec(good))
     return target
 
 

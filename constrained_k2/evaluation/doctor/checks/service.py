@@ -44,16 +44,16 @@ async def version(target: Target) -> Finding:
 
 
 async def flags(target: Target) -> Finding:
-    """Whether this package's parser and logits processor are on. Seen by what they refuse, in their own words."""
+    """Whether this package's parser and one of its routes are on. Seen by what they refuse, in their own words."""
     if target.is_ours:
-        return ok("the parser kimi_k2_constrained and the logits processor are on")
-    if target.parser and target.processor is False:
-        seen = "the parser kimi_k2_constrained is on, but not the logits processor: what it should constrain is refused"
+        return ok("the parser kimi_k2_constrained is on, and a route that constrains")
+    if target.parser and target.constrains is False:
+        seen = "the parser kimi_k2_constrained is on, but no route that constrains: what it admits is refused"
         return Finding("fault", seen, SWITCH_ON)
-    if target.processor:
-        seen = "the logits processor is on, but not the parser kimi_k2_constrained: chat requests are not constrained"
+    if target.constrains:
+        seen = "a route is on, but not the parser kimi_k2_constrained: chat requests are not constrained"
         return Finding("fault", seen, SWITCH_ON)
-    if target.processor is False:
+    if target.constrains is False:
         return Finding("fault", "constrained_k2 is installed, and neither of its parts is switched on", SWITCH_ON)
     return Finding("fault", "constrained_k2 is not on: nothing was refused in its words", SWITCH_ON)
 
