@@ -31,6 +31,7 @@ class Served:
     def __init__(self, tokenizer: Path) -> None:
         self.renderer = PromptRenderer.from_pretrained(tokenizer)
         self.mends = False
+        self.tokens: list[Any] | None = None  # the answer, in place of the right one
         self.asked: list[dict[str, Any]] = []
         served = self
 
@@ -38,7 +39,8 @@ class Served:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 served.asked.append(body)
-                ids = served.renderer.render(body, repair=served.mends).ids
+                right = served.renderer.render(body, repair=served.mends).ids
+                ids = right if served.tokens is None else served.tokens
                 self.send_response(200 if self.path == "/tokenize" else 404)
                 self.end_headers()
                 self.wfile.write(json.dumps({"tokens": ids}).encode())
@@ -127,6 +129,15 @@ def test_the_servers_prompt_is_compared(
     served.mends = True
     assert rendered(WRONG, tokenizer, monkeypatch, "--diff", served.url, "--json") == 0
     assert json.loads(capsys.readouterr().out)["served"]["same"] is True
+
+
+@pytest.mark.parametrize(("tokens", "said"), [(["a"], "answers with 200"), ([10**9], "is not in the vocabulary")])
+def test_a_server_whose_tokens_are_none(
+    tokens: Any, said: str, tokenizer: Path, served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    served.tokens = tokens
+    assert rendered(RIGHT, tokenizer, monkeypatch, "--diff", served.url) == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
