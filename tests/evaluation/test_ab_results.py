@@ -80,6 +80,8 @@ def test_arms_are_compared_in_pairs(tmp_path: Path) -> None:
     assert (test.only_first, test.only_second, test.p) == (0, 20, 2 * 0.5**20)
     own = results.intervals["constrained"][PLACES["schema_accuracy"]]
     assert (own.value, own.high) == (1.0, 1.0) and own.low == pytest.approx(0.025 ** (1 / 60))
+    hits = results.intervals["constrained"][PLACES["tool_call_f1"]]  # each weighs two in f1, and is one answer
+    assert hits.value == 1.0 and hits.low == pytest.approx(own.low)
     again = score(results.directory)
     assert again.to_json() == results.to_json()
 
