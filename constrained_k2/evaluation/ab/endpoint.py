@@ -19,6 +19,7 @@ from constrained_k2.evaluation.chat_answer import ChatAnswer, Unusable, member
 _ASKED_AGAIN = {"connection", "rate_limited", "server_error"}
 _MISSED = 5  # requests in a row without a connection, after which a server is not waited for any more
 _RAW_TOKENS = 4096  # of an answer that is turned into text
+_RAW_TEXT = 1 << 16  # characters of it that are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Limits:
     backoff: float = 1.0
     longest_wait: float = 60.0
     size: int = 64 << 20
-    text: int = 2 << 20
+    text: int = 1 << 20  # escaped, with the rest of its record, within a line of the record file
     concurrency: int = 8
 
 
@@ -175,7 +176,7 @@ class Endpoint:
             text = member(answer.json(), "prompt", str, "/detokenize")
         except (httpx.HTTPError, Unusable, ValueError, RecursionError):
             return ""  # the text is an extra: the report shows what was parsed instead
-        return text or ""
+        return (text or "")[-_RAW_TEXT:]
 
     async def _exchange(self, request: dict[str, Any], arrival: Arrival) -> ChatAnswer:
         """One attempt.
