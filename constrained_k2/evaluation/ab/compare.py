@@ -180,9 +180,8 @@ def _own_interval(figure: Figure, value: float, draws: NDArray[np.float64], deno
     if math.isnan(value):
         return Interval(None)
     if value in {0.0, 1.0}:
-        count = (
-            denominator / max(figure.top.values()) if value else denominator
-        )  # at 1 all are hits; in f1 one weighs two
+        # At a share of 1 all that counts are hits, and a hit weighs two in f1.
+        count = denominator / max(figure.top.values()) if value else denominator
         end = ((1 - _SHOWN) / 2) ** (1 / count)
         return Interval(float(value), end, 1.0) if value else Interval(float(value), 0.0, 1 - end)
     return Interval(float(value), *_ends(draws, _SHOWN))
