@@ -70,7 +70,7 @@ class Results:
         differences: Arm -> difference to the baseline per figure.
         pairings: Arm -> count -> McNemar's test against the baseline.
         pass_hat: Arm -> k -> pass^k.
-        argmax_share: The share of masked tokens at which a mask ruled out the model's first choice; None if unknown.
+        argmax_share: See :func:`~constrained_k2.evaluation.server_metrics.masked_argmax_share`.
         findings: What an operator should look into; the run is good if there are none.
     """
 

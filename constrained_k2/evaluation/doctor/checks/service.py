@@ -10,7 +10,7 @@ from constrained_k2.evaluation.doctor.remedies import SWITCH_ON
 from constrained_k2.evaluation.doctor.target import Target
 
 _REPAIRED = (0, 11, 1)  # https://vllm.ai/blog/2025-10-28-kimi-k2-accuracy found the prompts of 0.11.0 broken
-_TRIED = ((0, 32), (0, 34))
+_MADE_FOR = ((0, 32), (0, 34))
 
 
 async def model(target: Target) -> Finding:
@@ -36,9 +36,9 @@ async def version(target: Target) -> Finding:
     number = tuple(int(part or 0) for part in found.groups())
     if number < _REPAIRED:
         return Finding("fault", f"vLLM {shown(said, 60)} is known to break Kimi K2's prompts", "Upgrade vLLM")
-    if not _TRIED[0] <= number[:2] < _TRIED[1]:
+    if not _MADE_FOR[0] <= number[:2] < _MADE_FOR[1]:
         return Finding(
-            "warning", f"vLLM {shown(said, 60)}; constrained_k2 is tried on 0.32 and 0.33", "Install vllm>=0.32,<0.34"
+            "warning", f"vLLM {shown(said, 60)}; constrained_k2 is made for 0.32 and 0.33", "Install vllm>=0.32,<0.34"
         )
     return ok(f"vLLM {shown(said, 60)}")
 
