@@ -28,6 +28,7 @@ class FakeEndpoint:
         self.delay = delay
         self.asked: list[tuple[str, int]] = []  # model and seed of every chat request, as they came
         self.bodies: list[Any] = []  # the last ones
+        self.replaced: dict[str, tuple[int, str]] = {}  # path -> status and text, in place of the right answer
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.url = ""
@@ -69,6 +70,8 @@ class FakeEndpoint:
 
     async def _answer(self, path: str, body: Any, writer: asyncio.StreamWriter) -> bool:
         """Whether the connection stays open."""
+        if path in self.replaced:
+            return await _send(writer, *self.replaced[path])
         if path == "/v1/models":
             return await _send(writer, 200, json.dumps({"data": [{"id": "kimi-k2", "owned_by": self.owned_by}]}))
         if path == "/health":

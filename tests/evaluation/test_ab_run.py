@@ -189,6 +189,31 @@ def test_no_server_and_no_model(tmp_path: Path) -> None:
         ask(start(tmp_path), Arm("a", "http://127.0.0.1:9"))
 
 
+@pytest.mark.parametrize(
+    ("status", "text", "words"),
+    [(401, '{"error": {"message": "no key"}}', "401: no key"), (200, "[1]", "an array"), (200, "<html>", "no JSON"),
+     (200, " " * (9 << 20), "longer than 8388608 bytes"), (200, '{"data": []}', "serves no model")],
+)  # fmt: skip
+def test_models_that_are_not_told(status: int, text: str, words: str, endpoint: FakeEndpoint, tmp_path: Path) -> None:
+    endpoint.replaced["/v1/models"] = status, text
+    with pytest.raises(InvalidRequest, match=words):
+        ask(start(tmp_path), Arm("a", endpoint.url))
+    ask(start(tmp_path), Arm("a", endpoint.url, model="kimi-k2"))
+    assert [record.status for record in records(start(tmp_path))] == [SUCCESS]
+
+
+@pytest.mark.parametrize(
+    ("status", "text"), [(404, "{}"), (500, "no"), (200, "{"), (200, " " * (9 << 20)), (200, '{"prompt": 7}')]
+)
+def test_a_text_that_is_not_told_costs_no_record(status: int, text: str, tmp_path: Path) -> None:
+    with FakeEndpoint("vllm") as endpoint:
+        endpoint.replaced["/detokenize"] = status, text
+        wrong = {"calls": [["x", "get_weather", "{}"]]}
+        directory = start(tmp_path, body(fake=wrong), body("again", fake=wrong))
+        ask(directory, Arm("a", endpoint.url), limits=replace(QUICK, concurrency=1))
+    assert [(record.status, record.raw, record.prompt_tail) for record in records(directory)] == [(SUCCESS, "", "")] * 2
+
+
 def test_records_of_any_shape(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     good = Record("k", 1, SUCCESS, content="\ud800 \u2028 \n <|im_end|>", calls=(GOOD_CALL,), gaps_ms=(0.5,))

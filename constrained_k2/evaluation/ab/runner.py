@@ -50,11 +50,11 @@ async def run(
     """
     with ExitStack() as files:
         files.enter_context(lock(directory.path))
-        directory.add_arms(arms)
         async with AsyncExitStack() as stack:
             endpoints = [await stack.enter_async_context(Endpoint(arm, limits)) for arm in arms]
             for endpoint in endpoints:
                 await endpoint.open()
+            directory.add_arms(arms)  # none that could not be asked: it may be given otherwise the next time
             paths = [directory.records_path(arm.name) for arm in arms]
             records = [files.enter_context(RecordFile(path)) for path in paths]
             done = [done_keys(path, but_failed=retry_failed) for path in paths]
