@@ -1,4 +1,4 @@
-"""Print every figure that docs/performance.md claims of the host side (some fifteen minutes on two quiet cores).
+"""Print the tables of docs/performance.md, and which promises hold (some fifteen minutes on two quiet cores).
 
 .venv/bin/python scripts/bench_host.py [--skip-slow] [--quick]
 """

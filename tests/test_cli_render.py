@@ -31,6 +31,7 @@ class Served:
     def __init__(self, tokenizer: Path) -> None:
         self.renderer = PromptRenderer.from_pretrained(tokenizer)
         self.mends = False
+        self.tokens: list[Any] | None = None  # the answer, in place of the right one
         self.asked: list[dict[str, Any]] = []
         served = self
 
@@ -38,7 +39,8 @@ class Served:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 served.asked.append(body)
-                ids = served.renderer.render(body, repair=served.mends).ids
+                right = served.renderer.render(body, repair=served.mends).ids
+                ids = right if served.tokens is None else served.tokens
                 self.send_response(200 if self.path == "/tokenize" else 404)
                 self.end_headers()
                 self.wfile.write(json.dumps({"tokens": ids}).encode())
@@ -129,6 +131,15 @@ def test_the_servers_prompt_is_compared(
     assert json.loads(capsys.readouterr().out)["served"]["same"] is True
 
 
+@pytest.mark.parametrize(("tokens", "said"), [(["a"], "answers with 200"), ([10**9], "is not in the vocabulary")])
+def test_a_server_whose_tokens_are_none(
+    tokens: Any, said: str, tokenizer: Path, served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    served.tokens = tokens
+    assert rendered(RIGHT, tokenizer, monkeypatch, "--diff", served.url) == 2
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("body", "options", "said"),
     [
@@ -168,7 +179,8 @@ def test_a_directory_without_a_template(
 def test_the_checkpoints_own_code_makes_the_same(
     tokenizer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    from transformers import AutoTokenizer  # slow to import, and for this test alone
+
     tool = {
         "type": "function",
         "function": {"name": "f", "parameters": {"z": 1, "a": {"y": 1, "b": [{"d": 1, "c": 1}]}}},
@@ -178,5 +190,5 @@ def test_the_checkpoints_own_code_makes_the_same(
     without = capsys.readouterr().out
     assert rendered(body, tokenizer, monkeypatch, "--json", "--trust") == 0
     assert capsys.readouterr().out == without
-    loaded = transformers.AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=True)
+    loaded = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=True)
     assert loaded.encode(json.loads(without)["text"], add_special_tokens=False) == json.loads(without)["ids"]

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +142,7 @@ def _ask_stand_in(options: argparse.Namespace, limits: "Limits") -> "RunDirector
     from constrained_k2.evaluation.ab.embedded import TEMPERATURE, Embedded, stand_in_samples
     from constrained_k2.evaluation.ab.loaders import numbered_keys
 
-    for name in ("samples", "model"):
+    for name in ("samples", "answers", "official", "model"):
         if getattr(options, name) is not None:
             raise InvalidRequest("no server is named", f"--{name}", "Give a server's address, or --arm NAME=URL")
     temperature = TEMPERATURE if options.temperature is None else options.temperature
@@ -164,8 +165,6 @@ def _ask_stand_in(options: argparse.Namespace, limits: "Limits") -> "RunDirector
 
 
 def _arms(options: argparse.Namespace) -> "list[Arm]":
-    from dataclasses import replace
-
     from constrained_k2.evaluation.ab.arms import check_names, parse_arm, read_arm
 
     given = list(options.arm)
@@ -186,5 +185,8 @@ def _samples(options: argparse.Namespace) -> "Iterator[Sample | BadLine]":
     from constrained_k2.evaluation.ab.loaders import read_samples
 
     if options.samples is None:
+        for name in ("answers", "official"):
+            if getattr(options, name) is not None:
+                raise InvalidRequest("no samples are named", f"--{name}", "Give their file by --samples")
         return built_in(options.count, options.seed)
     return read_samples(options.samples, options.answers, options.official)

@@ -1,6 +1,9 @@
 """``constrained-k2 bench``: what constraining costs on the host, ours and the engines' own grammars side by side."""
 
 import argparse
+import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +40,6 @@ def add_parser(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print; 1 if a promise is not kept."""
-    import json
-    import sys
-    from dataclasses import replace
-
     from constrained_k2.evaluation.bench.plots import write_plots
     from constrained_k2.evaluation.bench.report import promises, tables
     from constrained_k2.evaluation.bench.run import QUICK, Plan, measure

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from constrained_k2.cli.reading import read_json
+from constrained_k2.cli.reading import named_schemas, read_json
 from constrained_k2.coverage import schema_coverage
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.schema.coverage import STATUSES, Coverage, Status
@@ -57,12 +57,8 @@ def _schemas(document: Any) -> Iterator[tuple[str, Any]]:
         return
     if not isinstance(document, list):
         raise InvalidRequest("is neither a list of tools, nor a request body, nor a schema", "tools")
-    for number, tool in enumerate(document):
-        function = tool.get("function", tool) if isinstance(tool, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise InvalidRequest("is no tool: it has no name", f"tools[{number}]", "Give OpenAI's or MCP's form")
-        schema = function.get("parameters", function.get("inputSchema"))
-        yield function["name"], schema if schema not in (None, {}) else {"type": "object"}
+    for name, schema in named_schemas(document):
+        yield name, schema if schema not in (None, {}) else {"type": "object"}
 
 
 def _show(found: list[tuple[str, Coverage]], engine: EngineName) -> None:

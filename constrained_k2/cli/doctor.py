@@ -57,7 +57,8 @@ async def _examine(options: argparse.Namespace, key: str | None) -> "tuple[Targe
     Raises:
         InvalidRequest: The server cannot be reached, or does not answer as an OpenAI-compatible one.
     """
-    from constrained_k2.evaluation.doctor.connection import Connection, NotServed, Refused, Unusable
+    from constrained_k2.evaluation.chat_answer import Unusable
+    from constrained_k2.evaluation.doctor.connection import Connection, NotServed, Refused
     from constrained_k2.evaluation.doctor.examination import examine
     from constrained_k2.evaluation.doctor.target import open_target
 

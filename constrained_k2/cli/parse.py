@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from constrained_k2.cli.reading import read_json, read_text
+from constrained_k2.cli.reading import named_schemas, read_json, read_text
 from constrained_k2.errors import InvalidRequest, MalformedCompletion
 from constrained_k2.format import MARKER_TEXTS
 from constrained_k2.parsing import LENIENCIES, PARSING_LEVELS, Completion, parse_completion
@@ -148,14 +148,9 @@ def _read_tools(document: Any) -> tuple[Tool, ...]:
         document = document.get("tools")
     if not isinstance(document, list):
         raise InvalidRequest("is neither a list of tools nor a request body", "tools")
-    found: list[Tool] = []
-    for number, entry in enumerate(document):
-        function = entry.get("function", entry) if isinstance(entry, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise InvalidRequest("is no tool: it has no name", f"tools[{number}]", "Give OpenAI's or MCP's form")
-        schema = function.get("parameters", function.get("inputSchema"))
-        found.append(Tool(function["name"], ANY_OBJECT if schema is None else json.dumps(schema)))
-    return tuple(found)
+    return tuple(
+        Tool(name, ANY_OBJECT if schema is None else json.dumps(schema)) for name, schema in named_schemas(document)
+    )
 
 
 def examine(completion: Completion, tools: tuple[Tool, ...] | None) -> Finding:

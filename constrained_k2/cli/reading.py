@@ -1,8 +1,9 @@
-"""Files or standard input, for all verbs."""
+"""Files or standard input, tools and numbers, for all verbs."""
 
 import argparse
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,19 @@ def read_json(path: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"is not JSON: {error}", "standard input" if path == "-" else path) from error
+
+
+def named_schemas(tools: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """Each tool's name and schema, in OpenAI's form or MCP's ``inputSchema``; None for a tool without a schema.
+
+    Raises:
+        InvalidRequest: An entry is no tool.
+    """
+    for number, tool in enumerate(tools):
+        function = tool.get("function", tool) if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise InvalidRequest("is no tool: it has no name", f"tools[{number}]", "Give OpenAI's or MCP's form")
+        yield function["name"], function.get("parameters", function.get("inputSchema"))
 
 
 def positive(text: str) -> int:

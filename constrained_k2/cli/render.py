@@ -99,7 +99,7 @@ def served_ids(url: str, body: dict[str, Any]) -> list[int]:
         body: The request.
 
     Raises:
-        InvalidRequest: The server cannot be reached, or refuses it.
+        InvalidRequest: The server cannot be reached, refuses it, or answers with something else.
     """
     import httpx
 
@@ -115,7 +115,7 @@ def served_ids(url: str, body: dict[str, Any]) -> list[int]:
         tokens = answer.json().get("tokens") if answer.is_success else None
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, AttributeError) as error:
         raise InvalidRequest(f"gives no answer: {error}", place, "Start the server, or correct the address") from error
-    if not isinstance(tokens, list):
+    if not isinstance(tokens, list) or not all(type(token_id) is int for token_id in tokens):
         raise InvalidRequest(f"answers with {answer.status_code}: {answer.text[:300]}", place)
     return tokens
 

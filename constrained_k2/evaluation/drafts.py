@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer
+from constrained_k2.evaluation.server_metrics import parse_counters, total
 from constrained_k2.evaluation.standin.build import build_stand_in
 from constrained_k2.evaluation.standin.dialogs import held_out_samples
 
@@ -69,16 +70,6 @@ async def _ask(url: str, bodies: Sequence[Mapping[str, Any]], concurrency: int) 
         return await asyncio.gather(*map(one, bodies))
 
 
-def _counted(url: str) -> dict[str, int]:
-    """The counters of vLLM, summed over their labels."""
-    counts: dict[str, int] = {}
-    for line in httpx.get(f"{url}/metrics", timeout=30).text.splitlines():
-        if line.startswith("vllm:") and "_total{" in line:
-            name, value = line.split("{")[0], float(line.rsplit(" ", 1)[1])
-            counts[name] = counts.get(name, 0) + round(value)
-    return counts
-
-
 def measure(directory: Path, *, requests: int, limit: int, seed: int = 0) -> dict[str, Drafted]:
     """Ask the stand-in held-out requests, greedily, a call required in each, with every arm in turn.
 
@@ -99,11 +90,11 @@ def measure(directory: Path, *, requests: int, limit: int, seed: int = 0) -> dic
     for arm, flags in arms(limit).items():
         with VllmServer(model, (*BACKEND_FLAGS, _FLOAT32, *flags), log=directory / f"{arm}.log") as server:
             ids = asyncio.run(_ask(server.url, bodies, 8))
-            counted = _counted(server.url)
+            counters = parse_counters(httpx.get(f"{server.url}/metrics", timeout=30).text, "vllm:")
         results[arm] = Drafted(
             tuple(ids),
-            counted["vllm:generation_tokens_total"],
-            counted.get("vllm:spec_decode_num_accepted_tokens_total", 0),
-            counted.get("vllm:spec_decode_num_draft_tokens_total", 0),
+            round(total(counters, "vllm:generation_tokens_total")),
+            round(total(counters, "vllm:spec_decode_num_accepted_tokens_total")),
+            round(total(counters, "vllm:spec_decode_num_draft_tokens_total")),
         )
     return results

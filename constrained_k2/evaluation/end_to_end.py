@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
 
 from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
+from constrained_k2.evaluation.server_metrics import growth, parse_counters, total
 from constrained_k2.evaluation.standin.dialogs import held_out_samples
 
 _VLLMS_OWN = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2")
@@ -176,24 +176,19 @@ async def _burst(url: str, bodies: Iterable[Mapping[str, Any]], concurrency: int
                 answer = await client.post("/v1/chat/completions", content=json.dumps(body))
                 answer.raise_for_status()
 
-        before = _sums((await client.get("/metrics")).text)
+        before = parse_counters((await client.get("/metrics")).text, "")
         start = loop.time()
         await asyncio.gather(*map(one, bodies))
         seconds = loop.time() - start
-        after = _sums((await client.get("/metrics")).text)
-    grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
+        grown = growth(before, parse_counters((await client.get("/metrics")).text, ""))
     return Burst(
-        grown["vllm:inter_token_latency_seconds_sum"] / grown["vllm:inter_token_latency_seconds_count"],
-        grown["vllm:time_to_first_token_seconds_sum"] / grown["vllm:time_to_first_token_seconds_count"],
-        grown.get("constrained_k2_mask_seconds_total", 0.0) / seconds,
-        round(grown["vllm:generation_tokens_total"]),
+        _mean(grown, "vllm:inter_token_latency_seconds"),
+        _mean(grown, "vllm:time_to_first_token_seconds"),
+        total(grown, "constrained_k2_mask_seconds_total") / seconds,
+        round(total(grown, "vllm:generation_tokens_total")),
     )
 
 
-def _sums(text: str) -> dict[str, float]:
-    """Every sample of a metrics page, summed over its labels."""
-    sums: dict[str, float] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
-    return sums
+def _mean(counters: Mapping[str, float], histogram: str) -> float:
+    """The mean of what a histogram was given."""
+    return total(counters, f"{histogram}_sum") / total(counters, f"{histogram}_count")

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+UNCONSTRAINED = {"vllm_xargs": {"constrained_k2": "off"}}
+"""What a request's body says besides to ask our server not to constrain it."""
+
 
 def _tool(name: str, description: str, required: list[str], **properties: Any) -> dict[str, Any]:
     parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}

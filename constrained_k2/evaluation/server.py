@@ -40,6 +40,8 @@ _SMALL_CPU_ENVIRONMENT = {
     "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "60",
 }
 
+_START_SECONDS = 240  # until a server must answer
+
 
 class VllmServer:
     """Starts ``vllm serve`` of a small model when the block is entered and ends it when the block is left.
@@ -48,7 +50,6 @@ class VllmServer:
         model: The model's directory.
         flags: Flags besides those that a small model on a CPU needs.
         log: The file that takes the server's output.
-        limit: How long it may take to answer, in seconds.
         python_path: Directories that the server can import from besides the installed packages.
         environment: Variables besides those of this process and those that a small model on a CPU needs.
 
@@ -56,20 +57,18 @@ class VllmServer:
         RuntimeError: The server does not come up; the message ends with the end of its log.
     """
 
-    def __init__(  # noqa: PLR0913 - what a server can be given
+    def __init__(
         self,
         model: Path,
         flags: Sequence[str] = CONSTRAINED_FLAGS,
         *,
         log: Path,
-        limit: float = 240,
         python_path: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.model = model
         self.log = log
         self._flags = flags
-        self._limit = limit
         self._environment = dict(environment or {})
         self._python_path = [*map(str, python_path), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process: subprocess.Popen[bytes] | None = None
@@ -118,7 +117,7 @@ class VllmServer:
 
     def _wait(self) -> None:
         assert self._process is not None
-        deadline = time.monotonic() + self._limit
+        deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 raise RuntimeError(f"the server ended with {self._process.returncode}:\n{self._log_end()}")
@@ -126,7 +125,7 @@ class VllmServer:
                 if httpx.get(f"{self.url}/health", timeout=2).is_success:
                     return
             time.sleep(0.25)
-        raise RuntimeError(f"the server did not answer within {self._limit:.0f} s:\n{self._log_end()}")
+        raise RuntimeError(f"the server did not answer within {_START_SECONDS} s:\n{self._log_end()}")
 
     def _log_end(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])

@@ -28,6 +28,7 @@ class FakeEndpoint:
         self.delay = delay
         self.asked: list[tuple[str, int]] = []  # model and seed of every chat request, as they came
         self.bodies: list[Any] = []  # the last ones
+        self.replaced: dict[str, tuple[int, str]] = {}  # path -> status and text, in place of the right answer
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.url = ""
@@ -69,8 +70,12 @@ class FakeEndpoint:
 
     async def _answer(self, path: str, body: Any, writer: asyncio.StreamWriter) -> bool:
         """Whether the connection stays open."""
+        if path in self.replaced:
+            return await _send(writer, *self.replaced[path])
         if path == "/v1/models":
             return await _send(writer, 200, json.dumps({"data": [{"id": "kimi-k2", "owned_by": self.owned_by}]}))
+        if path == "/health":
+            return await _send(writer, 200, "")
         if path == "/metrics":
             return await _send(writer, 200 if self.metrics else 404, self.metrics, "text/plain")
         if path == "/detokenize":
@@ -92,8 +97,8 @@ class FakeEndpoint:
             return await _send(
                 writer, int(fault), json.dumps({"error": {"message": "<b>no</b>"}}), headers=fake.get("headers", "")
             )
-        if fault == "html":
-            return await _send(writer, 200, "<html>it works</html>", "application/json")
+        if fault in TEXTS:
+            return await _send(writer, *TEXTS[fault])
         if fault == "gzip":
             return await _send(writer, 200, "{}", headers="content-encoding: gzip\r\n")
         calls = fake.get("calls", [GOOD_CALL] if body.get("tools") else [])
@@ -149,6 +154,12 @@ BROKEN = {
     "deep": "data: " + "[" * 100_000,
 }
 """Lines that no stream should hold."""
+
+TEXTS = {
+    "html": (200, "<html>it works</html>", "application/json"),
+    "bare 500": (500, "Internal Server Error", "text/plain"),
+}
+"""Status, text and type of whole answers that are no JSON."""
 
 
 async def _flood(writer: asyncio.StreamWriter) -> None:

@@ -108,7 +108,7 @@ class Fake:
             if self.has("compressed"):
                 headers["content-encoding"] = "gzip"
             if self.has("slow"):
-                time.sleep(1.5)
+                time.sleep(5)
         request.send_response(status)
         for name, value in headers.items():
             request.send_header(name, value)
@@ -176,7 +176,7 @@ class Fake:
             return
         if value == "{":
             raise Refusal(400, "vllm_xargs.constrained_k2: must be JSON.")
-        if self.has("no processor") and (value or (on_chat and body.get("tools"))):
+        if self.has("no route") and (value or (on_chat and body.get("tools"))):
             raise Refusal(400, "server: this server parses tool calls but does not constrain them.")
 
     def prompt(self, body: Any) -> list[int]:

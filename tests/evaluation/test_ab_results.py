@@ -22,7 +22,7 @@ from constrained_k2.evaluation.ab.report.examples import shown
 from constrained_k2.evaluation.ab.report.text import as_markdown
 from constrained_k2.evaluation.ab.results import score
 from constrained_k2.evaluation.ab.sample import read_sample
-from constrained_k2.evaluation.ab.server_metrics import growth, masked_argmax_share, parse_counters
+from constrained_k2.evaluation.server_metrics import growth, masked_argmax_share, parse_counters, total
 from tests.evaluation.ab_samples import body, write_lines
 from tests.evaluation.fake_endpoint import FakeEndpoint
 
@@ -80,6 +80,8 @@ def test_arms_are_compared_in_pairs(tmp_path: Path) -> None:
     assert (test.only_first, test.only_second, test.p) == (0, 20, 2 * 0.5**20)
     own = results.intervals["constrained"][PLACES["schema_accuracy"]]
     assert (own.value, own.high) == (1.0, 1.0) and own.low == pytest.approx(0.025 ** (1 / 60))
+    hits = results.intervals["constrained"][PLACES["tool_call_f1"]]  # each weighs two in f1, and is one answer
+    assert hits.value == 1.0 and hits.low == pytest.approx(own.low)
     again = score(results.directory)
     assert again.to_json() == results.to_json()
 
@@ -99,6 +101,15 @@ def test_a_plain_arm_may_be_as_bad_as_it_is(tmp_path: Path) -> None:
     assert score(directory, baseline="b").differences["a"][PLACES["right"]].is_better
     with pytest.raises(InvalidRequest, match="there is no arm 'c'"):
         score(directory, baseline="c")
+
+
+def test_an_arm_without_records_is_no_baseline(tmp_path: Path) -> None:
+    directory = saved(tmp_path, {"a": [], "b": [{}], "constrained": [{}]})
+    for arm in directory.arms.values():
+        arm["preset"] = "constrained"
+    assert score(directory).baseline == "b"
+    with pytest.raises(InvalidRequest, match="arm a: has no record"):
+        score(directory, baseline="a")
 
 
 def test_only_samples_that_all_arms_answered_are_compared(tmp_path: Path) -> None:
@@ -162,6 +173,10 @@ def test_counters_of_a_server() -> None:
     assert len(counters) == 4 and masked_argmax_share(counters) == 0.1
     assert growth({"a": 1.0, "b": 9.0}, {"a": 3.0, "b": 4.0}) == {"a": 2.0, "b": 4.0}
     assert masked_argmax_share({}) is None
+    theirs = parse_counters(
+        'vllm:x_total{engine="0"} 2.0\nvllm:x_total{engine="1"} 3.0\nvllm:x_total_y 9\n' + text, "vllm:"
+    )
+    assert (len(theirs), total(theirs, "vllm:x_total"), total(theirs, "vllm:none")) == (3, 5.0, 0.0)
 
 
 def test_nothing_from_outside_gets_into_the_page(tmp_path: Path) -> None:
@@ -216,6 +231,9 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     [
         (["--samples", "x.jsonl"], "no server is named"),
         (["--model", "kimi-k2"], "no server is named"),
+        (["--official", "x.jsonl"], "no server is named"),
+        (["http://127.0.0.1:9", "--official", "x.jsonl"], "no samples are named"),
+        (["http://127.0.0.1:9", "--answers", "x.jsonl"], "no samples are named"),
         (["http://127.0.0.1:9", "--arm", "nope"], "is no preset"),
         (["http://127.0.0.1:9", "--arm", "constrained", "--arm", "constrained"], "given twice"),
         (["http://127.0.0.1:9", "--samples", "/nonexistent"], "cannot be read"),

@@ -9,10 +9,12 @@ import pytest
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.ab.arms import Arm, parse_arm, read_arm
+from constrained_k2.evaluation.ab.arrival import MAX_ERROR
 from constrained_k2.evaluation.ab.directory import RunDirectory, Sampling, begin, lock, open_run
-from constrained_k2.evaluation.ab.endpoint import Limits
+from constrained_k2.evaluation.ab.endpoint import _RAW_TEXT, Limits
+from constrained_k2.evaluation.ab.lines import MAX_LINE
 from constrained_k2.evaluation.ab.loaders import numbered_keys
-from constrained_k2.evaluation.ab.records import SUCCESS, Record, RecordFile, done_keys, read_records
+from constrained_k2.evaluation.ab.records import MAX_GAPS, SUCCESS, Record, RecordFile, done_keys, read_records
 from constrained_k2.evaluation.ab.results import score
 from constrained_k2.evaluation.ab.runner import run
 from constrained_k2.evaluation.ab.sample import read_sample
@@ -20,7 +22,7 @@ from tests.evaluation.ab_samples import body
 from tests.evaluation.fake_endpoint import BROKEN, GOOD_CALL, FakeEndpoint
 from tests.evaluation.measure_ab import measure
 
-QUICK = Limits(seconds=0.4, attempts=3, backoff=0.01, longest_wait=0.05, size=1 << 20, text=1 << 16, concurrency=4)
+QUICK = Limits(seconds=60, attempts=3, backoff=0.01, longest_wait=0.05, size=1 << 20, text=1 << 16, concurrency=4)
 
 
 @pytest.fixture
@@ -81,8 +83,8 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_endpoints_do_wrong_is_recorded_as_that(fault: str, endpoint: FakeEndpoint, tmp_path: Path) -> None:
     directory = start(tmp_path, body(fake={"fault": fault}), body("a good one"))
-    seconds = 2 if FAULTS[fault] == "timeout" else 60  # on a busy machine no other fault is to look like a timeout
-    ask(directory, Arm("a", endpoint.url), limits=replace(QUICK, seconds=seconds))
+    limits = replace(QUICK, seconds=2) if FAULTS[fault] == "timeout" else QUICK
+    ask(directory, Arm("a", endpoint.url), limits=limits)
     kinds = {record.status: record.failure for record in records(directory)}
     assert kinds == {"failed": FAULTS[fault], SUCCESS: ""}
     assert set(BROKEN) <= set(FAULTS)
@@ -96,17 +98,18 @@ def test_answers_that_are_whole_but_odd(endpoint: FakeEndpoint, tmp_path: Path) 
         {"calls": [["", "get_weather", '{"city": "Oslo"}']]},
         {"calls": [["functions.get_weather:0", "get_weather", '{"city": ']]},
         {"finish": ""},
+        {"finish": "x" * 70_000},
         {"content": "x" * 70_000},
     ]
     directory = start(tmp_path, *(body(f"#{number}", fake=fake) for number, fake in enumerate(fakes)))
-    ask(directory, Arm("a", endpoint.url), limits=replace(QUICK, concurrency=1, seconds=5))
-    whole, no_id, broken, no_reason, long = records(directory)
+    ask(directory, Arm("a", endpoint.url), limits=replace(QUICK, concurrency=1))
+    whole, no_id, broken, no_reason, long_reason, long = records(directory)
     assert (whole.status, whole.calls, whole.completion_tokens) == (SUCCESS, (GOOD_CALL,), 3)
     assert (no_id.status, no_id.calls[0][0]) == (SUCCESS, "")
     assert (broken.status, broken.calls[0][2]) == (SUCCESS, '{"city": ')
-    assert (no_reason.failure, long.failure) == ("invalid_answer", "too_long")
+    assert (no_reason.failure, long_reason.failure, long.failure) == ("invalid_answer", "too_long", "too_long")
     kinds = score(directory).arms["a"].kinds
-    assert kinds == {"missing_id": 1, "invalid_json": 1, "invalid_answer": 1, "too_long": 1}
+    assert kinds == {"missing_id": 1, "invalid_json": 1, "invalid_answer": 1, "too_long": 2}
 
 
 @pytest.mark.parametrize("fault", ["429", "500", "drop"])
@@ -186,6 +189,31 @@ def test_no_server_and_no_model(tmp_path: Path) -> None:
         ask(start(tmp_path), Arm("a", "http://127.0.0.1:9"))
 
 
+@pytest.mark.parametrize(
+    ("status", "text", "words"),
+    [(401, '{"error": {"message": "no key"}}', "401: no key"), (200, "[1]", "an array"), (200, "<html>", "no JSON"),
+     (200, " " * (9 << 20), "longer than 8388608 bytes"), (200, '{"data": []}', "serves no model")],
+)  # fmt: skip
+def test_models_that_are_not_told(status: int, text: str, words: str, endpoint: FakeEndpoint, tmp_path: Path) -> None:
+    endpoint.replaced["/v1/models"] = status, text
+    with pytest.raises(InvalidRequest, match=words):
+        ask(start(tmp_path), Arm("a", endpoint.url))
+    ask(start(tmp_path), Arm("a", endpoint.url, model="kimi-k2"))
+    assert [record.status for record in records(start(tmp_path))] == [SUCCESS]
+
+
+@pytest.mark.parametrize(
+    ("status", "text"), [(404, "{}"), (500, "no"), (200, "{"), (200, " " * (9 << 20)), (200, '{"prompt": 7}')]
+)
+def test_a_text_that_is_not_told_costs_no_record(status: int, text: str, tmp_path: Path) -> None:
+    with FakeEndpoint("vllm") as endpoint:
+        endpoint.replaced["/detokenize"] = status, text
+        wrong = {"calls": [["x", "get_weather", "{}"]]}
+        directory = start(tmp_path, body(fake=wrong), body("again", fake=wrong))
+        ask(directory, Arm("a", endpoint.url), limits=replace(QUICK, concurrency=1))
+    assert [(record.status, record.raw, record.prompt_tail) for record in records(directory)] == [(SUCCESS, "", "")] * 2
+
+
 def test_records_of_any_shape(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     good = Record("k", 1, SUCCESS, content="\ud800 \u2028 \n <|im_end|>", calls=(GOOD_CALL,), gaps_ms=(0.5,))
@@ -207,6 +235,22 @@ def test_records_of_any_shape(tmp_path: Path) -> None:
     with RecordFile(path) as file:
         file.append(replace(good, repetition=2))
     assert done_keys(path) == {("k", 1), ("k", 2)}
+
+
+def test_a_line_that_is_too_long_costs_itself_only(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    good = Record("k", 0, SUCCESS).to_json().encode()
+    path.write_bytes(good + b"\n" + b"x" * (2 * MAX_LINE + 7) + b"\n" + good)
+    assert [str(record) for record in read_records(path)][1:] == [f"a.jsonl:2: is longer than {MAX_LINE} bytes"]
+    path.write_bytes(path.read_bytes() + b"\n")
+    assert list(read_records(path))[0::2] == [Record("k", 0, SUCCESS)] * 2
+
+
+def test_the_longest_answer_fits_a_line_of_its_file() -> None:
+    widest = "\U0001f600"  # escaped, twelve bytes for one character
+    record = Record("k", 0, SUCCESS, content=widest * Limits().text, gaps_ms=(123456.78,) * MAX_GAPS)
+    record = replace(record, raw=widest * _RAW_TEXT, prompt_tail=widest * _RAW_TEXT, error=widest * MAX_ERROR)
+    assert len(record.to_json()) < MAX_LINE
 
 
 @pytest.mark.parametrize("size", [0, 10, 1 << 16, (1 << 16) + 7, 3 << 16])

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,7 @@ def test_a_malformed_line_costs_itself_only(line: Any, words: str, tmp_path: Pat
     first, bad, last = read_samples(path)
     assert isinstance(first, Sample) and isinstance(last, Sample) and last.number == 4
     assert isinstance(bad, BadLine) and bad.line == 2
-    with pytest.raises(AssertionError, match=words):
-        raise AssertionError(str(bad))
+    assert re.search(words, str(bad))
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:

@@ -41,9 +41,9 @@ FAULTS = [
     ("no /tokenize+no ids", "special_tokens", "cannot tell", "/tokenize"),
     ("no /detokenize", "content", "cannot tell", "/detokenize is not served"),
     ("not installed", "flags", "fault", "not on"),
-    ("no processor", "flags", "fault", "not the logits processor"),
+    ("no route", "flags", "fault", "but no route"),
     ("no parser", "flags", "fault", "but not the parser"),
-    ("no parser+no processor", "flags", "fault", "does not constrain|not the logits processor|neither"),
+    ("no parser+no route", "flags", "fault", "but no route"),
     ("no auto", "auto_tool_choice", "fault", "--enable-auto-tool-choice"),
     ("no generation prompt", "generation_prompt", "fault", "goes on as the user"),
     ("no generation prompt+no ids", "generation_prompt", "fault", "goes on as the user"),
@@ -84,7 +84,7 @@ FAULTS = [
     ("obeys the model+not installed", "cut_calls", "ok", ""),
     ("hands over pieces", "cut_calls", "fault", "handed over with the arguments"),
     ("hands over pieces+claims to have ended", "cut_calls", "fault", "finish_reason is 'tool_calls'"),
-    ("claims to have ended", "cut_calls", "fault", "the stream ends with finish_reason 'tool_calls'|finish_reason is"),
+    ("claims to have ended", "cut_calls", "fault", "the stream ends with finish_reason 'tool_calls'"),
     ("streams other text", "stream_agrees", "fault", "content differs"),
     ("streams other calls", "stream_agrees", "fault", "the calls differ"),
     ("streams other calls+no ids", "stream_agrees", "fault", "the calls differ"),
@@ -111,7 +111,7 @@ def test_every_fault_is_found(faults: str, check: str, verdict: str, seen: str) 
     with Fake(*faults.split("+")) as fake:
         finding = examined(fake, check)[check]
     assert finding.verdict == verdict, finding
-    assert any(words in finding.seen for words in seen.split("|")), finding
+    assert seen in finding.seen, finding
     assert verdict == "ok" or finding.remedy or check == "opt_out"
     assert "\x1b" not in finding.seen
 
@@ -129,7 +129,7 @@ def test_answers_are_bounded_in_size_and_time() -> None:
         found = examined(fake, "auto_tool_choice", limits=Limits(size=1 << 20, seconds=20))
     assert "longer than 1048576 bytes" in found["auto_tool_choice"].seen
     with Fake("slow") as fake:
-        found = examined(fake, "auto_tool_choice", limits=Limits(seconds=0.2))
+        found = examined(fake, "auto_tool_choice", limits=Limits(seconds=1))
     assert "took longer" in found["auto_tool_choice"].seen
 
 

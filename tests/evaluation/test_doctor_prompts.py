@@ -26,9 +26,7 @@ def pieces(text: str) -> list[Piece]:
 def rows(name: str) -> Iterator[dict[str, Any]]:
     path = RENDERED / f"{name}.jsonl"
     if not path.is_file():
-        pytest.skip(
-            f"the rendered prompts are not part of the repository; expected at ../shared/kimi_k2/rendered/{name}"
-        )
+        pytest.skip(f"not part of the repository: ../shared/kimi_k2/rendered/{name}.jsonl")
     yield from map(json.loads, path.read_text(encoding="utf-8").splitlines())
 
 
@@ -86,7 +84,7 @@ def test_declared_keys() -> None:
     assert undue_keys(json.dumps([{"type": "function", "function": {"name": "f", "strict": None}}])) == ["strict"]
     assert undue_keys("// a tool\ntype f = (_: { strict?: boolean }) => any;") == ["strict"]
     assert undue_keys("[" * 100_000) == []
-    assert undue_keys('[1, {"function": 2}]') == ["function"][:0]
+    assert undue_keys('[1, {"function": 2}]') == []
 
 
 def test_prompts_of_nothing() -> None:

@@ -134,7 +134,9 @@ def test_prompts_are_short(vocabulary: Vocabulary) -> None:
 @pytest.mark.slow
 def test_training_writes_what_can_be_served(tmp_path: Path) -> None:
     lines: list[str] = []
-    train_and_write(tmp_path, Recipe(steps=2, batch=2, texts=30, tokens=500, every=1), lines.append)
+    copies = tmp_path / "copies"
+    train_and_write(tmp_path, Recipe(steps=2, batch=2, texts=30, tokens=500, every=1, keep=1), lines.append, copies)
+    assert {path.name for path in copies.iterdir()} == {"weights-1.safetensors", "weights-2.safetensors"}
     assert (tmp_path / "training.jsonl").read_text().splitlines() == lines
     assert [json.loads(line)["step"] for line in lines[1:]] == [1, 2]
     ranks = read_ranks(tmp_path / "tiktoken.model")

@@ -18,20 +18,7 @@ from constrained_k2.rendering import repair_messages
 from constrained_k2.tools import ToolCallSpec
 
 SAMPLES = list(held_out_samples(400, seed=3))
-SPLIT_KINDS = (
-    "account",
-    "address",
-    "airport",
-    "amount",
-    "city",
-    "code",
-    "date",
-    "email",
-    "name",
-    "time",
-    "title",
-    "word",
-)
+SPLIT_KINDS = ("address", "airport", "amount", "city", "code", "date", "email", "name", "time", "title", "word")
 
 
 def schemas(body: Any) -> dict[str, Any]:

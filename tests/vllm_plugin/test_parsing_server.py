@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import ToolCall, ToolCallParser, Vocabulary, render_tool_calls
-from constrained_k2.evaluation.client import UNCONSTRAINED
+from constrained_k2.evaluation.samples import UNCONSTRAINED
 from constrained_k2.evaluation.server import CONSTRAINED_FLAGS, VllmServer
 from constrained_k2.fixtures import build_model
 from constrained_k2.parsing import CallCut, CallFinished, Completion, Event, HeaderCut

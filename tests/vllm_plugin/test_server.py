@@ -12,11 +12,11 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import ToolCall, Vocabulary, parse_completion, render_tool_calls
-from constrained_k2.evaluation.client import UNCONSTRAINED, ask, ask_all
-from constrained_k2.evaluation.samples import Sample, built_in_samples
+from constrained_k2.evaluation.samples import UNCONSTRAINED, Sample, built_in_samples
 from constrained_k2.evaluation.scores import score, total
 from constrained_k2.evaluation.server import VllmServer
 from tests.vllm_plugin.asking import MESSAGES, WEATHER, create
+from tests.vllm_plugin.openai_client import ask, ask_all
 
 pytestmark = pytest.mark.server
 

@@ -11,11 +11,11 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from constrained_k2.evaluation.client import ask
 from constrained_k2.evaluation.samples import built_in_samples
 from constrained_k2.evaluation.scores import score, total
 from constrained_k2.evaluation.server import VllmServer
 from tests.vllm_plugin.asking import MESSAGES, WEATHER, create
+from tests.vllm_plugin.openai_client import ask
 
 pytestmark = pytest.mark.server
 

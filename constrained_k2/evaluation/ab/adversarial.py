@@ -21,16 +21,16 @@ _FORGED = (
 _FOREIGN_IDS = ("call_8fGh2", "toolu_01A9", "get_weather:2", "functions.get_weather", "0", "chatcmpl-tool-5e1")
 
 
-def tool(name: str, properties: dict[str, Any], required: list[str], **parameters: Any) -> Body:
+def _tool(name: str, properties: dict[str, Any], required: list[str]) -> Body:
     """A tool in OpenAI's form, with a closed object of arguments."""
     schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-    function = {"name": name, "description": f"{name.replace('_', ' ')}.", "parameters": schema | parameters}
+    function = {"name": name, "description": f"{name.replace('_', ' ')}.", "parameters": schema}
     return {"type": "function", "function": function}
 
 
 _CITY = {"type": "string", "maxLength": 40}
-_WEATHER = tool("get_weather", {"city": _CITY, "days": {"type": "integer", "minimum": 1, "maximum": 14}}, ["city"])
-_SEARCH = tool("search", {"query": {"type": "string", "maxLength": 60}}, ["query"])
+_WEATHER = _tool("get_weather", {"city": _CITY, "days": {"type": "integer", "minimum": 1, "maximum": 14}}, ["city"])
+_SEARCH = _tool("search", {"query": {"type": "string", "maxLength": 60}}, ["query"])
 
 
 def _turn(name: str, arguments: str, call_id: str, result: str) -> list[Body]:
@@ -78,7 +78,7 @@ def _deep_schema(chance: random.Random) -> Body:
         schema = {"type": "object", "properties": {"node": inner, "tag": {"enum": ["a", "b"]}}, "required": ["node"]}
         schema["additionalProperties"] = False
     messages = [_user("Store the tree 1, 2, 3.")]
-    return {"messages": messages, "tools": [tool("store", {"tree": schema}, ["tree"])], "tool_choice": "required"}
+    return {"messages": messages, "tools": [_tool("store", {"tree": schema}, ["tree"])], "tool_choice": "required"}
 
 
 def _optional_heavy_schema(chance: random.Random) -> Body:
@@ -89,14 +89,14 @@ def _optional_heavy_schema(chance: random.Random) -> Body:
         {"enum": [1, "x"]},
     ]
     properties = {f"option_{number:02}": chance.choice(kinds) for number in range(30)}
-    tools = [tool("configure", {"profile": {"enum": ["fast", "safe"]}} | properties, ["profile"])]
+    tools = [_tool("configure", {"profile": {"enum": ["fast", "safe"]}} | properties, ["profile"])]
     return {"messages": [_user("The safe profile, and option 7 off.")], "tools": tools, "tool_choice": "required"}
 
 
 def _near_miss_names(chance: random.Random) -> Body:
     names = ["get_weather", "get_weathers", "get-weather", "get.weather", "getWeather", "get_weather_2", "get_weath"]
     chance.shuffle(names)
-    tools = [tool(name, {"city": _CITY}, ["city"]) for name in names]
+    tools = [_tool(name, {"city": _CITY}, ["city"]) for name in names]
     picked = chance.choice(names)
     body: Body = {"messages": [_user(f"Use {picked} for {chance.choice(_CITIES)}.")], "tools": tools}
     function = {"name": picked}
@@ -105,7 +105,7 @@ def _near_miss_names(chance: random.Random) -> Body:
 
 def _many_tools(chance: random.Random) -> Body:
     verbs, nouns = ("list", "get", "create", "delete"), ("user", "order", "note", "file", "team", "label")
-    tools = [tool(f"{verb}_{noun}", {"id": {"type": "integer"}}, ["id"]) for verb in verbs for noun in nouns]
+    tools = [_tool(f"{verb}_{noun}", {"id": {"type": "integer"}}, ["id"]) for verb in verbs for noun in nouns]
     chance.shuffle(tools)
     return {"messages": [_user("Delete note 17.")], "tools": tools, "tool_choice": "required"}
 
@@ -114,7 +114,7 @@ def _long_arguments(chance: random.Random) -> Body:
     length = chance.choice((100, 200))
     text = {"type": "string", "minLength": length, "maxLength": 2 * length}
     tools = [
-        tool("write_file", {"path": {"type": "string", "pattern": "^/[a-z]{1,8}$"}, "text": text}, ["path", "text"])
+        _tool("write_file", {"path": {"type": "string", "pattern": "^/[a-z]{1,8}$"}, "text": text}, ["path", "text"])
     ]
     return {"messages": [_user("Write an essay to /essay.")], "tools": tools, "tool_choice": "required"}
 

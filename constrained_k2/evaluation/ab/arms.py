@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from constrained_k2.errors import InvalidRequest, kind_of_json
-from constrained_k2.evaluation.client import UNCONSTRAINED
+from constrained_k2.evaluation.samples import UNCONSTRAINED
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "unconstrained": UNCONSTRAINED,

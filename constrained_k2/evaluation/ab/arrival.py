@@ -5,8 +5,7 @@ import time
 from typing import Any
 
 from constrained_k2.evaluation.ab.records import MAX_GAPS
-from constrained_k2.evaluation.doctor.answer import ChatAnswer, read_stream, read_whole
-from constrained_k2.evaluation.doctor.connection import Unusable, member
+from constrained_k2.evaluation.chat_answer import ChatAnswer, Unusable, member, read_stream, read_whole
 
 MAX_ERROR = 2000
 """Characters of an error that are kept."""
@@ -56,7 +55,7 @@ class Arrival:
         self._limit, self._text_limit = size, text
         self._last = 0.0
         self._size = 0
-        self._rest = b""
+        self._rest = bytearray()  # a line may come in any number of pieces
         self._events: list[Any] = []
         self._done = False
 
@@ -113,7 +112,13 @@ class Arrival:
             raise NoAnswer("invalid_answer", str(error)) from None
         if not answer.finish_reason:
             raise NoAnswer("invalid_answer", "the answer has no finish_reason")
-        length = len(answer.content) + len(answer.reasoning) + sum(len(part) for call in answer.calls for part in call)
+        texts = (
+            answer.finish_reason,
+            answer.content,
+            answer.reasoning,
+            *(part for call in answer.calls for part in call),
+        )
+        length = sum(map(len, texts))
         if length > self._text_limit:
             raise NoAnswer("too_long", f"the answer holds {length} characters, more than {self._text_limit}")
         if self.tokens is None and answer.token_ids is not None:
@@ -133,7 +138,7 @@ class Arrival:
             self.gaps.append(round((now - self._last) * 1e3, 2))
         self._last = now
 
-    def _line(self, line: bytes) -> None:
+    def _line(self, line: bytearray) -> None:
         if not line.startswith(b"data:"):
             return
         data = line.removeprefix(b"data:").strip()
@@ -168,7 +173,7 @@ def _shows_something(event: Any) -> bool:
     return False
 
 
-def _decoded(data: bytes) -> Any:
+def _decoded(data: bytes | bytearray) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from constrained_k2.evaluation.ab.figures import FIGURES, CountTable, weights
+from constrained_k2.evaluation.ab.figures import FIGURES, CountTable, Figure, weights
 from constrained_k2.evaluation.ab.judge import COLUMNS
 
 RESAMPLES = 2000
@@ -69,7 +69,7 @@ def intervals(tables: dict[str, CountTable], baseline: str, seed: int = 0) -> tu
 
     Samples are drawn with replacement, the same ones for all arms, each with all its repetitions: so differences are
     paired, and repetitions of a sample do not count as independent. A share of exactly 0 or 1 never changes when drawn
-    again; its interval is the exact one of Clopper and Pearson instead, over its denominator.
+    again; its interval is the exact one of Clopper and Pearson instead, over what its denominator counts.
 
     Args:
         tables: Arm -> [samples, counts], rows alike.
@@ -89,8 +89,8 @@ def intervals(tables: dict[str, CountTable], baseline: str, seed: int = 0) -> tu
     drawn = {arm: _ratio(draws[:, part]) for arm, part in slices.items()}
     own = {
         arm: [
-            _own_interval(observed[arm][place], drawn[arm][:, place], int(whole[slices[arm]][len(FIGURES) + place]))
-            for place in range(len(FIGURES))
+            _own_interval(figure, observed[arm][place], drawn[arm][:, place], whole[slices[arm]][len(FIGURES) + place])
+            for place, figure in enumerate(FIGURES)
         ]
         for arm in tables
     }
@@ -176,11 +176,13 @@ def _ends(draws: NDArray[np.float64], confidence: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _own_interval(value: float, draws: NDArray[np.float64], denominator: int) -> Interval:
+def _own_interval(figure: Figure, value: float, draws: NDArray[np.float64], denominator: float) -> Interval:
     if math.isnan(value):
         return Interval(None)
     if value in {0.0, 1.0}:
-        end = ((1 - _SHOWN) / 2) ** (1 / denominator)
+        # At a share of 1 all that counts are hits, and a hit weighs two in f1.
+        count = denominator / max(figure.top.values()) if value else denominator
+        end = ((1 - _SHOWN) / 2) ** (1 / count)
         return Interval(float(value), end, 1.0) if value else Interval(float(value), 0.0, 1 - end)
     return Interval(float(value), *_ends(draws, _SHOWN))
 

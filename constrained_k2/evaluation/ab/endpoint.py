@@ -14,12 +14,15 @@ from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.ab.arms import Arm, merged
 from constrained_k2.evaluation.ab.arrival import MAX_ERROR, Arrival, NoAnswer
 from constrained_k2.evaluation.ab.records import SUCCESS, Record
-from constrained_k2.evaluation.doctor.answer import ChatAnswer
-from constrained_k2.evaluation.doctor.connection import Unusable, member
+from constrained_k2.evaluation.chat_answer import ChatAnswer, Unusable, member
+from constrained_k2.evaluation.doctor.connection import Connection, NotServed, Refused
+from constrained_k2.evaluation.doctor.connection import Limits as ConnectionLimits
 
 _ASKED_AGAIN = {"connection", "rate_limited", "server_error"}
 _MISSED = 5  # requests in a row without a connection, after which a server is not waited for any more
+_SECONDS = 30.0  # for an answer that is not of the run
 _RAW_TOKENS = 4096  # of an answer that is turned into text
+_RAW_TEXT = 1 << 16  # characters of it that are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +44,8 @@ class Limits:
     backoff: float = 1.0
     longest_wait: float = 60.0
     size: int = 64 << 20
-    text: int = 2 << 20
+    text: int = 1 << 20  # escaped, with the rest of its record, within a line of the record file
     concurrency: int = 8
-
-
-DEFAULT_LIMITS = Limits()
-"""For servers on the local network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +85,8 @@ class Endpoint:
             )
         except (httpx.InvalidURL, ValueError) as error:
             raise InvalidRequest(f"{arm.url!r} is no address: {error}", f"arm {arm.name}") from None
+        # For all but the requests of the run: bounded, and an answer that is none is an error.
+        self._connection = Connection(arm.base_url, key, ConnectionLimits(seconds=min(_SECONDS, limits.seconds)))
         self.arm = arm
         self._limits = limits
         self._model = arm.model
@@ -95,11 +96,13 @@ class Endpoint:
 
     async def __aenter__(self) -> Self:
         await self._client.__aenter__()
+        await self._connection.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self._connection.__aexit__(kind, error, trace)
         await self._client.__aexit__(kind, error, trace)
 
     async def open(self) -> None:
@@ -110,13 +113,12 @@ class Endpoint:
         """
         problem = "serves no model"
         try:
-            answer = await self._client.get("/v1/models", timeout=min(30.0, self._limits.seconds))
-            models = member(answer.json(), "data", list, "/v1/models") or ()
+            models = member(await self._connection.get("/v1/models"), "data", list, "/v1/models") or ()
             known = [model for model in models if isinstance(model, dict) and isinstance(model.get("id"), str)]
             self._is_vllm = any(model.get("owned_by") == "vllm" for model in known)
             self._model = self._model or (known[0]["id"] if known else "")
-        except (httpx.HTTPError, httpx.InvalidURL, Unusable, ValueError, RecursionError) as error:
-            problem = f"does not tell its models: {type(error).__name__}: {error}"
+        except (NotServed, Refused, Unusable) as error:
+            problem = f"does not tell its models: {error}"
         if not self._model:
             place = f"arm {self.arm.name} at {self.arm.url}"
             raise InvalidRequest(problem, place, "Name a model (--model) if the address is right")
@@ -174,13 +176,14 @@ class Endpoint:
         if not ids or not self._tells_text:
             return ""
         try:
-            body = {"model": self._model, "tokens": ids}
-            answer = await self._client.post("/detokenize", json=body, timeout=min(30.0, self._limits.seconds))
-            self._tells_text = answer.status_code not in {404, 405, 501}
-            text = member(answer.json(), "prompt", str, "/detokenize")
-        except (httpx.HTTPError, Unusable, ValueError, RecursionError):
+            answered = await self._connection.post("/detokenize", {"model": self._model, "tokens": ids})
+            text = member(answered, "prompt", str, "/detokenize")
+        except NotServed:
+            self._tells_text = False
+            return ""
+        except (Refused, Unusable):
             return ""  # the text is an extra: the report shows what was parsed instead
-        return text or ""
+        return (text or "")[-_RAW_TEXT:]
 
     async def _exchange(self, request: dict[str, Any], arrival: Arrival) -> ChatAnswer:
         """One attempt.

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from constrained_k2.errors import InvalidRequest, kind_of_json
+from constrained_k2.evaluation.ab.lines import MAX_LINE, bounded_lines
 from constrained_k2.evaluation.ab.sample import ExpectedCall, Sample, key_of, read_sample
 from constrained_k2.evaluation.schemas.corpora import moved
-
-MAX_LINE = 16 << 20
-"""The longest line that is read, in bytes."""
 
 _BFCL_TYPES = {
     **dict.fromkeys(("dict", "HashMap", "Hashtable"), "object"),
@@ -103,16 +101,11 @@ def _read(value: Any, line: int, stem: str, truths: dict[str, Any], reasons: dic
 
 def _lines(path: Path) -> Iterator[tuple[int, Any]]:
     """Number and decoded JSON of every line that is not blank; a :class:`BadLine` for one that is not JSON."""
-    with path.open("rb") as file:
-        number = 0
-        while line := file.readline(MAX_LINE):
-            number += 1
-            if len(line) == MAX_LINE and not line.endswith(b"\n"):
-                while (rest := file.readline(MAX_LINE)) and not rest.endswith(b"\n"):
-                    pass
-                yield number, BadLine(number, f"is longer than {MAX_LINE} bytes")
-            elif line.strip():
-                yield number, _decoded(line, number)
+    for number, line in bounded_lines(path):
+        if line is None:
+            yield number, BadLine(number, f"is longer than {MAX_LINE} bytes")
+        elif line.strip():
+            yield number, _decoded(line, number)
 
 
 def _decoded(line: bytes, number: int) -> Any:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.evaluation.ab.loaders import MAX_LINE
+from constrained_k2.evaluation.ab.lines import MAX_LINE, bounded_lines
 
 SUCCESS = "success"
 """The ``status`` of an answer that came whole, as the vendor verifier calls it; else it is ``failed``."""
@@ -158,14 +158,10 @@ def read_records(path: Path) -> Iterator[Record | str]:
     """
     if not path.exists():
         return
-    with path.open("rb") as file:
-        number = 0
-        while line := file.readline(MAX_LINE):
-            number += 1
-            if not line.endswith(b"\n"):
-                if len(line) == MAX_LINE:
-                    yield f"{path.name}:{number}: is longer than {MAX_LINE} bytes"
-                return
+    for number, line in bounded_lines(path):
+        if line is None:
+            yield f"{path.name}:{number}: is longer than {MAX_LINE} bytes"
+        elif line.endswith(b"\n"):
             try:
                 yield Record.from_json(line)
             except ValueError as error:

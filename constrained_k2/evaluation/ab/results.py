@@ -16,7 +16,7 @@ from constrained_k2.evaluation.ab.judge import COLUMNS, FORM, KINDS, Judgement, 
 from constrained_k2.evaluation.ab.latency import Latency
 from constrained_k2.evaluation.ab.records import FAILURES, Record, read_records
 from constrained_k2.evaluation.ab.sample import Sample
-from constrained_k2.evaluation.ab.server_metrics import masked_argmax_share
+from constrained_k2.evaluation.server_metrics import masked_argmax_share
 
 MAX_EXAMPLES = 12
 """How many answers of each kind of failure are kept for an arm."""
@@ -70,7 +70,7 @@ class Results:
         differences: Arm -> difference to the baseline per figure.
         pairings: Arm -> count -> McNemar's test against the baseline.
         pass_hat: Arm -> k -> pass^k.
-        argmax_share: The share of masked tokens at which a mask ruled out the model's first choice; None if unknown.
+        argmax_share: See :func:`~constrained_k2.evaluation.server_metrics.masked_argmax_share`.
         findings: What an operator should look into; the run is good if there are none.
     """
 
@@ -142,21 +142,20 @@ class Results:
         return {"figures": differences, "mcnemar": tests}
 
 
-def score(directory: RunDirectory, *, baseline: str | None = None, arms: Sequence[str] | None = None) -> Results:
+def score(directory: RunDirectory, *, baseline: str | None = None) -> Results:
     """Judge all records of a run and compare its arms.
 
     Args:
         directory: The run.
-        baseline: The arm that the others are held against; by default the first one that is not constrained.
-        arms: Which arms; by default all that were asked.
+        baseline: The arm that the others are held against; by default the first with records that is not constrained,
+            else the first with records.
 
     Raises:
         InvalidRequest: There is no such arm, or none has a record.
     """
-    names = list(arms if arms is not None else directory.arms)
-    if unknown := [name for name in [*names, *([baseline] if baseline else [])] if name not in directory.arms]:
+    if baseline is not None and baseline not in directory.arms:
         raise InvalidRequest(
-            f"there is no arm {unknown[0]!r}", str(directory.path), f"Known: {', '.join(directory.arms)}"
+            f"there is no arm {baseline!r}", str(directory.path), f"Known: {', '.join(directory.arms)}"
         )
     places: dict[str, int] = {}
     offsets: list[int] = []
@@ -169,14 +168,15 @@ def score(directory: RunDirectory, *, baseline: str | None = None, arms: Sequenc
             categories.append(sample.category)
             offsets.append(offset)
             offset += len(line)
-        found = {name: _score_arm(directory, name, places, offsets, file) for name in names}
+        found = {name: _score_arm(directory, name, places, offsets, file) for name in directory.arms}
     arm_results = {name: result for name, result in found.items() if result.table.any()}
     if not arm_results:
         raise InvalidRequest("no arm has a record", str(directory.path))
     requests = COLUMNS.index("requests")
     wanted = directory.sampling.repetitions
     paired = np.all([result.table[:, requests] == wanted for result in arm_results.values()], axis=0)
-    base = baseline or next((name for name, result in arm_results.items() if not result.arm.is_constrained), names[0])
+    free = (name for name, result in arm_results.items() if not result.arm.is_constrained)
+    base = baseline or next(free, next(iter(arm_results)))
     if base not in arm_results:
         raise InvalidRequest("has no record", f"arm {base}")
     tables = {name: result.table[paired] for name, result in arm_results.items()}

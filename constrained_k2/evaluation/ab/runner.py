@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from constrained_k2.evaluation.ab.arms import Arm
 from constrained_k2.evaluation.ab.directory import RunDirectory, lock
-from constrained_k2.evaluation.ab.endpoint import DEFAULT_LIMITS, Endpoint, Limits
+from constrained_k2.evaluation.ab.endpoint import Endpoint, Limits
 from constrained_k2.evaluation.ab.judge import Judgement, judge
 from constrained_k2.evaluation.ab.records import Record, RecordFile, done_keys
 from constrained_k2.evaluation.ab.sample import Sample
-from constrained_k2.evaluation.ab.server_metrics import growth, read_counters
+from constrained_k2.evaluation.server_metrics import growth, read_counters
 
 OnAnswer = Callable[[str, Record, Judgement], None]
 """Called with an arm's name and each of its answers, as they come."""
@@ -28,7 +28,7 @@ async def run(
     directory: RunDirectory,
     arms: Sequence[Arm],
     *,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: Limits,
     retry_failed: bool = False,
     on_answer: OnAnswer = lambda *_: None,
 ) -> None:
@@ -50,11 +50,11 @@ async def run(
     """
     with ExitStack() as files:
         files.enter_context(lock(directory.path))
-        directory.add_arms(arms)
         async with AsyncExitStack() as stack:
             endpoints = [await stack.enter_async_context(Endpoint(arm, limits)) for arm in arms]
             for endpoint in endpoints:
                 await endpoint.open()
+            directory.add_arms(arms)  # none that could not be asked: it may be given otherwise the next time
             paths = [directory.records_path(arm.name) for arm in arms]
             records = [files.enter_context(RecordFile(path)) for path in paths]
             done = [done_keys(path, but_failed=retry_failed) for path in paths]

@@ -86,7 +86,7 @@ def bounded(workload: Workload, requests: int, schemas: int, cache_bytes: int, s
             matcher.fill_bitmask(bitmask)
             if not matcher.accept_tokens((token_id,)):
                 raise RuntimeError("a token of a turn that was made for the tool is refused")
-        if number % 100 == 0:
+        if number % 100 == 0 or number == requests - 1:
             counted = max(counted, compiler.cached_bytes / 2**20)
             grown = max(grown, (_resident_kb() - before) / 1024)
     return CacheRun(requests, schemas, cache_bytes / 2**20, counted, grown)

@@ -129,7 +129,7 @@ def measure(workload: Workload, plan: Plan, say: Say, threads: int | None = None
         figures.memory[arm.name] = held(arm, workload, listed, plan.live)
     say(f"steps, {plan.listed} tools")
     figures.steps = measure_steps(arms, workload, listed, plan.turns)
-    figures.text, figures.text_engine_calls = free_text(ours, workload, listed, 4000)
+    figures.text, figures.text_engine_calls = free_text(ours, workload, listed)
     for mix in MIXES:
         for rows in plan.batches:
             say(f"batches of {rows} rows, {mix}")

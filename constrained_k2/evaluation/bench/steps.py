@@ -14,6 +14,7 @@ from constrained_k2.evaluation.bench.workload import Turn, Workload
 
 _ROLLBACK = 4
 _ROUNDS = 5
+_TEXT_STEPS = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,24 +98,25 @@ def _summary(samples: _Samples) -> Steps:
     return Steps(fill, accept, Times.of(samples.rollback), Times.of(samples.fork), inside, mean)
 
 
-def free_text(arm: Ours, workload: Workload, tools: Tools, steps: int) -> tuple[Times, int]:
+def free_text(arm: Ours, workload: Workload, tools: Tools) -> tuple[Times, int]:
     """A row in free text as the logits processor treats it: which constant, and the token taken.
 
     Returns:
         Microseconds a step, and how often an engine was called meanwhile.
     """
     compiled = arm.compile(arm.request(tools))
-    ids = workload.vocabulary.encode("Nothing in here calls anything. ") * (steps // 4)
+    ids = workload.vocabulary.encode("Nothing in here calls anything. ") * (_TEXT_STEPS // 4)
     with counted_engine_calls() as calls:
         matcher = compiled.matcher()
         for token_id in ids:
             matcher.token_set()
-            matcher.accept_tokens((token_id,))
+            if not matcher.accept_tokens((token_id,)):
+                raise RuntimeError("a token of free text is refused")
         count = calls()
     matcher = compiled.matcher()
     samples: list[float] = []
     with collected_before():
-        for token_id in ids[:steps]:
+        for token_id in ids[:_TEXT_STEPS]:
             start = time.perf_counter_ns()
             matcher.token_set()
             samples.append(microseconds(start))

@@ -4,9 +4,6 @@ from typing import Any
 
 from constrained_k2.evaluation.samples import Sample
 
-OFF = {"constrained_k2": "off"}
-"""The ``vllm_xargs`` by which a request asks our plugin not to constrain it."""
-
 TRICKY: dict[str, Any] = {
     "type": "object",
     "properties": {

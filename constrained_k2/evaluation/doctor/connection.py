@@ -8,7 +8,8 @@ from typing import Any, Self
 
 import httpx
 
-from constrained_k2.errors import InvalidRequest, kind_of_json
+from constrained_k2.errors import InvalidRequest
+from constrained_k2.evaluation.chat_answer import Unusable
 from constrained_k2.evaluation.doctor.finding import shown
 
 MAX_BYTES = 8 << 20
@@ -18,10 +19,6 @@ SECONDS = 120.0
 """The longest that one answer may take, from the request to its last byte."""
 
 _AT_ONCE = 4  # requests; a server that people are using is examined too
-
-
-class Unusable(Exception):
-    """The server gave no answer that means anything: too long, too late, cut off, not JSON, an error of its own."""
 
 
 class NotServed(Exception):
@@ -171,18 +168,3 @@ def _message(data: bytes) -> str:
         if isinstance(value, dict) and key in value:
             value = value[key]
     return value if isinstance(value, str) else str(value)
-
-
-def member(value: Any, name: str, kind: type, place: str) -> Any:
-    """A field of an object in an answer; None where it is absent or null.
-
-    Raises:
-        Unusable: The value is no object, or the field is of another type.
-    """
-    if not isinstance(value, dict):
-        raise Unusable(f"{place} is {kind_of_json(value)}, not an object")
-    found = value.get(name)
-    # A boolean is an int to Python, but no number to JSON.
-    if found is not None and (not isinstance(found, kind) or (kind is int and isinstance(found, bool))):
-        raise Unusable(f"{place}.{name} is {kind_of_json(found)}")
-    return found

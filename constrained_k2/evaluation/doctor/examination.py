@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass
 
+from constrained_k2.evaluation.chat_answer import Unusable
 from constrained_k2.evaluation.doctor.checks import (
     admission,
     binding,
@@ -17,7 +18,7 @@ from constrained_k2.evaluation.doctor.checks import (
     streaming,
     thinking,
 )
-from constrained_k2.evaluation.doctor.connection import NotServed, Refused, Unusable
+from constrained_k2.evaluation.doctor.connection import NotServed, Refused
 from constrained_k2.evaluation.doctor.finding import Finding, Result
 from constrained_k2.evaluation.doctor.target import Target
 
@@ -42,7 +43,7 @@ class Check:
 CHECKS = (
     Check("model", "model", service.model),
     Check("version", "version", service.version),
-    Check("flags", "parser and logits processor", service.flags),
+    Check("flags", "parser and route", service.flags),
     Check("auto_tool_choice", "tool_choice auto", service.auto_tool_choice),
     Check("generation_prompt", "generation prompt", rendering.generation_prompt),
     Check("content", "empty, null and listed content", rendering.empty_content),

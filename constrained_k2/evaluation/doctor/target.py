@@ -5,10 +5,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from constrained_k2.evaluation.doctor import connection as http
-from constrained_k2.evaluation.doctor.answer import ChatAnswer, read_stream, read_whole
+from constrained_k2.evaluation.chat_answer import ChatAnswer, Unusable, member, read_stream, read_whole
 from constrained_k2.evaluation.doctor.bodies import BOOK, TOOLS, user
-from constrained_k2.evaluation.doctor.connection import Connection, NotServed, Refused, Unusable
+from constrained_k2.evaluation.doctor.connection import Connection, NotServed, Refused
 from constrained_k2.evaluation.doctor.prompts import Piece, Prompt
 
 SPECIAL_TEXTS = (
@@ -34,7 +33,7 @@ class Target:
         models: The names of all its models.
         markers: Text -> id of its special tokens; None where it does not tokenize for us.
         parser: Whether our tool parser admits chat requests.
-        processor: Whether our logits processor is at work; None where that does not show.
+        constrains: Whether a route of ours, in the engine core or in the workers, is on; None where that does not show.
     """
 
     connection: Connection
@@ -42,13 +41,13 @@ class Target:
     models: list[str]
     markers: dict[str, int] | None = None
     parser: bool = False
-    processor: bool | None = None
+    constrains: bool | None = None
     _texts: dict[tuple[int, ...], str] = field(default_factory=dict, repr=False)
 
     @property
     def is_ours(self) -> bool:
         """Whether this package is switched on there."""
-        return self.parser and self.processor is True
+        return self.parser and self.constrains is True
 
     async def chat(self, body: dict[str, Any]) -> list[ChatAnswer]:
         """The choices of a chat completion; see :meth:`Connection.post` for what is raised."""
@@ -102,7 +101,7 @@ class Target:
         async def text(run: tuple[int, ...]) -> None:
             if run not in self._texts:
                 answered = await self.connection.post("/detokenize", {"model": self.model, "tokens": list(run)})
-                self._texts[run] = http.member(answered, "prompt", str, "/detokenize") or ""
+                self._texts[run] = member(answered, "prompt", str, "/detokenize") or ""
 
         names = {token_id: name for name, token_id in (self.markers or {}).items()}
         await asyncio.gather(*(text(run) for run in {run for run in runs if not self.is_special(run[0])}))
@@ -145,8 +144,8 @@ async def open_target(connection: Connection, model: str | None) -> Target:
         NotServed: The same.
         Refused: It refuses to list its models (an API key is missing, say).
     """
-    listed = http.member(await connection.get("/v1/models"), "data", list, "/v1/models") or []
-    names = [http.member(entry, "id", str, "/v1/models") or "" for entry in listed]
+    listed = member(await connection.get("/v1/models"), "data", list, "/v1/models") or []
+    names = [member(entry, "id", str, "/v1/models") or "" for entry in listed]
     models = [name for name in names if name and not _LONE.search(name)]  # others cannot be asked for
     if not (model or models):
         raise Unusable("/v1/models lists no model")
@@ -155,7 +154,7 @@ async def open_target(connection: Connection, model: str | None) -> Target:
     target.parser = await _refused_by_us(target, "/v1/chat/completions", _DUPLICATES)
     if await _refused_by_us(target, "/v1/completions", {"prompt": "a"} | _spec("{")):
         good = '{"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}'
-        target.processor = not await _refused_by_us(target, "/v1/completions", {"prompt": "a"} | _spec(good))
+        target.constrains = not await _refused_by_us(target, "/v1/completions", {"prompt": "a"} | _spec(good))
     return target
 
 
@@ -194,7 +193,7 @@ async def _markers(target: Target) -> dict[str, int] | None:
 
 
 def _ids(answered: Any) -> tuple[int, ...]:
-    ids = http.member(answered, "tokens", list, "/tokenize")
+    ids = member(answered, "tokens", list, "/tokenize")
     if ids is None or not all(type(token_id) is int for token_id in ids):
         raise Unusable("/tokenize gives no token ids")
     return tuple(ids)

@@ -5,6 +5,7 @@ and started anew.
 """
 
 import gc
+import json
 import multiprocessing
 import os
 import time
@@ -189,8 +190,6 @@ def _compiler(name: ArmName, vocabulary: Any) -> Any:
 
 def _screened(compile_schema: Any) -> Any:
     """As :class:`constrained_k2.Compiler` does it, but for any value rather than objects alone."""
-    import json
-
     from constrained_k2.errors import UnsupportedSchema
     from constrained_k2.schema.deep_stack import on_deep_stack
     from constrained_k2.schema.screen import screen

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import jsonschema
 import numpy as np
 
 from constrained_k2.bitmask import allocate_bitmask, allowed_ids
@@ -96,8 +97,6 @@ def _take(matcher: ArgumentMatcher, key: bytes) -> bool:
 
 def judge(case: Case, text: str) -> str:
     """Why an instance is invalid by jsonschema, formats checked; empty if it is valid."""
-    import jsonschema
-
     validator: Any = jsonschema.Draft7Validator if case.draft == "draft7" else jsonschema.Draft202012Validator
     schema = json.loads(case.judged or case.schema)
     error = next(validator(schema, format_checker=validator.FORMAT_CHECKER).iter_errors(json.loads(text)), None)

@@ -11,10 +11,12 @@ from typing import Any
 import httpx
 import psutil
 
-from constrained_k2.evaluation.scores import Answer, score
+from constrained_k2.evaluation.chat_answer import Unusable, member, read_stream, read_whole
+from constrained_k2.evaluation.scores import score
 from constrained_k2.evaluation.soak.load import Load
 
 _MEBIBYTE = 1 << 20
+_WEIGHED_EVERY = 500  # requests; the load is sent in pieces of so many
 
 
 @dataclass(slots=True)
@@ -40,13 +42,12 @@ class Soak:
     seconds: float = 0.0
 
 
-async def soak(  # noqa: PLR0913 - the last four have defaults that most keep
+async def soak(
     url: str,
     loads: Iterable[Load],
     *,
-    concurrency: int = 32,
+    concurrency: int,
     pid: int | None = None,
-    weigh_every: int = 500,
     say: Callable[[str], None] = lambda _: None,
 ) -> Soak:
     """Send a load.
@@ -56,7 +57,6 @@ async def soak(  # noqa: PLR0913 - the last four have defaults that most keep
         loads: The requests.
         concurrency: How many at a time.
         pid: The server's process, to weigh it and its children; None not to.
-        weigh_every: After how many requests memory is read. The load is sent in pieces of this size.
         say: Takes a line of progress.
     """
     result = Soak()
@@ -69,15 +69,18 @@ async def soak(  # noqa: PLR0913 - the last four have defaults that most keep
             async with places:
                 await _send(client, load, result)
 
-        for piece in _pieces(loads, weigh_every):
+        for piece in _pieces(loads, _WEIGHED_EVERY):
             await asyncio.gather(*map(one, piece))
             done += len(piece)
             if pid is not None:
-                result.memory.append((done, resident_mebibytes(pid)))
+                result.memory.append((done, _resident_mebibytes(pid)))
                 say(f"{done} requests, {result.memory[-1][1]:.0f} MiB, {len(result.problems)} problems")
-        health = await client.get("/health")
-        if not health.is_success:
-            result.problems.append(f"the server's health is HTTP {health.status_code}")
+        try:
+            health = str((await client.get("/health")).status_code)
+        except httpx.HTTPError as error:
+            health = type(error).__name__
+        if health != "200":
+            result.problems.append(f"the server's health is HTTP {health}")
     result.seconds = time.monotonic() - start
     return result
 
@@ -93,7 +96,7 @@ def _pieces(loads: Iterable[Load], size: int) -> Iterator[list[Load]]:
         yield piece
 
 
-def resident_mebibytes(pid: int) -> float:
+def _resident_mebibytes(pid: int) -> float:
     """What a process and its descendants hold in memory."""
     process = psutil.Process(pid)
     family = [process, *process.children(recursive=True)]
@@ -103,13 +106,9 @@ def resident_mebibytes(pid: int) -> float:
 async def _send(client: httpx.AsyncClient, load: Load, result: Soak) -> None:
     """Send one request and judge its answer."""
     try:
-        if load.body.get("stream"):
-            status, answer = await _stream(client, load)
-        else:
-            response = await client.post(load.path, json=load.body)
-            status, answer = str(response.status_code), response.json()
-    except httpx.HTTPError as error:
-        status, answer = type(error).__name__, {}
+        status, answer = await (_stream if load.body.get("stream") else _whole)(client, load)
+    except (httpx.HTTPError, ValueError) as error:  # no connection, or an event that is no JSON
+        status, answer = type(error).__name__, str(error)
     result.statuses[load.kind, status] += 1
     where = f"#{load.number} {load.kind}: HTTP {status}"
     if load.expect == "refused":
@@ -120,56 +119,67 @@ async def _send(client: httpx.AsyncClient, load: Load, result: Soak) -> None:
             result.problems.append(f"{where}: {json.dumps(answer)[:200]}")
     elif status != "200":
         result.problems.append(f"{where}: {json.dumps(answer)[:200]}")
-    elif load.expect == "same":
-        result.texts[load.number] = json.dumps([_said(choice) for choice in answer["choices"]])
     else:
-        _judge(load, answer, result)
+        try:
+            _judge(load, answer, result)
+        except Unusable as error:
+            result.problems.append(f"{where}: {error}")
+
+
+async def _whole(client: httpx.AsyncClient, load: Load) -> tuple[str, Any]:
+    """An answer's status and JSON."""
+    response = await client.post(load.path, json=load.body)
+    return str(response.status_code), _decoded(response)
+
+
+async def _stream(client: httpx.AsyncClient, load: Load) -> tuple[str, Any]:
+    """A stream's status and the JSON of its events; or break it off."""
+    events: list[Any] = []
+    async with client.stream("POST", load.path, json=load.body) as response:
+        if response.status_code != 200:
+            await response.aread()
+            return str(response.status_code), _decoded(response)
+        async for line in response.aiter_lines():
+            if line == "data: [DONE]":
+                return "200", events
+            if not line.startswith("data: "):
+                continue
+            events.append(json.loads(line.removeprefix("data: ")))
+            if "error" in events[-1]:
+                return "error in the stream", events[-1]
+            if load.abort_after is not None and len(events) >= load.abort_after:
+                return "aborted", events
+    return "stream without [DONE]", events
+
+
+def _decoded(response: httpx.Response) -> Any:
+    """The JSON of a body; its text where it is none, as that of a bare 500."""
+    try:
+        return response.json()
+    except ValueError:
+        return response.text
+
+
+def _judge(load: Load, answer: Any, result: Soak) -> None:
+    """Count an answer of status 200.
+
+    Raises:
+        Unusable: It is no chat completion.
+    """
+    if load.expect == "same":
+        result.texts[load.number] = json.dumps(
+            [_said(choice) for choice in member(answer, "choices", list, "the answer") or ()]
+        )
+        return
+    assert load.sample is not None
+    read = read_stream(answer) if load.body.get("stream") else read_whole(answer)[0]
+    found = score(load.sample, read.scored)
+    result.finished += found.finished
+    result.calls += found.calls
+    result.problems += (f"{load.kind}: {problem}" for problem in found.problems)
 
 
 def _said(choice: dict[str, Any]) -> Any:
     """What a choice says, without what differs between two servers (ids, times)."""
     message = choice.get("message") or {}
     return [message.get("content"), choice.get("text"), choice["finish_reason"], choice.get("logprobs") is not None]
-
-
-def _judge(load: Load, answer: dict[str, Any], result: Soak) -> None:
-    assert load.sample is not None
-    choice = answer["choices"][0]
-    calls = tuple(
-        (call["id"], call["function"]["name"], call["function"]["arguments"])
-        for call in choice["message"].get("tool_calls") or ()
-    )
-    found = score(load.sample, Answer(choice["finish_reason"], choice["message"].get("content") or "", calls))
-    result.finished += found.finished
-    result.calls += found.calls
-    result.problems += (f"{load.kind}: {problem}" for problem in found.problems)
-
-
-async def _stream(client: httpx.AsyncClient, load: Load) -> tuple[str, dict[str, Any]]:
-    """A stream's status and what it adds up to, in the shape of a whole answer; or break it off."""
-    content, reason = "", None
-    calls: dict[int, dict[str, Any]] = {}
-    async with client.stream("POST", load.path, json=load.body) as response:
-        if response.status_code != 200:
-            await response.aread()
-            return str(response.status_code), response.json()
-        events = 0
-        async for line in response.aiter_lines():
-            if not line.startswith("data: ") or line == "data: [DONE]":
-                continue
-            event = json.loads(line.removeprefix("data: "))
-            if "error" in event:
-                return "error in the stream", event
-            events += 1
-            if load.abort_after is not None and events >= load.abort_after:
-                return "aborted", {}
-            for choice in event["choices"]:
-                reason = choice["finish_reason"] or reason
-                content += choice["delta"].get("content") or ""
-                for delta in choice["delta"].get("tool_calls") or ():
-                    call = calls.setdefault(delta["index"], {"id": "", "function": {"name": "", "arguments": ""}})
-                    call["id"] += delta.get("id") or ""
-                    for key in ("name", "arguments"):
-                        call["function"][key] += (delta.get("function") or {}).get(key) or ""
-    message = {"content": content, "tool_calls": list(calls.values())}
-    return "200", {"choices": [{"message": message, "finish_reason": reason}]}

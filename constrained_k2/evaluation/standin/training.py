@@ -172,9 +172,11 @@ def train_and_write(out: Path, recipe: Recipe, say: Callable[[str], None], copie
         out: The directory; made when it is not there.
         recipe: How.
         say: Takes the log's lines as they come.
-        copies: A directory for weights from on the way; None for none.
+        copies: A directory for weights from on the way, made when it is not there; None for none.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    for directory in (out, copies):
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
     ranks = train_vocabulary(dialog_texts(recipe.texts, recipe.seed), phrasing(), recipe.tokens)
     write_ranks(out / "tiktoken.model", ranks)
     with (out / "training.jsonl").open("w") as log:

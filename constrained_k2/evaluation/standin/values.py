@@ -114,17 +114,8 @@ class Draw:
     def _airport(self) -> Value:
         return self._same(lambda: "".join(self.chance.choices(_LETTERS, k=3)))
 
-    def _symbols(self) -> Value:
-        found = [self.split(lambda: "".join(self.chance.choices(_LETTERS, k=3))) for _ in range(self._few())]
-        return Value(" and ".join(found), found)
-
     def _code(self) -> Value:
         return self._same(lambda: f"{self.chance.choice(_LETTERS)}-{self.chance.randint(100, 999)}")
-
-    def _account(self) -> Value:
-        return self._same(
-            lambda: f"{self.chance.choice('DNFSX')}{self.chance.choice('EOIK')}{self.chance.randint(1000, 9999)}"
-        )
 
     def _date(self) -> Value:
         first = dt.date(2025, 1, 1)
@@ -153,18 +144,6 @@ class Draw:
     def _people(self) -> Value:
         names = [self.kind("name").text for _ in range(self._few())]
         return Value(" and ".join(names), [{"name": name} for name in names])
-
-    def _filters(self) -> Value:
-        found = []
-        for column in self.chance.sample(("country", "total", "status"), self._few()):
-            if column == "total":
-                operation, number = self.chance.choice("<>"), self.kind("whole", least=10, most=900)
-                found.append((f"total {operation} {number.text}", column, operation, number.argument))
-            else:
-                word = self.kind("city" if column == "country" else "word").text
-                found.append((f"{column} = {word}", column, "=", word))
-        arguments = [{"column": column, "op": operation, "value": value} for _, column, operation, value in found]
-        return Value(" and ".join(text for text, *_ in found), arguments)
 
     def _items(self) -> Value:
         found = [(self.kind("whole", least=1, most=20), self.kind("code")) for _ in range(self._few())]

@@ -7,6 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from constrained_k2.evaluation.ab.report.contrast import contrast
 from constrained_k2.evaluation.ab.report.markdown import to_markdown
 from constrained_k2.evaluation.ab.report.page import to_html
@@ -37,10 +41,6 @@ def write_reports(results: Results) -> list[Path]:
 
 def show(results: Results, paths: Sequence[Path]) -> None:
     """Print an answer that the constraint set right, the figures, what was found, and where the reports are."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
     for line in contrast(results):
         console.print(Text(line))

@@ -153,7 +153,8 @@ def _latency(results: Results) -> Table:
     ]
     note = "As the client sees it, with the requests of all arms in between; of one answer, not of the server."
     if results.argmax_share is not None:
-        note += f" Masks ruled out the model's first choice at {percent(results.argmax_share)} of the masked tokens."
+        share = percent(results.argmax_share)
+        note += f" Masks ruled out the model's first choice at {share} of the masked tokens that the server looked at."
     return Table("Times", ("", *results.arms), tuple(rows), note)
 
 

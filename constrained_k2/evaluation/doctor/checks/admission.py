@@ -1,10 +1,11 @@
 """Is what cannot be constrained refused, and can a request ask not to be?"""
 
-from constrained_k2.evaluation.doctor.bodies import OFF, UNWILLING, chat, tool, user
+from constrained_k2.evaluation.doctor.bodies import UNWILLING, chat, tool, user
 from constrained_k2.evaluation.doctor.connection import Refused
 from constrained_k2.evaluation.doctor.finding import Finding, ok, shown
 from constrained_k2.evaluation.doctor.remedies import constraining
 from constrained_k2.evaluation.doctor.target import Target
+from constrained_k2.evaluation.samples import UNCONSTRAINED
 
 _CANNOT_BE_KEPT = {
     "type": "object",
@@ -39,7 +40,7 @@ async def opt_out(target: Target) -> Finding:
     if not target.is_ours:
         return Finding("cannot tell", "constrained_k2 is not on, so there is nothing to opt out of")
     try:
-        await target.chat(chat(UNWILLING, "auto", max_tokens=8, vllm_xargs=OFF))
+        await target.chat(chat(UNWILLING, "auto", max_tokens=8, **UNCONSTRAINED))
     except Refused as refusal:
         return Finding("fault", f"a request that opts out is refused: {refusal}", constraining(target))
     return ok("a request can opt out by vllm_xargs")

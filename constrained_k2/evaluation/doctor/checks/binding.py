@@ -6,7 +6,7 @@ mask wins over both; a server that only parses, or corrects what came, loses to 
 
 from typing import Any
 
-from constrained_k2.evaluation.doctor.answer import ChatAnswer
+from constrained_k2.evaluation.chat_answer import ChatAnswer
 from constrained_k2.evaluation.doctor.bodies import EAGER, UNFIT, UNWILLING, chat, history, sample
 from constrained_k2.evaluation.doctor.connection import Refused
 from constrained_k2.evaluation.doctor.finding import Finding, ok, shown

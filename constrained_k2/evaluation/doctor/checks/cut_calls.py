@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from constrained_k2.evaluation.doctor.answer import ChatAnswer
+from constrained_k2.evaluation.chat_answer import ChatAnswer
 from constrained_k2.evaluation.doctor.bodies import EAGER, UNFIT, chat
 from constrained_k2.evaluation.doctor.finding import Finding, ok, shown
 from constrained_k2.evaluation.doctor.prompts import TURN_END

@@ -2,14 +2,15 @@
 
 import re
 
+from constrained_k2.evaluation.chat_answer import member
 from constrained_k2.evaluation.doctor.bodies import chat
-from constrained_k2.evaluation.doctor.connection import Refused, member
+from constrained_k2.evaluation.doctor.connection import Refused
 from constrained_k2.evaluation.doctor.finding import Finding, ok, shown
 from constrained_k2.evaluation.doctor.remedies import SWITCH_ON
 from constrained_k2.evaluation.doctor.target import Target
 
 _REPAIRED = (0, 11, 1)  # https://vllm.ai/blog/2025-10-28-kimi-k2-accuracy found the prompts of 0.11.0 broken
-_TRIED = ((0, 32), (0, 34))
+_MADE_FOR = ((0, 32), (0, 34))
 
 
 async def model(target: Target) -> Finding:
@@ -35,24 +36,24 @@ async def version(target: Target) -> Finding:
     number = tuple(int(part or 0) for part in found.groups())
     if number < _REPAIRED:
         return Finding("fault", f"vLLM {shown(said, 60)} is known to break Kimi K2's prompts", "Upgrade vLLM")
-    if not _TRIED[0] <= number[:2] < _TRIED[1]:
+    if not _MADE_FOR[0] <= number[:2] < _MADE_FOR[1]:
         return Finding(
-            "warning", f"vLLM {shown(said, 60)}; constrained_k2 is tried on 0.32 and 0.33", "Install vllm>=0.32,<0.34"
+            "warning", f"vLLM {shown(said, 60)}; constrained_k2 is made for 0.32 and 0.33", "Install vllm>=0.32,<0.34"
         )
     return ok(f"vLLM {shown(said, 60)}")
 
 
 async def flags(target: Target) -> Finding:
-    """Whether this package's parser and logits processor are on. Seen by what they refuse, in their own words."""
+    """Whether this package's parser and one of its routes are on. Seen by what they refuse, in their own words."""
     if target.is_ours:
-        return ok("the parser kimi_k2_constrained and the logits processor are on")
-    if target.parser and target.processor is False:
-        seen = "the parser kimi_k2_constrained is on, but not the logits processor: what it should constrain is refused"
+        return ok("the parser kimi_k2_constrained is on, and a route that constrains")
+    if target.parser and target.constrains is False:
+        seen = "the parser kimi_k2_constrained is on, but no route that constrains: what it admits is refused"
         return Finding("fault", seen, SWITCH_ON)
-    if target.processor:
-        seen = "the logits processor is on, but not the parser kimi_k2_constrained: chat requests are not constrained"
+    if target.constrains:
+        seen = "a route is on, but not the parser kimi_k2_constrained: chat requests are not constrained"
         return Finding("fault", seen, SWITCH_ON)
-    if target.processor is False:
+    if target.constrains is False:
         return Finding("fault", "constrained_k2 is installed, and neither of its parts is switched on", SWITCH_ON)
     return Finding("fault", "constrained_k2 is not on: nothing was refused in its words", SWITCH_ON)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from constrained_k2.evaluation.doctor.answer import ChatAnswer
+from constrained_k2.evaluation.chat_answer import ChatAnswer
 from constrained_k2.evaluation.doctor.bodies import EAGER, UNWILLING, chat
 from constrained_k2.evaluation.doctor.finding import Finding, ok, shown
 from constrained_k2.evaluation.doctor.remedies import SWITCH_ON, constraining

@@ -1,6 +1,6 @@
 """Does ``chat_template_kwargs.thinking`` do what it says?"""
 
-from constrained_k2.evaluation.doctor.answer import ChatAnswer
+from constrained_k2.evaluation.chat_answer import ChatAnswer
 from constrained_k2.evaluation.doctor.bodies import user
 from constrained_k2.evaluation.doctor.finding import Finding, ok, shown
 from constrained_k2.evaluation.doctor.prompts import Prompt, opens_reasoning

@@ -1,4 +1,4 @@
-"""How far masks bend a model: what the server's own ``/metrics`` say of it."""
+"""What a server's ``/metrics`` say: counters, how they grow, and how far masks bend a model."""
 
 from collections.abc import Mapping
 
@@ -33,11 +33,11 @@ async def read_counters(url: str) -> Counters:
     return parse_counters(data.decode(errors="replace"))
 
 
-def parse_counters(text: str) -> Counters:
-    """Read Prometheus's text format (version 0.0.4); only metrics with our prefix."""
+def parse_counters(text: str, prefix: str = PREFIX) -> Counters:
+    """Read Prometheus's text format (version 0.0.4); only metrics with the prefix, ours by default."""
     found: Counters = {}
     for line in text.splitlines():
-        if line.startswith(PREFIX):
+        if line.startswith(prefix):
             name, _, number = line.rpartition(" ")
             try:
                 found[name] = float(number)
@@ -59,11 +59,11 @@ def masked_argmax_share(counters: Mapping[str, float]) -> float | None:
 
     Our server looks at one step in so many (docs/metrics.md): the share is of the tokens it looked at.
     """
-    ruled_out = _sum(counters, "constrained_k2_masked_argmax_tokens_total")
-    looked_at = _sum(counters, "constrained_k2_examined_tokens_total")
+    ruled_out = total(counters, "constrained_k2_masked_argmax_tokens_total")
+    looked_at = total(counters, "constrained_k2_examined_tokens_total")
     return ruled_out / looked_at if looked_at else None
 
 
-def _sum(counters: Mapping[str, float], name: str) -> float:
-    """Over all labels."""
+def total(counters: Mapping[str, float], name: str) -> float:
+    """A counter's sum over all its labels; 0 where there is none of that name."""
     return sum(value for found, value in counters.items() if found.partition("{")[0] == name)

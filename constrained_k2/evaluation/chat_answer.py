@@ -3,8 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from constrained_k2.evaluation.doctor.connection import Unusable, member
+from constrained_k2.errors import kind_of_json
 from constrained_k2.evaluation.scores import Answer
+
+
+class Unusable(Exception):
+    """The server gave no answer that means anything: too long, too late, cut off, not JSON, an error of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,21 @@ def read_stream(events: list[Any]) -> ChatAnswer:
                     call[number] += text
     whole = tuple((call[0], call[1], call[2]) for call in calls.values())
     return ChatAnswer(finish_reason, content, reasoning, whole, token_ids)
+
+
+def member(value: Any, name: str, kind: type, place: str) -> Any:
+    """A field of an object in an answer; None where it is absent or null.
+
+    Raises:
+        Unusable: The value is no object, or the field is of another type.
+    """
+    if not isinstance(value, dict):
+        raise Unusable(f"{place} is {kind_of_json(value)}, not an object")
+    found = value.get(name)
+    # A boolean is an int to Python, but no number to JSON.
+    if found is not None and (not isinstance(found, kind) or (kind is int and isinstance(found, bool))):
+        raise Unusable(f"{place}.{name} is {kind_of_json(found)}")
+    return found
 
 
 def _reasoning(message: Any, place: str) -> str:

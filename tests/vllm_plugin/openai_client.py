@@ -1,16 +1,13 @@
-"""Sending samples to an OpenAI-compatible server."""
+"""Sending samples to a server with OpenAI's own client."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import openai
 
 from constrained_k2.evaluation.samples import Sample
 from constrained_k2.evaluation.scores import Answer
-
-UNCONSTRAINED = {"vllm_xargs": {"constrained_k2": "off"}}
-"""Extra body by which a request asks our server not to constrain it."""
 
 
 async def ask(client: openai.AsyncOpenAI, sample: Sample, **parameters: Any) -> Answer:
@@ -50,30 +47,19 @@ async def _collect(chunks: Any) -> Answer:
     return Answer(finish_reason, content, tuple((call[0], call[1], call[2]) for call in calls.values()))
 
 
-async def ask_all(
-    url: str,
-    samples: Sequence[Sample],
-    *,
-    concurrency: int = 8,
-    on_answer: Callable[[Answer], None] = lambda _: None,
-    **parameters: Any,
-) -> list[Answer]:
+async def ask_all(url: str, samples: Sequence[Sample], **parameters: Any) -> list[Answer]:
     """Send all samples, several at a time; the answers come in the samples' order.
 
     Args:
         url: The server's address, without ``/v1``.
         samples: The requests.
-        concurrency: How many at a time.
-        on_answer: Called with every answer as it comes.
         **parameters: Of ``chat.completions.create``; the sample's number is its ``seed``.
     """
-    places = asyncio.Semaphore(concurrency)
+    places = asyncio.Semaphore(8)
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=300) as client:
 
         async def one(sample: Sample) -> Answer:
             async with places:
-                answer = await ask(client, sample, seed=sample.number, **parameters)
-                on_answer(answer)
-                return answer
+                return await ask(client, sample, seed=sample.number, **parameters)
 
         return await asyncio.gather(*map(one, samples))
