@@ -182,7 +182,8 @@ class ToolCallMatcher:
 
         Raises:
             InvalidRequest: Fewer have been accepted, or ``count`` is negative.
-            SchemaTooCostly: The engine hit one of its own limits while the turn was replayed.
+            SchemaTooCostly: The engine hit one of its own limits while the turn was replayed. Where the turn stands
+                is lost then: only :meth:`reset` may follow.
         """
         if not 0 <= count <= len(self._ids):
             raise InvalidRequest(f"cannot roll back {count} of {len(self._ids)} tokens", "rollback")
