@@ -132,7 +132,7 @@ def test_a_random_model_calls_real_tools_with_valid_arguments(real_compiler: Com
         (call,) = parse_completion(ids, real_compiler.vocabulary).tool_calls
         assert (call.name, call.index) == (tool["function"]["name"], 0)
         schema = tool["function"].get("parameters", {})
-        draft = jsonschema.Draft202012Validator
+        draft: Any = jsonschema.Draft202012Validator
         if "exclusiveMinimum" in json.dumps(schema) and not _is_valid(draft, schema):
             draft = jsonschema.Draft4Validator  # one public tool is written for draft 4
         draft.check_schema(schema)

@@ -117,7 +117,7 @@ def _tokenizer(vocabulary: Vocabulary) -> llguidance.LLTokenizer:
     """The vocabulary as LLGuidance takes it, special tokens by their own text."""
     encoder = vocabulary.encoder
     if isinstance(encoder, TiktokenEncoder):
-        return llguidance.LLTokenizer.from_tiktoken(
+        return llguidance.LLTokenizer.from_tiktoken(  # type: ignore[attr-defined]  # its stub lacks it
             encoder=encoder.ranks,
             special_tokens=vocabulary.special_tokens,
             pattern=SPLIT_PATTERN,

@@ -11,7 +11,7 @@ from constrained_k2.drafting.drafter import Drafter
 from constrained_k2.evaluation.samples import TOOLS
 from tests.walks import walk
 
-CALLS = (
+CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("get_weather", {"city": "Beijing", "days": 3}),
     ("search-flights", {"origin": "BER", "destination": "HND", "depart": "2026-03-07"}),
     ("convert_currency", {"amount": 250, "source": "EUR", "target": "JPY"}),

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-WEATHER = {
+WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "get_weather",

@@ -71,7 +71,7 @@ class FakeModel:
         reasoning, _, content = text.rpartition("</think>")
         if self.has("reasoning is content"):
             reasoning, content = "", text
-        calls = []
+        calls: list[tuple[str, str, str]] = []
         for found in _CALL.finditer(content):
             call_id, arguments = found[1], found[2]
             if not found[3] and not self.body.get("stream") and not self.has("hands over pieces"):

@@ -57,7 +57,7 @@ class Fake:
                 fake.answer(self, {"/v1/models": fake.models, "/version": fake.version})
 
             def do_POST(self) -> None:
-                endpoints = {
+                endpoints: dict[str, Callable[[Any], Any]] = {
                     "/tokenize": fake.tokenize,
                     "/detokenize": lambda body: {"prompt": text_of(body["tokens"])},
                     "/v1/completions": fake.completion,

@@ -74,6 +74,6 @@ def measure(count: int, kills: int, directory: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sizes = [int(text) for text in sys.argv[1:]] + [10_000, 2][len(sys.argv) - 1 :]
+    count, kills = [int(text) for text in sys.argv[1:]] + [10_000, 2][len(sys.argv) - 1 :]
     with tempfile.TemporaryDirectory() as place:
-        print(json.dumps(measure(*sizes, Path(place)), indent=2))
+        print(json.dumps(measure(count, kills, Path(place)), indent=2))

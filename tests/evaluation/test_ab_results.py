@@ -75,7 +75,9 @@ def test_arms_are_compared_in_pairs(tmp_path: Path) -> None:
     assert results.baseline == "plain" and results.findings == []
     difference = results.differences["constrained"][PLACES["schema_accuracy"]]
     assert difference.interval.value == pytest.approx(1 / 3) and difference.is_better and not difference.is_worse
-    assert 0.15 < difference.interval.low < difference.interval.value < difference.interval.high < 0.5
+    low, middle, high = difference.interval.low, difference.interval.value, difference.interval.high
+    assert low is not None and middle is not None and high is not None
+    assert 0.15 < low < middle < high < 0.5
     test = results.pairings["constrained"]["right"]
     assert (test.only_first, test.only_second, test.p) == (0, 20, 2 * 0.5**20)
     own = results.intervals["constrained"][PLACES["schema_accuracy"]]
@@ -87,7 +89,7 @@ def test_arms_are_compared_in_pairs(tmp_path: Path) -> None:
 
 
 def test_a_constrained_arm_that_is_wrong_or_worse_is_found(tmp_path: Path) -> None:
-    worse = [{"calls": BAD if number < 20 else GOOD} for number in range(59)]
+    worse: list[dict[str, Any]] = [{"calls": BAD if number < 20 else GOOD} for number in range(59)]
     worse += [{"status": "failed", "failure": "timeout", "calls": ()}]
     findings = " ".join(score(saved(tmp_path, {"plain": [{} for _ in range(60)], "constrained": worse})).findings)
     assert "constrained: 20 answers with arguments that the schema does not accept" in findings

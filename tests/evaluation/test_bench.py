@@ -10,7 +10,7 @@ import pytest
 
 from constrained_k2 import ToolCallSpec
 from constrained_k2.cli import main
-from constrained_k2.evaluation.bench.arms import LLGuidanceArm, Ours, counted_engine_calls
+from constrained_k2.evaluation.bench.arms import Arm, LLGuidanceArm, Ours, counted_engine_calls
 from constrained_k2.evaluation.bench.instances import instance_of
 from constrained_k2.evaluation.bench.plots import write_plots
 from constrained_k2.evaluation.bench.report import promises, tables
@@ -56,7 +56,8 @@ def test_lists_of_any_length_hold_distinct_tools(workload: Workload) -> None:
 
 def test_turns_go_through_every_phase_and_are_accepted(workload: Workload) -> None:
     tools = workload.first(3)
-    for arm in (Ours(workload.vocabulary), LLGuidanceArm(workload.vocabulary)):
+    arms: tuple[Arm, ...] = (Ours(workload.vocabulary), LLGuidanceArm(workload.vocabulary))
+    for arm in arms:
         compiled = arm.compile(arm.request(tools))
         for seed in range(4):
             turn = workload.turn(tools, seed)

@@ -184,8 +184,8 @@ class Structure:
 
 def everything(ids: list[int], vocabulary: Vocabulary, *, in_reasoning: bool = False, tools: Any = None) -> str:
     """What the events hold, in their order, and between them what was used as structure."""
-    parser = ToolCallParser(vocabulary, level="tolerant", in_reasoning=in_reasoning, tools=tools)
-    parser._reader._structure = lambda text: parser._events.append(Structure(text))  # type: ignore[attr-defined]
+    parser: Any = ToolCallParser(vocabulary, level="tolerant", in_reasoning=in_reasoning, tools=tools)
+    parser._reader._structure = lambda text: parser._events.append(Structure(text))
     pieces: list[str] = []
     arguments: dict[int, int] = {}  # position of a call -> where in pieces its arguments stand
     for event in [*parser.feed(ids), *parser.finish()]:

@@ -6,12 +6,12 @@ F0, F1, F2 = "functions.search:0", "functions.search:1", "functions.search:2"
 USER = {"role": "user", "content": "go"}
 
 
-def call(given: Any, name: str = "search", arguments: Any = '{"q": "x"}') -> dict[str, Any]:
+def call(given: Any, name: Any = "search", arguments: Any = '{"q": "x"}') -> dict[str, Any]:
     made = {"id": given, "type": "function", "function": {"name": name, "arguments": arguments}}
     return made if given is not None else {key: made[key] for key in ("type", "function")}
 
 
-def calls(*made: dict[str, Any]) -> dict[str, Any]:
+def calls(*made: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": None, "tool_calls": list(made)}
 
 

@@ -11,5 +11,11 @@ WEATHER = TOOLS[0]
 
 
 def create(client: openai.OpenAI, **fields: Any) -> Any:
-    defaults = {"model": "kimi-k2", "messages": MESSAGES, "tools": [WEATHER], "max_tokens": 1000, "temperature": 1.0}
+    defaults: dict[str, Any] = {
+        "model": "kimi-k2",
+        "messages": MESSAGES,
+        "tools": [WEATHER],
+        "max_tokens": 1000,
+        "temperature": 1.0,
+    }
     return client.chat.completions.create(**(defaults | fields))

@@ -66,7 +66,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     model = build_model(directory / "model", arch="kimi_k2")
     scripted = "scripted:ScriptedLogitsProcessor"
     if request.param == "backend":
-        flags = (*BACKEND_FLAGS, "--logits-processors", scripted)
+        flags: tuple[str, ...] = (*BACKEND_FLAGS, "--logits-processors", scripted)
     else:
         flags = (*CONSTRAINED_FLAGS, scripted)
     with VllmServer(model, flags, log=directory / "server.log", python_path=[Path(__file__).parent]) as started:

@@ -22,6 +22,8 @@ pytestmark = pytest.mark.server
 NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1})
 SCHEMAS = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in TOOLS}
 WAIT_SECONDS = 60
+BODY: dict[str, Any] = {"model": "kimi-k2", "messages": [{"role": "user", "content": "Weather?"}], "tools": list(TOOLS),
+                        "tool_choice": "required", "temperature": 1.0}  # fmt: skip
 
 
 def running(server: VllmServer) -> float:
@@ -33,9 +35,8 @@ def running(server: VllmServer) -> float:
 async def hang_up(client: openai.AsyncOpenAI, number: int) -> bool:
     """Ask for calls and leave after some pieces of one; whether any piece came."""
     stream: Any = await client.chat.completions.create(
-        model="kimi-k2", messages=[{"role": "user", "content": "Weather?"}], tools=list(TOOLS), tool_choice="required",
-        max_tokens=2000, seed=number, temperature=1.0, stream=True, extra_body={"min_tokens": 50},
-    )  # fmt: skip
+        **BODY, max_tokens=2000, seed=number, stream=True, extra_body={"min_tokens": 50}
+    )
     pieces = 0
     async for chunk in stream:
         pieces += bool(chunk.choices and chunk.choices[0].delta.tool_calls)
@@ -47,9 +48,8 @@ async def hang_up(client: openai.AsyncOpenAI, number: int) -> bool:
 
 async def whole(client: openai.AsyncOpenAI, number: int) -> list[Any]:
     answer = await client.chat.completions.create(
-        model="kimi-k2", messages=[{"role": "user", "content": "Weather?"}], tools=list(TOOLS), tool_choice="required",
-        max_tokens=900, seed=number, temperature=1.0, extra_body={"vllm_xargs": {"constrained_k2_close": 400}},
-    )  # fmt: skip
+        **BODY, max_tokens=900, seed=number, extra_body={"vllm_xargs": {"constrained_k2_close": 400}}
+    )
     return answer.choices[0].message.tool_calls or []
 
 

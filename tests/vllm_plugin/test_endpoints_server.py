@@ -64,8 +64,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
 
 
 def create(client: openai.OpenAI, **fields: Any) -> Any:
-    given = {"model": "kimi-k2", "messages": MESSAGES, "tools": list(TOOLS), "tool_choice": "required",
-             "max_tokens": 900, "temperature": 1.0, "extra_body": ENDING}  # fmt: skip
+    given: dict[str, Any] = {"model": "kimi-k2", "messages": MESSAGES, "tools": list(TOOLS), "tool_choice": "required",
+                             "max_tokens": 900, "temperature": 1.0, "extra_body": ENDING}  # fmt: skip
     return client.chat.completions.create(**(given | fields))
 
 

@@ -66,9 +66,10 @@ class Load:
 
 async def slow_one(client: openai.AsyncOpenAI, schema: Any) -> str:
     """Until the slow request's first token, or its refusal."""
+    tools: Any = [tool(schema)]
     try:
         await client.chat.completions.create(
-            model="kimi-k2", messages=[{"role": "user", "content": "Go on."}], tools=[tool(schema)],
+            model="kimi-k2", messages=[{"role": "user", "content": "Go on."}], tools=tools,
             tool_choice="required", max_tokens=1,
         )  # fmt: skip
     except openai.BadRequestError as error:

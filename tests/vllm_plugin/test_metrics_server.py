@@ -32,7 +32,7 @@ def function(name: str, parameters: Any = None, **more: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": parameters or {}, **more}}
 
 
-@pytest.fixture(scope="module", params=FLAGS.values(), ids=FLAGS.keys())
+@pytest.fixture(scope="module", params=FLAGS.values(), ids=list(FLAGS))
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     directory = tmp_path_factory.mktemp("server")
     model = build_model(directory / "model", arch="kimi_k2")
@@ -70,7 +70,7 @@ def metrics_with(server: VllmServer, name: str, least: float) -> Metrics:
 
 
 def ask(client: openai.OpenAI, tools: Any, **fields: Any) -> Any:
-    defaults = {"model": "kimi-k2", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 30}
+    defaults: dict[str, Any] = {"model": "kimi-k2", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 30}
     return client.chat.completions.create(tools=tools, **(defaults | fields))
 
 

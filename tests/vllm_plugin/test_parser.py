@@ -38,7 +38,8 @@ def read_whole(parser: Any, request: Any, ids: list[int], text: str) -> tuple[st
 def read_stream(
     parser: Any, request: Any, pieces: list[tuple[list[int], str]], prompt: list[int]
 ) -> tuple[str, str, list[tuple[str, str, str]]]:
-    reasoning, content, calls = "", "", {}
+    reasoning, content = "", ""
+    calls: dict[int, list[str]] = {}
     for number, (ids, text) in enumerate(pieces):
         delta = parser.parse_delta(text, ids, request, prompt, finished=number == len(pieces) - 1)
         if delta is None:

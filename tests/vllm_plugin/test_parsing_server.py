@@ -96,9 +96,9 @@ def _as_shown(events: list[Event]) -> list[Event]:
 
 async def ask(client: openai.AsyncOpenAI, *, stream: bool, extra: dict[str, Any], **fields: Any) -> list[Answer]:
     """The answers' choices, in order."""
-    body = {"model": "kimi-k2", "messages": MESSAGES, "tools": [WEATHER], "max_tokens": 600} | fields
+    body: dict[str, Any] = {"model": "kimi-k2", "messages": MESSAGES, "tools": [WEATHER], "max_tokens": 600}
     answer: Any = await client.chat.completions.create(
-        **body, stream=stream, extra_body={"return_token_ids": True} | extra
+        **body | fields, stream=stream, extra_body={"return_token_ids": True} | extra
     )
     if stream:
         return await _collected(answer)
@@ -240,10 +240,11 @@ def test_no_calls_where_none_were_wanted(scripted: VllmServer, vocabulary: Vocab
 def respond(client: openai.OpenAI, ids: Sequence[int], vocabulary: Vocabulary, limit: int, *, stream: bool) -> Any:
     """The texts and calls of a response; of a stream, as its events have them."""
     function = WEATHER["function"]
+    tools: Any = [{"type": "function", "name": function["name"], "parameters": function["parameters"]}]
     answer: Any = client.responses.create(
         model="kimi-k2",
         input="What's the weather like?",
-        tools=[{"type": "function", "name": function["name"], "parameters": function["parameters"]}],
+        tools=tools,
         max_output_tokens=limit,
         stream=stream,
         extra_body={"vllm_xargs": OFF | {"script": [*ids, vocabulary.format.turn_end]}},

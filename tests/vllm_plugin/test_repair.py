@@ -15,7 +15,7 @@ from vllm.exceptions import VLLMValidationError
 
 from constrained_k2 import InvalidRequest
 from constrained_k2.rendering.special_text import KIMI_SPECIALS
-from constrained_k2.vllm_plugin import admission, exact_arguments, plugin, repair, settings
+from constrained_k2.vllm_plugin import exact_arguments, plugin, repair, settings
 
 USER = {"role": "user", "content": [{"type": "text", "text": "hi"}]}
 OFF, ON = ({"vllm_xargs": {"constrained_k2_repair": switch}} for switch in ("off", "on"))
@@ -37,7 +37,7 @@ def chat(*messages: Any, **fields: Any) -> Any:
 
 def set_by_the_operator(monkeypatch: pytest.MonkeyPatch, **ours: Any) -> None:
     config = SimpleNamespace(additional_config={"constrained_k2": ours})
-    monkeypatch.setattr(admission.Server, "settings", settings.settings_in(config))
+    monkeypatch.setattr(settings.Server, "settings", settings.settings_in(config))
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def test_no_content_is_printed_as_a_python_list(server: VllmServer, vocabulary: 
 
 
 def test_a_generation_prompt_is_not_left_out(server: VllmServer) -> None:
-    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "return_token_ids": True}
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "return_token_ids": True}
     usual = post(server, "/v1/chat/completions", **body).json()["prompt_token_ids"]
     left_out = body | {"add_generation_prompt": False}
     assert post(server, "/v1/chat/completions", **left_out).json()["prompt_token_ids"] == usual

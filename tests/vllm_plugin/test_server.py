@@ -181,7 +181,7 @@ def test_min_tokens_cannot_keep_a_turn_open_behind_its_section(client: openai.Op
 
 def test_completions_with_the_tools_in_vllm_xargs(client: openai.OpenAI, vocabulary: Vocabulary) -> None:
     body = json.dumps({"tools": [WEATHER], "tool_choice": "required", "first_index": 4})
-    answer = client.completions.create(
+    answer: Any = client.completions.create(
         model="kimi-k2", prompt="hi", max_tokens=1000,
         extra_body={"vllm_xargs": {"constrained_k2": body}, "return_token_ids": True},
     )  # fmt: skip
@@ -232,7 +232,7 @@ def test_very_many_optional_properties(client: openai.OpenAI, vocabulary: Vocabu
             "tool_choice": "required",
         }
     )
-    answer = client.completions.create(
+    answer: Any = client.completions.create(
         model="kimi-k2", prompt="hi", max_tokens=1000,
         extra_body={"vllm_xargs": {"constrained_k2": spec, "constrained_k2_close": 200}, "return_token_ids": True},
     )  # fmt: skip

@@ -121,14 +121,14 @@ def test_bad_requests_and_aborts_do_not_disturb_the_others(server: VllmServer, c
 
             async def bad(number: int) -> str:
                 tools = [function("f", parameters={"not": {}})] if number % 2 else [WEATHER, WEATHER]
+                body: dict[str, Any] = {"model": "kimi-k2", "messages": MESSAGES, "tools": tools}
                 with pytest.raises(openai.BadRequestError):
-                    await opened.chat.completions.create(model="kimi-k2", messages=MESSAGES, tools=tools)
+                    await opened.chat.completions.create(**body)
                 return "refused"
 
             async def aborted() -> str:
-                stream = await opened.chat.completions.create(
-                    model="kimi-k2", messages=MESSAGES, tools=[WEATHER], tool_choice="required", stream=True
-                )
+                body: dict[str, Any] = {"model": "kimi-k2", "messages": MESSAGES, "tools": [WEATHER]}
+                stream = await opened.chat.completions.create(**body, tool_choice="required", stream=True)
                 async for chunk in stream:
                     if chunk.choices and chunk.choices[0].delta.tool_calls:
                         break

@@ -66,6 +66,6 @@ class _BooleanMasks:
         return accessed
 
 
-triton.backends.backends["cpu"] = SimpleNamespace(driver=_Driver, compiler=None)  # type: ignore[assignment]
+triton.backends.backends["cpu"] = SimpleNamespace(driver=_Driver, compiler=None)
 triton.runtime.driver.set_active(_Driver())
 interpreter._interpreter = _BooleanMasks(interpreter._interpreter)
