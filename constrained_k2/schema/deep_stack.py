@@ -1,8 +1,10 @@
 """Running an engine's compiler, which recurses natively, where neither depth nor time can hurt the process."""
 
+import atexit
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -10,6 +12,7 @@ T = TypeVar("T")
 
 _STACK_BYTES = 512 << 20  # reserved, not used: pages are taken as the stack grows
 _AT_ONCE = 8
+_EXIT_SECONDS = 30.0
 
 
 class _Task:
@@ -70,6 +73,16 @@ def _start_anew() -> None:
 
 
 os.register_at_fork(after_in_child=_start_anew)
+
+
+@atexit.register
+def _wait_for_the_last() -> None:
+    """Let what runs unheeded come to its end: native code that returns to an interpreter that is gone is a crash."""
+    deadline = time.monotonic() + _EXIT_SECONDS
+    places = _threads.places
+    for _ in range(_AT_ONCE):
+        if not places.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            return
 
 
 def on_deep_stack(work: Callable[[], T], seconds: float | None) -> T:
