@@ -130,11 +130,15 @@ def _ask(options: argparse.Namespace) -> "RunDirectory":
 
 @contextmanager
 def _write_errors_named(path: Path) -> Iterator[None]:
+    failed: BaseException | None = None
     try:
         yield
     except* OSError as errors:
-        error = errors.exceptions[0]
-        raise InvalidRequest(f"cannot be written: {error}", str(path), "The same command goes on") from error
+        failed = errors
+    while isinstance(failed, BaseExceptionGroup):
+        failed = failed.exceptions[0]
+    if failed is not None:  # raised within ``except*`` it would come out as a group
+        raise InvalidRequest(f"cannot be written: {failed}", str(path), "The same command goes on") from failed
 
 
 def _ask_stand_in(options: argparse.Namespace, limits: "Limits") -> "RunDirectory":
