@@ -36,6 +36,7 @@ class CountingLogitsProcessor(LogitsProcessor):
             engine_counters.masked_steps += 1
             likeliest = self._first_choices.before(logits)
             for row in self._rows:
-                logits[row, logits[row].argmax()] = -float("inf")
+                if logits[row].isfinite().sum() > 1:  # a marker that is due is left: another token would be illegal
+                    logits[row, logits[row].argmax()] = -float("inf")
             self._first_choices.after(logits, likeliest, len(self._rows))
         return logits
