@@ -10,6 +10,7 @@ from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.grammar.lark import LarkWriter
 from constrained_k2.grammar.patterns import Untranslatable, found_anywhere
 from constrained_k2.schema.coverage import Coverage, Status, coverage_of, keyword_uses
+from constrained_k2.schema.deep_stack import check_is_awaited
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.own_compilers import prepare
@@ -134,6 +135,7 @@ class Patterns:
         """Whether any text matches a terminal's expression; so it is taken to be where LLGuidance cannot tell."""
         known = self._has_matches.get(expression)
         if known is None:
+            check_is_awaited()
             grammar = llguidance.LLMatcher.grammar_from_lark(f"start: SOME\nSOME: {expression}")
             matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
             if not matcher.is_error():
@@ -146,6 +148,7 @@ class Patterns:
 
     def _prepare(self, pattern: str) -> llguidance.LLMatcher:
         """A matcher of the JSON strings in which a pattern is found."""
+        check_is_awaited()
         try:
             grammar = llguidance.LLMatcher.grammar_from_lark(f"start: FOUND\nFOUND: {found_anywhere(pattern)}")
         except Untranslatable:

@@ -18,11 +18,12 @@ _EXIT_SECONDS = 30.0
 class _Task:
     """Work for a thread, and what came of it."""
 
-    __slots__ = ("done", "error", "result", "work")
+    __slots__ = ("done", "error", "is_given_up", "result", "work")
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.work = work
         self.done = threading.Event()
+        self.is_given_up = False
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -51,7 +52,7 @@ class _DeepThreads:
 
     def _serve(self) -> None:
         while True:
-            task = self._tasks.get()
+            task = _current.task = self._tasks.get()
             try:
                 task.result = task.work()
             except BaseException as error:  # noqa: BLE001 - raised again by the caller
@@ -60,10 +61,11 @@ class _DeepThreads:
                 self._idle += 1
             self.places.release()
             task.done.set()
-            del task  # so that what it holds does not live until the next one
+            del task, _current.task  # so that what it holds does not live until the next one
 
 
 _threads = _DeepThreads()
+_current = threading.local()
 
 
 def _start_anew() -> None:
@@ -75,9 +77,20 @@ def _start_anew() -> None:
 os.register_at_fork(after_in_child=_start_anew)
 
 
+def check_is_awaited() -> None:
+    """Give up work that has taken too long: called now and then by work in :func:`on_deep_stack`.
+
+    Raises:
+        TimeoutError: Nobody waits for it any more.
+    """
+    task: _Task | None = getattr(_current, "task", None)
+    if task is not None and task.is_given_up:
+        raise TimeoutError("nobody waits for it any more")
+
+
 @atexit.register
 def _wait_for_the_last() -> None:
-    """Let what runs unheeded come to its end: native code that returns to an interpreter that is gone is a crash."""
+    """Let what was given up come to its end: native code that returns to an interpreter that is gone is a crash."""
     deadline = time.monotonic() + _EXIT_SECONDS
     places = _threads.places
     for _ in range(_AT_ONCE):
@@ -90,8 +103,8 @@ def on_deep_stack(work: Callable[[], T], seconds: float | None) -> T:
 
     Args:
         work: Native work that lets go of the interpreter lock.
-        seconds: How long to wait; None to wait for its end. What takes longer runs to its end unheeded: native code
-            cannot be interrupted, so at most eight run at once.
+        seconds: How long to wait; None to wait for its end. What takes longer is given up at the next
+            :func:`check_is_awaited`: native code cannot be interrupted, so at most eight run at once.
 
     Raises:
         TimeoutError: It takes longer, or too many such are still running.
@@ -102,6 +115,7 @@ def on_deep_stack(work: Callable[[], T], seconds: float | None) -> T:
     task = _Task(work)
     threads.submit(task)
     if not task.done.wait(seconds):
+        task.is_given_up = True
         raise TimeoutError("the schema takes too long to compile")
     if task.error is not None:
         raise task.error

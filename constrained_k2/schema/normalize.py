@@ -6,6 +6,7 @@ from typing import Any
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.schema.admit import admits
 from constrained_k2.schema.coverage import Status, in_place
+from constrained_k2.schema.deep_stack import check_is_awaited
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.keywords import Undecided, combined, typed_shapes
 from constrained_k2.schema.opposites import opposite
@@ -69,6 +70,7 @@ class Normalizer:
         """
         found = self._nodes.get(node)
         if found is None:
+            check_is_awaited()
             if len(self._nodes) >= MAX_NODES:
                 raise self._too_costly(f"the schema unfolds into more than {MAX_NODES} parts", "nodes", MAX_NODES)
             found = EVERYTHING

@@ -2,6 +2,7 @@
 
 import json
 import random
+import threading
 import time
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from constrained_k2 import Compiler, ConstrainedK2Error, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.bitmask import allocate_bitmask
 from constrained_k2.engines.llguidance_grammar import own_text
-from constrained_k2.schema.deep_stack import on_deep_stack
+from constrained_k2.schema.deep_stack import check_is_awaited, on_deep_stack
 from constrained_k2.schema.own_compilers import prepare
 from constrained_k2.schema.screen import screen
 from tests.schema.compilers import byte_compiler
@@ -158,6 +159,23 @@ def test_work_that_takes_too_long_is_given_up() -> None:
     assert on_deep_stack(lambda: 7, 5) == 7
     with pytest.raises(ZeroDivisionError):
         on_deep_stack(lambda: 1 // 0, None)
+
+
+def test_what_is_given_up_stops_at_its_next_step() -> None:
+    stopped = threading.Event()
+
+    def endless() -> None:
+        try:
+            while True:
+                check_is_awaited()
+                time.sleep(0.001)
+        finally:
+            stopped.set()
+
+    with pytest.raises(TimeoutError, match="takes too long"):
+        on_deep_stack(endless, 0.05)
+    assert stopped.wait(60)
+    check_is_awaited()  # in a thread that does no such work
 
 
 @pytest.mark.parametrize("depth", range(940, 1000, 6))
