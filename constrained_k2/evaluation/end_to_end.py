@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -146,7 +145,7 @@ def measure(
         for number in range(rounds):
             turned = [*arms[number % len(arms) :], *arms[: number % len(arms)]]
             for many, arm in itertools.product(concurrencies, turned):
-                bodies = _bodies(arm, max(2 * many, 8), number)
+                bodies = _bodies(arm, max(2 * many, 4), number)
                 found[arm.name, many].append(asyncio.run(_burst(servers[arm.server].url, bodies, many)))
     return [
         Row(arm, many, tuple(found[arm.name, many]), tuple(found[arm.baseline, many]))
@@ -173,8 +172,9 @@ async def _burst(url: str, bodies: Iterable[Mapping[str, Any]], concurrency: int
 
         async def one(body: Mapping[str, Any]) -> None:
             async with places:
-                answer = await client.post("/v1/chat/completions", content=json.dumps(body))
-                answer.raise_for_status()
+                answer = await client.post("/v1/chat/completions", json=body)
+                if not answer.is_success:
+                    raise RuntimeError(f"HTTP {answer.status_code}: {answer.text[:500]}")
 
         before = parse_counters((await client.get("/metrics")).text, "")
         start = loop.time()
