@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
 from constrained_k2.evaluation.server_metrics import growth, parse_counters, total
@@ -23,7 +24,7 @@ SERVERS: Mapping[str, tuple[Sequence[str], Mapping[str, str]]] = {
     "backend": (BACKEND_FLAGS, {}),
     "processor": (CONSTRAINED_FLAGS, {}),
 }
-"""Name -> flags and environment. All run at the same time; only one is asked at a time."""
+"""Name -> flags and environment. All are up at the same time; those that are not asked are stopped (SIGSTOP)."""
 
 _MAX_TOKENS = 64
 _ROWS = 32
@@ -140,13 +141,16 @@ def measure(
             )
             for name in dict.fromkeys(arm.server for arm in arms)
         }
+        for server in servers.values():
+            _suspend(server)
+            stack.callback(_resume, server)
         for arm in arms:  # what is slow the first time
-            asyncio.run(_burst(servers[arm.server].url, _bodies(arm, _ROWS, -1), _ROWS))
+            _timed(servers[arm.server], _bodies(arm, _ROWS, -1), _ROWS)
         for number in range(rounds):
             turned = [*arms[number % len(arms) :], *arms[: number % len(arms)]]
             for many, arm in itertools.product(concurrencies, turned):
                 bodies = _bodies(arm, max(2 * many, 4), number)
-                found[arm.name, many].append(asyncio.run(_burst(servers[arm.server].url, bodies, many)))
+                found[arm.name, many].append(_timed(servers[arm.server], bodies, many))
     return [
         Row(arm, many, tuple(found[arm.name, many]), tuple(found[arm.baseline, many]))
         for many in concurrencies
@@ -163,6 +167,30 @@ def _bodies(arm: Arm, count: int, seed: int) -> list[dict[str, Any]]:
         tools = {"tools": sample["tools"], "tool_choice": arm.tool_choice} if arm.tool_choice else {}
         bodies.append(common | {"messages": sample["messages"]} | tools)
     return bodies
+
+
+def _timed(server: VllmServer, bodies: Iterable[Mapping[str, Any]], concurrency: int) -> Burst:
+    """A burst on a server that runs for its length alone: vLLM's processes poll while they are idle."""
+    _resume(server)
+    try:
+        return asyncio.run(_burst(server.url, bodies, concurrency))
+    finally:
+        _suspend(server)
+
+
+def _family(server: VllmServer) -> list[psutil.Process]:
+    process = psutil.Process(server.pid)
+    return [process, *process.children(recursive=True)]
+
+
+def _suspend(server: VllmServer) -> None:
+    for process in _family(server):
+        process.suspend()
+
+
+def _resume(server: VllmServer) -> None:
+    for process in _family(server):
+        process.resume()
 
 
 async def _burst(url: str, bodies: Iterable[Mapping[str, Any]], concurrency: int) -> Burst:

@@ -1,5 +1,6 @@
-"""A real vLLM server for the length of a ``with`` block: on loopback, ended by its own pid."""
+"""A real vLLM server for the length of a ``with`` block: on loopback, ended by its own pid or with its parent."""
 
+import ctypes
 import os
 import random
 import signal
@@ -45,6 +46,8 @@ _START_SECONDS = 240  # until a server must answer
 
 class VllmServer:
     """Starts ``vllm serve`` of a small model when the block is entered and ends it when the block is left.
+
+    On Linux it also ends when the thread that entered the block is gone, however that came.
 
     Args:
         model: The model's directory.
@@ -101,7 +104,12 @@ class VllmServer:
         environment = os.environ | _SMALL_CPU_ENVIRONMENT | python_path | self._environment
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and flags
-                command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=_end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one system call
             )
         try:
             self._wait()
@@ -141,6 +149,19 @@ class VllmServer:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with_parent() -> None:
+    """In the child: be ended when the thread that started it is gone, as after ``kill -9``, which runs no block's end.
+
+    Linux alone knows how (prctl(2)).
+    """
+    assert _LIBC is not None
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _free_port() -> int:
