@@ -1,4 +1,4 @@
-"""Decode steps a second and the time to a first token on real vLLM servers, by each route and without (12 minutes and more).
+"""Decode steps a second and the time to a first token on real vLLM servers, by each route and without (15 minutes).
 
 .venv/bin/python scripts/bench_server.py [--tokenizer ../shared/kimi_k2/tokenizer] [--rounds 5]
 """
