@@ -12,6 +12,7 @@ import numpy.typing as npt
 import xgrammar
 
 from constrained_k2 import ToolCallSpec, Vocabulary
+from constrained_k2.engines.llguidance_tokenizer import WrappedVocabulary
 from constrained_k2.format import MARKER_TEXTS
 from constrained_k2.tokenizer_files import SPLIT_PATTERN, TiktokenEncoder
 
@@ -124,23 +125,6 @@ def _tokenizer(vocabulary: Vocabulary) -> llguidance.LLTokenizer:
             eos_token=vocabulary.format.text_end,
             n_vocab=vocabulary.size,
         )
-    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Wrapped(vocabulary)), n_vocab=vocabulary.size)
-
-
-class _Wrapped:
-    """What :class:`llguidance.TokenizerWrapper` reads of a tokenizer."""
-
-    bos_token_id = None
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self.eos_token_id = vocabulary.format.text_end
-        self.special_token_ids = list(vocabulary.unordinary_ids)
-        self.tokens = [
-            vocabulary.ordinary_bytes(token_id)
-            or b"\xff" + (vocabulary.special_text(token_id) or f"<hole_{token_id}>").encode()
-            for token_id in range(vocabulary.size)
-        ]
-        self._encode = vocabulary.encode
-
-    def __call__(self, text: str) -> list[int]:
-        return self._encode(text)
+    return llguidance.LLTokenizer(
+        llguidance.TokenizerWrapper(WrappedVocabulary(vocabulary, vocabulary.format.text_end)), n_vocab=vocabulary.size
+    )

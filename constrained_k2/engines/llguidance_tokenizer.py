@@ -21,11 +21,11 @@ def plain_tokenizer(vocabulary: Vocabulary, stop_id: int) -> llguidance.LLTokeni
         )
         return native
     return llguidance.LLTokenizer(
-        llguidance.TokenizerWrapper(_WrappedVocabulary(vocabulary, stop_id)), n_vocab=vocabulary.size, slices=slices
+        llguidance.TokenizerWrapper(WrappedVocabulary(vocabulary, stop_id)), n_vocab=vocabulary.size, slices=slices
     )
 
 
-class _WrappedVocabulary:
+class WrappedVocabulary:
     """What :class:`llguidance.TokenizerWrapper` reads of a tokenizer."""
 
     bos_token_id = None
@@ -41,4 +41,5 @@ class _WrappedVocabulary:
         self._encode = vocabulary.encode
 
     def __call__(self, text: str) -> list[int]:
+        """Its tokens, special tokens' text as text."""
         return self._encode(text)

@@ -12,15 +12,13 @@ from typing import Any
 import httpx
 import psutil
 
-from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
+from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, STRICT_FLAGS, WITHOUT_PLUGIN, VllmServer
 from constrained_k2.evaluation.server_metrics import growth, parse_counters, total
 from constrained_k2.evaluation.standin.dialogs import held_out_samples
 
-_VLLMS_OWN = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2")
-_WITHOUT_PLUGIN = {"VLLM_PLUGINS": "none"}
 SERVERS: Mapping[str, tuple[Sequence[str], Mapping[str, str]]] = {
-    "stock": (_VLLMS_OWN, _WITHOUT_PLUGIN),
-    "strict": ((*_VLLMS_OWN, "--tool-strict-level", "parameter"), _WITHOUT_PLUGIN),
+    "stock": (("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2"), WITHOUT_PLUGIN),
+    "strict": (STRICT_FLAGS, WITHOUT_PLUGIN),
     "backend": (BACKEND_FLAGS, {}),
     "processor": (CONSTRAINED_FLAGS, {}),
 }
@@ -70,13 +68,11 @@ class Burst:
         step: Mean time between two tokens of a request, in seconds.
         first_token: Mean time to the first token, in seconds.
         masks: Share of the burst's wall time in which this package looked for masks.
-        tokens: Tokens written.
     """
 
     step: float
     first_token: float
     masks: float
-    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +112,7 @@ class Row:
         return tuple(sorted(other.step / own.step for own, other in zip(self.bursts, self.baseline, strict=True)))
 
 
-def measure(
-    model: Path, directory: Path, *, rounds: int, concurrencies: Sequence[int], arms: Sequence[Arm] = ARMS
-) -> list[Row]:
+def measure(model: Path, directory: Path, *, rounds: int, concurrencies: Sequence[int]) -> list[Row]:
     """Ask every arm the same requests in turn, round by round, each round in another order.
 
     Args:
@@ -126,46 +120,46 @@ def measure(
         directory: Takes the servers' logs.
         rounds: How often.
         concurrencies: How many requests at a time.
-        arms: What is timed; with each its baseline.
     """
-    found: dict[tuple[str, int], list[Burst]] = {(arm.name, many): [] for arm in arms for many in concurrencies}
+    found: dict[tuple[str, int], list[Burst]] = {(arm.name, many): [] for arm in ARMS for many in concurrencies}
     with ExitStack() as stack:
         servers = {
             name: stack.enter_context(
                 VllmServer(
                     model,
-                    ("--dtype=float32", f"--max-num-seqs={_ROWS}", *SERVERS[name][0]),
+                    ("--dtype=float32", f"--max-num-seqs={_ROWS}", *flags),
                     log=directory / f"{name}.log",
-                    environment=SERVERS[name][1],
+                    environment=environment,
                 )
             )
-            for name in dict.fromkeys(arm.server for arm in arms)
+            for name, (flags, environment) in SERVERS.items()
         }
         for server in servers.values():
             _suspend(server)
             stack.callback(_resume, server)
-        for arm in arms:  # what is slow the first time
+        for arm in ARMS:  # what is slow the first time
             _timed(servers[arm.server], _bodies(arm, _ROWS, -1), _ROWS)
         for number in range(rounds):
-            turned = [*arms[number % len(arms) :], *arms[: number % len(arms)]]
+            turned = [*ARMS[number % len(ARMS) :], *ARMS[: number % len(ARMS)]]
             for many, arm in itertools.product(concurrencies, turned):
                 bodies = _bodies(arm, max(2 * many, 4), number)
                 found[arm.name, many].append(_timed(servers[arm.server], bodies, many))
     return [
         Row(arm, many, tuple(found[arm.name, many]), tuple(found[arm.baseline, many]))
         for many in concurrencies
-        for arm in arms
+        for arm in ARMS
     ]
 
 
 def _bodies(arm: Arm, count: int, seed: int) -> list[dict[str, Any]]:
     """The requests of a burst: all arms' alike but for what makes the arm."""
     common = {"model": "kimi-k2", "temperature": 0, "max_tokens": _MAX_TOKENS, "ignore_eos": True}
-    tools: dict[str, Any]
     bodies = []
     for sample in held_out_samples(count, seed + 1):
-        tools = {"tools": sample["tools"], "tool_choice": arm.tool_choice} if arm.tool_choice else {}
-        bodies.append(common | {"messages": sample["messages"]} | tools)
+        body = common | {"messages": sample["messages"]}
+        if arm.tool_choice is not None:
+            body |= {"tools": sample["tools"], "tool_choice": arm.tool_choice}
+        bodies.append(body)
     return bodies
 
 
@@ -213,7 +207,6 @@ async def _burst(url: str, bodies: Iterable[Mapping[str, Any]], concurrency: int
         _mean(grown, "vllm:inter_token_latency_seconds"),
         _mean(grown, "vllm:time_to_first_token_seconds"),
         total(grown, "constrained_k2_mask_seconds_total") / seconds,
-        round(total(grown, "vllm:generation_tokens_total")),
     )
 
 

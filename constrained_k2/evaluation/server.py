@@ -22,6 +22,12 @@ BACKEND_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2_con
 CONSTRAINED_FLAGS = (*BACKEND_FLAGS, "--logits-processors", "constrained_k2.vllm_plugin:KimiK2LogitsProcessor")
 """What turns it on, in the workers."""
 
+STRICT_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2", "--tool-strict-level", "parameter")
+"""vLLM by itself: its own parser, and every tool's arguments constrained by its own structural tags."""
+
+WITHOUT_PLUGIN = {"VLLM_PLUGINS": "none"}
+"""The environment of a server that does not load this package."""
+
 _SMALL_CPU_FLAGS = (
     "--enforce-eager",
     "--max-model-len=4096",

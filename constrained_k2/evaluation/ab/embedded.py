@@ -12,7 +12,7 @@ from constrained_k2.evaluation.ab.live import LiveFigures
 from constrained_k2.evaluation.ab.records import done_keys
 from constrained_k2.evaluation.ab.runner import run
 from constrained_k2.evaluation.ab.sample import Sample, read_sample
-from constrained_k2.evaluation.server import CONSTRAINED_FLAGS, VllmServer
+from constrained_k2.evaluation.server import CONSTRAINED_FLAGS, STRICT_FLAGS, WITHOUT_PLUGIN, VllmServer
 from constrained_k2.evaluation.standin.build import build_stand_in
 from constrained_k2.evaluation.standin.dialogs import held_out_samples
 
@@ -45,12 +45,11 @@ SERVERS: tuple[Served, ...] = (
         CONSTRAINED_FLAGS,
         (Arm("unconstrained", "", "unconstrained"), Arm("constrained", "", "constrained")),
     ),
-    # vLLM by itself: its own parser, and every tool's arguments constrained by its own structural tags.
     Served(
         "vllm_strict",
-        ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2", "--tool-strict-level", "parameter"),
+        STRICT_FLAGS,
         (Arm("vllm-strict", ""),),
-        {"VLLM_PLUGINS": "none"},
+        WITHOUT_PLUGIN,
     ),
 )
 """One after the other: two at a time would share this machine's cores and memory."""

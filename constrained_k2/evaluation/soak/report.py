@@ -9,13 +9,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from constrained_k2.evaluation.server import VllmServer
+from constrained_k2.evaluation.server import WITHOUT_PLUGIN, VllmServer
 from constrained_k2.evaluation.soak.load import Load
 from constrained_k2.evaluation.soak.run import Soak, soak
 
 # Float32, so that how requests are batched does not show in what is sampled.
 FLAGS = ("--dtype=float32", "--max-num-seqs=32")
-_WITHOUT_PLUGIN = {"VLLM_PLUGINS": "none"}
 _TROUBLE = re.compile(r"Traceback|EngineDeadError|EngineCore.*(?:fatal|died)", re.IGNORECASE)
 
 
@@ -51,7 +50,7 @@ def reference(model: Path, loads: Sequence[Load], log: Path, *, concurrency: int
         what the requests took together, in seconds.
     """
     others = [load for load in loads if load.expect == "same"]
-    with VllmServer(model, FLAGS, log=log, environment=_WITHOUT_PLUGIN) as server:
+    with VllmServer(model, FLAGS, log=log, environment=WITHOUT_PLUGIN) as server:
         asyncio.run(soak(server.url, others[:concurrency], concurrency=concurrency))  # what is slow the first time
         together = asyncio.run(soak(server.url, others, concurrency=concurrency))
         alone = asyncio.run(soak(server.url, others[: len(others) // 4], concurrency=1))

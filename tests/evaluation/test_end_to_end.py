@@ -1,0 +1,21 @@
+"""What whole servers are asked, and what is made of their metrics; the servers are not started here."""
+
+from constrained_k2.evaluation.end_to_end import ARMS, SERVERS, Burst, Row, _bodies
+
+
+def test_an_arm_and_its_baseline_are_asked_the_same() -> None:
+    arms = {arm.name: arm for arm in ARMS}
+    for arm in ARMS:
+        baseline = arms[arm.baseline]
+        assert arm.server in SERVERS and baseline.server == "stock"
+        for body, other in zip(_bodies(arm, 4, 1), _bodies(baseline, 4, 1), strict=True):
+            assert body | {"tool_choice": None} == other | {"tool_choice": None}
+            assert ("tools" in body) == (arm.tool_choice is not None)
+
+
+def test_ratios_are_of_the_same_round() -> None:
+    own = (Burst(0.02, 0.1, 0.0), Burst(0.04, 0.3, 0.02), Burst(0.01, 0.2, 0.01))
+    baseline = (Burst(0.01, 0.1, 0.0), Burst(0.04, 0.1, 0.0), Burst(0.02, 0.1, 0.0))
+    row = Row(ARMS[1], 8, own, baseline)
+    assert row.ratios == (0.5, 1.0, 2.0)
+    assert (row.steps_per_second, row.first_token, row.masks) == (50.0, 0.2, 0.01)
