@@ -91,7 +91,7 @@ class Closing:
 
 
 class _Narrowing:
-    """Of one turn; what :class:`constrained_k2.matcher.Narrowing` asks for."""
+    """Of one turn; what :class:`constrained_k2.protocols.Narrowing` asks for."""
 
     def __init__(self, closing: Closing, start: int) -> None:
         self._closing = closing
@@ -99,7 +99,7 @@ class _Narrowing:
         self._followed: list[FollowedTurn] = [FollowedTurn()]  # the same turn at several places, the latest one last
 
     def token_set(self, matcher: ToolCallMatcher, tokens: TokenSet) -> TokenSet:
-        """See :class:`constrained_k2.matcher.Narrowing`."""
+        """See :class:`constrained_k2.protocols.Narrowing`."""
         if matcher.num_tokens < self._start:
             return tokens
         phase = matcher.phase
@@ -108,7 +108,7 @@ class _Narrowing:
         return self._closing.required.get(phase, tokens) if matcher.spec.choice == "required" else tokens
 
     def narrow(self, matcher: ToolCallMatcher, row: npt.NDArray[np.int32]) -> None:
-        """See :class:`constrained_k2.matcher.Narrowing`."""
+        """See :class:`constrained_k2.protocols.Narrowing`."""
         if matcher.num_tokens < self._start:
             if matcher.num_tokens - self._followed[-1].seen >= _AT_ONCE:
                 self._follow(matcher)
@@ -130,14 +130,14 @@ class _Narrowing:
             _forbid(self._closing.opening, row)
 
     def roll_back(self, num_tokens: int) -> None:
-        """See :class:`constrained_k2.matcher.Narrowing`."""
+        """See :class:`constrained_k2.protocols.Narrowing`."""
         while self._followed and self._followed[-1].seen > num_tokens:
             self._followed.pop()
         if not self._followed:
             self._followed.append(FollowedTurn())
 
     def fork(self) -> "_Narrowing":
-        """See :class:`constrained_k2.matcher.Narrowing`."""
+        """See :class:`constrained_k2.protocols.Narrowing`."""
         other = _Narrowing(self._closing, self._start)
         other._followed = [turn.copy() for turn in self._followed]
         return other
