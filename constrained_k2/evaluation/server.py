@@ -99,6 +99,15 @@ class VllmServer:
             raise RuntimeError("the server is not running")
         return self._process.pid
 
+    def log_text(self) -> str:
+        """What the server has written so far.
+
+        Judge it before the block is left: ending, vLLM 0.32.0 often logs an ``EngineDeadError`` with a traceback (three
+        times of six), without this package too. Its shutdown cancels the task that reads the engine's
+        outputs (``MPClient.shutdown``), which hands that error on, and only later ``AsyncLLM``'s output handler.
+        """
+        return self.log.read_text(errors="replace")
+
     def __enter__(self) -> Self:
         # Not ``vllm serve``: the CPU build is a distribution of another name, which that command does not find.
         command = [
@@ -142,7 +151,7 @@ class VllmServer:
         raise RuntimeError(f"the server did not answer within {_START_SECONDS} s:\n{self._log_end()}")
 
     def _log_end(self) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
+        return "\n".join(self.log_text().splitlines()[-30:])
 
     def _end(self) -> None:
         """End the server and the engine process it started: they are one process group of their own."""

@@ -77,5 +77,5 @@ def test_clients_that_hang_up(tmp_path: Path) -> None:
             for call in calls:
                 jsonschema.validate(json.loads(call.function.arguments), SCHEMAS[call.function.name])
         assert httpx.get(f"{server.url}/health", timeout=60).is_success
-    log = (tmp_path / "log").read_text(errors="replace")
+        log = server.log_text()
     assert "cannot go on" not in log and "EngineDeadError" not in log and "Traceback" not in log

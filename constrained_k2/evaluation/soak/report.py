@@ -86,6 +86,7 @@ def compare(  # noqa: PLR0913 - one soak's settings
         asyncio.run(soak(server.url, others[:concurrency], concurrency=concurrency))
         by_themselves = asyncio.run(soak(server.url, others, concurrency=concurrency))
         found = asyncio.run(soak(server.url, loads, concurrency=concurrency, pid=server.pid, say=say))
+        written = server.log_text()
     changed = []
     both = found.texts.keys() & by_themselves.texts.keys() & expected.keys()
     for number in sorted(both):
@@ -93,7 +94,7 @@ def compare(  # noqa: PLR0913 - one soak's settings
         if not alone == mixed == expected[number]:
             say(f"#{number}: {expected[number]} became {alone} by themselves, {mixed} in the mix")
             changed.append(number)
-    trouble = tuple(line for line in log.read_text(errors="replace").splitlines() if _TROUBLE.search(line))
+    trouble = tuple(line for line in written.splitlines() if _TROUBLE.search(line))
     return Compared(found, len(both), tuple(changed), trouble, by_themselves.seconds)
 
 
