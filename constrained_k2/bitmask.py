@@ -102,14 +102,15 @@ class TokenSet:
     Attributes:
         ids: As given, ascending, int64 ``[n]``.
         complement: As given.
+        listed: The same ids as a set.
     """
 
-    __slots__ = ("_bits", "_listed", "_row", "_words", "complement", "ids")
+    __slots__ = ("_bits", "_row", "_words", "complement", "ids", "listed")
 
     def __init__(self, ids: Iterable[int], size: int, *, complement: bool = False) -> None:
         self.ids = np.unique(np.fromiter(ids, dtype=np.int64))
         self.complement = complement
-        self._listed = frozenset(self.ids.tolist())
+        self.listed = frozenset(self.ids.tolist())
         self._words, places = np.unique(self.ids >> 5, return_inverse=True)
         bits = np.zeros(len(self._words), dtype=np.uint32)
         np.bitwise_or.at(bits, places, np.left_shift(np.uint32(1), (self.ids & 31).astype(np.uint32)))
@@ -125,10 +126,10 @@ class TokenSet:
     @property
     def only(self) -> int | None:
         """The one allowed token; None if there are more, or none."""
-        return next(iter(self._listed)) if len(self._listed) == 1 and not self.complement else None
+        return next(iter(self.listed)) if len(self.listed) == 1 and not self.complement else None
 
     def __contains__(self, token_id: int) -> bool:
-        return (token_id in self._listed) != self.complement
+        return (token_id in self.listed) != self.complement
 
     def fill(self, row: npt.NDArray[np.int32]) -> None:
         """Write the set into a bitmask row, int32 ``[words]``."""

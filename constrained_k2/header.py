@@ -15,6 +15,7 @@ from constrained_k2.format import ToolCallFormat
 from constrained_k2.vocabulary import Vocabulary
 
 _CACHED_PREFIXES = 256
+_CACHED_STEPS = 4096
 
 
 class _Continuations(NamedTuple):
@@ -40,14 +41,16 @@ class HeaderStems:
         names: Stem -> function.
         ordered: The stems, ascending.
         vocabulary: As given.
-        with_digits: ``(prefix, digits)`` -> tokens, of the prefixes whose tokens depend on the digits; a cache.
+        sets: ``(prefix, digits)`` -> the tokens that may follow; a cache.
+        steps: ``(prefix, token, digits)`` -> what :meth:`Headers.step` says of legal tokens; a cache.
     """
 
     def __init__(self, names: Sequence[str], vocabulary: Vocabulary) -> None:
         self.names = {ToolCallFormat.call_id(name, 0)[:-1].encode(): name for name in names}
         self.ordered = sorted(self.names)
         self.vocabulary = vocabulary
-        self.with_digits: dict[tuple[bytes, bytes], TokenSet] = {}
+        self.sets: dict[tuple[bytes, bytes], TokenSet] = {}
+        self.steps: dict[tuple[bytes, int, bytes], tuple[bytes, str | None]] = {}
         self._continuations: dict[bytes, _Continuations] = {}
 
     def due(self, index: int) -> "Headers":
@@ -138,6 +141,24 @@ class Headers:
         stems = begun or self._stems.ordered[low : min(low + 1, high)]
         return high - low + len(begun), self._stems.names[stems[-1]] if stems else ""
 
+    def step(self, prefix: bytes, token_id: int) -> tuple[bytes, str | None] | None:
+        """What is written behind an ordinary token; None if no header begins with that.
+
+        Returns:
+            The bytes, and the function where all headers that begin with them call the same.
+        """
+        steps = self._stems.steps
+        found = steps.get((prefix, token_id, self._digits))
+        if found is None:
+            token = self._stems.vocabulary.ordinary_bytes(token_id)
+            count, name = self.candidates(prefix + token) if token else (0, "")
+            if not count:
+                return None
+            if len(steps) >= _CACHED_STEPS:
+                steps.clear()
+            found = steps[prefix, token_id, self._digits] = (prefix + token, name if count == 1 else None)
+        return found
+
     def forced(self, prefix: bytes) -> tuple[bytes, bool]:
         """What all headers that begin with these bytes go on with, and whether they are whole with it."""
         low, high = self._stems.beginning_with(prefix)
@@ -149,20 +170,21 @@ class Headers:
 
     def allowed(self, prefix: bytes) -> TokenSet:
         """The tokens that may follow ``prefix``; the argument marker among them where a header is whole."""
-        going_on = self._stems.going_on(prefix)
-        left_behind = self._left_behind(prefix)
-        if not (left_behind or going_on.ends):
-            return going_on.tokens
-        sets = self._stems.with_digits
+        sets = self._stems.sets
         found = sets.get((prefix, self._digits))
         if found is None:
             if len(sets) >= _CACHED_PREFIXES:
                 sets.clear()
-            found = sets[prefix, self._digits] = TokenSet(
-                [*going_on.tokens.ids.tolist(), *self._with_digits(prefix, left_behind, going_on.ends)],
-                self._stems.vocabulary.size,
-            )
+            found = sets[prefix, self._digits] = self._allowed(prefix)
         return found
+
+    def _allowed(self, prefix: bytes) -> TokenSet:
+        going_on = self._stems.going_on(prefix)
+        left_behind = self._left_behind(prefix)
+        if not (left_behind or going_on.ends):
+            return going_on.tokens
+        ids = [*going_on.tokens.ids.tolist(), *self._with_digits(prefix, left_behind, going_on.ends)]
+        return TokenSet(ids, self._stems.vocabulary.size)
 
     def _begun(self, prefix: bytes) -> list[bytes]:
         """The stems behind which ``prefix`` has begun to write the digits; they no longer begin with it."""

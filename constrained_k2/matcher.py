@@ -284,7 +284,10 @@ class ToolCallMatcher:
             return self._step_arguments(state, token_id)
         if phase is Phase.HEADER:
             return self._step_header(state, token_id)
-        if phase is Phase.DONE or not 0 <= token_id < self._vocabulary.size or token_id not in self._sets[phase]:
+        if phase is Phase.DONE or not 0 <= token_id < self._vocabulary.size:
+            return None
+        tokens = self._sets[phase]
+        if (token_id in tokens.listed) is tokens.complement:  # as ``in``, without its call
             return None
         if token_id == self._markers.call_begin:
             return State(Phase.HEADER, state.calls)
@@ -298,12 +301,11 @@ class ToolCallMatcher:
             if name is None:
                 return None
             return State(Phase.ARGUMENTS, state.calls, arguments=self._grammar.arguments(name))
-        raw = self._vocabulary.ordinary_bytes(token_id)
-        header = state.header + raw
-        count, name = headers.candidates(header) if raw else (0, "")
-        if not count:
+        step = headers.step(state.header, token_id)
+        if step is None:
             return None
-        if count == 1:
+        header, name = step
+        if name is not None:
             self._grammar.prepare(name)
         return State(Phase.HEADER, state.calls, header)
 
