@@ -44,6 +44,8 @@ class Compiler:
             then is remembered.
         counts: Where the grammars that are asked for are counted; a count of its own where none is given.
         threads: How many threads fill the masks of a batch; None for as many as the process may use, up to eight.
+        mask_cache_bytes: What the masks that LLGuidance has computed, and the states they belong to, may hold together
+            for other calls to come (:mod:`constrained_k2.engines.state_cache`), estimated; 0 for none.
 
     Raises:
         InvalidRequest: An engine that is not known, or a budget or a number of threads that makes no sense.
@@ -60,6 +62,7 @@ class Compiler:
         request_seconds: float | None = None,
         counts: CompileCounts | None = None,
         threads: int | None = None,
+        mask_cache_bytes: int = 64 << 20,
     ) -> None:
         if type(cache_bytes) is not int or cache_bytes < _LEAST_CACHE_BYTES:
             raise InvalidRequest(
@@ -71,6 +74,7 @@ class Compiler:
         vocabulary.unordinary_ids  # noqa: B018
         vocabulary.sorted_tokens  # noqa: B018
         self._threads = threads
+        self._mask_cache_bytes = mask_cache_bytes
         self._compile_seconds = compile_seconds
         self.request_seconds = request_seconds
         self.vocabulary = vocabulary
@@ -120,7 +124,7 @@ class Compiler:
             InvalidRequest: It is not known.
         """
         if name not in self._engines:
-            self._engines[name] = _make_engine(name, self.vocabulary, self._compile_seconds, self._threads)
+            self._engines[name] = self._make_engine(name)
         return self._engines[name]
 
     def grammar(
@@ -170,6 +174,17 @@ class Compiler:
         if isinstance(found, UnsupportedSchema | SchemaTooCostly):
             raise found.at_place(place)
         return found
+
+    def _make_engine(self, name: EngineName) -> Engine:
+        if name == "llguidance":
+            from constrained_k2.engines.llguidance import LLGuidanceEngine
+
+            return LLGuidanceEngine(self.vocabulary, self._threads, self._mask_cache_bytes)
+        if name == "xgrammar":
+            from constrained_k2.engines.xgrammar import XGrammarEngine
+
+            return XGrammarEngine(self.vocabulary, seconds=self._compile_seconds)
+        raise InvalidRequest(f"the engine {name!r} is not known", "engine", f"Use one of {', '.join(ENGINES)}")
 
     def _build(self, schema: str, engine: Engine) -> tuple[ArgumentGrammar | UnsupportedSchema | SchemaTooCostly, int]:
         """A schema's grammar or why there is none, and what to charge for remembering it.
@@ -225,18 +240,6 @@ class Compiler:
 def cache_key(schema: str) -> str:
     """By what a schema is remembered: its text, or the digest of a long one, so that its refusal is small."""
     return schema if len(schema) <= 1024 else sha256(schema.encode(errors="backslashreplace")).hexdigest()
-
-
-def _make_engine(name: EngineName, vocabulary: Vocabulary, seconds: float | None, threads: int | None) -> Engine:
-    if name == "llguidance":
-        from constrained_k2.engines.llguidance import LLGuidanceEngine
-
-        return LLGuidanceEngine(vocabulary, threads)
-    if name == "xgrammar":
-        from constrained_k2.engines.xgrammar import XGrammarEngine
-
-        return XGrammarEngine(vocabulary, seconds=seconds)
-    raise InvalidRequest(f"the engine {name!r} is not known", "engine", f"Use one of {', '.join(ENGINES)}")
 
 
 def _read(schema: str) -> dict[str, Any]:

@@ -9,9 +9,11 @@ import torch
 from constrained_k2 import Compiler, InvalidRequest, SchemaTooCostly, ToolCall, ToolCallMatcher, ToolCallSpec
 from constrained_k2.batch import fill_bitmasks
 from constrained_k2.bitmask import allocate_bitmask
-from constrained_k2.engines import llguidance as adapter
-from constrained_k2.engines.llguidance import LLGuidanceEngine, LLGuidanceMatcher
+from constrained_k2.engines import llguidance_matcher as adapter
+from constrained_k2.engines.llguidance import LLGuidanceEngine
+from constrained_k2.engines.llguidance_matcher import LLGuidanceMatcher
 from constrained_k2.rendering import render_tool_calls
+from constrained_k2.vocabulary import Vocabulary
 from tests.test_matcher import BODY
 
 ARGUMENTS = '{"city": "Peking \\" 北京", "days": 12}'
@@ -41,11 +43,11 @@ def one_by_one(matchers: list[ToolCallMatcher], size: int) -> Any:
     return bitmask
 
 
-@pytest.mark.parametrize("engine", ["llguidance", "xgrammar"])
-def test_a_batch_is_its_rows(small_compiler: Compiler, engine: str) -> None:
-    matchers = at_every_step(small_compiler, engine=engine)
+@pytest.mark.parametrize(("engine", "mask_cache_bytes"), [("llguidance", 0), ("llguidance", 64 << 20), ("xgrammar", 0)])
+def test_a_batch_is_its_rows(small_vocabulary: Vocabulary, engine: str, mask_cache_bytes: int) -> None:
+    matchers = at_every_step(Compiler(small_vocabulary, mask_cache_bytes=mask_cache_bytes), engine=engine)
     assert sum(matcher.arguments is not None for matcher in matchers) > 8, "the threads are not used"
-    size = small_compiler.vocabulary.size
+    size = small_vocabulary.size
     expected = one_by_one(matchers, size)
     order = np.random.default_rng(0).permutation(len(matchers)).tolist()
     for bitmask in (allocate_bitmask(len(matchers) + 1, size), torch.zeros(len(matchers) + 1, len(expected[0])).int()):
@@ -74,17 +76,18 @@ def test_any_number_of_threads(small_compiler: Compiler, threads: int) -> None:
 
 @pytest.mark.parametrize("count", [3, 20])
 def test_a_row_that_fails_is_named_and_the_others_are_filled(
-    small_compiler: Compiler, monkeypatch: pytest.MonkeyPatch, count: int
+    small_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    inside = [matcher for matcher in at_every_step(small_compiler) if matcher.arguments is not None]
+    compiler = Compiler(small_vocabulary, mask_cache_bytes=0)
+    inside = [matcher for matcher in at_every_step(compiler) if matcher.arguments is not None]
     matchers = [inside[2].fork() for _ in range(count)]
-    size = small_compiler.vocabulary.size
+    size = small_vocabulary.size
     expected = one_by_one(matchers, size)
     broken = matchers[1].arguments
     assert isinstance(broken, LLGuidanceMatcher)
     # A matcher that was fed what it does not take is in error for good.
-    assert not broken._matcher.consume_token(small_compiler.vocabulary.encode("}")[0])
-    assert broken._matcher.is_error()
+    assert not broken.engine().consume_token(small_vocabulary.encode("}")[0])
+    assert broken.engine().is_error()
     monkeypatch.setattr(type(broken), "_rebuild", lambda self: self._raise_on_error())
     bitmask = allocate_bitmask(count, size)
     ((row, error),) = fill_bitmasks(matchers, bitmask, range(count))
@@ -94,14 +97,15 @@ def test_a_row_that_fails_is_named_and_the_others_are_filled(
         assert np.array_equal(bitmask[row], expected[row])
 
 
-def test_a_row_whose_lexer_is_full_is_filled_by_a_new_one(small_compiler: Compiler) -> None:
-    inside = [matcher for matcher in at_every_step(small_compiler) if matcher.arguments is not None]
+def test_a_row_whose_lexer_is_full_is_filled_by_a_new_one(small_vocabulary: Vocabulary) -> None:
+    compiler = Compiler(small_vocabulary, mask_cache_bytes=0)
+    inside = [matcher for matcher in at_every_step(compiler) if matcher.arguments is not None]
     matchers = [inside[2].fork() for _ in range(12)]
-    expected = one_by_one(matchers, small_compiler.vocabulary.size)
+    expected = one_by_one(matchers, small_vocabulary.size)
     arguments = matchers[5].arguments
     assert isinstance(arguments, LLGuidanceMatcher)
-    assert not arguments._matcher.consume_token(small_compiler.vocabulary.encode("}")[0])
-    bitmask = allocate_bitmask(12, small_compiler.vocabulary.size)
+    assert not arguments.engine().consume_token(small_vocabulary.encode("}")[0])
+    bitmask = allocate_bitmask(12, small_vocabulary.size)
     assert not fill_bitmasks(matchers, bitmask, range(12))
     assert np.array_equal(bitmask, expected)
 

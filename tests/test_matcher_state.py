@@ -7,7 +7,7 @@ import pytest
 
 from constrained_k2 import Compiler, InvalidRequest, ToolCall, ToolCallSpec, UnsupportedSchema, render_tool_calls
 from constrained_k2.bitmask import allocate_bitmask
-from constrained_k2.engines.llguidance import LLGuidanceMatcher
+from constrained_k2.engines.llguidance_matcher import LLGuidanceMatcher
 from constrained_k2.matcher import ROLLBACK_WINDOW
 from constrained_k2.phases import Phase
 from tests.test_matcher import compiled, feed, mask

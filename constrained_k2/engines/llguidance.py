@@ -2,16 +2,14 @@
 
 import json
 import os
-from collections.abc import Sequence
 
 import llguidance
-import numpy as np
-import numpy.typing as npt
 
-from constrained_k2.bitmask import BitmaskRows
 from constrained_k2.engines.llguidance_grammar import LIMITS, GrammarText, Patterns, Refused, our_text, own_text
+from constrained_k2.engines.llguidance_matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance_tokenizer import plain_tokenizer
-from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, SchemaTooCostly, UnsupportedSchema
+from constrained_k2.engines.state_cache import StateCache
+from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.vocabulary import Vocabulary
 
 _FIRST_STEPS = ("", "{", '"')
@@ -20,9 +18,6 @@ _FIRST_STEPS = ("", "{", '"')
 # with 1.2 KB of grammar text each, on the real vocabulary. The share of the text is a guess; the floor makes the mean.
 _COST_FACTOR = 40
 _COST_FLOOR = 320 << 10
-# Rows below which the batch stays on the calling thread. Measured on two cores: 16 rows take 0.25 ms on two threads and
-# 0.16 ms on one; from 64 on there is no difference there but that the interpreter lock is let go once.
-_ROWS_WORTH_A_THREAD = 64
 _MOST_THREADS = 64
 
 
@@ -33,15 +28,21 @@ class LLGuidanceEngine:
         vocabulary: The model's vocabulary. Its ``<|tool_call_end|>`` is made the engine's stop token, so the engine
             itself opens the exit when the JSON is complete.
         threads: How many threads fill the masks of a batch; None for as many as the process may use, up to eight.
+        mask_cache_bytes: As :class:`constrained_k2.Compiler` takes it.
 
     Raises:
-        InvalidRequest: The number of threads makes no sense.
+        InvalidRequest: The number of threads or bytes makes no sense.
     """
 
     name = "llguidance"
 
-    def __init__(self, vocabulary: Vocabulary, threads: int | None = None) -> None:
+    def __init__(self, vocabulary: Vocabulary, threads: int | None = None, mask_cache_bytes: int = 64 << 20) -> None:
+        if type(mask_cache_bytes) is not int or mask_cache_bytes < 0:
+            raise InvalidRequest(
+                f"a cache of {mask_cache_bytes!r} bytes makes no sense", "mask_cache_bytes", "Use 0 or more"
+            )
         self.mask_threads = MaskThreads(threads)
+        self.state_cache = StateCache(vocabulary, mask_cache_bytes)
         self.tokenizer = plain_tokenizer(vocabulary, vocabulary.format.call_end)
         self._first_steps = [vocabulary.encode(text) for text in _FIRST_STEPS]
         self._patterns = Patterns()
@@ -80,7 +81,7 @@ class LLGuidanceEngine:
         Raises:
             Refused: LLGuidance does not take it.
         """
-        grammar = LLGuidanceGrammar(self.tokenizer, source, self.mask_threads)
+        grammar = LLGuidanceGrammar(self.tokenizer, source, self.mask_threads, self.state_cache)
         first = grammar.copy()
         for ids in self._first_steps:
             if first.try_consume_tokens(ids) == len(ids) and not first.is_error():
@@ -140,10 +141,16 @@ class LLGuidanceGrammar:
         coverage: See :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
         cost_bytes: See :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
         mask_threads: The engine's.
+        states: The states that its matchers share; None if they share none.
+        plain: See :class:`~constrained_k2.engines.state_cache.StateCache`.
     """
 
-    def __init__(self, tokenizer: llguidance.LLTokenizer, source: GrammarText, mask_threads: MaskThreads) -> None:
+    def __init__(
+        self, tokenizer: llguidance.LLTokenizer, source: GrammarText, mask_threads: MaskThreads, cache: StateCache
+    ) -> None:
         self.mask_threads = mask_threads
+        self.states = None if source.plan is None else cache.states_of(source.plan)
+        self.plain = cache.plain
         self.any_order = source.any_order
         self.coverage = source.coverage
         self._tokenizer = tokenizer
@@ -151,9 +158,9 @@ class LLGuidanceGrammar:
         self._prototype = self._new()
         self.cost_bytes = _COST_FLOOR + _COST_FACTOR * len(source.text)
 
-    def matcher(self, place: str) -> "LLGuidanceMatcher":
+    def matcher(self, place: str) -> LLGuidanceMatcher:
         """See :class:`~constrained_k2.engines.protocol.ArgumentGrammar`."""
-        return LLGuidanceMatcher(self, place, self.copy(), [])
+        return LLGuidanceMatcher(self, place)
 
     def copy(self) -> llguidance.LLMatcher:
         """A copy of the prototype, at the start."""
@@ -161,104 +168,10 @@ class LLGuidanceGrammar:
 
     def renew(self) -> llguidance.LLMatcher:
         """A matcher over a lexer of its own; later copies are made of that one."""
-        self._prototype = self._new()
-        return self.copy()
+        renewed = self._new()
+        if not renewed.is_error():
+            self._prototype = renewed
+        return renewed.deep_copy()
 
     def _new(self) -> llguidance.LLMatcher:
         return llguidance.LLMatcher(self._tokenizer, self.text, log_level=0, limits=LIMITS)
-
-
-class LLGuidanceMatcher:
-    """One call's arguments. An error of the shared lexer is answered once by a new one, with the tokens replayed."""
-
-    __slots__ = ("_grammar", "_ids", "_matcher", "_place")
-
-    def __init__(self, grammar: LLGuidanceGrammar, place: str, matcher: llguidance.LLMatcher, ids: list[int]) -> None:
-        self._grammar = grammar
-        self._place = place
-        self._matcher = matcher
-        self._ids = ids
-
-    def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
-        """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`."""
-        address = address or row.ctypes.data
-        self._matcher.unsafe_compute_mask_ptr(address, row.nbytes)
-        if self._matcher.is_error():
-            self._rebuild()
-            self._matcher.unsafe_compute_mask_ptr(address, row.nbytes)
-            self._raise_on_error()
-
-    @staticmethod
-    def fill_batch(
-        batch: Sequence[tuple["LLGuidanceMatcher", int]], rows: BitmaskRows
-    ) -> list[tuple[int, ConstrainedK2Error]]:
-        """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`.
-
-        LLGuidance's executor lets go of the interpreter lock once for the whole batch. A mask at a time would once a
-        row, and would each time have to wait for any other thread that runs Python then.
-        """
-        threads = batch[0][0]._grammar.mask_threads  # noqa: SLF001 - of the same class
-        if threads.count > 1 and len(batch) >= _ROWS_WORTH_A_THREAD:
-            pairs = [(matcher._matcher, row) for matcher, row in batch]  # noqa: SLF001
-            threads.executor().unsafe_compute_mask_ptr(pairs, rows.address, rows.row_bytes, len(rows))
-            batch = [pair for pair in batch if pair[0]._matcher.is_error()]  # noqa: SLF001
-        failed: list[tuple[int, ConstrainedK2Error]] = []
-        for matcher, row in batch:
-            try:
-                matcher.fill(rows[row], rows.address + row * rows.row_bytes)
-            except ConstrainedK2Error as error:
-                failed.append((row, error))
-        return failed
-
-    def forced_tokens(self) -> list[int]:
-        """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`.
-
-        A limit that the engine hits here it hits at the next mask too, where it is handled.
-        """
-        forced: list[int] = self._matcher.compute_ff_tokens()
-        return forced
-
-    def accept(self, token_id: int) -> bool:
-        """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`."""
-        taken = self._matcher.try_consume_tokens([token_id])
-        if not taken and (self._matcher.is_error() or self._is_allowed(token_id)):
-            self._rebuild()
-            taken = self._matcher.try_consume_tokens([token_id])
-            self._raise_on_error()
-        if taken:
-            self._ids.append(token_id)
-        return bool(taken)
-
-    def rollback(self, count: int) -> None:
-        """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`."""
-        if count:
-            del self._ids[-count:]
-            if self._matcher.is_error() or not self._matcher.rollback(count):
-                self._rebuild()
-
-    def is_complete(self) -> bool:
-        """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`."""
-        return self._matcher.is_accepting()
-
-    def fork(self) -> "LLGuidanceMatcher":
-        """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`."""
-        return LLGuidanceMatcher(self._grammar, self._place, self._matcher.deep_copy(), self._ids.copy())
-
-    def _is_allowed(self, token_id: int) -> bool:
-        """Whether the mask allows a token: a lexer that is full may refuse one without saying so."""
-        mask = self._matcher.compute_bitmask()
-        return self._matcher.is_error() or bool(mask[token_id // 8] >> (token_id % 8) & 1)
-
-    def _rebuild(self) -> None:
-        self._matcher = self._grammar.renew()
-        self._matcher.try_consume_tokens(self._ids)
-        self._raise_on_error()
-
-    def _raise_on_error(self) -> None:
-        if self._matcher.is_error():
-            raise SchemaTooCostly(
-                f"the engine gave up on the arguments: {self._matcher.get_error().strip()[:300]}",
-                self._place,
-                "Simplify the schema's patterns, or split objects with very many properties",
-                budget="llguidance",
-            )

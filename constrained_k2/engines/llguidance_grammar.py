@@ -9,6 +9,7 @@ import llguidance
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.grammar.lark import LarkWriter
 from constrained_k2.grammar.patterns import Untranslatable, found_anywhere
+from constrained_k2.grammar.plan import GrammarPlan
 from constrained_k2.schema.coverage import Coverage, Status, coverage_of, keyword_uses
 from constrained_k2.schema.deep_stack import check_is_awaited
 from constrained_k2.schema.document import SchemaDocument
@@ -41,12 +42,17 @@ class GrammarText:
     Attributes:
         text: The grammar.
         coverage: What became of each keyword.
-        any_order: Whether it is ours, with properties in any order.
+        plan: What its states depend on; None of LLGuidance's own.
     """
 
     text: str
     coverage: Coverage
-    any_order: bool
+    plan: GrammarPlan | None
+
+    @property
+    def any_order(self) -> bool:
+        """Whether it is ours, with properties in any order."""
+        return self.plan is not None
 
 
 def our_text(document: Any, patterns: "Patterns") -> GrammarText:
@@ -61,9 +67,10 @@ def our_text(document: Any, patterns: "Patterns") -> GrammarText:
         SchemaTooCostly: It unfolds into too much.
     """
     normalizer = Normalizer(SchemaDocument(document), patterns.is_found)
-    text = LarkWriter(normalizer, patterns.has_match).write(frozenset({("#", True)}))
+    writer, root = LarkWriter(normalizer, patterns.has_match), frozenset({("#", True)})
+    text = writer.write(root)
     coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes)
-    return GrammarText(llguidance.LLMatcher.grammar_from_lark(text), coverage, any_order=True)
+    return GrammarText(llguidance.LLMatcher.grammar_from_lark(text), coverage, writer.plans.plan(root))
 
 
 def own_text(document: Any) -> GrammarText:
@@ -80,7 +87,7 @@ def own_text(document: Any) -> GrammarText:
         text = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON_OPTIONS)
     except (ValueError, UnsupportedSchema, SchemaTooCostly) as error:
         raise Refused(str(error)) from error
-    return GrammarText(text, coverage_of(known, "llguidance", _own_notes(known)), any_order=False)
+    return GrammarText(text, coverage_of(known, "llguidance", _own_notes(known)), plan=None)
 
 
 def _own_notes(document: SchemaDocument) -> dict[str, tuple[Status, str]]:

@@ -8,6 +8,7 @@ import xgrammar
 from constrained_k2.engines.llguidance import LLGuidanceGrammar, MaskThreads
 from constrained_k2.engines.llguidance_grammar import GrammarText
 from constrained_k2.engines.llguidance_tokenizer import plain_tokenizer
+from constrained_k2.engines.state_cache import StateCache
 from constrained_k2.engines.xgrammar import XGrammarGrammar
 from constrained_k2.engines.xgrammar_worker import grammar_compiler
 from constrained_k2.schema.coverage import Coverage
@@ -23,6 +24,7 @@ class LLGuidanceOwn:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._tokenizer = plain_tokenizer(vocabulary, vocabulary.format.call_end)
+        self._no_states = StateCache(vocabulary, 0)
 
     def compile(self, schema: str) -> LLGuidanceGrammar:
         """Compile a schema.
@@ -34,9 +36,8 @@ class LLGuidanceOwn:
         matcher = llguidance.LLMatcher(self._tokenizer, text, log_level=0)
         if matcher.is_error():
             raise ValueError(matcher.get_error())
-        return LLGuidanceGrammar(
-            self._tokenizer, GrammarText(text, Coverage("llguidance"), any_order=False), MaskThreads(1)
-        )
+        source = GrammarText(text, Coverage("llguidance"), plan=None)
+        return LLGuidanceGrammar(self._tokenizer, source, MaskThreads(1), self._no_states)
 
 
 class XGrammarOwn:

@@ -4,7 +4,7 @@ Structure and blanks are rules, strings and numbers terminals. What has no gramm
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
@@ -13,6 +13,7 @@ from constrained_k2.grammar.arrays import array_rule
 from constrained_k2.grammar.cannot_write import CannotWrite
 from constrained_k2.grammar.leaves import leaf_can_be, number_rule, string_expression, string_rule
 from constrained_k2.grammar.objects import object_rule
+from constrained_k2.grammar.plan import PlanWriter
 from constrained_k2.grammar.reach import Reach
 from constrained_k2.grammar.terminals import PREAMBLE, key, literal, one_of
 from constrained_k2.schema.coverage import Status
@@ -53,6 +54,7 @@ class LarkWriter:
             lambda shape: leaf_can_be(shape, has_match),
             lambda shape, found: bool(self._key_expression(shape, found)),
         )
+        self.plans = PlanWriter()
         self._names: dict[Node, str] = {}
         self._rules: list[str] = []
         self._terminals: dict[str, str] = {}
@@ -147,11 +149,18 @@ class LarkWriter:
         while True:
             written = len(self._rules)
             try:
-                return self._shape(shape, self._names[node], number)
+                body = self._shape(shape, self._names[node], number)
             except CannotWrite as error:
                 del self._rules[written:]
                 shape = error.wider
                 self.note(error.keywords, "relaxed", str(error))
+            else:
+                self.plans.add(node, shape)
+                return body
+
+    def note_members(self, values: Mapping[str, Node], extra: Iterable[Node], *, counts_extra: bool) -> None:
+        """Note what members an object of the node that is being written has: see :class:`PlanWriter`."""
+        self.plans.add_members(self._node, values, extra, counts_extra=counts_extra)
 
     def note(self, keywords: tuple[str, ...], status: Status, reason: str) -> None:
         """Note that these keywords are not kept exactly in the node that is being written."""

@@ -30,12 +30,13 @@ def object_rule(writer: "LarkWriter", shape: Object, name: str) -> str:
         reason = "of so many patterns a key is written that matches one at most"
         writer.note(("patternProperties",), "narrowed", reason)
     extras = [
-        (writer.extra_key(shape, found), writer.rule(node))
+        (writer.extra_key(shape, found), node)
         for found, node in writer.reach.extra_nodes(shape)
         if writer.reach.is_productive(node)
     ]
-    extras = [(terminal, value) for terminal, value in extras if terminal]
+    extras = [(terminal, node) for terminal, node in extras if terminal]
     if shape.most == 0:
+        writer.note_members({}, (), counts_extra=False)
         return '"{" ws "}"'
     fewest = shape.fewest - len(fixed)
     most = None if shape.most is None else shape.most - len(fixed)
@@ -59,6 +60,8 @@ def object_rule(writer: "LarkWriter", shape: Object, name: str) -> str:
             ("minProperties", "maxProperties"),
             replace(shape, fewest=0, most=None),
         )
+    values = {property_name: writer.normalizer.value_node(shape, property_name) for property_name in (*fixed, *keys)}
+    writer.note_members(values, (node for _, node in extras), counts_extra=slots > 0)
     counted = f"[{required}:{tracked + slots}]"  # the optional keys, and the places of other keys
     room = None if most is None else most - required
     complete = [f"is_ones([0:{required}])"] if required else []
@@ -69,15 +72,15 @@ def object_rule(writer: "LarkWriter", shape: Object, name: str) -> str:
     for bit, property_name in enumerate(keys):
         if bit >= required and room == 0:
             break  # there is only room for the required ones
-        value = writer.rule(writer.normalizer.value_node(shape, property_name))
+        value = writer.rule(values[property_name])
         conditions = [
             *([f"bit_clear({bit})"] if bit < tracked else []),
             *(has_room if bit >= required else []),
         ]
         target = f"set_bit({bit})" if bit < tracked else "_"
         members.append(_member(key(property_name), value, f"{name}_r::{target}", conditions))
-    for terminal, value in extras:
-        members += _extra_members(terminal, value, name, tracked, slots, has_room, is_open=most is None)
+    for terminal, node in extras:
+        members += _extra_members(terminal, writer.rule(node), name, tracked, slots, has_room, is_open=most is None)
     if not members:
         return '"{" ws "}"'
     is_endless = most is None and (bool(extras) or tracked < len(keys))
@@ -86,7 +89,7 @@ def object_rule(writer: "LarkWriter", shape: Object, name: str) -> str:
     writer.add_rule(f"{name}_kv::_: " + "\n  | ".join(members))
     writer.add_rule(f'{name}_r::_: "}}"{only_if(complete)} | "," ws {name}_kv::_{only_if(more)}')
     if fixed:
-        first = (f'{key(known)} ws ":" ws {writer.rule(writer.normalizer.value_node(shape, known))}' for known in fixed)
+        first = (f'{key(known)} ws ":" ws {writer.rule(values[known])}' for known in fixed)
         return " ws ".join(['"{"', ' ws "," ws '.join(first), f"{name}_r::0x0"])
     return f'"{{" ws {name}_f::0x0'
 

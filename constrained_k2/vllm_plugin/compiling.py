@@ -31,6 +31,7 @@ def byte_compiler(settings: Settings) -> Compiler:
         cache_bytes=settings.cache_mib << 20,
         compile_seconds=_COMPILE_SECONDS,
         request_seconds=_REQUEST_SECONDS,
+        mask_cache_bytes=0,  # it only compiles
     )
 
 

@@ -47,6 +47,7 @@ class Settings:
         close: How many of its last tokens a request that does not say keeps for ending a call
             (:mod:`constrained_k2.closing`); 0 for none.
         cache_mib: What the grammars that a process remembers may hold together, in MiB, estimated.
+        mask_cache_mib: What the masks may that it remembers; 0 for none.
     """
 
     policy: StrictPolicy = DEFAULT_POLICY
@@ -56,6 +57,7 @@ class Settings:
     first_choices: int = 16
     drafts: bool = True
     cache_mib: int = 256
+    mask_cache_mib: int = 64
     close: int = 0
 
 
@@ -121,7 +123,9 @@ def settings_in(vllm_config: Any) -> Settings:
     route = ours.get("route")
     if route is not None and route not in get_args(Route):
         raise InvalidRequest(f"{str(route)[:40]!r} is no route", f"{place}.route", "Use 'backend' or 'processor'")
-    numbers = {name: ours.get(name, getattr(Settings(), name)) for name in ("first_choices", "cache_mib")}
+    numbers = {
+        name: ours.get(name, getattr(Settings(), name)) for name in ("first_choices", "cache_mib", "mask_cache_mib")
+    }
     for name, value in numbers.items():
         least = 1 if name == "cache_mib" else 0
         if not isinstance(value, int) or isinstance(value, bool) or value < least:

@@ -60,6 +60,7 @@ class TurnMaker:
             policy=self.settings.policy,
             cache_bytes=self.settings.cache_mib << 20,
             counts=engine_counters.grammars,
+            mask_cache_bytes=self.settings.mask_cache_mib << 20,
         )
 
     def compile(self, params: SamplingParams, *, check: bool = False) -> CompiledToolCalls | None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from constrained_k2.batch import fill_bitmasks
 from constrained_k2.bitmask import bitmask_rows
 from constrained_k2.compiler import CompiledToolCalls, Compiler
-from constrained_k2.engines.llguidance import LLGuidanceMatcher
+from constrained_k2.engines.llguidance_matcher import LLGuidanceMatcher
 from constrained_k2.engines.own_whole_formats import LLGuidanceWhole, XGrammarTag
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.matcher import ToolCallMatcher
