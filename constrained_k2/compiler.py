@@ -117,6 +117,11 @@ class Compiler:
         """What the cached grammars hold together, estimated; at most ``cache_bytes``, or one grammar."""
         return self._grammars.spent
 
+    @property
+    def cached_mask_bytes(self) -> int:
+        """What the remembered masks and states hold together, estimated; at most ``mask_cache_bytes``."""
+        return sum(engine.cached_bytes for engine in self._engines.values())
+
     def engine(self, name: EngineName) -> Engine:
         """An engine, set up on first use.
 

@@ -47,6 +47,11 @@ class LLGuidanceEngine:
         self._first_steps = [vocabulary.encode(text) for text in _FIRST_STEPS]
         self._patterns = Patterns()
 
+    @property
+    def cached_bytes(self) -> int:
+        """See :class:`~constrained_k2.engines.protocol.Engine`."""
+        return self.state_cache.spent
+
     def compile(self, schema: str) -> "LLGuidanceGrammar":
         """See :class:`~constrained_k2.engines.protocol.Engine`.
 

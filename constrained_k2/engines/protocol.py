@@ -88,6 +88,10 @@ class Engine(Protocol):
     def name(self) -> str:
         """As :class:`constrained_k2.Compiler` takes it."""
 
+    @property
+    def cached_bytes(self) -> int:
+        """What it remembers for calls to come besides the grammars, estimated."""
+
     def compile(self, schema: str) -> ArgumentGrammar:
         """Compile a schema whose instances are JSON objects.
 

@@ -16,9 +16,9 @@ from constrained_k2.engines.place import Follower, Place, is_plain
 from constrained_k2.grammar.plan import GrammarPlan
 from constrained_k2.vocabulary import Vocabulary
 
-# A state with its place and its steps, measured as the growth of a process; and how many one grammar may have.
-_STATE_BYTES = 1500
-_MOST_STATES = 4096
+_STATE_BYTES = 1500  # with its place and its steps
+_NODE_BYTES = 400  # of a plan; a key in it about as much
+_MOST_STATES = 4096  # of one grammar
 _MOST_STEPS = 256  # out of one state
 
 
@@ -62,16 +62,16 @@ class GrammarStates:
         cache: As given.
         follower: Finds places in the grammar.
         start: The state in which a call's arguments begin.
+        plan_bytes: What the plan holds, estimated.
     """
 
     def __init__(self, cache: "StateCache", plan: GrammarPlan) -> None:
         self.cache = cache
+        keys = sum(len(node.object.values) for node in plan.nodes if node.object is not None)
+        self.plan_bytes = _NODE_BYTES * (len(plan.nodes) + keys)
         self.follower = Follower(plan)
         self._states: dict[Place, GrammarState] = {}
         self.start = GrammarState(self.follower.start)
-
-    def __len__(self) -> int:
-        return len(self._states)
 
     def step(self, state: GrammarState, token_id: int) -> GrammarState:
         """The state behind a token that the engine has just allowed, remembered for the next call."""
@@ -106,7 +106,7 @@ class GrammarStates:
         for state in dropped.values():  # which point at each other in circles
             state.next.clear()
             state.row = state.rows_behind = None
-        self.cache.count(self, -len(dropped))
+        self.cache.charge(-_STATE_BYTES * len(dropped))
 
     def begin(self) -> GrammarState:
         """The state in which a call's arguments begin."""
@@ -119,7 +119,8 @@ class GrammarStates:
             if len(self._states) >= _MOST_STATES:
                 self.forget()
             state = self._states.setdefault(place, GrammarState(place))
-            self.cache.count(self, 1)
+            self.cache.charge(_STATE_BYTES)
+            self.cache.use(self)  # it may have lost all it had since the call began
         return state
 
 
@@ -139,7 +140,7 @@ class StateCache:
         self._rows: WeakValueDictionary[int, npt.NDArray[np.int32]] = WeakValueDictionary()
         self._used: OrderedDict[GrammarStates, None] = OrderedDict()
         self._lock = threading.Lock()
-        self._states = 0
+        self._charged = 0
         self._row_bytes = 4 * words_per_row(vocabulary.size)
 
     @property
@@ -149,8 +150,8 @@ class StateCache:
 
     @property
     def spent(self) -> int:
-        """What masks and states hold together, estimated."""
-        return len(self._rows) * self._row_bytes + self._states * _STATE_BYTES
+        """What masks, states and the plans behind them hold together, estimated."""
+        return len(self._rows) * self._row_bytes + self._charged
 
     def states_of(self, plan: GrammarPlan) -> GrammarStates | None:
         """States for a grammar; None if the budget is none."""
@@ -166,16 +167,16 @@ class StateCache:
     def use(self, states: GrammarStates) -> None:
         """Note that a grammar's states are in use."""
         with self._lock:
-            self._used[states] = None
+            if states not in self._used:
+                self._charged += states.plan_bytes
+                self._used[states] = None
             self._used.move_to_end(states)
+        self.keep_to_budget(states)
 
-    def count(self, states: GrammarStates, more: int) -> None:
-        """Note that a grammar has more states, or (negative) fewer."""
+    def charge(self, more: int) -> None:
+        """Note that states hold so many bytes more, or (negative) fewer."""
         with self._lock:
-            self._states += more
-        if more > 0:
-            self.use(states)  # it may have lost all it had since it was last used
-            self.keep_to_budget(states)
+            self._charged += more
 
     def same(self, row: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """A mask that is remembered and equal to this one, int32 ``[words]``."""
@@ -188,15 +189,24 @@ class StateCache:
 
     def forget(self) -> None:
         """Drop all states."""
-        while self._used:
-            self._used.popitem()[0].forget()
+        while (oldest := self._oldest()) is not None:
+            self._drop(oldest)
 
     def keep_to_budget(self, latest: GrammarStates) -> None:
         """Drop states until the rest is within the budget; ``latest`` go last."""
         while self.spent > self._budget:
-            with self._lock:
-                states = next(iter(self._used), latest)
-                self._used.pop(states, None)
-            states.forget()
+            states = self._oldest() or latest
+            self._drop(states)
             if states is latest:
                 break
+
+    def _oldest(self) -> GrammarStates | None:
+        with self._lock:
+            return next(iter(self._used), None)
+
+    def _drop(self, states: GrammarStates) -> None:
+        with self._lock:
+            if states in self._used:
+                del self._used[states]
+                self._charged -= states.plan_bytes
+        states.forget()

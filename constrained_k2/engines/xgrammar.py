@@ -57,6 +57,11 @@ class XGrammarEngine:
         self._encode = vocabulary.encode
         self._worker.start()
 
+    @property
+    def cached_bytes(self) -> int:
+        """See :class:`~constrained_k2.engines.protocol.Engine`."""
+        return 0
+
     def compile(self, schema: str) -> "XGrammarGrammar":
         """See :class:`~constrained_k2.engines.protocol.Engine`.
 

@@ -14,6 +14,19 @@ MIXES = ("inside", "mixed")
 _TEXT_ROWS = 7  # of ten, in a mixed batch; the rest are in calls
 
 
+@dataclass(frozen=True, slots=True)
+class Fills:
+    """Milliseconds of a batch's fills.
+
+    Attributes:
+        first: While every row writes its turn for the first time.
+        steady: From the third time on.
+    """
+
+    first: Times
+    steady: Times
+
+
 @dataclass(slots=True)
 class _Row:
     """One request that writes its turn over and over.
@@ -34,7 +47,7 @@ class _Row:
 
 def batch_fills(  # noqa: PLR0913, PLR0917 - a cell of the table
     arms: Sequence[Arm], workload: Workload, tools: Tools, rows: int, mix: str, steps: int
-) -> dict[str, Times]:
+) -> dict[str, Fills]:
     """Milliseconds to fill the masks of a batch, by arm; the arms take turns, a step each.
 
     Each row writes a turn of its own, at a place of its own, a token after each fill.
@@ -45,25 +58,24 @@ def batch_fills(  # noqa: PLR0913, PLR0917 - a cell of the table
         tools: The list, the same for all rows.
         rows: How many.
         mix: ``inside``: every row in the arguments of a call all the time. ``mixed``: seven of ten in free text.
-        steps: How many fills; as many as a row has steps come before them, not timed.
+        steps: How many steady fills.
     """
     batches = []
     for arm in arms:
         compiled = arm.compile(arm.request(tools))
         batches.append([_row(arm, compiled, workload, tools, number, mix) for number in range(rows)])
     bitmask = allocate_bitmask(rows, workload.vocabulary.size)
-    warm_up = max(row.last - row.first for row in batches[0])
+    turn = max(row.last - row.first for row in batches[0]) + 1
     samples: dict[str, list[float]] = {arm.name: [] for arm in arms}
     with collected_before():
-        for step in range(warm_up + steps):
+        for _ in range(2 * turn + steps):
             for arm, batch in zip(arms, batches, strict=True):
                 matchers = [row.matcher for row in batch]
                 start = time.perf_counter_ns()
                 arm.fill_batch(matchers, bitmask)
-                if step >= warm_up:
-                    samples[arm.name].append(microseconds(start) / 1e3)
+                samples[arm.name].append(microseconds(start) / 1e3)
                 _advance(arm, batch)
-    return {name: Times.of(found) for name, found in samples.items()}
+    return {name: Fills(Times.of(found[:turn]), Times.of(found[2 * turn :])) for name, found in samples.items()}
 
 
 def _row(  # noqa: PLR0913, PLR0917 - as above

@@ -34,8 +34,8 @@ class CacheRun:
     Attributes:
         requests: How many.
         schemas: How many distinct schemas they called.
-        bound_mb: The cache's budget.
-        counted_mb: The most that the cache counted.
+        bound_mb: The budget of the cache and of that of masks.
+        counted_mb: The most that the two counted.
         grown_mb: The most that the process grew by.
     """
 
@@ -60,7 +60,9 @@ def held(arm: Arm, workload: Workload, tools: Tools, requests: int) -> Held:
     return Held((between - before) / len(tools), (after - between) / len(live))
 
 
-def bounded(workload: Workload, requests: int, schemas: int, cache_bytes: int, seed: int = 0) -> CacheRun:
+def bounded(  # noqa: PLR0913, PLR0917 - what one run is
+    workload: Workload, requests: int, schemas: int, cache_bytes: int, mask_cache_bytes: int, seed: int = 0
+) -> CacheRun:
     """Requests that each call one of many distinct schemas, at random, over a cache that holds a part of them.
 
     Args:
@@ -68,10 +70,11 @@ def bounded(workload: Workload, requests: int, schemas: int, cache_bytes: int, s
         requests: How many.
         schemas: How many distinct schemas.
         cache_bytes: The cache's budget.
+        mask_cache_bytes: That of the masks.
         seed: Of which request calls which.
     """
     chance = random.Random(seed)  # noqa: S311 - choosing samples
-    compiler = Compiler(workload.vocabulary, cache_bytes=cache_bytes)
+    compiler = Compiler(workload.vocabulary, cache_bytes=cache_bytes, mask_cache_bytes=mask_cache_bytes)
     bitmask = allocate_bitmask(1, workload.vocabulary.size)
     tools = workload.first(schemas)
     specs = [ToolCallSpec.from_openai({"tools": [tool], "tool_choice": "required"}) for tool in tools]
@@ -87,9 +90,9 @@ def bounded(workload: Workload, requests: int, schemas: int, cache_bytes: int, s
             if not matcher.accept_tokens((token_id,)):
                 raise RuntimeError("a token of a turn that was made for the tool is refused")
         if number % 100 == 0 or number == requests - 1:
-            counted = max(counted, compiler.cached_bytes / 2**20)
+            counted = max(counted, (compiler.cached_bytes + compiler.cached_mask_bytes) / 2**20)
             grown = max(grown, (_resident_kb() - before) / 1024)
-    return CacheRun(requests, schemas, cache_bytes / 2**20, counted, grown)
+    return CacheRun(requests, schemas, (cache_bytes + mask_cache_bytes) / 2**20, counted, grown)
 
 
 def _half_a_turn(  # noqa: PLR0913, PLR0917 - a request's parts

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from constrained_k2.evaluation.bench.arms import Arm, LLGuidanceArm, Ours, XGrammarArm
-from constrained_k2.evaluation.bench.batches import MIXES, batch_fills
+from constrained_k2.evaluation.bench.batches import MIXES, Fills, batch_fills
 from constrained_k2.evaluation.bench.first_mask import cold_steps, first_masks
 from constrained_k2.evaluation.bench.memory import CacheRun, Held, bounded, held
 from constrained_k2.evaluation.bench.steps import Steps, free_text, measure_steps
@@ -35,6 +35,7 @@ class Plan:
         cache_requests: Requests over a small cache.
         cache_schemas: Their distinct schemas.
         cache_bytes: The cache's budget.
+        mask_cache_bytes: That of the masks.
     """
 
     sizes: tuple[int, ...] = (1, 16, 64, 128, 258, 512)
@@ -50,6 +51,7 @@ class Plan:
     cache_requests: int = 10_000
     cache_schemas: int = 1_000
     cache_bytes: int = 64 << 20
+    mask_cache_bytes: int = 32 << 20
 
 
 QUICK = Plan(
@@ -65,6 +67,7 @@ QUICK = Plan(
     cache_requests=60,
     cache_schemas=20,
     cache_bytes=2 << 20,
+    mask_cache_bytes=1 << 20,
 )
 """Seconds rather than minutes: to see that everything runs."""
 
@@ -96,7 +99,7 @@ class Figures:
     steps: dict[str, Steps] = field(default_factory=dict)
     text: Times | None = None
     text_engine_calls: int = 0
-    batch: dict[str, dict[str, dict[int, Times]]] = field(default_factory=dict)
+    batch: dict[str, dict[str, dict[int, Fills]]] = field(default_factory=dict)
     memory: dict[str, Held] = field(default_factory=dict)
     cache: CacheRun | None = None
     promises: list[tuple[str, str, bool]] = field(default_factory=list)
@@ -133,15 +136,15 @@ def measure(workload: Workload, plan: Plan, say: Say, threads: int | None = None
     for mix in MIXES:
         for rows in plan.batches:
             say(f"batches of {rows} rows, {mix}")
-            for name, times in batch_fills(arms, workload, listed, rows, mix, plan.batch_steps).items():
-                figures.batch.setdefault(name, {}).setdefault(mix, {})[rows] = times
+            for name, fills in batch_fills(arms, workload, listed, rows, mix, plan.batch_steps).items():
+                figures.batch.setdefault(name, {}).setdefault(mix, {})[rows] = fills
     _first_masks(figures, arms, workload, plan, say)
     say("turns over a cold cache")
     starts = range(plan.cold_turns)
     long = workload.first(max(plan.sizes[:-1], default=plan.sizes[0]))
     figures.cold_steps[ours.name] = cold_steps(ours, workload, long, starts, plan.model_step)
     say("a small cache")
-    figures.cache = bounded(workload, plan.cache_requests, plan.cache_schemas, plan.cache_bytes)
+    figures.cache = bounded(workload, plan.cache_requests, plan.cache_schemas, plan.cache_bytes, plan.mask_cache_bytes)
     return figures
 
 

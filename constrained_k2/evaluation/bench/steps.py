@@ -27,8 +27,9 @@ class Steps:
         rollback: Of taking back four tokens inside arguments.
         fork: Of a fork inside arguments.
         inside: Of a mask inside arguments, strings and structure together.
-        turn_mean: A step's mask and token, in the mean over whole turns, of each the median time of all rounds: what
-            other processes take would swamp a plain mean.
+        first_mean: A step's mask and token, in the mean over whole turns that are written for the first time.
+        turn_mean: The same of turns that have been written before, of each the median time of all rounds: what other
+            processes take would swamp a plain mean.
     """
 
     fill: dict[str, Times]
@@ -36,6 +37,7 @@ class Steps:
     rollback: Times
     fork: Times
     inside: Times
+    first_mean: float
     turn_mean: float
 
 
@@ -49,18 +51,17 @@ class _Samples:
 
 
 def measure_steps(arms: Sequence[Arm], workload: Workload, tools: Tools, turns: int) -> dict[str, Steps]:
-    """Write the same turns with every arm, a turn by turn about; a first round over all of them is not timed."""
+    """Write the same turns with every arm, a turn by turn about, in a first round, a second and steady ones."""
     compiled = {arm.name: arm.compile(arm.request(tools)) for arm in arms}
     scripts = [workload.turn(tools, seed) for seed in range(turns)]
-    samples = {arm.name: _Samples() for arm in arms}
-    for script in scripts:
-        for arm in arms:
-            _write(arm, compiled[arm.name], script, _Samples(), workload.vocabulary.size)
+    rounds = [{arm.name: _Samples() for arm in arms} for _ in ("first", "second", "steady")]
     with collected_before():
-        for script in scripts * _ROUNDS:
-            for arm in arms:
-                _write(arm, compiled[arm.name], script, samples[arm.name], workload.vocabulary.size)
-    return {name: _summary(found) for name, found in samples.items()}
+        for samples, times in zip(rounds, (1, 1, _ROUNDS), strict=True):
+            for script in scripts * times:
+                for arm in arms:
+                    _write(arm, compiled[arm.name], script, samples[arm.name], workload.vocabulary.size)
+    first, _, steady = rounds
+    return {arm.name: _summary(first[arm.name], steady[arm.name]) for arm in arms}
 
 
 def _write(arm: Arm, compiled: Any, script: Turn, samples: _Samples, size: int) -> None:
@@ -90,12 +91,16 @@ def _write(arm: Arm, compiled: Any, script: Turn, samples: _Samples, size: int) 
     samples.turns[script.ids].append(spent)
 
 
-def _summary(samples: _Samples) -> Steps:
+def _mean(samples: _Samples) -> float:
+    return sum(map(median, samples.turns.values())) / sum(map(len, samples.turns))
+
+
+def _summary(first: _Samples, samples: _Samples) -> Steps:
     fill = {phase: Times.of(found) for phase, found in samples.fill.items()}
     accept = {phase: Times.of(found) for phase, found in samples.accept.items()}
     inside = Times.of([*samples.fill["string"], *samples.fill["structure"]])
-    mean = sum(map(median, samples.turns.values())) / sum(map(len, samples.turns))
-    return Steps(fill, accept, Times.of(samples.rollback), Times.of(samples.fork), inside, mean)
+    back, fork = Times.of(samples.rollback), Times.of(samples.fork)
+    return Steps(fill, accept, back, fork, inside, _mean(first), _mean(samples))
 
 
 def free_text(arm: Ours, workload: Workload, tools: Tools) -> tuple[Times, int]:
