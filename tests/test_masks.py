@@ -10,7 +10,7 @@ from constrained_k2 import Vocabulary, apply_token_bitmask
 from constrained_k2.bitmask import TokenSet, allocate_bitmask, allowed_ids
 from constrained_k2.format import MARKER_TEXTS
 from constrained_k2.header import HeaderStems
-from constrained_k2.kernels import mask_rows, restore_emptied_rows
+from constrained_k2.kernels import mask_rows, numpy_bitmask, restore_emptied_rows, torch_bitmask
 
 NEVER = float("-inf")
 BYTES = Vocabulary.of_bytes()
@@ -68,6 +68,23 @@ def test_rows_that_others_have_emptied() -> None:
     assert (logits[2] == NEVER).all()  # nobody asked for it
     assert logits[4, 7] == 7
     assert torch.isfinite(logits).sum(dim=1).tolist() == [3, 3, 0, 37, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("size", "width"), [(64, 64), (97, 97), (97, 80), (64, 130)])
+def test_numpy_masks_as_torch_does(dtype: torch.dtype, size: int, width: int) -> None:
+    torch.manual_seed(size)
+    logits = torch.randn(7, 2 * width).to(dtype)[:, ::2]  # strided
+    logits[3, :] = NEVER  # emptied before
+    masks = torch.randint(-(2**31), 2**31, (4, (size + 31) // 32)).to(torch.int32)
+    plan = torch.tensor([(5, 1, 0), (0, 3, 1), (3, 0, 1), (1, 2, 0)], dtype=torch.int32)
+    expected = logits.clone()
+    assert numpy_bitmask.takes(logits)
+    for kernels, made in ((torch_bitmask, expected), (numpy_bitmask, logits)):
+        kernels.mask_rows(made, masks, plan)
+        kernels.restore_emptied_rows(made, masks, plan)
+    assert torch.equal(logits, expected)
+    assert torch.isfinite(expected[3]).any()
 
 
 NAMES = ("get_weather", "get", "get_weather:0", "查询", "a b", "🌦️-tool", "x:y", "x")

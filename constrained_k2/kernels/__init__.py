@@ -5,7 +5,7 @@ from types import ModuleType
 
 import torch
 
-from constrained_k2.kernels import torch_bitmask
+from constrained_k2.kernels import numpy_bitmask, torch_bitmask
 
 __all__ = ["apply_token_bitmask", "mask_rows", "restore_emptied_rows"]
 
@@ -51,4 +51,4 @@ def _implementation(logits: torch.Tensor) -> ModuleType:
         from constrained_k2.kernels import triton_bitmask  # Triton is not installed everywhere
 
         return triton_bitmask
-    return torch_bitmask
+    return numpy_bitmask if numpy_bitmask.takes(logits) else torch_bitmask

@@ -1,4 +1,4 @@
-"""Masks on logits in plain torch: the reference, the path on CPU, and correct on any device."""
+"""Masks on logits in plain torch: the reference, correct for any type on any device."""
 
 import torch
 
