@@ -2,8 +2,9 @@
 
 import asyncio
 import itertools
+import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,9 @@ SERVERS: Mapping[str, tuple[Sequence[str], Mapping[str, str]]] = {
 
 _MAX_TOKENS = 64
 _ROWS = 32
+_INTERVAL = 16  # tokens to a piece of a stream; behind the first piece a wave's prompts are all through
+_REQUESTS = 4  # of a burst, at least, in waves of as many as are sent at a time
+_DRAWN = 8  # samples for each that is asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +66,13 @@ ARMS = (
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """What the server's own metrics say of one burst of requests.
+    """One burst of requests, in waves that are sent at once and are over before the next one.
 
     Attributes:
-        step: Mean time between two tokens of a request, in seconds.
-        first_token: Mean time to the first token, in seconds.
+        step: Time of a decode step of a whole wave, in seconds: of each request between two tokens behind the first
+            pieces of its stream, the median of a wave's requests, the mean of the waves. From the first token on it
+            would count the prompts of others as well, in as many steps as these happen to come in.
+        first_token: Mean time to the first token, in seconds, by the server's own metrics.
         masks: Share of the burst's wall time in which this package looked for masks.
     """
 
@@ -127,7 +133,7 @@ def measure(model: Path, directory: Path, *, rounds: int, concurrencies: Sequenc
             name: stack.enter_context(
                 VllmServer(
                     model,
-                    ("--dtype=float32", f"--max-num-seqs={_ROWS}", *flags),
+                    ("--dtype=float32", f"--max-num-seqs={_ROWS}", f"--stream-interval={_INTERVAL}", *flags),
                     log=directory / f"{name}.log",
                     environment=environment,
                 )
@@ -142,7 +148,7 @@ def measure(model: Path, directory: Path, *, rounds: int, concurrencies: Sequenc
         for number in range(rounds):
             turned = [*ARMS[number % len(ARMS) :], *ARMS[: number % len(ARMS)]]
             for many, arm in itertools.product(concurrencies, turned):
-                bodies = _bodies(arm, max(2 * many, 4), number)
+                bodies = _bodies(arm, max(many, _REQUESTS), number)
                 found[arm.name, many].append(_timed(servers[arm.server], bodies, many))
     return [
         Row(arm, many, tuple(found[arm.name, many]), tuple(found[arm.baseline, many]))
@@ -152,10 +158,18 @@ def measure(model: Path, directory: Path, *, rounds: int, concurrencies: Sequenc
 
 
 def _bodies(arm: Arm, count: int, seed: int) -> list[dict[str, Any]]:
-    """The requests of a burst: all arms' alike but for what makes the arm."""
+    """The requests of a burst: all arms' alike but for what makes the arm.
+
+    Those of many that ask for the longest calls: behind a turn's end (``ignore_eos`` has all write as many tokens)
+    constrained requests only repeat it, at next to no cost, which was two fifths of the tokens without this choice.
+    """
     common = {"model": "kimi-k2", "temperature": 0, "max_tokens": _MAX_TOKENS, "ignore_eos": True}
+    common |= {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    samples = sorted(
+        held_out_samples(_DRAWN * count, seed + 1), key=lambda sample: len(json.dumps(sample["expected"])), reverse=True
+    )
     bodies = []
-    for sample in held_out_samples(count, seed + 1):
+    for sample in samples[:count]:
         body = common | {"messages": sample["messages"]}
         if arm.tool_choice is not None:
             body |= {"tools": sample["tools"], "tool_choice": arm.tool_choice}
@@ -163,7 +177,7 @@ def _bodies(arm: Arm, count: int, seed: int) -> list[dict[str, Any]]:
     return bodies
 
 
-def _timed(server: VllmServer, bodies: Iterable[Mapping[str, Any]], concurrency: int) -> Burst:
+def _timed(server: VllmServer, bodies: Sequence[Mapping[str, Any]], concurrency: int) -> Burst:
     """A burst on a server that runs for its length alone: vLLM's processes poll while they are idle."""
     _resume(server)
     try:
@@ -187,27 +201,47 @@ def _resume(server: VllmServer) -> None:
         process.resume()
 
 
-async def _burst(url: str, bodies: Iterable[Mapping[str, Any]], concurrency: int) -> Burst:
-    places = asyncio.Semaphore(concurrency)
+async def _burst(url: str, bodies: Sequence[Mapping[str, Any]], concurrency: int) -> Burst:
     loop = asyncio.get_running_loop()
     async with httpx.AsyncClient(base_url=url, timeout=600) as client:
 
-        async def one(body: Mapping[str, Any]) -> None:
-            async with places:
-                answer = await client.post("/v1/chat/completions", json=body)
+        async def step(body: Mapping[str, Any]) -> float:
+            async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
                 if not answer.is_success:
-                    raise RuntimeError(f"HTTP {answer.status_code}: {answer.text[:500]}")
+                    raise RuntimeError(f"HTTP {answer.status_code}: {(await answer.aread())[:500]!r}")
+                return _step([(line, loop.time()) async for line in answer.aiter_lines()])
 
         before = parse_counters((await client.get("/metrics")).text, "")
         start = loop.time()
-        await asyncio.gather(*map(one, bodies))
+        steps = [
+            statistics.median(await asyncio.gather(*map(step, bodies[at : at + concurrency])))
+            for at in range(0, len(bodies), concurrency)
+        ]
         seconds = loop.time() - start
         grown = growth(before, parse_counters((await client.get("/metrics")).text, ""))
+    written = total(grown, "vllm:generation_tokens_total")
+    if written != len(bodies) * _MAX_TOKENS:
+        raise RuntimeError(f"{len(bodies)} requests wrote {written:.0f} tokens: not all of them wrote {_MAX_TOKENS}")
     return Burst(
-        _mean(grown, "vllm:inter_token_latency_seconds"),
+        statistics.mean(steps),
         _mean(grown, "vllm:time_to_first_token_seconds"),
         total(grown, "constrained_k2_mask_seconds_total") / seconds,
     )
+
+
+def _step(lines: Sequence[tuple[str, float]]) -> float:
+    """The time between two tokens of a stream by its lines and when each came.
+
+    The first pieces are left out, except where none but the last is behind them: parsers hold back what is not whole.
+    """
+    came: dict[int, float] = {}  # so many tokens were written -> when
+    for line, time in lines:
+        if line.startswith("data: {"):
+            written = json.loads(line.removeprefix("data: "))["usage"]["completion_tokens"]
+            came.setdefault(max(1, written), time)  # the opening piece comes with the first token and says 0
+    many = max(came)
+    few = min((count for count in came if _INTERVAL < count < many), default=min(came))
+    return (came[many] - came[few]) / (many - few)
 
 
 def _mean(counters: Mapping[str, float], histogram: str) -> float:

@@ -1,6 +1,10 @@
 """What whole servers are asked, and what is made of their metrics; the servers are not started here."""
 
-from constrained_k2.evaluation.end_to_end import ARMS, SERVERS, Burst, Row, _bodies
+import json
+
+import pytest
+
+from constrained_k2.evaluation.end_to_end import ARMS, SERVERS, Burst, Row, _bodies, _step
 
 
 def test_an_arm_and_its_baseline_are_asked_the_same() -> None:
@@ -19,3 +23,10 @@ def test_ratios_are_of_the_same_round() -> None:
     row = Row(ARMS[1], 8, own, baseline)
     assert row.ratios == (0.5, 1.0, 2.0)
     assert (row.steps_per_second, row.first_token, row.masks) == (50.0, 0.2, 0.01)
+
+
+def test_a_step_is_taken_behind_the_first_pieces() -> None:
+    pieces = ((1, 0.0), (17, 5.0), (33, 5.8), (64, 8.2), (64, 9.0))
+    lines = [(f"data: {json.dumps({'usage': {'completion_tokens': count}})}", time) for count, time in pieces]
+    assert _step([*lines, ("", 9.5), ("data: [DONE]", 10.0)]) == pytest.approx(3.2 / 47)
+    assert _step([lines[0], lines[3]]) == pytest.approx(8.2 / 63)
