@@ -41,6 +41,8 @@ class ToolCallGrammar(StructuredOutputGrammar):
 
     def accept_tokens(self, request_id: str, tokens: Sequence[int]) -> bool:  # noqa: ARG002 - vLLM's signature
         """Take tokens; if one of them is illegal, or the engine gives up, none of them. vLLM then ends the request."""
+        if len(tokens) == 1 and not self._broken and not self._matcher.is_terminated():  # as a rule
+            return self._guarded(self._matcher.accept_tokens, tokens) is True
         taken = self._take(tokens)
         if taken < len(tokens):
             self.rollback(taken)
