@@ -30,18 +30,16 @@ def fill_bitmasks(
         return []
     target = bitmask_rows(bitmask, matchers[0].vocabulary.size)
     batches: dict[type[ArgumentMatcher], list[tuple[ArgumentMatcher, int]]] = {}
+    computed: list[tuple[ToolCallMatcher, int]] = []
     for matcher, row in zip(matchers, rows, strict=True):
-        view = target[row]
-        tokens = matcher.token_set()
-        if tokens is not None:
-            tokens.fill(view)
-            continue
-        arguments = matcher.arguments
-        assert arguments is not None
-        batches.setdefault(type(arguments), []).append((arguments, row))
+        if not matcher.fill_at_hand(target[row]):
+            arguments = matcher.arguments
+            assert arguments is not None
+            batches.setdefault(type(arguments), []).append((arguments, row))
+            computed.append((matcher, row))
     failures = [failure for kind, batch in batches.items() for failure in kind.fill_batch(batch, target)]
     failed = {row for row, _ in failures}
-    for matcher, row in zip(matchers, rows, strict=True):
-        if matcher.arguments is not None and row not in failed:
+    for matcher, row in computed:
+        if row not in failed:
             matcher.narrow(target[row])
     return failures

@@ -24,7 +24,7 @@ from constrained_k2.vocabulary import Vocabulary
 
 __all__ = ["CompiledToolCalls", "Compiler"]
 
-_STEMS_CACHED = 64  # each up to some hundred KB for 1,024 names
+_STEMS_BYTES = 32 << 20
 _PREPARED_AT_ONCE = 4
 _LEAST_CACHE_BYTES = 1 << 20
 _REFUSAL_BYTES = 2048  # a refusal and its key, roughly
@@ -86,7 +86,7 @@ class Compiler:
         self._grammars: LeastRecentlyUsed[
             tuple[EngineName, str], ArgumentGrammar | UnsupportedSchema | SchemaTooCostly
         ] = LeastRecentlyUsed(cache_bytes)
-        self._stems: LeastRecentlyUsed[tuple[str, ...], HeaderStems] = LeastRecentlyUsed(_STEMS_CACHED)
+        self._stems: LeastRecentlyUsed[tuple[str, ...], HeaderStems] = LeastRecentlyUsed(_STEMS_BYTES)
         self._preparing = threading.BoundedSemaphore(_PREPARED_AT_ONCE)
         self._phase_sets: dict[tuple[Any, ...], Mapping[Phase, TokenSet]] = {}  # at most one for each kind of request
 
@@ -111,6 +111,8 @@ class Compiler:
         """Drop what has been compiled; requests under way keep what they have."""
         self._grammars.clear()
         self._stems.clear()
+        for engine in self._engines.values():
+            engine.forget()
 
     @property
     def cached_bytes(self) -> int:
@@ -232,7 +234,12 @@ class Compiler:
 
     def stems(self, names: tuple[str, ...]) -> HeaderStems:
         """What the headers of calls to these functions have in common, shared by all requests that declare them."""
-        return self._stems.get(names, lambda: (HeaderStems(names, self.vocabulary), 1))
+
+        def build() -> tuple[HeaderStems, int]:
+            stems = HeaderStems(names, self.vocabulary)
+            return stems, stems.cost_bytes
+
+        return self._stems.get(names, build)
 
     def phase_sets(self, spec: ToolCallSpec) -> Mapping[Phase, TokenSet]:
         """The constant masks of a request, shared by all requests of its kind."""

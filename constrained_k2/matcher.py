@@ -128,13 +128,26 @@ class ToolCallMatcher:
             IndexError: It has no such row.
         """
         rows = bitmask_rows(bitmask, self._vocabulary.size)
-        tokens = self.token_set()
-        if tokens is not None:
-            tokens.fill(rows[row])
-        else:
+        if not self.fill_at_hand(rows[row]):
             assert self._state.arguments is not None
             self._state.arguments.fill(rows[row], rows.address + row * rows.row_bytes)
             self.narrow(rows[row])
+
+    def fill_at_hand(self, row: npt.NDArray[np.int32]) -> bool:
+        """Write the allowed tokens into a mask, int32 ``[words]``, where no engine must compute them; else False."""
+        arguments = self._state.arguments
+        if arguments is None:
+            tokens = self.token_set()
+            assert tokens is not None
+            tokens.fill(row)
+            return True
+        known = arguments.known_mask()
+        if known is None:
+            return False
+        row[:] = known
+        if self._narrowing is not None:
+            self._narrowing.narrow(self, row)
+        return True
 
     def accept_tokens(self, ids: Iterable[int]) -> bool:
         """Take tokens.

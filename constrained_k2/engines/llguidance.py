@@ -52,6 +52,10 @@ class LLGuidanceEngine:
         """See :class:`~constrained_k2.engines.protocol.Engine`."""
         return self.state_cache.spent
 
+    def forget(self) -> None:
+        """See :class:`~constrained_k2.engines.protocol.Engine`."""
+        self.state_cache.forget()
+
     def compile(self, schema: str) -> "LLGuidanceGrammar":
         """See :class:`~constrained_k2.engines.protocol.Engine`.
 

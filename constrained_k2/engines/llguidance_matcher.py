@@ -75,16 +75,9 @@ class LLGuidanceMatcher:
         row, and would each time have to wait for any other thread that runs Python then.
         """
         failed: list[tuple[int, ConstrainedK2Error]] = []
-        unknown: list[tuple[LLGuidanceMatcher, int]] = []
+        if len(batch) >= _ROWS_WORTH_A_THREAD and batch[0][0].grammar.mask_threads.count > 1:
+            batch = LLGuidanceMatcher._fill_in_threads(batch, rows, failed)
         for matcher, row in batch:
-            known = matcher.known_mask()
-            if known is not None:
-                rows[row][:] = known
-            else:
-                unknown.append((matcher, row))
-        if len(unknown) >= _ROWS_WORTH_A_THREAD and unknown[0][0].grammar.mask_threads.count > 1:
-            unknown = LLGuidanceMatcher._fill_in_threads(unknown, rows, failed)
-        for matcher, row in unknown:
             try:
                 matcher.fill(rows[row], rows.address + row * rows.row_bytes)
             except ConstrainedK2Error as error:
@@ -93,7 +86,9 @@ class LLGuidanceMatcher:
 
     @staticmethod
     def _fill_in_threads(
-        batch: list[tuple["LLGuidanceMatcher", int]], rows: BitmaskRows, failed: list[tuple[int, ConstrainedK2Error]]
+        batch: Sequence[tuple["LLGuidanceMatcher", int]],
+        rows: BitmaskRows,
+        failed: list[tuple[int, ConstrainedK2Error]],
     ) -> list[tuple["LLGuidanceMatcher", int]]:
         """Fill rows by LLGuidance's threads; those that are to be tried again are returned."""
         told: list[tuple[LLGuidanceMatcher, llguidance.LLMatcher, int]] = []
@@ -187,7 +182,7 @@ class LLGuidanceMatcher:
         return copy
 
     def known_mask(self) -> npt.NDArray[np.int32] | None:
-        """The mask, int32 ``[words]``, not to be written to; None where LLGuidance must compute it."""
+        """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`."""
         state = self._state
         if state.rows_behind is None:
             return state.row

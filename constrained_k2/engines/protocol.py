@@ -27,6 +27,9 @@ class ArgumentMatcher(Protocol):
             SchemaTooCostly: The engine hit one of its own limits.
         """
 
+    def known_mask(self) -> npt.NDArray[np.int32] | None:
+        """The mask, int32 ``[words]``, where it is at hand, not to be written to; else None: see :meth:`fill`."""
+
     @staticmethod
     def fill_batch(batch: Sequence[tuple[Any, int]], rows: BitmaskRows) -> list[tuple[int, ConstrainedK2Error]]:
         """Fill the rows of several matchers of this class and of one engine.
@@ -91,6 +94,9 @@ class Engine(Protocol):
     @property
     def cached_bytes(self) -> int:
         """What it remembers for calls to come besides the grammars, estimated."""
+
+    def forget(self) -> None:
+        """Drop that."""
 
     def compile(self, schema: str) -> ArgumentGrammar:
         """Compile a schema whose instances are JSON objects.

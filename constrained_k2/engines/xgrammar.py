@@ -62,6 +62,9 @@ class XGrammarEngine:
         """See :class:`~constrained_k2.engines.protocol.Engine`."""
         return 0
 
+    def forget(self) -> None:
+        """See :class:`~constrained_k2.engines.protocol.Engine`."""
+
     def compile(self, schema: str) -> "XGrammarGrammar":
         """See :class:`~constrained_k2.engines.protocol.Engine`.
 
@@ -146,6 +149,9 @@ class XGrammarMatcher:
         """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`."""
         del address  # xgrammar takes arrays
         self._matcher.fill_next_token_bitmask(row)
+
+    def known_mask(self) -> None:
+        """See :class:`~constrained_k2.engines.protocol.ArgumentMatcher`."""
 
     @staticmethod
     def fill_batch(

@@ -62,6 +62,7 @@ def batch_fills(  # noqa: PLR0913, PLR0917 - a cell of the table
     """
     batches = []
     for arm in arms:
+        arm.forget()
         compiled = arm.compile(arm.request(tools))
         batches.append([_row(arm, compiled, workload, tools, number, mix) for number in range(rows)])
     bitmask = allocate_bitmask(rows, workload.vocabulary.size)

@@ -52,6 +52,8 @@ class _Samples:
 
 def measure_steps(arms: Sequence[Arm], workload: Workload, tools: Tools, turns: int) -> dict[str, Steps]:
     """Write the same turns with every arm, a turn by turn about, in a first round, a second and steady ones."""
+    for arm in arms:
+        arm.forget()
     compiled = {arm.name: arm.compile(arm.request(tools)) for arm in arms}
     scripts = [workload.turn(tools, seed) for seed in range(turns)]
     rounds = [{arm.name: _Samples() for arm in arms} for _ in ("first", "second", "steady")]
