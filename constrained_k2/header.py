@@ -153,7 +153,8 @@ class Headers:
         """What is written behind an ordinary token; None if no header begins with that.
 
         Returns:
-            The bytes, and the function where all headers that begin with them call the same.
+            The bytes, and the function that a header which begins with them likely calls, if there is one: the only
+            one that is left, or one whose name is whole, though longer ones may go on from there.
         """
         steps = self._stems.steps
         found = steps.get((prefix, token_id, self._digits))
@@ -164,7 +165,9 @@ class Headers:
                 return None
             if len(steps) >= self._stems.most_sets:
                 steps.clear()
-            found = steps[prefix, token_id, self._digits] = (prefix + token, name if count == 1 else None)
+            written = prefix + token
+            likely = name if count == 1 else self._stems.names.get(written + b":")
+            found = steps[prefix, token_id, self._digits] = (written, likely)
         return found
 
     def forced(self, prefix: bytes) -> tuple[bytes, bool]:
