@@ -14,7 +14,7 @@ from constrained_k2.grammar.plan import OPAQUE, ArrayPlan, GrammarPlan, NodePlan
 from constrained_k2.grammar.terminals import MAX_BLANKS
 
 _MOST_TEXT = MAX_BLANKS
-_MOST_OPEN = 16
+_MOST_OPEN = 24  # what is nested more deeply is not followed any further: its places would grow with every bracket
 _MOST_COUNTED = 64  # more keys that are not declared are not counted one by one (a parameter's bits)
 
 _HEX = rb"[0-9a-fA-F]"
@@ -41,6 +41,7 @@ class Stands(IntEnum):
     IN_SCALAR = 8
     AFTER = 9
     FIRST_ITEM = 10
+    LOST = 11
 
 
 class Open(NamedTuple):
@@ -49,13 +50,13 @@ class Open(NamedTuple):
     Attributes:
         node: Its node; :data:`OPAQUE` inside an opaque value.
         is_object: Which of the two.
-        keys: An object's declared keys so far.
+        keys: An object's declared keys so far, a bit for each by its number in the plan: there may be thousands.
         number: An object's other keys so far, where they count; the items before the one that stands next.
     """
 
     node: int
     is_object: bool
-    keys: frozenset[str] = frozenset()
+    keys: int = 0
     number: int = 0
 
 
@@ -81,9 +82,7 @@ class Place(NamedTuple):
     @property
     def is_shared(self) -> bool:
         """Whether the place says all that matters: else it is equal to others by chance."""
-        return (
-            len(self.text) <= _MOST_TEXT and len(self.open) <= _MOST_OPEN and self.stands is not Stands.IN_OTHER_STRING
-        )
+        return len(self.text) <= _MOST_TEXT and self.stands not in _UNTOLD
 
     @property
     def is_in_string(self) -> bool:
@@ -113,15 +112,14 @@ class Follower:
 
     def __init__(self, plan: GrammarPlan) -> None:
         self._nodes = plan.nodes
-        names = (name for node in plan.nodes if node.object is not None for name in node.object.values)
-        # Hex digits may be spelled in two ways, of one length.
-        longest = max((len(json.dumps(name, ensure_ascii=False).encode(errors="replace")) for name in names), default=0)
-        self._most_text = max(longest, _MOST_TEXT)
+        self._most_text = max(plan.longest_name, _MOST_TEXT)
         self.start = Place(Stands.VALUE, plan.root)
 
     def follow(self, place: Place, token: bytes) -> Place:
         """The place behind a token, which the grammar allows at ``place``."""
         for byte in token:
+            if place.stands is Stands.LOST:
+                break
             if place.stands in _IN_STRINGS:
                 place = self._in_string(place, byte)
             elif byte in b" \t\r\n":
@@ -156,8 +154,8 @@ class Follower:
             return place._replace(value=OPAQUE)
         name = json.loads(place.text.decode()) if len(place.text) <= self._most_text else None
         if name is not None and name in plan.values:
-            value = plan.values[name]
-            owner = owner._replace(keys=owner.keys | {name})
+            key, value = plan.values[name]
+            owner = owner._replace(keys=owner.keys | 1 << key)
         else:
             value = plan.extra
             owner = owner._replace(number=min(owner.number + plan.counts_extra, _MOST_COUNTED))
@@ -206,6 +204,8 @@ class Follower:
         return place._replace(stands=Stands.IN_OTHER_STRING, text=b"", escaped=False)
 
     def _opened(self, place: Place, byte: int) -> Place:
+        if len(place.open) == _MOST_OPEN:
+            return Place(Stands.LOST, OPAQUE)
         is_object = byte == _BRACE
         plan = self._plan(place.value)
         inner: ObjectPlan | ArrayPlan | None = plan.object if is_object else plan.array
@@ -242,6 +242,7 @@ class Follower:
 
 
 _UNKNOWN = NodePlan()
+_UNTOLD = frozenset({Stands.IN_OTHER_STRING, Stands.LOST})
 _QUOTE, _BACKSLASH, _COLON, _COMMA, _BRACE = b'"\\:,{'
 _KEYS = frozenset({Stands.KEY, Stands.FIRST_KEY})
 _IN_STRINGS = frozenset({Stands.IN_KEY, Stands.IN_FREE_STRING, Stands.IN_LISTED_STRING, Stands.IN_OTHER_STRING})

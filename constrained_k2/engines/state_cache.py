@@ -18,6 +18,7 @@ from constrained_k2.vocabulary import Vocabulary
 
 _STATE_BYTES = 1500  # with its place and its steps
 _NODE_BYTES = 400  # of a plan; a key in it about as much
+_LONGEST_NAME = 512  # bytes
 _MOST_STATES = 4096  # of one grammar
 _MOST_STEPS = 256  # out of one state
 
@@ -154,8 +155,8 @@ class StateCache:
         return len(self._rows) * self._row_bytes + self._charged
 
     def states_of(self, plan: GrammarPlan) -> GrammarStates | None:
-        """States for a grammar; None if the budget is none."""
-        return GrammarStates(self, plan) if self._budget else None
+        """States for a grammar; None if the budget is none, or names are so long that places would take much memory."""
+        return GrammarStates(self, plan) if self._budget and plan.longest_name <= _LONGEST_NAME else None
 
     def token(self, token_id: int) -> bytes:
         """An ordinary token's bytes; from now on it is known whether it is plain."""

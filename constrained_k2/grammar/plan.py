@@ -5,6 +5,7 @@ which keys it has, of an array how many items, and of a string, once it is close
 (``anyOf`` over objects, ``uniqueItems``, ``contains``, ...) a node's plan says so, and states below it are not shared.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -19,12 +20,12 @@ class ObjectPlan:
     """Of an object.
 
     Attributes:
-        values: The node of each declared key's value.
+        values: Of each declared key, a number of its own (from 0) and the node of its value.
         extra: The node of the values under all other keys.
         counts_extra: Whether it matters how many other keys there are.
     """
 
-    values: Mapping[str, int]
+    values: Mapping[str, tuple[int, int]]
     extra: int
     counts_extra: bool
 
@@ -77,6 +78,12 @@ class GrammarPlan:
     root: int
     nodes: tuple[NodePlan, ...]
 
+    @property
+    def longest_name(self) -> int:
+        """The bytes of the longest declared key as it is written; hex digits may be of either case, all alike long."""
+        names = (name for node in self.nodes if node.object is not None for name in node.object.values)
+        return max((len(json.dumps(name, ensure_ascii=False).encode(errors="replace")) for name in names), default=0)
+
 
 @dataclass(frozen=True, slots=True)
 class _Members:
@@ -126,7 +133,8 @@ class PlanWriter:
     def _object(shapes: list[Shape], members: list[_Members], numbers: Mapping[Node, int]) -> ObjectPlan | None:
         if len(shapes) != 1 or len(members) != 1:
             return None
-        values = {name: numbers.get(node, OPAQUE) for name, node in members[0].values.items()}
+        declared = members[0].values.items()
+        values = {name: (number, numbers.get(node, OPAQUE)) for number, (name, node) in enumerate(declared)}
         extra = [numbers.get(node, OPAQUE) for node in members[0].extra]
         return ObjectPlan(values, extra[0] if len(extra) == 1 else OPAQUE, members[0].counts_extra)
 

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import pickle
 import random
 from typing import Any
 
@@ -194,6 +195,31 @@ def test_what_is_remembered_is_bounded() -> None:
     engine.state_cache.forget()
     gc.collect()
     assert engine.state_cache.spent == 0
+
+
+def test_what_is_nested_deeply_is_not_followed(small_vocabulary: Vocabulary) -> None:
+    engine = LLGuidanceEngine(small_vocabulary)
+    matcher = engine.compile('{"type":"object"}').matcher("")
+    row = allocate_bitmask(1, small_vocabulary.size)[0]
+    depth = 200
+    ids = small_vocabulary.encode('{"a":' + "[" * depth + "]" * depth + "}")
+    sizes = []
+    for token in ids:
+        matcher.fill(row)
+        assert row[token // 32] >> (token % 32) & 1
+        assert matcher.accept(token)
+        sizes.append(len(pickle.dumps(matcher._state.place)))
+    assert matcher.is_complete()
+    assert max(sizes) < 2000
+    assert sizes[-1] < 200
+
+
+def test_places_of_very_many_and_very_long_names_stay_small() -> None:
+    many = {"properties": {f"name {number}": INTEGER for number in range(1000)}} | CLOSED
+    text = ("{" + ",".join(f'"name {number}":1' for number in range(999)) + ",").encode()
+    assert len(pickle.dumps(place(many, text))) < 1000
+    long = json.dumps({"type": "object", "properties": {"n" * 2000: INTEGER}})
+    assert LLGuidanceEngine(Vocabulary.of_bytes()).compile(long).states is None
 
 
 @pytest.mark.parametrize("wrong", [-1, True, 1.5, "64"])
