@@ -65,7 +65,7 @@ class Place(NamedTuple):
 
     Attributes:
         stands: What stands next.
-        value: The node of the value that stands next or is being written; what it was elsewhere.
+        value: The node of the value that stands next or is being written; :data:`OPAQUE` elsewhere.
         open: What is open, outermost first.
         text: The text since the last joint; of a free string only a character that has begun.
         kept: How many are open outside the opaque value that this is inside of; -1 outside of any.
@@ -139,7 +139,7 @@ class Follower:
                 return self._key_ended(self._longer(place, byte))
             return self._ended(place if place.kept < 0 else self._longer(place, byte))
         escaped = byte == _BACKSLASH and not place.escaped
-        if place.stands is Stands.IN_OTHER_STRING and place.kept < 0:
+        if place.stands is Stands.IN_OTHER_STRING:  # never within a kept text
             return place if place.escaped is escaped else place._replace(escaped=escaped)
         longer = self._longer(place, byte)
         if place.stands is Stands.IN_FREE_STRING and _CHARACTER.fullmatch(longer.text):
