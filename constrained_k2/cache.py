@@ -35,8 +35,10 @@ class LeastRecentlyUsed(Generic[K, V]):
         self._makings: dict[K, _Making] = {}
         self._lock = threading.Lock()
 
-    def __contains__(self, key: K) -> bool:
-        return key in self._entries
+    def peek(self, key: K) -> V | None:
+        """The value of ``key``, if it is there; that does not count as a use."""
+        found = self._entries.get(key)
+        return None if found is None else found[0]
 
     @property
     def spent(self) -> int:

@@ -1,6 +1,7 @@
 """One request, compiled: what its matchers share."""
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher
@@ -61,6 +62,10 @@ class CompiledToolCalls:
             self._prepared = name
             self._compiler.prepare(self._schema(name), self.spec.engine)
 
+    def is_prepared(self, name: str) -> bool:
+        """Whether :meth:`arguments` has nothing to compile."""
+        return name in self._grammars or self._compiler.compile_time(self._schema(name), self.spec.engine) is not None
+
     def arguments(self, name: str) -> ArgumentMatcher:
         """A matcher at the start of a function's arguments.
 
@@ -78,8 +83,22 @@ class CompiledToolCalls:
         """
         return self.grammar(name).coverage
 
-    def check_all(self) -> None:
-        """Compile every tool's schema now, where there may be calls.
+    def slow_tools(self, seconds: float) -> list[int]:
+        """Which tools' schemas took so long to compile, or are not remembered, by their places in the spec.
+
+        Args:
+            seconds: How long, or longer.
+        """
+        if self.spec.max_calls == 0:
+            return []
+        took = [self._compiler.compile_time(self._schema(name), self.spec.engine) for name in self._names]
+        return [place for place, taken in enumerate(took) if taken is None or taken >= seconds]
+
+    def check_all(self, places: Sequence[int] | None = None) -> None:
+        """Compile tools' schemas now, where there may be calls.
+
+        Args:
+            places: Which tools', by their places in the spec; None for all.
 
         Raises:
             UnsupportedSchema: As :meth:`check`.
@@ -88,7 +107,8 @@ class CompiledToolCalls:
         if self.spec.max_calls == 0:
             return
         start = time.monotonic()
-        for tool in self.spec.tools:
+        tools = self.spec.tools
+        for tool in tools if places is None else [tools[place] for place in places]:
             self._check_time(time.monotonic() - start, tool.name)
             self.check(tool)
 

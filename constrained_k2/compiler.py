@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from constrained_k2.bitmask import TokenSet
 from constrained_k2.cache import LeastRecentlyUsed
@@ -28,6 +28,13 @@ _STEMS_BYTES = 32 << 20
 _PREPARED_AT_ONCE = 4
 _LEAST_CACHE_BYTES = 1 << 20
 _REFUSAL_BYTES = 2048  # a refusal and its key, roughly
+
+
+class _Compiled(NamedTuple):
+    """What came of compiling a schema, and what it took in seconds."""
+
+    outcome: ArgumentGrammar | UnsupportedSchema | SchemaTooCostly
+    seconds: float
 
 
 class Compiler:
@@ -83,9 +90,7 @@ class Compiler:
         self.default_engine: EngineName = engine
         self._engines: dict[EngineName, Engine] = {}
         self.engine(engine)
-        self._grammars: LeastRecentlyUsed[
-            tuple[EngineName, str], ArgumentGrammar | UnsupportedSchema | SchemaTooCostly
-        ] = LeastRecentlyUsed(cache_bytes)
+        self._grammars: LeastRecentlyUsed[tuple[EngineName, str], _Compiled] = LeastRecentlyUsed(cache_bytes)
         self._stems: LeastRecentlyUsed[tuple[str, ...], HeaderStems] = LeastRecentlyUsed(_STEMS_BYTES)
         self._preparing = threading.BoundedSemaphore(_PREPARED_AT_ONCE)
         self._phase_sets: dict[tuple[Any, ...], Mapping[Phase, TokenSet]] = {}  # at most one for each kind of request
@@ -156,13 +161,14 @@ class Compiler:
         name = engine or self.default_engine
         begun: float | None = None
 
-        def build() -> tuple[ArgumentGrammar | UnsupportedSchema | SchemaTooCostly, int]:
+        def build() -> tuple[_Compiled, int]:
             nonlocal begun
             begun = time.monotonic()
-            return self._build(schema, self.engine(name))
+            outcome, cost = self._build(schema, self.engine(name))
+            return _Compiled(outcome, time.monotonic() - begun), cost
 
         try:
-            found = self._grammars.get((name, cache_key(schema)), build)
+            found = self._grammars.get((name, cache_key(schema)), build).outcome
         except TimeoutError as error:  # not remembered: the next request may find the server idle
             milliseconds = round((self._compile_seconds or 0) * 1000)
             raise SchemaTooCostly(
@@ -213,13 +219,18 @@ class Compiler:
             return UnsupportedSchema("the schema is nested too deeply to be read", "", "Flatten it"), _REFUSAL_BYTES
         return grammar, grammar.cost_bytes + len(schema)
 
+    def compile_time(self, schema: str, engine: EngineName | None = None) -> float | None:
+        """What compiling a schema took, in seconds; None where it is not remembered."""
+        found = self._grammars.peek((engine or self.default_engine, cache_key(schema)))
+        return None if found is None else found.seconds
+
     def prepare(self, schema: str, engine: EngineName | None = None) -> None:
         """Begin to compile a schema that will be needed soon, in a thread; what is wrong with it is said when it is.
 
         Where as many as may be are being prepared already, nothing is begun: it is compiled when it is needed.
         """
         name = engine or self.default_engine
-        if (name, cache_key(schema)) in self._grammars or not self._preparing.acquire(blocking=False):
+        if self.compile_time(schema, name) is not None or not self._preparing.acquire(blocking=False):
             return
 
         def work() -> None:

@@ -97,6 +97,15 @@ class ToolCallMatcher:
         """
         self._narrowing = narrowing
 
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the next token's step waits for no compilation: only that into arguments may."""
+        state = self._state
+        if state.phase is not Phase.HEADER:
+            return True
+        name = self._grammar.headers(state.calls).name_of(state.header)
+        return name is None or self._grammar.is_prepared(name)
+
     def token_set(self) -> TokenSet | None:
         """The tokens for the mask where no engine is needed to tell them; None inside the arguments."""
         state = self._state

@@ -38,6 +38,9 @@ class CallGrammar(Protocol):
     def prepare(self, name: str) -> None:
         """Begin to make what :meth:`arguments` will need, for the one function whose header can still come of it."""
 
+    def is_prepared(self, name: str) -> bool:
+        """Whether what :meth:`arguments` will need is made."""
+
     def arguments(self, name: str) -> ArgumentMatcher:
         """A matcher at the start of a function's arguments."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from constrained_k2 import Compiler, ConstrainedK2Error, Vocabulary
+from constrained_k2 import Compiler, ConstrainedK2Error, ToolCallSpec, Vocabulary
 from constrained_k2 import cache as cache_module
 from constrained_k2.cache import LeastRecentlyUsed, _Making
 from constrained_k2.compiler import cache_key
@@ -22,14 +22,14 @@ def test_what_was_used_longest_ago_goes_first() -> None:
     for key in "abaca":
         get(key)
     assert made == ["a", "b", "c"]
-    assert "b" not in cache
+    assert cache.peek("b") is None
     assert cache.spent == 8
     get("large", 100)
-    assert "large" in cache
-    assert "a" not in cache
+    assert cache.peek("large") == "large"
+    assert cache.peek("a") is None
     cache.clear()
     assert cache.spent == 0
-    assert "large" not in cache
+    assert cache.peek("large") is None
 
 
 class Watched(_Making):
@@ -101,6 +101,19 @@ def test_a_refusal_is_remembered_without_what_was_refused() -> None:
     for schema in schemas:
         with pytest.raises(ConstrainedK2Error) as refused:
             compiler.grammar(schema, "here")
-        kept = compiler._grammars.get(("llguidance", cache_key(schema)), lambda: pytest.fail("not remembered"))
+        kept = compiler._grammars.get(("llguidance", cache_key(schema)), lambda: pytest.fail("not remembered")).outcome
         assert isinstance(kept, ConstrainedK2Error) and kept is not refused.value
         assert (kept.__traceback__, kept.__context__, kept.__cause__) == (None, None, None)
+
+
+def test_what_compiling_a_schema_took_is_remembered_with_it() -> None:
+    compiler = Compiler(Vocabulary.of_bytes())
+    schema = json.dumps({"properties": {"a": {"type": "string"}}})
+    tool = {"type": "function", "function": {"name": "f", "parameters": json.loads(schema)}}
+    compiled = compiler.compile(ToolCallSpec.from_openai({"tools": [tool]}), check=False)
+    assert compiled.slow_tools(60) == [0], "not known, so it may be slow"
+    compiled.check_all([0])
+    assert compiled.slow_tools(60) == []
+    assert compiled.slow_tools(0) == [0]
+    compiler.forget()
+    assert compiled.slow_tools(60) == [0]

@@ -50,7 +50,10 @@ class Drafter:
         taken = []
         for token_id in ids:
             try:
-                if self._matcher.is_terminated() or not self._matcher.accept_tokens((token_id,)):
+                # A draft is not worth having a whole batch wait for a schema's compilation, which has begun by now.
+                if self._matcher.is_terminated() or not self._matcher.is_prepared:
+                    break
+                if not self._matcher.accept_tokens((token_id,)):
                     break
             except ConstrainedK2Error:  # the request's own trouble, which its next mask brings up
                 break

@@ -140,7 +140,7 @@ def _refuse_beside(spec: ToolCallSpec, sampling_params: Any) -> None:
         raise InvalidRequest("cannot be combined with a constraint", "trace_decode_token_ids", "Leave it out")
 
 
-def check_params(sampling_params: Any, *, first: bool = False) -> ToolCallSpec | None:
+def check_params(sampling_params: Any, *, first: bool = False) -> CompiledToolCalls | None:
     """Refuse vLLM's sampling parameters if they carry a spec that cannot be served.
 
     Args:
@@ -148,7 +148,7 @@ def check_params(sampling_params: Any, *, first: bool = False) -> ToolCallSpec |
         first: See :func:`admit`.
 
     Returns:
-        The spec that they carry.
+        The request they make, compiled over the vocabulary of bytes; None where they carry no spec.
 
     Raises:
         ValueError: With the message for the client; vLLM answers with HTTP 400.
@@ -161,7 +161,6 @@ def check_params(sampling_params: Any, *, first: bool = False) -> ToolCallSpec |
             require_route()
             _refuse_beside(spec, sampling_params)
             reserve_in(sampling_params.extra_args, 0)
-            admit(spec, first=first)
+            return admit(spec, first=first)
     except ConstrainedK2Error as error:
         raise ValueError(str(error)) from error
-    return spec

@@ -7,6 +7,8 @@ first of those. Scheduling, overlap with the forward pass, draft validation, rol
 are vLLM's.
 """
 
+import json
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -22,22 +24,31 @@ from constrained_k2.vllm_plugin.proposer import drafts_of
 from constrained_k2.vllm_plugin.route import TOOL_PARSER_NAME, route_of
 from constrained_k2.vllm_plugin.turns import Prompt, TurnMaker
 
-_MARK = "constrained_k2"
+_MARK = "constrained_k2, ahead: "
 
 
-def mark(sampling_params: Any) -> None:
+def mark(sampling_params: Any, ahead: Sequence[int]) -> None:
     """Make a request one of ours for vLLM's scheduler, in place.
 
     Args:
         sampling_params: The request's own copy, which vLLM has validated.
+        ahead: The tools, by their places in its spec, whose schemas are to be compiled before it is scheduled.
     """
-    sampling_params.structured_outputs = StructuredOutputsParams(grammar=_MARK)
+    sampling_params.structured_outputs = StructuredOutputsParams(grammar=_MARK + json.dumps(list(ahead)))
 
 
 def is_marked(sampling_params: Any) -> bool:
     """Whether :func:`mark` made it so. No client can: vLLM's validation sets the backend's name, and comes first."""
     asked = sampling_params.structured_outputs
-    return asked is not None and asked.grammar == _MARK and asked._backend is None  # noqa: SLF001 - vLLM's own mark
+    if asked is None or asked._backend is not None:  # noqa: SLF001 - vLLM's own mark
+        return False
+    return asked.grammar is not None and asked.grammar.startswith(_MARK)
+
+
+def ahead_of(sampling_params: Any) -> list[int]:
+    """What a marked request was marked with: the places of the tools that are to be compiled before it is scheduled."""
+    places: list[int] = json.loads(sampling_params.structured_outputs.grammar.removeprefix(_MARK))
+    return places
 
 
 class ToolCallBackend:
@@ -55,7 +66,7 @@ class ToolCallBackend:
         self._rows = vllm_config.scheduler_config.max_num_seqs * (1 + vllm_config.num_speculative_tokens)
 
     def grammar(self, request: Any) -> ToolCallGrammar:
-        """The grammar of a marked request. All its tools are compiled, so that none is while the scheduler waits.
+        """A marked request's grammar. What is slow to compile is compiled now, lest the scheduler wait for it later.
 
         Args:
             request: vLLM's ``Request``: ``sampling_params``, ``num_prompt_tokens``, ``prompt_token_ids`` and
@@ -64,9 +75,10 @@ class ToolCallBackend:
         Raises:
             ConstrainedK2Error: The request cannot be constrained.
         """
-        compiled = self._maker.compile(request.sampling_params, check=True)
+        compiled = self._maker.compile(request.sampling_params)
         if compiled is None:
             raise InvalidRequest("the request is marked, but carries no tools", "vllm_xargs")
+        compiled.check_all(ahead_of(request.sampling_params))
         ids = request.prompt_token_ids
         prompt = Prompt(request.num_prompt_tokens, ids[-1] if ids else None)
         matcher = self._maker.matcher(compiled, prompt, request.sampling_params)

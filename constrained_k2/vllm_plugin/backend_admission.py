@@ -6,10 +6,14 @@ from typing import Any
 from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
 
-from constrained_k2.tools import ToolCallSpec
+from constrained_k2.compiled import CompiledToolCalls
 from constrained_k2.vllm_plugin.admission import check_params
 from constrained_k2.vllm_plugin.backend import mark
 from constrained_k2.vocabulary import Vocabulary
+
+_SLOW_SECONDS = 0.005
+"""What a schema took here that the engine core compiles before it schedules the request; any other one it compiles
+while the model writes the function's name, which on GPUs takes it some 50 ms."""
 
 
 class BackendAdmission:
@@ -24,8 +28,8 @@ class BackendAdmission:
         self._openings = [[markers.section_begin], [markers.call_begin]]
 
     @staticmethod
-    def check(arguments: Mapping[str, Any]) -> ToolCallSpec | None:
-        """The spec of a request that is to be constrained.
+    def check(arguments: Mapping[str, Any]) -> CompiledToolCalls | None:
+        """A request that is to be constrained, compiled over the vocabulary of bytes.
 
         Args:
             arguments: What ``process_inputs`` is called with, by name.
@@ -37,14 +41,14 @@ class BackendAdmission:
         if not isinstance(params, SamplingParams):
             return None
         try:
-            spec = check_params(params)
+            admitted = check_params(params)
         except ValueError as error:
             raise VLLMValidationError(str(error)) from error
-        if spec is not None and arguments.get("resumable", False):
+        if admitted is not None and arguments.get("resumable", False):
             raise VLLMValidationError("tool calls cannot be constrained where the input is a stream. Send it whole.")
-        return spec
+        return admitted
 
-    def constrain(self, request: Any, spec: ToolCallSpec) -> None:
+    def constrain(self, request: Any, admitted: CompiledToolCalls) -> None:
         """Have the engine core constrain an admitted request, in place.
 
         A request that wants structured outputs of vLLM's (it can only where no tool may be called) keeps them, and is
@@ -52,11 +56,11 @@ class BackendAdmission:
 
         Args:
             request: vLLM's ``EngineCoreRequest``, which has parameters of its own.
-            spec: Its spec.
+            admitted: What :meth:`check` has made of it.
         """
         params = request.sampling_params
         if params.structured_outputs is None:
-            mark(params)
+            mark(params, admitted.slow_tools(_SLOW_SECONDS))
             return
-        assert spec.max_calls == 0
+        assert admitted.spec.max_calls == 0
         params._bad_words_token_ids = [*(params.bad_words_token_ids or []), *self._openings]  # noqa: SLF001 - no setter

@@ -170,10 +170,10 @@ def _learn_of_the_server() -> None:
         admission = getattr(self, _OURS, None)
         if admission is None:
             return process(self, *args, **kwargs)
-        spec = admission.check(parameters.bind(self, *args, **kwargs).arguments)
+        admitted = admission.check(parameters.bind(self, *args, **kwargs).arguments)
         request = process(self, *args, **kwargs)
-        if spec is not None:
-            admission.constrain(request, spec)
+        if admitted is not None:
+            admission.constrain(request, admitted)
         return request
 
     setattr(init, _OURS, True)

@@ -63,19 +63,17 @@ class TurnMaker:
             mask_cache_bytes=self.settings.mask_cache_mib << 20,
         )
 
-    def compile(self, params: SamplingParams, *, check: bool = False) -> CompiledToolCalls | None:
-        """The request's grammar; None for a request that is not constrained.
+    def compile(self, params: SamplingParams) -> CompiledToolCalls | None:
+        """The request's grammar; None for a request that is not constrained. Tools are compiled when they are called.
 
         Args:
             params: The request's.
-            check: Whether its tools are compiled now, rather than each when it is called.
 
         Raises:
-            ConstrainedK2Error: Its spec cannot be read, or with ``check`` a tool not be compiled; admission has let
-                through what it should not have.
+            ConstrainedK2Error: Its spec cannot be read; admission has let through what it should not have.
         """
         spec = spec_in(params.extra_args)
-        return None if spec is None else self._compiler.compile(spec, check=check)
+        return None if spec is None else self._compiler.compile(spec, check=False)
 
     def matcher(self, compiled: CompiledToolCalls, prompt: Prompt, params: SamplingParams) -> ToolCallMatcher:
         """A turn's matcher at its start.

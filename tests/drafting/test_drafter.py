@@ -1,7 +1,9 @@
 """Drafts are legal, leave the matcher alone, and are right often enough to be worth it."""
 
 import json
+import threading
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -91,3 +93,22 @@ def test_a_turn_that_was_taken_back_is_followed_anew(compiler: Compiler) -> None
     for position in range(len(ids) - len(ids) // 2, len(ids)):
         assert drafter.draft(4) == expected[position]
         assert matcher.accept_tokens([ids[position]])
+
+
+def test_a_draft_waits_for_no_compilation(compiler: Compiler) -> None:
+    """It ends where arguments begin whose schema has still to be compiled, and has that begun."""
+    parameters = {"properties": {"never_seen_before": {"type": "integer"}}, "required": ["never_seen_before"]}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    matcher = compiler.compile(spec(tools=tools), check=False).matcher()
+    markers = compiler.vocabulary.format
+    header = compiler.vocabulary.encode("functions.f:0")
+    begun = threading.Event()
+    with mock.patch.object(compiler, "prepare", side_effect=lambda *_: begun.set()):
+        assert Drafter(matcher).draft(32) == [markers.section_begin, markers.call_begin, *header]
+    assert begun.is_set()
+    assert matcher.accept_tokens([markers.section_begin, markers.call_begin, *header])
+    assert not matcher.is_prepared
+    assert matcher.accept_tokens([markers.argument_begin])
+    matcher.rollback(1)
+    assert matcher.is_prepared
+    assert Drafter(matcher).draft(32)[0] == markers.argument_begin

@@ -41,13 +41,22 @@ def config_of(model: Path, **fields: Any) -> VllmConfig:
     return EngineArgs(model=str(model), **(given | fields)).create_engine_config()
 
 
-def admitted(vocabulary: Vocabulary, spec: Any = None, **fields: Any) -> SamplingParams:
-    """Parameters as they reach the engine core: with the model's stops, and marked if there is a spec."""
+def admitted(
+    vocabulary: Vocabulary, spec: Any = None, *, ahead: Sequence[int] | None = None, **fields: Any
+) -> SamplingParams:
+    """Parameters as they reach the engine core: with the model's stops, and marked if there is a spec.
+
+    Args:
+        vocabulary: The model's.
+        spec: A request's body, if it is to be constrained.
+        ahead: The tools to compile before the request is scheduled; None for all.
+        fields: More parameters.
+    """
     extra = None if spec is None else {"constrained_k2": json.dumps(spec)}
     params = SamplingParams(extra_args=extra, **({"max_tokens": 1000} | fields))
     params.update_from_generation_config({"eos_token_id": list(vocabulary.format.stop_ids)}, vocabulary.format.turn_end)
     if spec is not None:
-        mark(params)
+        mark(params, range(len(spec["tools"])) if ahead is None else ahead)
     return params
 
 

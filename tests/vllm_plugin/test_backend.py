@@ -18,6 +18,7 @@ from vllm.sampling_params import StructuredOutputsParams
 
 from constrained_k2 import Compiler, ToolCall, ToolCallSpec, Vocabulary, render_tool_calls
 from constrained_k2.bitmask import TokenSet, allowed_ids, words_per_row
+from constrained_k2.counters import engine_counters
 from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.evaluation.samples import TOOLS
 from constrained_k2.matcher import ToolCallMatcher
@@ -155,6 +156,8 @@ def test_a_request_that_fails_ends_alone(
     uncompiled = {"type": "function", "function": {"name": "g", "parameters": {"$ref": "#/nowhere"}}}
     engine.add("uncompiled", admitted(vocabulary, REQUIRED | {"tools": [uncompiled]}), ids)
     engine.add("no spec", marked_only(vocabulary), ids)
+    late = [*render_tool_calls([ToolCall("g", 0, "{}")], vocabulary), vocabulary.format.turn_end]
+    engine.add("uncompiled when called", admitted(vocabulary, REQUIRED | {"tools": [uncompiled]}, ahead=()), late)
     request = engine.add("gives up", admitted(vocabulary, REQUIRED), [*ids[:-3], vocabulary.format.turn_end])
     broken = engine.add("breaks", admitted(vocabulary, REQUIRED), [*ids[:-3], vocabulary.format.turn_end])
     engine.add("good", admitted(vocabulary, REQUIRED), ids)
@@ -164,6 +167,7 @@ def test_a_request_that_fails_ends_alone(
     assert engine.reasons == {
         "uncompiled": "error",
         "no spec": "error",
+        "uncompiled when called": "error",
         "gives up": "error",
         "breaks": "error",
         "good": "stop",
@@ -171,6 +175,29 @@ def test_a_request_that_fails_ends_alone(
     for name in ("gives up", "breaks"):
         assert set(allowed_ids(engine.rows[name][len(ids) - 3]).tolist()) == {vocabulary.format.turn_end}
     assert not engine.outputs["uncompiled"] and not engine.outputs["no spec"]
+    opening = late.index(vocabulary.format.argument_begin)
+    assert engine.outputs["uncompiled when called"][: opening + 1] == late[: opening + 1]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("ahead", [(), (1,), (0, 1, 2)])
+def test_what_compiles_before_a_request_is_scheduled(
+    config: VllmConfig, vocabulary: Vocabulary, asynchronous: bool, ahead: tuple[int, ...]
+) -> None:
+    """Only what was slow at admission; of the others, only what is called."""
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": {"properties": {name + "1": {}}}}}
+        for name in ("kept", "slow", "called")
+    ]
+    engine = ScriptedEngine(config, asynchronous=asynchronous)
+    before = engine_counters.snapshot()["totals"]["compiled"]
+    ids = [*render_tool_calls([ToolCall("called", 0, "{}")], vocabulary), vocabulary.format.turn_end]
+    request = engine.add("a", admitted(vocabulary, REQUIRED | {"tools": tools}, ahead=ahead), ids)
+    assert request.structured_output_request._grammar.result(timeout=60)
+    assert engine_counters.snapshot()["totals"]["compiled"] - before == len(ahead)
+    engine.run()
+    assert engine.reasons == {"a": "stop"}
+    assert engine_counters.snapshot()["totals"]["compiled"] - before == len({*ahead, 2})
 
 
 def test_a_draft_that_cannot_be_taken_back_costs_its_own_request(vocabulary: Vocabulary) -> None:
@@ -196,7 +223,7 @@ def test_a_draft_that_cannot_be_taken_back_costs_its_own_request(vocabulary: Voc
 
 def marked_only(vocabulary: Vocabulary) -> SamplingParams:
     params = admitted(vocabulary)
-    mark(params)
+    mark(params, [])
     return params
 
 

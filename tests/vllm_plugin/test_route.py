@@ -24,8 +24,8 @@ from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 from vllm.v1.structured_output.request import StructuredOutputRequest
 
 from constrained_k2 import InvalidRequest, Vocabulary
-from constrained_k2.vllm_plugin import register
-from constrained_k2.vllm_plugin.backend import ToolCallOutputManager, is_marked, mark
+from constrained_k2.vllm_plugin import backend_admission, register
+from constrained_k2.vllm_plugin.backend import ToolCallOutputManager, ahead_of, is_marked, mark
 from constrained_k2.vllm_plugin.backend_admission import BackendAdmission
 from constrained_k2.vllm_plugin.backend_grammar import ToolCallGrammar
 from constrained_k2.vllm_plugin.route import TOOL_PARSER_NAME, choose_backend, route_of
@@ -138,6 +138,16 @@ def test_only_requests_with_a_spec_are_marked(small_vocabulary: Vocabulary) -> N
     assert given.structured_outputs is None  # the caller's own are left alone: several requests may share them
 
 
+@pytest.mark.parametrize(("seconds", "ahead"), [(0.0, [0, 1]), (60.0, [])])
+def test_the_engine_core_is_told_which_tools_were_slow(
+    small_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, seconds: float, ahead: list[int]
+) -> None:
+    monkeypatch.setattr(backend_admission, "_SLOW_SECONDS", seconds)
+    tools = [{"type": "function", "function": {"name": name, "parameters": {"title": name}}} for name in "ab"]
+    given = SamplingParams(extra_args={"constrained_k2": json.dumps({"tools": tools})})
+    assert ahead_of(admitted(small_vocabulary, given)) == ahead
+
+
 def test_structured_outputs_stay_vllms_where_no_tool_may_be_called(small_vocabulary: Vocabulary) -> None:
     asked = StructuredOutputsParams(json_object=True)
     own = admitted(small_vocabulary, SamplingParams(extra_args={"constrained_k2": NONE}, structured_outputs=asked))
@@ -173,7 +183,7 @@ def test_a_stream_of_inputs_is_refused(small_vocabulary: Vocabulary) -> None:
 
 def test_the_mark_survives_the_way_to_the_engine_core_and_no_client_can_make_it() -> None:
     params = SamplingParams(max_tokens=5, extra_args={"constrained_k2": SPEC})
-    mark(params)
+    mark(params, [0])
     sent = EngineCoreRequest("a", [1], None, params, None, 0.0, None, None, None)
     received = MsgpackDecoder(EngineCoreRequest).decode(MsgpackEncoder().encode(sent))
     assert is_marked(Request.from_engine_core_request(received, None).sampling_params)
