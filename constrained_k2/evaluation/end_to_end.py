@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import psutil
 
 from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, STRICT_FLAGS, WITHOUT_PLUGIN, VllmServer
@@ -29,6 +30,7 @@ _MAX_TOKENS = 64
 _ROWS = 32
 _INTERVAL = 16  # tokens to a piece of a stream; behind the first piece a wave's prompts are all through
 _REQUESTS = 4  # of a burst, at least, in waves of as many as are sent at a time
+_RESAMPLED = 2_000
 _DRAWN = 8  # samples for each that is asked
 
 
@@ -113,12 +115,36 @@ class Row:
         return statistics.median(burst.masks for burst in self.bursts)
 
     @property
+    def ratio(self) -> tuple[float, float, float]:
+        """The geometric mean of :attr:`ratios`, and the ends of its 95 % interval by a bootstrap over the rounds."""
+        logs = np.log(self.ratios)
+        drawn = np.random.default_rng(0).choice(logs, (_RESAMPLED, len(logs))).mean(axis=1)
+        mean, low, high = np.exp([logs.mean(), *np.percentile(drawn, [2.5, 97.5])]).tolist()
+        return mean, low, high
+
+    @property
     def ratios(self) -> tuple[float, ...]:
         """Steps a second by the baseline's of the same round, sorted."""
         return tuple(sorted(other.step / own.step for own, other in zip(self.bursts, self.baseline, strict=True)))
 
 
-def measure(model: Path, directory: Path, *, rounds: int, concurrencies: Sequence[int]) -> list[Row]:
+def arms_named(parts: Sequence[str]) -> tuple[Arm, ...]:
+    """The arms whose names hold one of these, and those they are divided by; all arms for none.
+
+    Raises:
+        ValueError: No arm's name holds one of them.
+    """
+    for part in parts:
+        if not any(part in arm.name for arm in ARMS):
+            raise ValueError(f"no arm's name holds {part!r}; there are: {', '.join(arm.name for arm in ARMS)}")
+    chosen = [arm for arm in ARMS if not parts or any(part in arm.name for part in parts)]
+    baselines = {arm.baseline for arm in chosen}
+    return tuple(arm for arm in ARMS if arm in chosen or arm.name in baselines)
+
+
+def measure(
+    model: Path, directory: Path, *, rounds: int, concurrencies: Sequence[int], arms: Sequence[Arm] = ARMS
+) -> list[Row]:
     """Ask every arm the same requests in turn, round by round, each round in another order.
 
     Args:
@@ -126,8 +152,10 @@ def measure(model: Path, directory: Path, *, rounds: int, concurrencies: Sequenc
         directory: Takes the servers' logs.
         rounds: How often.
         concurrencies: How many requests at a time.
+        arms: Which ones, baselines among them.
     """
-    found: dict[tuple[str, int], list[Burst]] = {(arm.name, many): [] for arm in ARMS for many in concurrencies}
+    found: dict[tuple[str, int], list[Burst]] = {(arm.name, many): [] for arm in arms for many in concurrencies}
+    asked = {arm.server for arm in arms}
     with ExitStack() as stack:
         servers = {
             name: stack.enter_context(
@@ -139,21 +167,22 @@ def measure(model: Path, directory: Path, *, rounds: int, concurrencies: Sequenc
                 )
             )
             for name, (flags, environment) in SERVERS.items()
+            if name in asked
         }
         for server in servers.values():
             _suspend(server)
             stack.callback(_resume, server)
-        for arm in ARMS:  # what is slow the first time
+        for arm in arms:  # what is slow the first time
             _timed(servers[arm.server], _bodies(arm, _ROWS, -1), _ROWS)
         for number in range(rounds):
-            turned = [*ARMS[number % len(ARMS) :], *ARMS[: number % len(ARMS)]]
+            turned = [*arms[number % len(arms) :], *arms[: number % len(arms)]]
             for many, arm in itertools.product(concurrencies, turned):
                 bodies = _bodies(arm, max(many, _REQUESTS), number)
                 found[arm.name, many].append(_timed(servers[arm.server], bodies, many))
     return [
         Row(arm, many, tuple(found[arm.name, many]), tuple(found[arm.baseline, many]))
         for many in concurrencies
-        for arm in ARMS
+        for arm in arms
     ]
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from constrained_k2.evaluation.end_to_end import ARMS, SERVERS, Burst, Row, _bodies, _step
+from constrained_k2.evaluation.end_to_end import ARMS, SERVERS, Burst, Row, _bodies, _step, arms_named
 
 
 def test_an_arm_and_its_baseline_are_asked_the_same() -> None:
@@ -22,7 +22,20 @@ def test_ratios_are_of_the_same_round() -> None:
     baseline = (Burst(0.01, 0.1, 0.0), Burst(0.04, 0.1, 0.0), Burst(0.02, 0.1, 0.0))
     row = Row(ARMS[1], 8, own, baseline)
     assert row.ratios == (0.5, 1.0, 2.0)
+    mean, low, high = row.ratio
+    assert mean == pytest.approx(1)
+    assert 0.5 <= low < 0.9 and 1.1 < high <= 2
     assert (row.steps_per_second, row.first_token, row.masks) == (50.0, 0.2, 0.01)
+
+
+def test_arms_are_chosen_by_their_names() -> None:
+    assert arms_named([]) == ARMS
+    chosen = {arm.name for arm in arms_named(["tools, constrained"])}
+    assert chosen == {
+        "tools, unconstrained", "tools, constrained by the backend route", "tools, constrained by the processor",
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="'nobody'"):
+        arms_named(["strict", "nobody"])
 
 
 def test_a_step_is_taken_behind_the_first_pieces() -> None:
