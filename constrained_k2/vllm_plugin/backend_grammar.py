@@ -14,7 +14,7 @@ from constrained_k2.bitmask import TokenSet
 from constrained_k2.drafting.drafter import Drafter
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.matcher import ToolCallMatcher
-from constrained_k2.vllm_plugin.filling import fill
+from constrained_k2.vllm_plugin.filling import fill, fill_batch
 from constrained_k2.vllm_plugin.log import logger
 
 
@@ -38,6 +38,11 @@ class ToolCallGrammar(StructuredOutputGrammar):
         self._behind = 0  # stops taken behind the first one
         self._broken = False  # an error that no engine announces: the state is worth nothing any more
         self._reported = False
+
+    @property
+    def matcher(self) -> ToolCallMatcher | None:
+        """The turn's matcher; None once its state is worth nothing."""
+        return None if self._broken else self._matcher
 
     def accept_tokens(self, request_id: str, tokens: Sequence[int]) -> bool:  # noqa: ARG002 - vLLM's signature
         """Take tokens; if one of them is illegal, or the engine gives up, none of them. vLLM then ends the request."""
@@ -72,6 +77,29 @@ class ToolCallGrammar(StructuredOutputGrammar):
         """Write the allowed tokens into one row of vLLM's bitmask, int32 ``[rows, words]``."""
         if self._broken or self._guarded(fill, self._matcher, bitmask, batch_index) is _FAILED:
             self._stop.fill(bitmask[batch_index].numpy())
+
+    @staticmethod
+    def fill_batch(grammars: Sequence["ToolCallGrammar"], bitmask: Any) -> None:
+        """Write the allowed tokens of each into the row of its number, as :meth:`fill_bitmask` does one by one.
+
+        Args:
+            grammars: All that have a row, each once.
+            bitmask: int32 ``[rows, words]``, a CPU tensor.
+        """
+        matchers, rows, alone = [], [], []
+        for row, grammar in enumerate(grammars):
+            matcher = grammar.matcher
+            if matcher is None:
+                alone.append(row)
+            else:
+                matchers.append(matcher)
+                rows.append(row)
+        try:
+            alone += fill_batch(matchers, bitmask, rows)
+        except Exception:  # noqa: BLE001 - a mistake in one of them: it is found, and said, when each is filled alone
+            alone = list(range(len(grammars)))
+        for row in alone:
+            grammars[row].fill_bitmask(bitmask, row)
 
     def is_terminated(self) -> bool:
         """Never: vLLM leaves the rows of a terminated grammar unconstrained, ours allow the stops alone."""

@@ -18,7 +18,9 @@ from vllm.sampling_params import StructuredOutputsParams
 
 from constrained_k2 import Compiler, ToolCall, ToolCallSpec, Vocabulary, render_tool_calls
 from constrained_k2.bitmask import TokenSet, allowed_ids, words_per_row
+from constrained_k2.compiled import place_of_schema
 from constrained_k2.counters import engine_counters
+from constrained_k2.engines.llguidance_matcher import LLGuidanceMatcher
 from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.evaluation.samples import TOOLS
 from constrained_k2.matcher import ToolCallMatcher
@@ -55,6 +57,61 @@ def turns(vocabulary: Vocabulary, seed: int) -> Iterator[tuple[str, Any, list[in
     for number in range(2):
         matcher = Compiler(vocabulary).compile(ToolCallSpec.from_openai(required)).matcher()
         yield f"random {number}", required, [1], walk(matcher, vocabulary, seed=seed + number, limit=900)
+
+
+@pytest.fixture(scope="module")
+def plain_config(model: Path) -> VllmConfig:
+    return config_of(model, speculative_config=None, max_num_seqs=160)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_large_batches_without_drafts(
+    plain_config: VllmConfig, vocabulary: Vocabulary, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More rows than vLLM fills in one thread: filled as a whole, each as a matcher of its own would, and counted."""
+    engine = ScriptedEngine(plain_config, asynchronous=asynchronous)
+    monkeypatch.setattr(engine.manager, "_fill_bitmasks", lambda _: pytest.fail("vLLM filled a row"))
+    before = engine_counters.snapshot()["totals"]
+    given_turns = {f"{seed} {turn[0]}": turn for seed in range(20) for turn in turns(vocabulary, 100 + seed)}
+    assert len(given_turns) > 128
+    for name, (_, spec, prompt, ids) in given_turns.items():
+        engine.add(name, admitted(vocabulary, spec), ids, prompt)
+    engine.run()
+    for name, (_, spec, prompt, ids) in given_turns.items():
+        assert engine.outputs[name][: len(ids)] == ids
+        in_reasoning = prompt[-1] == vocabulary.format.think_begin
+        for at in {0, 1, len(ids) // 2, len(ids) - 1}:
+            fresh = mask_after(vocabulary, spec, ids[:at], in_reasoning=in_reasoning)
+            assert np.array_equal(engine.rows[name][at], fresh), (name, at)
+    totals = engine_counters.snapshot()["totals"]
+    counted = sum(totals[f"{kind}_rows"] - before[f"{kind}_rows"] for kind in ("constant", "header", "arguments"))
+    assert counted >= sum(len(ids) for _, _, _, ids in given_turns.values())
+    assert all(totals[f"{kind}_seconds"] > before[f"{kind}_seconds"] for kind in ("constant", "header", "arguments"))
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_engine_that_gives_up_in_a_batch_costs_one_request(
+    plain_config: VllmConfig, vocabulary: Vocabulary, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill = LLGuidanceMatcher.fill
+
+    def failing(self: LLGuidanceMatcher, row: Any, address: int = 0) -> None:
+        if self._place == place_of_schema("bad"):
+            raise SchemaTooCostly("", "", "", budget="b")
+        fill(self, row, address)
+
+    monkeypatch.setattr(LLGuidanceMatcher, "fill", failing)
+    engine = ScriptedEngine(plain_config, asynchronous=asynchronous)
+    for name in ("good", "bad"):
+        parameters: dict[str, Any] = {"properties": {f"only {name} {asynchronous}": {}}}
+        tools = [{"type": "function", "function": {"name": name, "parameters": parameters}}]
+        ids = [*render_tool_calls([ToolCall(name, 0, "{}")], vocabulary), vocabulary.format.turn_end]
+        opening = ids.index(vocabulary.format.argument_begin)
+        script = ids if name == "good" else [*ids[: opening + 1], vocabulary.format.turn_end]
+        engine.add(name, admitted(vocabulary, {"tools": tools, "tool_choice": "required"}), script)
+    engine.run()
+    assert engine.reasons == {"good": "stop", "bad": "error"}
+    assert set(allowed_ids(engine.rows["bad"][opening + 1]).tolist()) == {vocabulary.format.turn_end}
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -146,12 +203,13 @@ def test_our_grammar_constrains_the_reasoning(model: Path, vocabulary: Vocabular
     assert set(allowed_ids(engine.rows["ours"][end + 1]).tolist()) == {markers.section_begin}
 
 
+@pytest.mark.parametrize("speculative", [False, True])
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_request_that_fails_ends_alone(
-    config: VllmConfig, vocabulary: Vocabulary, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
+    config: VllmConfig, plain_config: VllmConfig, vocabulary: Vocabulary, asynchronous: bool, speculative: bool
 ) -> None:
     """What cannot be compiled, and what an engine gives up on in mid-generation, is an error of its own request."""
-    engine = ScriptedEngine(config, asynchronous=asynchronous)
+    engine = ScriptedEngine(config if speculative else plain_config, asynchronous=asynchronous)
     ids = [*render_tool_calls(CALL, vocabulary), vocabulary.format.turn_end]
     uncompiled = {"type": "function", "function": {"name": "g", "parameters": {"$ref": "#/nowhere"}}}
     engine.add("uncompiled", admitted(vocabulary, REQUIRED | {"tools": [uncompiled]}), ids)
@@ -163,7 +221,11 @@ def test_a_request_that_fails_ends_alone(
     engine.add("good", admitted(vocabulary, REQUIRED), ids)
     for failing, error in ((request, SchemaTooCostly("", "", "", budget="b")), (broken, RuntimeError("a bug"))):
         fail_from(failing.structured_output_request, len(ids) - 3, error)
-    engine.run(drafter({"good": ids} | dict.fromkeys(engine.scripts, ids), random.Random(4), vocabulary))
+    scripts = {"good": ids} | dict.fromkeys(engine.scripts, ids)
+    if speculative:
+        engine.run(drafter(scripts, random.Random(4), vocabulary))
+    else:
+        engine.run()
     assert engine.reasons == {
         "uncompiled": "error",
         "no spec": "error",
@@ -238,5 +300,10 @@ def fail_from(structured: Any, tokens: int, error: Exception) -> None:
             if self.num_tokens >= tokens:
                 raise error
             super().fill_bitmask(bitmask, row)
+
+        def fill_at_hand(self, row: Any) -> bool:
+            if self.num_tokens >= tokens:
+                raise error
+            return super().fill_at_hand(row)
 
     structured.grammar._matcher = Failing(matcher._grammar)
