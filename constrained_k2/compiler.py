@@ -1,5 +1,6 @@
 """From a request to what its matchers share. Schemas are compiled on first use and cached by their text."""
 
+import _thread
 import json
 import threading
 import time
@@ -241,7 +242,11 @@ class Compiler:
             finally:
                 self._preparing.release()
 
-        threading.Thread(target=work, name="prepare", daemon=True).start()
+        # Not a Thread: its start waits until the new one runs, which then keeps the interpreter lock.
+        try:
+            _thread.start_new_thread(work, ())
+        except RuntimeError:  # no thread is to be had: whoever needs the schema will say so
+            self._preparing.release()
 
     def stems(self, names: tuple[str, ...]) -> HeaderStems:
         """What the headers of calls to these functions have in common, shared by all requests that declare them."""
