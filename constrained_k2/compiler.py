@@ -14,7 +14,7 @@ from constrained_k2.compiled import CompiledToolCalls
 from constrained_k2.counters import CompileCounts
 from constrained_k2.engines.protocol import ArgumentGrammar, Engine
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, SchemaTooCostly, UnsupportedSchema, kind_of_json
-from constrained_k2.header import HeaderStems
+from constrained_k2.header import HeaderStems, NameEnds
 from constrained_k2.phases import Phase, phase_sets
 from constrained_k2.policy import DEFAULT_POLICY, StrictPolicy
 from constrained_k2.schema.deep_stack import on_deep_stack
@@ -93,6 +93,7 @@ class Compiler:
         self.engine(engine)
         self._grammars: LeastRecentlyUsed[tuple[EngineName, str], _Compiled] = LeastRecentlyUsed(cache_bytes)
         self._stems: LeastRecentlyUsed[tuple[str, ...], HeaderStems] = LeastRecentlyUsed(_STEMS_BYTES)
+        self._name_ends = NameEnds()
         self._preparing = threading.BoundedSemaphore(_PREPARED_AT_ONCE)
         self._phase_sets: dict[tuple[Any, ...], Mapping[Phase, TokenSet]] = {}  # at most one for each kind of request
 
@@ -117,6 +118,7 @@ class Compiler:
         """Drop what has been compiled; requests under way keep what they have."""
         self._grammars.clear()
         self._stems.clear()
+        self._name_ends.clear()
         for engine in self._engines.values():
             engine.forget()
 
@@ -252,7 +254,7 @@ class Compiler:
         """What the headers of calls to these functions have in common, shared by all requests that declare them."""
 
         def build() -> tuple[HeaderStems, int]:
-            stems = HeaderStems(names, self.vocabulary)
+            stems = HeaderStems(names, self.vocabulary, self._name_ends)
             return stems, stems.cost_bytes
 
         return self._stems.get(names, build)

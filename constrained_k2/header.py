@@ -7,7 +7,7 @@ same for every index, and is shared by all calls of all requests that declare th
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from constrained_k2.bitmask import TokenSet
@@ -21,7 +21,12 @@ _SETS_A_NAME = 64
 _NAME_BYTES = 24 << 10
 
 
-class _Continuations(NamedTuple):
+# Ends of names that are remembered across lists of tools, 1 to 2 KB each, and how long they may be.
+_MOST_ENDS = 4096
+_END_BYTES = 128
+
+
+class Continuations(NamedTuple):
     """How the stems go on behind a prefix.
 
     Attributes:
@@ -33,12 +38,38 @@ class _Continuations(NamedTuple):
     ends: tuple[bytes, ...]
 
 
+class NameEnds:
+    """How names go on where one is left, which what stands before it has no part in: shared by all lists of tools.
+
+    Holds some 8 MB at most.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[bytes, Continuations] = {}
+
+    def get(self, rest: bytes, build: Callable[[], Continuations]) -> Continuations:
+        """What may follow where ``rest`` is all that is left of the one stem; if it is not known, ``build()``."""
+        found = self._found.get(rest)
+        if found is None:
+            found = build()
+            if len(self._found) >= _MOST_ENDS:
+                self._found.clear()
+            if len(rest) <= _END_BYTES:
+                self._found[rest] = found
+        return found
+
+    def clear(self) -> None:
+        """Forget them."""
+        self._found.clear()
+
+
 class HeaderStems:
     """The stems ``functions.NAME:`` of a request's functions, and what of their continuations no index changes.
 
     Args:
         names: The functions that may be called.
         vocabulary: The vocabulary to write them in.
+        ends: What lists of tools over this vocabulary share; of its own where none is given.
 
     Attributes:
         names: Stem -> function.
@@ -50,7 +81,8 @@ class HeaderStems:
         steps: ``(prefix, token, digits)`` -> what :meth:`Headers.step` says of legal tokens; a cache.
     """
 
-    def __init__(self, names: Sequence[str], vocabulary: Vocabulary) -> None:
+    def __init__(self, names: Sequence[str], vocabulary: Vocabulary, ends: NameEnds | None = None) -> None:
+        self._ends = ends or NameEnds()
         self.names = {ToolCallFormat.call_id(name, 0)[:-1].encode(): name for name in names}
         self.ordered = sorted(self.names)
         self.vocabulary = vocabulary
@@ -59,7 +91,7 @@ class HeaderStems:
         self._most_prefixes = _PREFIXES_A_NAME * (1 + len(self.names))
         self.sets: dict[tuple[bytes, bytes], TokenSet] = {}
         self.steps: dict[tuple[bytes, int, bytes], tuple[bytes, str | None]] = {}
-        self._continuations: dict[bytes, _Continuations] = {}
+        self._continuations: dict[bytes, Continuations] = {}
 
     def due(self, index: int) -> "Headers":
         """The headers with this index."""
@@ -69,7 +101,7 @@ class HeaderStems:
         """The span of the stems that begin with these bytes."""
         return _range(self.ordered, prefix, 0, len(self.ordered))
 
-    def going_on(self, prefix: bytes) -> _Continuations:
+    def going_on(self, prefix: bytes) -> Continuations:
         """How the stems go on behind a prefix."""
         found = self._continuations.get(prefix)
         if found is None:
@@ -78,11 +110,17 @@ class HeaderStems:
             found = self._continuations[prefix] = self._follow(prefix)
         return found
 
-    def _follow(self, prefix: bytes) -> _Continuations:
-        ids: list[int] = []
-        ends: list[bytes] = []
-        self._collect(prefix, self.beginning_with(prefix), b"", (0, len(self.vocabulary.sorted_tokens[0])), ids, ends)
-        return _Continuations(TokenSet(ids, self.vocabulary.size), tuple(ends))
+    def _follow(self, prefix: bytes) -> Continuations:
+        stems = self.beginning_with(prefix)
+
+        def build() -> Continuations:
+            ids: list[int] = []
+            ends: list[bytes] = []
+            self._collect(prefix, stems, b"", (0, len(self.vocabulary.sorted_tokens[0])), ids, ends)
+            return Continuations(TokenSet(ids, self.vocabulary.size), tuple(ends))
+
+        low, high = stems
+        return self._ends.get(self.ordered[low][len(prefix) :], build) if high - low == 1 else build()
 
     def _collect(  # noqa: PLR0913, PLR0917 - a recursion's state
         self,
@@ -194,7 +232,7 @@ class Headers:
         left_behind = self._left_behind(prefix)
         if not (left_behind or going_on.ends):
             return going_on.tokens
-        ids = [*going_on.tokens.ids.tolist(), *self._with_digits(prefix, left_behind, going_on.ends)]
+        ids = [*going_on.tokens.listed, *self._with_digits(prefix, left_behind, going_on.ends)]
         return TokenSet(ids, self._stems.vocabulary.size)
 
     def _begun(self, prefix: bytes) -> list[bytes]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from constrained_k2 import Vocabulary, apply_token_bitmask
 from constrained_k2.bitmask import TokenSet, allocate_bitmask, allowed_ids
 from constrained_k2.format import MARKER_TEXTS
-from constrained_k2.header import HeaderStems
+from constrained_k2.header import HeaderStems, NameEnds
 from constrained_k2.kernels import mask_rows, numpy_bitmask, restore_emptied_rows, torch_bitmask
 
 NEVER = float("-inf")
@@ -102,7 +102,7 @@ def test_headers_against_all_tokens(small_vocabulary: Vocabulary) -> None:
         }
         if prefix in whole:
             expected.add(small_vocabulary.format.argument_begin)
-        assert set(headers.allowed(prefix).ids.tolist()) == expected
+        assert set(headers.allowed(prefix).listed) == expected
         assert headers.name_of(prefix) == whole.get(prefix)
         going_on = [name for header, name in whole.items() if header.startswith(prefix)]
         count, name = headers.candidates(prefix)
@@ -116,7 +116,7 @@ def test_headers_with_the_highest_bytes() -> None:
     special = {text: 258 + number for number, text in enumerate(MARKER_TEXTS.values())}
     vocabulary = Vocabulary(tokens, special, 300, BYTES.encoder)
     headers = HeaderStems(("\U0010ffff",), vocabulary).due(0)
-    assert set(headers.allowed(b"functions.").ids.tolist()) == {0xF4, 256}
+    assert set(headers.allowed(b"functions.").listed) == {0xF4, 256}
 
 
 class _Bytes:
@@ -131,8 +131,15 @@ def test_tokens_that_run_out_of_a_name_into_the_index() -> None:
     }
     special = {text: 300 + number for number, text in enumerate(MARKER_TEXTS.values())}
     vocabulary = Vocabulary(tokens, special, 320, BYTES.encoder)
-    names = ("x", "x:1", "f", "f:1", "a", "fx")
-    stems = HeaderStems(names, vocabulary)
+    ends = NameEnds()
+    for names in (("x",), ("x", "x:1", "f", "f:1", "a", "fx"), ("ax", "f:1", "x:1", "1", "y:1"), ("x", "fx:1")):
+        check_every_prefix(names, vocabulary, tokens, ends)
+
+
+def check_every_prefix(
+    names: tuple[str, ...], vocabulary: Vocabulary, tokens: dict[int, bytes], ends: NameEnds
+) -> None:
+    stems = HeaderStems(names, vocabulary, ends)
     for index in (0, 1, 12, 2, 123, 12):  # one set of stems for all of them
         headers = stems.due(index)
         whole = {f"functions.{name}:{index}".encode(): name for name in names}
@@ -141,7 +148,7 @@ def test_tokens_that_run_out_of_a_name_into_the_index() -> None:
             expected = {token for token, raw in tokens.items() if prefix + raw in prefixes}
             if prefix in whole:
                 expected.add(vocabulary.format.argument_begin)
-            assert set(headers.allowed(prefix).ids.tolist()) == expected, (index, prefix)
+            assert set(headers.allowed(prefix).listed) == expected, (index, prefix)
             going_on = [header for header in whole if header.startswith(prefix)]
             assert headers.candidates(prefix)[0] == len(going_on)
             ahead, is_whole = headers.forced(prefix)

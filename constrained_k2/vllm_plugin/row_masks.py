@@ -43,7 +43,7 @@ class RowMasks:
         self._mask_view = self._host_masks.numpy()
         self._plan_view = self._host_plan.numpy()
         self._constants: dict[TokenSet, int] = {}
-        self._contents: dict[tuple[bool, bytes], int] = {}
+        self._contents: dict[tuple[bool, frozenset[int]], int] = {}
         self._planned = self._flushed = 0  # rows of the plan: taken, and already applied
         self._computed = self._copied = 0  # rows of the masks: taken, and already copied
         self._guarded = False
@@ -130,7 +130,7 @@ class RowMasks:
 
     def _place(self, tokens: TokenSet) -> int | None:
         """The place of a constant set on the device, where it is put now; None if there is no room."""
-        content = (tokens.complement, tokens.ids.tobytes())
+        content = (tokens.complement, tokens.listed)
         place = self._contents.get(content)
         if place is None:
             if len(self._contents) == _CONSTANTS:
