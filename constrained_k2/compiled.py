@@ -87,7 +87,7 @@ class CompiledToolCalls:
         """Which tools' schemas took so long to compile, or are not remembered, by their places in the spec.
 
         Args:
-            seconds: How long, or longer.
+            seconds: How long, or longer, by the engine's clock: beside others each would take long by any other.
         """
         if self.spec.max_calls == 0:
             return []

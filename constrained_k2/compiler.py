@@ -32,7 +32,12 @@ _REFUSAL_BYTES = 2048  # a refusal and its key, roughly
 
 
 class _Compiled(NamedTuple):
-    """What came of compiling a schema, and what it took in seconds."""
+    """What came of compiling a schema.
+
+    Attributes:
+        outcome: The grammar, or why there is none.
+        seconds: What that took by the engine's clock.
+    """
 
     outcome: ArgumentGrammar | UnsupportedSchema | SchemaTooCostly
     seconds: float
@@ -167,8 +172,7 @@ class Compiler:
         def build() -> tuple[_Compiled, int]:
             nonlocal begun
             begun = time.monotonic()
-            outcome, cost = self._build(schema, self.engine(name))
-            return _Compiled(outcome, time.monotonic() - begun), cost
+            return self._build(schema, self.engine(name))
 
         try:
             found = self._grammars.get((name, cache_key(schema)), build).outcome
@@ -202,8 +206,8 @@ class Compiler:
             return XGrammarEngine(self.vocabulary, seconds=self._compile_seconds)
         raise InvalidRequest(f"the engine {name!r} is not known", "engine", f"Use one of {', '.join(ENGINES)}")
 
-    def _build(self, schema: str, engine: Engine) -> tuple[ArgumentGrammar | UnsupportedSchema | SchemaTooCostly, int]:
-        """A schema's grammar or why there is none, and what to charge for remembering it.
+    def _build(self, schema: str, engine: Engine) -> tuple[_Compiled, int]:
+        """What comes of a schema, and what to charge for remembering it.
 
         Raises:
             TimeoutError: It took too long.
@@ -213,17 +217,23 @@ class Compiler:
             screen(document)
             _narrow_to_objects(document)
             text = json.dumps(document, separators=(",", ":"))
-            grammar = on_deep_stack(lambda: engine.compile(text), self._compile_seconds)
+
+            def work() -> tuple[ArgumentGrammar, float]:
+                begun = engine.clock()
+                return engine.compile(text), engine.clock() - begun
+
+            grammar, seconds = on_deep_stack(work, self._compile_seconds)
         except (UnsupportedSchema, SchemaTooCostly) as error:
             # Kept without where it was raised: that would keep the decoded schema, many times its text.
             error.__cause__ = error.__context__ = None
-            return error.with_traceback(None), _REFUSAL_BYTES
+            return _Compiled(error.with_traceback(None), 0.0), _REFUSAL_BYTES
         except RecursionError:
-            return UnsupportedSchema("the schema is nested too deeply to be read", "", "Flatten it"), _REFUSAL_BYTES
-        return grammar, grammar.cost_bytes + len(schema)
+            deep = UnsupportedSchema("the schema is nested too deeply to be read", "", "Flatten it")
+            return _Compiled(deep, 0.0), _REFUSAL_BYTES
+        return _Compiled(grammar, seconds), grammar.cost_bytes + len(schema)
 
     def compile_time(self, schema: str, engine: EngineName | None = None) -> float | None:
-        """What compiling a schema took, in seconds; None where it is not remembered."""
+        """What compiling a schema took by the engine's clock, in seconds; None where it is not remembered."""
         found = self._grammars.peek((engine or self.default_engine, cache_key(schema)))
         return None if found is None else found.seconds
 

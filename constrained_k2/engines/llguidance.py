@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 import llguidance
 
@@ -35,6 +36,7 @@ class LLGuidanceEngine:
     """
 
     name = "llguidance"
+    clock = staticmethod(time.thread_time)
 
     def __init__(self, vocabulary: Vocabulary, threads: int | None = None, mask_cache_bytes: int = 64 << 20) -> None:
         if type(mask_cache_bytes) is not int or mask_cache_bytes < 0:

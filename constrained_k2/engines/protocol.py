@@ -1,6 +1,6 @@
 """The whole contract that a grammar engine must meet. It sees arguments only: no marker, no name, no index."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -94,6 +94,10 @@ class Engine(Protocol):
     @property
     def cached_bytes(self) -> int:
         """What it remembers for calls to come besides the grammars, estimated."""
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """Tells in seconds what :meth:`compile` takes: processor time of the calling thread where that does it all."""
 
     def forget(self) -> None:
         """Drop that."""

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import IO, Any
@@ -45,6 +46,7 @@ class XGrammarEngine:
     """
 
     name = "xgrammar"
+    clock = staticmethod(time.monotonic)
 
     def __init__(self, vocabulary: Vocabulary, *, seconds: float | None = None) -> None:
         width = 32 * words_per_row(vocabulary.size)  # xgrammar allows what lies behind the last token in the last word
