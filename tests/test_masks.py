@@ -70,14 +70,20 @@ def test_rows_that_others_have_emptied() -> None:
     assert torch.isfinite(logits).sum(dim=1).tolist() == [3, 3, 0, 37, 1]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("at_once", [1, 200, 1 << 16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
 @pytest.mark.parametrize(("size", "width"), [(64, 64), (97, 97), (97, 80), (64, 130)])
-def test_numpy_masks_as_torch_does(dtype: torch.dtype, size: int, width: int) -> None:
+def test_numpy_masks_as_torch_does(
+    dtype: torch.dtype, size: int, width: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numpy_bitmask, "_MOST_AT_ONCE", at_once)
     torch.manual_seed(size)
-    logits = torch.randn(7, 2 * width).to(dtype)[:, ::2]  # strided
+    logits = torch.randn(12, 2 * width).to(dtype)[:, ::2]  # strided
     logits[3, :] = NEVER  # emptied before
-    masks = torch.randint(-(2**31), 2**31, (4, (size + 31) // 32)).to(torch.int32)
-    plan = torch.tensor([(5, 1, 0), (0, 3, 1), (3, 0, 1), (1, 2, 0)], dtype=torch.int32)
+    logits[:3, 5] = float("inf")
+    masks = torch.randint(-(2**31), 2**31, (4, 2 * ((size + 31) // 32))).to(torch.int32)[:, ::2]
+    order = (5, 1, 0), (0, 3, 1), (1, 2, 0), (2, 2, 0), (3, 0, 1), (4, 1, 0), (9, 0, 0), (11, 3, 0), (10, 3, 0)
+    plan = torch.tensor(order, dtype=torch.int32)
     expected = logits.clone()
     assert numpy_bitmask.takes(logits)
     for kernels, made in ((torch_bitmask, expected), (numpy_bitmask, logits)):
