@@ -1,16 +1,21 @@
 """Constrained tool calls for Kimi K2 on vLLM.
 
-Every public name is loaded on first use, so that ``import constrained_k2`` stays cheap and pulls in neither torch,
-nor vLLM, nor a grammar engine.
+Public names are loaded on first use: ``import constrained_k2`` loads neither torch, nor vLLM, nor a grammar engine.
 """
 
+import sys
+import warnings
 from importlib import import_module
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from constrained_k2.compiled import CompiledToolCalls
-    from constrained_k2.compiler import Compiler
-    from constrained_k2.coverage import schema_coverage
+    from constrained_k2.compiler.compiled import CompiledToolCalls
+    from constrained_k2.compiler.compiler import Compiler
+    from constrained_k2.compiler.coverage import schema_coverage
+    from constrained_k2.compiler.whole_turn import build_grammar
     from constrained_k2.errors import (
         ConstrainedK2Error,
         FormatMismatch,
@@ -19,13 +24,11 @@ if TYPE_CHECKING:
         SchemaTooCostly,
         UnsupportedSchema,
     )
-    from constrained_k2.format import KIMI_K2, ToolCallFormat
-    from constrained_k2.json_limiter import JsonLimiter
+    from constrained_k2.formats.base import WireFormat
+    from constrained_k2.formats.kimi_k2 import KIMI_K2, ToolCallFormat
     from constrained_k2.kernels import apply_token_bitmask
-    from constrained_k2.matcher import ToolCallMatcher
     from constrained_k2.parsing import Completion, ToolCallParser, parse_completion
-    from constrained_k2.policy import StrictPolicy
-    from constrained_k2.rendering import (
+    from constrained_k2.prompts import (
         RenderedPrompt,
         Repair,
         find_faults,
@@ -33,46 +36,55 @@ if TYPE_CHECKING:
         render_tool_calls,
         repair_messages,
     )
+    from constrained_k2.request.json_limiter import JsonLimiter
+    from constrained_k2.request.spec import ToolCall, ToolCallSpec
+    from constrained_k2.request.strictness import StrictPolicy
+    from constrained_k2.request.tools import Limits, Tool
     from constrained_k2.schema.coverage import Coverage
-    from constrained_k2.tools import Limits, Tool, ToolCall, ToolCallSpec
-    from constrained_k2.vocabulary import Vocabulary
-    from constrained_k2.whole_format import build_grammar
+    from constrained_k2.turn.matcher import ToolCallMatcher
+    from constrained_k2.vocabulary.bitmask import allocate_bitmask
+    from constrained_k2.vocabulary.vocabulary import Vocabulary
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
-_HOME = {
-    "CompiledToolCalls": "compiled",
-    "Completion": "parsing",
-    "Compiler": "compiler",
-    "ConstrainedK2Error": "errors",
-    "Coverage": "schema.coverage",
-    "FormatMismatch": "errors",
-    "InvalidRequest": "errors",
-    "JsonLimiter": "json_limiter",
-    "KIMI_K2": "format",
-    "Limits": "tools",
-    "MalformedCompletion": "errors",
-    "RenderedPrompt": "rendering",
-    "Repair": "rendering",
-    "SchemaTooCostly": "errors",
-    "StrictPolicy": "policy",
-    "Tool": "tools",
-    "ToolCall": "tools",
-    "ToolCallFormat": "format",
-    "ToolCallMatcher": "matcher",
-    "ToolCallParser": "parsing",
-    "ToolCallSpec": "tools",
-    "UnsupportedSchema": "errors",
-    "Vocabulary": "vocabulary",
-    "apply_token_bitmask": "kernels",
-    "build_grammar": "whole_format",
-    "find_faults": "rendering",
-    "parse_completion": "parsing",
-    "render_prompt": "rendering",
-    "render_tool_calls": "rendering",
-    "repair_messages": "rendering",
-    "schema_coverage": "coverage",
+_MOVED = {
+    "batch": "turn.batch",
+    "bitmask": "vocabulary.bitmask",
+    "closing": "turn.finish_budget",
+    "coverage": "compiler.coverage",
+    "drafting": "turn.drafts",
+    "fixtures": "testing",
+    "format": "formats.kimi_k2",
+    "json_limiter": "request.json_limiter",
+    "matcher": "turn.matcher",
+    "policy": "request.strictness",
+    "rendering": "prompts",
+    "tools": "request.spec",
+    "whole_format": "compiler.whole_turn",
 }
+"""Module of version 0.1 -> its present place. These imports warn, and go with version 0.3."""
+
+_EXPORTS = {
+    "compiler.compiled": "CompiledToolCalls",
+    "compiler.compiler": "Compiler",
+    "compiler.coverage": "schema_coverage",
+    "compiler.whole_turn": "build_grammar",
+    "errors": "ConstrainedK2Error FormatMismatch InvalidRequest MalformedCompletion SchemaTooCostly UnsupportedSchema",
+    "formats.base": "WireFormat",
+    "formats.kimi_k2": "KIMI_K2 ToolCallFormat",
+    "kernels": "apply_token_bitmask",
+    "parsing": "Completion ToolCallParser parse_completion",
+    "prompts": "RenderedPrompt Repair find_faults render_prompt render_tool_calls repair_messages",
+    "request.json_limiter": "JsonLimiter",
+    "request.spec": "ToolCall ToolCallSpec",
+    "request.strictness": "StrictPolicy",
+    "request.tools": "Limits Tool",
+    "schema.coverage": "Coverage",
+    "turn.matcher": "ToolCallMatcher",
+    "vocabulary.bitmask": "allocate_bitmask",
+    "vocabulary.vocabulary": "Vocabulary",
+}
+_HOME = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 
 __all__ = [
     "KIMI_K2",
@@ -98,7 +110,9 @@ __all__ = [
     "ToolCallSpec",
     "UnsupportedSchema",
     "Vocabulary",
+    "WireFormat",
     "__version__",
+    "allocate_bitmask",
     "apply_token_bitmask",
     "build_grammar",
     "find_faults",
@@ -121,3 +135,19 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+class _MovedModules(Loader):
+    """Imports the modules of version 0.1 from their present places, with a warning."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
+        old = name.removeprefix(f"{__name__}.")
+        return ModuleSpec(name, self) if old != name and old in _MOVED else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        new = f"{__name__}.{_MOVED[module.__name__.removeprefix(f'{__name__}.')]}"
+        warnings.warn(f"{module.__name__} is now {new}", DeprecationWarning, stacklevel=2)
+        sys.modules[module.__name__] = import_module(new)
+
+
+sys.meta_path.append(_MovedModules())

@@ -1,17 +1,54 @@
-"""Vocabularies that many tests share."""
+"""Vocabularies and servers that many tests share, and how pytest-xdist divides the tests."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from constrained_k2 import Compiler, Vocabulary
-from constrained_k2.fixtures import write_tokenizer
+from constrained_k2.testing import write_tokenizer
+from scripts.fetch_data import data_folder
+from tests.servers import group, server
+
+__all__ = ["server"]
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no fault
 settings.load_profile("untimed")
 
-SHARED = Path(__file__).parents[2] / "shared"
+# vLLM binds every server to the same core by default, where two of them would share it.
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+
+SHARED = data_folder()  # the only place where tests learn where the data lie
+
+LONGEST = ("server ", "test_engine_runs", "test_processor_v2", "test_doctor_server", "test_hostile_server")
+
+
+class ByGroup(LoadScopeScheduling):
+    """Schedules whole groups. (xdist 3.8's own ``loadgroup`` has no effect under pytest 9.2: it sets ``_nodeid``.)"""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Have pytest-xdist keep together what shares a server, whatever ``--dist`` says."""
+    return ByGroup(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest groups first, so that several processes end at about the same time."""
+
+    def rank(item: pytest.Item) -> tuple[int, bool, bool]:
+        name = group(item.nodeid)
+        number = next((number for number, part in enumerate(LONGEST) if part in name), len(LONGEST))
+        return number, not item.get_closest_marker("server"), not item.get_closest_marker("slow")
+
+    items.sort(key=rank)
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +64,7 @@ def real_tokenizer() -> Path:
     """The directory of Kimi K2's own tokenizer."""
     directory = SHARED / "kimi_k2" / "tokenizer"
     if not directory.is_dir():
-        pytest.skip("the real Kimi tokenizer is not part of the repository; expected at ../shared/kimi_k2/tokenizer")
+        pytest.skip("no kimi_k2/tokenizer in ../shared or data: run scripts/fetch_data.py")
     return directory
 
 

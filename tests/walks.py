@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2 import ToolCallMatcher, Vocabulary
-from constrained_k2.bitmask import TokenSet, allocate_bitmask, allowed_ids
-from constrained_k2.phases import Phase
+from constrained_k2.turn.phases import Phase
+from constrained_k2.vocabulary.bitmask import TokenSet, allocate_bitmask, allowed_ids
 
 
 def keys_of(schema: Any) -> set[str]:

@@ -1,4 +1,4 @@
-"""The command line, ``constrained-k2 VERB``: one module a verb."""
+"""The command line, ``constrained-k2 VERB``: one module a verb; its docstring is its help."""
 
 import argparse
 import os
@@ -7,31 +7,29 @@ from collections.abc import Sequence
 
 from constrained_k2 import __version__
 from constrained_k2.cli import ab, bench, coverage, demo, doctor, grammar, parse, render
-from constrained_k2.errors import ConstrainedK2Error
+from constrained_k2.errors import ConstrainedK2Error, missing_dependency
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a verb.
-
-    Returns:
-        0: good; 1: something was found wrong; 2: bad use.
-    """
+    """Run a verb; return 0 for good, 1 if something wrong was found, 2 for bad use."""
     parser = argparse.ArgumentParser(prog="constrained-k2", description="Constrained tool calls for Kimi K2 on vLLM.")
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
     for verb in (ab, bench, coverage, demo, doctor, grammar, parse, render):
-        verb.add_parser(verbs)
+        text, as_written = verb.__doc__ or "", argparse.RawDescriptionHelpFormatter
+        name, summary = verb.__name__.rpartition(".")[2], text.partition("\n")[0]
+        added = verbs.add_parser(name, help=summary, description=text, formatter_class=as_written)
+        added.set_defaults(run=verb.run)
+        verb.add_arguments(added)
     options = parser.parse_args(arguments)
     try:
         code: int = options.run(options)
         sys.stdout.flush()
-    except ConstrainedK2Error as error:
-        print(f"constrained-k2: {error}", file=sys.stderr)
+    except (ConstrainedK2Error, ModuleNotFoundError) as error:
+        message = missing_dependency(error) if isinstance(error, ModuleNotFoundError) else error
+        print(f"constrained-k2: {message}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # whoever reads, head say, has enough; nothing more can be told there
+    except BrokenPipeError:  # the reader of the output, such as head, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except ModuleNotFoundError as error:
-        print(f"constrained-k2: {error.name} is missing: pip install 'constrained-k2[demo]'", file=sys.stderr)
-        return 2
     return code

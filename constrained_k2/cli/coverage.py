@@ -1,4 +1,11 @@
-"""``constrained-k2 coverage``: what becomes of each keyword of a list of tools."""
+"""Reports which keywords of your tools' schemas are enforced.
+
+For every tool: how many keywords are enforced exactly, and each keyword that is narrowed (the grammar allows less;
+calls stay valid), relaxed (it allows more) or refused (the request would get HTTP 400). The file holds a list of tools,
+a request body with tools, or one JSON Schema. Exit code 1 if anything is relaxed or refused.
+
+example: constrained-k2 coverage tools.json
+"""
 
 import argparse
 import json
@@ -6,33 +13,22 @@ from collections.abc import Iterator
 from typing import Any
 
 from constrained_k2.cli.reading import named_schemas, read_json
-from constrained_k2.coverage import schema_coverage
-from constrained_k2.errors import InvalidRequest
+from constrained_k2.compiler.coverage import schema_coverage
+from constrained_k2.request.spec import ENGINES, EngineName
 from constrained_k2.schema.coverage import STATUSES, Coverage, Status
-from constrained_k2.tools import ENGINES, EngineName
+from constrained_k2.schema.keywords import ROWS
 
-_PLACES = 5
+_MAX_SHOWN = 5
 _COLORS: dict[Status, str] = {"enforced": "green", "narrowed": "cyan", "relaxed": "yellow", "refused": "red"}
 
 
-def add_parser(verbs: Any) -> None:
-    """Add this verb."""
-    parser = verbs.add_parser(
-        "coverage",
-        help="what becomes of each keyword of your tools' schemas",
-        description="For every tool: how many keywords are enforced exactly, and each one that is narrowed (less is "
-        "written than it allows; still valid), relaxed (more may be written) or refused (the request would get a 400). "
-        "Exit code 1 if anything is relaxed or refused.",
-        epilog="example: constrained-k2 coverage tools.json    (a list of tools, a request body with tools, "
-        "or one JSON Schema; '-' reads standard input)",
-    )
-    parser.add_argument("tools", nargs="?", default="-", help="a JSON file, or - for standard input")
-    parser.add_argument("--engine", choices=ENGINES, default="llguidance", help="(default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="every keyword with its JSON pointer, as JSON")
-    parser.add_argument(
-        "--keywords", action="store_true", help="instead: a Markdown table of all keywords, for all engines"
-    )
-    parser.set_defaults(run=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb."""
+    add = parser.add_argument
+    add("tools", nargs="?", default="-", help="a JSON file, or - for standard input")
+    add("--engine", choices=ENGINES, default="llguidance", help="(default: %(default)s)")
+    add("--json", action="store_true", help="every keyword with its JSON pointer, as JSON")
+    add("--keywords", action="store_true", help="print a Markdown table of all keywords and engines")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -49,20 +45,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _schemas(document: Any) -> Iterator[tuple[str, Any]]:
-    """The tools' names and schemas in a list of tools, a request body, MCP's ``inputSchema`` form, or a bare schema."""
-    if isinstance(document, dict) and isinstance(document.get("tools"), list):
-        document = document["tools"]
-    if isinstance(document, dict):
+    """Yield the name and schema of each tool in a list, a request body or MCP's form, or of one bare schema."""
+    if isinstance(document, dict) and not isinstance(document.get("tools"), list):
         yield "schema", document
         return
-    if not isinstance(document, list):
-        raise InvalidRequest("is neither a list of tools, nor a request body, nor a schema", "tools")
     for name, schema in named_schemas(document):
         yield name, schema if schema not in (None, {}) else {"type": "object"}
 
 
 def _show(found: list[tuple[str, Coverage]], engine: EngineName) -> None:
-    """A table of counts, then every reason once with its places."""
+    """Print a table of counts, then every reason once with the locations it applies to."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -72,51 +64,42 @@ def _show(found: list[tuple[str, Coverage]], engine: EngineName) -> None:
     for status in STATUSES:
         table.add_column(status, justify="right")
     for name, coverage in found:
-        counts = [
-            Text(str(len(uses)) if uses else "·", style=_COLORS[status] if uses else "dim")
-            for status, uses in coverage.by_status().items()
-        ]
+        numbers = ((len(uses), _COLORS[status]) for status, uses in coverage.by_status().items())
+        counts = (Text(str(number), style=color) if number else Text("·", style="dim") for number, color in numbers)
         table.add_row(Text(name), *counts)
     console.print(table)
     for status in STATUSES[:0:-1]:
-        places: dict[str, list[str]] = {}
-        for name, coverage in found:
-            for use in coverage.by_status()[status]:
-                places.setdefault(use.reason, []).append(f"{name} {use.pointer}")
-        for reason, where in places.items():
+        locations: dict[str, list[str]] = {}
+        for name, use in ((name, use) for name, coverage in found for use in coverage.by_status()[status]):
+            locations.setdefault(use.reason, []).append(f"{name} {use.pointer}")
+        for reason, where in locations.items():
             console.print(Text(f"\n{status}", style=f"bold {_COLORS[status]}").append(f"  {reason}", style="not bold"))
-            for place in where[:_PLACES]:
-                console.print(Text(f"  {place}", style="dim"), overflow="fold")
-            if len(where) > _PLACES:
-                console.print(Text(f"  and {len(where) - _PLACES} more", style="dim"))
+            for location in where[:_MAX_SHOWN]:
+                console.print(Text(f"  {location}", style="dim"), overflow="fold")
+            if len(where) > _MAX_SHOWN:
+                console.print(Text(f"  and {len(where) - _MAX_SHOWN} more", style="dim"))
     sound = sum(int(coverage.is_sound) for _, coverage in found)
-    summary = Text(f"\n{sound} of {len(found)} kept whole by {engine}; keywords:")
+    summary = Text(f"\n{sound} of {len(found)} fully enforced by {engine}; keywords:")
     for status in STATUSES:
         summary.append(f" {sum(len(coverage.by_status()[status]) for _, coverage in found)} {status}", _COLORS[status])
     console.print(summary)
 
 
 def keyword_table() -> str:
-    """The README's table: each keyword's example, as the engines' coverage has it."""
-    from constrained_k2.schema.keyword_table import EXAMPLES
-
+    """A Markdown table: the coverage of each keyword's examples under each engine."""
     lines = [f"| keyword | {' | '.join(ENGINES)} |", f"|---|{'---|' * len(ENGINES)}"]
-    for name, schema in EXAMPLES:
+    for title, schema in (example for row in ROWS for example in row.examples.items()):
         tool = {"type": "object", "properties": {"p": schema}, "additionalProperties": False}
-        cells = [_cell(schema_coverage(tool, engine), name) for engine in ENGINES]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        cells = [_cell(schema_coverage(tool, engine), title) for engine in ENGINES]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _cell(coverage: Coverage, name: str) -> str:
-    """The worst that becomes of the keywords that an example shows, and why."""
+def _cell(coverage: Coverage, title: str) -> str:
+    """The weakest status among the keywords that an example's title names, with its reason."""
     for status in STATUSES[:0:-1]:
-        uses = [
-            use
-            for use in coverage.by_status()[status]
-            if use.pointer.startswith("#/properties/p") and use.keyword in name
-        ]
-        if uses:
-            reason = uses[0].reason.replace("|", "\\|").replace("\n", " ")
-            return f"**{status}**: {reason}" if status != "narrowed" else f"{status}: {reason}"
+        for use in coverage.by_status()[status]:
+            if use.pointer.startswith("#/properties/p") and use.keyword in title:
+                reason = use.reason.replace("|", "\\|").replace("\n", " ")
+                return f"**{status}**: {reason}" if status != "narrowed" else f"{status}: {reason}"
     return "enforced"

@@ -1,1 +1,1 @@
-"""Grammar engines: what matches the arguments of a call against one tool's schema."""
+"""Grammar engines: they match the arguments of a call against one tool's schema."""

@@ -1,4 +1,4 @@
-"""The whole contract that a grammar engine must meet. It sees arguments only: no marker, no name, no index."""
+"""The interface of a grammar engine. Engines see only arguments: no markers, names or indexes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -6,108 +6,79 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from constrained_k2.bitmask import BitmaskRows
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.schema.coverage import Coverage
+from constrained_k2.vocabulary.bitmask import BitmaskRows
+
+Failures = list[tuple[int, ConstrainedK2Error]]  # numbers of rows that could not be filled, each with its error
 
 
 class ArgumentMatcher(Protocol):
-    """The state of one call's arguments being written. Owned by one request, used by one thread at a time."""
+    """The parse state of one call's arguments. Owned by one request, used by one thread at a time."""
 
     def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
-        """Write the allowed tokens into a bitmask row, int32 ``[words]``.
+        """Write the allowed tokens into a bitmask row, int32 ``[words]``, contiguous.
 
-        ``<|tool_call_end|>`` is among them exactly when the JSON is complete; no other special token ever is.
-
-        Args:
-            row: The row, contiguous.
-            address: Of the row, where the caller has it at hand (numpy takes a microsecond to say); 0 where not.
+        ``<|tool_call_end|>`` is allowed exactly if the JSON is complete; no other special token ever is. ``address`` is
+        the row's memory address if the caller knows it (numpy takes a microsecond to tell it), else 0.
 
         Raises:
-            SchemaTooCostly: The engine hit one of its own limits.
+            SchemaTooCostly: The engine hit one of its limits.
         """
 
-    def known_mask(self) -> npt.NDArray[np.int32] | None:
-        """The mask, int32 ``[words]``, where it is at hand, not to be written to; else None: see :meth:`fill`."""
+    def cached_mask(self) -> npt.NDArray[np.int32] | None:
+        """Return the mask, int32 ``[words]``, read-only, if it is cached; else None: use :meth:`fill`."""
 
     @staticmethod
-    def fill_batch(batch: Sequence[tuple[Any, int]], rows: BitmaskRows) -> list[tuple[int, ConstrainedK2Error]]:
-        """Fill the rows of several matchers of this class and of one engine.
-
-        Args:
-            batch: Matchers, each at most once, and the row of each, each at most once.
-            rows: The bitmask.
-
-        Returns:
-            The rows that could not be filled, and why. All others are filled.
-        """
+    def fill_batch(batch: Sequence[tuple[Any, int]], rows: BitmaskRows) -> Failures:
+        """Fill the rows of distinct matchers of this class and of one engine, each with its own row number."""
 
     def forced_tokens(self) -> list[int]:
-        """The tokens that every way to go on begins with, as the model's tokenizer most likely spells them.
-
-        Only what is worth proposing: fewer than the grammar forces where the spelling is not clear yet.
-        """
+        """Return tokens that every continuation begins with, for drafts; fewer if their split is not certain yet."""
 
     def accept(self, token_id: int) -> bool:
-        """Take one ordinary token. False leaves the state as it was.
-
-        Raises:
-            SchemaTooCostly: The engine hit one of its own limits.
-        """
+        """Accept one ordinary token; False leaves the state unchanged. Raises as :meth:`fill` does."""
 
     def rollback(self, count: int) -> None:
-        """Take back the last ``count`` accepted tokens; the caller never asks for more than were accepted."""
+        """Undo the last ``count`` accepted tokens; at most as many as were accepted."""
 
     def is_complete(self) -> bool:
-        """Whether the arguments may end here."""
+        """Return whether the arguments may end here."""
 
     def fork(self) -> "ArgumentMatcher":
-        """An independent copy."""
+        """Return an independent copy."""
 
 
 class ArgumentGrammar(Protocol):
-    """A compiled schema; shared by all requests, safe to use from several threads."""
+    """A compiled schema. Shared by all requests and thread-safe."""
 
-    @property
-    def cost_bytes(self) -> int:
-        """An estimate of the memory it holds, for the cache's budget."""
+    cost_bytes: int  # estimated memory, for the cache's budget
+    coverage: Coverage  # of each keyword of the schema
 
-    @property
-    def coverage(self) -> Coverage:
-        """What became of each keyword of the schema."""
-
-    def matcher(self, place: str) -> ArgumentMatcher:
-        """A matcher at the start of the arguments.
-
-        Args:
-            place: Where the schema stands in this request, for errors.
-        """
+    def matcher(self, location: str) -> ArgumentMatcher:
+        """Return a matcher at the start of the arguments; ``location`` of the schema in the request is for errors."""
 
 
 class Engine(Protocol):
     """Compiles schemas."""
 
-    @property
-    def name(self) -> str:
-        """As :class:`constrained_k2.Compiler` takes it."""
+    name: str  # as :class:`constrained_k2.Compiler` takes it
 
     @property
     def cached_bytes(self) -> int:
-        """What it remembers for calls to come besides the grammars, estimated."""
+        """Estimated bytes of its caches, without the grammars."""
 
     @property
     def clock(self) -> Callable[[], float]:
-        """Tells in seconds what :meth:`compile` takes: processor time of the calling thread where that does it all."""
+        """Clock in seconds that times :meth:`compile`: thread CPU time if the calling thread does all the work."""
 
     def forget(self) -> None:
-        """Drop that."""
+        """Clear its caches."""
 
     def compile(self, schema: str) -> ArgumentGrammar:
-        """Compile a schema whose instances are JSON objects.
-
-        Args:
-            schema: JSON text.
+        """Compile a schema (JSON text) whose instances are JSON objects.
 
         Raises:
             UnsupportedSchema: The engine has no grammar for it.
+            SchemaTooCostly: The schema is over a budget.
         """

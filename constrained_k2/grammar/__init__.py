@@ -1,1 +1,1 @@
-"""Grammars as text, written of a schema's shapes."""
+"""Writes shapes as grammars: Lark for LLGuidance, JSON Schema for xgrammar, and grammars of whole turns."""

@@ -1,217 +1,172 @@
-"""Arguments as they stream, and their smallest safe repair.
+"""Streams the arguments of a call, and recovers a JSON object from arguments that are not JSON.
 
-What is no JSON is repaired at the end of a whole call or not at all. So that nothing shown is ever taken back, the text
-from the first place that a repair could change is held back until then; JSON holds back a comma for the next character
-and nothing else.
+Invalid arguments are changed at the end of a complete call or not at all: the text from the first character that a
+recovery could change is buffered until then. For valid JSON only a comma is buffered, until the next character.
 """
 
 import json
 import re
 from typing import NoReturn
 
-from constrained_k2.parsing.leniencies import (
-    CONTROL_CHARACTERS,
-    MISSING_BRACES,
-    NO_ARGUMENTS,
-    PYTHON_LITERALS,
-    SINGLE_QUOTES,
-    TRAILING_COMMA,
-)
-
-_BLANKS = " \t\n\r"  # JSON's
+_BLANKS = " \t\n\r"  # RFC 8259, section 2
 _CLOSERS = {"{": "}", "[": "]"}
-_PYTHON_LITERALS = {"True": "true", "False": "false", "None": "null"}
+_LITERALS = {"True": "true", "False": "false", "None": "null"}
 _PLAIN = re.compile(r"[^\"\\\x00-\x1f]+")
 _BLANK_RUN = re.compile(f"[{_BLANKS}]+")
 _CONTROL = re.compile(r"[\x00-\x1f]")
+# The groups have the names of the recoveries that may change them.
 _TOKEN = re.compile(
-    r"""(?P<string>"(?:[^"\\]++|\\.)*+")|(?P<single>'[^'"\\\x00-\x1f]*+')|(?P<word>\w+)|(?P<blanks>[ \t\n\r]+)|.""",
+    r"""(?P<control_characters>"(?:[^"\\]++|\\.)*+")|(?P<single_quotes>'[^'"\\\x00-\x1f]*+')"""
+    r"""|(?P<python_literals>\w+)|(?P<blanks>[ \t\n\r]+)|.""",
     re.DOTALL,
 )
 
 
 class ArgumentsText:
-    """The arguments of one call."""
+    """The arguments of one call, emitted as far as no recovery can change them."""
 
     def __init__(self) -> None:
+        self.in_string = False  # whether the next character is inside a JSON string
         self._parts: list[str] = []
-        self._length = 0  # of what was written, in characters
-        self._tail: list[str] = []  # what is held back behind a comma, joined only when some of it can be shown
-        self._shown = 0
-        self._hold: int | None = None  # where a comma stands behind which a value may be missing, or the first oddity
-        self._odd = False  # only a repair can make JSON of it
+        self._length = 0  # of all parts, in characters
+        self._tail: list[str] = []  # buffered after a comma; joined only when some of it can be emitted
+        self._emitted = 0
+        self._hold: int | None = None  # position of a comma that may be a trailing one, or of the first invalid text
+        self._invalid = False  # only a recovery can make this JSON
         self._depth = 0
         self._escaped = False
-        self.in_string = False
-        """Whether the next character stands inside a JSON string."""
 
     def feed(self, text: str) -> str:
-        """Take more of what the model writes.
-
-        Returns:
-            What can be shown now, of it and of what was held back.
-        """
-        was_odd = self._odd
+        """Add what the model writes, and return the text that can be emitted now."""
+        was_invalid = self._invalid
         start, self._length = self._length, self._length + len(text)
         self._parts.append(text)
-        place = 0
-        while place < len(text):
-            place = self._step_in_string(text, place, start) if self.in_string else self._step(text, place, start)
-        if was_odd:
-            return ""
-        self._tail.append(text)
-        known = (self._length if self._hold is None else self._hold) - self._shown
-        if not known:
+        index = 0
+        while index < len(text):
+            index = self._step_in_string(text, index, start) if self.in_string else self._step(text, index, start)
+        if not was_invalid:
+            self._tail.append(text)
+        count = (self._length if self._hold is None else self._hold) - self._emitted
+        if was_invalid or not count:
             return ""
         tail = "".join(self._tail)
-        self._shown += known
-        self._tail = [tail[known:]]
-        return tail[:known]
+        self._emitted += count
+        self._tail = [tail[count:]]
+        return tail[:count]
 
     def finish(self) -> tuple[str, tuple[str, ...]]:
-        """Take the end of the call.
-
-        Returns:
-            What is still to be shown, and the leniencies used on the arguments; none if they were not repaired.
-        """
+        """End the call: return the text still to be emitted, and the recoveries used on the arguments."""
         written = self.written
-        if self._odd or self._hold is not None or self._depth > 0 or not written.strip(_BLANKS):
-            repaired, leniencies = repair(written)
-            if leniencies and repaired.startswith(written[: self._shown]):
-                return repaired[self._shown :], leniencies
-        return written[self._shown :], ()
+        if self._invalid or self._hold is not None or self._depth > 0 or not written.strip(_BLANKS):
+            recovered, recoveries = recover(written)
+            if recoveries and recovered.startswith(written[: self._emitted]):
+                return recovered[self._emitted :], recoveries
+        return written[self._emitted :], ()
 
     @property
     def written(self) -> str:
-        """What the model wrote so far."""
+        """The text so far."""
         return "".join(self._parts)
 
     @property
-    def unshown(self) -> str:
-        """What of it is held back."""
-        return self.written[self._shown :]
+    def buffered(self) -> str:
+        """The part of it that was not emitted."""
+        return self.written[self._emitted :]
 
-    def _step(self, text: str, place: int, start: int) -> int:
-        """Read one character outside strings, or many blanks."""
-        if blanks := _BLANK_RUN.match(text, place):
+    def _step(self, text: str, index: int, start: int) -> int:
+        """Read one character outside strings, or a run of blanks."""
+        if blanks := _BLANK_RUN.match(text, index):
             return blanks.end()
-        character = text[place]
-        if not self._odd:
+        character = text[index]
+        if not self._invalid:
             if self._hold is not None and character in "}]":
-                self._odd = True
+                self._invalid = True
             else:
-                self._hold = start + place if character in ",'TFN" else None
-                self._odd = character in "'TFN"
+                self._hold = start + index if character in ",'TFN" else None
+                self._invalid = character in "'TFN"
         if character == '"':
             self.in_string = True
         elif character in "{[":
             self._depth += 1
         elif character in "}]":
             self._depth -= 1
-        return place + 1
+        return index + 1
 
-    def _step_in_string(self, text: str, place: int, start: int) -> int:
-        """Read one character of a string, or many."""
+    def _step_in_string(self, text: str, index: int, start: int) -> int:
+        """Read one character of a string, or a run of plain ones."""
         if self._escaped:
             self._escaped = False
-            return place + 1
-        if plain := _PLAIN.match(text, place):
+            return index + 1
+        if plain := _PLAIN.match(text, index):
             return plain.end()
-        if text[place] == "\\":
+        if text[index] == "\\":
             self._escaped = True
-        elif text[place] == '"':
+        elif text[index] == '"':
             self.in_string = False
-        elif not self._odd:
-            self._odd, self._hold = True, start + place
-        return place + 1
+        elif not self._invalid:
+            self._invalid, self._hold = True, start + index
+        return index + 1
 
 
-def repair(written: str) -> tuple[str, tuple[str, ...]]:
-    """Make a JSON object of arguments that are none.
+def recover(written: str) -> tuple[str, tuple[str, ...]]:
+    """Return a JSON object recovered from complete arguments, and the recoveries in the order of their first use.
 
-    Args:
-        written: The arguments of a whole call.
-
-    Returns:
-        The repaired arguments and the leniencies used, in the order of their first use; the arguments as they are and
-        none, if they are JSON already or no repair is known to be safe.
+    Arguments that are valid JSON, or for which no safe recovery is known, are returned unchanged.
     """
     if not written.strip(_BLANKS):
-        return f"{written}{{}}", (NO_ARGUMENTS,)
-    if _is_json(written):
-        return written, ()
-    repaired = _Repair()
-    if not all(map(repaired.take, _TOKEN.finditer(written))):
-        return written, ()
-    text, leniencies = repaired.finish()
-    return (text, leniencies) if _is_json(text, kind=dict) else (written, ())
+        return f"{written}{{}}", ("no_arguments",)
+    if not _is_json(written) and (rewritten := _rewrite(written)) and _is_json(rewritten[0], kind=dict):
+        return rewritten
+    return written, ()
 
 
-class _Repair:
-    """Writes arguments anew, token by token; they change only where a leniency is used."""
+def _rewrite(written: str) -> tuple[str, tuple[str, ...]] | None:
+    """Return the arguments rewritten token by token, and the recoveries used; None if no recovery is safe."""
+    out: list[str] = []
+    closers: list[str] = []  # of the open objects and arrays
+    used: dict[str, None] = {}  # an ordered set
+    last = -1  # index in out of the last part that is not blank
 
-    def __init__(self) -> None:
-        self._out: list[str] = []
-        self._due: list[str] = []  # what closes the objects and arrays that are open
-        self._last = -1  # the last part of out that is not blank
-        self._used: dict[str, None] = {}  # an ordered set
+    def drop_comma() -> None:
+        if last >= 0 and out[last] == ",":
+            out[last] = ""
+            used["trailing_comma"] = None
 
-    def take(self, token: re.Match[str]) -> bool:
-        """Take a token; False if no repair is safe any more."""
-        part = token[0]
-        match token.lastgroup:
-            case "string":
-                part = _CONTROL.sub(_escape, part)
-                self._use(CONTROL_CHARACTERS, part != token[0])
-            case "single":
-                part = f'"{part[1:-1]}"'
-                self._use(SINGLE_QUOTES)
-            case "word":
-                part = _PYTHON_LITERALS.get(part, part)
-                self._use(PYTHON_LITERALS, part != token[0])
-            case None if part in "'\"\\":  # a string that does not end, or holds what makes its quotes doubtful
-                return False
-            case None if part in _CLOSERS:
-                self._due.append(_CLOSERS[part])
-            case None if part in "}]":
-                if not self._due or self._due.pop() != part:
-                    return False
-                self._drop_comma()
-        if token.lastgroup != "blanks":
-            self._last = len(self._out)
-        self._out.append(part)
-        return True
-
-    def finish(self) -> tuple[str, tuple[str, ...]]:
-        """The text, closed, and the leniencies used."""
-        if self._due:
-            self._drop_comma()
-            self._out.extend(reversed(self._due))
-            self._use(MISSING_BRACES)
-        return "".join(self._out), tuple(self._used)
-
-    def _drop_comma(self) -> None:
-        if self._last >= 0 and self._out[self._last] == ",":
-            self._out[self._last] = ""
-            self._use(TRAILING_COMMA)
-
-    def _use(self, leniency: str, used: bool = True) -> None:  # noqa: FBT001, FBT002 - reads as a sentence
-        if used:
-            self._used[leniency] = None
-
-
-def _escape(control: re.Match[str]) -> str:
-    return json.dumps(control[0])[1:-1]
+    for token in _TOKEN.finditer(written):
+        part, kind = token[0], str(token.lastgroup)
+        if kind == "control_characters":
+            part = _CONTROL.sub(lambda control: json.dumps(control[0])[1:-1], part)
+        elif kind == "single_quotes":
+            part = f'"{part[1:-1]}"'
+        elif kind == "python_literals":
+            part = _LITERALS.get(part, part)
+        elif part in _CLOSERS:
+            closers.append(_CLOSERS[part])
+        elif part in "}]":
+            if not closers or closers.pop() != part:
+                return None
+            drop_comma()
+        elif part in "'\"\\":  # an unterminated string, or one whose quotes are ambiguous
+            return None
+        if part != token[0]:
+            used[kind] = None
+        if kind != "blanks":
+            last = len(out)
+        out.append(part)
+    if closers:
+        drop_comma()
+        used["missing_braces"] = None
+    return "".join([*out, *reversed(closers)]), tuple(used)
 
 
 def _is_json(text: str, kind: type = object) -> bool:
     try:
-        value = json.loads(text, parse_int=str, parse_constant=_refuse)
+        value = json.loads(text, parse_int=str, parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         return False
     return isinstance(value, kind)
 
 
-def _refuse(constant: str) -> NoReturn:
-    """Python reads NaN and Infinity, which are no JSON."""
-    raise ValueError(constant)
+def refuse_constant(constant: str) -> NoReturn:
+    """Reject NaN and Infinity, which Python reads though they are not JSON."""
+    raise ValueError(f"{constant} is not JSON")

@@ -1,126 +1,98 @@
-"""What a stream of token ids turns into. Every event is final: nothing is taken back by a later one."""
+"""Parser events. Every event is final: no later event takes anything back."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+RECOVERIES: Mapping[str, str] = {
+    "bare_id": "the id is NAME:INDEX, without 'functions.'",
+    "blanks": "spaces or newlines around the id or between markers",
+    "in_reasoning": "the call opens inside the reasoning, and ends it",
+    "no_section": "the call is outside a tool-calls section: the section's marker is missing",
+    "spelled_markers": "a marker is written as ordinary tokens; if the tools are known, only for a declared one; "
+    "inside a JSON string it stays text",
+    "control_characters": "raw newlines, tabs and other control characters in a string of the arguments were escaped",
+    "missing_braces": "braces or brackets missing at the end of the arguments were added",
+    "no_arguments": "empty arguments were read as {}",
+    "python_literals": "True, False and None in the arguments were rewritten as JSON",
+    "single_quotes": "strings in single quotes, without quotes or backslashes inside, were put in double quotes",
+    "trailing_comma": "a comma before a closing brace or bracket of the arguments was dropped",
+}
+"""Deviation that the tolerant level accepts -> what was done. Arguments are changed only once their
+call is complete, and only if that turns invalid JSON into a JSON object; valid JSON is never changed."""
+
 
 @dataclass(frozen=True, slots=True)
-class ContentDelta:
+class TextEvent:
+    """An event that carries text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallEvent:
+    """An event of one call."""
+
+    position: int  # which call of the turn, from 0
+
+
+class ContentDelta(TextEvent):
     """Text of the answer."""
 
-    text: str
 
-
-@dataclass(frozen=True, slots=True)
-class ReasoningDelta:
+class ReasoningDelta(TextEvent):
     """Text of the reasoning."""
 
-    text: str
+
+class HeaderCut(TextEvent):
+    """The completion ended inside a call id; ``text`` is the part of ``functions.NAME:INDEX`` that was written."""
 
 
 @dataclass(frozen=True, slots=True)
-class CallStarted:
-    """A call whose header is whole.
+class MalformedDelta(TextEvent):
+    """Text inside a tool-calls section that belongs to no call, markers spelled out; ``reason`` says why."""
 
-    Attributes:
-        position: Which call of the turn, from 0.
-        name: The function's name.
-        index: The index the model wrote.
-    """
-
-    position: int
-    name: str
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class ArgumentsDelta:
-    """Text of a call's arguments."""
-
-    position: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallFinished:
-    """``<|tool_call_end|>``: the call is whole."""
-
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class CallCut:
-    """A started call ended without ``<|tool_call_end|>``: it must not be made."""
-
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class HeaderCut:
-    """The completion ended inside a call's header.
-
-    Attributes:
-        text: What was written of ``functions.NAME:INDEX``.
-    """
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class MalformedDelta:
-    """Text inside a tool-calls section that belongs to no call, markers spelled out. It is nobody's content.
-
-    Attributes:
-        text: What the model wrote.
-        reason: Why it is no call.
-    """
-
-    text: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class UndeclaredCall:
-    """A call, started just before, names no tool of the request. Only where the parser knows the tools."""
+class CallStarted(CallEvent):
+    """A call whose id is complete: the function's name and the index that the model wrote."""
 
-    position: int
+    name: str
+    index: int
 
 
-@dataclass(frozen=True, slots=True)
-class LeniencyUsed:
-    """A call was read though it does not keep to the format.
-
-    Attributes:
-        position: The call's; it has started by then, and may have finished.
-        leniency: A name in :data:`constrained_k2.parsing.leniencies.LENIENCIES`.
-    """
-
-    position: int
-    leniency: str
+class UndeclaredCall(CallEvent):
+    """The call that has just started names no tool of the request. Sent only if the parser knows the tools."""
 
 
 @dataclass(frozen=True, slots=True)
-class ArgumentsRepaired:
-    """The arguments handed over are not what the model wrote.
+class RecoveryUsed(CallEvent):
+    """A call that has started was accepted although it breaks the format; ``recovery`` is in :data:`RECOVERIES`."""
 
-    Attributes:
-        position: The call's, about to finish.
-        written: What the model wrote, all of it.
-    """
+    recovery: str
 
-    position: int
+
+@dataclass(frozen=True, slots=True)
+class ArgumentsDelta(CallEvent):
+    """Text of a call's arguments."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentsRecovered(CallEvent):
+    """The arguments of a call that is about to finish were changed; ``written`` is all that the model wrote."""
+
     written: str
 
 
-Event = (
-    ContentDelta
-    | ReasoningDelta
-    | CallStarted
-    | UndeclaredCall
-    | LeniencyUsed
-    | ArgumentsDelta
-    | ArgumentsRepaired
-    | CallFinished
-    | CallCut
-    | HeaderCut
-    | MalformedDelta
-)
+class CallFinished(CallEvent):
+    """``<|tool_call_end|>``: the call is complete."""
+
+
+class CallCut(CallEvent):
+    """A started call ended without ``<|tool_call_end|>``: it must not be executed."""
+
+
+Event = TextEvent | CallEvent

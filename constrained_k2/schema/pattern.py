@@ -1,26 +1,22 @@
-"""ECMA-262 patterns as far as no engine is needed: what is one, and look-ahead at its beginning taken apart."""
+"""ECMA-262 patterns, without an engine: a syntax check, and splitting leading look-ahead into separate patterns."""
 
 import re
-import re._parser as parser  # type: ignore[import-not-found] # the standard library's own, without stubs
+import re._parser as parser  # type: ignore[import-not-found] # part of the standard library, without stubs
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
+
+_ITEM = re.compile(r"\\.?|\[(?:\\.|[^]\\])*[]\\]?|[()|]", re.DOTALL)  # an escape, a class, a parenthesis or a bar
 
 
-@dataclass(frozen=True, slots=True)
-class PatternParts:
-    """A pattern as patterns that must be found in a text and patterns that must not.
-
-    Attributes:
-        found: All of these are found.
-        absent: None of these is.
-    """
+class PatternParts(NamedTuple):
+    """A pattern as patterns that must all be found in a text, and patterns that must all be ``absent`` from it."""
 
     found: tuple[str, ...]
     absent: tuple[str, ...] = ()
 
 
 def parts_of(pattern: str) -> PatternParts:
-    """Take look-ahead at the beginning apart: ``^(?=A)(?!B)C`` is ``^A`` and ``^C`` found, and ``^B`` not."""
+    """Split leading look-ahead: ``^(?=A)(?!B)C`` requires ``^A`` and ``^C`` to be found, and ``^B`` to be absent."""
     found: list[str] = []
     absent: list[str] = []
     rest = pattern
@@ -37,7 +33,7 @@ def parts_of(pattern: str) -> PatternParts:
 
 
 def is_regex(pattern: str) -> bool:
-    """Whether a pattern is well formed, as far as Python's parser knows ECMA-262's syntax."""
+    """True if a pattern is well formed, as far as Python's parser knows ECMA-262's syntax."""
     known = re.sub(r"\\[pP]\{[\w=]+\}", "a", pattern)
     known = re.sub(r"\(\?<(?=[A-Za-z_])", "(?P<", known)
     known = re.sub(r"\\u\{[0-9a-fA-F]+\}|\\c[A-Za-z]", "a", known)
@@ -49,38 +45,20 @@ def is_regex(pattern: str) -> bool:
     return True
 
 
-def _steps(pattern: str, start: int) -> Iterator[tuple[int, str]]:
-    """The characters that structure a pattern: neither escaped nor in a class."""
-    position, in_class = start, False
-    while position < len(pattern):
-        character = pattern[position]
-        if character == "\\":
-            position += 2
-            continue
-        if in_class:
-            in_class = character != "]"
-        elif character == "[":
-            in_class = True
-        else:
-            yield position, character
-        position += 1
+def _steps(pattern: str, start: int = 0) -> Iterator[tuple[int, str, int]]:
+    """Each parenthesis and bar outside of classes: the position after it, itself, and the depth after it."""
+    depth = 0
+    for item in _ITEM.finditer(pattern, start):
+        depth += (item[0] == "(") - (item[0] == ")")
+        if item[0] in {"(", ")", "|"}:
+            yield item.end(), item[0], depth
 
 
 def _group_end(pattern: str, start: int) -> int:
-    """The position behind the group that opens at ``start``; 0 if it does not close."""
-    depth = 0
-    for position, character in _steps(pattern, start):
-        depth += (character == "(") - (character == ")")
-        if not depth:
-            return position + 1
-    return 0
+    """The position after the group that opens at ``start``; 0 if it does not close."""
+    return next((end for end, _, depth in _steps(pattern, start) if not depth), 0)
 
 
 def _has_alternatives(pattern: str) -> bool:
-    """Whether a pattern has alternatives at its top."""
-    depth = 0
-    for _, character in _steps(pattern, 0):
-        depth += (character == "(") - (character == ")")
-        if character == "|" and not depth:
-            return True
-    return False
+    """True if a pattern has alternatives outside of all groups."""
+    return any(item == "|" and not depth for _, item, depth in _steps(pattern))

@@ -1,7 +1,7 @@
 """Shapes: what a schema leaves of one JSON type, in a form that can be intersected and written as a grammar.
 
-A *node* is a set of literals, each a subschema's pointer and whether it must hold or must not; it means that all of
-them do. Shapes refer to nodes below them and are made of them one level at a time, so recursive schemas are finite.
+A *node* is a set of literals, each the pointer of a subschema and whether it must hold or fail; all of them apply at
+once. Shapes refer to the nodes of items and members and are built one level at a time, so recursive schemas are finite.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 Kind = Literal["null", "boolean", "number", "string", "array", "object"]
 SchemaLiteral = tuple[str, bool]
-"""A subschema's pointer, and whether it must hold."""
+"""A subschema's pointer, and True if it must hold, False if it must fail."""
 Node = frozenset[SchemaLiteral]
 
 ANY: Node = frozenset()
@@ -36,7 +36,7 @@ class Boolean:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A range of numbers, of integers, or of those that are none (``fraction``); ``multiple`` 0 for no multiple."""
+    """A range of numbers, of integers, or of non-integers (``fraction``); ``multiple`` 0 means any."""
 
     integer: bool = False
     fraction: bool = False
@@ -50,7 +50,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class String:
-    """Strings by length in characters, by patterns found (or not) in them, and by excluded values."""
+    """Strings by length in characters, patterns to be found, ``absent`` patterns, formats and excluded values."""
 
     shortest: int = 0
     longest: int | None = None
@@ -63,7 +63,7 @@ class String:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Arrays: the first items each with its node, then the rest; ``contains`` are nodes of which one item must be."""
+    """Arrays: a node for each of the first items, one for the rest; ``contains``: node, fewest and most such items."""
 
     prefix: tuple[Node, ...] = ()
     rest: Node = ANY
@@ -76,7 +76,7 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class KeyMap:
-    """What one subschema says of the values by key: named ones, by pattern, and of all keys that are neither."""
+    """The values that one subschema allows: by name, by pattern of the name, and for all other names (``extra``)."""
 
     named: tuple[tuple[str, Node], ...] = ()
     patterns: tuple[tuple[str, Node], ...] = ()
@@ -85,7 +85,7 @@ class KeyMap:
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """Objects: every map holds for every key."""
+    """Objects: every map applies to every key."""
 
     maps: frozenset[KeyMap] = frozenset()
     required: frozenset[str] = frozenset()
@@ -104,12 +104,14 @@ class Value:
 
     @property
     def value(self) -> Any:
-        """The value itself."""
+        """The decoded value."""
         return json.loads(self.text)
 
 
 Shape = Null | Boolean | Number | String | Array | Object | Value
-EVERYTHING: tuple[Shape, ...] = (Null(), Boolean(), Number(), String(), Array(), Object())
+Shapes = tuple[Shape, ...]
+"""A union of shapes; empty if no value is left."""
+EVERYTHING: Shapes = (Null(), Boolean(), Number(), String(), Array(), Object())
 
 
 def value_of(value: Any) -> Value:
@@ -127,47 +129,68 @@ def _canonical(value: Any) -> Any:
     return value
 
 
+_KINDS: dict[type, Kind] = {
+    type(None): "null", bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"
+}  # fmt: skip
+
+
 def kind_of(value: Any) -> Kind:
     """The JSON type of a value."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int | float):
-        return "number"
-    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
+    return _KINDS[type(value)]
+
+
+def negated(node: Node) -> Node:
+    """The negation of a node of one literal."""
+    ((pointer, holds),) = node
+    return frozenset({(pointer, not holds)})
+
+
+def without_key(key: str) -> Object:
+    """Objects that lack a key."""
+    return Object(maps=frozenset({KeyMap(((key, NEVER),))}))
+
+
+def with_value(key: str, node: Node) -> Object:
+    """Objects with a key whose value satisfies a node."""
+    return Object(maps=frozenset({KeyMap(((key, node),))}), required=frozenset({key}))
 
 
 def meet(one: Shape, other: Shape) -> Shape | None:
-    """What is of both shapes (of the same kind, neither a value); None if nothing can be."""
-    met: Shape | None = None
-    if isinstance(one, Null) and isinstance(other, Null):
-        met = one
-    elif isinstance(one, Boolean) and isinstance(other, Boolean):
-        met = Boolean(one.values & other.values) if one.values & other.values else None
-    elif isinstance(one, Number) and isinstance(other, Number):
-        met = _meet_numbers(one, other)
-    elif isinstance(one, String) and isinstance(other, String):
-        longest = _least(one.longest, other.longest)
-        shortest = max(one.shortest, other.shortest)
-        met = None if longest is not None and longest < shortest else String(
-            shortest, longest, one.patterns | other.patterns, one.absent | other.absent,
-            one.formats | other.formats, one.excluded | other.excluded,
-        )  # fmt: skip
-    elif isinstance(one, Array) and isinstance(other, Array):
-        met = _meet_arrays(one, other)
-    elif isinstance(one, Object) and isinstance(other, Object):
-        met = Object(
-            one.maps | other.maps, one.required | other.required, max(one.fewest, other.fewest),
-            _least(one.most, other.most), one.names | other.names,
-        )  # fmt: skip
-        if met.most is not None and met.most < max(met.fewest, len(met.required)):
-            met = None
-    return met
+    """The intersection of two shapes of one kind, neither a :class:`Value`; None if it is known to be empty."""
+    match one, other:
+        case Null(), Null():
+            return one
+        case Boolean(), Boolean():
+            return Boolean(one.values & other.values) if one.values & other.values else None
+        case Number(), Number():
+            return _meet_numbers(one, other)
+        case String(), String():
+            met = String(
+                max(one.shortest, other.shortest), _tighter(one.longest, other.longest), one.patterns | other.patterns,
+                one.absent | other.absent, one.formats | other.formats, one.excluded | other.excluded,
+            )  # fmt: skip
+            return met if met.longest is None or met.shortest <= met.longest else None
+        case Array(), Array():
+            length = max(len(one.prefix), len(other.prefix))
+            prefixes = [array.prefix + (array.rest,) * (length - len(array.prefix)) for array in (one, other)]
+            array = Array(
+                tuple(item | beside for item, beside in zip(*prefixes, strict=True)), one.rest | other.rest,
+                max(one.shortest, other.shortest), _tighter(one.longest, other.longest),
+                one.contains | other.contains, one.unique or other.unique,
+            )  # fmt: skip
+            return array if array.longest is None or array.shortest <= array.longest else None
+        case Object(), Object():
+            most = _tighter(one.most, other.most)
+            object_ = Object(
+                one.maps | other.maps, one.required | other.required,
+                max(one.fewest, other.fewest), most, one.names | other.names,
+            )  # fmt: skip
+            return object_ if most is None or max(object_.fewest, len(object_.required)) <= most else None
+    return None
 
 
-def _least(one: int | None, other: int | None) -> int | None:
-    return min((bound for bound in (one, other) if bound is not None), default=None)
+def _tighter(one: int | None, other: int | None) -> int | None:
+    return min((limit for limit in (one, other) if limit is not None), default=None)
 
 
 def _meet_numbers(one: Number, other: Number) -> Number | None:
@@ -185,7 +208,7 @@ def _meet_numbers(one: Number, other: Number) -> Number | None:
 
 
 def tighten(number: Number) -> Number | None:
-    """The same numbers with bounds that are reached where they can be; None if there are none."""
+    """The same numbers, with each bound moved to the nearest of them where there is one; None if there are none."""
     multiple = number.multiple
     if number.integer:
         multiple = _common_multiple(multiple, Fraction(1)) if multiple else Fraction(1)
@@ -208,24 +231,5 @@ def tighten(number: Number) -> Number | None:
 
 
 def _common_multiple(one: Fraction, other: Fraction) -> Fraction:
-    return Fraction(
-        math.lcm(one.numerator * other.denominator, other.numerator * one.denominator),
-        one.denominator * other.denominator,
-    )
-
-
-def _meet_arrays(one: Array, other: Array) -> Array | None:
-    length = max(len(one.prefix), len(other.prefix))
-
-    def item(array: Array, position: int) -> Node:
-        return array.prefix[position] if position < len(array.prefix) else array.rest
-
-    met = Array(
-        tuple(item(one, position) | item(other, position) for position in range(length)),
-        one.rest | other.rest,
-        max(one.shortest, other.shortest),
-        _least(one.longest, other.longest),
-        one.contains | other.contains,
-        one.unique or other.unique,
-    )
-    return None if met.longest is not None and met.longest < met.shortest else met
+    common = math.lcm(one.numerator * other.denominator, other.numerator * one.denominator)
+    return Fraction(common, one.denominator * other.denominator)

@@ -1,36 +1,51 @@
 """Constrained Kimi K2 tool calls inside vLLM: the only place that imports vLLM.
 
-* ``--tool-call-parser kimi_k2_constrained`` (registered by :func:`register`, a ``vllm.general_plugins`` entry point)
-  lowers each chat request into what the engine receives, has the engine core constrain it as a structured output, and
-  parses what comes out, by token id.
-* ``--logits-processors constrained_k2.vllm_plugin:KimiK2LogitsProcessor`` masks the logits in the workers instead,
-  under either of vLLM's model runners.
-* ``--speculative-config`` with ``constrained_k2.vllm_plugin.GrammarProposer`` drafts what the grammar makes likely.
+The life of a request, with ``--tool-call-parser kimi_k2_constrained``:
 
-Tested on vLLM 0.32.0, CPU build.
+1. API server. ``patches/requests`` sees messages and tools before the chat template: ``api_server/repair`` repairs the
+   history, ``api_server/request_hook`` reads the request once, into a ``RequestState``, and compiles its tools.
+2. vLLM renders the prompt and calls our parser's ``adjust_request``: the request is admitted, or refused with HTTP 400,
+   and its constraint written into ``vllm_xargs``, which travels as ``SamplingParams.extra_args``.
+3. vLLM's ``InputProcessor`` passes ``api_server/admission``, which tags the request for the engine core.
+4. Engine core. ``engine_core/structured_output`` gives tagged requests a grammar over the model's vocabulary. vLLM's
+   scheduler asks it for bitmasks, overlapped with the forward pass, and has drafts checked and made by it.
+5. Worker. vLLM applies the bitmasks; ``metrics/argmax_probe`` counts how often they change the likeliest token. With
+   ``--logits-processors constrained_k2.vllm_plugin:KimiK2LogitsProcessor`` steps 3 and 4 are left out, and ``worker/``
+   computes and applies the masks, under either of vLLM's model runners.
+6. API server. ``api_server/parser`` reads token ids, never text; ``finish_reason`` is corrected, diagnostics are added.
+   ``metrics/counters`` brings the counters of all processes to vLLM's ``/metrics``.
+
+``registration`` is the ``vllm.general_plugins`` entry point, ``patches/table`` lists all that is replaced in vLLM, and
+``settings`` all that operators and requests can set.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from constrained_k2.vllm_plugin.logits_processor import KimiK2LogitsProcessor
-    from constrained_k2.vllm_plugin.parser import KimiK2ToolParser
-    from constrained_k2.vllm_plugin.plugin import register
-    from constrained_k2.vllm_plugin.proposer import GrammarProposer
+    from constrained_k2.vllm_plugin.api_server.parser import KimiK2ToolParser
+    from constrained_k2.vllm_plugin.engine_core.proposer import GrammarProposer
+    from constrained_k2.vllm_plugin.registration import register
+    from constrained_k2.vllm_plugin.worker.logits_processor import KimiK2LogitsProcessor
 
 _HOME = {
-    "GrammarProposer": "proposer",
-    "KimiK2LogitsProcessor": "logits_processor",
-    "KimiK2ToolParser": "parser",
-    "register": "plugin",
+    "GrammarProposer": "engine_core.proposer",
+    "KimiK2LogitsProcessor": "worker.logits_processor",
+    "KimiK2ToolParser": "api_server.parser",
+    "register": "registration",
 }
 
 __all__ = ["GrammarProposer", "KimiK2LogitsProcessor", "KimiK2ToolParser", "register"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name from its home module on first use: the plugin is loaded in processes that need only part of it."""
+    """Load a name from its module on first use: each of vLLM's processes needs only some."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name != "register":
+        from constrained_k2.vllm_plugin.patches.apply import require, require_process
+
+        require()
+        if name == "KimiK2ToolParser":
+            require_process("api_server")
     return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,7 +1,4 @@
-"""Where this package says things on a vLLM server.
-
-Below vLLM's own logger: its servers raise the root's level, and warnings of other loggers are not shown.
-"""
+"""The logger on a vLLM server: below vLLM's own, since its servers do not show other loggers' warnings."""
 
 import logging
 

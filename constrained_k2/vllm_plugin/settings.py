@@ -1,135 +1,156 @@
-"""What an operator has set, where every process of the server finds it."""
+"""The operator's settings and the request's fields: each is one row, from which it is read and documented."""
 
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, Literal
 
-from constrained_k2.closing import read_reserve
-from constrained_k2.errors import InvalidRequest, kind_of_json
-from constrained_k2.policy import DEFAULT_POLICY, StrictPolicy
-from constrained_k2.tools import ENGINES, EngineName
+import msgspec
+from msgspec import Meta
 
-XARGS_KEY = "constrained_k2"
-"""The key in ``vllm_xargs`` (which arrives as ``SamplingParams.extra_args``) that carries a spec's JSON, or 'off'."""
+from constrained_k2.errors import InvalidRequest
+from constrained_k2.request.spec import EngineName
+from constrained_k2.request.strictness import DEFAULT_POLICY, StrictPolicy
+from constrained_k2.turn.finish_budget import MAX_FINISH_RESERVE
+from constrained_k2.vllm_plugin.flags import XARGS_KEY
+from constrained_k2.vllm_plugin.log import logger
 
-REPAIR_KEY = "constrained_k2_repair"
-"""The key in ``vllm_xargs`` by which a chat request asks that its history be mended ('on') or not ('off')."""
+Route = Literal["structured_output", "logits_processor"]
+"""Where masks are computed: see :mod:`constrained_k2.vllm_plugin.route`."""
 
-CLOSE_KEY = "constrained_k2_close"
-"""The key in ``vllm_xargs`` by which a request says how many of its last tokens are kept for ending a call."""
+_LOCATION = f"additional_config.{XARGS_KEY}"
 
-OURS = "constrained_k2.vllm_plugin"
-"""The module under whose name operators load our logits processor."""
 
-Route = Literal["backend", "processor"]
-"""How the engine is made to keep the constraint: see :mod:`constrained_k2.vllm_plugin.route`."""
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The operator's settings in ``--additional-config '{"constrained_k2": {…}}'``: see :data:`SETTINGS`."""
 
-ON = "on"
-"""The value by which a request asks for something; of :data:`XARGS_KEY`, beside tools, to be constrained as it would be
-anyway. So does an engine's name there, with that engine."""
-
-OFF = "off"
-"""The value by which a request asks for something not to be done; of :data:`XARGS_KEY`, to be constrained."""
+    strict: Any = DEFAULT_POLICY  # a StrictPolicy, which msgspec does not take apart
+    engines: Annotated[tuple[EngineName, ...], Meta(min_length=1)] = ("llguidance",)
+    repair: bool = True
+    route: Route | None = None
+    drafts: bool = True
+    finish_reserve: Annotated[int, Meta(ge=0, le=MAX_FINISH_RESERVE)] = 0
+    argmax_sample_interval: Annotated[int, Meta(ge=0)] = 16
+    cache_mib: Annotated[int, Meta(ge=1)] = 256
+    mask_cache_mib: Annotated[int, Meta(ge=0)] = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What an operator decides, in ``--additional-config '{"constrained_k2": {…}}'``.
+class Row:
+    """One setting or request field, for the documentation. ``old_name``, from before 0.2, is read until 0.3."""
 
-    Attributes:
-        policy: How strictly tools may have their schemas kept (``strict``).
-        engines: Those that a request may ask for; the first one is used where it asks for none. Only llguidance by
-            default: on the real vocabulary xgrammar may hold up the engine for seconds over one schema.
-        repair: Whether chat requests that do not say are mended (:mod:`constrained_k2.vllm_plugin.repair`).
-        route: What the operator says of the route, if anything.
-        drafts: Whether the engine core drafts, under speculative decoding (:mod:`constrained_k2.vllm_plugin.proposer`).
-        first_choices: One masked step in so many is examined for how often the mask forbids the likeliest token
-            (:mod:`constrained_k2.vllm_plugin.first_choices`); 0 for none.
-        close: How many of its last tokens a request that does not say keeps for ending a call
-            (:mod:`constrained_k2.closing`); 0 for none.
-        cache_mib: What the grammars that a process remembers may hold together, in MiB, estimated.
-        mask_cache_mib: What the masks may that it remembers; 0 for none.
-    """
+    name: str
+    expected: str
+    default: Any
+    meaning: str
+    old_name: str | None = None
 
-    policy: StrictPolicy = DEFAULT_POLICY
-    engines: tuple[EngineName, ...] = ("llguidance",)
-    repair: bool = True
-    route: Route | None = None
-    first_choices: int = 16
-    drafts: bool = True
-    cache_mib: int = 256
-    mask_cache_mib: int = 64
-    close: int = 0
+
+_DEFAULTS = Settings()
+_RESERVE = f"a whole number from 0 to {MAX_FINISH_RESERVE}"
+
+SETTINGS = (
+    Row("strict", "'json_object', 'best_effort', 'strict', or an object of min and max", "no bounds",
+        "How strictly schemas are enforced: a level for all tools, or bounds on what their `strict` declares."),
+    Row("engines", "a list of 'llguidance' and 'xgrammar'", ["llguidance"],
+        "The engines that a request may name; the first one serves requests that name none. xgrammar is off by "
+        "default: on the real vocabulary one schema may hold up the engine core for seconds."),
+    Row("repair", "true or false", _DEFAULTS.repair,
+        "Whether chat histories are repaired where the request does not say."),
+    Row("route", "'structured_output' or 'logits_processor'", "by the flags",
+        "Where masks are computed: 'logits_processor' with --logits-processors, else 'structured_output'."),
+    Row("drafts", "true or false", _DEFAULTS.drafts, "Whether the grammar drafts tokens under speculative decoding."),
+    Row("finish_reserve", _RESERVE, _DEFAULTS.finish_reserve,
+        "How many of its last tokens a request keeps for ending its calls, where it does not say. 0: none.", "close"),
+    Row("argmax_sample_interval", "a whole number from 0", _DEFAULTS.argmax_sample_interval,
+        "One masked step in so many is examined for how often the mask forbids the likeliest token. 0: none.",
+        "first_choices"),
+    Row("cache_mib", "a whole number from 1", _DEFAULTS.cache_mib,
+        "The estimated size of a process's compiled grammars, in MiB."),
+    Row("mask_cache_mib", "a whole number from 0", _DEFAULTS.mask_cache_mib,
+        "The size of a process's cached masks, in MiB. 0: no cache."),
+)  # fmt: skip
+"""The settings."""
+
+_OLD_SETTINGS = {row.old_name: row.name for row in SETTINGS if row.old_name}
+_OLD_ROUTES = {"backend": "structured_output", "processor": "logits_processor"}
+_EXPECTED = {row.name: row.expected for row in SETTINGS}
+
+ON, OFF = "on", "off"
+"""The values of a switch in a request's ``vllm_xargs``."""
+
+REPAIR_KEY = "constrained_k2_repair"
+FINISH_RESERVE_KEY = "constrained_k2_finish_reserve"
+DIAGNOSTICS_KEY = "constrained_k2_diagnostics"
+
+REQUEST_FIELDS = (
+    Row(XARGS_KEY,
+        "'on', 'off', 'llguidance' or 'xgrammar'; on /v1/completions a JSON object with tools and tool_choice, as text",
+        ON,
+        "Whether and by which engine the calls of a request with tools are constrained. "
+        "Completions carry their tools."),
+    Row(REPAIR_KEY, "'on' or 'off'", "the setting repair", "Whether the request's history is repaired."),
+    Row(FINISH_RESERVE_KEY, _RESERVE, "the setting finish_reserve",
+        "How many of its last tokens the request keeps for ending its calls.", "constrained_k2_close"),
+    Row(DIAGNOSTICS_KEY, "'on' or 'off'", OFF, "Whether each choice of the answer carries diagnostics."),
+)  # fmt: skip
+"""The fields of a request's ``vllm_xargs``."""
 
 
 class Server:
-    """What is known of the server that this process belongs to; set when vLLM sets up its admission of requests."""
+    """The server that this process belongs to; set where vLLM sets up its admission of requests."""
 
     constrains: bool = True
-    """Whether its engine keeps constraints, by whichever route."""
+    """Whether its engine constrains, by either route."""
     model_name: str = ""
     """vLLM's ``model_name`` label."""
     settings: Settings = Settings()
 
 
 def remember_server(vllm_config: Any, route: Route | None) -> None:
-    """Note whether the engine constrains, what it serves, and what the operator has set.
-
-    Args:
-        vllm_config: vLLM's ``VllmConfig``.
-        route: The engine's route.
-
-    Raises:
-        InvalidRequest: Its ``additional_config`` holds settings that are none.
-    """
+    """Set :class:`Server`."""
     Server.constrains = route is not None
     Server.model_name = vllm_config.model_config.served_model_name
     Server.settings = settings_in(vllm_config)
 
 
+def settings_in(vllm_config: Any) -> Settings:
+    """Read vLLM's ``additional_config``."""
+    config = vllm_config.additional_config
+    ours = config.get(XARGS_KEY, {}) if isinstance(config, dict) else {}
+    names = ", ".join(_EXPECTED)
+    if not isinstance(ours, dict):
+        raise InvalidRequest(f"must be an object, not {str(ours)[:80]!r}", _LOCATION, f"Use {names}")
+    given = {_renamed(name, _OLD_SETTINGS): value for name, value in ours.items()}
+    if unknown := given.keys() - _EXPECTED.keys():
+        raise InvalidRequest(f"unknown setting {str(min(unknown, key=str))[:40]!r}", _LOCATION, f"Use {names}")
+    if isinstance(given.get("route"), str):
+        given["route"] = _renamed(given["route"], _OLD_ROUTES)
+    strict = StrictPolicy.from_config(given.pop("strict", None))
+    for name, value in given.items():
+        try:
+            msgspec.convert({name: value}, Settings)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(
+                f"must be {_EXPECTED[name]}, not {str(value)[:40]!r}", f"{_LOCATION}.{name}"
+            ) from error
+    return msgspec.structs.replace(msgspec.convert(given, Settings), strict=strict)
+
+
 def read_switch(value: object, key: str) -> bool:
-    """Whether a switch in a request's ``vllm_xargs`` is on.
-
-    Args:
-        value: What the request holds.
-        key: Under which key.
-
-    Raises:
-        InvalidRequest: It is neither 'on' nor 'off'.
-    """
+    """Whether a switch in a request's ``vllm_xargs`` is on."""
     if value not in (ON, OFF):
         raise InvalidRequest(f"must be {ON!r} or {OFF!r}, not {str(value)[:40]!r}", f"vllm_xargs.{key}")
     return value == ON
 
 
-def settings_in(vllm_config: Any) -> Settings:
-    """Read vLLM's ``additional_config``.
+def _renamed(name: str, old: dict[str, str]) -> str:
+    if name not in old:
+        return name
+    report_old_name(name, old[name])
+    return old[name]
 
-    Raises:
-        InvalidRequest: What is there for us is not known.
-    """
-    config = vllm_config.additional_config
-    ours = config.get(XARGS_KEY, {}) if isinstance(config, dict) else {}
-    place = f"additional_config.{XARGS_KEY}"
-    known = [field.name for field in fields(Settings) if field.name != "policy"]
-    if not isinstance(ours, dict) or not ours.keys() <= {"strict", *known}:
-        raise InvalidRequest(f"{str(ours)[:80]!r} is not known", place, f"Use {', '.join(['strict', *known])}")
-    engines = ours.get("engines", ["llguidance"])
-    if not isinstance(engines, list) or not engines or not all(name in ENGINES for name in engines):
-        raise InvalidRequest(f"{str(engines)[:80]!r} is no list of {', '.join(ENGINES)}", f"{place}.engines")
-    switches = {name: ours.get(name, True) for name in ("repair", "drafts")}
-    for name, value in switches.items():
-        if not isinstance(value, bool):
-            raise InvalidRequest(f"must be a boolean, not {kind_of_json(value)}", f"{place}.{name}")
-    route = ours.get("route")
-    if route is not None and route not in get_args(Route):
-        raise InvalidRequest(f"{str(route)[:40]!r} is no route", f"{place}.route", "Use 'backend' or 'processor'")
-    numbers = {
-        name: ours.get(name, getattr(Settings(), name)) for name in ("first_choices", "cache_mib", "mask_cache_mib")
-    }
-    for name, value in numbers.items():
-        least = 1 if name == "cache_mib" else 0
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise InvalidRequest(f"must be a whole number from {least}, not {str(value)[:40]!r}", f"{place}.{name}")
-    policy = StrictPolicy.from_config(ours.get("strict"))
-    close = read_reserve(ours.get("close", 0), f"{place}.close")
-    return Settings(policy, tuple(engines), route=route, close=close, **numbers, **switches)
+
+@lru_cache(maxsize=64)
+def report_old_name(old: str, new: str) -> None:
+    """Log once that a setting or a request field has a new name."""
+    logger.warning("constrained_k2: %r is now %r; the old name goes with version 0.3", old, new)

@@ -1,4 +1,4 @@
-"""xgrammar as an engine: what it allows at each position, its state, and what it keeps of a schema."""
+"""The xgrammar engine: its masks, its state, and the coverage of schemas."""
 
 import json
 from typing import Any
@@ -16,9 +16,9 @@ from constrained_k2 import (
     parse_completion,
     schema_coverage,
 )
-from constrained_k2.bitmask import allocate_bitmask, allowed_ids
 from constrained_k2.engines.protocol import ArgumentMatcher
-from constrained_k2.engines.xgrammar import XGrammarEngine
+from constrained_k2.engines.xgrammar.engine import XGrammarEngine
+from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from tests.walks import walk
 
 WEATHER = {
@@ -57,7 +57,7 @@ def mask(matcher: ArgumentMatcher, vocabulary: Vocabulary) -> npt.NDArray[np.int
 
 
 def accepts(engine: XGrammarEngine, schema: Any, text: str | bytes) -> bool:
-    """Over the vocabulary of bytes."""
+    """The engine over the vocabulary of bytes."""
     matcher = engine.compile(json.dumps(schema)).matcher("schema")
     raw = text if isinstance(text, bytes) else text.encode()
     return all(matcher.accept(byte) for byte in raw) and matcher.is_complete()
@@ -97,7 +97,7 @@ def test_rollback_restores_the_mask_bit_for_bit(engine: XGrammarEngine, small_vo
     assert matcher.is_complete()
 
 
-def test_what_is_refused_changes_nothing(engine: XGrammarEngine, small_vocabulary: Vocabulary) -> None:
+def test_a_refused_token_changes_nothing(engine: XGrammarEngine, small_vocabulary: Vocabulary) -> None:
     matcher = engine.compile(json.dumps(WEATHER)).matcher("schema")
     (brace, *_) = small_vocabulary.encode('{"')
     assert matcher.accept(brace)
@@ -138,7 +138,7 @@ def test_strings_are_utf8_and_json(byte_engine: XGrammarEngine, schema: Any, tex
 
 
 @pytest.mark.parametrize("name", ["city", 'a"b', "a\\b", "a\nb", "é😀", "\u2028", "", "a/b", "a-?", "\x00"])
-def test_a_declared_key_never_comes_again(byte_engine: XGrammarEngine, name: str) -> None:
+def test_a_declared_key_is_never_repeated(byte_engine: XGrammarEngine, name: str) -> None:
     schema = {"type": "object", "properties": {name: {"type": "integer"}, "z": {}}}
     key = json.dumps(name, ensure_ascii=False)
     escaped = '"' + "".join(f"\\u{ord(character):04x}" for character in name if ord(character) < 0x10000) + '"'
@@ -150,7 +150,7 @@ def test_a_declared_key_never_comes_again(byte_engine: XGrammarEngine, name: str
     assert byte_engine.compile(json.dumps(schema)).coverage.is_sound
 
 
-def test_keys_of_the_schema_steer_nothing(byte_engine: XGrammarEngine) -> None:
+def test_engine_options_in_a_schema_are_ignored(byte_engine: XGrammarEngine) -> None:
     plain = {"type": "object", "properties": {"a": {"type": "integer"}}}
     steered = plain | {
         "x-guidance": {"whitespace_pattern": "x"},
@@ -192,33 +192,33 @@ KEPT: list[Any] = [
 
 
 @pytest.mark.parametrize(("keyword", "schema"), RELAXED, ids=str)
-def test_what_is_not_kept_is_said(keyword: str, schema: Any) -> None:
+def test_what_is_not_enforced_is_reported(keyword: str, schema: Any) -> None:
     coverage = schema_coverage({"type": "object", "properties": {"a": schema}}, "xgrammar")
-    place = f"#/properties/a/{keyword}"
-    assert place in [use.pointer for use in coverage.relaxed]
-    assert all(use.pointer.startswith(place) for use in coverage.relaxed)
+    location = f"#/properties/a/{keyword}"
+    assert location in [use.pointer for use in coverage.relaxed]
+    assert all(use.pointer.startswith(location) for use in coverage.relaxed)
     assert coverage.relaxed[0].reason
     assert not coverage.is_sound
 
 
 @pytest.mark.parametrize("schema", KEPT, ids=str)
-def test_what_is_kept_is_kept(schema: Any) -> None:
+def test_what_is_reported_as_enforced_is_enforced(schema: Any) -> None:
     coverage = schema_coverage(schema, "xgrammar")
     assert coverage.is_sound and coverage.enforced
 
 
-def test_a_strict_tool_is_refused_where_something_is_relaxed(compiler: Compiler) -> None:
+def test_a_strict_tool_is_refused_if_a_keyword_is_relaxed(compiler: Compiler) -> None:
     tool = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"multipleOf": 3}}}}
     loose = ToolCallSpec.from_openai({"tools": [{"type": "function", "function": tool}]})
     assert [use.keyword for use in compiler.compile(loose).coverage("f").relaxed] == ["multipleOf"]
     strict = ToolCallSpec.from_openai({"tools": [{"type": "function", "function": tool | {"strict": True}}]})
-    with pytest.raises(UnsupportedSchema, match="multiples are not kept") as refused:
+    with pytest.raises(UnsupportedSchema, match="multipleOf is not enforced") as refused:
         compiler.compile(strict)
     assert (refused.value.keyword, refused.value.engine) == ("multipleOf", "xgrammar")
 
 
 @pytest.mark.parametrize(
-    ("schema", "place", "keyword"),
+    ("schema", "location", "keyword"),
     [
         ({"properties": {"a": {"$ref": "https://x.y/z"}}}, "#/properties/a/$ref", "$ref"),
         ({"properties": {"a": {"type": "text"}}}, "#/properties/a/type", "type"),
@@ -226,10 +226,12 @@ def test_a_strict_tool_is_refused_where_something_is_relaxed(compiler: Compiler)
         ({"properties": {"a": False}, "required": ["a"]}, "#", ""),
     ],
 )
-def test_wrong_schemas_are_refused_with_their_place(compiler: Compiler, schema: Any, place: str, keyword: str) -> None:
+def test_wrong_schemas_are_refused_with_their_location(
+    compiler: Compiler, schema: Any, location: str, keyword: str
+) -> None:
     with pytest.raises(UnsupportedSchema) as refused:
         compiler.grammar(json.dumps(schema), "tools[0]")
-    assert (refused.value.place, refused.value.keyword) == (f"tools[0]{place}", keyword)
+    assert (refused.value.location, refused.value.keyword) == (f"tools[0]{location}", keyword)
     assert refused.value.remedy
 
 
@@ -270,6 +272,7 @@ def test_each_request_chooses_its_engine(small_vocabulary: Vocabulary) -> None:
         ToolCallSpec.from_openai({"tools": [tool], "engine": "outlines"})
 
 
+@pytest.mark.slow
 def test_the_real_vocabulary(real_vocabulary: Vocabulary) -> None:
     compiler = Compiler(real_vocabulary, engine="xgrammar")
     matcher = compiler.grammar(json.dumps(WEATHER), "schema").matcher("schema")

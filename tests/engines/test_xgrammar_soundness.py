@@ -1,4 +1,4 @@
-"""xgrammar's coverage: where it says that nothing is relaxed, nothing invalid is accepted, and nothing else than JSON."""
+"""The soundness of xgrammar's coverage: if nothing is relaxed, only valid JSON is accepted."""
 
 import json
 import random
@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from constrained_k2 import ConstrainedK2Error, Vocabulary
-from constrained_k2.bitmask import allocate_bitmask, allowed_ids
-from constrained_k2.engines.xgrammar import XGrammarEngine, XGrammarGrammar
-from constrained_k2.schema.screen import screen
+from constrained_k2.engines.xgrammar.engine import XGrammarEngine, XGrammarGrammar
+from constrained_k2.schema.budget import check_budget
+from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from tests.schema.format_oracles import FORMAT_CHECKER
 from tests.schema.test_differential import SCHEMAS, VALUES
 from tests.schema.test_suite import DRAFTS, SUITE, groups
@@ -31,7 +31,7 @@ def engine() -> XGrammarEngine:
 def compile_schema(schema: Any) -> XGrammarGrammar | None:
     document = json.loads(json.dumps(schema))
     try:
-        screen(document)
+        check_budget(document)
         return engine().compile(json.dumps(document))
     except ConstrainedK2Error:
         return None
@@ -43,7 +43,7 @@ def accepts(grammar: XGrammarGrammar, text: str) -> bool:
 
 
 def walk(grammar: XGrammarGrammar, seed: int, limit: int = 1500) -> bytes | None:
-    """A text written at random under the mask, with a leaning to end what is open; None if it does not end."""
+    """Return a random text under the mask, with a bias to close what is open; None if it does not end."""
     chance = random.Random(seed)
     matcher = grammar.matcher("schema")
     row = allocate_bitmask(1, BYTES.size)[0]
@@ -94,7 +94,7 @@ def test_no_invalid_instance_is_accepted_where_nothing_is_relaxed() -> None:
             wrong.append((path.name, group["description"], written.decode()))
     print(dict(sorted(counts.items())))
     assert not wrong
-    # What is reached; it may only get better.
+    # A ratchet: it may only get better.
     assert counts["groups sound"] >= 519
     assert counts["sound invalid rejected"] >= 1_059
     assert counts["sound valid accepted"] >= 1_378

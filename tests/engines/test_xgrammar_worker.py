@@ -1,4 +1,4 @@
-"""The process that tries schemas out for xgrammar: nothing it is given can hurt, and it never outlives its parent."""
+"""xgrammar's worker process: hostile schemas stay within limits, and it ends with its parent."""
 
 import json
 import os
@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from constrained_k2 import SchemaTooCostly, UnsupportedSchema, Vocabulary
-from constrained_k2.engines import xgrammar_worker
-from constrained_k2.engines.xgrammar import XGrammarEngine
+from constrained_k2.engines.xgrammar import worker as xgrammar_worker
+from constrained_k2.engines.xgrammar.engine import XGrammarEngine
+
+pytestmark = pytest.mark.slow  # each test starts a process that compiles for seconds
 
 
 def many_optional(count: int) -> Any:
@@ -28,7 +30,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_schemas_cost_the_budget_and_no_more(name: str) -> None:
+def test_hostile_schemas_stay_within_the_budget(name: str) -> None:
     engine = XGrammarEngine(Vocabulary.of_bytes(), seconds=0.5)
     with pytest.raises(SchemaTooCostly) as refused:
         engine.compile(json.dumps(HOSTILE[name]))
@@ -37,7 +39,7 @@ def test_hostile_schemas_cost_the_budget_and_no_more(name: str) -> None:
     assert engine.compile('{"type":"object"}').coverage.is_sound
 
 
-def test_a_worker_that_was_killed_is_started_anew() -> None:
+def test_a_killed_worker_is_restarted() -> None:
     engine = XGrammarEngine(Vocabulary.of_bytes())
     process = engine._worker._process
     assert process is not None
@@ -47,7 +49,7 @@ def test_a_worker_that_was_killed_is_started_anew() -> None:
     assert engine._worker._process is not process
 
 
-def test_an_error_that_nobody_foresaw_is_not_called_a_budget(
+def test_an_unexpected_error_is_not_reported_as_a_budget(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     limits = {"seconds": 5, "memory_bytes": 1 << 28}
@@ -63,7 +65,7 @@ def test_an_error_that_nobody_foresaw_is_not_called_a_budget(
 
 def test_the_worker_ends_with_its_parent() -> None:
     code = (
-        "from constrained_k2 import Vocabulary; from constrained_k2.engines.xgrammar import XGrammarEngine; import os\n"
+        "from constrained_k2 import Vocabulary; from constrained_k2.engines.xgrammar.engine import XGrammarEngine; import os\n"
         "print(XGrammarEngine(Vocabulary.of_bytes())._worker._process.pid, flush=True); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -186,8 +186,8 @@ class Fake:
         def special(text: str) -> None:
             ids.extend(tokens(text))
 
-        def plain(text: str, place: str) -> None:
-            ids.extend(tokens(text) if self.has(f"{place} injects") else map(ord, text))
+        def plain(text: str, location: str) -> None:
+            ids.extend(tokens(text) if self.has(f"{location} injects") else map(ord, text))
 
         def content(message: Any) -> None:
             value = message.get("content")
@@ -252,7 +252,7 @@ class Fake:
             if self.has("strict refused by another"):
                 raise Refusal(400, "No compatible backend.")
             if not self.has("strict taken"):
-                raise Refusal(400, "the tool is strict, and 'pattern' cannot be kept.")
+                raise Refusal(400, "the tool is strict, and 'pattern' cannot be enforced.")
         if tools and body.get("tool_choice") == "auto" and self.has("no auto"):
             raise Refusal(400, '"auto" tool choice requires --enable-auto-tool-choice')
         if body.get("n", 1) > 1 and self.has("one at a time"):

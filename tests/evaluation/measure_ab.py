@@ -76,5 +76,5 @@ def measure(count: int, kills: int, directory: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     count, kills = [int(text) for text in sys.argv[1:]] + [10_000, 2][len(sys.argv) - 1 :]
-    with tempfile.TemporaryDirectory() as place:
-        print(json.dumps(measure(count, kills, Path(place)), indent=2))
+    with tempfile.TemporaryDirectory() as location:
+        print(json.dumps(measure(count, kills, Path(location)), indent=2))

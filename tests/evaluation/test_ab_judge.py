@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 
-from constrained_k2.evaluation.ab.judge import Judgement, judge
-from constrained_k2.evaluation.ab.matching import is_accepted
-from constrained_k2.evaluation.ab.records import FAILURES, Record
-from constrained_k2.evaluation.ab.sample import read_sample
-from constrained_k2.evaluation.ab.vendor_verifier import PUBLISHED, is_successful_tool_call
+from constrained_k2.evaluation.ab.figures import PUBLISHED
+from constrained_k2.evaluation.answer import FAILURES, ChatAnswer, Record
+from constrained_k2.evaluation.judge import Counts, Judgement, is_accepted, is_successful_tool_call, judge, total
+from constrained_k2.evaluation.sample import read_sample
+from scripts.bundled_samples.ordinary import ordinary_samples
 from tests.evaluation.ab_samples import WEATHER, body
 
 
@@ -101,7 +101,7 @@ EXPECTED = {
     ],
 )
 def test_against_expected_calls(arguments: Any, counts: Any) -> None:
-    found = judged(*(call(value, index=place) for place, value in enumerate(arguments)), expected=EXPECTED).counts
+    found = judged(*(call(value, index=location) for location, value in enumerate(arguments)), expected=EXPECTED).counts
     assert (found.tool_match, found.argument_match, found.order_match, found.optional_written) == counts
     assert (found.expected, found.ordered, found.optional_due) == (1, 1, 2)
 
@@ -187,8 +187,35 @@ def test_a_named_functions_reason_says_nothing_of_a_trigger() -> None:
 
 
 def test_the_published_table_says_what_it_said() -> None:
-    accuracy = {(row.model, row.provider): f"{row.schema_accuracy:.2%}" for row in PUBLISHED}
+    accuracy = {(row.model, row.provider): f"{row.successful / row.finish_tool_calls:.2%}" for row in PUBLISHED}
     assert accuracy["kimi-k2-0905-preview", "vLLM"] == "76.00%"
     assert accuracy["kimi-k2-thinking", "vLLM"] == "87.22%"
     assert accuracy["kimi-k2-thinking", "Chutes"] == "83.05%"
     assert accuracy["kimi-k2-0905-preview", "Nebius"] == "84.47%"
+
+
+def test_counts_of_ordinary_samples() -> None:
+    name, good = "list_open_tabs", "{}"
+    sample = next(
+        sample
+        for sample in ordinary_samples(100)
+        if (sample.choice, sample.first_index, sample.max_calls) == ("required", 0, None) and name in sample.tools
+    )
+
+    def answered(*calls: tuple[str, str, str], finish: str = "tool_calls") -> Counts:
+        return judge(sample, Record.of(ChatAnswer(finish, calls=calls))).counts
+
+    right = answered((f"functions.{name}:0", name, good))
+    assert (right.requests, right.success, right.truncated, right.due, right.served) == (1, 1, 0, 1, 1)
+    assert (right.calls, right.declared, right.valid, right.numbered, right.right) == (1, 1, 1, 1, 1)
+    for wrong in (
+        answered(),
+        answered((f"functions.{name}:1", name, good)),
+        answered(("functions.nope:0", "nope", good)),
+        answered((f"functions.{name}:0", name, "{")),
+        answered((f"functions.{name}:0", name, "[]")),
+    ):
+        assert (wrong.served, wrong.due) == (0, 1)
+    cut = answered(finish="length")
+    assert (cut.requests, cut.truncated, cut.due, cut.calls) == (1, 1, 0, 0)
+    assert total([Judgement(Counts(1, 1)), Judgement(Counts(1, 0))]) == Counts(2, 1)

@@ -4,6 +4,7 @@ import re
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -12,16 +13,15 @@ from constrained_k2.cli import main
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.ab import compare
 from constrained_k2.evaluation.ab.arms import Arm
-from constrained_k2.evaluation.ab.directory import RunDirectory, Sampling, begin
+from constrained_k2.evaluation.ab.directory import RecordFile, RunDirectory, Sampling, begin
 from constrained_k2.evaluation.ab.figures import FIGURES, totals, value
-from constrained_k2.evaluation.ab.judge import COLUMNS
 from constrained_k2.evaluation.ab.latency import Histogram
-from constrained_k2.evaluation.ab.records import SUCCESS, Record, RecordFile
-from constrained_k2.evaluation.ab.report import write_reports
-from constrained_k2.evaluation.ab.report.examples import shown
-from constrained_k2.evaluation.ab.report.text import as_markdown
+from constrained_k2.evaluation.ab.report import plots, write_reports
+from constrained_k2.evaluation.ab.report.examples import as_markdown, shown, visible
 from constrained_k2.evaluation.ab.results import score
-from constrained_k2.evaluation.ab.sample import read_sample
+from constrained_k2.evaluation.answer import SUCCESS, Record
+from constrained_k2.evaluation.judge import COLUMNS
+from constrained_k2.evaluation.sample import read_sample
 from constrained_k2.evaluation.server_metrics import growth, masked_argmax_share, parse_counters, total
 from tests.evaluation.ab_samples import body, write_lines
 from tests.evaluation.fake_endpoint import FakeEndpoint
@@ -29,7 +29,7 @@ from tests.evaluation.fake_endpoint import FakeEndpoint
 GOOD = (("functions.get_weather:0", "get_weather", '{"city": "Oslo"}'),)
 BAD = (("functions.get_weather:0", "get_weather", '{"city": 3}'),)
 EVIL = "</pre><script>alert(1)</script><|im_end|>\x1b[31m\u202e\ud800"
-PLACES = {figure.name: place for place, figure in enumerate(FIGURES)}
+PLACES = {figure.name: location for location, figure in enumerate(FIGURES)}
 
 
 def saved(path: Path, answers: dict[str, list[dict[str, Any]]], **sampling: Any) -> RunDirectory:
@@ -74,12 +74,12 @@ def test_arms_are_compared_in_pairs(tmp_path: Path) -> None:
     results = score(saved(tmp_path, {"plain": bad, "constrained": [{} for _ in range(60)]}))
     assert results.baseline == "plain" and results.findings == []
     difference = results.differences["constrained"][PLACES["schema_accuracy"]]
-    assert difference.interval.value == pytest.approx(1 / 3) and difference.is_better and not difference.is_worse
-    low, middle, high = difference.interval.low, difference.interval.value, difference.interval.high
-    assert low is not None and middle is not None and high is not None
+    assert difference.difference == pytest.approx(1 / 3) and difference.is_better and not difference.is_worse
+    low, middle, high = difference.low, difference.difference, difference.high
+    assert middle is not None
     assert 0.15 < low < middle < high < 0.5
     test = results.pairings["constrained"]["right"]
-    assert (test.only_first, test.only_second, test.p) == (0, 20, 2 * 0.5**20)
+    assert (test.only_baseline, test.only_this, test.p) == (0, 20, 2 * 0.5**20)
     own = results.intervals["constrained"][PLACES["schema_accuracy"]]
     assert (own.value, own.high) == (1.0, 1.0) and own.low == pytest.approx(0.025 ** (1 / 60))
     hits = results.intervals["constrained"][PLACES["tool_call_f1"]]  # each weighs two in f1, and is one answer
@@ -193,6 +193,7 @@ def test_nothing_from_outside_gets_into_the_page(tmp_path: Path) -> None:
     assert '<span class="marker turn">&lt;|im_end|&gt;</span>' in page
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
     assert policy and "default-src 'none'" in policy[1] and "unsafe" not in policy[1]
+    assert " style=" not in page  # the policy would drop it
     markdown = (results.directory.path / "report.md").read_text()
     assert "<script" not in markdown.replace("\\<script", "")
     table = [line for line in markdown.splitlines() if line.startswith("| odd")]
@@ -206,6 +207,19 @@ def test_text_that_is_shown() -> None:
     )
     assert len(shown("x" * 100_000)) < 5000
     assert as_markdown("a|b\n<c>") == r"a\|b \<c\>"
+    assert visible("a\u200f\u061c\u2066\x9b\ud800") == "a[U+200F][U+061C][U+2066][U+009B]\\ud800"
+
+
+def test_plots_keep_their_text_and_take_the_pages_colours(tmp_path: Path) -> None:
+    results = score(saved(tmp_path, {"plain": [{"calls": BAD}, {}], "constrained": [{}, {}]}))
+    for plot in (plots.accuracy(results), plots.failures(results), plots.latencies(results)):
+        root = ET.fromstring(plot)
+        assert root.get("role") == "img" and root.get("aria-label")
+        texts = {element.text for element in root.iter("{http://www.w3.org/2000/svg}text")}
+        assert texts & {"arguments valid", "arguments that the schema does not accept", "whole answer, ms"}
+        colors = set(re.findall(r'(?:fill|stroke)="(?!none)([^"]*)"', plot))
+        assert colors and all(color.startswith("var(--") for color in colors), colors
+    assert "<title>plain: 50.0% (" in plots.accuracy(results)
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,7 +228,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         command = ["ab", endpoint.url, "--samples", str(samples), "--output", str(tmp_path / "run")]
         assert main([*command, "--json"]) == 0
         printed = capsys.readouterr()
-        assert "line 6: is not JSON" in printed.err
+        assert "line 6: not JSON" in printed.err
         scores = json.loads(printed.out)
         assert scores["paired_samples"] == 5 and list(scores["arms"]) == ["unconstrained", "constrained"]
         assert scores == json.loads((tmp_path / "run" / "scores.json").read_text())
@@ -236,12 +250,12 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (["--official", "x.jsonl"], "no server is named"),
         (["http://127.0.0.1:9", "--official", "x.jsonl"], "no samples are named"),
         (["http://127.0.0.1:9", "--answers", "x.jsonl"], "no samples are named"),
-        (["http://127.0.0.1:9", "--arm", "nope"], "is no preset"),
+        (["http://127.0.0.1:9", "--arm", "nope"], "unknown preset"),
         (["http://127.0.0.1:9", "--arm", "constrained", "--arm", "constrained"], "given twice"),
         (["http://127.0.0.1:9", "--samples", "/nonexistent"], "cannot be read"),
-        (["http://127.0.0.1:9", "--count", "1"], "does not tell its models"),
+        (["http://127.0.0.1:9", "--count", "1"], "models cannot be listed"),
         (["--score-only", "/nonexistent"], "holds no run"),
-        (["ftp://x"], "is no address"),
+        (["ftp://x"], "malformed address"),
     ],
 )
 def test_bad_use(arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -268,4 +282,4 @@ def test_a_full_disk_ends_the_run_and_not_the_records(
 def test_samples_that_are_none_are_bad_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     samples = write_lines(tmp_path / "s.jsonl", ["{", "[]"])
     assert main(["ab", "http://127.0.0.1:9", "--samples", str(samples), "--output", str(tmp_path / "run")]) == 2
-    assert "holds no sample; 2 lines are malformed, such as line 1: is not JSON" in capsys.readouterr().err
+    assert "no samples, 2 malformed lines, such as line 1: not JSON" in capsys.readouterr().err

@@ -9,15 +9,22 @@ import pytest
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.ab.arms import Arm, parse_arm, read_arm
-from constrained_k2.evaluation.ab.arrival import MAX_ERROR
-from constrained_k2.evaluation.ab.directory import RunDirectory, Sampling, begin, lock, open_run
-from constrained_k2.evaluation.ab.endpoint import _RAW_TEXT, Limits
-from constrained_k2.evaluation.ab.lines import MAX_LINE
+from constrained_k2.evaluation.ab.directory import (
+    MAX_LINE,
+    RecordFile,
+    RunDirectory,
+    Sampling,
+    begin,
+    done_keys,
+    lock,
+    open_run,
+    read_records,
+)
 from constrained_k2.evaluation.ab.loaders import numbered_keys
-from constrained_k2.evaluation.ab.records import MAX_GAPS, SUCCESS, Record, RecordFile, done_keys, read_records
 from constrained_k2.evaluation.ab.results import score
-from constrained_k2.evaluation.ab.runner import run
-from constrained_k2.evaluation.ab.sample import read_sample
+from constrained_k2.evaluation.ab.runner import _RAW_TEXT, Limits, run
+from constrained_k2.evaluation.answer import MAX_ERROR, MAX_GAPS, SUCCESS, Record
+from constrained_k2.evaluation.sample import read_sample
 from tests.evaluation.ab_samples import body
 from tests.evaluation.fake_endpoint import BROKEN, GOOD_CALL, FakeEndpoint
 from tests.evaluation.measure_ab import measure
@@ -175,24 +182,24 @@ def test_a_directory_holds_one_run(endpoint: FakeEndpoint, tmp_path: Path) -> No
         start(tmp_path, body("else"))
     with pytest.raises(InvalidRequest, match="other sampling parameters"):
         start(tmp_path, body(), temperature=1)
-    with pytest.raises(InvalidRequest, match="arm a: was begun with"):
+    with pytest.raises(InvalidRequest, match="arm a: the run has this arm with"):
         ask(start(tmp_path, body()), Arm("a", endpoint.url, "unconstrained"))
-    with lock(directory.path), pytest.raises(InvalidRequest, match="another run is at work"):
+    with lock(directory.path), pytest.raises(InvalidRequest, match="another run is using it"):
         start(tmp_path, body())
     (directory.path / "run.json").write_text("{}")
-    with pytest.raises(InvalidRequest, match="is no run of this version"):
+    with pytest.raises(InvalidRequest, match="not a run of this version"):
         open_run(directory.path)
 
 
 def test_no_server_and_no_model(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="does not tell its models"):
+    with pytest.raises(InvalidRequest, match="models cannot be listed"):
         ask(start(tmp_path), Arm("a", "http://127.0.0.1:9"))
 
 
 @pytest.mark.parametrize(
     ("status", "text", "words"),
-    [(401, '{"error": {"message": "no key"}}', "401: no key"), (200, "[1]", "an array"), (200, "<html>", "no JSON"),
-     (200, " " * (9 << 20), "longer than 8388608 bytes"), (200, '{"data": []}', "serves no model")],
+    [(401, '{"error": {"message": "no key"}}', "401: no key"), (200, "[1]", "got `array`"), (200, "<html>", "no JSON"),
+     (200, " " * (9 << 20), "longer than 8388608 bytes"), (200, '{"data": []}', "lists no model")],
 )  # fmt: skip
 def test_models_that_are_not_told(status: int, text: str, words: str, endpoint: FakeEndpoint, tmp_path: Path) -> None:
     endpoint.replaced["/v1/models"] = status, text
@@ -241,7 +248,7 @@ def test_a_line_that_is_too_long_costs_itself_only(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     good = Record("k", 0, SUCCESS).to_json().encode()
     path.write_bytes(good + b"\n" + b"x" * (2 * MAX_LINE + 7) + b"\n" + good)
-    assert [str(record) for record in read_records(path)][1:] == [f"a.jsonl:2: is longer than {MAX_LINE} bytes"]
+    assert [str(record) for record in read_records(path)][1:] == [f"a.jsonl:2: longer than {MAX_LINE} bytes"]
     path.write_bytes(path.read_bytes() + b"\n")
     assert list(read_records(path))[0::2] == [Record("k", 0, SUCCESS)] * 2
 
@@ -266,10 +273,10 @@ def test_a_torn_line_of_any_length_is_cut_off(size: int, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("nope", "is no preset"), ("plain", "is no preset"), ("a={", "is not JSON"), ("a={}", "is no address"),
-        ("a=localhost:8000", "is no address"), ('a={"url": 7}', "must be text"), ("../a=http://x", "must be letters"),
-        ('a={"url": "http://x", "body": []}', "must be an object"), ('a={"url": "http://x", "key": "k"}', "no such field"),
-        ('a={"url": "http://x", "preset": "best"}', "is no preset"),
+        ("nope", "unknown preset"), ("plain", "unknown preset"), ("a={", "not JSON"), ("a={}", "malformed address"),
+        ("a=localhost:8000", "malformed address"), ('a={"url": 7}', "got `int` - at `\\$.url`"), ("../a=http://x", "malformed name"),
+        ('a={"url": "http://x", "body": []}', "Expected `object`"), ('a={"url": "http://x", "key": "k"}', "unknown fields"),
+        ('a={"url": "http://x", "preset": "best"}', "unknown preset"),
     ],
 )  # fmt: skip
 def test_arms_that_are_none(text: str, words: str) -> None:
@@ -283,12 +290,12 @@ def test_arms(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not parse_arm("stock=http://y").is_constrained
     arm = parse_arm('m={"url": "http://m", "model": "k", "api_key_env": "M_KEY", "body": {"top_p": 1}}')
     assert arm.added == {"top_p": 1}
-    with pytest.raises(InvalidRequest, match="no environment variable 'M_KEY'"):
+    with pytest.raises(InvalidRequest, match="the environment variable 'M_KEY' is not set"):
         arm.api_key()
     monkeypatch.setenv("M_KEY", "secret")
     assert arm.api_key() == "secret"
     assert "secret" not in json.dumps(arm.identity)
-    with pytest.raises(InvalidRequest, match="must be an object"):
+    with pytest.raises(InvalidRequest, match="expected an object"):
         read_arm([])
 
 

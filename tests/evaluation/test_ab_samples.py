@@ -7,10 +7,14 @@ import pytest
 
 from constrained_k2 import ToolCallSpec
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.evaluation.ab.adversarial import MAKERS
-from constrained_k2.evaluation.ab.built_in import built_in
-from constrained_k2.evaluation.ab.loaders import BadLine, numbered_keys, read_samples
-from constrained_k2.evaluation.ab.sample import Sample, read_sample
+from constrained_k2.evaluation.ab.directory import BadLine
+from constrained_k2.evaluation.ab.loaders import numbered_keys, read_samples
+from constrained_k2.evaluation.bundled import BUNDLED, bundled_bodies
+from constrained_k2.evaluation.sample import Sample, read_sample
+from scripts.bundled_samples import drawn_bodies
+from scripts.bundled_samples.adversarial import MAKERS
+from scripts.bundled_samples.ordinary import ordinary_samples
+from tests.conftest import SHARED
 from tests.evaluation.ab_samples import body, write_lines
 
 
@@ -45,18 +49,18 @@ def test_the_same_request_twice_is_two_samples(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("{", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
-        ("[1]", "must be an object, not an array"),
-        ("{}", "messages: must be a list"),
-        ({"messages": []}, "messages: must be a list"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[1]", "expected an object, got an array"),
+        ("{}", "missing required field `messages`"),
+        ({"messages": []}, "messages: the list is empty"),
         ({"messages": ["hi"]}, r"messages\[0\]"),
-        (body(tools={}), "tools: must be a list"),
+        (body(tools={}), r"Expected `array \| null`, got `object` - at `\$.tools`"),
         (body(tools=[{"function": {}}]), r"tools\[0\]"),
         (body(tool_choice=7), "tool_choice"),
         (body(expected=[]), "expected"),
-        (body(expected={"calls": [{"name": "f", "arguments": "{"}]}), r"expected.calls\[0\].arguments: is not JSON"),
-        (body(expected={"calls": [{"name": "f", "accepted": {"a": 1}}]}), "list of values"),
+        (body(expected={"calls": [{"name": "f", "arguments": "{"}]}), r"expected.calls\[0\].arguments: not JSON"),
+        (body(expected={"calls": [{"name": "f", "accepted": {"a": 1}}]}), "Expected `array`"),
         ({"question": "x", "function": []}, "question"),
         ({"question": [[{"role": "user"}]], "function": 3}, "function"),
     ],
@@ -133,7 +137,7 @@ def test_schema_cases_become_a_property_of_a_tool_that_must_be_called(tmp_path: 
     assert value["items"] == {"$ref": "#/properties/value/$defs/n"}
 
 
-WALLE = Path(__file__).parents[3] / "shared" / "schemas" / "kvv-walle" / "cases.jsonl"
+WALLE = SHARED / "schemas" / "kvv-walle" / "cases.jsonl"
 
 
 @pytest.mark.skipif(not WALLE.exists(), reason="the schema cases are not beside the clone")
@@ -148,11 +152,25 @@ def test_expected_calls_survive_a_file() -> None:
 
 
 def test_the_built_in_set_is_sound_and_covers_what_it_claims() -> None:
-    samples = list(built_in(99))
+    bodies = list(bundled_bodies(BUNDLED, 99))
+    assert bodies == list(drawn_bodies(99))
+    samples = [read_sample(body, number) for number, body in enumerate(bodies, 1)]
     assert {sample.category for sample in samples} >= MAKERS.keys()
     for sample in samples:
         ToolCallSpec.from_openai(sample.body)
-    assert [sample.key for sample in built_in(99)] == [sample.key for sample in samples]
+    assert list(bundled_bodies(BUNDLED, 9, seed=1)) == list(bundled_bodies(BUNDLED, 9, seed=1)) != bodies[:9]
+    with pytest.raises(InvalidRequest, match="Ask for fewer"):
+        list(bundled_bodies(BUNDLED, 10**6))
     assert {sample.choice for sample in samples} == {"auto", "required", "named", "none"}
     small = [sample for sample in samples if sample.category == "max_tokens too small"]
     assert all(sample.body["max_tokens"] < 10 for sample in small)
+
+
+def test_the_ordinary_samples_cover_what_they_claim() -> None:
+    samples = list(ordinary_samples(100))
+    assert {(sample.choice, sample.stream) for sample in samples} == {
+        (choice, stream) for choice in ("required", "named", "auto", "none") for stream in (False, True)
+    }
+    assert {sample.first_index for sample in samples} == {0, 1}
+    assert {sample.max_calls for sample in samples} == {None, 0, 1}
+    assert [sample.body for sample in ordinary_samples(100)] == [sample.body for sample in samples]

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from constrained_k2.cli import main
-from constrained_k2.evaluation.doctor.connection import Connection, Limits
+from constrained_k2.evaluation.client import Client, Limits
 from constrained_k2.evaluation.doctor.examination import CHECKS, examine
-from constrained_k2.evaluation.doctor.finding import Finding
+from constrained_k2.evaluation.doctor.findings import Finding
 from constrained_k2.evaluation.doctor.target import open_target
 from tests.evaluation.fake_server import Fake
 
 
 def examined(fake: Fake, *checks: str, limits: Limits | None = None) -> dict[str, Finding]:
     async def everything() -> dict[str, Finding]:
-        async with Connection(fake.url, fake.key or None, limits or Limits()) as connection:
-            target = await open_target(connection, None)
+        async with Client(fake.url, fake.key or None, limits or Limits()) as client:
+            target = await open_target(client, None)
             return {result.check: result.finding async for result in examine(target, only=checks)}
 
     return asyncio.run(everything())
@@ -62,27 +62,27 @@ FAULTS = [
     ("declares strict", "declared_tools", "warning", "strict"),
     ("declares under a headline", "declared_tools", "fault", "# Tools"),
     ("declares nothing", "declared_tools", "fault", "declares no tools"),
-    ("strict taken", "strict_refused", "fault", "cannot be kept"),
+    ("strict taken", "strict_refused", "fault", "cannot be enforced"),
     ("strict refused by another", "strict_refused", "warning", "No compatible backend"),
     ("opt-out refused", "opt_out", "fault", "is refused"),
     ("not installed", "opt_out", "cannot tell", "not on"),
     ("obeys the model", "required", "fault", "no call, but 'I would rather not.'"),
     ("obeys the model", "arguments", "fault", "4 of 8 answers are wrong"),
     ("obeys the model+one at a time", "required", "fault", "8 of 8"),
-    ("undeclared names", "required", "fault", "'cancel_table' is not declared"),
+    ("undeclared names", "required", "fault", "a call of an undeclared function: 'cancel_table'"),
     ("names another", "named", "fault", "not the named function"),
     ("calls under none", "none", "fault", "hold calls"),
     ("leaks markers", "none", "fault", "hold markers"),
-    ("many calls", "single", "fault", "3 calls where one is due"),
+    ("many calls", "single", "fault", "more calls than the request allows: 3 of at most 1"),
     ("invalid arguments", "arguments", "fault", "400 is greater than the maximum"),
-    ("restarts indexes", "call_ids", "fault", "functions.NAME:1 and so on are due"),
-    ("repeats ids", "call_ids", "fault", "functions.NAME:1 and so on are due"),
-    ("renames ids", "exact_arguments", "fault", "handed over is 'call_0'"),
+    ("restarts indexes", "call_ids", "fault", "'functions.book_table:0', not 'functions.book_table:1'"),
+    ("repeats ids", "call_ids", "fault", "'functions.list_tables:1', not 'functions.list_tables:2'"),
+    ("renames ids", "exact_arguments", "fault", "returned is 'call_0'"),
     ("reformats", "exact_arguments", "fault", "the model wrote"),
-    ("loses calls", "exact_arguments", "fault", "the model wrote 3 calls, handed over are 1"),
+    ("loses calls", "exact_arguments", "fault", "the model wrote 3 calls, returned are 1"),
     ("no ids", "exact_arguments", "cannot tell", "return_token_ids"),
     ("obeys the model+not installed", "cut_calls", "ok", ""),
-    ("hands over pieces", "cut_calls", "fault", "handed over with the arguments"),
+    ("hands over pieces", "cut_calls", "fault", "returned with the arguments"),
     ("hands over pieces+claims to have ended", "cut_calls", "fault", "finish_reason is 'tool_calls'"),
     ("claims to have ended", "cut_calls", "fault", "the stream ends with finish_reason 'tool_calls'"),
     ("streams other text", "stream_agrees", "fault", "content differs"),
@@ -93,15 +93,15 @@ FAULTS = [
     ("reasoning is content", "thinking", "fault", "the content holds the reasoning"),
     ("always reasons", "thinking", "fault", "thinking false, and the answer reasons"),
     ("always reasons+no switch", "thinking", "warning", "no such switch"),
-    ("no switch", "thinking", "ok", "does not know it"),
-    ("deep arguments", "required", "fault", "a call that cannot be read"),
-    ("many digits", "required", "fault", "a call that cannot be read"),
-    ("markers in names", "required", "fault", "is not declared"),
+    ("no switch", "thinking", "ok", "template ignores it"),
+    ("deep arguments", "required", "fault", "arguments that are not a JSON object"),
+    ("many digits", "required", "fault", "arguments that are not a JSON object"),
+    ("markers in names", "required", "fault", "an undeclared function"),
     ("no logit_bias", "required", "ok", "4 answers"),
     ("server error", "required", "fault", "answers 500"),
     ("not json", "required", "fault", "answers no JSON"),
     ("compressed", "required", "fault", "compressed"),
-    ("wrong types", "required", "fault", "content is a number"),
+    ("wrong types", "required", "fault", "got `int` - at `$.choices[0].message.content`"),
     ("no choices", "required", "fault", "no choices"),
 ]  # fmt: skip
 

@@ -3,18 +3,21 @@
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from constrained_k2.evaluation.doctor.checks.declared import judge_declaration
-from constrained_k2.evaluation.doctor.checks.history import ids_in
-from constrained_k2.evaluation.doctor.checks.rendering import judge_content, judge_generation_prompt, judge_results
-from constrained_k2.evaluation.doctor.prompts import Piece, opens_reasoning, undue_keys
+from constrained_k2.evaluation.doctor.checks.prompts import (
+    judge_content,
+    judge_declaration,
+    judge_generation_prompt,
+    judge_results,
+)
+from constrained_k2.evaluation.doctor.prompt import Piece, ids_in, opens_reasoning, undue_keys
 from constrained_k2.evaluation.doctor.target import SPECIAL_TEXTS
+from tests.conftest import SHARED
 
-RENDERED = Path(__file__).parents[3] / "shared" / "kimi_k2" / "rendered"
+RENDERED = SHARED / "kimi_k2" / "rendered"
 RIGHT = ("k2_thinking", "k2_instruct_after_fix_reconstructed", "k2_5_json_instant", "k2_5_json_thinking")
 _SPECIAL = re.compile("(" + "|".join(map(re.escape, SPECIAL_TEXTS)) + ")")
 

@@ -1,36 +1,35 @@
 """The doctor with real vLLM servers of a random model: ours, and vLLM's own parser."""
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from constrained_k2.evaluation.doctor.connection import Connection
+from constrained_k2.evaluation.client import Client
 from constrained_k2.evaluation.doctor.examination import examine
-from constrained_k2.evaluation.doctor.finding import Finding
+from constrained_k2.evaluation.doctor.findings import Finding
 from constrained_k2.evaluation.doctor.target import open_target
-from constrained_k2.evaluation.server import CONSTRAINED_FLAGS, VllmServer
-from constrained_k2.fixtures import build_model
+from constrained_k2.evaluation.server import VllmServer
+from constrained_k2.testing import build_model
+from tests.servers import on
 
 pytestmark = pytest.mark.server
 
 
-def examined(directory: Path, flags: Sequence[str]) -> dict[str, Finding]:
+def examined(server: VllmServer) -> dict[str, Finding]:
     async def everything(url: str) -> dict[str, Finding]:
-        async with Connection(url) as connection:
-            target = await open_target(connection, None)
+        async with Client(url) as client:
+            target = await open_target(client, None)
             return {result.check: result.finding async for result in examine(target)}
 
-    model = build_model(directory / "model", arch="kimi_k2")
-    with VllmServer(model, flags, log=directory / "server.log") as server:
-        return asyncio.run(everything(server.url))
+    return asyncio.run(everything(server.url))
 
 
-def test_our_server(tmp_path: Path) -> None:
-    found = examined(tmp_path, CONSTRAINED_FLAGS)
+@on("logits_processor")
+def test_our_server(server: VllmServer) -> None:
+    found = examined(server)
     faults = {name: finding for name, finding in found.items() if finding.verdict == "fault"}
     assert faults == {}
     assert {name for name, finding in found.items() if finding.verdict == "cannot tell"} == set()
@@ -38,7 +37,10 @@ def test_our_server(tmp_path: Path) -> None:
 
 
 def test_a_server_that_does_not_constrain(tmp_path: Path) -> None:
-    found = examined(tmp_path, ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2"))
+    model = build_model(tmp_path / "model", arch="kimi_k2")
+    flags = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2")
+    with VllmServer(model, flags, log=tmp_path / "server.log") as started:
+        found = examined(started)
     faults = {name for name, finding in found.items() if finding.verdict == "fault"}
     binding = {"required", "named", "single", "arguments", "call_ids"}
     assert faults >= binding | {"flags", "ids_repaired", "special_tokens"}

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from constrained_k2.fixtures import build_model
+from constrained_k2.testing import build_model
 
 pytestmark = [pytest.mark.server, pytest.mark.skipif(sys.platform != "linux", reason="prctl(2) is Linux's")]
 

@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from constrained_k2.grammar.cannot_write import CannotWrite
-from constrained_k2.grammar.digits import MAX_DIGITS, at_least, at_most, integers, number_range
+from constrained_k2.grammar.lark.digits import MAX_DIGITS, at_least, at_most, integers, number_range
+from constrained_k2.grammar.lark.terminals import NoExactGrammar
 from constrained_k2.schema.shapes import Number
 
 BOUNDS = [Fraction(text) for text in ("0", "1", "1.5", "0.05", "2.25", "-1", "-0.3", "10", "-10.01", "99.9", "0.999")]
@@ -98,9 +98,9 @@ def test_integers_that_engines_round() -> None:
         assert not regex.fullmatch(str(number))
 
 
-def test_digits_come_to_an_end() -> None:
+def test_the_number_of_digits_is_bounded() -> None:
     assert re.fullmatch(integers(None, None), "9" * MAX_DIGITS)
     assert not re.fullmatch(integers(None, None), "9" * (MAX_DIGITS + 1))
-    assert number_range(Number(low=Fraction(-(10**300)))) == ""  # no bound among what is written
-    with pytest.raises(CannotWrite, match="digits"):
+    assert number_range(Number(low=Fraction(-(10**300)))) == ""  # the bound is beyond all numbers that can be written
+    with pytest.raises(NoExactGrammar, match="digits"):
         number_range(Number(low=Fraction(10**50)))

@@ -1,4 +1,4 @@
-"""Transcripts for the parsers: as ids of a vocabulary; made by hand, made at random, and spoilt at random."""
+"""Transcripts for the parsers: as ids of a vocabulary; written by hand, random, and randomly spoilt."""
 
 import json
 import random
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from constrained_k2 import ToolCall, ToolCallFormat, Vocabulary
+from constrained_k2 import KIMI_K2, ToolCall, Vocabulary
 
 TABLE = Path(__file__).with_name("table.jsonl")
 MARKERS = ("section_begin", "section_end", "call_begin", "argument_begin", "call_end")
@@ -34,7 +34,7 @@ _KEYS = ["city", "days", "名", "a b", "'"]
 
 
 def ids_of_text(text: str, vocabulary: Vocabulary) -> list[int]:
-    """Marker texts become tokens; ``<~|…|>`` is a marker spelled out."""
+    """Encode marker texts as tokens; ``<~|…|>`` is a marker spelled out of ordinary tokens."""
     ids: list[int] = []
     start = 0
     for found in re.finditer("|".join(map(re.escape, vocabulary.special_tokens)), text):
@@ -56,7 +56,7 @@ def random_call(chance: random.Random, index: int) -> ToolCall:
 
 
 def random_parts(chance: random.Random, vocabulary: Vocabulary) -> list[Part]:
-    """A turn as it should be."""
+    """A valid turn."""
     markers = vocabulary.format
     parts: list[Part] = []
     if chance.random() < 0.4:
@@ -72,18 +72,18 @@ def random_parts(chance: random.Random, vocabulary: Vocabulary) -> list[Part]:
 
 
 def spoil(parts: list[Part], chance: random.Random, vocabulary: Vocabulary) -> list[Part]:
-    """Do one thing to it that models do, or that nobody does."""
-    place = chance.randrange(len(parts) + 1)
+    """Spoil a turn in one way."""
+    location = chance.randrange(len(parts) + 1)
     any_token = chance.choice([*vocabulary.special_tokens.values(), chance.randrange(vocabulary.size)])
     changes: list[Callable[[], list[Part]]] = [
-        lambda: parts[:place],
-        lambda: [*parts[:place], *parts[place + 1 :]],
-        lambda: [*parts[:place], *parts[place : place + 1], *parts[place:]],
-        lambda: [*parts[:place], chance.choice(_TEXTS), *parts[place:]],
-        lambda: [*parts[:place], any_token, *parts[place:]],
-        lambda: [*parts[:place], getattr(vocabulary.format, chance.choice(MARKERS)), *parts[place:]],
+        lambda: parts[:location],
+        lambda: [*parts[:location], *parts[location + 1 :]],
+        lambda: [*parts[:location], *parts[location : location + 1], *parts[location:]],
+        lambda: [*parts[:location], chance.choice(_TEXTS), *parts[location:]],
+        lambda: [*parts[:location], any_token, *parts[location:]],
+        lambda: [*parts[:location], getattr(vocabulary.format, chance.choice(MARKERS)), *parts[location:]],
         lambda: [_spell(part, vocabulary) if chance.random() < 0.7 else part for part in parts],
-        lambda: [_edit(part, chance) if number == place else part for number, part in enumerate(parts)],
+        lambda: [_edit(part, chance) if number == location else part for number, part in enumerate(parts)],
         lambda: [_edit(part, chance) for part in parts],
         lambda: chance.sample(parts, len(parts)),
     ]
@@ -120,7 +120,7 @@ def ids_of(parts: list[Part], vocabulary: Vocabulary) -> list[int]:
 
 
 def made_up(count: int, vocabulary: Vocabulary, seed: int = 0) -> list[list[int]]:
-    """So many transcripts as ids: a third as they should be, the others spoilt once or more."""
+    """Return transcripts as ids: a third valid, the others spoilt once or more."""
     chance = random.Random(seed)
     found = []
     for number in range(count):
@@ -132,4 +132,4 @@ def made_up(count: int, vocabulary: Vocabulary, seed: int = 0) -> list[list[int]
 
 
 def call_ids(calls: tuple[ToolCall, ...]) -> list[str]:
-    return [ToolCallFormat.call_id(call.name, call.index) for call in calls]
+    return [KIMI_K2.call_id(call.name, call.index) for call in calls]

@@ -7,5 +7,5 @@ from constrained_k2 import Compiler, Vocabulary
 
 @cache
 def byte_compiler() -> Compiler:
-    """A compiler over the 256 bytes: what a schema means does not depend on the model's vocabulary."""
+    """A compiler over the 256 bytes: the meaning of a schema does not depend on the vocabulary."""
     return Compiler(Vocabulary.of_bytes())

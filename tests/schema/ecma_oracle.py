@@ -1,4 +1,4 @@
-"""``Pattern`` of ECMA-262 with the flag ``u``, by recursive descent: what the format ``regex`` is judged by."""
+"""``Pattern`` of ECMA-262 with the flag ``u``, by recursive descent: the oracle for the format ``regex``."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Strings of each format and close to it, made by hand after the RFCs."""
+"""Strings of each format and close to it, written by hand from the RFCs."""
 
 _LABEL = "a" * 63
 _NAME = f"{_LABEL}.{_LABEL}.{_LABEL}.{'b' * 61}"  # 253 characters
@@ -107,4 +107,4 @@ LEFT_OUT = {
         "\x01",
     ],
 }
-"""Valid, and yet not written: what the formats' notes say."""
+"""Valid strings that are never written, as the formats' notes say."""

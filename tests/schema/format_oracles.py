@@ -1,4 +1,4 @@
-"""Formats by other means than patterns: what the random strings and the mutants of the tests are judged by."""
+"""Format checkers that use no patterns: the oracles for random strings and mutants."""
 
 import datetime as dt
 import ipaddress
@@ -180,13 +180,13 @@ def _is_reference(text: str, *, absolute: bool, beyond: bool) -> bool:
 
 
 def _is_authority(text: str, ucs: list[tuple[int, int]]) -> bool:
-    user, _, place = text.rpartition("@")
+    user, _, location = text.rpartition("@")
     if not _made_of(user, _UNRESERVED | _DELIMITERS | {":"}, ucs):
         return False
-    if not place.startswith("["):
-        name, _, port = place.partition(":")
+    if not location.startswith("["):
+        name, _, port = location.partition(":")
         return set(port) <= _DIGITS and _made_of(name, _UNRESERVED | _DELIMITERS, ucs)
-    literal, closing, port = place[1:].partition("]")
+    literal, closing, port = location[1:].partition("]")
     if not closing or (port and (port[0] != ":" or not set(port[1:]) <= _DIGITS)):
         return False
     if literal[:1] in {"v", "V"}:
@@ -244,7 +244,7 @@ ORACLES: dict[str, Callable[[str], bool]] = {
 }
 
 FORMAT_CHECKER = jsonschema.FormatChecker(formats=())
-"""All of them for jsonschema, whose own checks are few where its optional libraries are not installed."""
+"""All of them for jsonschema, which checks few formats itself unless its optional libraries are installed."""
 
 for _name, _oracle in ORACLES.items():
     FORMAT_CHECKER.checks(_name)(lambda value, judge=_oracle: not isinstance(value, str) or judge(value))

@@ -1,4 +1,4 @@
-"""What becomes of each keyword, as it is reported."""
+"""Schema coverage: the status and reason of each keyword occurrence."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from constrained_k2 import InvalidRequest, schema_coverage
 from constrained_k2.schema.document import SchemaDocument
-from constrained_k2.schema.keyword_table import EXAMPLES
+from constrained_k2.schema.keywords import ROWS
 
 PATHS = {
     "$defs": {
@@ -16,11 +16,12 @@ PATHS = {
     },
     "$ref": "b",
 }
+EXAMPLES = [example for row in ROWS for example in row.examples.items()]
 CASES: list[tuple[dict[str, Any], str, str, str]] = [
     ({"items": {"type": "string"}, "uniqueItems": True}, "relaxed", "#/properties/p/uniqueItems", "finite"),
     ({"pattern": "(a)\\1"}, "relaxed", "#/properties/p/pattern", "backreferences"),
     ({"pattern": "a(?!b)"}, "relaxed", "#/properties/p/pattern", "look-ahead"),
-    ({"pattern": "["}, "refused", "#/properties/p/pattern", "no regular expression"),
+    ({"pattern": "["}, "refused", "#/properties/p/pattern", "not a regular expression"),
     ({"$ref": "https://example.com"}, "refused", "#/properties/p/$ref", "nothing is fetched"),
     ({"$ref": "#/$defs/missing"}, "refused", "#/properties/p/$ref", "points at nothing"),
     ({"type": "integer"}, "narrowed", "#/properties/p/type", "1.0"),
@@ -36,7 +37,7 @@ CASES: list[tuple[dict[str, Any], str, str, str]] = [
 
 
 @pytest.mark.parametrize(("schema", "status", "pointer", "reason"), CASES, ids=[str(case[0])[:40] for case in CASES])
-def test_what_is_reported(schema: dict[str, Any], status: str, pointer: str, reason: str) -> None:
+def test_statuses_and_reasons(schema: dict[str, Any], status: str, pointer: str, reason: str) -> None:
     coverage = schema_coverage({"type": "object", "properties": {"p": schema}})
     found = {use.pointer: use.reason for use in coverage.by_status()[status]}  # type: ignore[index]
     assert pointer in found, coverage
@@ -44,7 +45,7 @@ def test_what_is_reported(schema: dict[str, Any], status: str, pointer: str, rea
 
 
 @pytest.mark.parametrize("schema", [schema for _, schema in EXAMPLES], ids=[name for name, _ in EXAMPLES])
-def test_every_keyword_is_listed_once_where_it_stands(schema: dict[str, Any]) -> None:
+def test_every_occurrence_is_reported_once_with_its_pointer(schema: dict[str, Any]) -> None:
     whole = {"type": "object", "properties": {"p": schema}}
     before = json.dumps(whole)
     coverage = schema_coverage(whole)
@@ -60,7 +61,7 @@ def test_every_keyword_is_listed_once_where_it_stands(schema: dict[str, Any]) ->
 LEFT_OUT = {"#/properties/p/$dynamicAnchor"}
 
 
-def test_nothing_satisfies_it_and_where() -> None:
+def test_an_unsatisfiable_subschema_is_reported_with_its_pointer() -> None:
     inner = {"type": "object", "properties": {"n": {"minimum": 3, "maximum": 2, "type": "integer"}}, "required": ["n"]}
     coverage = schema_coverage({"type": "object", "properties": {"p": inner}, "required": ["p"]})
     (refused,) = coverage.refused
@@ -74,11 +75,11 @@ def test_a_schema_that_was_moved_into_a_property_keeps_its_references() -> None:
 
 
 @pytest.mark.parametrize("schema", [True, None, [], "object"])
-def test_what_is_no_tools_schema(schema: Any) -> None:
+def test_non_objects_are_refused(schema: Any) -> None:
     with pytest.raises(InvalidRequest):
         schema_coverage(schema)
 
 
-def test_engines_by_name() -> None:
+def test_unknown_engines_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="llguidance"):
         schema_coverage({"type": "object"}, engine="outlines")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Random schemas against an independent validator: what a grammar of ours accepts must be valid, in any spelling."""
+"""Random schemas against jsonschema: every text that a grammar accepts must be valid."""
 
 import json
 from typing import Any
@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from constrained_k2 import ConstrainedK2Error
-from constrained_k2.engines.llguidance import LLGuidanceEngine
-from constrained_k2.schema.screen import screen
+from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
+from constrained_k2.schema.budget import check_budget
 from tests.schema.compilers import byte_compiler
 from tests.schema.format_oracles import FORMAT_CHECKER
 from tests.schema.test_suite import accepts, walk
@@ -85,13 +85,13 @@ SCHEMAS = st.recursive(st.booleans() | TYPES.map(lambda kind: {"type": kind}), s
 @pytest.mark.slow
 @settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=8), st.integers(0, 2**32))
-def test_what_is_accepted_is_valid(schema: Any, values: list[Any], seed: int) -> None:
+def test_accepted_texts_are_valid(schema: Any, values: list[Any], seed: int) -> None:
     engine = byte_compiler().engine("llguidance")
     assert isinstance(engine, LLGuidanceEngine)
     validator = jsonschema.Draft202012Validator(schema, format_checker=FORMAT_CHECKER)
     document = json.loads(json.dumps(schema))
     try:
-        screen(document)
+        check_budget(document)
         grammar = engine.compile(json.dumps(document))
     except ConstrainedK2Error as error:
         if "no value satisfies" in error.problem:
@@ -114,7 +114,7 @@ def test_what_is_accepted_is_valid(schema: Any, values: list[Any], seed: int) ->
         ({"not": {"enum": ["a"], "const": "a"}}, "a"),
     ],
 )
-def test_a_branch_that_is_written_narrower_than_it_is_still_excludes_the_others(schema: Any, value: Any) -> None:
+def test_a_narrowed_branch_still_excludes_the_others(schema: Any, value: Any) -> None:
     engine = byte_compiler().engine("llguidance")
     assert isinstance(engine, LLGuidanceEngine)
     try:

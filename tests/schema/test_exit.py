@@ -1,4 +1,4 @@
-"""A process that ends while a schema is still being compiled, long after its time was up."""
+"""Process exit while a schema that was given up is still compiling."""
 
 import subprocess
 import sys
@@ -15,8 +15,8 @@ except SchemaTooCostly as error:
 """
 
 
-def test_it_ends_well() -> None:
-    """Native code that returned to an interpreter that is gone ended it with a segmentation fault."""
+def test_the_process_exits_cleanly() -> None:
+    """Native code that returns to a finished interpreter is a segmentation fault."""
     ended = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120, check=False)
     assert "takes too long" in ended.stdout
     assert ended.returncode == 0, ended.stderr

@@ -1,4 +1,4 @@
-"""Formats: nothing that a definition excludes is written, and all that it has where that is claimed."""
+"""Formats: no invalid string is written, and every valid one where the format claims to be exact."""
 
 import json
 import random
@@ -8,8 +8,8 @@ from functools import cache
 
 import pytest
 
-from constrained_k2.engines.llguidance import LLGuidanceEngine, LLGuidanceGrammar
-from constrained_k2.schema.formats import FORMATS
+from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
+from constrained_k2.schema.string_formats import FORMATS
 from tests.schema.compilers import byte_compiler
 from tests.schema.format_cases import INVALID, LEFT_OUT, VALID
 from tests.schema.format_oracles import ORACLES, is_date_time, is_time
@@ -40,7 +40,7 @@ def is_written(name: str, text: str) -> bool:
 
 
 def mutants(name: str, count: int) -> list[str]:
-    """Valid strings with one or two places changed, from the inside of that format and from outside of it."""
+    """Valid strings with one or two changes, made of characters of the format and of others."""
     chance = random.Random(name)
     strings = [*VALID[name], *LEFT_OUT.get(name, ())]
     pool = [
@@ -125,9 +125,9 @@ def test_labels_fit_into_63_octets() -> None:
     """The worst A-label of any label that is written, whatever its letters: digits of Punycode, RFC 3492."""
 
     def digits(delta: int, bias: int) -> int:
-        count, place = 1, 36
-        while delta >= (threshold := min(max(place - bias, 1), 26)):
-            delta, count, place = (delta - threshold) // (36 - threshold), count + 1, place + 36
+        count, location = 1, 36
+        while delta >= (threshold := min(max(location - bias, 1), 26)):
+            delta, count, location = (delta - threshold) // (36 - threshold), count + 1, location + 36
         return count
 
     def most_digits(delta: int) -> int:
@@ -145,11 +145,11 @@ def test_labels_fit_into_63_octets() -> None:
         for beyond in range(1, length + 1):
             ascii_letters = length - beyond
             reached = {0: 0}  # number of digits -> the least distance of code points that may lead there
-            for place in range(ascii_letters, length):
+            for location in range(ascii_letters, length):
                 following: dict[int, int] = {}
                 for written, used in reached.items():
                     for more, delta in least.items():
-                        distance = used + max(0, -((place - delta) // (place + 1)))
+                        distance = used + max(0, -((location - delta) // (location + 1)))
                         if distance <= last - 0x80:
                             following[written + more] = min(distance, following.get(written + more, distance))
                 reached = following
@@ -165,7 +165,7 @@ def test_beside_other_keywords() -> None:
     assert accepts(grammar, {"^a+$": 1}) and not accepts(grammar, {"a**": 1})
 
 
-def test_what_is_left_out_is_said() -> None:
+def test_omissions_are_reported() -> None:
     coverage = engine().compile(json.dumps({"type": "string", "format": "hostname"})).coverage
     assert [use.pointer for use in coverage.narrowed] == ["#/format"]
     assert "xn--" in coverage.narrowed[0].reason

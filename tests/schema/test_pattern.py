@@ -1,4 +1,4 @@
-"""Patterns taken apart, without an engine."""
+"""Splitting leading look-ahead, and the syntax check, without an engine."""
 
 import re
 
@@ -21,7 +21,7 @@ from constrained_k2.schema.pattern import PatternParts, is_regex, parts_of
         ("^(?=a", ("^(?=a",), ()),
     ],
 )
-def test_look_ahead_at_the_beginning(pattern: str, found: tuple[str, ...], absent: tuple[str, ...]) -> None:
+def test_leading_look_ahead_is_split(pattern: str, found: tuple[str, ...], absent: tuple[str, ...]) -> None:
     assert parts_of(pattern) == PatternParts(found, absent)
     if is_regex(pattern):
         for text in ("", "a", "ab", "b", "c", "x", "admin", "admins", "Passw0rd", "password1", ")x", "ac", "bc"):
@@ -32,10 +32,10 @@ def test_look_ahead_at_the_beginning(pattern: str, found: tuple[str, ...], absen
 @pytest.mark.parametrize(
     "pattern", ["\\p{L}+", "(?<year>\\d{4})\\k<year>", "\\u{1F600}", "\\cA", "a{2,3}?", "(?:a|b)*"]
 )
-def test_what_is_a_regular_expression(pattern: str) -> None:
+def test_valid_patterns(pattern: str) -> None:
     assert is_regex(pattern)
 
 
 @pytest.mark.parametrize("pattern", ["(", "[", "a{2,1}", "*", "(?P<n>a"])
-def test_what_is_none(pattern: str) -> None:
+def test_invalid_patterns(pattern: str) -> None:
     assert not is_regex(pattern)

@@ -1,4 +1,4 @@
-"""The public JSON-Schema-Test-Suite against our grammars: what is accepted must be valid, all of it."""
+"""The public JSON-Schema-Test-Suite: our grammars accept no invalid instance, and are no worse than the baseline."""
 
 import json
 import random
@@ -10,13 +10,14 @@ import jsonschema
 import numpy as np
 import pytest
 
+from benchmarks.schemas import corpora
+from benchmarks.schemas.arms import Outcome
+from benchmarks.schemas.figures import SuiteFigures, is_no_worse, signature
 from constrained_k2 import ConstrainedK2Error
-from constrained_k2.bitmask import allocate_bitmask, allowed_ids
-from constrained_k2.engines.llguidance import LLGuidanceEngine, LLGuidanceGrammar
-from constrained_k2.evaluation.schemas import corpora
-from constrained_k2.evaluation.schemas.arms import Outcome
-from constrained_k2.evaluation.schemas.figures import SuiteFigures, is_no_worse, signature
-from constrained_k2.schema.screen import screen
+from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
+from constrained_k2.engines.protocol import ArgumentGrammar
+from constrained_k2.schema.budget import check_budget
+from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from tests.conftest import SHARED
 from tests.schema.compilers import byte_compiler
 from tests.schema.format_oracles import FORMAT_CHECKER
@@ -53,20 +54,20 @@ def groups() -> Iterator[tuple[str, Path, dict[str, Any]]]:
 def compile_schema(engine: LLGuidanceEngine, schema: Any) -> LLGuidanceGrammar | None:
     document = json.loads(json.dumps(schema))
     try:
-        screen(document)
+        check_budget(document)
         return engine.compile(json.dumps(document))
     except ConstrainedK2Error:
         return None
 
 
-def accepts(grammar: LLGuidanceGrammar, instance: Any, separators: tuple[str, str] = (",", ":")) -> bool:
+def accepts(grammar: ArgumentGrammar, instance: Any, separators: tuple[str, str] = (",", ":")) -> bool:
     matcher = grammar.matcher("schema")
     text = json.dumps(instance, ensure_ascii=False, separators=separators)
     return all(matcher.accept(byte) for byte in text.encode()) and matcher.is_complete()
 
 
 def walk(grammar: LLGuidanceGrammar, seed: int) -> Any:
-    """A value written at random under the mask, with a leaning to end what is open."""
+    """A random value under the mask, biased towards closing what is open."""
     chance = random.Random(seed)
     vocabulary = byte_compiler().vocabulary
     matcher = grammar.matcher("schema")
@@ -106,7 +107,7 @@ def test_the_suite_is_no_worse_than_the_baseline(engine: LLGuidanceEngine) -> No
         if not is_no_worse(signature(case, outcome), baseline[case.name]):
             worse.append((case.name, baseline[case.name], signature(case, outcome)))
     print(figures.groups, figures.instances)
-    assert not worse, "if it is meant, write it anew: scripts/measure_schemas.py --write-baseline"
+    assert not worse, "if this is intended, regenerate it: benchmarks/schemas/__main__.py --write-baseline"
     assert seen == baseline.keys()
     assert not figures.count("invalid", accepted=True, status="whole")
 
@@ -124,11 +125,11 @@ def test_the_suite_is_no_worse_than_the_baseline(engine: LLGuidanceEngine) -> No
         ("refused", "relaxed ++", False),
     ],
 )
-def test_what_is_no_worse(now: str, before: str, good: bool) -> None:
+def test_comparison_with_the_baseline(now: str, before: str, good: bool) -> None:
     assert is_no_worse(now, before) == good
 
 
-def test_random_values_are_valid_and_never_lead_nowhere(engine: LLGuidanceEngine) -> None:
+def test_random_values_are_valid_and_have_no_dead_ends(engine: LLGuidanceEngine) -> None:
     if not SUITE.is_dir():
         pytest.skip("the JSON-Schema-Test-Suite is not part of the repository; expected at ../shared/schemas")
     ended = 0

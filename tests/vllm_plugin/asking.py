@@ -4,7 +4,7 @@ from typing import Any
 
 import openai
 
-from constrained_k2.evaluation.samples import TOOLS
+from scripts.bundled_samples.ordinary import TOOLS
 
 MESSAGES = [{"role": "user", "content": "What's the weather like?"}]
 WEATHER = TOOLS[0]

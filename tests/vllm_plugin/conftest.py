@@ -10,9 +10,10 @@ import openai
 import pytest
 
 from constrained_k2 import Vocabulary
-from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
-from constrained_k2.fixtures import build_model
+from constrained_k2.evaluation.server import VllmServer
+from constrained_k2.testing import build_model
 from constrained_k2.vllm_plugin.settings import Server
+from tests.vllm_plugin.patched import patch_vllm
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +21,8 @@ def forgotten_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test has remembered of a server is forgotten behind it."""
     for name in ("constrains", "model_name", "settings"):
         monkeypatch.setattr(Server, name, getattr(Server, name))
+    if (state := sys.modules.get("constrained_k2.vllm_plugin.api_server.request_state")) is not None:
+        state._current.set(None)
 
 
 @pytest.fixture(scope="session")
@@ -47,10 +50,8 @@ def parser_class(request: pytest.FixtureRequest, tokenizer: Any) -> Any:
     """The parser that vLLM composes with ours, with and without a reasoning parser."""
     from vllm.parser import ParserManager
 
-    from constrained_k2.vllm_plugin import register
-
-    register()
-    register()  # vLLM may call it more than once
+    patch_vllm()
+    patch_vllm()  # vLLM may call a plugin's function more than once
     return ParserManager.get_parser(
         tool_parser_name="kimi_k2_constrained",
         reasoning_parser_name=request.param,
@@ -59,23 +60,9 @@ def parser_class(request: pytest.FixtureRequest, tokenizer: Any) -> Any:
     )
 
 
-@pytest.fixture(scope="module", params=["backend", "processor"])
-def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[VllmServer]:
-    """A server of each route in turn, with a random model shaped as Kimi K2 that follows scripts; modules may have others."""
-    directory = tmp_path_factory.mktemp("server")
-    model = build_model(directory / "model", arch="kimi_k2")
-    scripted = "scripted:ScriptedLogitsProcessor"
-    if request.param == "backend":
-        flags: tuple[str, ...] = (*BACKEND_FLAGS, "--logits-processors", scripted)
-    else:
-        flags = (*CONSTRAINED_FLAGS, scripted)
-    with VllmServer(model, flags, log=directory / "server.log", python_path=[Path(__file__).parent]) as started:
-        yield started
-
-
 @pytest.fixture(scope="module")
 def client(server: VllmServer) -> Iterator[openai.OpenAI]:
-    """A client of the module's own server."""
+    """A client of the test's server."""
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as opened:
         yield opened
 
@@ -85,8 +72,10 @@ def seen_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) 
     """Let ``caplog`` see once what the plugin says: set up, vLLM's logger above it hands nothing on to the root."""
     logger = logging.getLogger("vllm.constrained_k2")
     monkeypatch.setattr(logger, "propagate", False)
-    if "constrained_k2.vllm_plugin.refusals" in sys.modules:  # lines are left, whatever other tests have had said
-        from constrained_k2.vllm_plugin import refusals
+    if (
+        "constrained_k2.vllm_plugin.api_server.refusals" in sys.modules
+    ):  # lines are left, whatever other tests have had said
+        from constrained_k2.vllm_plugin.api_server import refusals
 
         monkeypatch.setattr(refusals, "_limit", refusals.LineLimit(1.0, 20))
     logger.addHandler(caplog.handler)

@@ -14,9 +14,10 @@ from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.worker.gpu.spec_decode import rejection_sampler
 
 from constrained_k2 import Compiler, Vocabulary
-from constrained_k2.kernels import torch_bitmask, triton_bitmask
+from constrained_k2.kernels import torch_kernel as torch_bitmask
+from constrained_k2.kernels import triton_kernel as triton_bitmask
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
-from constrained_k2.vllm_plugin.logits_processor_v2 import KimiK2LogitsProcessorV2
+from constrained_k2.vllm_plugin.worker.logits_processor_v2 import KimiK2LogitsProcessorV2
 from tests.vllm_plugin.served import vllm_config
 from tests.vllm_plugin.v2_engine import V2Engine
 from tests.vllm_plugin.v2_reference import BODIES, Reference, check_masks, params
@@ -112,7 +113,7 @@ def push(logits: torch.Tensor, batch: list[str], drafts: dict[str, list[int]], c
 
 def cut(ids: list[int], stops: tuple[int, ...]) -> list[int]:
     """What vLLM's scheduler keeps of a step."""
-    end = next((place for place, token in enumerate(ids) if token in stops), len(ids))
+    end = next((location for location, token in enumerate(ids) if token in stops), len(ids))
     return ids[: end + 1]
 
 

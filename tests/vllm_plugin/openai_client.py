@@ -6,11 +6,12 @@ from typing import Any
 
 import openai
 
-from constrained_k2.evaluation.samples import Sample
-from constrained_k2.evaluation.scores import Answer
+from constrained_k2.evaluation.answer import ChatAnswer, Record
+from constrained_k2.evaluation.judge import Counts, judge, total
+from constrained_k2.evaluation.sample import Sample
 
 
-async def ask(client: openai.AsyncOpenAI, sample: Sample, **parameters: Any) -> Answer:
+async def ask(client: openai.AsyncOpenAI, sample: Sample, **parameters: Any) -> Record:
     """Send one sample.
 
     Args:
@@ -23,13 +24,13 @@ async def ask(client: openai.AsyncOpenAI, sample: Sample, **parameters: Any) -> 
         if sample.stream:
             return await _collect(answer)
     except openai.APIError as error:
-        return Answer("error", error=str(error))
+        return Record("", 0, "failed", "refused", str(error))
     choice = answer.choices[0]
     calls = tuple((c.id, c.function.name, c.function.arguments) for c in choice.message.tool_calls or ())
-    return Answer(choice.finish_reason, choice.message.content or "", calls)
+    return Record.of(ChatAnswer(choice.finish_reason, choice.message.content or "", calls=calls))
 
 
-async def _collect(chunks: Any) -> Answer:
+async def _collect(chunks: Any) -> Record:
     """Put a stream together as a client does."""
     finish_reason, content = "", ""
     calls: dict[int, list[str]] = {}
@@ -44,10 +45,11 @@ async def _collect(chunks: Any) -> Answer:
             call[0] += delta.id or ""
             call[1] += delta.function.name or ""
             call[2] += delta.function.arguments or ""
-    return Answer(finish_reason, content, tuple((call[0], call[1], call[2]) for call in calls.values()))
+    whole = tuple((call[0], call[1], call[2]) for call in calls.values())
+    return Record.of(ChatAnswer(finish_reason, content, calls=whole))
 
 
-async def ask_all(url: str, samples: Sequence[Sample], **parameters: Any) -> list[Answer]:
+async def ask_all(url: str, samples: Sequence[Sample], **parameters: Any) -> list[Record]:
     """Send all samples, several at a time; the answers come in the samples' order.
 
     Args:
@@ -58,8 +60,15 @@ async def ask_all(url: str, samples: Sequence[Sample], **parameters: Any) -> lis
     places = asyncio.Semaphore(8)
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=300) as client:
 
-        async def one(sample: Sample) -> Answer:
+        async def one(sample: Sample) -> Record:
             async with places:
                 return await ask(client, sample, seed=sample.number, **parameters)
 
         return await asyncio.gather(*map(one, samples))
+
+
+def judged(samples: Sequence[Sample], answers: Sequence[Record]) -> tuple[Counts, list[str]]:
+    """The counts of all answers, and the problems of those that ``max_tokens`` did not cut off."""
+    judgements = [judge(sample, answer) for sample, answer in zip(samples, answers, strict=True)]
+    problems = [problem for one in judgements if one.kind != "truncated" for problem in one.problems]
+    return total(judgements), problems

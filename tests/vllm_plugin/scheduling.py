@@ -19,8 +19,9 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-from constrained_k2 import Vocabulary
-from constrained_k2.vllm_plugin.backend import ToolCallOutputManager, mark
+from constrained_k2 import ToolCallMatcher, Vocabulary
+from constrained_k2.vllm_plugin.constraint import tag
+from constrained_k2.vllm_plugin.engine_core.structured_output import ConstrainedOutputManager
 
 STRIDES = "mask_stride" in StructuredOutputManager.grammar_bitmask.__code__.co_varnames
 
@@ -36,27 +37,27 @@ def config_of(model: Path, **fields: Any) -> VllmConfig:
     ngram = {"method": "ngram", "num_speculative_tokens": DRAFTS, "prompt_lookup_max": 2}
     given = {
         "trust_remote_code": True, "max_model_len": 2048, "max_num_batched_tokens": 2048, "max_num_seqs": 8, "enable_prefix_caching": False,
-        "speculative_config": ngram, "additional_config": {"constrained_k2": {"route": "backend"}},
+        "speculative_config": ngram, "additional_config": {"constrained_k2": {"route": "structured_output"}},
     }  # fmt: skip
     return EngineArgs(model=str(model), **(given | fields)).create_engine_config()
 
 
 def admitted(
-    vocabulary: Vocabulary, spec: Any = None, *, ahead: Sequence[int] | None = None, **fields: Any
+    vocabulary: Vocabulary, spec: Any = None, *, precompile: Sequence[int] | None = None, **fields: Any
 ) -> SamplingParams:
     """Parameters as they reach the engine core: with the model's stops, and marked if there is a spec.
 
     Args:
         vocabulary: The model's.
         spec: A request's body, if it is to be constrained.
-        ahead: The tools to compile before the request is scheduled; None for all.
+        precompile: The tools to compile before the request is scheduled; None for all.
         fields: More parameters.
     """
     extra = None if spec is None else {"constrained_k2": json.dumps(spec)}
     params = SamplingParams(extra_args=extra, **({"max_tokens": 1000} | fields))
     params.update_from_generation_config({"eos_token_id": list(vocabulary.format.stop_ids)}, vocabulary.format.turn_end)
     if spec is not None:
-        mark(params, range(len(spec["tools"])) if ahead is None else ahead)
+        tag(params, range(len(spec["tools"])) if precompile is None else precompile)
     return params
 
 
@@ -68,7 +69,7 @@ class ScriptedEngine:
 
     def __init__(self, config: VllmConfig, *, asynchronous: bool) -> None:
         config.scheduler_config.async_scheduling = asynchronous
-        self.manager = ToolCallOutputManager(config)
+        self.manager = ConstrainedOutputManager(config)
         config.cache_config.num_gpu_blocks = 512  # what an engine core finds out from its workers
         attention = FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=8, dtype=torch.float32)
         self.scheduler = (AsyncScheduler if asynchronous else Scheduler)(
@@ -184,3 +185,29 @@ def drafter(scripts: Mapping[str, Sequence[int]], chance: random.Random, vocabul
         return right if kind else []
 
     return draft
+
+
+def marked_only(vocabulary: Vocabulary) -> SamplingParams:
+    params = admitted(vocabulary)
+    tag(params, [])
+    return params
+
+
+def fail_from(structured: Any, tokens: int, error: Exception) -> None:
+    """Have a request's matcher raise on every mask behind so many tokens."""
+    matcher = structured._grammar.result(timeout=60).matcher
+
+    class Failing(ToolCallMatcher):
+        __slots__ = ()
+
+        def fill_bitmask(self, bitmask: Any, row: int = 0) -> None:
+            if self.num_tokens >= tokens:
+                raise error
+            super().fill_bitmask(bitmask, row)
+
+        def try_fill(self, row: Any) -> bool:
+            if self.num_tokens >= tokens:
+                raise error
+            return super().try_fill(row)
+
+    structured.grammar.matcher = Failing(matcher._grammar)

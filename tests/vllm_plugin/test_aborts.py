@@ -14,7 +14,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from vllm.v1.request import RequestStatus
 
 from constrained_k2 import ToolCall, ToolCallMatcher, Vocabulary, render_tool_calls
-from constrained_k2.phases import Phase
+from constrained_k2.turn.phases import Phase
 from tests.vllm_plugin.masks import mask_after
 from tests.vllm_plugin.scheduling import EMPTY, ScriptedEngine, admitted, config_of, drafter
 
@@ -28,6 +28,7 @@ def matchers_alive() -> int:
     return sum(issubclass(type(thing), ToolCallMatcher) for thing in gc.get_objects())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_aborts_in_mid_call(model: Path, vocabulary: Vocabulary, asynchronous: bool) -> None:
     """Aborted at every place of a turn: before its grammar is compiled, among its drafts, behind a sampled step."""
@@ -46,7 +47,7 @@ def test_aborts_in_mid_call(model: Path, vocabulary: Vocabulary, asynchronous: b
             request = requests.get(aborted)  # noqa: B023 - called within the round
             if name == aborted and request is not None and written >= after:  # noqa: B023
                 grammar = request.structured_output_request.grammar
-                phases.add(grammar._matcher.phase)
+                phases.add(grammar.matcher.phase)
                 grammars.append(weakref.ref(grammar))
                 engine.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
                 del requests[aborted], request, grammar  # noqa: B023
@@ -60,7 +61,7 @@ def test_aborts_in_mid_call(model: Path, vocabulary: Vocabulary, asynchronous: b
         for at in (0, len(ids) // 2, len(ids) - 1):
             assert np.array_equal(engine.rows[goes_on][at], mask_after(vocabulary, REQUIRED, ids[:at]))
     assert not engine.scheduler.requests
-    assert {Phase.HEADER, Phase.ARGUMENTS} <= phases, phases
+    assert {Phase.CALL_ID, Phase.ARGUMENTS} <= phases, phases
     gc.collect()
     assert [ref() for ref in grammars] == [None] * (2 * ROUNDS)
     assert matchers_alive() == before

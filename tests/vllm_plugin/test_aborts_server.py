@@ -3,7 +3,6 @@
 import asyncio
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,13 +12,12 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from constrained_k2.evaluation.samples import TOOLS
-from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer
-from constrained_k2.fixtures import build_model
+from constrained_k2.evaluation.server import VllmServer
+from scripts.bundled_samples.ordinary import TOOLS
+from tests.servers import on
 
 pytestmark = pytest.mark.server
 
-NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1})
 SCHEMAS = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in TOOLS}
 WAIT_SECONDS = 60
 BODY: dict[str, Any] = {"model": "kimi-k2", "messages": [{"role": "user", "content": "Weather?"}], "tools": list(TOOLS),
@@ -48,34 +46,33 @@ async def hang_up(client: openai.AsyncOpenAI, number: int) -> bool:
 
 async def whole(client: openai.AsyncOpenAI, number: int) -> list[Any]:
     answer = await client.chat.completions.create(
-        **BODY, max_tokens=900, seed=number, extra_body={"vllm_xargs": {"constrained_k2_close": 400}}
+        **BODY, max_tokens=900, seed=number, extra_body={"vllm_xargs": {"constrained_k2_finish_reserve": 400}}
     )
     return answer.choices[0].message.tool_calls or []
 
 
-def test_clients_that_hang_up(tmp_path: Path) -> None:
-    model = build_model(tmp_path / "model", arch="llama")
-    flags = (*BACKEND_FLAGS, "--speculative-config", NGRAM)
-    with VllmServer(model, flags, log=tmp_path / "log") as server:
+@on("ngram")
+def test_clients_that_hang_up(server: VllmServer) -> None:
+    logged = len(server.log_text())
 
-        async def all_at_once() -> tuple[list[bool], list[list[Any]]]:
-            async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=120) as client:
-                left, answered = await asyncio.gather(
-                    asyncio.gather(*(hang_up(client, number) for number in range(48))),
-                    asyncio.gather(*(whole(client, number) for number in range(12))),
-                )
-                return left, answered
+    async def all_at_once() -> tuple[list[bool], list[list[Any]]]:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=120) as client:
+            left, answered = await asyncio.gather(
+                asyncio.gather(*(hang_up(client, number) for number in range(48))),
+                asyncio.gather(*(whole(client, number) for number in range(12))),
+            )
+            return left, answered
 
-        left, answered = asyncio.run(all_at_once())
-        assert sum(left) > 24
-        deadline = time.monotonic() + WAIT_SECONDS
-        while running(server) and time.monotonic() < deadline:
-            time.sleep(0.25)
-        assert running(server) == 0, "aborted requests are still being served"
-        for calls in answered:
-            assert calls
-            for call in calls:
-                jsonschema.validate(json.loads(call.function.arguments), SCHEMAS[call.function.name])
-        assert httpx.get(f"{server.url}/health", timeout=60).is_success
-        log = server.log_text()
+    left, answered = asyncio.run(all_at_once())
+    assert sum(left) > 24
+    deadline = time.monotonic() + WAIT_SECONDS
+    while running(server) and time.monotonic() < deadline:
+        time.sleep(0.25)
+    assert running(server) == 0, "aborted requests are still being served"
+    for calls in answered:
+        assert calls
+        for call in calls:
+            jsonschema.validate(json.loads(call.function.arguments), SCHEMAS[call.function.name])
+    assert httpx.get(f"{server.url}/health", timeout=60).is_success
+    log = server.log_text()[logged:]
     assert "cannot go on" not in log and "EngineDeadError" not in log and "Traceback" not in log

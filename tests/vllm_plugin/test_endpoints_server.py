@@ -15,16 +15,18 @@ from safetensors.torch import save_file
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import Vocabulary, parse_completion
-from constrained_k2.evaluation.samples import TOOLS
 from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer
-from constrained_k2.fixtures import build_model
+from constrained_k2.testing import build_model
+from scripts.bundled_samples.ordinary import TOOLS
 from tests.vllm_plugin.asking import MESSAGES
 
 pytestmark = pytest.mark.server
 
 SCHEMAS = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in TOOLS}
 RANK = 4
-ENDING = {"vllm_xargs": {"constrained_k2_close": 400}}  # so that whatever a random model begins comes to its end
+ENDING = {
+    "vllm_xargs": {"constrained_k2_finish_reserve": 400}
+}  # so that whatever a random model begins comes to its end
 
 
 def write_adapter(directory: Path, model: Path) -> Path:
@@ -96,13 +98,7 @@ def claude(server: VllmServer, *, stream: bool, **fields: Any) -> tuple[str, lis
     tools = [{"name": tool["function"]["name"], "description": "A tool.",
               "input_schema": tool["function"].get("parameters", {"type": "object"})} for tool in TOOLS]  # fmt: skip
     body = (
-        {
-            "max_tokens": 900,
-            "messages": MESSAGES,
-            "tools": tools,
-            "tool_choice": {"type": "any"},
-            "temperature": 1.0,
-        }
+        {"max_tokens": 900, "messages": MESSAGES, "tools": tools, "tool_choice": {"type": "any"}, "temperature": 1.0}
         | ENDING
         | fields
     )
@@ -163,7 +159,7 @@ def test_anthropics_history_is_counted(server: VllmServer) -> None:
 
 def test_anthropics_requests_close_too_and_are_refused_too(server: VllmServer) -> None:
     for stream in (False, True):
-        xargs = {"constrained_k2_close": 96}
+        xargs = {"constrained_k2_finish_reserve": 96}
         reason, calls = claude(server, stream=stream, max_tokens=110, vllm_xargs=xargs)
         assert reason == "tool_use"
         check_calls(calls)
@@ -220,8 +216,8 @@ def test_responses(server: VllmServer, choice: Any, stream: bool) -> None:
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
         ({"thinking_token_budget": 5}, "thinking_token_budget"),
-        ({"vllm_xargs": {"constrained_k2_close": 5000}}, "constrained_k2_close"),
-        ({"vllm_xargs": {"constrained_k2_close": "all"}}, "constrained_k2_close"),
+        ({"vllm_xargs": {"constrained_k2_finish_reserve": 5000}}, "constrained_k2_finish_reserve"),
+        ({"vllm_xargs": {"constrained_k2_finish_reserve": "all"}}, "constrained_k2_finish_reserve"),
     ],
 )
 def test_what_is_refused_beside_tools(client: openai.OpenAI, extra: Any, field: str, stream: bool) -> None:
@@ -294,7 +290,7 @@ def test_completions_close_in_time(client: openai.OpenAI, vocabulary: Vocabulary
     for seed in range(4):
         answer: Any = client.completions.create(
             model="kimi-k2", prompt="hi", max_tokens=110, seed=seed, temperature=1.0,
-            extra_body={"vllm_xargs": {"constrained_k2": spec, "constrained_k2_close": 96}, "return_token_ids": True},
+            extra_body={"vllm_xargs": {"constrained_k2": spec, "constrained_k2_finish_reserve": 96}, "return_token_ids": True},
         )  # fmt: skip
         assert answer.choices[0].finish_reason == "stop"
         found = parse_completion(answer.choices[0].token_ids, vocabulary)

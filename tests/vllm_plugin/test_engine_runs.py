@@ -12,14 +12,14 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 import jsonschema
 
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary, parse_completion
-from constrained_k2.evaluation.samples import TOOLS
-from constrained_k2.fixtures import build_model
+from constrained_k2.testing import build_model
+from scripts.bundled_samples.ordinary import TOOLS
 from tests.vllm_plugin.engine_run import run_in_its_own_process
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1200)]  # a test may start an engine or two first
 
 SCHEMAS = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in TOOLS}
-BACKEND = {"additional_config": {"constrained_k2": {"route": "backend"}}}
+BACKEND = {"additional_config": {"constrained_k2": {"route": "structured_output"}}}
 GREEDY = 100
 
 Run = Callable[[str], dict[str, Any]]

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
-from constrained_k2.fixtures import build_model
+from constrained_k2.testing import build_model
 
 pytestmark = pytest.mark.server
 

@@ -15,7 +15,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from prometheus_client.parser import text_string_to_metric_families
 
 from constrained_k2.evaluation.server import CONSTRAINED_FLAGS, VllmServer
-from constrained_k2.fixtures import build_model
+from constrained_k2.testing import build_model
 
 pytestmark = pytest.mark.server
 

@@ -12,10 +12,10 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.parser import ParserManager
 
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
-from constrained_k2.vllm_plugin import register
-from constrained_k2.vllm_plugin.finish_reason import CutDelta
+from constrained_k2.vllm_plugin.api_server.parser import CutDelta
 from tests.parsing.transcripts import ids_of_text
 from tests.vllm_plugin.parsers import adjusted, chat, make
+from tests.vllm_plugin.patched import patch_vllm
 
 CALLS = [ToolCall("f", 0, '{"a": "北京"}'), ToolCall("f", 1, "{}")]
 
@@ -133,14 +133,14 @@ def test_no_calls_where_none_were_wanted(parser_class: Any, tokenizer: Any, voca
 
 
 def test_other_parsers_are_left_alone() -> None:
-    register()
+    patch_vllm()
     composed = ParserManager.get_parser(tool_parser_name="hermes", enable_auto_tools=True)
     assert "KimiK2" not in composed.__name__
     assert ParserManager.get_parser() is None
 
 
 def test_another_models_tokenizer_stops_the_server() -> None:
-    register()
+    patch_vllm()
     with pytest.raises(TypeError, match="kimi_k2_constrained cannot be used with the tokenizer.*neither Kimi's"):
         ParserManager.get_parser(
             tool_parser_name="kimi_k2_constrained",

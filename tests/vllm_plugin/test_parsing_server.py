@@ -1,10 +1,8 @@
 """Unconstrained transcripts through real vLLM servers: streams and whole answers hold the same, also with speculation."""
 
 import asyncio
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -13,20 +11,19 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import ToolCall, ToolCallParser, Vocabulary, render_tool_calls
-from constrained_k2.evaluation.samples import UNCONSTRAINED
-from constrained_k2.evaluation.server import CONSTRAINED_FLAGS, VllmServer
-from constrained_k2.fixtures import build_model
-from constrained_k2.parsing import CallCut, CallFinished, Completion, Event, HeaderCut
-from constrained_k2.tools import Tool
+from constrained_k2.evaluation.sample import UNCONSTRAINED
+from constrained_k2.evaluation.server import VllmServer
+from constrained_k2.parsing import Completion
+from constrained_k2.parsing.events import CallCut, CallFinished, Event, HeaderCut
+from constrained_k2.request.spec import Tool
 from tests.parsing.transcripts import ids_of_text, made_up, table
+from tests.servers import on
 from tests.vllm_plugin.asking import MESSAGES, WEATHER
 
 pytestmark = pytest.mark.server
 
-HERE = Path(__file__).parent
 OFF = UNCONSTRAINED["vllm_xargs"]
 CALL = ToolCall("get_weather", 0, '{"city": "北京 🌦️", "days": 3}')
-SPECULATION = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 
 
 @dataclass(frozen=True)
@@ -45,32 +42,12 @@ class Answer:
         return self.finish_reason, self.reasoning, self.content, self.calls
 
 
-@pytest.fixture(scope="module")
-def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    directory = tmp_path_factory.mktemp("scripted")
-    model = build_model(directory / "model", arch="llama")
-    flags = (*CONSTRAINED_FLAGS, "scripted:ScriptedLogitsProcessor", "--reasoning-parser", "kimi_k2")
-    with VllmServer(model, flags, log=directory / "server.log", python_path=[HERE]) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def speculating(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    """V1 refuses logits processors beside speculation, so that here a grammar of one text takes the script's place."""
-    directory = tmp_path_factory.mktemp("speculating")
-    model = build_model(directory / "model", arch="llama")
-    flags = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2_constrained",
-             "--speculative-config", json.dumps(SPECULATION))  # fmt: skip
-    with VllmServer(model, flags, log=directory / "server.log") as started:
-        yield started
-
-
 def transcripts(count: int, vocabulary: Vocabulary) -> list[list[int]]:
     """The table's and made-up ones, each up to the stop that ends it."""
     by_hand = [ids_of_text(row["text"], vocabulary) for row in table() if not row.get("in_reasoning")]
     found = []
     for ids in [*by_hand, *made_up(2 * count, vocabulary, seed=5)]:
-        ends = [place for place, token_id in enumerate(ids) if token_id in vocabulary.format.stop_ids]
+        ends = [location for location, token_id in enumerate(ids) if token_id in vocabulary.format.stop_ids]
         kept = [token_id for token_id in ids[: ends[0] if ends else None] if vocabulary.token_bytes(token_id)]
         if kept:
             found.append(kept)
@@ -157,13 +134,14 @@ def scripted_request(ids: Sequence[int], vocabulary: Vocabulary, **fields: Any) 
     return {"extra": {"vllm_xargs": OFF | {"script": [*ids, vocabulary.format.turn_end]}}} | fields
 
 
-def test_200_scripted_transcripts(scripted: VllmServer, vocabulary: Vocabulary) -> None:
+@on("prompts")
+def test_200_scripted_transcripts(server: VllmServer, vocabulary: Vocabulary) -> None:
     scripts = transcripts(200, vocabulary)
     assert len(scripts) == 200
     limits = [len(ids) if number % 4 == 3 else 600 for number, ids in enumerate(scripts)]  # some are cut by the limit
     requests = [scripted_request(ids, vocabulary, max_tokens=limit) for ids, limit in zip(scripts, limits, strict=True)]
     calls = 0
-    for ids, limit, (whole, stream) in zip(scripts, limits, ask_both(scripted.url, requests), strict=True):
+    for ids, limit, (whole, stream) in zip(scripts, limits, ask_both(server.url, requests), strict=True):
         length = limit == len(ids)
         assert whole[0].ids[: len(ids)] == stream[0].ids[: len(ids)] == tuple(ids)
         assert whole[0].seen == expected(ids, vocabulary, length=length, stream=False), vocabulary.decode(ids)
@@ -172,7 +150,9 @@ def test_200_scripted_transcripts(scripted: VllmServer, vocabulary: Vocabulary) 
     assert calls > 100
 
 
-def test_200_transcripts_with_speculation(speculating: VllmServer, vocabulary: Vocabulary) -> None:
+@on("ngram")
+def test_200_transcripts_with_speculation(server: VllmServer, vocabulary: Vocabulary) -> None:
+    """V1 refuses logits processors beside speculation, so that here a grammar of one text takes the script's place."""
     texts = [vocabulary.decode(ids) for ids in transcripts(260, vocabulary)]
     texts = [text for text in texts if "\ufffd" not in text and "[EOS]" not in text and "<|im_end|>" not in text][:200]
     assert len(texts) == 200
@@ -186,7 +166,7 @@ def test_200_transcripts_with_speculation(speculating: VllmServer, vocabulary: V
         for text in texts
     ]
     same = longest = calls = 0
-    for text, (whole, stream) in zip(texts, ask_both(speculating.url, requests), strict=True):
+    for text, (whole, stream) in zip(texts, ask_both(server.url, requests), strict=True):
         for answer, is_stream in ((whole[0], False), (stream[0], True)):
             # Special tokens are text to xgrammar: a marker comes as the token or spelled out, as the model likes.
             assert vocabulary.decode(answer.ids).removesuffix("<|im_end|>") == text
@@ -200,6 +180,7 @@ def test_200_transcripts_with_speculation(speculating: VllmServer, vocabulary: V
     assert calls > 50
 
 
+@on("prompts")
 @pytest.mark.parametrize(
     ("kind", "tool_choice", "reason"),
     [
@@ -214,7 +195,7 @@ def test_200_transcripts_with_speculation(speculating: VllmServer, vocabulary: V
         ("text", "required", "stop"),
     ],
 )
-def test_finish_reasons(scripted: VllmServer, vocabulary: Vocabulary, kind: str, tool_choice: str, reason: str) -> None:
+def test_finish_reasons(server: VllmServer, vocabulary: Vocabulary, kind: str, tool_choice: str, reason: str) -> None:
     whole = render_tool_calls([CALL], vocabulary)
     script, limit = {
         "whole": (whole, 600),
@@ -224,16 +205,17 @@ def test_finish_reasons(scripted: VllmServer, vocabulary: Vocabulary, kind: str,
         "text": (vocabulary.encode("Sunny."), 600),
     }[kind]
     request = scripted_request(script, vocabulary, tool_choice=tool_choice, max_tokens=limit, n=2)
-    ((answers, streams),) = ask_both(scripted.url, [request])
+    ((answers, streams),) = ask_both(server.url, [request])
     assert [answer.finish_reason for answer in (*answers, *streams)] == [reason] * 4
     expected_calls = ((CALL.id, CALL.name, CALL.arguments),) if kind.startswith("whole") else ()
     if kind != "cut_by_the_stop":
         assert [answer.calls for answer in answers] == [expected_calls] * 2
 
 
-def test_no_calls_where_none_were_wanted(scripted: VllmServer, vocabulary: Vocabulary) -> None:
+@on("prompts")
+def test_no_calls_where_none_were_wanted(server: VllmServer, vocabulary: Vocabulary) -> None:
     ids = [*vocabulary.encode("Look: "), *render_tool_calls([CALL], vocabulary)]
-    ((whole, stream),) = ask_both(scripted.url, [scripted_request(ids, vocabulary, tool_choice="none")])
+    ((whole, stream),) = ask_both(server.url, [scripted_request(ids, vocabulary, tool_choice="none")])
     assert whole[0].seen == stream[0].seen == ("stop", "", vocabulary.decode(ids), ())
 
 
@@ -265,9 +247,10 @@ def respond(client: openai.OpenAI, ids: Sequence[int], vocabulary: Vocabulary, l
     return status, text, calls
 
 
-def test_responses(scripted: VllmServer, vocabulary: Vocabulary) -> None:
+@on("prompts")
+def test_responses(server: VllmServer, vocabulary: Vocabulary) -> None:
     scripts = [ids for ids in transcripts(60, vocabulary) if vocabulary.format.think_begin not in ids]
-    with openai.OpenAI(base_url=f"{scripted.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
         for number, ids in enumerate(scripts):
             length = number % 3 == 2
             limit = len(ids) if length else 600

@@ -14,8 +14,8 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
-from constrained_k2.bitmask import allowed_ids
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
+from constrained_k2.vocabulary.bitmask import allowed_ids
 from tests.vllm_plugin.masks import mask_after
 from tests.vllm_plugin.served import vllm_config
 
@@ -149,7 +149,7 @@ def test_a_token_from_outside_the_grammar_ends_its_request(
         (SamplingParams(extra_args={"constrained_k2": "{"}), "vllm_xargs.constrained_k2: must be JSON"),
         (SamplingParams(extra_args={"constrained_k2": json.dumps(BODY)}, structured_outputs=StructuredOutputsParams(regex="a")),
          "structured_outputs"),
-        (SamplingParams(extra_args={"constrained_k2": 1}), "not a string"),
+        (SamplingParams(extra_args={"constrained_k2": 1}), "must be a string"),
         (SamplingParams(extra_args={"constrained_k2": json.dumps(BODY | {"tool_choice": "x"})}), "tool_choice"),
         (SamplingParams(extra_args={"constrained_k2": json.dumps(BODY)}, bad_words=["a"]), "bad_words"),
         (SamplingParams(extra_args={"constrained_k2": json.dumps(BODY)}, allowed_token_ids=[1]), "allowed_token_ids"),

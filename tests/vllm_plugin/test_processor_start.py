@@ -25,11 +25,11 @@ from vllm.v1.worker.gpu.sample.logits_processor import (
 )
 
 from constrained_k2 import Compiler, FormatMismatch, InvalidRequest, ToolCallSpec, Vocabulary
-from constrained_k2.bitmask import allowed_ids
-from constrained_k2.fixtures import write_tokenizer
+from constrained_k2.testing import write_tokenizer
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
-from constrained_k2.vllm_plugin.logits_processor_v1 import KimiK2LogitsProcessorV1
-from constrained_k2.vllm_plugin.logits_processor_v2 import KimiK2LogitsProcessorV2
+from constrained_k2.vllm_plugin.worker.logits_processor_v1 import KimiK2LogitsProcessorV1
+from constrained_k2.vllm_plugin.worker.logits_processor_v2 import KimiK2LogitsProcessorV2
+from constrained_k2.vocabulary.bitmask import allowed_ids
 from tests.vllm_plugin.masks import row_of
 from tests.vllm_plugin.served import vllm_config
 

@@ -12,7 +12,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 pytest.importorskip("triton", reason="vLLM's V2 model runner is written in Triton, which is not installed")
 
 from constrained_k2 import Vocabulary, parse_completion
-from constrained_k2.fixtures import build_model
+from constrained_k2.testing import build_model
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}

@@ -1,5 +1,6 @@
 """What is logged and counted of refused requests."""
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from prometheus_client import REGISTRY
 
 import constrained_k2
 from constrained_k2.errors import ConstrainedK2Error, FormatMismatch, InvalidRequest, SchemaTooCostly, UnsupportedSchema
-from constrained_k2.vllm_plugin import refusals
-from constrained_k2.vllm_plugin.refusals import BUDGETS, LineLimit, classified, in_one_line, refusals_noted
+from constrained_k2.vllm_plugin.api_server import refusals
+from constrained_k2.vllm_plugin.api_server.refusals import BUDGETS, LineLimit, classified, in_one_line, refusals_noted
 
 
 @pytest.mark.parametrize(
@@ -36,12 +37,19 @@ def test_labels_are_of_fixed_sets(error: ConstrainedK2Error, labels: tuple[str, 
 
 
 def test_every_budget_is_known() -> None:
-    source = "".join(path.read_text() for path in Path(constrained_k2.__file__).parent.rglob("*.py"))
-    named = re.findall(r'budget=\n?\s*"(\w+)"', source)
-    named += re.findall(r'over\([^()]*(?:\([^()]*\)[^()]*)*?, "(\w+)", ', source)
-    named += re.findall(r'_too_costly\([^()]*, "(\w+)", ', source) + re.findall(r'budget, limit = "(\w+)"', source)
-    assert len(set(named)) > 12
-    assert set(named) <= BUDGETS
+    named = set()
+    for path in Path(constrained_k2.__file__).parent.rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") in {
+                "SchemaTooCostly",
+                "too_costly",
+                "check",
+            }:
+                texts = [part.value for part in (*call.args, *(word.value for word in call.keywords if word.arg == "budget"))
+                         if isinstance(part, ast.Constant) and isinstance(part.value, str)]  # fmt: skip
+                named |= {text for text in texts[-1:] if re.fullmatch("[a-z_]+", text)}
+    assert len(named) > 12
+    assert named <= BUDGETS
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +15,12 @@ from vllm.entrypoints.serve.tokenize.protocol import TokenizeChatRequest
 from vllm.exceptions import VLLMValidationError
 
 from constrained_k2 import InvalidRequest
-from constrained_k2.rendering.special_text import KIMI_SPECIALS
-from constrained_k2.vllm_plugin import exact_arguments, plugin, repair, settings
+from constrained_k2.prompts.special_text import KIMI_SPECIALS
+from constrained_k2.vllm_plugin import settings
+from constrained_k2.vllm_plugin.api_server import repair
+from constrained_k2.vllm_plugin.api_server.request_state import RequestState
+from constrained_k2.vllm_plugin.patches.apply import owner_of, rows
+from tests.vllm_plugin.patched import patch_vllm
 
 USER = {"role": "user", "content": [{"type": "text", "text": "hi"}]}
 OFF, ON = ({"vllm_xargs": {"constrained_k2_repair": switch}} for switch in ("off", "on"))
@@ -26,7 +31,7 @@ TAKES_TEXT = "{{ arguments if arguments is string else arguments | tojson }}"
 
 def prepared(
     request: Any, content_format: str = "auto", template: str | None = TAKES_TEXT
-) -> tuple[dict[str, Any], repair.Prepared]:
+) -> tuple[dict[str, Any], RequestState]:
     given = {"request": request, "messages": request.messages, "default_template_content_format": content_format}
     return given, repair.prepare(given, KIMI_SPECIALS, template)
 
@@ -47,7 +52,7 @@ def set_by_the_operator(monkeypatch: pytest.MonkeyPatch, **ours: Any) -> None:
 def test_who_decides(monkeypatch: pytest.MonkeyPatch, ours: Any, fields: Any, is_mended: bool) -> None:
     set_by_the_operator(monkeypatch, **ours)
     given, found = prepared(chat(**fields))
-    assert found == repair.Prepared(calls=0, exact_arguments=is_mended)
+    assert (found.history_calls, found.exact_arguments) == (0, is_mended)
     assert given["messages"][0]["content"] == ("hi" if is_mended else USER["content"])
     assert given["default_template_content_format"] == ("string" if is_mended else "auto")
 
@@ -80,7 +85,7 @@ def test_what_is_lazy_is_read_and_reasoning_has_vllms_name() -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     asked = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call]}
     given, found = prepared(TokenizeChatRequest(messages=[USER, asked]))
-    assert found.calls == 1
+    assert found.history_calls == 1
     assert given["messages"][1]["reasoning"] == "hm"
     assert given["messages"][1]["tool_calls"][0]["id"] == "functions.f:0"
 
@@ -93,28 +98,30 @@ def asking(arguments: str) -> dict[str, Any]:
         {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": arguments}}]}  # fmt: skip
 
 
+def postprocess_messages() -> Any:
+    patch_vllm()
+    (target,) = (row.target for row in rows() if row.target.endswith(":_postprocess_messages"))
+    return getattr(*owner_of(target))
+
+
 def after_vllm(messages: list[Any]) -> Any:
     """The arguments as vLLM hands them to the template."""
     copied = copy.deepcopy(messages)
-    exact_arguments.module_of_messages()._postprocess_messages(copied)
+    postprocess_messages()(copied)
     return copied[-1]["tool_calls"][0]["function"]["arguments"]
 
 
 @pytest.mark.parametrize("written", WRITTEN, ids=lambda written: written[:20])
 def test_arguments_stay_as_they_were_written(written: str) -> None:
     """vLLM's ``_postprocess_messages`` would read them, and write them anew."""
-    exact_arguments.keep_exact_arguments()
-    given, found = prepared(chat(asking(written)))
-    kept = exact_arguments.kept.set(found.exact_arguments)
-    try:
+    request = chat(asking(written))
+    given, found = prepared(request)
+    with found.rendering(request):
         assert after_vllm(given["messages"]) == written
-    finally:
-        exact_arguments.kept.reset(kept)
 
 
 @pytest.mark.parametrize("written", WRITTEN, ids=lambda written: written[:20])
 def test_templates_that_take_objects_get_objects(written: str) -> None:
-    exact_arguments.keep_exact_arguments()
     given, found = prepared(chat(asking(written)), template="{{ arguments | tojson }}")
     assert not found.exact_arguments
     read = after_vllm(given["messages"])
@@ -125,30 +132,20 @@ def test_templates_that_take_objects_get_objects(written: str) -> None:
 
 
 def test_vllm_reads_arguments_where_it_did() -> None:
-    """Else what is wrapped is no longer what turns text into objects."""
-    exact_arguments.keep_exact_arguments()
-    assert not exact_arguments.kept.get()
+    """Else what is replaced is no longer what turns text into objects."""
     assert after_vllm([asking('{"a":1}')]) == {"a": 1}
-    wrapped = exact_arguments.module_of_messages()._postprocess_messages
-    exact_arguments.keep_exact_arguments()
-    assert exact_arguments.module_of_messages()._postprocess_messages is wrapped
-    assert wrapped.__code__.co_name == "with_exact_arguments"
-    assert "_postprocess_messages" in exact_arguments.module_of_messages().parse_chat_messages_async.__code__.co_names
+    request = chat(asking('{"a":1}'))
+    given, found = prepared(request)
+    with found.rendering(request):
+        pass
+    assert after_vllm(given["messages"]) == {"a": 1}  # outside of the request's rendering
+    home = sys.modules[postprocess_messages().__module__]
+    assert "_postprocess_messages" in home.parse_chat_messages_async.__code__.co_names
 
 
 def test_errors_are_vllms() -> None:
-    with pytest.raises(VLLMValidationError, match=r"messages\[0\]\.content: has a part of no known form") as refused:
+    with pytest.raises(VLLMValidationError, match=r"messages\[0\]\.content: has a part of an unknown form") as refused:
         prepared(chat({"role": "user", "content": [{"type": "smell"}]}))
     assert refused.value.parameter == "messages[0].content"
     with pytest.raises(VLLMValidationError, match=r"vllm_xargs\.constrained_k2_repair"):
         prepared(chat(vllm_xargs={"constrained_k2_repair": ["off"]}))
-
-
-def test_registering_twice_wraps_once() -> None:
-    from vllm.renderers.online_renderer import OnlineRenderer
-
-    plugin.register()
-    wrapped = OnlineRenderer.preprocess_chat
-    plugin.register()
-    assert OnlineRenderer.preprocess_chat is wrapped
-    assert not hasattr(wrapped.__wrapped__, "__wrapped__")

@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,13 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import JsonLimiter, Vocabulary, find_faults
 from constrained_k2.cli import main
-from constrained_k2.evaluation.samples import TOOLS
-from constrained_k2.evaluation.server import CONSTRAINED_FLAGS, VllmServer
-from constrained_k2.fixtures import build_model
-from constrained_k2.rendering import PromptRenderer
-from constrained_k2.rendering.special_text import JOINER
+from constrained_k2.evaluation.server import VllmServer
+from constrained_k2.prompts import PromptRenderer
+from constrained_k2.prompts.special_text import JOINER
+from scripts.bundled_samples.ordinary import TOOLS
+from tests.servers import on
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, on("prompts")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WEATHER = TOOLS[0]
@@ -35,15 +34,6 @@ GIVEN_IDS = [
     "0b7e6f1a-6d0c-4f3e-9c1e-1d2f3a4b5c6d",
     "",
 ]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    directory = tmp_path_factory.mktemp("repair")
-    model = build_model(directory / "model", arch="llama")
-    flags = (*CONSTRAINED_FLAGS, "--trust-request-chat-template")
-    with VllmServer(model, flags, log=directory / "server.log") as started:
-        yield started
 
 
 def post(server: VllmServer, path: str, **body: Any) -> httpx.Response:
@@ -165,7 +155,7 @@ def test_arguments_that_are_objects_are_refused(server: VllmServer) -> None:
     assert post(server, "/v1/chat/completions", **body).status_code == 400
     answer = post(server, "/tokenize", **body)
     assert answer.status_code == 400
-    assert "messages[1].tool_calls: has a part of no known form" in answer.json()["error"]["message"]
+    assert "messages[1].tool_calls: has a part of an unknown form" in answer.json()["error"]["message"]
     assert "function.arguments: Input should be a valid string" in answer.json()["error"]["message"]
 
 
@@ -195,9 +185,9 @@ def test_no_content_is_printed_as_a_python_list(server: VllmServer, vocabulary: 
         "<|im_user|>{{ m.role }}<|im_middle|>{{ m.content }}<|im_end|>{% endfor %}<|im_assistant|>assistant<|im_middle|>"
     )
     body = {"messages": [{"role": "user", "content": "hi"}, {"role": "user", "content": ""}], "chat_template": template}
-    mended, off = prompt_ids(server, **body), prompt_ids(server, **body, **OFF)
-    assert not find_faults(mended, vocabulary=vocabulary)
-    assert vocabulary.decode(mended).count("<|im_middle|><|im_end|>") == 1
+    corrected, off = prompt_ids(server, **body), prompt_ids(server, **body, **OFF)
+    assert not find_faults(corrected, vocabulary=vocabulary)
+    assert vocabulary.decode(corrected).count("<|im_middle|><|im_end|>") == 1
     assert [fault.kind for fault in find_faults(off, vocabulary=vocabulary)] == ["content list"] * 2
 
 
@@ -218,7 +208,7 @@ def test_render_compares_with_the_server(
     for xargs, code in (({}, 0), (OFF, 1)):
         request.write_text(json.dumps({"messages": [{"role": "user", "content": "a[EOS]"}]} | xargs))
         assert main(["render", str(request), "--tokenizer", str(server.model), "--diff", server.url]) == code
-    assert "The server makes the same prompt." in capsys.readouterr().err
+    assert "The server renders the same prompt." in capsys.readouterr().err
 
 
 def test_a_schema_is_answered_by_a_forced_tool(server: VllmServer) -> None:
@@ -253,16 +243,16 @@ def test_responses_are_mended_too(server: VllmServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("messages", "place"),
+    ("messages", "location"),
     [
         ([{"role": "user", "content": "hi"}, {"role": "oracle", "content": "?"}], "messages[1].role"),
         ([{"role": "user", "content": "hi"}, {"role": "user", "content": [{"type": "smell", "smell": "x"}]}], "messages[1]"),
     ],
 )  # fmt: skip
-def test_what_has_no_clear_meaning_is_refused(server: VllmServer, messages: Any, place: str) -> None:
+def test_what_has_no_clear_meaning_is_refused(server: VllmServer, messages: Any, location: str) -> None:
     answer = post(server, "/v1/chat/completions", messages=messages, max_tokens=1)
     assert answer.status_code == 400
-    assert place in answer.json()["error"]["message"]
+    assert location in answer.json()["error"]["message"]
 
 
 def test_the_switch_must_be_one(server: VllmServer) -> None:

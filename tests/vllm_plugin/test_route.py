@@ -1,6 +1,5 @@
 """Which route a server takes, what is refused at its start, and what of vLLM the backend route leans on."""
 
-import inspect
 import json
 from argparse import Namespace
 from concurrent.futures import Future
@@ -15,8 +14,7 @@ from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams
-from vllm.v1.engine import EngineCoreRequest, core
-from vllm.v1.engine.input_processor import InputProcessor
+from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.request import Request
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 from vllm.v1.structured_output import StructuredOutputManager
@@ -24,11 +22,13 @@ from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 from vllm.v1.structured_output.request import StructuredOutputRequest
 
 from constrained_k2 import InvalidRequest, Vocabulary
-from constrained_k2.vllm_plugin import backend_admission, register
-from constrained_k2.vllm_plugin.backend import ToolCallOutputManager, ahead_of, is_marked, mark
-from constrained_k2.vllm_plugin.backend_admission import BackendAdmission
-from constrained_k2.vllm_plugin.backend_grammar import ToolCallGrammar
-from constrained_k2.vllm_plugin.route import TOOL_PARSER_NAME, choose_backend, route_of
+from constrained_k2.vllm_plugin.api_server import admission as backend_admission
+from constrained_k2.vllm_plugin.api_server.admission import Admission
+from constrained_k2.vllm_plugin.constraint import is_tagged, precompile_of, tag
+from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar
+from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME
+from constrained_k2.vllm_plugin.route import choose_route, route_of
+from tests.vllm_plugin.patched import patch_vllm
 
 OURS = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
@@ -58,13 +58,13 @@ def config(
     ("vllm_config", "route"),
     [
         (config(), None),
-        (config("backend"), "backend"),
-        (config("backend", ["other:Processor"]), "backend"),
-        (config("backend", speculative=True), "backend"),
-        (config(None, [OURS]), "processor"),
-        (config("processor", [OURS]), "processor"),
-        (config(None, ["other:Processor", OURS]), "processor"),
-        (config(None, [OURS], speculative=True, v2=True), "processor"),
+        (config("structured_output"), "structured_output"),
+        (config("structured_output", ["other:Processor"]), "structured_output"),
+        (config("structured_output", speculative=True), "structured_output"),
+        (config(None, [OURS]), "logits_processor"),
+        (config("logits_processor", [OURS]), "logits_processor"),
+        (config(None, ["other:Processor", OURS]), "logits_processor"),
+        (config(None, [OURS], speculative=True, v2=True), "logits_processor"),
     ],
 )
 def test_the_route_follows_the_flags(vllm_config: Any, route: Any) -> None:
@@ -74,13 +74,13 @@ def test_the_route_follows_the_flags(vllm_config: Any, route: Any) -> None:
 @pytest.mark.parametrize(
     ("vllm_config", "message"),
     [
-        (config("backend", [OURS]), "runs our logits processor too.* Leave out --logits-processors"),
-        (config("processor"), "does not run our logits processor.* Add --logits-processors"),
+        (config("structured_output", [OURS]), "runs our logits processor too.* Leave out --logits-processors"),
+        (config("logits_processor"), "does not run our logits processor.* Add --logits-processors"),
         (config(None, [OURS], speculative=True), "no logits processors under speculative decoding.* Leave out"),
-        (config("both"), "'both' is no route.* Use 'backend' or 'processor'"),
-        (config("backend", skip_tokenizer_init=True), "no structured outputs"),
-        (config("backend", is_diffusion=True), "no structured outputs"),
-        (config("backend", runner_type="pooling"), "no structured outputs"),
+        (config("both"), "route: must be 'structured_output' or 'logits_processor', not 'both'"),
+        (config("structured_output", skip_tokenizer_init=True), "no structured outputs"),
+        (config("structured_output", is_diffusion=True), "no structured outputs"),
+        (config("structured_output", runner_type="pooling"), "no structured outputs"),
     ],
 )
 def test_wrong_flags_are_refused_at_the_start(vllm_config: Any, message: str) -> None:
@@ -91,11 +91,11 @@ def test_wrong_flags_are_refused_at_the_start(vllm_config: Any, message: str) ->
 @pytest.mark.parametrize(
     ("given", "route"),
     [
-        ({"tool_call_parser": TOOL_PARSER_NAME}, "backend"),
-        ({"tool_call_parser": TOOL_PARSER_NAME, "additional_config": {"x": 1, "constrained_k2": {"repair": False}}}, "backend"),
-        ({"tool_call_parser": TOOL_PARSER_NAME, "logits_processors": ["other:Processor"]}, "backend"),
+        ({"tool_call_parser": TOOL_PARSER_NAME}, "structured_output"),
+        ({"tool_call_parser": TOOL_PARSER_NAME, "additional_config": {"x": 1, "constrained_k2": {"repair": False}}}, "structured_output"),
+        ({"tool_call_parser": TOOL_PARSER_NAME, "logits_processors": ["other:Processor"]}, "structured_output"),
         ({"tool_call_parser": TOOL_PARSER_NAME, "logits_processors": [OURS]}, None),
-        ({"tool_call_parser": TOOL_PARSER_NAME, "additional_config": {"constrained_k2": {"route": "processor"}}}, "processor"),
+        ({"tool_call_parser": TOOL_PARSER_NAME, "additional_config": {"constrained_k2": {"route": "logits_processor"}}}, "logits_processor"),
         ({"tool_call_parser": "kimi_k2"}, None),
         ({}, None),
     ],
@@ -103,8 +103,8 @@ def test_wrong_flags_are_refused_at_the_start(vllm_config: Any, message: str) ->
 def test_the_tool_parser_brings_the_backend(given: dict[str, Any], route: Any) -> None:
     args = Namespace(**given)
     before = given.get("additional_config") or {}
-    choose_backend(args)
-    choose_backend(args)  # the main process and its API servers read the same arguments
+    choose_route(args)
+    choose_route(args)  # the main process and its API servers read the same arguments
     after = getattr(args, "additional_config", None) or {}
     ours = after.get("constrained_k2", {})
     assert ours.get("route") == route
@@ -113,15 +113,17 @@ def test_the_tool_parser_brings_the_backend(given: dict[str, Any], route: Any) -
 
 
 def test_a_servers_command_line_is_read_with_its_route() -> None:
-    register()
+    patch_vllm()
     args = Namespace(model="nowhere", tool_call_parser=TOOL_PARSER_NAME, additional_config={})
-    assert AsyncEngineArgs.from_cli_args(args).additional_config == {"constrained_k2": {"route": "backend"}}
-    assert args.additional_config == {"constrained_k2": {"route": "backend"}}  # what API servers are started with
+    assert AsyncEngineArgs.from_cli_args(args).additional_config == {"constrained_k2": {"route": "structured_output"}}
+    assert args.additional_config == {
+        "constrained_k2": {"route": "structured_output"}
+    }  # what API servers are started with
 
 
 def admitted(vocabulary: Vocabulary, params: SamplingParams, **arguments: Any) -> SamplingParams:
     """What is left of parameters behind admission, as ``process_inputs`` has them cloned."""
-    admission = BackendAdmission(vocabulary)
+    admission = Admission(vocabulary)
     spec = admission.check({"params": params} | arguments)
     own = params.clone()
     if spec is not None:
@@ -134,18 +136,18 @@ def test_only_requests_with_a_spec_are_marked(small_vocabulary: Vocabulary) -> N
         params = SamplingParams(extra_args=extra)
         assert admitted(small_vocabulary, params) == params
     given = SamplingParams(extra_args={"constrained_k2": SPEC})
-    assert is_marked(admitted(small_vocabulary, given))
+    assert is_tagged(admitted(small_vocabulary, given))
     assert given.structured_outputs is None  # the caller's own are left alone: several requests may share them
 
 
-@pytest.mark.parametrize(("seconds", "ahead"), [(0.0, [0, 1]), (60.0, [])])
+@pytest.mark.parametrize(("seconds", "precompile"), [(0.0, [0, 1]), (60.0, [])])
 def test_the_engine_core_is_told_which_tools_were_slow(
-    small_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, seconds: float, ahead: list[int]
+    small_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, seconds: float, precompile: list[int]
 ) -> None:
     monkeypatch.setattr(backend_admission, "_SLOW_SECONDS", seconds)
     tools = [{"type": "function", "function": {"name": name, "parameters": {"title": name}}} for name in "ab"]
     given = SamplingParams(extra_args={"constrained_k2": json.dumps({"tools": tools})})
-    assert ahead_of(admitted(small_vocabulary, given)) == ahead
+    assert precompile_of(admitted(small_vocabulary, given)) == precompile
 
 
 def test_structured_outputs_stay_vllms_where_no_tool_may_be_called(small_vocabulary: Vocabulary) -> None:
@@ -153,7 +155,7 @@ def test_structured_outputs_stay_vllms_where_no_tool_may_be_called(small_vocabul
     own = admitted(small_vocabulary, SamplingParams(extra_args={"constrained_k2": NONE}, structured_outputs=asked))
     markers = small_vocabulary.format
     assert own.structured_outputs == asked
-    assert not is_marked(own)
+    assert not is_tagged(own)
     assert own.bad_words_token_ids == [[markers.section_begin], [markers.call_begin]]
 
 
@@ -183,35 +185,23 @@ def test_a_stream_of_inputs_is_refused(small_vocabulary: Vocabulary) -> None:
 
 def test_the_mark_survives_the_way_to_the_engine_core_and_no_client_can_make_it() -> None:
     params = SamplingParams(max_tokens=5, extra_args={"constrained_k2": SPEC})
-    mark(params, [0])
+    tag(params, [0])
     sent = EngineCoreRequest("a", [1], None, params, None, 0.0, None, None, None)
     received = MsgpackDecoder(EngineCoreRequest).decode(MsgpackEncoder().encode(sent))
-    assert is_marked(Request.from_engine_core_request(received, None).sampling_params)
+    assert is_tagged(Request.from_engine_core_request(received, None).sampling_params)
     forged = SamplingParams(structured_outputs=params.structured_outputs)
     forged.structured_outputs._backend = "xgrammar"  # vLLM's validation sets it, whatever is asked for
-    assert not is_marked(forged)
+    assert not is_tagged(forged)
 
 
-class TestWhatOfVllmTheBackendRouteLeansOn:
-    """If one of these fails with a new vLLM, what stands in its message is what has moved."""
+class TestWhatOfVllmTheRouteLeansOn:
+    """If one of these fails with a new vLLM, what stands in its name is what has changed."""
 
-    def test_the_engine_core_makes_our_manager(self) -> None:
-        register()
-        assert core.StructuredOutputManager is ToolCallOutputManager
-        assert "self.structured_output_manager = StructuredOutputManager(vllm_config)" in inspect.getsource(
-            core.EngineCore
-        )
-        assert "self.structured_output_manager.grammar_init(req)" in inspect.getsource(core.EngineCore)
-
-    def test_every_request_passes_process_inputs(self) -> None:
-        assert {"params", "resumable"} <= inspect.signature(InputProcessor.process_inputs).parameters.keys()
-
-    def test_the_manager_has_what_we_use(self) -> None:
-        source = inspect.getsource(StructuredOutputManager)
-        for name in ("self.executor", "self._grammar_bitmask", "self._use_async_grammar_compilation"):
-            assert name in source, f"StructuredOutputManager has no {name}"
-        bounds = inspect.getsource(StructuredOutputManager._get_constraint_bounds)
-        assert "if structured_req.reasoning_ended:\n            return _CONSTRAINED_FROM_START" in bounds
+    def test_a_request_whose_reasoning_has_ended_is_masked_from_its_first_token(self) -> None:
+        structured = StructuredOutputRequest(StructuredOutputsParams(grammar="x"), reasoning_ended=True)
+        manager = SimpleNamespace(enable_in_reasoning=False)
+        request = SimpleNamespace(structured_output_request=structured)
+        assert tuple(StructuredOutputManager._get_constraint_bounds(manager, request, [1, 2])) == (0, 0)
 
     def test_a_request_waits_for_a_future_and_fails_with_it(self) -> None:
         future: Future[Any] = Future()

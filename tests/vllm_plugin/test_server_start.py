@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
-from constrained_k2.fixtures import build_model
+from constrained_k2.testing import build_model
 
 pytestmark = pytest.mark.server
 
@@ -30,11 +30,11 @@ def log_of_a_server_that_does_not_start(model: Path, log: Path, *flags: str) -> 
     ("flags", "remedy"),
     [
         ((*CONSTRAINED_FLAGS, "--speculative-config", NGRAM), "Leave out --logits-processors"),
-        ((*CONSTRAINED_FLAGS, *settings(route="backend")), "Leave out --logits-processors"),
-        ((*BACKEND_FLAGS, *settings(route="processor")), "Add --logits-processors"),
-        ((*BACKEND_FLAGS, *settings(route="both")), "Use 'backend' or 'processor'"),
-        ((*BACKEND_FLAGS, *settings(close=100_000)), "close: must be a whole number from 0 to 4096"),
-        ((*BACKEND_FLAGS, *settings(clsoe=1)), "additional_config.constrained_k2: .*Use strict, "),
+        ((*CONSTRAINED_FLAGS, *settings(route="structured_output")), "Leave out --logits-processors"),
+        ((*BACKEND_FLAGS, *settings(route="logits_processor")), "Add --logits-processors"),
+        ((*BACKEND_FLAGS, *settings(route="both")), "must be 'structured_output' or 'logits_processor'"),
+        ((*BACKEND_FLAGS, *settings(finish_reserve=100_000)), "finish_reserve: must be a whole number from 0 to 4096"),
+        ((*BACKEND_FLAGS, *settings(finish_resrve=1)), "additional_config.constrained_k2: .*Use strict, "),
     ],
     ids=["processor, ngram", "backend, processor", "processor, none", "no route", "no reserve", "a misspelling"],
 )

@@ -10,10 +10,10 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 import torch
 
-from constrained_k2.bitmask import TokenSet
-from constrained_k2.vllm_plugin.first_choices import FirstChoices
-from constrained_k2.vllm_plugin.host_copy import HostCopy
-from constrained_k2.vllm_plugin.row_masks import RowMasks
+from constrained_k2.vllm_plugin.metrics.argmax_probe import ArgmaxProbe
+from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
+from constrained_k2.vllm_plugin.worker.token_history import HostCopy
+from constrained_k2.vocabulary.bitmask import TokenSet
 
 
 @pytest.fixture
@@ -43,26 +43,26 @@ def gpu() -> Any:
 
 
 def test_a_copy_waits_for_the_past_and_only_its_reader_waits_for_it(asked: list[str]) -> None:
-    copy, place = HostCopy(gpu()), torch.zeros(3)
+    copy, location = HostCopy(gpu()), torch.zeros(3)
     copy.before_overwriting()
-    copy.start((torch.ones(3), place))
+    copy.start((torch.ones(3), location))
     assert asked == ["main waits for the copy", "side waits for main", "in side", "recorded", "out of side"]
-    assert place.tolist() == [1, 1, 1]
+    assert location.tolist() == [1, 1, 1]
     copy.wait()
     assert asked[-1] == "host waits"
 
 
 def test_on_a_cpu_nothing_is_asked(asked: list[str]) -> None:
-    copy, place = HostCopy(torch.device("cpu")), torch.zeros(3)
+    copy, location = HostCopy(torch.device("cpu")), torch.zeros(3)
     copy.before_overwriting()
-    copy.start((torch.ones(3), place))
+    copy.start((torch.ones(3), location))
     copy.wait()
-    assert place.tolist() == [1, 1, 1]
+    assert location.tolist() == [1, 1, 1]
     assert not asked
 
 
 def test_masks_on_their_way_are_not_overwritten(asked: list[str]) -> None:
-    masks = RowMasks(64, 4, torch.device("cpu"), FirstChoices(0), pin=False)
+    masks = RowMasks(64, 4, torch.device("cpu"), ArgmaxProbe(0), pin=False)
     masks._on_gpu = True
     logits = torch.zeros(4, 64)
 
@@ -82,7 +82,7 @@ def test_masks_on_their_way_are_not_overwritten(asked: list[str]) -> None:
 
 
 def test_more_constant_sets_than_there_is_room_for() -> None:
-    masks = RowMasks(256, 1, torch.device("cpu"), FirstChoices(0), pin=False)
+    masks = RowMasks(256, 1, torch.device("cpu"), ArgmaxProbe(0), pin=False)
     for token in range(150):
         masks.begin()
         logits = torch.zeros(1, 256)

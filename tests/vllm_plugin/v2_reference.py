@@ -7,7 +7,7 @@ import torch
 from vllm import SamplingParams
 
 from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec
-from constrained_k2.bitmask import allowed_ids
+from constrained_k2.vocabulary.bitmask import allowed_ids
 from tests.vllm_plugin.masks import row_of
 from tests.vllm_plugin.v2_engine import V2Engine
 
@@ -63,7 +63,7 @@ class Reference:
 
     def stops(self, ids: list[int]) -> bool:
         assert self.matcher is not None
-        markers = self.matcher._markers
+        markers = self.matcher.vocabulary.format
         return self.matcher.is_terminated() or any(token in markers.stop_ids for token in ids)
 
     def take(self, ids: list[int]) -> None:

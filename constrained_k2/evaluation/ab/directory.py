@@ -1,45 +1,49 @@
-"""A run's directory: what was asked, of whom, and what came, so that it can go on after any end.
+"""A run's directory, from which it resumes after any interruption, and from which it is scored at any time.
 
-``run.json``: the arms and how they are asked. ``samples.jsonl``: the samples as they are sent, one a line.
-``records/ARM.jsonl``: what came. ``metrics.jsonl``: how servers' counters grew. ``report.md``, ``report.html``,
-``scores.json``: made of these at any time.
+``run.json``: the arms and the sampling. ``samples.jsonl``: the samples as they are sent. ``records/ARM.jsonl``: the
+answers. ``metrics.jsonl``: the growth of servers' counters.
 """
 
 import fcntl
+import filecmp
 import json
+import mmap
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, Self, TextIO
+
+import msgspec
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.ab.arms import Arm
-from constrained_k2.evaluation.ab.loaders import BadLine
-from constrained_k2.evaluation.ab.sample import Sample
+from constrained_k2.evaluation.answer import SUCCESS, Record
+from constrained_k2.evaluation.sample import Sample
 
-MAX_BAD_LINES = 50
-"""How many malformed lines a run keeps the words of."""
+MAX_BAD_LINES = 50  # malformed lines whose errors are stored
+MAX_LINE = 16 << 20  # the longest line that is read, in bytes
+
+
+class BadLine(NamedTuple):
+    line: int  # its number, from 1
+    reason: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How every sample is asked.
-
-    Attributes:
-        temperature: For all samples; None for each sample's own, or the server's.
-        max_tokens: For samples that say nothing.
-        repetitions: How often each sample is asked.
-        seed: Of the first repetition's sampling; every sample and repetition has its own.
-    """
-
-    temperature: float | None = None
-    max_tokens: int = 2048
+    temperature: float | None = None  # for all samples; None for each sample's own, or the server's
+    max_tokens: int = 2048  # for samples without a limit
     repetitions: int = 1
-    seed: int = 0
+    seed: int = 0  # base of the sampling seeds; every sample and repetition has its own
 
     def body(self, sample: Sample, repetition: int) -> dict[str, Any]:
-        """A sample's body with what it takes to sample it; the same for all arms."""
+        """A sample's body with sampling parameters, equal in all arms."""
         body = dict(sample.body)
         if "max_completion_tokens" not in body:
             body.setdefault("max_tokens", self.max_tokens)
@@ -51,88 +55,67 @@ class Sampling:
 
 @dataclass(slots=True)
 class RunDirectory:
-    """Where a run is kept.
-
-    Attributes:
-        path: The directory.
-        source: What the samples were made of, for the report.
-        sampling: How every sample is asked.
-        samples: How many there are.
-        bad_lines: Malformed lines of the source: how many, and what is wrong with the first.
-        arms: Name -> what makes the arm (see :attr:`Arm.identity`), and where it was asked last.
-    """
-
     path: Path
-    source: str
+    source: str  # of the samples, for the report
     sampling: Sampling
-    samples: int = 0
-    bad_lines: tuple[int, tuple[str, ...]] = (0, ())
-    arms: dict[str, dict[str, Any]] = field(default_factory=dict)
+    samples: int = 0  # how many
+    bad_lines: tuple[int, tuple[str, ...]] = (0, ())  # how many lines of the source are malformed, and the first errors
+    arms: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> its identity and its last address
+
+    @property
+    def answers(self) -> int:
+        return self.samples * self.sampling.repetitions
 
     @property
     def samples_path(self) -> Path:
-        """The samples."""
         return self.path / "samples.jsonl"
 
     def records_path(self, arm: str) -> Path:
-        """An arm's records."""
         return self.path / "records" / f"{arm}.jsonl"
 
     def read_samples(self) -> Iterator[Sample]:
-        """The samples, one at a time."""
         with self.samples_path.open("rb") as file:
             for line in file:
                 yield Sample.from_json(json.loads(line))
 
     def add_arms(self, arms: Iterable[Arm]) -> None:
-        """Note who is asked.
-
-        Raises:
-            InvalidRequest: An arm of that name was asked otherwise before.
-        """
+        """Store the arms; raises ``InvalidRequest`` if the run has one of that name with another identity."""
         for arm in arms:
-            before = self.arms.get(arm.name)
-            if before is not None and {name: before.get(name) for name in arm.identity} != arm.identity:
-                problem = f"was begun with {_shown(before)}, not {_shown(arm.identity)}"
+            before = self.arms.get(arm.name, {}) | {}
+            before.pop("url", None)
+            if before and before != arm.identity:
+                problem = f"the run has this arm with {json.dumps(before)}, not {json.dumps(arm.identity)}"
                 raise InvalidRequest(problem, f"arm {arm.name}", "Give it another name, or another --output")
             self.arms[arm.name] = arm.identity | {"url": arm.base_url}
         (self.path / "records").mkdir(exist_ok=True)
-        self._write()
+        self.write()
 
     def add_counters(self, url: str, counters: Mapping[str, float]) -> None:
-        """Note how a server's counters grew."""
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({"url": url, "counters": counters}) + "\n")
 
     def read_counters(self) -> dict[str, float]:
-        """How counters grew, over all servers and stretches of the run."""
-        path, sums = self.path / "metrics.jsonl", dict[str, float]()
+        """The growth of counters, summed over servers and parts of the run."""
+        path, sums = self.path / "metrics.jsonl", Counter[str]()
         for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-            try:
-                counters = json.loads(line)["counters"]
-            except (ValueError, KeyError, TypeError):
-                continue  # the last line of a run that was killed
-            for name, value in counters.items():
-                sums[name] = sums.get(name, 0.0) + value
-        return sums
+            with suppress(ValueError, KeyError, TypeError):  # the last line of a killed run
+                sums.update(json.loads(line)["counters"])
+        return {name: float(value) for name, value in sums.items()}
 
-    def _write(self) -> None:
-        value = {
-            "source": self.source,
-            "sampling": {name: getattr(self.sampling, name) for name in Sampling.__slots__},
-            "samples": self.samples,
-            "bad_lines": {"count": self.bad_lines[0], "first": self.bad_lines[1]},
-            "arms": self.arms,
-        }
-        _replace(self.path / "run.json", json.dumps(value, indent=2, ensure_ascii=True) + "\n")
+    def write(self) -> None:
+        """Write ``run.json`` atomically: whenever the process ends, it is the old or the new one."""
+        fresh, value = self.path / "run.new", asdict(self)
+        del value["path"]
+        value["bad_lines"] = dict(zip(("count", "first"), self.bad_lines, strict=True))
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(value, indent=2, ensure_ascii=True) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self.path / "run.json")
 
 
 def lock(path: Path) -> TextIO:
-    """Keep other processes out of a directory until the file is closed, or this process ends in any way.
-
-    Raises:
-        InvalidRequest: Another one is at work in it, or it cannot be written.
-    """
+    """Lock a directory until the file is closed or this process ends; raises ``InvalidRequest`` if another has it."""
     try:
         file = (path / "lock").open("w")
     except OSError as error:
@@ -141,95 +124,118 @@ def lock(path: Path) -> TextIO:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()
-        raise InvalidRequest("another run is at work in it", str(path), "Give another --output") from None
+        raise InvalidRequest("another run is using it", str(path), "Give another --output") from None
     return file
 
 
 def begin(path: Path, source: str, samples: Iterable[Sample | BadLine], sampling: Sampling) -> RunDirectory:
-    """Begin a run, or go on with the one that is in the directory.
-
-    Args:
-        path: The directory; made if it is missing.
-        source: What the samples are made of, for the report.
-        samples: The samples.
-        sampling: How each is asked.
-
-    Raises:
-        InvalidRequest: The directory holds another run, there are no samples, or it cannot be written.
-    """
+    """Begin a run, or resume the one in the directory; raises ``InvalidRequest`` if it holds another run."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         with lock(path):
-            return _begin(path, source, samples, sampling)
+            fresh = path / "samples.jsonl.new"
+            count, bad, first = 0, 0, list[str]()
+            with fresh.open("w", encoding="utf-8") as file:
+                for sample in samples:
+                    if isinstance(sample, BadLine):
+                        bad += 1
+                        first += [str(sample)] * (len(first) < MAX_BAD_LINES)
+                    else:
+                        count += 1
+                        file.write(json.dumps(sample.to_json()) + "\n")
+            if not count:
+                raise InvalidRequest(
+                    f"no samples, {bad} malformed lines" + (f", such as {first[0]}" if first else ""), source
+                )
+            run = RunDirectory(path, source, sampling, count, (bad, tuple(first)))
+            if (path / "run.json").exists():
+                before = open_run(path)
+                if before.sampling != sampling or not filecmp.cmp(fresh, before.samples_path, shallow=False):
+                    fresh.unlink()
+                    what = "sampling parameters" if before.sampling != sampling else "samples"
+                    remedy = "Resume with the same, or give another --output"
+                    raise InvalidRequest(f"holds a run with other {what}", str(path), remedy)
+                run.arms = before.arms
+            fresh.replace(run.samples_path)
+            run.write()
+            return run
     except OSError as error:
         raise InvalidRequest(f"cannot be written: {error}", str(path)) from error
 
 
-def _begin(path: Path, source: str, samples: Iterable[Sample | BadLine], sampling: Sampling) -> RunDirectory:
-    fresh = path / "samples.jsonl.new"
-    count, bad, first = 0, 0, list[str]()
-    with fresh.open("w", encoding="utf-8") as file:
-        for sample in samples:
-            if isinstance(sample, BadLine):
-                bad += 1
-                first += [str(sample)] * (len(first) < MAX_BAD_LINES)
-            else:
-                count += 1
-                file.write(json.dumps(sample.to_json()) + "\n")
-    if not count:
-        problem = f"holds no sample; {bad} lines are malformed" + (f", such as {first[0]}" if first else "")
-        raise InvalidRequest(problem, source)
-    run = RunDirectory(path, source, sampling, count, (bad, tuple(first)))
-    if (path / "run.json").exists():
-        before = open_run(path)
-        if before.sampling != sampling or not _same(fresh, before.samples_path):
-            fresh.unlink()
-            what = "sampling parameters" if before.sampling != sampling else "samples"
-            remedy = "Go on with the same, or give another --output"
-            raise InvalidRequest(f"holds a run with other {what}", str(path), remedy)
-        run.arms = before.arms
-    fresh.replace(run.samples_path)
-    run._write()  # noqa: SLF001 - of this module
-    return run
-
-
 def open_run(path: Path) -> RunDirectory:
-    """The run that is in a directory.
-
-    Raises:
-        InvalidRequest: There is none.
-    """
+    """The run in a directory; raises ``InvalidRequest`` if there is none."""
     try:
         value = json.loads((path / "run.json").read_text(encoding="utf-8"))
-        bad = value["bad_lines"]
-        sampling = Sampling(**value["sampling"])
-        lines = (bad["count"], tuple(bad["first"]))
-        return RunDirectory(path, value["source"], sampling, value["samples"], lines, value["arms"])
+        value |= {"path": str(path), "bad_lines": (value["bad_lines"]["count"], value["bad_lines"]["first"])}
+        return msgspec.convert(value, RunDirectory, dec_hook=lambda _, text: Path(text))
     except OSError as error:
         raise InvalidRequest(f"holds no run: {error}", str(path)) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise InvalidRequest(f"is no run of this version: {error!r}", str(path / "run.json")) from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise InvalidRequest(f"not a run of this version: {error}", str(path / "run.json")) from error
 
 
-def _shown(identity: Mapping[str, Any]) -> str:
-    return json.dumps({name: value for name, value in identity.items() if name != "url"})
+class RecordFile:
+    """Appends an arm's records to a file, which is created if it is missing.
+
+    Each record is one write of one line, so a killed process leaves at most one torn line at the end. Opening the file
+    again removes that line, and its request is sent again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            if os.fstat(self._file).st_size:
+                with mmap.mmap(self._file, 0, access=mmap.ACCESS_READ) as data:
+                    end = data.rfind(b"\n") + 1
+                os.ftruncate(self._file, end)
+        except OSError as error:
+            raise InvalidRequest(f"cannot be written: {error}", str(path)) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.fsync(self._file)
+        os.close(self._file)
+
+    def append(self, record: Record) -> None:
+        """Write one record; raises ``OSError``, for example on a full disk."""
+        line = record.to_json().encode() + b"\n"
+        if os.write(self._file, line) != len(line):
+            raise OSError(f"{self.path}: only a part of a record was written")
 
 
-def _same(first: Path, second: Path) -> bool:
-    if first.stat().st_size != second.stat().st_size:
-        return False
-    with first.open("rb") as one, second.open("rb") as other:
-        while block := one.read(1 << 20):
-            if block != other.read(1 << 20):
-                return False
-    return True
+def read_records(path: Path) -> Iterator[Record | str]:
+    """The records of a file; for a malformed line, what is wrong with it. A last line without its end is skipped."""
+    for number, line in bounded_lines(path) if path.exists() else ():
+        if line is None:
+            yield f"{path.name}:{number}: longer than {MAX_LINE} bytes"
+        elif line.endswith(b"\n"):
+            try:
+                yield Record.from_json(line)
+            except ValueError as error:
+                yield f"{path.name}:{number}: {error}"
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write a file in one step: it is the old or the new one, whenever the process ends."""
-    fresh = path.with_suffix(".new")
-    with fresh.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+def done_keys(path: Path, *, but_failed: bool = False) -> set[tuple[str, int]]:
+    """``(key, repetition)`` of a file's records, ``but_failed`` without requests whose last record is a failure."""
+    done: set[tuple[str, int]] = set()
+    for record in read_records(path):
+        if isinstance(record, Record):
+            is_done = not but_failed or record.status == SUCCESS
+            (done.add if is_done else done.discard)((record.key, record.repetition))
+    return done
+
+
+def bounded_lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
+    """Number, from 1, and bytes of every line, its end included; None in place of a line over :data:`MAX_LINE`."""
+    with path.open("rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), 1):
+            if len(line) < MAX_LINE or line.endswith(b"\n"):
+                yield number, line
+                continue
+            while (rest := file.readline(MAX_LINE)) and not rest.endswith(b"\n"):
+                pass
+            yield number, None

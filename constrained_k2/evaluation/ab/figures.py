@@ -1,37 +1,27 @@
-"""The figures of an arm: each the share of one sum of counts in another."""
+"""Figures of an arm: each the share of one sum of counts in another."""
 
+import csv
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from constrained_k2.evaluation.ab.judge import COLUMNS
+from constrained_k2.evaluation.judge import COLUMNS
 
+# [samples, counts]: counts of an arm's answers to each sample, over all repetitions; columns as in ``COLUMNS``.
 CountTable = NDArray[np.int32]
-"""[samples, counts]: the counts of an arm's answers to each sample, over all repetitions; columns as in ``COLUMNS``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A share.
-
-    Attributes:
-        name: As scripts read it; the vendor verifier's name where it has one.
-        title: As people read it.
-        top: Count -> its weight in the numerator.
-        bottom: The same in the denominator.
-        is_better_high: Whether more of it is better.
-        is_compared: Whether an arm may be called worse for it.
-    """
-
-    name: str
-    title: str
-    top: Mapping[str, int]
-    bottom: Mapping[str, int]
+class Figure(NamedTuple):
+    name: str  # key in scores.json; the vendor verifier's name where it has one
+    title: str  # in reports; two leading spaces indent it below the figure before
+    top: Mapping[str, int]  # count -> weight in the numerator
+    bottom: Mapping[str, int]  # count -> weight in the denominator
     is_better_high: bool = True
-    is_compared: bool = True
+    is_compared: bool = True  # False if no arm may be called worse for it
 
 
 def _share(name: str, title: str, top: str, bottom: str, **options: bool) -> Figure:
@@ -39,20 +29,20 @@ def _share(name: str, title: str, top: str, bottom: str, **options: bool) -> Fig
 
 
 FIGURES: tuple[Figure, ...] = (
-    # Not compared: an arm that calls more functions without parameters looks worse by it; ``valid`` says what it means.
+    # Not compared: it counts every call of a function without parameters as wrong. ``valid`` is compared instead.
     _share("schema_accuracy", "schema_accuracy (K2VV)", "successful_tool_call", "finish_tool_calls", is_compared=False),
     Figure("tool_call_f1", "tool_call_f1 (K2VV)", {"tp": 2}, {"tp": 2, "fp": 1, "fn": 1}),
     Figure("tool_call_precision", "tool_call_precision (K2VV)", {"tp": 1}, {"tp": 1, "fp": 1}, is_compared=False),
     Figure("tool_call_recall", "tool_call_recall (K2VV)", {"tp": 1}, {"tp": 1, "fn": 1}, is_compared=False),
     _share("right", "answers with nothing wrong", "right", "requests"),
     _share("in_form", "answers right in form", "in_form", "requests"),
-    _share("served", "call due, and right calls came", "served", "due"),
+    _share("served", "required calls made, right in form", "served", "due"),
     _share("declared", "calls of a declared function", "declared", "calls"),
     _share("decoded", "  arguments are a JSON object", "decoded", "declared"),
     _share("valid", "  arguments valid", "valid", "judged"),
     _share("empty_valid", "  valid, for functions without parameters", "empty_valid", "empty_calls"),
     _share("awkward_right", "  right, for names with a hyphen or a dot", "awkward_right", "awkward_calls"),
-    _share("numbered", "call id functions.NAME:INDEX as due", "numbered", "calls"),
+    _share("numbered", "call id functions.NAME:INDEX as expected", "numbered", "calls"),
     _share("tool_match", "the expected functions", "tool_match", "expected"),
     _share("argument_match", "  with the expected arguments", "argument_match", "expected"),
     _share("order_match", "  in the expected order, of two or more", "order_match", "ordered"),
@@ -62,38 +52,43 @@ FIGURES: tuple[Figure, ...] = (
         "failed", "requests without an answer", {"requests": 1, "success": -1}, {"requests": 1}, is_better_high=False
     ),
 )
-"""All figures, in the order of the report."""
+
+
+class PublishedRow(NamedTuple):
+    """A row of K2 Vendor Verifier's published tables."""
+
+    model: str
+    provider: str
+    tool_call_f1: str  # "ToolCall-Trigger Similarity" as printed, in places a bound; "-" for the reference
+    finish_tool_calls: int  # count_finish_reason_tool_calls
+    successful: int  # count_successful_tool_call
+
+
+# The tables of the README of github.com/MoonshotAI/K2-Vendor-Verifier of 15 November 2025: 4,000 requests each,
+# temperature 0.6 (0905) and 1.0 (thinking). Other requests to other models than a run here: no comparison.
+with (Path(__file__).parent / "vendor_verifier.csv").open(encoding="utf-8") as _file:
+    _, *_ROWS = csv.reader(_file)
+PUBLISHED = tuple(msgspec.convert(row, PublishedRow, strict=False) for row in _ROWS)
 
 
 def weights(side: str) -> NDArray[np.int64]:
-    """[counts, figures]: what each count weighs in each figure's ``top`` or ``bottom``."""
-    table = np.zeros((len(COLUMNS), len(FIGURES)), np.int64)
-    for place, figure in enumerate(FIGURES):
-        for name, weight in getattr(figure, side).items():
-            table[COLUMNS.index(name), place] = weight
-    return table
+    """[counts, figures]: weight of each count in each figure's ``top`` or ``bottom``."""
+    return np.array([[getattr(figure, side).get(name, 0) for figure in FIGURES] for name in COLUMNS], np.int64)
 
 
 def totals(table: CountTable) -> dict[str, int]:
-    """The sum of every count."""
-    return dict(zip(COLUMNS, map(int, table.sum(axis=0, dtype=np.int64)), strict=True))
+    return dict(zip(COLUMNS, table.sum(axis=0, dtype=np.int64).tolist(), strict=True))
 
 
 def value(figure: Figure, counts: Mapping[str, int]) -> tuple[int, int, float | None]:
-    """Numerator, denominator and share; no share where the denominator is 0."""
+    """Numerator, denominator and share; the share is None where the denominator is 0."""
     top = sum(weight * counts[name] for name, weight in figure.top.items())
     bottom = sum(weight * counts[name] for name, weight in figure.bottom.items())
     return top, bottom, top / bottom if bottom else None
 
 
 def verifier_summary(counts: Mapping[str, int], reasons: Mapping[str, int], model: str) -> dict[str, Any]:
-    """The vendor verifier's ``summary.json``, its field names (``tool_calls_eval.py``, ``compute_summary``).
-
-    Args:
-        counts: An arm's.
-        reasons: ``finish_reason`` -> how many answers ended so.
-        model: The model that was asked.
-    """
+    """The vendor verifier's ``summary.json``, with its field names (``tool_calls_eval.py``, ``compute_summary``)."""
     others = {reason: count for reason, count in reasons.items() if reason not in {"stop", "tool_calls"}}
     return {
         "model": model,

@@ -1,81 +1,55 @@
-"""Distributions of times, in a memory that does not grow."""
+"""Latency distributions in constant memory."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 
-from constrained_k2.evaluation.ab.records import SUCCESS, Record
+from constrained_k2.evaluation.answer import SUCCESS, Record
 
-_LOWEST = 0.01  # ms
-_RATIO = 1.05  # of a bin's ends: a quantile is right to within 2.5 %
+_LOWEST = 0.01  # ms, the end of the first bin
+_RATIO = 1.05  # of two bins' ends: a quantile is right to within 2.5 %
 _BINS = 400  # up to 3,000,000 ms
 
 
 @dataclass(slots=True)
 class Histogram:
-    """Counts of milliseconds in bins that grow by 5 %.
-
-    Attributes:
-        counts: By bin; the first holds everything below its end, the last everything above its start.
-    """
+    """Counts of milliseconds in bins that grow by 5 %; the first bin and the last are open."""
 
     counts: list[int] = field(default_factory=lambda: [0] * _BINS)
 
     def add(self, milliseconds: float) -> None:
-        """Count one."""
-        place = math.ceil(math.log(max(milliseconds, _LOWEST) / _LOWEST, _RATIO))
-        self.counts[min(place, _BINS - 1)] += 1
-
-    @property
-    def total(self) -> int:
-        """How many were counted."""
-        return sum(self.counts)
+        bin_number = math.ceil(math.log(max(milliseconds, _LOWEST) / _LOWEST, _RATIO))
+        self.counts[min(bin_number, _BINS - 1)] += 1
 
     def quantile(self, share: float) -> float | None:
-        """The milliseconds that a share (0 to 1) of all do not exceed; None if none were counted."""
-        total = self.total
-        if not total:
+        """Milliseconds that a share (0 to 1) of all times do not exceed; None without times."""
+        seen = list(accumulate(self.counts))
+        if not seen[-1]:
             return None
-        rank, seen = max(1, math.ceil(share * total)), 0
-        for place, count in enumerate(self.counts):
-            seen += count
-            if seen >= rank:
-                return _LOWEST * _RATIO ** (place - 0.5) if place else _LOWEST
-        raise AssertionError("unreachable: the counts reach their sum")
+        bin_number = bisect_left(seen, max(1, math.ceil(share * seen[-1])))
+        return _LOWEST * _RATIO ** (bin_number - 0.5) if bin_number else _LOWEST
 
     def cumulative(self) -> Iterator[tuple[float, float]]:
-        """``(milliseconds, share of all up to there)`` at the ends of the bins that hold any."""
-        total, seen = self.total, 0
-        for place, count in enumerate(self.counts):
-            if count:
-                seen += count
-                yield _LOWEST * _RATIO**place, seen / total
+        """``(milliseconds, share of times up to there)`` at the end of every bin that is not empty."""
+        total = sum(self.counts)
+        for bin_number, seen in enumerate(accumulate(self.counts)):
+            if self.counts[bin_number]:
+                yield _LOWEST * _RATIO**bin_number, seen / total
 
 
 @dataclass(slots=True)
 class Latency:
-    """What an arm's answers took; those that failed are left out.
-
-    Attributes:
-        ttft: From the request to the first token.
-        gap: Between tokens, as they reach the client.
-        duration: From the request to the end.
-        tokens: Tokens that were written.
-        calls: Calls that were made.
-        milliseconds: The sum of all durations: the answers run at the same time, so this is no time on the clock.
-        counted_milliseconds: Of these, those of answers whose tokens the server counts.
-    """
-
-    ttft: Histogram = field(default_factory=Histogram)
-    gap: Histogram = field(default_factory=Histogram)
-    duration: Histogram = field(default_factory=Histogram)
+    ttft: Histogram = field(default_factory=Histogram)  # from the request to the first token
+    gap: Histogram = field(default_factory=Histogram)  # between tokens, as they reach the client
+    duration: Histogram = field(default_factory=Histogram)  # from the request to the end of the answer
     tokens: int = 0
     calls: int = 0
-    milliseconds: float = 0.0
-    counted_milliseconds: float = 0.0
+    milliseconds: float = 0.0  # sum of all durations; answers overlap, so this is not wall time
+    counted_milliseconds: float = 0.0  # the part of it from answers whose tokens the server counts
 
     def add(self, record: Record) -> None:
-        """Take in one record."""
         if record.status != SUCCESS:
             return
         if record.ttft_ms is not None:
@@ -91,29 +65,12 @@ class Latency:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of one answer, on average."""
         return self.tokens / self.counted_milliseconds * 1e3 if self.counted_milliseconds else None
 
-    @property
-    def calls_per_second(self) -> float | None:
-        """Of one answer, on average."""
-        return self.calls / self.milliseconds * 1e3 if self.milliseconds else None
-
     def to_json(self) -> dict[str, float | None]:
-        """The quantiles."""
-        times = {"ttft_ms": self.ttft, "inter_token_ms": self.gap, "duration_ms": self.duration}
-        shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-        found: dict[str, float | None] = {
-            f"{name}_{label}": _rounded(times[name].quantile(share))
-            for name in times
-            for label, share in shares.items()
-        }
-        found |= {
-            "tokens_per_second": _rounded(self.tokens_per_second),
-            "calls_per_second": _rounded(self.calls_per_second),
-        }
-        return found
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")
+        """Quantiles and rates, to four significant digits."""
+        times = {"ttft_ms": self.ttft, "inter_token_ms": self.gap, "duration_ms": self.duration}.items()
+        found = {f"{name}_p{share}": each.quantile(share / 100) for name, each in times for share in (50, 90, 99)}
+        found["tokens_per_second"] = self.tokens_per_second
+        found["calls_per_second"] = self.calls / self.milliseconds * 1e3 if self.milliseconds else None
+        return {name: None if value is None else float(f"{value:.4g}") for name, value in found.items()}

@@ -1,33 +1,29 @@
-"""A run's figures, made of its records: at any time, of any run, again and again."""
+"""Scores a run from its records; a run can be scored at any time, any number of times."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.ab import compare
 from constrained_k2.evaluation.ab.arms import Arm, read_arm
-from constrained_k2.evaluation.ab.directory import RunDirectory
+from constrained_k2.evaluation.ab.directory import RunDirectory, read_records
 from constrained_k2.evaluation.ab.figures import FIGURES, CountTable, totals, value, verifier_summary
-from constrained_k2.evaluation.ab.judge import COLUMNS, FORM, KINDS, Judgement, judge
 from constrained_k2.evaluation.ab.latency import Latency
-from constrained_k2.evaluation.ab.records import FAILURES, Record, read_records
-from constrained_k2.evaluation.ab.sample import Sample
+from constrained_k2.evaluation.answer import FAILURES, Record
+from constrained_k2.evaluation.judge import COLUMNS, FORM, KINDS, Judgement, judge
+from constrained_k2.evaluation.sample import Sample
 from constrained_k2.evaluation.server_metrics import masked_argmax_share
 
-MAX_EXAMPLES = 12
-"""How many answers of each kind of failure are kept for an arm."""
-
-_PAIRED = ("right", "in_form")
+MAX_EXAMPLES = 12  # examples per arm and kind of failure
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """An answer that is not right."""
-
+class Example(NamedTuple):
     sample: Sample
     record: Record
     judgement: Judgement
@@ -35,227 +31,146 @@ class Example:
 
 @dataclass(slots=True)
 class ArmResult:
-    """What one arm's records say.
-
-    Attributes:
-        arm: The arm.
-        table: [samples, counts].
-        kinds: Kind of failure -> how many answers.
-        reasons: ``finish_reason`` -> how many answers.
-        latency: What they took.
-        examples: Some of each kind of failure.
-        bad_lines: Lines of its file that are no record.
-    """
-
     arm: Arm
-    table: CountTable = field(repr=False)
-    kinds: dict[str, int] = field(default_factory=dict)
-    reasons: dict[str, int] = field(default_factory=dict)
+    table: CountTable = field(repr=False)  # [samples, counts]
+    kinds: Counter[str] = field(default_factory=Counter)  # kind of failure -> answers
+    reasons: Counter[str] = field(default_factory=Counter)  # finish_reason -> answers
     latency: Latency = field(default_factory=Latency)
-    examples: dict[str, list[Example]] = field(default_factory=dict)
-    bad_lines: list[str] = field(default_factory=list)
+    examples: dict[str, list[Example]] = field(default_factory=dict)  # kind of failure -> MAX_EXAMPLES answers or fewer
 
 
 @dataclass(slots=True)
 class Results:
-    """What a run says.
-
-    Attributes:
-        directory: The run.
-        arms: Name -> its result, in the order in which the arms were given.
-        baseline: The arm that the others are held against.
-        categories: Of the samples, in their order; row by row.
-        paired: Which samples all arms answered in all repetitions; only these are compared.
-        intervals: Arm -> interval per figure, over the paired samples.
-        differences: Arm -> difference to the baseline per figure.
-        pairings: Arm -> count -> McNemar's test against the baseline.
-        pass_hat: Arm -> k -> pass^k.
-        argmax_share: See :func:`~constrained_k2.evaluation.server_metrics.masked_argmax_share`.
-        findings: What an operator should look into; the run is good if there are none.
-    """
-
     directory: RunDirectory
-    arms: dict[str, ArmResult]
-    baseline: str
-    categories: list[str]
-    paired: Any
-    intervals: dict[str, list[compare.Interval]]
-    differences: dict[str, list[compare.Difference]]
-    pairings: dict[str, dict[str, compare.Pairing]]
-    pass_hat: dict[str, dict[int, float]]
-    argmax_share: float | None
-    findings: list[str]
+    arms: dict[str, ArmResult]  # in the order in which they were given
+    baseline: str  # the arm that the others are compared with
+    categories: list[str]  # of the samples
+    paired: NDArray[np.bool_]  # [samples]: all arms answered it in all repetitions; only these are compared
+    intervals: dict[str, list[compare.Interval]]  # arm -> per figure, over the paired samples
+    differences: dict[str, list[compare.Difference]]  # arm -> per figure, to the baseline
+    pairings: dict[str, dict[str, compare.Pairing]]  # arm -> count -> McNemar's test against the baseline
+    pass_hat: dict[str, dict[int, float]]  # arm -> k -> pass^k
+    argmax_share: float | None  # share of masked tokens where the mask ruled out the most likely one
 
     def rows(self, arm: str, category: str | None = None) -> CountTable:
-        """An arm's counts over the paired samples, of one category or all."""
+        """[paired samples, counts] of an arm, of one category or all."""
         mask = self.paired if category is None else self.paired & (np.array(self.categories) == category)
-        table: CountTable = self.arms[arm].table[mask]
-        return table
+        return self.arms[arm].table[mask]
+
+    @property
+    def findings(self) -> list[str]:
+        """Problems that an operator should look into; empty if the run is good."""
+        constrained = (name for name, result in self.arms.items() if result.arm.is_constrained)
+        return [text for name in constrained for text in self._problems(name)]
+
+    def _problems(self, name: str) -> Iterator[str]:
+        for kind, count in self.arms[name].kinds.items():
+            if kind in FORM:
+                yield f"{name}: {count} answers with {KINDS[kind]}, which the constraint should rule out"
+            if kind in FAILURES:
+                yield f"{name}: {count} requests without an answer: {KINDS[kind]}"
+        counts = totals(self.rows(name))
+        if missing := counts["due"] - counts["served"]:
+            yield f"{name}: {missing} answers without right calls although a call was required"
+        for figure, found in zip(FIGURES, self.differences.get(name, ()), strict=name != self.baseline):
+            if figure.is_compared and found.is_worse and found.difference is not None:
+                title, change = figure.title.strip(), f"{found.difference * 100:+.1f} points"
+                yield f"{name}: {title} is worse than in {self.baseline} ({change})"
 
     def to_json(self) -> dict[str, Any]:
-        """All figures, for scripts."""
-        names = list(dict.fromkeys(self.categories))
         return {
             "samples": len(self.categories),
             "paired_samples": int(self.paired.sum()),
             "baseline": self.baseline,
             "findings": self.findings,
             "masked_argmax_share": self.argmax_share,
-            "arms": {
-                name: {
-                    "figures": _figures(totals(self.rows(name)), self.intervals[name]),
-                    "counts": totals(self.rows(name)),
-                    "k2vv_summary": verifier_summary(totals(result.table), result.reasons, result.arm.model),
-                    "failures": result.kinds,
-                    "latency": result.latency.to_json(),
-                    "pass^k": self.pass_hat[name],
-                    "against_baseline": self._against(name),
-                    "categories": {
-                        category: {
-                            figure.name: value(figure, totals(self.rows(name, category)))[2] for figure in FIGURES
-                        }
-                        for category in names
-                    },
-                }
-                for name, result in self.arms.items()
-            },
+            "arms": {name: self._arm_to_json(name, result) for name, result in self.arms.items()},
         }
 
-    def _against(self, name: str) -> dict[str, Any] | None:
-        if name == self.baseline:
-            return None
-        differences = {
-            figure.name: {
-                "difference": found.interval.value,
-                "low": found.interval.low,
-                "high": found.interval.high,
-                "is_worse": found.is_worse,
-                "is_better": found.is_better,
-            }
-            for figure, found in zip(FIGURES, self.differences[name], strict=True)
-            if found.interval.value is not None
+    def _arm_to_json(self, name: str, result: ArmResult) -> dict[str, Any]:
+        counts = totals(self.rows(name))
+        figures = {}
+        for figure, interval in zip(FIGURES, self.intervals[name], strict=True):
+            if interval.value is not None:
+                top, bottom, _ = value(figure, counts)
+                figures[figure.name] = interval._asdict() | {"of": bottom, "count": top}
+        shares = {each: totals(self.rows(name, each)) for each in dict.fromkeys(self.categories)}
+        against: dict[str, Any] | None = None
+        if name != self.baseline:
+            found = {row.name: each._asdict() for row, each in zip(FIGURES, self.differences[name], strict=True)}
+            against = {"figures": {figure: each for figure, each in found.items() if each["difference"] is not None}}
+            against["mcnemar"] = {column: test._asdict() for column, test in self.pairings[name].items()}
+        return {
+            "figures": figures,
+            "counts": counts,
+            "k2vv_summary": verifier_summary(totals(result.table), result.reasons, result.arm.model),
+            "failures": dict(result.kinds),
+            "latency": result.latency.to_json(),
+            "pass^k": self.pass_hat[name],
+            "against_baseline": against,
+            "categories": {each: {row.name: value(row, sums)[2] for row in FIGURES} for each, sums in shares.items()},
         }
-        tests = {
-            column: {"only_baseline": test.only_first, "only_this": test.only_second, "p": test.p}
-            for column, test in self.pairings[name].items()
-        }
-        return {"figures": differences, "mcnemar": tests}
 
 
 def score(directory: RunDirectory, *, baseline: str | None = None) -> Results:
-    """Judge all records of a run and compare its arms.
+    """Judge all records of a run and compare its arms with ``baseline``; raises ``InvalidRequest`` without records.
 
-    Args:
-        directory: The run.
-        baseline: The arm that the others are held against; by default the first with records that is not constrained,
-            else the first with records.
-
-    Raises:
-        InvalidRequest: There is no such arm, or none has a record.
+    By default the baseline is the first unconstrained arm with records, else the first arm with records.
     """
     if baseline is not None and baseline not in directory.arms:
         raise InvalidRequest(
-            f"there is no arm {baseline!r}", str(directory.path), f"Known: {', '.join(directory.arms)}"
+            f"there is no arm {baseline!r}", str(directory.path), f"Use one of: {', '.join(directory.arms)}"
         )
-    places: dict[str, int] = {}
-    offsets: list[int] = []
+    lines: dict[str, tuple[int, int]] = {}  # key -> row, byte offset in samples.jsonl
     categories: list[str] = []
-    offset = 0
     with directory.samples_path.open("rb") as file:
+        offset = 0
         for line in file:
             sample = Sample.from_json(json.loads(line))
-            places[sample.key] = len(places)
+            lines[sample.key] = (len(categories), offset)
             categories.append(sample.category)
-            offsets.append(offset)
             offset += len(line)
-        found = {name: _score_arm(directory, name, places, offsets, file) for name in directory.arms}
-    arm_results = {name: result for name, result in found.items() if result.table.any()}
-    if not arm_results:
+        found = {name: _score_arm(directory, name, lines, file) for name in directory.arms}
+    arms = {name: result for name, result in found.items() if result.table.any()}
+    if not arms:
         raise InvalidRequest("no arm has a record", str(directory.path))
-    requests = COLUMNS.index("requests")
-    wanted = directory.sampling.repetitions
-    paired = np.all([result.table[:, requests] == wanted for result in arm_results.values()], axis=0)
-    free = (name for name, result in arm_results.items() if not result.arm.is_constrained)
-    base = baseline or next(free, next(iter(arm_results)))
-    if base not in arm_results:
+    unconstrained = [name for name, result in arms.items() if not result.arm.is_constrained]
+    base = baseline or [*unconstrained, *arms][0]
+    if base not in arms:
         raise InvalidRequest("has no record", f"arm {base}")
-    tables = {name: result.table[paired] for name, result in arm_results.items()}
-    own, differences = compare.intervals(tables, base, directory.sampling.seed)
+    wanted, requests = directory.sampling.repetitions, COLUMNS.index("requests")
+    paired = np.all([result.table[:, requests] == wanted for result in arms.values()], axis=0)
+    tables = {name: result.table[paired] for name, result in arms.items()}
+    intervals, differences = compare.intervals(tables, base, directory.sampling.seed)
     pairings = {
-        name: {column: compare.mcnemar(tables[base], tables[name], column) for column in _PAIRED}
-        for name in tables
-        if name != base
+        name: {side: compare.mcnemar(tables[base], tables[name], side) for side in ("right", "in_form")}
+        for name in differences
     }
     passes = {name: compare.pass_hat_k(table, wanted) for name, table in tables.items()}
     share = masked_argmax_share(directory.read_counters())
-    results = Results(directory, arm_results, base, categories, paired, own, differences, pairings, passes, share, [])
-    return replace(results, findings=list(_findings(results)))
+    return Results(directory, arms, base, categories, paired, intervals, differences, pairings, passes, share)
 
 
-def _score_arm(directory: RunDirectory, name: str, places: dict[str, int], offsets: list[int], file: Any) -> ArmResult:
+def _score_arm(
+    directory: RunDirectory, name: str, lines: Mapping[str, tuple[int, int]], samples: BinaryIO
+) -> ArmResult:
     arm = read_arm({"name": name} | directory.arms[name])
-    result = ArmResult(arm, np.zeros((len(places), len(COLUMNS)), np.int32))
+    result = ArmResult(arm, np.zeros((len(lines), len(COLUMNS)), np.int32))
     path = directory.records_path(name)
-    last: dict[tuple[str, int], int] = {}  # of several records of one request (asked again after a failure), the last
+    # A request that was sent again after a failure has several records; its last one counts.
+    numbered = ((number, each) for number, each in enumerate(read_records(path)) if isinstance(each, Record))
+    last = {(record.key, record.repetition): number for number, record in numbered}
     for number, record in enumerate(read_records(path)):
-        if isinstance(record, Record):
-            last[record.key, record.repetition] = number
-    for number, record in enumerate(read_records(path)):
-        if isinstance(record, str):
-            result.bad_lines.append(record)
-            continue
-        place = places.get(record.key)
-        if place is None or last[record.key, record.repetition] != number:
-            continue
-        file.seek(offsets[place])
-        sample = Sample.from_json(json.loads(file.readline()))
-        judgement = judge(sample, record)
-        result.table[place] += np.array([getattr(judgement.counts, column) for column in COLUMNS], np.int32)
-        result.latency.add(record)
-        if record.finish_reason:
-            result.reasons[record.finish_reason] = result.reasons.get(record.finish_reason, 0) + 1
-        if judgement.kind:
-            result.kinds[judgement.kind] = result.kinds.get(judgement.kind, 0) + 1
-            examples = result.examples.setdefault(judgement.kind, [])
-            if len(examples) < MAX_EXAMPLES:
-                examples.append(Example(sample, record, judgement))
+        if isinstance(record, Record) and record.key in lines and last[record.key, record.repetition] == number:
+            row, offset = lines[record.key]
+            samples.seek(offset)
+            sample = Sample.from_json(json.loads(samples.readline()))
+            judgement = judge(sample, record)
+            result.table[row] += np.array(judgement.counts, np.int32)
+            result.latency.add(record)
+            result.reasons.update([record.finish_reason] * bool(record.finish_reason))
+            if judgement.kind:
+                result.kinds[judgement.kind] += 1
+                examples = result.examples.setdefault(judgement.kind, [])
+                examples += [Example(sample, record, judgement)] * (len(examples) < MAX_EXAMPLES)
     return result
-
-
-def _figures(counts: dict[str, int], intervals: Sequence[compare.Interval]) -> dict[str, Any]:
-    found = {}
-    for figure, interval in zip(FIGURES, intervals, strict=True):
-        top, bottom, share = value(figure, counts)
-        if share is not None:
-            found[figure.name] = {
-                "value": share,
-                "of": bottom,
-                "count": top,
-                "low": interval.low,
-                "high": interval.high,
-            }
-    return found
-
-
-def _findings(results: Results) -> list[str]:
-    """What is wrong: a constrained arm that wrote something wrong in form, or that is worse than the baseline."""
-    found = []
-    for name, result in results.arms.items():
-        if not result.arm.is_constrained:
-            continue
-        found += [
-            f"{name}: {count} answers with {KINDS[kind]}, which the constraint should rule out"
-            for kind, count in result.kinds.items()
-            if kind in FORM
-        ]
-        unanswered = {kind: count for kind, count in result.kinds.items() if kind in FAILURES}
-        found += [f"{name}: {count} requests without an answer: {KINDS[kind]}" for kind, count in unanswered.items()]
-        counts = totals(results.rows(name))
-        if missing := counts["due"] - counts["served"]:
-            found.append(f"{name}: {missing} answers without right calls although calls were due")
-        for figure, difference in zip(FIGURES, results.differences.get(name, ()), strict=name != results.baseline):
-            if figure.is_compared and difference.is_worse:
-                assert difference.interval.value is not None
-                change = f"{difference.interval.value * 100:+.1f} points"
-                found.append(f"{name}: {figure.title.strip()} is worse than in {results.baseline} ({change})")
-    return found

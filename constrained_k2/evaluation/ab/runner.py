@@ -1,27 +1,158 @@
-"""Asks all arms all samples: the arms in turn, several requests at a time, each answer written as it comes."""
+"""Sends all samples to all arms and writes each answer as it arrives; a failure becomes a record."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-from constrained_k2.evaluation.ab.arms import Arm
-from constrained_k2.evaluation.ab.directory import RunDirectory, lock
-from constrained_k2.evaluation.ab.endpoint import Endpoint, Limits
-from constrained_k2.evaluation.ab.judge import Judgement, judge
-from constrained_k2.evaluation.ab.records import Record, RecordFile, done_keys
-from constrained_k2.evaluation.ab.sample import Sample
+from constrained_k2.errors import InvalidRequest
+from constrained_k2.evaluation import client
+from constrained_k2.evaluation.ab.arms import Arm, merged
+from constrained_k2.evaluation.ab.directory import RecordFile, RunDirectory, done_keys, lock
+from constrained_k2.evaluation.answer import MAX_GAPS, ChatAnswer, Completion, NoAnswer, Record
+from constrained_k2.evaluation.client import Client, NotServed
+from constrained_k2.evaluation.judge import Judgement, judge
+from constrained_k2.evaluation.sample import Sample
 from constrained_k2.evaluation.server_metrics import growth, read_counters
 
-OnAnswer = Callable[[str, Record, Judgement], None]
-"""Called with an arm's name and each of its answers, as they come."""
+OnAnswer = Callable[[str, Record, Judgement], None]  # receives an arm's name and each of its answers as they arrive
+_RETRIED = {"connection", "rate_limited", "server_error"}
+_UNREACHABLE = 5  # requests in a row without a connection, after which none is retried
+_SECONDS = 30.0  # for requests besides the samples
+_PROMPT_TAIL = 160  # tokens
+_RAW_TOKENS = 4096  # tokens of an answer that are turned into text
+_RAW_TEXT = 1 << 16  # characters of it that are stored
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
-    place: int  # of the arm
-    sample: Sample
-    repetition: int
+class Limits:
+    seconds: float = 600.0  # from the request to the last byte, for each attempt
+    attempts: int = 4  # while there is no connection, or the status is 429 or 500 to 599
+    backoff: float = 1.0  # seconds before the second attempt; doubled each time
+    longest_wait: float = 60.0  # seconds between attempts, whatever the server asks for
+    size: int = 64 << 20  # bytes of an answer
+    text: int = 1 << 20  # characters of its parts; escaped, they fit into one line of the record file
+    concurrency: int = 8  # requests at a time, over all arms
+
+
+class Reply(NamedTuple):
+    """A record, with the tokens that are not stored; empty if the server does not return them."""
+
+    record: Record
+    token_ids: tuple[int, ...]
+    prompt_tail: tuple[int, ...]
+
+
+class Endpoint:
+    """Sends an arm's requests; raises ``InvalidRequest`` for a missing API key or a malformed address."""
+
+    def __init__(self, arm: Arm, limits: Limits) -> None:
+        self.arm = arm
+        self._limits = limits
+        bounds = client.Limits(seconds=min(_SECONDS, limits.seconds))
+        self.client = Client(arm.url, arm.api_key(), bounds, concurrency=limits.concurrency, location=f"arm {arm.name}")
+        self._model = arm.model
+        self._is_vllm = False
+        self._detokenizes = True
+        self._missed = 0
+
+    async def open(self) -> None:
+        """Look up the model, or raise ``InvalidRequest``, and whether the server is vLLM, which returns token ids."""
+        problem = "the server lists no model"
+        try:
+            models = await self.client.models()
+            self._is_vllm = "vllm" in models.values()
+            self._model = self._model or next(iter(models), "")
+        except NoAnswer as failed:
+            problem = f"the server's models cannot be listed: {failed}"
+        if not self._model:
+            location = f"arm {self.arm.name} at {self.arm.url}"
+            raise InvalidRequest(problem, location, "Name a model (--model) if the address is right")
+
+    async def ask(self, key: str, repetition: int, body: Mapping[str, Any]) -> Reply:
+        """Send a sample's body with model, streaming fields and the arm's additions; some failures are retried."""
+        request = merged(body, self.arm.added)
+        request |= {"model": self._model, "stream": True, "stream_options": {"include_usage": True}}
+        if self._is_vllm:
+            request["return_token_ids"] = True
+        attempts = 1 if self._missed >= _UNREACHABLE else self._limits.attempts
+        for attempt in itertools.count(1):
+            started, timing = round(time.time(), 3), _Timing()
+            try:
+                answer = await self._attempt(request, timing)
+                record, self._missed = Record.of(answer, key, repetition), 0
+                break
+            except NoAnswer as failed:
+                self._missed = self._missed + 1 if failed.failure == "connection" else 0
+                answer, record = ChatAnswer(), Record(key, repetition, "failed", failed.failure, failed.error)
+                if attempt >= attempts or failed.failure not in _RETRIED:
+                    break
+                wait = self._limits.backoff * 2 ** (attempt - 1) if failed.wait is None else failed.wait
+            await asyncio.sleep(min(wait, self._limits.longest_wait))
+        record = replace(record, attempts=attempt, started=started, **timing.fields(answer))
+        return Reply(record, answer.token_ids or (), timing.prompt_tail)
+
+    async def with_text(self, reply: Reply) -> Record:
+        """The record with the text of its tokens, markers included; unchanged if the server does not detokenize."""
+        if not reply.token_ids:
+            return reply.record
+        raw = await self._text(reply.token_ids[-_RAW_TOKENS:])
+        return replace(reply.record, raw=raw, prompt_tail=await self._text(reply.prompt_tail))
+
+    async def _text(self, ids: tuple[int, ...]) -> str:
+        if ids and self._detokenizes:
+            try:
+                return (await self.client.detokenize(self._model, ids))[-_RAW_TEXT:]
+            except NoAnswer as failed:  # the report shows the parsed answer instead
+                self._detokenizes = not isinstance(failed, NotServed)
+        return ""
+
+    async def _attempt(self, request: dict[str, Any], timing: "_Timing") -> ChatAnswer:
+        bounds = client.Limits(self._limits.size, self._limits.seconds)
+        answer = await self.client.chat_streamed(request, timing.add, whole_ok=True, limits=bounds)
+        if not answer.finish_reason:
+            raise NoAnswer("invalid_answer", "the answer has no finish_reason")
+        calls = (part for call in answer.calls for part in call)
+        length = sum(map(len, (answer.finish_reason, answer.content, answer.reasoning, *calls)))
+        if length > self._limits.text:
+            raise NoAnswer("too_long", f"the answer has {length} characters, more than {self._limits.text}")
+        return answer
+
+
+class _Timing:
+    def __init__(self) -> None:
+        self.prompt_tail: tuple[int, ...] = ()
+        self._start = time.perf_counter()
+        self._first: float | None = None
+        self._last = 0.0
+        self._gaps: list[float] = []
+        self._prompt_tokens: int | None = None
+
+    def add(self, event: Completion | None) -> None:
+        if event is None or event.has_tokens:
+            now = time.perf_counter()
+            if self._first is None:
+                self._first = now
+            elif len(self._gaps) < MAX_GAPS:
+                self._gaps.append(round((now - self._last) * 1e3, 2))
+            self._last = now
+        if event is not None and event.usage:
+            self._prompt_tokens = event.usage.prompt_tokens
+        if event is not None and event.prompt_token_ids:
+            self.prompt_tail = event.prompt_token_ids[-_PROMPT_TAIL:]
+
+    def fields(self, answer: ChatAnswer) -> dict[str, Any]:
+        counted = None if answer.token_ids is None else len(answer.token_ids)
+        return {
+            "ttft_ms": None if self._first is None else round((self._first - self._start) * 1e3, 2),
+            "duration_ms": round((time.perf_counter() - self._start) * 1e3, 2),
+            "gaps_ms": tuple(self._gaps),
+            "prompt_tokens": self._prompt_tokens,
+            "completion_tokens": counted if answer.tokens is None else answer.tokens,
+        }
 
 
 async def run(
@@ -32,44 +163,33 @@ async def run(
     retry_failed: bool = False,
     on_answer: OnAnswer = lambda *_: None,
 ) -> None:
-    """Ask what has not been answered yet.
+    """Send the requests without a record; raises ``InvalidRequest`` if a server or the directory cannot be used.
 
-    For every sample all arms are asked one after the other before the next sample comes, and each sample begins with
-    another arm: so load, caches and the time of day favour none. Only so many samples are in memory as requests are
-    out.
-
-    Args:
-        directory: Where the run is kept.
-        arms: Whom to ask.
-        limits: What one request may cost, and how many are out at a time.
-        retry_failed: Ask again what failed before.
-        on_answer: For live figures.
-
-    Raises:
-        InvalidRequest: A server tells no model, or the directory cannot be used.
+    Each sample goes to all arms before the next sample, beginning with another arm each time, so that load, caches and
+    the time of day favour none. Memory holds only the samples in flight.
     """
     with ExitStack() as files:
         files.enter_context(lock(directory.path))
         async with AsyncExitStack() as stack:
-            endpoints = [await stack.enter_async_context(Endpoint(arm, limits)) for arm in arms]
+            endpoints = [Endpoint(arm, limits) for arm in arms]
             for endpoint in endpoints:
+                await stack.enter_async_context(endpoint.client)
                 await endpoint.open()
-            directory.add_arms(arms)  # none that could not be asked: it may be given otherwise the next time
+            directory.add_arms(arms)  # only once all answer, so that a wrong arm can be corrected
             paths = [directory.records_path(arm.name) for arm in arms]
             records = [files.enter_context(RecordFile(path)) for path in paths]
-            done = [done_keys(path, but_failed=retry_failed) for path in paths]
-            tasks = _tasks(directory, done)
+            tasks = _tasks(directory, [done_keys(path, but_failed=retry_failed) for path in paths])
             urls = sorted({arm.base_url for arm in arms})
             before = {url: await read_counters(url) for url in urls}
 
             async def work() -> None:
-                for task in tasks:
-                    endpoint = endpoints[task.place]
-                    body = directory.sampling.body(task.sample, task.repetition)
-                    reply = await endpoint.ask(task.sample.key, task.repetition, body)
-                    judgement = judge(task.sample, reply.record)
-                    record = await endpoint.text_of(reply) if judgement.kind else reply.record
-                    records[task.place].append(record)
+                for number, sample, repetition in tasks:
+                    endpoint = endpoints[number]
+                    body = directory.sampling.body(sample, repetition)
+                    reply = await endpoint.ask(sample.key, repetition, body)
+                    judgement = judge(sample, reply.record)
+                    record = await endpoint.with_text(reply) if judgement.kind else reply.record
+                    records[number].append(record)
                     on_answer(endpoint.arm.name, record, judgement)
 
             try:
@@ -82,11 +202,11 @@ async def run(
                         directory.add_counters(url, grown)
 
 
-def _tasks(directory: RunDirectory, done: Sequence[set[tuple[str, int]]]) -> Iterator[_Task]:
-    """What is left to ask, in order; read by all workers, so each task is handed out once."""
+def _tasks(directory: RunDirectory, done: Sequence[set[tuple[str, int]]]) -> Iterator[tuple[int, Sample, int]]:
+    """The remaining ``(number of the arm, sample, repetition)``; all workers share it, so each is handed out once."""
     for number, sample in enumerate(directory.read_samples()):
         for repetition in range(directory.sampling.repetitions):
             for turn in range(len(done)):
-                place = (number + repetition + turn) % len(done)
-                if (sample.key, repetition) not in done[place]:
-                    yield _Task(place, sample, repetition)
+                arm = (number + repetition + turn) % len(done)
+                if (sample.key, repetition) not in done[arm]:
+                    yield arm, sample, repetition

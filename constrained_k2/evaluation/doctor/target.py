@@ -1,72 +1,68 @@
-"""The server that is examined: its model, its markers, what it makes of requests."""
+"""The examined server: its model, its special tokens, and the prompts it renders."""
 
 import asyncio
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from constrained_k2.evaluation.chat_answer import ChatAnswer, Unusable, member, read_stream, read_whole
-from constrained_k2.evaluation.doctor.bodies import BOOK, TOOLS, user
-from constrained_k2.evaluation.doctor.connection import Connection, NotServed, Refused
-from constrained_k2.evaluation.doctor.prompts import Piece, Prompt
+import msgspec
 
-SPECIAL_TEXTS = (
-    *("[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<|start_header_id|>", "<|end_header_id|>"),
-    *("[EOT]", "<|im_system|>", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>"),
-    *("<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|im_middle|>", "<think>", "</think>", "[UNK]", "[PAD]"),
+from constrained_k2.evaluation.answer import ChatAnswer, NoAnswer, validated
+from constrained_k2.evaluation.client import Client, NotServed, Refused
+from constrained_k2.evaluation.doctor.prompt import Piece, Prompt
+from constrained_k2.evaluation.doctor.requests import BOOK, TOOLS, user
+from constrained_k2.evaluation.server import BACKEND_FLAGS
+from constrained_k2.formats import kimi_k2
+
+# Kimi's special tokens without those of media: some servers look for an image where their text occurs.
+SPECIAL_TEXTS = tuple(text for text in kimi_k2.SPECIAL_TOKENS.values() if text not in kimi_k2.MEDIA_MARKERS)
+SWITCH_ON = f"Install constrained-k2 with vLLM and start it with {' '.join(BACKEND_FLAGS)}"
+NEWER_TEMPLATE = (  # the commits are named by https://vllm.ai/blog/2025-10-28-kimi-k2-accuracy
+    "Use a vLLM later than 0.11.0 and the checkpoint's current chat template (moonshotai/Kimi-K2-Instruct-0905 from "
+    "commit 94a4053, Kimi-K2-Instruct from commit 0102674), without an older one in --chat-template"
 )
-"""Kimi's special tokens, those of media excepted: sent as text, they make some servers look for an image."""
+_MAX_PIECES = 4096  # each may cost a request, and the ids come from the server
+_OPTIONAL = {kimi_k2.THINK_BEGIN, kimi_k2.THINK_END, kimi_k2.HEADER_BEGIN, kimi_k2.HEADER_END}
+_DUPLICATES = {"messages": [user("a")], "tools": [BOOK, *TOOLS], "tool_choice": "auto"}
+_SPEC = '{"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}'
+_OUR_WORDS = ("].function.name: ", "vllm_xargs.constrained_k2", "does not constrain them")  # our errors' locations
 
-_SPECIAL_IDS = 256  # from [BOS] on, whether the vocabulary has 163,584 ordinary tokens or a test's few
-_MOST_PIECES = 4096  # each may cost a request, and the ids come from the server
-_LONE = re.compile("[\ud800-\udfff]")
-_MAY_BE_ABSENT = frozenset({"<think>", "</think>", "<|start_header_id|>", "<|end_header_id|>"})
+
+class _Tokens(msgspec.Struct):
+    tokens: tuple[int, ...]
 
 
 @dataclass
 class Target:
-    """A server and one of its models.
-
-    Attributes:
-        connection: The way to it.
-        model: The model's name.
-        models: The names of all its models.
-        markers: Text -> id of its special tokens; None where it does not tokenize for us.
-        parser: Whether our tool parser admits chat requests.
-        constrains: Whether a route of ours, in the engine core or in the workers, is on; None where that does not show.
-    """
-
-    connection: Connection
+    client: Client
     model: str
-    models: list[str]
-    markers: dict[str, int] | None = None
-    parser: bool = False
-    constrains: bool | None = None
+    models: list[str]  # all its models
+    markers: dict[str, int] | None = None  # text -> id of the special tokens; None if the server does not tokenize
+    parser: bool = False  # our tool parser admits chat requests
+    constrains: bool | None = None  # a route of ours is on; None if that cannot be observed
     _texts: dict[tuple[int, ...], str] = field(default_factory=dict, repr=False)
 
     @property
     def is_ours(self) -> bool:
-        """Whether this package is switched on there."""
         return self.parser and self.constrains is True
 
+    @property
+    def constraining(self) -> str:
+        ours = "constrained_k2 is on but did not hold: read the server's log, and report it"
+        return ours if self.is_ours else SWITCH_ON
+
+    @property
+    def repairing(self) -> str:
+        ours = "Update constrained-k2 to a version that repairs requests, or check that it is not switched off"
+        return ours if self.is_ours else SWITCH_ON
+
     async def chat(self, body: dict[str, Any]) -> list[ChatAnswer]:
-        """The choices of a chat completion; see :meth:`Connection.post` for what is raised."""
-        path = "/v1/chat/completions"
-        return read_whole(await self.connection.post(path, {"model": self.model, "return_token_ids": True} | body))
+        return await self.client.chat({"model": self.model, "return_token_ids": True} | body)
 
     async def chat_streamed(self, body: dict[str, Any]) -> ChatAnswer:
-        """The same as a stream, of one choice."""
-        body = {"model": self.model, "return_token_ids": True, "stream": True} | body
-        return read_stream(await self.connection.stream("/v1/chat/completions", body))
+        return await self.client.chat_streamed({"model": self.model, "return_token_ids": True, "stream": True} | body)
 
     async def prompt_ids(self, body: dict[str, Any]) -> tuple[int, ...]:
-        """The ids that the model reads for a chat request.
-
-        The chat endpoint itself says so where it can: what ``/tokenize`` makes of a request may be another prompt.
-
-        Raises:
-            NotServed: Neither says.
-        """
+        """The token ids of a chat request's prompt, from the chat endpoint; ``/tokenize`` may render another one."""
         try:
             (answer, *_) = await self.chat({"max_tokens": 1, "temperature": 0} | body)
             if answer.prompt_ids is not None:
@@ -74,126 +70,70 @@ class Target:
         except Refused as refusal:
             if refusal.status not in {400, 422}:
                 raise
-        taken = {key: body[key] for key in ("messages", "tools", "chat_template_kwargs") if key in body}
-        answered = await self.connection.post("/tokenize", {"model": self.model} | taken)
-        return _ids(answered)
+        taken = {"messages", "tools", "chat_template_kwargs"}
+        return await self._tokenize({name: part for name, part in body.items() if name in taken})
 
     async def prompt(self, body: dict[str, Any]) -> Prompt:
-        """The prompt that the model reads for a chat request; see :meth:`prompt_ids`."""
         return await self.pieces(await self.prompt_ids(body))
 
     async def pieces(self, ids: tuple[int, ...]) -> Prompt:
-        """Token ids, cut at the special ones; each run of ordinary ones is decoded by the server.
-
-        Raises:
-            NotServed: The server does not tokenize.
-            Unusable: No prompt of ours is cut so often.
-        """
+        """Token ids, split at the special ones; the server decodes each run of ordinary ones."""
         runs: list[tuple[int, ...]] = []
         for token_id in ids:
             if not runs or self.is_special(token_id) or self.is_special(runs[-1][-1]):
                 runs.append((token_id,))
             else:
                 runs[-1] += (token_id,)
-        if len(runs) > _MOST_PIECES:
-            raise Unusable(f"{len(ids)} token ids with special ones in {len(runs)} pieces")
-
-        async def text(run: tuple[int, ...]) -> None:
-            if run not in self._texts:
-                answered = await self.connection.post("/detokenize", {"model": self.model, "tokens": list(run)})
-                self._texts[run] = member(answered, "prompt", str, "/detokenize") or ""
-
+        if len(runs) > _MAX_PIECES:
+            raise NoAnswer("invalid_answer", f"{len(ids)} token ids with special ones in {len(runs)} pieces")
         names = {token_id: name for name, token_id in (self.markers or {}).items()}
-        await asyncio.gather(*(text(run) for run in {run for run in runs if not self.is_special(run[0])}))
-        return [
-            Piece(names.get(run[0], f"<|{run[0]}|>"), special=True)
-            if self.is_special(run[0])
-            else Piece(self._texts[run])
-            for run in runs
-        ]
+        fresh = list({run for run in runs if not self.is_special(run[0])} - self._texts.keys())
+        decoded = await asyncio.gather(*(self.client.detokenize(self.model, run) for run in fresh))
+        self._texts.update(zip(fresh, decoded, strict=True))
+        found = {run[0]: names.get(run[0], kimi_k2.reserved_text(run[0])) for run in runs if self.is_special(run[0])}
+        return [Piece(found[run[0]], True) if run[0] in found else Piece(self._texts[run]) for run in runs]  # noqa: FBT003
 
     def is_special(self, token_id: int) -> bool:
-        """Whether an id is one of the 256 behind the ordinary ones.
-
-        Raises:
-            NotServed: The server does not tokenize.
-        """
-        first = self.marker("[BOS]")
-        return first <= token_id < first + _SPECIAL_IDS
+        """Whether an id is one of the 256 after the ordinary ones."""
+        first = self.marker(kimi_k2.BOS)
+        return first <= token_id < first + kimi_k2.SPECIAL_COUNT
 
     def marker(self, text: str) -> int:
-        """The id of a special token.
-
-        Raises:
-            NotServed: The server does not tokenize.
-        """
+        """The id of a special token; raises ``NotServed`` if the server does not tokenize."""
         if self.markers is None:
-            raise NotServed("/tokenize does not give the ids of Kimi's special tokens")
+            raise NotServed("/tokenize does not return the ids of Kimi's special tokens")
         return self.markers[text]
 
+    async def probe(self) -> None:
+        """Fill in the special tokens, and whether this package is on, by what it refuses in its own words."""
+        try:
+            bodies = [{"prompt": text, "add_special_tokens": False} for text in SPECIAL_TEXTS]
+            found = dict(zip(SPECIAL_TEXTS, await asyncio.gather(*map(self._tokenize, bodies)), strict=True))
+            markers = {text: ids[0] for text, ids in found.items() if len(ids) == 1}
+            self.markers = markers if found.keys() - markers.keys() <= _OPTIONAL else None
+        except NoAnswer:
+            self.markers = None
+        self.parser = await self._refuses("/v1/chat/completions", _DUPLICATES)
+        if await self._refuses("/v1/completions", {"prompt": "a", "vllm_xargs": {"constrained_k2": "{"}}):
+            good = {"prompt": "a", "vllm_xargs": {"constrained_k2": _SPEC}}
+            self.constrains = not await self._refuses("/v1/completions", good)
 
-async def open_target(connection: Connection, model: str | None) -> Target:
-    """Look at what every check needs to know.
-
-    Args:
-        connection: To the server.
-        model: The model to ask for; None for the server's first.
-
-    Raises:
-        Unusable: The server does not answer as an OpenAI-compatible one.
-        NotServed: The same.
-        Refused: It refuses to list its models (an API key is missing, say).
-    """
-    listed = member(await connection.get("/v1/models"), "data", list, "/v1/models") or []
-    names = [member(entry, "id", str, "/v1/models") or "" for entry in listed]
-    models = [name for name in names if name and not _LONE.search(name)]  # others cannot be asked for
-    if not (model or models):
-        raise Unusable("/v1/models lists no model")
-    target = Target(connection, model or models[0], models)
-    target.markers = await _markers(target)
-    target.parser = await _refused_by_us(target, "/v1/chat/completions", _DUPLICATES)
-    if await _refused_by_us(target, "/v1/completions", {"prompt": "a"} | _spec("{")):
-        good = '{"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}'
-        target.constrains = not await _refused_by_us(target, "/v1/completions", {"prompt": "a"} | _spec(good))
-    return target
-
-
-_DUPLICATES = {"messages": [user("a")], "tools": [BOOK, *TOOLS], "tool_choice": "auto"}
-_OUR_WORDS = ("is already that of tools[0]", "vllm_xargs.constrained_k2", "does not constrain them")
-
-
-def _spec(text: str) -> dict[str, Any]:
-    return {"vllm_xargs": {"constrained_k2": text}}
-
-
-async def _refused_by_us(target: Target, path: str, body: dict[str, Any]) -> bool:
-    """Whether a request is refused in this package's own words."""
-    try:
-        await target.connection.post(path, {"model": target.model, "max_tokens": 1} | body)
-    except Refused as refusal:
-        return any(words in refusal.message for words in _OUR_WORDS)
-    except (NotServed, Unusable):
+    async def _refuses(self, path: str, body: dict[str, Any]) -> bool:
+        try:
+            await self.client.post(path, {"model": self.model, "max_tokens": 1} | body)
+        except NoAnswer as refusal:
+            return isinstance(refusal, Refused) and any(words in refusal.message for words in _OUR_WORDS)
         return False
-    return False
+
+    async def _tokenize(self, body: dict[str, Any]) -> tuple[int, ...]:
+        return validated(await self.client.post("/tokenize", {"model": self.model} | body), _Tokens, "/tokenize").tokens
 
 
-async def _markers(target: Target) -> dict[str, int] | None:
-    """The ids of the special tokens, each of which must be one token."""
-
-    async def one(text: str) -> tuple[int, ...]:
-        body = {"model": target.model, "prompt": text, "add_special_tokens": False}
-        return _ids(await target.connection.post("/tokenize", body))
-
-    try:
-        found = dict(zip(SPECIAL_TEXTS, await asyncio.gather(*map(one, SPECIAL_TEXTS)), strict=True))
-    except (NotServed, Refused, Unusable):
-        return None
-    markers = {text: ids[0] for text, ids in found.items() if len(ids) == 1}
-    return markers if found.keys() - markers.keys() <= _MAY_BE_ABSENT else None
-
-
-def _ids(answered: Any) -> tuple[int, ...]:
-    ids = member(answered, "tokens", list, "/tokenize")
-    if ids is None or not all(type(token_id) is int for token_id in ids):
-        raise Unusable("/tokenize gives no token ids")
-    return tuple(ids)
+async def open_target(client: Client, model: str | None) -> Target:
+    """Look up what every check needs, for a model or the server's first; raises as :meth:`Client.get` does."""
+    models = list(await client.models())
+    if not (model or models):
+        raise NoAnswer("invalid_answer", "/v1/models lists no model")
+    target = Target(client, model or models[0], models)
+    await target.probe()
+    return target

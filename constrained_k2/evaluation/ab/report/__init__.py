@@ -1,54 +1,53 @@
-"""A run's report: for a terminal, a pull request, a browser and a script."""
+"""Reports of a run: for a terminal, a pull request (Markdown), a browser (one page without resources) and a script."""
 
+import base64
+import hashlib
 import json
-import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from constrained_k2.evaluation.ab.report.contrast import contrast
-from constrained_k2.evaluation.ab.report.markdown import to_markdown
-from constrained_k2.evaluation.ab.report.page import to_html
-from constrained_k2.evaluation.ab.report.tables import figure_table
+from constrained_k2.evaluation.ab.figures import FIGURES
+from constrained_k2.evaluation.ab.report import plots
+from constrained_k2.evaluation.ab.report.examples import as_html, as_markdown, contrast, examples, shown
+from constrained_k2.evaluation.ab.report.tables import all_tables, figure_table
 from constrained_k2.evaluation.ab.results import Results
 
-_WIDTH = 120  # characters, where no terminal says how many it has
+_WIDTH = 120  # characters, where standard output is no terminal
+_TILES = {"schema_accuracy", "tool_call_f1", "valid", "right", "argument_match", "optional_recall"}
+_PLOTS = {"Figures": plots.accuracy, "Failures": plots.failures, "Latency": plots.latencies}
 
 
 def write_reports(results: Results) -> list[Path]:
-    """Write ``report.md``, ``report.html`` and ``scores.json`` into the run's directory.
-
-    Returns:
-        Where they are.
-    """
+    """Write ``report.md``, ``report.html`` and ``scores.json`` into the run's directory; return their paths."""
     texts = {
         "report.md": to_markdown(results),
         "report.html": to_html(results),
-        "scores.json": json.dumps(finite(results.to_json()), indent=2) + "\n",
+        "scores.json": json.dumps(results.to_json(), indent=2, allow_nan=False) + "\n",
     }
-    paths = []
-    for name, text in texts.items():
-        path = results.directory.path / name
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")
-        paths.append(path)
+    paths = [results.directory.path / name for name in texts]
+    for path in paths:
+        path.write_text(texts[path.name], encoding="utf-8", errors="backslashreplace")
     return paths
 
 
 def show(results: Results, paths: Sequence[Path]) -> None:
-    """Print an answer that the constraint set right, the figures, what was found, and where the reports are."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
     for line in contrast(results):
         console.print(Text(line))
     console.print()
     figures = figure_table(results, is_short=True)
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for number, title in enumerate(figures.header):
-        table.add_column(Text(title), justify="right" if number else "left")
+    table.add_column("")
+    for title in figures.columns:
+        table.add_column(Text(title), justify="right")
     for row in figures.rows:
         table.add_row(*map(Text, row))
     console.print(table)
@@ -56,15 +55,49 @@ def show(results: Results, paths: Sequence[Path]) -> None:
     for finding in results.findings:
         console.print(Text(finding, style="red"))
     if not results.findings:
-        console.print(Text("Nothing wrong was found.", style="green"))
+        console.print(Text("No problem found.", style="green"))
     for path in paths:
         console.print(Text(str(path)))
 
 
-def finite(value: Any) -> Any:
-    """The same with null for numbers that JSON does not have."""
-    if isinstance(value, dict):
-        return {name: finite(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def to_html(results: Results) -> str:
+    """Render the page.
+
+    Every value that the template prints is escaped (``finalize``). Should that ever fail, the page's policy allows one
+    script, by its digest, and loads nothing.
+    """
+    tables = list(all_tables(results))
+    return _render(
+        "page.html.j2",
+        as_html,
+        results=results,
+        tables=tables,
+        tiles={figure.title for figure in FIGURES if figure.name in _TILES},
+        plots={table.title: _PLOTS[table.title](results) for table in tables if table.title in _PLOTS},
+        kinds=sorted({kind for result in results.arms.values() for kind in result.examples}),
+        examples=examples(results),
+    )
+
+
+def to_markdown(results: Results) -> str:
+    return _render("report.md.j2", as_markdown, results=results, tables=all_tables(results))
+
+
+def _render(template: str, escape: Callable[[object], str], **variables: Any) -> str:
+    environment = Environment(
+        loader=PackageLoader(__package__, "."),
+        autoescape=select_autoescape(["html.j2"]),
+        finalize=escape,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"shown": shown, "digest": _digest}
+    return environment.get_template(template).render(**variables)
+
+
+def _digest(text: str) -> Markup:
+    """A source of a Content-Security-Policy: an inline style or script with this text."""
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return Markup(f"'sha256-{digest}'")  # noqa: S704 - base64

@@ -1,65 +1,80 @@
-"""Answers that are not right, to be looked at: prompt, what was written, what is wrong with it."""
+"""Answers that are not right, as the reports show them; their text is untrusted and escaped here."""
 
 import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from constrained_k2.evaluation.ab.judge import KINDS
-from constrained_k2.evaluation.ab.report.text import as_html
+from markupsafe import Markup, escape
+
+from constrained_k2.evaluation.ab.directory import read_records
 from constrained_k2.evaluation.ab.results import Example, Results
+from constrained_k2.evaluation.answer import Record
+from constrained_k2.evaluation.judge import FORM, KINDS, judge
+from constrained_k2.evaluation.sample import Sample
+from constrained_k2.formats.kimi_k2 import MARKER_TEXTS
 
-_LONGEST = 4000  # characters of one text
-_MESSAGES = 4
+_SPAN = '<span class="marker {}">{}</span>'
+_MAX_TEXT = 4000  # characters
+_MAX_LINE = 160  # characters
+_MAX_MESSAGES = 4
 _MARKER = re.compile(r"&lt;\|[A-Za-z0-9_]{1,60}\|&gt;|&lt;/?think&gt;")
+_BIDI = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_CONTROLS: dict[int, str] = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
+_CONTROLS |= {0x7F: "\u2421"} | {code: f"[U+{code:04X}]" for code in (*range(0x80, 0xA0), *_BIDI)}
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~&])")
 
 
-def examples(results: Results) -> Iterator[str]:
-    """Each example as one ``<details>``, with its arm and kind for the page's filters."""
+def visible(text: str) -> str:
+    """Replace terminal control characters, bidirectional controls and lone surrogates by visible signs."""
+    return text.translate(_CONTROLS).encode("utf-8", "backslashreplace").decode()
+
+
+def as_html(text: object) -> Markup:
+    """Escape text for HTML, between tags or in a quoted attribute; markup stays as it is."""
+    return text if isinstance(text, Markup) else escape(visible(str(text)))
+
+
+def as_markdown(text: object) -> str:
+    """Escape text for one line of Markdown; markup stays as it is."""
+    return text if isinstance(text, Markup) else _MARKDOWN.sub(r"\\\1", " ".join(visible(str(text)).split()))
+
+
+def examples(results: Results) -> Iterator[dict[str, Any]]:
+    """Yield the variables of the page's template for each example."""
     for arm, result in results.arms.items():
         for kind, found in result.examples.items():
             for example in found:
-                yield _example(arm, kind, example)
+                title = example.judgement.problems[0].partition(": ")[2] or KINDS[kind]
+                shared = {"arm": arm, "kind": kind, "sample": example.sample, "record": example.record}
+                yield shared | {"title": title[:_MAX_LINE], "sections": _sections(example)}
 
 
-def shown(text: str) -> str:
-    """Text of a model, a server or a sample as HTML: escaped, its middle left out if it is long, markers coloured."""
-    if len(text) > _LONGEST:
-        half = _LONGEST // 2
-        text = f"{text[:half]}\n[… {len(text) - _LONGEST:,} characters …]\n{text[-half:]}"
-    return _MARKER.sub(_colored, as_html(text))
+def shown(text: str) -> Markup:
+    """Escape text for HTML, cut the middle of long texts, colour the wire format's markers."""
+    if len(text) > _MAX_TEXT:
+        half = _MAX_TEXT // 2
+        text = f"{text[:half]}\n[… {len(text) - _MAX_TEXT:,} characters …]\n{text[-half:]}"
+    kinds = {True: "call", False: "turn"}
+    spans = _MARKER.sub(lambda found: _SPAN.format(kinds["tool_call" in found[0]], found[0]), as_html(text))
+    return Markup(spans)  # noqa: S704 - escaped before
 
 
-def _colored(found: re.Match[str]) -> str:
-    kind = "call" if "tool_call" in found[0] else "turn"
-    return f'<span class="marker {kind}">{found[0]}</span>'
-
-
-def _example(arm: str, kind: str, example: Example) -> str:
-    sample, record, judgement = example.sample, example.record, example.judgement
-    title = judgement.problems[0].partition(": ")[2] or KINDS[kind]
-    sections = [
-        ("Prompt, its end", record.prompt_tail or _messages(sample.body["messages"])),
-        ("Tools", _tools(sample.body)),
-        ("Written" if record.raw else "Written, put together from the parsed answer", record.raw or _written(example)),
-        ("Calls as parsed", "\n".join(f"{i or '(no id)'}  {name}  {text}" for i, name, text in record.calls) or "none"),
-        ("Wrong", "\n".join(judgement.problems)),
+def _sections(example: Example) -> list[tuple[str, str]]:
+    body, record = example.sample.body, example.record
+    calls = [f"{call_id or '(no id)'}  {name}  {arguments}" for call_id, name, arguments in record.calls]
+    return [
+        ("End of the prompt", record.prompt_tail or _messages(body["messages"])),
+        ("Tools", _tools(body)),
+        ("Raw answer" if record.raw else "Answer, rebuilt from its parsed parts", record.raw or _rebuilt(example)),
+        ("Parsed calls", "\n".join(calls) or "none"),
+        ("Problems", "\n".join(example.judgement.problems)),
     ]
-    body = "".join(f"<h4>{as_html(name)}</h4><pre>{shown(text)}</pre>" for name, text in sections if text)
-    facts = f"sample {sample.number}, {sample.category}, repetition {record.repetition}, {sample.choice}"
-    facts += f", finish_reason {record.finish_reason or 'none'}, {record.attempts} attempt(s)"
-    return (
-        f'<details class="example" data-arm="{as_html(arm)}" data-kind="{as_html(kind)}"><summary>'
-        f'<span class="badge">{as_html(kind)}</span> <b>{as_html(arm)}</b> #{sample.number} '
-        f"{shown(title[:160])}</summary>"
-        f"<p>{shown(facts)}</p>{body}</details>"
-    )
 
 
 def _messages(messages: list[Any]) -> str:
-    """The last messages, as a reader takes them in."""
-    lines = [f"[{len(messages) - _MESSAGES} earlier messages]"] if len(messages) > _MESSAGES else []
-    for message in messages[-_MESSAGES:]:
+    lines = [f"[{len(messages) - _MAX_MESSAGES} earlier messages]"] if len(messages) > _MAX_MESSAGES else []
+    for message in messages[-_MAX_MESSAGES:]:
         content = message.get("content")
         lines.append(f"{message['role']}: {content if isinstance(content, str) else json.dumps(content)}")
         lines += [f"  calls {json.dumps(call, ensure_ascii=False)}" for call in message.get("tool_calls") or ()]
@@ -67,20 +82,58 @@ def _messages(messages: list[Any]) -> str:
 
 
 def _tools(body: dict[str, Any]) -> str:
-    lines = [f"tool_choice: {json.dumps(body.get('tool_choice', 'auto'))}"]
-    for tool in body.get("tools") or ():
-        function = tool["function"]
-        lines.append(f"{function['name']}: {json.dumps(function.get('parameters'), ensure_ascii=False)}")
-    return "\n".join(lines)
+    functions = [tool["function"] for tool in body.get("tools") or ()]
+    schemas = [f"{each['name']}: {json.dumps(each.get('parameters'), ensure_ascii=False)}" for each in functions]
+    return "\n".join([f"tool_choice: {json.dumps(body.get('tool_choice', 'auto'))}", *schemas])
 
 
-def _written(example: Example) -> str:
-    """What the model must have written, as far as the parsed answer tells."""
-    record = example.record
-    text = f"<think>{record.reasoning}</think>" if record.reasoning else ""
+def _rebuilt(example: Example) -> str:
+    record, marker = example.record, MARKER_TEXTS
+    text = f"{marker['think_begin']}{record.reasoning}{marker['think_end']}" if record.reasoning else ""
     text += record.content
     if record.calls:
-        begin, argument, end = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
-        calls = "".join(f"{begin}{i or name}{argument}{arguments}{end}" for i, name, arguments in record.calls)
-        text += f"<|tool_calls_section_begin|>{calls}<|tool_calls_section_end|>"
+        calls = "".join(
+            f"{marker['call_begin']}{call_id or name}{marker['argument_begin']}{arguments}{marker['call_end']}"
+            for call_id, name, arguments in record.calls
+        )
+        text += f"{marker['section_begin']}{calls}{marker['section_end']}"
     return text or f"nothing: {record.error}"
+
+
+def contrast(results: Results) -> list[str]:
+    """Lines that show a request that the baseline answered malformed and the constrained arm answered right."""
+    constrained = next((name for name, result in results.arms.items() if result.arm.is_constrained), None)
+    if constrained is None:
+        return []
+    malformed = results.arms[results.baseline].examples
+    candidates = {
+        (example.record.key, example.record.repetition): example.sample
+        for kind in sorted(malformed.keys() & FORM)
+        for example in malformed[kind]
+    }
+    answers: dict[str, dict[tuple[str, int], Record]] = {name: {} for name in results.arms}
+    for name, found in answers.items():
+        for record in read_records(results.directory.records_path(name)):
+            if isinstance(record, Record) and (record.key, record.repetition) in candidates:
+                found[record.key, record.repetition] = record
+    for key, sample in candidates.items():
+        answer = answers[constrained].get(key)
+        if answer is not None and judge(sample, answer).counts.right:
+            return list(_lines(sample, {name: found[key] for name, found in answers.items() if key in found}))
+    return []
+
+
+def _lines(sample: Sample, answers: dict[str, Record]) -> Iterator[str]:
+    yield f"request {sample.number}: {_short(sample.body['messages'][-1].get('content'))}"
+    for name, record in answers.items():
+        problems = judge(sample, record).problems
+        yield f"{name}: {_short(problems[0].partition(': ')[2] or problems[0]) if problems else 'right'}"
+        if record.content:
+            yield f"  says  {_short(record.content)}"
+        for call_id, _, arguments in record.calls:
+            yield f"  calls {_short(call_id)} {_short(arguments)}"
+
+
+def _short(text: Any) -> str:
+    shown = visible(str(text)).replace("\n", "␊")
+    return shown if len(shown) <= _MAX_LINE else f"{shown[: _MAX_LINE - 1]}…"

@@ -1,123 +1,125 @@
-"""Do constraints bind, or does the model merely happen to obey?
+"""Checks whether constraints bind, or the model merely happens to obey.
 
-Twice each: with a prompt that asks for the opposite, and with a ``logit_bias`` that pushes any model off the format. A
-mask wins over both; a server that only parses, or corrects what came, loses to one of them.
+Each request is sent with a prompt that asks for the opposite, and again with a ``logit_bias`` that pushes any model off
+the format. A mask resists both; a server that only parses or corrects the output fails one of them.
 """
 
 from typing import Any
 
-from constrained_k2.evaluation.chat_answer import ChatAnswer
-from constrained_k2.evaluation.doctor.bodies import EAGER, UNFIT, UNWILLING, chat, history, sample
-from constrained_k2.evaluation.doctor.connection import Refused
-from constrained_k2.evaluation.doctor.finding import Finding, ok, shown
-from constrained_k2.evaluation.doctor.prompts import CALL, SECTION, TURN_END
-from constrained_k2.evaluation.doctor.remedies import constraining
+from constrained_k2.evaluation.answer import ChatAnswer, Record
+from constrained_k2.evaluation.client import NotServed, Refused, printable
+from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
+from constrained_k2.evaluation.doctor.prompt import between
+from constrained_k2.evaluation.doctor.requests import EAGER, UNFIT, UNWILLING, chat, history, named
 from constrained_k2.evaluation.doctor.target import Target
-from constrained_k2.evaluation.samples import Sample
-from constrained_k2.evaluation.scores import score
+from constrained_k2.evaluation.judge import KINDS, judge
+from constrained_k2.evaluation.sample import Sample
+from constrained_k2.formats import kimi_k2 as k2
+from constrained_k2.formats.kimi_k2 import CALL_BEGIN, TURN_END
 
 MAX_TOKENS = 2048  # some models reason for long before they call
 _SAMPLES = 4
-_PUSH = 100  # the most that OpenAI's logit_bias takes
-_NAMED = {"type": "function", "function": {"name": "list_tables"}}
+_PUSH = 100  # the maximum of OpenAI's logit_bias
 
 
 async def required(target: Target) -> Finding:
-    """``tool_choice: required`` with a model that is told, and pushed, not to call."""
-    answers = await _ask(target, chat(UNWILLING), push=TURN_END)
-    return _judge(target, answers, chat(UNWILLING), "required")
+    """``tool_choice: required`` yields a call, though the model is told and pushed not to."""
+    return await _judge(target, chat(UNWILLING), push=TURN_END)
 
 
 async def arguments(target: Target) -> Finding:
-    """Arguments are an instance of the schema, with a prompt that asks for values outside it."""
-    body = chat(UNFIT, parallel_tool_calls=False)
-    return _judge(target, await _ask(target, body, push=TURN_END), body, "required")
+    """Arguments are valid, though the prompt asks for values outside the schema."""
+    return await _judge(target, chat(UNFIT, parallel_tool_calls=False), push=TURN_END)
 
 
 async def call_ids(target: Target) -> Finding:
-    """Ids are ``functions.NAME:INDEX``, the index goes on from the history, and each is given once."""
-    body = chat(EAGER) | {"messages": [*history("functions.list_tables:0")[:-1], *chat(EAGER)["messages"]]}
-    return _judge(target, await _ask(target, body), body, "required", first_index=1)
+    """Ids are ``functions.NAME:INDEX``, unique, and count on from the history."""
+    body = chat(EAGER)
+    return await _judge(target, body | {"messages": [*history("functions.list_tables:0")[:-1], *body["messages"]]})
 
 
-async def named(target: Target) -> Finding:
-    """A named function is called, once, whatever the prompt asks for."""
-    return _judge(target, await _ask(target, chat(UNFIT, _NAMED), push=TURN_END), chat(UNFIT, _NAMED), "named")
+async def named_function(target: Target) -> Finding:
+    """A named function is called once, whatever the prompt asks for."""
+    return await _judge(target, chat(UNFIT, named("list_tables")), push=TURN_END)
 
 
 async def single(target: Target) -> Finding:
-    """``parallel_tool_calls: false`` is one call, whatever the prompt asks for."""
-    body = chat(EAGER, parallel_tool_calls=False)
-    return _judge(target, await _ask(target, body, push=CALL), body, "required")
+    """``parallel_tool_calls: false`` yields one call, whatever the prompt asks for."""
+    return await _judge(target, chat(EAGER, parallel_tool_calls=False), push=CALL_BEGIN)
 
 
 async def none(target: Target) -> Finding:
-    """``tool_choice: none`` is no call and no marker, whatever the prompt asks for."""
-    answers = await _ask(target, chat(EAGER, "none", max_tokens=256), push=SECTION)
-    called = [answer for answer in answers if answer.calls]
-    leaked = [answer for answer in answers if "<|tool_call" in answer.content]
-    if called:
-        return Finding("fault", f"{len(called)} of {len(answers)} answers hold calls", constraining(target))
-    if leaked:
-        seen = f"{len(leaked)} of {len(answers)} answers hold markers: {shown(leaked[0].content, 80)!r}"
-        return Finding("fault", seen, constraining(target))
+    """``tool_choice: none`` yields no call and no marker, whatever the prompt asks for."""
+    answers = await _ask(target, chat(EAGER, "none", max_tokens=256), push=k2.SECTION_BEGIN)
+    if called := sum(bool(answer.calls) for answer in answers):
+        return fault(f"{called} of {len(answers)} answers hold calls", target.constraining)
+    if leaked := [answer.content for answer in answers if k2.CALL_MARKER_PREFIX in answer.content]:
+        seen = f"{len(leaked)} of {len(answers)} answers hold markers: {printable(leaked[0], 80)!r}"
+        return fault(seen, target.constraining)
     return ok(f"{len(answers)} answers, no call and no marker")
 
 
+async def exact_arguments(target: Target) -> Finding:
+    """Ids and arguments are returned as sampled, by comparison with the sampled tokens."""
+    compared = 0
+    for seed in range(_SAMPLES):
+        (answer, *_) = await target.chat(chat(EAGER, max_tokens=1024, temperature=1.0, seed=seed))
+        if answer.token_ids is None:
+            raise NotServed("return_token_ids is not served, so the sampled text cannot be compared")
+        pieces = await target.pieces(answer.token_ids)
+        ids, texts = between(pieces, CALL_BEGIN, k2.ARGUMENT_BEGIN), between(pieces, k2.ARGUMENT_BEGIN, k2.CALL_END)
+        if not texts and answer.calls:
+            return Finding("cannot tell", "calls are not written in Kimi's format here", target.constraining)
+        for (call_id, _, returned), written_id, written in zip(answer.calls, ids, texts, strict=False):
+            if (call_id, returned) != (written_id, written):
+                pair = (written, returned) if returned != written else (written_id, call_id)
+                was, became = (repr(printable(text, 70)) for text in pair)
+                return fault(f"the model wrote {was}, returned is {became}", target.constraining)
+            compared += 1
+        if answer.finish_reason != "length" and len(answer.calls) != len(texts):
+            seen = f"the model wrote {len(texts)} calls, returned are {len(answer.calls)}"
+            return fault(seen, target.constraining)
+    if not compared:
+        return Finding("cannot tell", f"no call came in {_SAMPLES} answers", target.constraining)
+    return ok(f"{compared} calls are returned as they were written, to the character")
+
+
 async def _ask(target: Target, body: dict[str, Any], push: str = "") -> list[ChatAnswer]:
-    """Samples of one request, and of the same with a special token made overwhelmingly likely."""
+    """Several answers to a request, and to the same with a special token made overwhelmingly likely."""
     body = {"max_tokens": MAX_TOKENS, "temperature": 1.0, "seed": 1, "n": _SAMPLES} | body
-    answers = await _several(target, body)
-    if push and target.markers is not None:
+    pushes = [{"logit_bias": {str(target.marker(push)): _PUSH}}] if push and target.markers is not None else []
+    answers: list[ChatAnswer] = []
+    for bias in [{}, *pushes]:
         try:
-            answers += await _several(target, body | {"logit_bias": {str(target.marker(push)): _PUSH}})
+            found = await target.chat(body | bias)
+            for seed in range(len(found), _SAMPLES):  # the server ignores ``n``
+                found += (await target.chat(body | bias | {"n": 1, "seed": seed + 1}))[:1]
+            answers += found
         except Refused as refusal:
-            if "logit_bias" not in refusal.message:
+            if not bias or "logit_bias" not in refusal.message:
                 raise
     return answers
 
 
-async def _several(target: Target, body: dict[str, Any]) -> list[ChatAnswer]:
-    """``n`` answers, one by one where the server gives only one at a time."""
-    answers = await target.chat(body)
-    for seed in range(len(answers), body["n"]):
-        answers += (await target.chat(body | {"n": 1, "seed": seed + 1}))[:1]
-    return answers
-
-
-def _judge(
-    target: Target, answers: list[ChatAnswer], body: dict[str, Any], choice: str, first_index: int = 0
-) -> Finding:
-    """The finding on answers in which right calls are due."""
-    asked = sample(body, choice, first_index)
-    whole = [answer for answer in answers if answer.finish_reason != "length"]
-    if not whole:
+async def _judge(target: Target, body: dict[str, Any], push: str = "") -> Finding:
+    answers = await _ask(target, body, push)
+    complete = [answer for answer in answers if answer.finish_reason != "length"]
+    if not complete:
         seen = f"none of {len(answers)} answers ended within {MAX_TOKENS} tokens"
         return Finding("cannot tell", seen, "Try again, or with thinking off by default")
-    problems = [problem for answer in whole if (problem := _problem(answer, asked))]
-    if problems:
-        seen = f"{len(problems)} of {len(whole)} answers are wrong: {problems[0]}"
-        return Finding("fault", seen, constraining(target))
-    calls = sum(len(answer.calls) for answer in whole)
-    return ok(f"{len(whole)} answers, {calls} calls, all of them right")
+    if problems := [problem for answer in complete if (problem := _problem(answer, body))]:
+        return fault(f"{len(problems)} of {len(complete)} answers are wrong: {problems[0]}", target.constraining)
+    calls = sum(len(answer.calls) for answer in complete)
+    return ok(f"{len(complete)} answers, {calls} calls, all of them right")
 
 
-def _problem(answer: ChatAnswer, asked: Sample) -> str:
-    """What is wrong with one answer; empty if nothing is."""
+def _problem(answer: ChatAnswer, body: dict[str, Any]) -> str:
     if not answer.calls:
-        return f"no call, but {shown(answer.content, 60)!r}"
-    try:
-        found = score(asked, answer.scored)
-    except (ValueError, RecursionError) as error:  # a name with a marker in it, a number of 5,000 digits, a deep nest
-        return f"a call that cannot be read: {shown(str(error))}"
-    if not found.calls == found.declared == found.valid:
-        return shown(found.problems[0].removeprefix(f"#{asked.number}: "))
-    if found.unasked:
-        return f"{found.calls} calls where one is due"
-    wanted = asked.body["tool_choice"]
-    if isinstance(wanted, dict) and answer.calls[0][1] != wanted["function"]["name"]:
-        return f"{shown(answer.calls[0][1], 60)} is called, not the named function"
-    if found.numbered != found.calls:
-        ids = ", ".join(shown(call_id, 60) for call_id, _, _ in answer.calls[:3])
-        return f"the ids are {ids}, where functions.NAME:{asked.first_index} and so on are due"
+        return f"no call, but {printable(answer.content, 60)!r}"
+    if problems := judge(Sample(0, "", body), Record.of(answer)).problems:
+        kind, _, details = problems[0].partition(": ")
+        return f"{KINDS[kind]}: {printable(details)}"
+    wanted, name = body["tool_choice"], answer.calls[0][1]
+    if isinstance(wanted, dict) and name != wanted["function"]["name"]:
+        return f"{printable(name, 60)} is called, not the named function"
     return ""

@@ -1,68 +1,100 @@
-"""Which server is it, and how was it started?"""
+"""Checks of the service: model, version, flags, and what it refuses."""
 
 import re
 
-from constrained_k2.evaluation.chat_answer import member
-from constrained_k2.evaluation.doctor.bodies import chat
-from constrained_k2.evaluation.doctor.connection import Refused
-from constrained_k2.evaluation.doctor.finding import Finding, ok, shown
-from constrained_k2.evaluation.doctor.remedies import SWITCH_ON
-from constrained_k2.evaluation.doctor.target import Target
+import msgspec
 
-_REPAIRED = (0, 11, 1)  # https://vllm.ai/blog/2025-10-28-kimi-k2-accuracy found the prompts of 0.11.0 broken
-_MADE_FOR = ((0, 32), (0, 34))
+from constrained_k2.evaluation.answer import validated
+from constrained_k2.evaluation.client import Refused, printable
+from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
+from constrained_k2.evaluation.doctor.requests import UNWILLING, chat, tool, user
+from constrained_k2.evaluation.doctor.target import SWITCH_ON, Target
+from constrained_k2.evaluation.sample import UNCONSTRAINED
+from constrained_k2.formats.kimi_k2 import TURN_END
+
+_ITEMS = {"word": {"type": "string", "pattern": r"^(a+)-\1$"}, "items": {"type": "array", "uniqueItems": True}}
+_INEXPRESSIBLE = {"type": "object", "properties": _ITEMS, "required": [*_ITEMS], "additionalProperties": False}
+
+
+class _Version(msgspec.Struct):
+    version: str = ""
 
 
 async def model(target: Target) -> Finding:
-    """Whether the server has the model, with Kimi's special tokens."""
-    names = ", ".join(shown(name, 60) for name in target.models[:5])
+    """The server has the model, with Kimi's special tokens."""
+    name = printable(target.model)
     if target.model not in target.models:
-        return Finding("fault", f"{shown(target.model)!r} is not among its models: {names}", "Give one by --model")
+        names = ", ".join(printable(known, 60) for known in target.models[:5])
+        return fault(f"{name!r} is not among its models: {names}", "Name one with --model")
     if target.markers is None:
-        return Finding(
-            "cannot tell",
-            f"{shown(target.model)}; /tokenize does not give the ids of Kimi's special tokens, so prompts are not seen",
-            "Let /tokenize and /detokenize through; without them only answers can be checked. Is it a Kimi model?",
-        )
-    return ok(f"{shown(target.model)}; <|im_end|> is {target.marker('<|im_end|>')}")
+        seen = f"{name}; /tokenize does not return the ids of Kimi's special tokens, so prompts cannot be checked"
+        remedy = "Let /tokenize and /detokenize through; without them only answers are checked. Is it a Kimi model?"
+        return Finding("cannot tell", seen, remedy)
+    return ok(f"{name}; {TURN_END} is {target.marker(TURN_END)}")
 
 
 async def version(target: Target) -> Finding:
-    """Whether vLLM is one with which Kimi's prompts come out right."""
-    said = member(await target.connection.get("/version"), "version", str, "/version") or ""
-    found = re.match(r"(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?", said)
-    if found is None or said.startswith("0.0.0") or found[0].startswith("0.1.dev"):
-        return Finding("cannot tell", f"the version is {shown(said, 60)!r}", "Install a released version of vLLM")
+    """The version of vLLM renders Kimi's prompts correctly."""
+    text = validated(await target.client.get("/version"), _Version, "/version").version
+    name = printable(text, 60)
+    found = re.match(r"(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?", text)
+    if found is None or text.startswith("0.0.0") or found[0].startswith("0.1.dev"):
+        return Finding("cannot tell", f"the version is {name!r}", "Install a released version of vLLM")
     number = tuple(int(part or 0) for part in found.groups())
-    if number < _REPAIRED:
-        return Finding("fault", f"vLLM {shown(said, 60)} is known to break Kimi K2's prompts", "Upgrade vLLM")
-    if not _MADE_FOR[0] <= number[:2] < _MADE_FOR[1]:
-        return Finding(
-            "warning", f"vLLM {shown(said, 60)}; constrained_k2 is made for 0.32 and 0.33", "Install vllm>=0.32,<0.34"
-        )
-    return ok(f"vLLM {shown(said, 60)}")
+    if number < (0, 11, 1):  # https://vllm.ai/blog/2025-10-28-kimi-k2-accuracy found the prompts of 0.11.0 broken
+        return fault(f"vLLM {name} is known to break Kimi K2's prompts", "Upgrade vLLM")
+    if not (0, 32) <= number[:2] < (0, 34):
+        seen = f"vLLM {name}; constrained_k2 is tested with 0.32 and 0.33"
+        return Finding("warning", seen, "Install vllm>=0.32,<0.34")
+    return ok(f"vLLM {name}")
 
 
 async def flags(target: Target) -> Finding:
-    """Whether this package's parser and one of its routes are on. Seen by what they refuse, in their own words."""
+    """This package's parser and one of its routes are on."""
     if target.is_ours:
         return ok("the parser kimi_k2_constrained is on, and a route that constrains")
     if target.parser and target.constrains is False:
         seen = "the parser kimi_k2_constrained is on, but no route that constrains: what it admits is refused"
-        return Finding("fault", seen, SWITCH_ON)
-    if target.constrains:
+    elif target.constrains:
         seen = "a route is on, but not the parser kimi_k2_constrained: chat requests are not constrained"
-        return Finding("fault", seen, SWITCH_ON)
-    if target.constrains is False:
-        return Finding("fault", "constrained_k2 is installed, and neither of its parts is switched on", SWITCH_ON)
-    return Finding("fault", "constrained_k2 is not on: nothing was refused in its words", SWITCH_ON)
+    elif target.constrains is False:
+        seen = "constrained_k2 is installed, but neither its parser nor a route is on"
+    else:
+        seen = "constrained_k2 is not on: nothing was refused in its words"
+    return fault(seen, SWITCH_ON)
 
 
 async def auto_tool_choice(target: Target) -> Finding:
-    """Whether tools can be sent at all without forcing one."""
+    """Tools are accepted with ``tool_choice: auto``."""
     try:
         await target.chat(chat("Hello.", "auto", max_tokens=1))
     except Refused as refusal:
-        remedy = SWITCH_ON if "auto" in refusal.message else "See what the server says of it"
-        return Finding("fault", f"tools with tool_choice 'auto' are refused: {refusal}", remedy)
-    return ok("tools with tool_choice 'auto' are taken")
+        remedy = SWITCH_ON if "auto" in refusal.message else "See the server's error"
+        return fault(f"tools with tool_choice 'auto' are refused: {refusal}", remedy)
+    return ok("tools with tool_choice 'auto' are accepted")
+
+
+async def strict_refused(target: Target) -> Finding:
+    """A strict tool whose schema no engine can enforce is a 400, rather than silently relaxed."""
+    tools = [tool("repeat", "Say it twice.", _INEXPRESSIBLE, strict=True)]
+    try:
+        await target.chat({"messages": [user("Hello.")], "tools": tools, "tool_choice": "auto", "max_tokens": 1})
+    except Refused as refusal:
+        if refusal.status == 400 and "strict" in refusal.message:
+            return ok(f"a strict schema that cannot be enforced is refused: {printable(refusal.message, 100)}")
+        return Finding("warning", f"the tool is refused, but not for being strict: {refusal}", target.constraining)
+    remedy = target.constraining
+    if target.is_ours:
+        remedy = "Remove constrained_k2.strict.max (or most) from --additional-config: it lowers what clients request"
+    return fault("strict: true with a back-reference and unique items is accepted, but cannot be enforced", remedy)
+
+
+async def opt_out(target: Target) -> Finding:
+    """``vllm_xargs {"constrained_k2": "off"}`` is accepted."""
+    if not target.is_ours:
+        return Finding("cannot tell", "constrained_k2 is not on, so there is nothing to opt out of")
+    try:
+        await target.chat(chat(UNWILLING, "auto", max_tokens=8, **UNCONSTRAINED))
+    except Refused as refusal:
+        return fault(f"a request that opts out is refused: {refusal}", target.constraining)
+    return ok("a request can opt out with vllm_xargs")

@@ -1,0 +1,90 @@
+"""A bounded cache whose values are built once, however many threads ask for one, and counts of its use."""
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class LeastRecentlyUsed(Generic[K, V]):
+    """A cache with a budget for the total cost of its values; the least recently used are dropped first.
+
+    The newest value stays even if it exceeds the budget alone. Values are built outside the lock: a slow one blocks
+    only the threads that ask for the same key.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self.spent = 0
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._building: dict[K, Future[V]] = {}
+        self._lock = threading.Lock()
+
+    def peek(self, key: K) -> V | None:
+        """The value of ``key``, or None, without counting as a use."""
+        found = self._entries.get(key)
+        return None if found is None else found[0]
+
+    def clear(self) -> None:
+        """Drop all values."""
+        with self._lock:
+            self._entries.clear()
+            self.spent = 0
+
+    def get(self, key: K, build: Callable[[], tuple[V, int]]) -> V:
+        """The value of ``key``, else of ``build() -> (value, cost)``; its errors reach all threads that waited."""
+        with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+                return self._entries[key][0]
+            pending = self._building.get(key)
+            if pending is None:
+                building = self._building[key] = Future()
+        if pending is not None:
+            return pending.result()
+        try:
+            value, cost = build()
+        except BaseException as error:
+            with self._lock:
+                del self._building[key]
+            building.set_exception(error)
+            raise
+        with self._lock:
+            del self._building[key]
+            self._entries[key] = (value, cost)
+            self.spent += cost
+            while self.spent > self._budget and len(self._entries) > 1:
+                _, (_, freed) = self._entries.popitem(last=False)
+                self.spent -= freed
+        building.set_result(value)
+        return value
+
+
+class CompileCounts:
+    """Cache hits and compilations of a compiler. Its methods may be called from several threads."""
+
+    __slots__ = ("_lock", "compiled", "hits", "recent")
+
+    def __init__(self) -> None:
+        self.hits = 0
+        self.compiled = 0  # including those that found no grammar
+        self.recent: deque[float] = deque(maxlen=64)  # seconds of the last compilations, oldest first
+        self._lock = threading.Lock()
+
+    def add(self, seconds: float | None) -> None:
+        """Count one: the seconds its compilation took, or None for a cache hit."""
+        with self._lock:
+            if seconds is None:
+                self.hits += 1
+            else:
+                self.compiled += 1
+                self.recent.append(seconds)
+
+    def snapshot(self) -> dict[str, Any]:
+        """A consistent copy of ``hits``, ``compiled`` and ``recent``."""
+        with self._lock:
+            return {"hits": self.hits, "compiled": self.compiled, "recent": list(self.recent)}

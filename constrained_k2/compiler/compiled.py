@@ -1,0 +1,138 @@
+"""One compiled request: the state that its matchers share."""
+
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from constrained_k2.compiler.shared import SharedGrammars
+from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher
+from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
+from constrained_k2.request.spec import ANY_OBJECT, Tool, ToolCallSpec
+from constrained_k2.request.strictness import Level
+from constrained_k2.schema.coverage import Coverage
+from constrained_k2.turn.call_id import CallIdMatcher, CallIdTrie
+from constrained_k2.turn.matcher import ToolCallMatcher
+
+
+class CompiledToolCalls:
+    """One compiled request, made by :meth:`constrained_k2.Compiler.compile` and shared by its matchers.
+
+    Attributes:
+        compile_seconds: Function name -> seconds that its schema took to compile, None for a cache hit; only of
+            functions whose grammar has been used.
+    """
+
+    def __init__(self, shared: SharedGrammars, spec: ToolCallSpec) -> None:
+        self.spec = spec
+        self.vocabulary = shared.vocabulary
+        self.phase_sets = shared.phase_sets(spec)
+        self.compile_seconds: dict[str, float | None] = {}
+        self._shared = shared
+        self._trie: CallIdTrie | None = None
+        self._call_ids: tuple[int, CallIdMatcher] | None = None  # of the latest call
+        self._grammars: dict[str, ArgumentGrammar] = {}
+        self._precompiled: str | None = None  # the latest function
+        self._tools = {tool.name: tool for tool in spec.tools}
+
+    def matcher(self, *, in_reasoning: bool = False) -> ToolCallMatcher:
+        """A matcher at the start of a turn, whose prompt ends in ``<think>`` if ``in_reasoning``, as K2.5's does."""
+        return ToolCallMatcher(self, in_reasoning=in_reasoning)
+
+    def call_ids(self, call: int) -> CallIdMatcher:
+        """The call ids that the turn's ``call``-th call (from 0) may have."""
+        found = self._call_ids
+        if found is None or found[0] != call:
+            if self._trie is None:
+                self._trie = self._shared.call_id_trie(tuple(self._tools))
+            found = self._call_ids = (call, self._trie.with_index(self.spec.first_index + call))
+        return found[1]
+
+    def precompile(self, name: str) -> None:
+        """Start compiling a function's schema in the background, once per request."""
+        if name != self._precompiled:
+            self._precompiled = name
+            self._shared.precompile(self._schema(name), self.spec.engine)
+
+    def is_compiled(self, name: str) -> bool:
+        """False if :meth:`arguments` would block on compiling the function's schema."""
+        return name in self._grammars or self._compile_time(name) is not None
+
+    def arguments(self, name: str) -> ArgumentMatcher:
+        """A matcher at the start of a function's arguments."""
+        return self.grammar(name).matcher(schema_location(name))
+
+    def grammar(self, name: str) -> ArgumentGrammar:
+        """The grammar of a function's arguments.
+
+        Raises:
+            UnsupportedSchema: Its schema has none.
+            SchemaTooCostly: Its schema is over a budget.
+        """
+        if name not in self._grammars:
+            note = partial(self.compile_seconds.__setitem__, name)
+            schema, location = self._schema(name), schema_location(name)
+            self._grammars[name] = self._shared.grammar(schema, location, self.spec.engine, note)
+        return self._grammars[name]
+
+    def coverage(self, name: str) -> Coverage:
+        """The enforcement of each keyword of a function's schema; raises as :meth:`grammar`."""
+        return self.grammar(name).coverage
+
+    def slow_tools(self, seconds: float) -> list[int]:
+        """The indexes of tools whose schemas took this long by the engine's clock to compile, or are not cached."""
+        if self.spec.max_calls == 0:
+            return []
+        times = map(self._compile_time, self._tools)
+        return [index for index, taken in enumerate(times) if taken is None or taken >= seconds]
+
+    def check_all(self, indexes: Sequence[int] | None = None) -> None:
+        """Compile and check the schemas of tools, by their indexes in the spec, unless the request allows no calls.
+
+        Raises:
+            UnsupportedSchema: A schema has no grammar, or is strict and cannot be fully enforced.
+            SchemaTooCostly: A schema, or all of them together, are over a budget.
+        """
+        if self.spec.max_calls == 0:
+            return
+        start = time.monotonic()
+        tools = self.spec.tools
+        for tool in tools if indexes is None else [tools[index] for index in indexes]:
+            self._check_time(time.monotonic() - start, tool.name)
+            self._check(tool)
+
+    def _check(self, tool: Tool) -> None:
+        coverage = self.coverage(tool.name)
+        if coverage.relaxed and self.level(tool.name) == "strict":
+            use = coverage.relaxed[0]
+            raise UnsupportedSchema(
+                f"the tool is strict, and {use.keyword!r} cannot be enforced: {use.reason}",
+                schema_location(tool.name) + use.pointer,
+                "Rewrite it, or leave strict out to have the rest enforced",
+                use.keyword,
+                coverage.engine,
+            )
+
+    def level(self, name: str) -> Level:
+        """The strictness of a function's schema."""
+        return self._shared.policy.level(self._tools[name].strict)
+
+    def _schema(self, name: str) -> str:
+        return ANY_OBJECT if self.level(name) == "json_object" else self._tools[name].schema
+
+    def _compile_time(self, name: str) -> float | None:
+        return self._shared.compile_time(self._schema(name), self.spec.engine)
+
+    def _check_time(self, spent: float, name: str) -> None:
+        allowed = self._shared.request_seconds
+        if allowed is not None and spent > allowed:
+            limit, actual = round(allowed * 1000), round(spent * 1000)
+            problem = (
+                f"the schemas before this one took {actual} ms to compile, over the limit of {limit} ms of one request"
+            )
+            remedy = "Send the request again: compiled schemas are cached; or send fewer tools, or simpler ones"
+            raise SchemaTooCostly(problem, schema_location(name), remedy, "request_ms", limit, actual)
+
+
+def schema_location(name: str) -> str:
+    """The path of a tool's schema, by name: a named or allowed tool's index is not its index in the request."""
+    return f"tools[name={name!r}].function.parameters"

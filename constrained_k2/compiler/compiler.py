@@ -1,0 +1,40 @@
+"""Compiles requests for one vocabulary. Schemas are compiled on first use and cached by their text."""
+
+from constrained_k2.compiler.compiled import CompiledToolCalls
+from constrained_k2.compiler.shared import SharedGrammars
+from constrained_k2.request.spec import ToolCallSpec
+
+__all__ = ["CompiledToolCalls", "Compiler"]
+
+
+class Compiler(SharedGrammars):
+    """Compiles requests for one vocabulary. Make one per process; all methods may be called from several threads.
+
+    Args:
+        vocabulary: The model's vocabulary.
+        engine: The default grammar engine for arguments; a spec may name another.
+        policy: Bounds on the tools' strictness.
+        cache_bytes: Budget of the compiled schemas, estimated.
+        compile_seconds: Time limit for one schema. Set it where requests are admitted only: an admitted schema must
+            compile in every process, however busy.
+        request_seconds: Time after which no further schema of a request is compiled; for admission too.
+        counts: Counts of cache hits and compilations to add to; by default new ones.
+        threads: Threads that fill the masks of a batch; None for one per CPU of the process, at most eight.
+        mask_cache_bytes: Budget of LLGuidance's cached masks and DFA states, estimated; 0 for no cache.
+
+    Raises:
+        InvalidRequest: The engine is unknown, or a budget or the number of threads is out of range.
+    """
+
+    def compile(self, spec: ToolCallSpec, *, check: bool = True) -> CompiledToolCalls:
+        """Prepare a request for matching.
+
+        Args:
+            spec: The request.
+            check: Compile every tool's schema now, and raise as :meth:`CompiledToolCalls.check_all`. Without it a
+                schema is compiled when the model calls its tool: for servers that check at admission.
+        """
+        compiled = CompiledToolCalls(self, spec)
+        if check:
+            compiled.check_all()
+        return compiled

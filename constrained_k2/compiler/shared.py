@@ -1,0 +1,243 @@
+"""Grammars and token sets that all requests share, built within budgets and cached."""
+
+import _thread
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from constrained_k2.compiler.cache import CompileCounts, LeastRecentlyUsed
+from constrained_k2.engines.protocol import ArgumentGrammar, Engine
+from constrained_k2.errors import (
+    ConstrainedK2Error,
+    InvalidRequest,
+    SchemaTooCostly,
+    UnsupportedSchema,
+    kind_of_json,
+    missing_dependency,
+)
+from constrained_k2.request.spec import ENGINES, EngineName, ToolCallSpec
+from constrained_k2.request.strictness import DEFAULT_POLICY, StrictPolicy
+from constrained_k2.schema.budget import check_budget
+from constrained_k2.schema.compile_pool import run_bounded
+from constrained_k2.schema.document import SchemaDocument
+from constrained_k2.turn.call_id import CallIdTrie, NameEndings
+from constrained_k2.turn.phases import Phase, phase_sets
+from constrained_k2.vocabulary.bitmask import TokenSet
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+
+_MAX_PRECOMPILING = 4
+_MIN_CACHE_BYTES = 1 << 20
+_TRIES_BYTES = 32 << 20
+_REFUSAL_BYTES = 2048  # estimate for a refusal and its key
+
+
+class _Compiled(NamedTuple):
+    outcome: ArgumentGrammar | UnsupportedSchema | SchemaTooCostly
+    seconds: float  # by the engine's clock
+
+
+class SharedGrammars:
+    """Compiled schemas, call-id tries and phase sets. :class:`constrained_k2.Compiler` documents the arguments."""
+
+    def __init__(  # noqa: PLR0913 - its budgets
+        self,
+        vocabulary: Vocabulary,
+        engine: EngineName = "llguidance",
+        *,
+        policy: StrictPolicy = DEFAULT_POLICY,
+        cache_bytes: int = 256 << 20,
+        compile_seconds: float | None = None,
+        request_seconds: float | None = None,
+        counts: CompileCounts | None = None,
+        threads: int | None = None,
+        mask_cache_bytes: int = 64 << 20,
+    ) -> None:
+        if type(cache_bytes) is not int or cache_bytes < _MIN_CACHE_BYTES:
+            problem = f"a cache of {cache_bytes!r} bytes is too small"
+            raise InvalidRequest(problem, "cache_bytes", f"Use {_MIN_CACHE_BYTES} or more")
+        # Computed now rather than within some request's first mask or first call id.
+        vocabulary.unordinary_ids  # noqa: B018
+        vocabulary.sorted_tokens  # noqa: B018
+        self.vocabulary = vocabulary
+        self.policy = policy
+        self.request_seconds = request_seconds
+        self.counts = counts or CompileCounts()
+        self.default_engine: EngineName = engine
+        self._threads = threads
+        self._mask_cache_bytes = mask_cache_bytes
+        self._compile_seconds = compile_seconds
+        self._engines: dict[EngineName, Engine] = {}
+        self._grammars: LeastRecentlyUsed[tuple[EngineName, str], _Compiled] = LeastRecentlyUsed(cache_bytes)
+        self._tries: LeastRecentlyUsed[tuple[str, ...], CallIdTrie] = LeastRecentlyUsed(_TRIES_BYTES)
+        self._name_endings: NameEndings = {}
+        self._phase_sets: dict[tuple[Any, ...], Mapping[Phase, TokenSet]] = {}  # one for each kind of request
+        self._precompiling = threading.BoundedSemaphore(_MAX_PRECOMPILING)
+        self.engine(engine)
+
+    @property
+    def cached_bytes(self) -> int:
+        """Estimated size of the cached grammars; at most ``cache_bytes``, or one grammar."""
+        return self._grammars.spent
+
+    @property
+    def cached_mask_bytes(self) -> int:
+        """Estimated size of the cached masks and their states; at most ``mask_cache_bytes``."""
+        return sum(engine.cached_bytes for engine in self._engines.values())
+
+    def forget(self) -> None:
+        """Drop the caches. Requests in progress keep what they use."""
+        self._grammars.clear()
+        self._tries.clear()
+        self._name_endings.clear()
+        for engine in self._engines.values():
+            engine.forget()
+
+    def engine(self, name: EngineName) -> Engine:
+        """An engine, created on first use."""
+        if name not in self._engines:
+            self._engines[name] = self._make_engine(name)
+        return self._engines[name]
+
+    def _make_engine(self, name: EngineName) -> Engine:
+        if name == "llguidance":
+            from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
+
+            return LLGuidanceEngine(self.vocabulary, self._threads, self._mask_cache_bytes)
+        if name == "xgrammar":
+            try:
+                from constrained_k2.engines.xgrammar.engine import XGrammarEngine
+            except ModuleNotFoundError as error:
+                raise InvalidRequest(missing_dependency(error), "engine") from error
+            return XGrammarEngine(self.vocabulary, seconds=self._compile_seconds)
+        raise InvalidRequest(f"unknown engine {name!r}", "engine", f"Use {' or '.join(map(repr, ENGINES))}")
+
+    def grammar(
+        self,
+        schema: str,
+        location: str,
+        engine: EngineName | None = None,
+        note: Callable[[float | None], None] | None = None,
+    ) -> ArgumentGrammar:
+        """The grammar of a tool's schema (JSON text), restricted to objects; from the cache or compiled now.
+
+        ``note`` is called with the seconds that compiling took, or None for a cache hit; also before an error.
+
+        Raises:
+            UnsupportedSchema: The schema has no grammar.
+            SchemaTooCostly: The schema is over a budget.
+        """
+        name = engine or self.default_engine
+        begun: float | None = None
+
+        def build() -> tuple[_Compiled, int]:
+            nonlocal begun
+            begun = time.monotonic()
+            return self._build(schema, self.engine(name))
+
+        try:
+            found = self._grammars.get((name, cache_key(schema)), build).outcome
+        except TimeoutError as error:  # not cached: the next request may find the server idle
+            limit = round((self._compile_seconds or 0) * 1000)
+            problem, remedy = f"{error} (over {limit} ms)", "Simplify the schema, or try again"
+            raise SchemaTooCostly(problem, location, remedy, "compile_ms", limit, limit) from error
+        finally:
+            seconds = None if begun is None else time.monotonic() - begun
+            self.counts.add(seconds)
+            if note is not None:
+                note(seconds)
+        if isinstance(found, UnsupportedSchema | SchemaTooCostly):
+            raise found.at_location(location)
+        return found
+
+    def compile_time(self, schema: str, engine: EngineName | None = None) -> float | None:
+        """Seconds that compiling a schema took by the engine's clock; None if it is not cached."""
+        found = self._grammars.peek((engine or self.default_engine, cache_key(schema)))
+        return None if found is None else found.seconds
+
+    def precompile(self, schema: str, engine: EngineName | None = None) -> None:
+        """Start compiling a schema in one of at most four background threads; :meth:`grammar` raises its error."""
+        name = engine or self.default_engine
+        if self.compile_time(schema, name) is not None or not self._precompiling.acquire(blocking=False):
+            return
+
+        def work() -> None:
+            try:
+                with suppress(ConstrainedK2Error):
+                    self.grammar(schema, "", name)
+            finally:
+                self._precompiling.release()
+
+        # Not a threading.Thread: start() waits until the new thread runs, which then holds the GIL.
+        try:
+            _thread.start_new_thread(work, ())
+        except RuntimeError:  # no more threads: grammar() compiles it
+            self._precompiling.release()
+
+    def call_id_trie(self, names: tuple[str, ...]) -> CallIdTrie:
+        """The call ids of these functions, from the cache or built now."""
+
+        def build() -> tuple[CallIdTrie, int]:
+            trie = CallIdTrie(names, self.vocabulary, self._name_endings)
+            return trie, trie.cost_bytes
+
+        return self._tries.get(names, build)
+
+    def phase_sets(self, spec: ToolCallSpec) -> Mapping[Phase, TokenSet]:
+        """The constant masks of a request's phases."""
+        kind = (spec.choice, spec.max_calls, spec.thinking)
+        if kind not in self._phase_sets:
+            self._phase_sets[kind] = phase_sets(spec, self.vocabulary)
+        return self._phase_sets[kind]
+
+    def _build(self, schema: str, engine: Engine) -> tuple[_Compiled, int]:
+        """The outcome of compiling a schema, and its cost in the cache in bytes; a TimeoutError if it took too long."""
+        try:
+            document = _read(schema)
+            check_budget(document)
+            _restrict_to_objects(document)
+            text = json.dumps(document, separators=(",", ":"))
+
+            def work() -> tuple[ArgumentGrammar, float]:
+                begun = engine.clock()
+                return engine.compile(text), engine.clock() - begun
+
+            grammar, seconds = run_bounded(work, self._compile_seconds)
+        except (UnsupportedSchema, SchemaTooCostly) as error:
+            # Cached without traceback and context: those hold the decoded schema, many times the size of its text.
+            error.__cause__ = error.__context__ = None
+            return _Compiled(error.with_traceback(None), 0.0), _REFUSAL_BYTES
+        except RecursionError:
+            deep = UnsupportedSchema("the schema is nested too deeply", "", "Flatten it")
+            return _Compiled(deep, 0.0), _REFUSAL_BYTES
+        return _Compiled(grammar, seconds), grammar.cost_bytes + len(schema)
+
+
+def cache_key(schema: str) -> str:
+    """The schema's text, or the digest of a long one, so that caching its refusal costs little."""
+    return schema if len(schema) <= 1024 else sha256(schema.encode(errors="backslashreplace")).hexdigest()
+
+
+def _read(schema: str) -> dict[str, Any]:
+    try:
+        document = json.loads(schema)
+    except ValueError as error:  # not JSON, or an integer too long for Python
+        raise UnsupportedSchema(f"the schema is not valid JSON: {error}", "", "Correct it") from None
+    if not isinstance(document, dict):
+        raise UnsupportedSchema(f"the schema is {kind_of_json(document)}", "", "Write it as a JSON object")
+    return document
+
+
+def _restrict_to_objects(document: Any) -> None:
+    """Set a schema's type to object, in place: arguments are always one."""
+    declared = document.get("type", "object")
+    if declared != "object" and not (isinstance(declared, list) and "object" in declared):
+        problem = f"the type is {str(declared)[:80]!r}, but arguments are always an object"
+        raise UnsupportedSchema(problem, "#/type", 'Write "type": "object"', keyword="type")
+    if SchemaDocument(document).draft == "legacy" and "$ref" in document:
+        # Old drafts ignore the siblings of a "$ref", and the type would be one.
+        document["allOf"] = [*document.get("allOf", ()), {"$ref": document.pop("$ref")}]
+    document["type"] = "object"

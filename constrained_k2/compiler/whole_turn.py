@@ -1,0 +1,77 @@
+"""Writes the grammar of a whole turn as text: for other servers, for readers, and as an oracle in the tests."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from constrained_k2.compiler.coverage import COMPILE_SECONDS, byte_compiler
+from constrained_k2.errors import InvalidRequest, missing_dependency
+from constrained_k2.formats.kimi_k2 import KIMI_K2, ToolCallFormat
+from constrained_k2.grammar.whole_turn.lark import write_lark
+from constrained_k2.grammar.whole_turn.structural_tag import StructuralTagWriter
+from constrained_k2.request.spec import EngineName, ToolCallSpec
+from constrained_k2.request.strictness import DEFAULT_POLICY, StrictPolicy
+from constrained_k2.schema.compile_pool import run_bounded
+
+FORMATS: dict[EngineName, tuple[str, ...]] = {"llguidance": ("lark",), "xgrammar": ("structural-tag", "ebnf")}
+"""Engine -> its grammar formats, the default first."""
+
+
+def build_grammar(  # noqa: PLR0913 - the last three have defaults that most keep
+    spec: ToolCallSpec,
+    engine: EngineName = "llguidance",
+    format: str | None = None,  # noqa: A002 - the field's name, and that of the command line's option
+    *,
+    markers: ToolCallFormat = KIMI_K2,
+    in_reasoning: bool = False,
+    policy: StrictPolicy = DEFAULT_POLICY,
+) -> str:
+    """Write the grammar of a turn: text, reasoning if enabled, and the calls that the request allows.
+
+    ``lark`` is equal to this package's own matchers. In the other formats properties have a fixed order, and a later
+    call may have any index. ``grammars/README.md`` lists all differences.
+
+    Args:
+        spec: The request.
+        engine: The engine that will read the grammar.
+        format: ``lark`` for LLGuidance; ``structural-tag`` (the default) or ``ebnf`` for xgrammar.
+        markers: The marker ids for ``structural-tag``. Lark and EBNF refer to markers by their text.
+        in_reasoning: True if the prompt ends in ``<think>``.
+        policy: How strictly schemas are enforced.
+
+    Raises:
+        InvalidRequest: The engine is unknown or not installed, or does not support the format.
+    """
+    if engine not in FORMATS:
+        raise InvalidRequest(f"unknown engine {engine!r}", "engine", f"Use {' or '.join(map(repr, FORMATS))}")
+    format = FORMATS[engine][0] if format is None else format  # noqa: A001 - see above
+    if format not in FORMATS[engine]:
+        supported = " or ".join(map(repr, FORMATS[engine]))
+        raise InvalidRequest(f"{engine} does not support the format {str(format)[:40]!r}", "format", f"Use {supported}")
+    if engine == "llguidance":
+        arguments = {name: _nested(grammar.text) for name, grammar in _grammars(spec, engine, policy)}
+        return write_lark(spec, arguments, in_reasoning=in_reasoning)
+    try:
+        from constrained_k2.engines.xgrammar import ebnf
+    except ModuleNotFoundError as error:
+        raise InvalidRequest(missing_dependency(error), "engine") from error
+    schemas = {name: json.loads(grammar.schema) for name, grammar in _grammars(spec, engine, policy)}
+    tag = StructuralTagWriter(spec, schemas, None if format == "ebnf" else markers, in_reasoning).write()
+    if format == "ebnf":
+        return run_bounded(lambda: ebnf(json.dumps(tag)), COMPILE_SECONDS)
+    return json.dumps(tag, ensure_ascii=False)
+
+
+def _grammars(spec: ToolCallSpec, engine: EngineName, policy: StrictPolicy) -> Iterator[tuple[str, Any]]:
+    """The functions that may be called, with the engine's grammars of their arguments."""
+    compiled = byte_compiler(policy).compile(replace(spec, engine=engine))
+    return ((tool.name, compiled.grammar(tool.name)) for tool in spec.tools if spec.max_calls != 0)
+
+
+def _nested(text: str) -> str:
+    """Return a grammar as the body of a rule; its own rules and terminals stay local to it."""
+    if text.startswith("{"):  # from LLGuidance's builtin compiler: the schema as JSON
+        (only,) = json.loads(text)["grammars"]
+        return f"%json {json.dumps(only['json_schema'], ensure_ascii=False)}"
+    return f"%lark {{\n{text.strip()}\n}}"

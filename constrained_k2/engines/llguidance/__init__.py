@@ -1,0 +1,1 @@
+"""LLGuidance as a grammar engine."""

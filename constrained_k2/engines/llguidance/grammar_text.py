@@ -1,0 +1,133 @@
+"""Turns a schema into grammar text for LLGuidance: our own, or that of its builtin JSON Schema compiler."""
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import llguidance
+
+from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
+from constrained_k2.grammar.lark.state_model import StateModel, state_model
+from constrained_k2.grammar.lark.writer import LarkWriter
+from constrained_k2.grammar.patterns import Untranslatable, found_anywhere
+from constrained_k2.schema.builtin_compilers import prepare
+from constrained_k2.schema.compile_pool import check_deadline
+from constrained_k2.schema.coverage import Coverage, Status, coverage_of
+from constrained_k2.schema.document import SchemaDocument
+from constrained_k2.schema.keywords import keyword_uses
+from constrained_k2.schema.normalize import Normalizer
+
+# All JSON options of LLGuidance are set, so that "x-guidance" in a user's schema cannot change them.
+_JSON_OPTIONS: Any = {"item_separator": ",", "key_separator": ":", "whitespace_flexible": True, "coerce_one_of": False}
+_MAX_PATTERNS = 256
+# Fewer symbols than by default, so that a schema of 100 bytes ("maxItems": 100000) is refused within 0.2 s instead of
+# compiling for seconds. More items in a row than by default, since objects may have thousands of optional properties.
+LIMITS = llguidance.LLParserLimits(max_grammar_size=50_000, max_items_in_row=20_000, step_max_items=200_000)
+_LEAKY_FORMATS = frozenset({"date", "date-time", "time", "hostname"})
+
+
+class Refused(Exception):
+    """LLGuidance rejects a grammar, with this message."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarText:
+    """A grammar for LLGuidance."""
+
+    text: str  # JSON around Lark or a schema
+    coverage: Coverage
+    model: StateModel | None  # None for builtin grammars
+
+
+def our_text(document: Any, patterns: "Patterns") -> GrammarText:
+    """Write our own grammar of a decoded schema."""
+    normalizer = Normalizer(SchemaDocument(document), patterns.is_found)
+    writer, root = LarkWriter(normalizer, patterns.has_match), frozenset({("#", True)})
+    text = llguidance.LLMatcher.grammar_from_lark(writer.write(root))
+    coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes)
+    return GrammarText(text, coverage, state_model(root, writer.shapes, writer.members))
+
+
+def builtin_text(document: Any) -> GrammarText:
+    """Return the grammar of LLGuidance's builtin JSON Schema compiler: properties in the schema's order.
+
+    Raises:
+        Refused: The compiler rejects the schema, or would enforce it wrongly.
+    """
+    known = SchemaDocument(document)
+    try:
+        schema = json.loads(json.dumps(document))
+        prepare(schema)
+        schema.pop("x-guidance", None)
+        text = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON_OPTIONS)
+    except (ValueError, UnsupportedSchema, SchemaTooCostly) as error:
+        raise Refused(str(error)) from error
+    return GrammarText(text, coverage_of(known, "llguidance", _builtin_notes(known)), model=None)
+
+
+def _builtin_notes(document: SchemaDocument) -> dict[str, tuple[Status, str]]:
+    """Return the notes on the builtin compiler of LLGuidance 1.7.6, measured on the JSON-Schema-Test-Suite."""
+    notes: dict[str, tuple[Status, str]] = {}
+    for pointer in keyword_uses(document):
+        parent, _, keyword = pointer.rpartition("/")
+        schema = document.at(parent)
+        if keyword == "format" and isinstance(schema["format"], str) and schema["format"] in _LEAKY_FORMATS:
+            notes[pointer] = "relaxed", f"the engine accepts some invalid values of {schema['format']!r}"
+        elif keyword == "properties" and schema.get("additionalProperties", True) is not False:
+            notes[pointer] = "relaxed", "the engine accepts a declared key again if it is spelled with escapes"
+        elif keyword in {"exclusiveMinimum", "exclusiveMaximum"}:
+            notes[pointer] = "narrowed", "numbers within a millionth of the bound may not be written"
+    return notes
+
+
+class Patterns:
+    """Matches patterns with LLGuidance: unlike Python's ``re``, no pattern makes it slow."""
+
+    def __init__(self) -> None:
+        self._tokenizer = llguidance.LLTokenizer("byte")
+        self._matchers: dict[str, llguidance.LLMatcher] = {}
+        self.has_match = lru_cache(_MAX_PATTERNS)(self._has_match)
+
+    def is_found(self, pattern: str, text: str) -> bool:
+        """Return whether a text contains a match."""
+        spelled = list(json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+        for matchers in (
+            self._matchers,
+            {},
+        ):  # copies share a lexer: where this pattern has exhausted it, use a new one
+            copy = (matchers.get(pattern) or self._prepare(pattern)).deep_copy()
+            taken = copy.try_consume_tokens(spelled)
+            if not copy.is_error():
+                return taken == len(spelled) and copy.is_accepting()
+        problem = f"LLGuidance cannot match the pattern {pattern[:80]!r} against {text[:40]!r}"
+        raise SchemaTooCostly(problem, "", "Simplify the pattern")
+
+    def _has_match(self, expression: str) -> bool:
+        """Return whether any text matches a terminal's expression; True if LLGuidance cannot tell."""
+        check_deadline()
+        grammar = llguidance.LLMatcher.grammar_from_lark(f"start: SOME\nSOME: {expression}")
+        matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
+        if not matcher.is_error():
+            matcher.compute_bitmask()
+        # LLGuidance's error if no token is possible at the start
+        return not (matcher.is_error() and "NoExtensionBias" in matcher.get_error())
+
+    def _prepare(self, pattern: str) -> llguidance.LLMatcher:
+        """Build a matcher of the JSON strings that contain a match of a pattern."""
+        check_deadline()
+        try:
+            grammar = llguidance.LLMatcher.grammar_from_lark(f"start: FOUND\nFOUND: {found_anywhere(pattern)}")
+        except Untranslatable:
+            schema = {"type": "string", "pattern": pattern}
+            grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON_OPTIONS)
+        matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
+        if matcher.is_error():
+            cause = (matcher.get_error().strip().splitlines() or ["not supported"])[-1]
+            problem = f"the pattern {pattern[:80]!r}: {cause.removeprefix('error: ')[:200]}"
+            remedy = "Rewrite it without look-around and back-references"
+            raise UnsupportedSchema(problem, "", remedy, "pattern", "llguidance")
+        if len(self._matchers) >= _MAX_PATTERNS:
+            self._matchers.clear()
+        self._matchers[pattern] = matcher
+        return matcher

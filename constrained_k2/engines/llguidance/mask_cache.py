@@ -1,0 +1,179 @@
+"""A lazily built DFA over tokens, shared by all calls of a grammar, with one cached bitmask per state.
+
+A step that any call has taken before is a dictionary lookup, and its mask a copy of 20 KB. LLGuidance is asked only for
+new steps. :mod:`constrained_k2.engines.llguidance.position` decides which prefixes share a state.
+"""
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from constrained_k2.engines.llguidance.position import Position, PositionTracker, is_unescaped
+from constrained_k2.grammar.lark.state_model import StateModel
+from constrained_k2.vocabulary.bitmask import words_per_row
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+
+_STATE_BYTES = 1500  # estimate, with its position and steps
+_NODE_BYTES = 400  # estimate for a node of the state model, and for each of its keys
+_MAX_NAME_BYTES = 512
+_MAX_STATES = 4096  # of one grammar
+_MAX_STEPS = 256  # from one state
+
+
+@dataclass(slots=True, eq=False)
+class DfaState:
+    """One state of a call's arguments."""
+
+    position: Position | None  # None without a state model
+    is_shared: bool = field(init=False)  # all calls at this position share it; else it belongs to one call
+    stays_if_unescaped: bool = field(init=False)  # an unescaped token, if allowed, leads back to this state
+    allows_unescaped: bool = field(init=False)  # all unescaped tokens are allowed: inside a string of any characters
+    next: dict[int, "DfaState"] = field(default_factory=dict)  # by token id; only in shared states
+    row: npt.NDArray[np.int32] | None = None  # the mask, [words]; None if not cached
+    rows_after: dict[int, npt.NDArray[np.int32]] | None = None  # by previous token id, if the mask depends on it
+    is_complete: bool | None = None  # whether the arguments may end here; None if unknown
+    visits: int = 0  # how often the mask was computed
+
+    def __post_init__(self) -> None:
+        self.is_shared = self.position is not None and self.position.is_shared
+        self.stays_if_unescaped = self.position is not None and self.position.is_in_string
+        self.allows_unescaped = self.stays_if_unescaped and self.is_shared
+
+
+class LazyDfa:
+    """The states of one grammar. Thread-safe: threads that write the same entry write equal values."""
+
+    def __init__(self, cache: "MaskCache", model: StateModel) -> None:
+        self.cache = cache
+        keys = sum(len(node.object.values) for node in model.nodes if node.object is not None)
+        self.model_bytes = _NODE_BYTES * (len(model.nodes) + keys)
+        self.tracker = PositionTracker(model)
+        self._states: dict[Position, DfaState] = {}
+        self.start = DfaState(self.tracker.start)
+
+    def begin(self) -> DfaState:
+        """Return the start state, and mark the grammar as recently used."""
+        self.cache.use(self)
+        return self.start
+
+    def step(self, state: DfaState, token_id: int) -> DfaState:
+        """Return the state after a token that LLGuidance has just accepted, and cache the step."""
+        assert state.position is not None
+        position = self.tracker.follow(state.position, self.cache.token(token_id))
+        if position == state.position:
+            after = state
+        else:
+            after = self._shared(position) if position.is_shared else DfaState(position)
+        if state.is_shared and after.is_shared and len(state.next) < _MAX_STEPS:
+            state.next[token_id] = after
+        return after
+
+    def cache_mask(self, state: DfaState, row: npt.NDArray[np.int32], previous: int | None) -> None:
+        """Cache a copy of a shared state's mask; ``previous``: the token id before, if the mask depends on it."""
+        row = self.cache.intern(row)
+        if previous is None:
+            state.row = row
+        elif state.rows_after is None:
+            state.rows_after = {previous: row}
+        elif len(state.rows_after) < _MAX_STEPS:
+            state.rows_after[previous] = row
+        self.cache.evict_over_budget(self)
+
+    def clear(self) -> None:
+        """Drop the states; calls that are in a dropped state continue from it."""
+        dropped, self._states = self._states, {}
+        self.start = DfaState(self.tracker.start)
+        for state in dropped.values():  # break the reference cycles
+            state.next.clear()
+            state.row = state.rows_after = None
+        self.cache.charge(-_STATE_BYTES * len(dropped))
+
+    def _shared(self, position: Position) -> DfaState:
+        state = self._states.get(position)
+        if state is None:
+            if len(self._states) >= _MAX_STATES:
+                self.clear()
+            state = self._states.setdefault(position, DfaState(position))
+            self.cache.charge(_STATE_BYTES)
+            self.cache.use(self)  # it may have been evicted since the call began
+        return state
+
+
+class MaskCache:
+    """Bounds the states of all grammars over one vocabulary by a budget in estimated bytes; stores equal masks once."""
+
+    def __init__(self, vocabulary: Vocabulary, budget: int) -> None:
+        self._vocabulary = vocabulary
+        self._budget = budget
+        self.unescaped = bytearray(vocabulary.size)  # by token id: 1 if is_unescaped, 2 if not, 0 if unknown yet
+        self._rows: WeakValueDictionary[int, npt.NDArray[np.int32]] = WeakValueDictionary()
+        self._used: OrderedDict[LazyDfa, None] = OrderedDict()  # least recently used first
+        self._lock = threading.Lock()
+        self._charged = 0
+        self._row_bytes = 4 * words_per_row(vocabulary.size)
+
+    @property
+    def spent(self) -> int:
+        return len(self._rows) * self._row_bytes + self._charged
+
+    def dfa(self, model: StateModel) -> LazyDfa | None:
+        """Return a DFA for a grammar; None without a budget, or if long names would make positions large."""
+        return LazyDfa(self, model) if self._budget and model.longest_name <= _MAX_NAME_BYTES else None
+
+    def token(self, token_id: int) -> bytes:
+        """Return an ordinary token's bytes, and record whether it is unescaped."""
+        token = self._vocabulary.ordinary_bytes(token_id)
+        if not self.unescaped[token_id]:
+            self.unescaped[token_id] = 1 if is_unescaped(token) else 2
+        return token
+
+    def use(self, dfa: LazyDfa) -> None:
+        """Mark a grammar's states as recently used."""
+        with self._lock:
+            if dfa not in self._used:
+                self._charged += dfa.model_bytes
+                self._used[dfa] = None
+            self._used.move_to_end(dfa)
+        self.evict_over_budget(dfa)
+
+    def charge(self, more: int) -> None:
+        """Add bytes to the sum of all states; negative to remove them."""
+        with self._lock:
+            self._charged += more
+
+    def intern(self, row: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Return the one copy of a mask, int32 ``[words]``."""
+        digest = hash(row.tobytes())
+        with self._lock:
+            known = self._rows.get(digest)
+            if known is None or not np.array_equal(known, row):
+                known = self._rows[digest] = row.copy()
+        return known
+
+    def clear(self) -> None:
+        """Drop all states."""
+        while (oldest := self._oldest()) is not None:
+            self._evict(oldest)
+
+    def evict_over_budget(self, latest: LazyDfa) -> None:
+        """Evict grammars' states until the rest is within the budget; ``latest`` is the last one to go."""
+        while self.spent > self._budget:
+            dfa = self._oldest() or latest
+            self._evict(dfa)
+            if dfa is latest:
+                break
+
+    def _oldest(self) -> LazyDfa | None:
+        with self._lock:
+            return next(iter(self._used), None)
+
+    def _evict(self, dfa: LazyDfa) -> None:
+        with self._lock:
+            if dfa in self._used:
+                del self._used[dfa]
+                self._charged -= dfa.model_bytes
+        dfa.clear()

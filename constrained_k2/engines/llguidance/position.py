@@ -1,0 +1,202 @@
+"""Hashable parse positions: prefixes with equal positions have the same continuations.
+
+A position is what the grammar's state model (:mod:`~constrained_k2.grammar.lark.state_model`) records of the open
+objects and arrays, and the text since the last structural character (a brace, bracket, comma, colon, the end of a
+string). Inside an ambiguous value all of its text is preserved.
+"""
+
+import json
+import re
+from enum import IntEnum
+from typing import NamedTuple
+
+from constrained_k2.grammar.lark.state_model import AMBIGUOUS, ArrayModel, NodeModel, ObjectModel, StateModel
+from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
+
+_MAX_TEXT = MAX_WHITESPACE  # bytes
+_MAX_DEPTH = 24  # deeper positions are not tracked: they would grow with every bracket
+_MAX_COUNTED = 64  # undeclared keys are counted up to the bits of a grammar's parameter
+
+_HEX = rb"[0-9a-fA-F]"
+_CHARACTER = re.compile(
+    rb'[^"\\\x00-\x1f\x80-\xff]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|[\xe1-\xec\xee\xef][\x80-\xbf]{2}'
+    rb"|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2}"
+    rb'|\\["\\/bfnrt]|\\u(?:[0-9a-cA-CefEF]' + _HEX + rb"{3}|[dD][0-7]" + _HEX + rb"{2}"
+    rb"|[dD][89abAB]" + _HEX + rb"{2}\\u[dD][c-fC-F]" + _HEX + rb"{2})"
+)
+_UNESCAPED = re.compile(rb'[^"\\\x00-\x1f]+')
+_QUOTE, _BACKSLASH, _COLON, _COMMA, _BRACE = b'"\\:,{'
+
+
+class Expect(IntEnum):
+    """The part of the JSON that the next byte belongs to."""
+
+    VALUE, FIRST_KEY, KEY, IN_KEY, COLON, FIRST_ITEM, IN_SCALAR, AFTER_VALUE, LOST = range(9)
+    IN_FREE_STRING, IN_LISTED_STRING, IN_OTHER_STRING = range(9, 12)
+
+
+_UNSHARED = frozenset({Expect.IN_OTHER_STRING, Expect.LOST})
+_KEYS = frozenset({Expect.KEY, Expect.FIRST_KEY})
+_IN_STRINGS = frozenset({Expect.IN_KEY, Expect.IN_FREE_STRING, Expect.IN_LISTED_STRING, Expect.IN_OTHER_STRING})
+
+
+class Open(NamedTuple):
+    """An open object or array."""
+
+    node: int  # AMBIGUOUS inside an ambiguous value
+    is_object: bool
+    keys: int = 0  # the declared keys so far, as bits by their numbers in the model: there may be thousands
+    number: int = 0  # the undeclared keys so far, if they are counted; in an array, the index of the current item
+
+
+class Position(NamedTuple):
+    """A parse position."""
+
+    expect: Expect  # what the next byte belongs to
+    value: int  # the node of the expected or current value; AMBIGUOUS elsewhere
+    open: tuple[Open, ...] = ()  # outermost first
+    text: bytes = b""  # since the last structural character; in a free string, the bytes of an unfinished character
+    outside: int = -1  # inside an ambiguous value, the number of objects and arrays around it
+    escaped: bool = False  # whether the last character of a string is a backslash that escapes the next one
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether equal positions have the same continuations."""
+        return len(self.text) <= _MAX_TEXT and self.expect not in _UNSHARED
+
+    @property
+    def is_in_string(self) -> bool:
+        """Whether an unescaped token leaves the position unchanged."""
+        is_free = self.expect is Expect.IN_FREE_STRING and not self.text
+        return is_free or (self.expect is Expect.IN_OTHER_STRING and not self.escaped)
+
+
+def is_unescaped(token: bytes) -> bool:
+    """Return whether a token consists of whole characters that neither end a JSON string nor need an escape in it."""
+    return _UNESCAPED.fullmatch(token) is not None and token.decode(errors="ignore").encode() == token
+
+
+class PositionTracker:
+    """Computes the positions of texts that a grammar allows."""
+
+    def __init__(self, model: StateModel) -> None:
+        self._nodes = (*model.nodes, NodeModel())  # the last is that of AMBIGUOUS, which is -1
+        self._max_text = max(model.longest_name, _MAX_TEXT)
+        self.start = Position(Expect.VALUE, model.root)
+
+    def follow(self, position: Position, token: bytes) -> Position:
+        """Return the position after a token that the grammar allows at ``position``."""
+        for byte in token:
+            if position.expect is Expect.LOST:
+                break
+            if position.expect in _IN_STRINGS:
+                position = self._in_string(position, byte)
+            elif position.expect is Expect.IN_SCALAR and byte not in b" \t\r\n,}]":
+                position = self._append(position, byte)
+            else:
+                if position.expect is Expect.IN_SCALAR:
+                    position = self._end_value(position)
+                position = self._append(position, byte) if byte in b" \t\r\n" else self._structural(position, byte)
+        return position
+
+    def _in_string(self, position: Position, byte: int) -> Position:
+        if byte == _QUOTE and not position.escaped:
+            if position.expect is Expect.IN_KEY:
+                return self._end_key(self._append(position, byte))
+            return self._end_value(position if position.outside < 0 else self._append(position, byte))
+        escaped = byte == _BACKSLASH and not position.escaped
+        if position.expect is Expect.IN_OTHER_STRING:  # never inside an ambiguous value
+            return position if position.escaped is escaped else position._replace(escaped=escaped)
+        longer = self._append(position, byte)
+        if position.expect is Expect.IN_FREE_STRING and _CHARACTER.fullmatch(longer.text):
+            return position._replace(text=b"", escaped=False)
+        return longer if position.escaped is escaped else longer._replace(escaped=escaped)
+
+    def _end_key(self, position: Position) -> Position:
+        owner = position.open[-1]
+        model = self._nodes[owner.node].object
+        position = position._replace(expect=Expect.COLON)
+        if position.outside >= 0 or model is None:
+            return position._replace(value=AMBIGUOUS)
+        name = json.loads(position.text.decode()) if len(position.text) <= self._max_text else None
+        if name is not None and name in model.values:
+            key, value = model.values[name]
+            owner = owner._replace(keys=owner.keys | 1 << key)
+        else:
+            value = model.extra
+            owner = owner._replace(number=min(owner.number + model.counts_extra, _MAX_COUNTED))
+        position = position._replace(open=(*position.open[:-1], owner), value=value)
+        if value == AMBIGUOUS:  # the continuation depends on the key's text
+            return position._replace(outside=len(position.open))
+        return position._replace(text=b"")
+
+    def _structural(self, position: Position, byte: int) -> Position:
+        """Handle a structural character, or the first one of a key or value."""
+        if byte == _COLON:
+            return self._cut(position._replace(expect=Expect.VALUE), byte)
+        if byte == _COMMA:
+            owner = position.open[-1]
+            if owner.is_object:
+                return self._cut(position._replace(expect=Expect.KEY), byte)
+            model = self._nodes[owner.node].array
+            if model is not None:
+                owner = owner._replace(number=min(owner.number + 1, model.counted))
+            opened = (*position.open[:-1], owner)
+            return self._cut(position._replace(expect=Expect.VALUE, open=opened, value=self._item(owner)), byte)
+        if byte in b"}]":
+            return self._end_value(self._append(position, byte) if position.outside >= 0 else position, closed=True)
+        if byte == _QUOTE:
+            return self._begin_string(position)
+        if byte in b"{[":
+            return self._begin_container(position, byte)
+        return self._append(self._cut(position._replace(expect=Expect.IN_SCALAR)), byte)
+
+    def _item(self, owner: Open) -> int:
+        model = self._nodes[owner.node].array
+        return AMBIGUOUS if model is None else model.item(owner.number)
+
+    def _begin_string(self, position: Position) -> Position:
+        if position.expect in _KEYS:
+            return self._append(self._cut(position._replace(expect=Expect.IN_KEY, escaped=False)), _QUOTE)
+        if position.outside >= 0:
+            return self._append(position._replace(expect=Expect.IN_LISTED_STRING, escaped=False), _QUOTE)
+        model = self._nodes[position.value]
+        if model.listed_strings and not model.free_strings:
+            return position._replace(expect=Expect.IN_LISTED_STRING, text=b'"', escaped=False)
+        expect = Expect.IN_FREE_STRING if model.free_strings else Expect.IN_OTHER_STRING
+        return position._replace(expect=expect, text=b"", escaped=False)
+
+    def _begin_container(self, position: Position, byte: int) -> Position:
+        if len(position.open) == _MAX_DEPTH:
+            return Position(Expect.LOST, AMBIGUOUS)
+        is_object = byte == _BRACE
+        model = self._nodes[position.value]
+        inner: ObjectModel | ArrayModel | None = model.object if is_object else model.array
+        if position.outside >= 0 or inner is None:
+            outside = position.outside if position.outside >= 0 else len(position.open)
+            position = self._append(position._replace(outside=outside), byte)
+            owner = Open(AMBIGUOUS, is_object)
+        else:
+            position = self._cut(position, byte)
+            owner = Open(position.value, is_object)
+        expect, value = (Expect.FIRST_KEY, AMBIGUOUS) if is_object else (Expect.FIRST_ITEM, self._item(owner))
+        return position._replace(expect=expect, open=(*position.open, owner), value=value)
+
+    def _append(self, position: Position, byte: int) -> Position:
+        """Append a byte of text, up to a length from which on positions are not shared anyway."""
+        if len(position.text) > self._max_text:
+            return position
+        return position._replace(text=position.text + bytes((byte,)))
+
+    def _cut(self, position: Position, byte: int | None = None) -> Position:
+        """Drop the text before a structural character ``byte``; inside an ambiguous value, preserve it."""
+        if position.outside >= 0:
+            return position if byte is None else self._append(position, byte)
+        return position._replace(text=b"") if position.text else position
+
+    @staticmethod
+    def _end_value(position: Position, *, closed: bool = False) -> Position:
+        opened = position.open[:-1] if closed else position.open
+        if 0 <= position.outside < len(opened):
+            return position._replace(expect=Expect.AFTER_VALUE, value=AMBIGUOUS, open=opened)
+        return Position(Expect.AFTER_VALUE, AMBIGUOUS, opened)

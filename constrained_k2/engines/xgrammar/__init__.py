@@ -1,0 +1,8 @@
+"""xgrammar as a grammar engine."""
+
+from xgrammar import Grammar
+
+
+def ebnf(structural_tag: str) -> str:
+    """The EBNF text of a structural tag, which is JSON."""
+    return str(Grammar.from_structural_tag(structural_tag))

@@ -1,0 +1,204 @@
+"""Chat completions as servers send them, whole or streamed, validated; and the record of one in a run."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self, TypeVar
+
+import msgspec
+
+MAX_ERROR = 2000  # characters kept of an error message
+MAX_GAPS = 4096  # gaps between tokens that one record stores
+SUCCESS = "success"  # ``status`` of a complete answer, as in K2 Vendor Verifier; otherwise it is ``failed``
+FAILURES: Mapping[str, str] = {
+    "connection": "no connection, or it was closed before the answer",
+    "timeout": "no complete answer within the time limit",
+    "rate_limited": "status 429 on the last attempt",
+    "server_error": "status 500 to 599 on the last attempt",
+    "refused": "status 400 to 499, or another status without an answer",
+    "broken_stream": "the stream broke off",
+    "stream_error": "the server reported an error in the stream",
+    "invalid_answer": "not a chat completion: not JSON, a field of another type, or no finish_reason",
+    "too_long": "larger than an answer may be",
+}  # failure -> its meaning
+T = TypeVar("T")
+
+
+class NoAnswer(Exception):
+    """The server sent no usable answer; ``failure`` is a key of FAILURES, ``wait`` the seconds of ``Retry-After``."""
+
+    def __init__(self, failure: str, error: str, wait: float | None = None) -> None:
+        super().__init__(error[:MAX_ERROR])
+        self.failure = failure
+        self.error = error[:MAX_ERROR]
+        self.wait = wait
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _Call(msgspec.Struct):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+
+    @property
+    def parts(self) -> tuple[str, str, str]:
+        function = self.function or _Function()
+        return self.id or "", function.name or "", function.arguments or ""
+
+
+class Message(msgspec.Struct):
+    """A message, or the delta of one event."""
+
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None  # as Moonshot's server and older vLLMs call it
+    tool_calls: list[_Call] | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: Message | None = None
+    delta: Message | None = None
+    finish_reason: str | None = None
+    token_ids: tuple[int, ...] | None = None
+
+
+class _Usage(msgspec.Struct):
+    completion_tokens: int | None = None
+    prompt_tokens: int | None = None
+
+
+class Completion(msgspec.Struct):
+    """The fields we read of a chat completion, or of one event of a stream; all others are ignored."""
+
+    choices: list[_Choice] | None = None
+    prompt_token_ids: tuple[int, ...] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether an event carries output: token ids, text, reasoning or a part of a call."""
+        return any(
+            choice.token_ids or (delta.content or delta.reasoning or delta.reasoning_content or delta.tool_calls)
+            for choice in self.choices or ()
+            for delta in [choice.delta or Message()]
+        )
+
+
+class ChatAnswer(NamedTuple):
+    finish_reason: str = ""  # empty if the server sent none
+    content: str = ""
+    reasoning: str = ""  # if the server separates it from the content
+    calls: tuple[tuple[str, str, str], ...] = ()  # (id, name, arguments)
+    token_ids: tuple[int, ...] | None = None  # None if the server does not return them
+    prompt_ids: tuple[int, ...] | None = None  # likewise
+    tokens: int | None = None  # sampled for all choices, as the server counts; None if it does not
+
+
+def validated(value: Any, kind: type[T], source: str) -> T:
+    """Decoded JSON as a typed value; raises ``NoAnswer`` if a field has another type."""
+    try:
+        return msgspec.convert(value, kind)
+    except ValueError as error:
+        raise NoAnswer("invalid_answer", f"{source}: {error}") from None
+
+
+def read_whole(body: Any) -> list[ChatAnswer]:
+    """Read the choices of a completion that was not streamed; raises ``NoAnswer`` if it is malformed."""
+    completion = validated(body, Completion, "the answer")
+    if not completion.choices:
+        raise NoAnswer("invalid_answer", "the answer has no choices")
+    return [
+        ChatAnswer(
+            choice.finish_reason or "",
+            message.content or "",
+            message.reasoning or message.reasoning_content or "",
+            tuple(call.parts for call in message.tool_calls or ()),
+            choice.token_ids,
+            completion.prompt_token_ids,
+            completion.usage.completion_tokens if completion.usage else None,
+        )
+        for choice in completion.choices
+        for message in [choice.message or Message()]
+    ]
+
+
+class StreamReader:
+    """Joins the events of a stream of one choice, as a client does."""
+
+    def __init__(self) -> None:
+        self._finish_reason = ""
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: dict[int, list[str]] = {}
+        self._token_ids: list[int] | None = None
+        self._tokens: int | None = None
+
+    def add(self, value: Any) -> Completion:
+        """Take the next event, as decoded JSON, and return it; raises ``NoAnswer`` if it is malformed or an error."""
+        event = validated(value, Completion, "an event")
+        if event.error:
+            raise NoAnswer("stream_error", json.dumps(event.error))
+        if event.usage:
+            self._tokens = event.usage.completion_tokens
+        for choice in event.choices or ():
+            delta = choice.delta or Message()
+            self._finish_reason = choice.finish_reason or self._finish_reason
+            self._content.append(delta.content or "")
+            self._reasoning.append(delta.reasoning or delta.reasoning_content or "")
+            if choice.token_ids is not None:
+                self._token_ids = self._token_ids or []
+                self._token_ids += choice.token_ids
+            for call in delta.tool_calls or ():
+                joined = self._calls.setdefault(call.index or 0, ["", "", ""])
+                joined[:] = map("".join, zip(joined, call.parts, strict=True))
+        return event
+
+    def answer(self) -> ChatAnswer:
+        calls = tuple((call_id, name, arguments) for call_id, name, arguments in self._calls.values())
+        ids = None if self._token_ids is None else tuple(self._token_ids)
+        content, reasoning = "".join(self._content), "".join(self._reasoning)
+        return ChatAnswer(self._finish_reason, content, reasoning, calls, ids, tokens=self._tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    key: str  # the sample's
+    repetition: int  # from 0
+    status: str  # success or failed
+    failure: str = ""  # a key of FAILURES; empty on success
+    error: str = ""  # the error message of the server or the client
+    attempts: int = 1  # how often the request was sent
+    finish_reason: str = ""
+    content: str = ""
+    reasoning: str = ""  # if the server separates it from the content
+    calls: tuple[tuple[str, str, str], ...] = ()  # (id, name, arguments)
+    raw: str = ""  # the sampled text with its markers, of answers with a problem, if the server detokenizes
+    prompt_tail: str = ""  # the end of the prompt, likewise
+    prompt_tokens: int | None = None  # as the server counts; None if it does not
+    completion_tokens: int | None = None  # likewise
+    started: float = 0.0  # seconds since 1970
+    ttft_ms: float | None = None  # from sending the last attempt to its first token; None if none arrived
+    duration_ms: float = 0.0  # from sending the last attempt to the end of its answer
+    gaps_ms: tuple[float, ...] = field(default=(), repr=False)  # between tokens, at most MAX_GAPS
+
+    @classmethod
+    def of(cls, answer: ChatAnswer, key: str = "", repetition: int = 0, **fields: Any) -> Self:
+        said = {name: getattr(answer, name) for name in ("finish_reason", "content", "reasoning", "calls")}
+        return cls(key, repetition, SUCCESS, **said | fields)
+
+    def to_json(self) -> str:
+        """One line of a record file, without its end; all but ASCII is escaped, since text may hold lone surrogates."""
+        return json.dumps(msgspec.to_builtins(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Read :meth:`to_json`; raises ``ValueError`` for anything else."""
+        try:
+            return msgspec.convert(json.loads(text), cls)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"not a record: {error}") from None

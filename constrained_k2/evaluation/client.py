@@ -1,0 +1,238 @@
+"""HTTP client for servers that are not trusted: every answer is bounded in size and time."""
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Self
+
+import httpx
+import msgspec
+
+from constrained_k2.errors import InvalidRequest
+from constrained_k2.evaluation.answer import ChatAnswer, Completion, NoAnswer, StreamReader, read_whole, validated
+
+_CHAT = "/v1/chat/completions"
+_MAX_ERROR_BODY = 1 << 16  # bytes
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    size: int = 8 << 20  # bytes
+    seconds: float = 120.0  # from the request to the last byte
+
+
+class Refused(NoAnswer):
+    def __init__(self, status: int, message: str, wait: float | None = None) -> None:
+        super().__init__("rate_limited" if status == 429 else "refused", f"{status}: {printable(message, 400)}", wait)
+        self.status = status
+        self.message = message
+
+
+class NotServed(NoAnswer):
+    """The server lacks an endpoint, or a field that a check needs."""
+
+    def __init__(self, error: str, status: int = 404) -> None:
+        super().__init__("server_error" if status >= 500 else "refused", error)
+
+
+class _Model(msgspec.Struct):
+    id: str = ""
+    owned_by: str = ""
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model] | None = None
+
+
+class _Text(msgspec.Struct):
+    prompt: str
+
+
+class Client:
+    """Sends requests to one server; raises ``InvalidRequest`` if its address, named by ``location``, is malformed."""
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str | None = None,
+        limits: Limits = Limits(),
+        *,
+        concurrency: int = 4,
+        location: str = "URL",
+    ) -> None:
+        self.url = base_url(url)
+        is_valid = False
+        with suppress(httpx.InvalidURL, ValueError):
+            parsed = httpx.URL(self.url)
+            is_valid = parsed.scheme in {"http", "https"} and bool(parsed.host)
+        if not is_valid:
+            raise InvalidRequest(f"malformed address {printable(url)!r}", location, "Write it as http://localhost:8000")
+        # A few compressed kilobytes may unpack to gigabytes, so compression is not offered.
+        headers = {"accept-encoding": "identity"} | ({"authorization": f"Bearer {api_key}"} if api_key else {})
+        pool = httpx.Limits(max_connections=None, max_keepalive_connections=concurrency)
+        self._http = httpx.AsyncClient(headers=headers, limits=pool)
+        self._limits = limits
+        self._slots = asyncio.Semaphore(concurrency)
+
+    async def __aenter__(self) -> Self:
+        await self._http.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.__aexit__()
+
+    async def get(self, path: str) -> Any:
+        return await self.post(path, None)
+
+    async def post(self, path: str, body: dict[str, Any] | None) -> Any:
+        """The decoded JSON of the answer to a body; raises ``Refused``, ``NotServed`` or another ``NoAnswer``."""
+        async with self._open(path, body) as (_, chunks):
+            return _decoded(await _joined(chunks), path)
+
+    async def models(self) -> dict[str, str]:
+        """Name -> owner of the models; without names that cannot be sent back."""
+        listed = validated(await self.get("/v1/models"), _Models, "/v1/models").data or ()
+        return {model.id: model.owned_by for model in listed if model.id and not _SURROGATE.search(model.id)}
+
+    async def detokenize(self, model: str, ids: tuple[int, ...]) -> str:
+        """The text of tokens, special ones included; vLLM 0.32, entrypoints/serve/tokenize."""
+        return validated(await self.post("/detokenize", {"model": model, "tokens": ids}), _Text, "/detokenize").prompt
+
+    async def chat(self, body: dict[str, Any]) -> list[ChatAnswer]:
+        return read_whole(await self.post(_CHAT, body))
+
+    async def chat_streamed(
+        self,
+        body: dict[str, Any],
+        on_event: Callable[[Completion | None], None] = lambda _: None,
+        *,
+        whole_ok: bool = False,
+        limits: Limits | None = None,
+    ) -> ChatAnswer:
+        """A streamed chat completion of one choice, or with ``whole_ok`` one from a server that ignores ``stream``.
+
+        ``on_event`` receives each event, None for a whole answer. Raises as :meth:`post` does.
+        """
+        reader = StreamReader()
+        async with self._open(_CHAT, body, limits) as (response, chunks):
+            if whole_ok and "json" in response.headers.get("content-type", ""):
+                answer = read_whole(_decoded(await _joined(chunks), _CHAT))[0]
+                on_event(None)
+                return answer
+            async for line in _lines(chunks):
+                data = line.removeprefix(b"data:").strip()
+                if data == b"[DONE]":
+                    return reader.answer()
+                if line.startswith(b"data:"):
+                    on_event(reader.add(_decoded(data, _CHAT)))
+        raise NoAnswer("broken_stream", f"the stream of {_CHAT} ends without [DONE]")
+
+    @asynccontextmanager
+    async def _open(
+        self, path: str, body: dict[str, Any] | None, limits: Limits | None = None
+    ) -> AsyncIterator[tuple[httpx.Response, AsyncIterator[bytes]]]:
+        limits, received = limits or self._limits, 0
+
+        async def bounded(response: httpx.Response) -> AsyncIterator[bytes]:
+            nonlocal received
+            async for chunk in response.aiter_raw():
+                received += len(chunk)
+                if received > limits.size:
+                    raise NoAnswer("too_long", f"the answer of {path} is longer than {limits.size} bytes")
+                yield chunk
+
+        try:
+            method = "GET" if body is None else "POST"
+            request = self._http.build_request(method, f"{self.url}{path}", json=body, timeout=limits.seconds)
+        except (ValueError, RecursionError) as error:  # NaN, a lone surrogate
+            raise NoAnswer("refused", f"the request is not JSON: {_named(error)}") from None
+        try:
+            async with (
+                self._slots,
+                asyncio.timeout(limits.seconds),
+                aclosing(await self._http.send(request, stream=True)) as response,
+            ):
+                if response.status_code != 200:
+                    raise await _refusal(response, path)
+                if response.headers.get("content-encoding", "identity") != "identity":
+                    raise NoAnswer("invalid_answer", f"{path} is compressed, which was not offered")
+                yield response, bounded(response)
+        except httpx.ConnectTimeout as error:
+            raise NoAnswer("connection", f"{path}: {_named(error)}") from None
+        except (TimeoutError, httpx.TimeoutException):
+            raise NoAnswer("timeout", f"{path} took longer than {limits.seconds:g} s") from None
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            raise NoAnswer("broken_stream" if received else "connection", f"{path}: {_named(error)}") from None
+
+
+def base_url(url: str) -> str:
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def printable(text: str, limit: int = 160) -> str:
+    """A server's text, cut to a number of characters, with everything escaped that can steer a terminal."""
+    cut = text if len(text) <= limit else f"{text[:limit]}…"
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in cut)
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {printable(str(error))}"
+
+
+async def _joined(chunks: AsyncIterator[bytes]) -> bytes:
+    return b"".join([chunk async for chunk in chunks])
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Lines of a stream; httpx's own ``aiter_lines`` also splits at U+2028, which JSON strings may contain."""
+    rest = bytearray()
+    async for chunk in chunks:
+        rest += chunk
+        if b"\n" in chunk:
+            *lines, rest = rest.split(b"\n")
+            for line in lines:
+                yield bytes(line)
+
+
+def _decoded(data: bytes, path: str) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        words = printable(data[:80].decode(errors="replace"))
+        raise NoAnswer("invalid_answer", f"{path} answers no JSON ({type(error).__name__}): {words!r}") from None
+
+
+async def _refusal(response: httpx.Response, path: str) -> NoAnswer:
+    data, status = bytearray(), response.status_code
+    async for chunk in response.aiter_raw():
+        data += chunk
+        if len(data) > _MAX_ERROR_BODY:
+            break
+    # A 404 may also be about the model rather than the path.
+    if status in {404, 405, 501} and not (b"model" in data and b"does not exist" in data):
+        return NotServed(f"{path} is not served ({status})", status)
+    message: Any = data.decode(errors="replace")  # in OpenAI's form, FastAPI's, or as it is
+    with suppress(ValueError, RecursionError):
+        message = json.loads(message)
+    for key in ("error", "detail", "message"):
+        if isinstance(message, dict) and key in message:
+            message = message[key]
+    message = str(message)
+    if 400 <= status < 500:
+        return Refused(status, message, _retry_after(response))
+    failure = "server_error" if status >= 500 else "refused"
+    return NoAnswer(failure, f"{path} answers {status}: {printable(message)}", _retry_after(response))
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    """The seconds of ``Retry-After`` (RFC 9110, 10.2.3); its other form, a date, is ignored."""
+    try:
+        seconds = float(response.headers["retry-after"])
+    except (KeyError, ValueError):
+        return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None

@@ -1,0 +1,59 @@
+"""Runs the A/B of the demo model on real vLLM servers of this machine."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from constrained_k2.evaluation.ab.arms import Arm
+from constrained_k2.evaluation.ab.directory import RunDirectory, done_keys
+from constrained_k2.evaluation.ab.live import LiveFigures
+from constrained_k2.evaluation.ab.runner import Limits, run
+from constrained_k2.evaluation.bundled import HELD_OUT, build_demo_model, bundled_bodies
+from constrained_k2.evaluation.sample import Sample, read_sample
+from constrained_k2.evaluation.server import CONSTRAINED_FLAGS, STRICT_FLAGS, WITHOUT_PLUGIN, VllmServer
+
+TEMPERATURE = 0.7  # between the recommendations of the model cards: 0.6 for Kimi-K2-Instruct, 1.0 for Kimi-K2-Thinking
+_MAX_TOKENS = 400  # the longest right answer has about 150
+
+
+class Served(NamedTuple):
+    name: str  # of its log
+    flags: Sequence[str]  # besides those that a small model on a CPU needs
+    arms: Sequence[Arm]  # without addresses
+    environment: Mapping[str, str] = {}  # its additional variables
+
+
+_PRESETS = tuple(Arm(preset, preset=preset) for preset in ("unconstrained", "constrained"))
+SERVERS: tuple[Served, ...] = (  # one after the other, since two would share this machine's cores and memory
+    Served("constrained_k2", CONSTRAINED_FLAGS, _PRESETS),
+    Served("vllm_strict", STRICT_FLAGS, (Arm("vllm-strict"),), WITHOUT_PLUGIN),
+)
+
+
+def demo_samples(count: int, seed: int = 0) -> Iterator[Sample]:
+    for number, line in enumerate(bundled_bodies(HELD_OUT, count, seed)):
+        yield read_sample(line | {"max_tokens": _MAX_TOKENS}, number + 1)
+
+
+class DemoRun(NamedTuple):
+    directory: RunDirectory  # the model and the servers' logs are also written there
+    limits: Limits
+    retry_failed: bool = False  # send requests again that failed before
+    is_shown: bool = True  # live figures
+    say: Callable[[str], None] = print  # receives progress messages
+
+    def run(self, servers: Sequence[Served] = SERVERS) -> None:
+        model = build_demo_model(self.directory.path / "model")
+        for served in servers:
+            paths = [self.directory.records_path(arm.name) for arm in served.arms]
+            if min(len(done_keys(path, but_failed=self.retry_failed)) for path in paths) < self.directory.answers:
+                log = self.directory.path / f"{served.name}.log"
+                self.say(f"Starting vLLM for {' and '.join(arm.name for arm in served.arms)} (log: {log}) …")
+                with VllmServer(model, served.flags, log=log, environment=served.environment) as server:
+                    arms = [replace(arm, url=server.url) for arm in served.arms]
+                    with LiveFigures(self.directory, arms, is_shown=self.is_shown) as figures:
+                        retry, on_answer = self.retry_failed, figures.add
+                        asyncio.run(
+                            run(self.directory, arms, limits=self.limits, retry_failed=retry, on_answer=on_answer)
+                        )

@@ -1,0 +1,151 @@
+"""Checks of how answers are returned: streamed, cut off, and with reasoning."""
+
+import json
+from contextlib import suppress
+from itertools import takewhile
+from operator import attrgetter
+from typing import Any
+
+from constrained_k2.evaluation.answer import ChatAnswer
+from constrained_k2.evaluation.client import printable
+from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
+from constrained_k2.evaluation.doctor.prompt import Prompt, opens_reasoning
+from constrained_k2.evaluation.doctor.requests import EAGER, UNFIT, UNWILLING, chat, named, user
+from constrained_k2.evaluation.doctor.target import SWITCH_ON, Target
+from constrained_k2.formats.kimi_k2 import THINK_BEGIN, THINK_END, TURN_END
+
+_TRIES = 3
+_BODIES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("required", chat(EAGER, max_tokens=512)),
+    ("auto", chat(EAGER, "auto", max_tokens=512)),
+    ("auto, in prose", chat(UNWILLING, "auto", max_tokens=64)),
+)
+_SEEDS = range(3, 7)
+_END = 4  # tokens after a whole call's arguments: the last brace, the ends of call, section and turn
+
+
+async def stream_agrees(target: Target) -> Finding:
+    """A seeded request has the same answer streamed and whole, at temperature 0 and 1."""
+    compared = 0
+    for name, body in _BODIES:
+        for temperature in (0.0, 1.0):
+            seeded = body | {"temperature": temperature, "seed": 11}
+            for _ in range(_TRIES):
+                (whole, *_), streamed = await target.chat(seeded), await target.chat_streamed(seeded)
+                if await _is_same_text(target, seeded, whole, streamed):
+                    if difference := disagreement(whole, streamed):
+                        remedy = target.constraining if target.is_ours else f"Parse by token id: {SWITCH_ON}"
+                        return fault(f"{name}: {difference}", remedy)
+                    compared += 1
+                    break
+    if not compared:
+        seen = "the model does not write the same text twice, even seeded and at temperature 0"
+        return Finding("cannot tell", seen, "Try again while the server is idle")
+    return ok(f"{compared} answers are the same, streamed and whole")
+
+
+async def _is_same_text(target: Target, body: dict[str, Any], whole: ChatAnswer, streamed: ChatAnswer) -> bool:
+    """Whether both answers have the same tokens; without token ids, whether the request gives the same answer twice."""
+    if whole.token_ids is not None and streamed.token_ids is not None:
+        return whole.token_ids == streamed.token_ids
+    (again, *_) = await target.chat(body)
+    parts = attrgetter("finish_reason", "reasoning", "content", "calls")
+    return bool(parts(whole) == parts(again))
+
+
+def disagreement(whole: ChatAnswer, streamed: ChatAnswer) -> str:
+    """The forbidden difference between two answers from the same tokens; only a stream may show a call that is cut."""
+    if whole.finish_reason != streamed.finish_reason:
+        one, other = printable(whole.finish_reason), printable(streamed.finish_reason)
+        return f"finish_reason is {one!r} whole and {other!r} streamed"
+    for name in ("reasoning", "content"):
+        one, other = getattr(whole, name), getattr(streamed, name)
+        if one != other:
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+            start = max(0, same - 20)
+            return f"{name} differs: {printable(one[start:], 50)!r} whole and {printable(other[start:], 50)!r} streamed"
+    more = len(streamed.calls) - len(whole.calls)
+    if streamed.calls[: len(whole.calls)] != whole.calls or not 0 <= more <= (whole.finish_reason == "length"):
+        texts = (", ".join(f"{call_id} {text!r}" for call_id, _, text in each.calls) for each in (whole, streamed))
+        one, other = (printable(text, 120) or "none" for text in texts)
+        return f"the calls differ: {one} whole and {other} streamed"
+    return ""
+
+
+async def cut_calls(target: Target) -> Finding:
+    """A call that ``max_tokens`` cuts off is not returned: the same calls are requested with a few tokens too few."""
+    cut: list[str] = []
+    for name, body, calls in (
+        ("the call", chat(UNFIT, named("book_table")), 1),
+        ("the last of several calls", chat(EAGER, "auto"), 2),
+    ):
+        seeded, tokens = await _with_calls(target, body, calls)
+        if not tokens:
+            continue
+        limit = max(1, tokens - _END)
+        (whole, *_) = await target.chat(seeded | {"max_tokens": limit})
+        streamed = await target.chat_streamed(seeded | {"max_tokens": limit})
+        if problem := _cut_problem(target, whole, streamed, limit):
+            return fault(f"{name} is cut after {limit} of {tokens} tokens, and {problem}", target.constraining)
+        if whole.finish_reason == "length":
+            cut.append(name)
+    if not cut:
+        return Finding("cannot tell", "no call came twice, so none could be cut off", target.constraining)
+    return ok(f"{' and '.join(cut)}: cut off, it is not returned, and finish_reason is 'length'")
+
+
+async def _with_calls(target: Target, body: dict[str, Any], count: int) -> tuple[dict[str, Any], int]:
+    """The request with a seed that yields so many calls, and their tokens; 0 if no seed does."""
+    for seed in _SEEDS:
+        seeded = body | {"max_tokens": 1024, "temperature": 1.0, "seed": seed}
+        (answer, *_) = await target.chat(seeded)
+        if answer.tokens and answer.finish_reason != "length" and len(answer.calls) >= count:
+            return seeded, answer.tokens
+    return body, 0
+
+
+def _cut_problem(target: Target, whole: ChatAnswer, streamed: ChatAnswer, limit: int) -> str:
+    ended = whole.token_ids is not None and target.markers and whole.token_ids[-1:] == (target.marker(TURN_END),)
+    if whole.tokens is not None and whole.tokens >= limit and not ended and whole.finish_reason != "length":
+        return f"finish_reason is {printable(whole.finish_reason)!r}"
+    if broken := _broken(whole):
+        return f"it is returned with the arguments {printable(broken[0], 80)!r}"
+    if _broken(streamed) and streamed.finish_reason != "length":  # a stream cannot take back what it has shown
+        return f"the stream ends with finish_reason {printable(streamed.finish_reason)!r}"
+    return ""
+
+
+def _broken(answer: ChatAnswer) -> list[str]:
+    """The arguments that are not JSON."""
+    broken = [arguments for _, _, arguments in answer.calls]
+    for text in list(broken):
+        with suppress(ValueError, RecursionError):
+            json.loads(text)
+            broken.remove(text)
+    return broken
+
+
+async def thinking(target: Target) -> Finding:
+    """``chat_template_kwargs.thinking`` switches the reasoning, which is returned apart from the content."""
+    prompts: dict[bool, Prompt] = {}
+    answers: dict[bool, ChatAnswer] = {}
+    for switch in (True, False):
+        body = {"messages": [user("What is 17 + 25?")], "chat_template_kwargs": {"thinking": switch}}
+        prompts[switch] = await target.prompt(body)
+        (answers[switch], *_) = await target.chat(body | {"max_tokens": 256, "temperature": 0.0})
+        content = answers[switch].content
+        unended = answers[switch].finish_reason == "length" and content and not answers[switch].reasoning
+        is_open = opens_reasoning(prompts[switch]) and (THINK_END in content or unended)
+        if is_open or content.lstrip().startswith(THINK_BEGIN):
+            seen = f"thinking {str(switch).lower()}: the content holds the reasoning: {printable(content, 60)!r}"
+            return fault(seen, "Start vLLM with --reasoning-parser kimi_k2")
+    reasoning = answers[False].reasoning
+    if prompts[True] == prompts[False]:
+        if reasoning:
+            seen = "thinking false has no effect: this checkpoint's template has no such switch, and the model reasons"
+            return Finding("warning", seen, "Use a checkpoint with a switch (K2.5 and later), or K2-Instruct")
+        return ok("the switch is accepted; this checkpoint's template ignores it, and the model does not reason")
+    if reasoning:
+        seen = f"thinking false, and the answer reasons: {printable(reasoning, 60)!r}"
+        return fault(seen, "Use the checkpoint's current chat template, and vLLM 0.32 or later")
+    return ok("the switch changes the prompt, and reasoning comes apart from the content")

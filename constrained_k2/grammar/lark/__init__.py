@@ -1,0 +1,1 @@
+"""Writes shapes as grammars in LLGuidance's Lark dialect."""

@@ -1,0 +1,150 @@
+"""Ranges of numbers as regular expressions over their digits: exact where engines round to doubles.
+
+Numbers have no exponent here, and up to ``MAX_DIGITS`` digits on either side of the point: this stops a model that
+loops on a digit.
+"""
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+from itertools import takewhile
+from operator import eq
+
+from constrained_k2.grammar.lark.terminals import NoExactGrammar
+from constrained_k2.schema.shapes import Number
+
+MAX_DIGITS = 40
+_LARGEST = 10**MAX_DIGITS - 1
+_MORE = f"[0-9]{{0,{MAX_DIGITS}}}"
+_ZEROS = f"0{{0,{MAX_DIGITS}}}"
+_ANY_FRACTION = rf"(?:\.[0-9]{{1,{MAX_DIGITS}}})?"
+
+
+def number_range(shape: Number) -> str:
+    """Return a terminal's expression for the numbers of a range, whatever ``multiple`` is; empty for any number."""
+    # Bounds with at most MAX_DIGITS decimals have the same numbers within them.
+    low = None if shape.low is None else Fraction(math.ceil(shape.low * 10**MAX_DIGITS), 10**MAX_DIGITS)
+    high = None if shape.high is None else Fraction(math.floor(shape.high * 10**MAX_DIGITS), 10**MAX_DIGITS)
+    if (low or 0) > _LARGEST or (high or 0) < -_LARGEST or (low is not None and high is not None and low > high):
+        reason = f"numbers have at most {MAX_DIGITS} digits before and after the point"
+        keywords = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+        raise NoExactGrammar(reason, keywords, replace(shape, low=None, high=None))
+    if shape.integer:
+        return f"/{integers(None if low is None else int(low), None if high is None else int(high))}/"
+    ways = []
+    if low is not None and low >= -_LARGEST:
+        ways.append(f"/{at_least(low, is_open=shape.low_open and low == shape.low)}/")
+    if high is not None and high <= _LARGEST:
+        ways.append(f"/{at_most(high, is_open=shape.high_open and high == shape.high)}/")
+    if shape.fraction:
+        ways.append(rf"/-?(?:0|[1-9][0-9]{{0,{MAX_DIGITS - 1}}})\.{_MORE}[1-9]{_MORE}/")
+    return " & ".join(ways)
+
+
+def at_least(low: Fraction, *, is_open: bool) -> str:
+    """Return a regex of the numbers from ``low`` up, without it if ``is_open``."""
+    if low >= 0:
+        return f"(?:{'|'.join(_magnitudes_from(low, is_open=is_open))})"
+    ways = [f"{integers(0, None)}{_ANY_FRACTION}", *(f"-{way}" for way in _magnitudes_to(-low, is_open=is_open))]
+    return f"(?:{'|'.join(ways)})"
+
+
+def at_most(high: Fraction, *, is_open: bool) -> str:
+    """Return a regex of the numbers up to ``high``, without it if ``is_open``."""
+    if high < 0:
+        return f"(?:{'|'.join(f'-{way}' for way in _magnitudes_from(-high, is_open=is_open))})"
+    above_zero = f"-(?:{'|'.join(_magnitudes_from(Fraction(0), is_open=True))})"
+    ways = [f"-{integers(0, None)}{_ANY_FRACTION}" if high or not is_open else above_zero]
+    ways += _magnitudes_to(high, is_open=is_open)
+    return f"(?:{'|'.join(ways)})"
+
+
+def _magnitudes_from(low: Fraction, *, is_open: bool) -> list[str]:
+    """Return regexes of the numbers from a non-negative one up."""
+    whole, fraction = _digits(low)
+    ways = [f"{integers(whole + 1, None)}{_ANY_FRACTION}"] if whole < _LARGEST else []
+    if not fraction and not is_open:
+        return [*ways, f"{whole}{_ANY_FRACTION}"]
+    more = f"{_ZEROS}[1-9]{_MORE}" if is_open else _MORE
+    ways.append(rf"{whole}\.{fraction}{more}")
+    return ways + [rf"{whole}\.{way}{_MORE}" for way in _greater(fraction)]
+
+
+def _magnitudes_to(high: Fraction, *, is_open: bool) -> list[str]:
+    """Return regexes of the non-negative numbers up to ``high``."""
+    whole, fraction = _digits(high)
+    ways = [f"{integers(0, whole - 1)}{_ANY_FRACTION}"] if whole else []
+    if not is_open:
+        ways.append(rf"{whole}(?:\.{fraction}{_ZEROS})?" if fraction else rf"{whole}(?:\.0{_ZEROS})?")
+    if fraction:
+        ways.append(str(whole))
+        ways += [rf"{whole}\.{fraction[:index]}" for index in range(1, len(fraction))]
+        ways += [rf"{whole}\.{way}{_MORE}" for way in _less(fraction)]
+    return ways
+
+
+def _greater(digits: str) -> list[str]:
+    """Return regexes of the beginnings that are greater: at each place the same digits before, and a larger one."""
+    return [f"{digits[:index]}[{int(digit) + 1}-9]" for index, digit in enumerate(digits) if digit < "9"]
+
+
+def _less(digits: str) -> list[str]:
+    return [f"{digits[:index]}[0-{int(digit) - 1}]" for index, digit in enumerate(digits) if digit > "0"]
+
+
+def _digits(number: Fraction) -> tuple[int, str]:
+    """Return the whole part and the digits after the point; JSON numbers have finitely many."""
+    whole, rest = divmod(number.numerator, number.denominator)
+    digits = ""
+    while rest:
+        digit, rest = divmod(rest * 10, number.denominator)
+        digits += str(digit)
+    return whole, digits
+
+
+def integers(low: int | None, high: int | None) -> str:
+    """Return a regex of the integers from ``low`` to ``high`` (None: unbounded), as JSON spells them."""
+    low = -_LARGEST if low is None else max(low, -_LARGEST)
+    high = _LARGEST if high is None else min(high, _LARGEST)
+    if (low, high) == (-_LARGEST, _LARGEST):
+        return f"-?(?:{'|'.join(_magnitudes(0, high))})"
+    ways = [f"-{way}" for way in _magnitudes(max(1, -high), -low)] if low < 0 else []
+    if high >= 0:
+        ways += _magnitudes(max(low, 0), high)
+    return f"(?:{'|'.join(ways)})"
+
+
+def _magnitudes(low: int, high: int) -> list[str]:
+    """Return regexes of the non-negative integers of a range, by number of digits."""
+    first, last = str(low), str(high)
+    if set(last) == {"9"} and set(first[1:]) <= {"0"} and first[0] in "01":
+        ways = [f"[1-9][0-9]{{{len(first) - 1},{len(last) - 1}}}"]
+        return ["0", *ways] if first == "0" else ways
+    if len(first) == len(last):
+        return _same_length(first, last)
+    between = [f"[1-9][0-9]{{{len(first)},{len(last) - 2}}}"] if len(last) - len(first) > 1 else []
+    return [*_same_length(first, "9" * len(first)), *between, *_same_length("1" + "0" * (len(last) - 1), last)]
+
+
+def _same_length(first: str, last: str) -> list[str]:
+    """Return regexes of the numbers from ``first`` to ``last``, which have the same number of digits."""
+    shared = len(list(takewhile(bool, map(eq, first, last))))
+    prefix, first, last = first[:shared], first[shared:], last[shared:]
+    if not first:
+        return [prefix]
+    rest = len(first) - 1
+    ways: list[str] = []
+    low, high = int(first[0]), int(last[0])
+    if rest and set(first[1:]) != {"0"}:
+        ways += [f"{prefix}{first[0]}{way}" for way in (first[1:], *_padded(_greater(first[1:]), rest))]
+        low += 1
+    if rest and set(last[1:]) != {"9"}:
+        ways += [f"{prefix}{last[0]}{way}" for way in (last[1:], *_padded(_less(last[1:]), rest))]
+        high -= 1
+    return [*ways, *_padded([f"{prefix}[{low}-{high}]"], len(prefix) + rest + 1)] if low <= high else ways
+
+
+def _padded(beginnings: list[str], length: int) -> list[str]:
+    """Return regexes whose last class is a single digit with any digits after them, ``length`` in all."""
+    counts = [length - way.index("[") - 1 for way in beginnings]
+    return [f"{way}[0-9]{{{count}}}" if count else way for way, count in zip(beginnings, counts, strict=True)]

@@ -1,0 +1,124 @@
+"""Strings and numbers: terminals where they are exact, else LLGuidance's builtin ``%json``."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from constrained_k2.grammar.lark.digits import number_range
+from constrained_k2.grammar.lark.terminals import NoExactGrammar, one_of
+from constrained_k2.grammar.patterns import CHARACTER, Untranslatable, found_anywhere
+from constrained_k2.schema.builtin_compilers import LARGEST_EXACT, LARGEST_MULTIPLE
+from constrained_k2.schema.shapes import Number, String
+from constrained_k2.schema.string_formats import patterns_of
+
+if TYPE_CHECKING:
+    from constrained_k2.grammar.lark.writer import LarkWriter
+
+_LEAF = {"x-guidance": {"whitespace_flexible": False}}  # so that all lexemes stay in one class
+
+
+def string_expression(shape: String) -> str:
+    """Return a terminal's expression for strings of a shape, quotes included, each value in its one spelling."""
+    longest = "" if shape.longest is None else str(shape.longest)
+    parts = [rf'/"{CHARACTER}{{{shape.shortest},{longest}}}"/'] if shape.shortest or longest else []
+    parts += (_found_anywhere(shape, pattern) for pattern in (*sorted(shape.patterns), *patterns_of(shape.formats)))
+    parts += (f"~{_found_anywhere(shape, pattern)}" for pattern in sorted(shape.absent))
+    parts += [f"~{one_of(sorted(shape.excluded))}"] if shape.excluded else []
+    if not (parts and shape.shortest + bool(longest) + len(shape.patterns) + len(shape.formats)):
+        parts.insert(0, "PLAIN")  # only exclusions: start from all strings
+    return " & ".join(parts)
+
+
+def _found_anywhere(shape: String, pattern: str) -> str:
+    try:
+        return found_anywhere(pattern)
+    except Untranslatable as error:
+        without = replace(shape, patterns=shape.patterns - {pattern}, absent=shape.absent - {pattern})
+        reason = f"the pattern {pattern[:60]!r} combined with others, exclusions or a negation: {error}"
+        raise NoExactGrammar(reason, ("pattern",), without) from error
+
+
+def leaf_has_value(shape: String | Number, has_match: Callable[[str], bool]) -> bool:
+    """Return whether any string or number has a shape: patterns, lengths and exclusions may contradict each other."""
+    try:
+        if isinstance(shape, String):
+            demands = len(shape.patterns) + len(shape.formats) + len(shape.absent) + bool(shape.excluded)
+            others = bool(shape.shortest) + (shape.longest is not None)
+            return not demands or demands + others == 1 or has_match(string_expression(shape))
+        return not shape.fraction or bool(shape.multiple) or has_match(number_range(shape))
+    except NoExactGrammar:
+        return True  # a wider shape is written, if any
+
+
+def number_rule(writer: "LarkWriter", shape: Number) -> str:
+    """Return the body of a rule for numbers."""
+    if shape.integer:
+        writer.note(("type", "multipleOf"), "narrowed", "1.0, an integer to JSON Schema, is never written")
+    if not shape.multiple:
+        expression = number_range(shape)
+        return writer.terminal(expression) if expression else "NUMBER"
+    if shape.fraction:
+        reason = "integers cannot be excluded from multiples"
+        raise NoExactGrammar(reason, ("not", "type", "oneOf", "multipleOf"), replace(shape, fraction=False))
+    # LLGuidance (1.7.6) has no negative multiples: they are written as a sign and the positive multiple.
+    ways = []
+    if shape.high is None or shape.high >= 0:
+        ways.append(_multiples(writer, shape, shape.low, shape.high))
+    if shape.low is None or shape.low < 0:
+        low, high = (None if bound is None else -bound for bound in (shape.high, shape.low))
+        ways.append(f'"-" {_multiples(writer, shape, low, high)}')
+    return " | ".join(ways)
+
+
+def _multiples(writer: "LarkWriter", shape: Number, low: Fraction | None, high: Fraction | None) -> str:
+    """Return the grammar of the non-negative multiples in a range whose bounds are multiples themselves."""
+    coefficient = shape.multiple
+    while coefficient.denominator != 1:
+        coefficient *= 10
+    if coefficient > LARGEST_MULTIPLE:
+        reason = f"multiples of more than {LARGEST_MULTIPLE} (without the decimal point) take too many states"
+        raise NoExactGrammar(reason, ("multipleOf",), replace(shape, multiple=Fraction(0)))
+    kind, largest, bounds = "integer" if shape.integer else "number", Fraction(LARGEST_EXACT), ("minimum", "maximum")
+    low = max(low or Fraction(0), Fraction(0))
+    if low > largest:
+        raise NoExactGrammar("multiples beyond 2^53 cannot be checked", bounds, replace(shape, low=None, high=None))
+    schema = {"type": kind, "minimum": _decimal(low), "multipleOf": _decimal(shape.multiple)}
+    if high is not None:
+        schema["maximum"] = _decimal(min(high, largest))
+        if high > largest:
+            writer.note(bounds, "narrowed", "multiples beyond 2^53 are not written")
+    return _leaf(schema)
+
+
+def string_rule(writer: "LarkWriter", shape: String) -> str:
+    """Return the body of a rule for strings: in any spelling if only the length matters, else in the one spelling."""
+    if shape == String():
+        return "STRING"
+    if not (shape.excluded or shape.absent or shape.patterns or shape.formats):
+        return _leaf({"type": "string"} | _sizes(shape))
+    try:
+        return writer.terminal(string_expression(shape))
+    except NoExactGrammar as error:
+        if shape.excluded or shape.absent:
+            raise
+        reason = f"{error}; the engine's builtin pattern may accept a quote or backslash that a class excludes"
+        writer.note(error.keywords, "relaxed", reason)
+    # Second choice: a class that excludes the quote or the backslash accepts them anyway (LLGuidance 1.7.6).
+    patterns = [{"pattern": pattern} for pattern in sorted({*shape.patterns, *patterns_of(shape.formats)})]
+    return _leaf({"type": "string", "allOf": patterns} | _sizes(shape))
+
+
+def _leaf(schema: dict[str, Any]) -> str:
+    return f"%json {json.dumps(_LEAF | schema)}"
+
+
+def _sizes(shape: String) -> dict[str, int]:
+    shortest = {"minLength": shape.shortest} if shape.shortest else {}
+    return shortest if shape.longest is None else shortest | {"maxLength": shape.longest}
+
+
+def _decimal(number: Fraction) -> int | float:
+    return int(number) if number.denominator == 1 else float(Decimal(number.numerator) / Decimal(number.denominator))

@@ -1,0 +1,101 @@
+"""The state model of a grammar: what a parse state depends on besides the text since the last structural character.
+
+In most schemas the type of a value decides which alternative it belongs to. Then the state needs only the keys that an
+object has so far, the number of items of an array, and nothing of a finished string. If that is not enough (``anyOf``
+over objects, ``uniqueItems``, ``contains``, ...) the node is ambiguous, and states inside it are not shared.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from constrained_k2.schema.shapes import Array, Node, Object, Shape, String, Value
+
+AMBIGUOUS = -1  # a node's number where the continuation depends on more than the model records
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectModel:
+    """The members of a node's objects."""
+
+    values: Mapping[str, tuple[int, int]]  # declared key -> its own number (from 0) and the node of its value
+    extra: int  # the node of the values under all other keys
+    counts_extra: bool  # whether the continuation depends on the number of other keys
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayModel:
+    """The items of a node's arrays."""
+
+    prefix: tuple[int, ...]  # the nodes of the first items
+    rest: int  # the node of the others
+    counted: int  # from this number of items on, further items make no difference
+
+    def item(self, index: int) -> int:
+        """Return the node of one item."""
+        return self.prefix[index] if index < len(self.prefix) else self.rest
+
+
+@dataclass(frozen=True, slots=True)
+class NodeModel:
+    """One node: its objects and arrays (None if it has none, or they are ambiguous) and its strings."""
+
+    object: ObjectModel | None = None
+    array: ArrayModel | None = None
+    free_strings: bool = False  # any string is allowed
+    listed_strings: bool = False  # only listed strings are
+
+
+@dataclass(frozen=True, slots=True)
+class StateModel:
+    """All nodes of a grammar, by number, and the number of the root."""
+
+    root: int
+    nodes: tuple[NodeModel, ...]
+
+    @property
+    def longest_name(self) -> int:
+        """Bytes of the longest declared key as it is written."""
+        names = (name for node in self.nodes if node.object is not None for name in node.object.values)
+        return max((len(json.dumps(name, ensure_ascii=False).encode(errors="replace")) for name in names), default=0)
+
+
+Members = tuple[Mapping[str, Node], frozenset[Node], bool]  # declared values, other values, counts_extra
+
+
+def state_model(root: Node, shapes: dict[Node, list[Shape]], members: dict[Node, list[Members]]) -> StateModel:
+    """Return the model of a grammar from the shapes that were written for each node, and the members of its objects."""
+    numbers = {node: number for number, node in enumerate(shapes)}
+    nodes = (_node(written, members.get(node, []), numbers) for node, written in shapes.items())
+    return StateModel(numbers[root], tuple(nodes))
+
+
+def _node(shapes: list[Shape], members: list[Members], numbers: Mapping[Node, int]) -> NodeModel:
+    strings = _of_type(shapes, String, str)
+    return NodeModel(
+        _object(_of_type(shapes, Object, dict), members, numbers),
+        _array(_of_type(shapes, Array, list), numbers),
+        free_strings=String() in strings,
+        listed_strings=all(isinstance(shape, Value) for shape in strings),
+    )
+
+
+def _of_type(shapes: list[Shape], kind: type[Shape], values: type) -> list[Shape]:
+    return [shape for shape in shapes if isinstance(shape.value if isinstance(shape, Value) else shape, (kind, values))]
+
+
+def _object(shapes: list[Shape], members: list[Members], numbers: Mapping[Node, int]) -> ObjectModel | None:
+    if len(shapes) != 1 or len(members) != 1:
+        return None
+    ((declared, others, counts_extra),) = members
+    values = {name: (key, numbers.get(node, AMBIGUOUS)) for key, (name, node) in enumerate(declared.items())}
+    extra = [numbers.get(node, AMBIGUOUS) for node in others]
+    return ObjectModel(values, extra[0] if len(extra) == 1 else AMBIGUOUS, counts_extra)
+
+
+def _array(shapes: list[Shape], numbers: Mapping[Node, int]) -> ArrayModel | None:
+    if len(shapes) != 1 or not isinstance(shape := shapes[0], Array) or shape.unique or shape.contains:
+        return None
+    counted = max(len(shape.prefix), shape.shortest) + 1 if shape.longest is None else shape.longest
+    prefix = tuple(numbers.get(node, AMBIGUOUS) for node in shape.prefix)
+    return ArrayModel(prefix, numbers.get(shape.rest, AMBIGUOUS), counted)

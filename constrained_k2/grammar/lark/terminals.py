@@ -1,0 +1,62 @@
+"""JSON's tokens as terminals of LLGuidance's Lark dialect, and the exception for what has no exact grammar."""
+
+import json
+from collections.abc import Iterable
+
+from constrained_k2.grammar.patterns import CHARACTER, HEX, spelling
+from constrained_k2.schema.shapes import Shape
+
+# Longest run of whitespace between two JSON tokens: enough for indentation, and stops a model that loops on it.
+MAX_WHITESPACE = 64
+
+_PAIR = rf"[dD][0-7]{HEX}{{2}}|[dD][89abAB]{HEX}{{2}}\\u[dD][c-fC-F]{HEX}{{2}}"  # lone surrogates have no spelling
+_ANY_CHARACTER = rf'(?:[^"\\\x00-\x1f]|\\["\\\/bfnrt]|\\u(?:[0-9a-cA-CefEF]{HEX}{{3}}|{_PAIR}))'
+
+# At most 40 digits on either side of the point, and none that overflows a double: this stops a model that loops on one.
+_FRACTION = r"(?:\.[0-9]{1,40})?"
+_EXPONENT = "[eE][+-]?(?:[0-9]{1,2}|[12][0-9]{2})"
+_NUMBER = f"-?(?:(?:0|[1-9][0-9]{{0,39}}){_FRACTION}|(?:0|[1-9][0-9]{{0,7}}){_FRACTION}{_EXPONENT})"
+PREAMBLE = f"""\
+ws: WS?
+WS: /[ \\n\\r\\t]{{1,{MAX_WHITESPACE}}}/
+STRING: /"{_ANY_CHARACTER}*"/
+PLAIN: /"{CHARACTER}*"/
+NUMBER: /{_NUMBER}/
+any: STRING | NUMBER | "true" | "false" | "null" | any_array | any_object
+any_array: "[" ws (any ws ("," ws any ws)*)? "]"
+any_object: "{{" ws (any_member ("," ws any_member)*)? "}}"
+any_member: STRING ws ":" ws any ws
+"""
+
+
+class NoExactGrammar(Exception):
+    """A shape cannot be expressed exactly: the keywords are relaxed if ``wider``, which includes it, is written."""
+
+    def __init__(self, reason: str, keywords: tuple[str, ...], wider: Shape) -> None:
+        super().__init__(reason)
+        self.keywords, self.wider = keywords, wider
+
+
+def literal(text: str) -> str:
+    """Return a Lark string that matches exactly this text."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def key(name: str) -> str:
+    """Return a Lark string that matches a key or a string value in its one spelling (with lower-case hex digits)."""
+    return literal(json.dumps(name, ensure_ascii=False))
+
+
+def one_of(values: Iterable[str]) -> str:
+    """Return a Lark regex that matches these strings, quotes included, each in its one spelling."""
+    return "/" + "|".join(f'"{"".join(map(spelling, value))}"' for value in values) + "/"
+
+
+def only_if(conditions: list[str]) -> str:
+    """Return the ``%if`` clause of an alternative that requires all these conditions; empty for none."""
+    if not conditions:
+        return ""
+    *others, joined = conditions
+    for condition in reversed(others):
+        joined = f"and({condition}, {joined})"
+    return f" %if {joined}"

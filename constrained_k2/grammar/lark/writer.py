@@ -1,0 +1,167 @@
+"""Writes a schema as an LLGuidance grammar: objects in any property order, each key once.
+
+Structure and whitespace are rules, strings and numbers are terminals. A shape without an exact grammar is written
+wider, and the keywords that this relaxes are noted.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+from constrained_k2.grammar.lark.arrays import array_rule
+from constrained_k2.grammar.lark.leaves import leaf_has_value, number_rule, string_expression, string_rule
+from constrained_k2.grammar.lark.objects import object_rule
+from constrained_k2.grammar.lark.state_model import Members
+from constrained_k2.grammar.lark.terminals import PREAMBLE, NoExactGrammar, key, literal, one_of
+from constrained_k2.grammar.productivity import Productivity, constants
+from constrained_k2.schema.coverage import Status
+from constrained_k2.schema.normalize import Normalizer
+from constrained_k2.schema.shapes import (
+    ANY,
+    EVERYTHING,
+    Array,
+    KeyMap,
+    Node,
+    Number,
+    Object,
+    Shape,
+    String,
+    Value,
+    meet,
+)
+
+_MAX_PERMUTED = 4  # properties of a constant object that may come in any order: 4! = 24 alternatives
+
+
+class LarkWriter:
+    """Writes the grammar of one schema.
+
+    ``has_match`` tells whether any text matches a terminal's expression. It finds contradictions among patterns,
+    lengths and exclusions, which would be dead ends for a call.
+    """
+
+    def __init__(self, normalizer: Normalizer, has_match: Callable[[str], bool]) -> None:
+        self.normalizer = normalizer
+        self._has_match = has_match
+        self.productivity = Productivity(
+            normalizer, lambda shape: leaf_has_value(shape, has_match), self._has_extra_key
+        )
+        self.shapes: dict[Node, list[Shape]] = {ANY: list(EVERYTHING)}  # as written
+        self.members: dict[Node, list[Members]] = {ANY: [({}, frozenset({ANY}), False)]}  # of the objects
+        self._names: dict[Node, str] = {}
+        self.rules: list[str] = []  # helper rules of objects and arrays
+        self._terminals: dict[str, str] = {}
+        self._waiting: list[Node] = []
+        self.node: Node = ANY  # the node being written
+
+    def write(self, root: Node) -> str:
+        """Return the grammar of a node's instances. Keywords not enforced exactly are in the normalizer's notes."""
+        if not self.productivity.analyze(root):
+            location = self.productivity.empty_location(root)
+            raise self.normalizer.document.unsupported("no value satisfies this schema", location)
+        lines = [f"start: {self.rule(root)}"]
+        while self._waiting:
+            node = self._waiting.pop()
+            shapes = filter(self.productivity.has_value, self.normalizer.shapes(node))
+            bodies = [self._body(node, shape, number) for number, shape in enumerate(shapes)]
+            lines.append(f"{self._names[node]}: {' | '.join(bodies)}")
+        terminals = [f"{name}: {expression}" for expression, name in self._terminals.items()]
+        return "\n".join([*lines, *self.rules, *terminals, PREAMBLE])
+
+    def rule(self, node: Node) -> str:
+        """Return the name of a productive node's rule."""
+        if node == ANY:
+            return "any"
+        if node not in self._names:
+            self._names[node] = f"n{len(self._names)}"
+            self._waiting.append(node)
+        return self._names[node]
+
+    def terminal(self, expression: str) -> str:
+        """Return the name of a terminal."""
+        return self._terminals.setdefault(expression, f"T{len(self._terminals)}")
+
+    def extra_key(self, shape: Object, found: tuple[str, ...]) -> str:
+        """Return the terminal of the keys that a shape does not name and that match exactly these patterns."""
+        try:
+            expression = self._spelled_keys(shape, found)
+        except NoExactGrammar as error:
+            names = self.productivity.named_keys(shape)
+            named = tuple((name, self.normalizer.value_node(shape, name)) for name in names)
+            wider = replace(shape, maps=frozenset({KeyMap(named)}), names=ANY)
+            keywords = ("patternProperties", "additionalProperties", "propertyNames")
+            raise NoExactGrammar(str(error), keywords, wider) from error
+        return self.terminal(expression) if expression else ""
+
+    def _has_extra_key(self, shape: Object, found: tuple[str, ...]) -> bool:
+        try:
+            return bool(self._spelled_keys(shape, found))
+        except NoExactGrammar:
+            return True
+
+    def _spelled_keys(self, shape: Object, found: tuple[str, ...]) -> str:
+        """Return an expression of those keys; empty if there are none."""
+        patterns = self.productivity.patterns(shape)
+        names = self.productivity.named_keys(shape)
+        absent = frozenset(patterns).difference(found)
+        keys = String(patterns=frozenset(found), absent=absent, excluded=frozenset(names))
+        allowed = EVERYTHING if shape.names == ANY else self.normalizer.shapes(shape.names)
+        met = (meet(keys, name) for name in allowed if isinstance(name, String))
+        ways = [string_expression(way) for way in met if isinstance(way, String)]
+        matches = self.normalizer.matches
+        values = [way.value for way in allowed if isinstance(way, Value)]
+        texts = [value for value in values if isinstance(value, str) and value not in names]
+        listed = [text for text in texts if tuple(pattern for pattern in patterns if matches(pattern, text)) == found]
+        ways += [one_of(sorted(listed))] if listed else []
+        expression = " | ".join(ways)
+        return expression if ways and self._has_match(expression) else ""
+
+    def _body(self, node: Node, shape: Shape, number: int) -> str:
+        """Return the body of a shape's rule; if it cannot be exact, note that and return a wider shape's."""
+        self.node = node
+        written = len(self.rules)
+        try:
+            body = self._shape(shape, f"{self._names[node]}_{number}")
+        except NoExactGrammar as error:
+            del self.rules[written:]
+            self.note(error.keywords, "relaxed", str(error))
+            return self._body(node, error.wider, number)
+        self.shapes.setdefault(node, []).append(shape)
+        return body
+
+    def note(self, keywords: tuple[str, ...], status: Status, reason: str) -> None:
+        """Note that these keywords are not enforced exactly in the node being written."""
+        for pointer in self.normalizer.occurrences(self.node, keywords):
+            self.normalizer.note(pointer, status, reason)
+
+    def _shape(self, shape: Shape, name: str) -> str:
+        if isinstance(shape, Number):
+            return number_rule(self, shape)
+        if isinstance(shape, String):
+            return string_rule(self, shape)
+        if isinstance(shape, Array):
+            return array_rule(self, shape, name)
+        if isinstance(shape, Object):
+            return object_rule(self, shape, name)
+        return " | ".join(map(self.value, constants(shape)))
+
+    def value(self, value: Any) -> str:
+        """Return the grammar of one value: whitespace is free, and up to four properties may come in any order."""
+        if isinstance(value, str):
+            return key(value)
+        if isinstance(value, list):
+            return _bracketed("[", map(self.value, value), "]")
+        if isinstance(value, dict):
+            members = [f'{key(name)} ws ":" ws {self.value(item)}' for name, item in value.items()]
+            orders = permutations(members) if len(members) <= _MAX_PERMUTED else [tuple(members)]
+            return "(" + " | ".join(_bracketed("{", order, "}") for order in orders) + ")"
+        if type(value) is int:
+            return rf"/{value or '-?0'}(?:\.0+)?/"
+        return literal(json.dumps(value))
+
+
+def _bracketed(opening: str, parts: Iterable[str], closing: str) -> str:
+    inner = ' ws "," ws '.join(parts)
+    return " ws ".join(filter(None, (f'"{opening}"', inner, f'"{closing}"')))

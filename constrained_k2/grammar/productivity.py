@@ -1,0 +1,156 @@
+"""Which nodes of a schema are productive (some finite value satisfies them), and which keys their objects may have."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import compress, product, takewhile
+from typing import Any
+
+from constrained_k2.schema.normalize import Normalizer
+from constrained_k2.schema.shapes import ANY, Array, Boolean, Node, Null, Number, Object, Shape, String, Value
+
+MAX_COMBINED_PATTERNS = 4  # up to so many patterns of an object are combined, since one key may match several of them
+
+
+@dataclass
+class Productivity:
+    """Finds the productive nodes of a schema."""
+
+    normalizer: Normalizer
+    leaf_has_value: Callable[[String | Number], bool]
+    has_extra_key: Callable[[Object, tuple[str, ...]], bool]  # one that matches exactly these patterns
+    _productive: set[Node] = field(default_factory=set)
+
+    def is_productive(self, node: Node) -> bool:
+        """Return whether a value satisfies a node; only for nodes reachable from one that :meth:`analyze` was given."""
+        return node == ANY or node in self._productive
+
+    def analyze(self, node: Node) -> bool:
+        """Find the productive nodes among those reachable from any node; return whether it is productive itself."""
+        if self.is_productive(node):
+            return True
+        reachable = {node: None}
+        waiting = [node]
+        while waiting:
+            for shape in self.normalizer.shapes(waiting.pop()):
+                for child in self._children(shape):
+                    if child not in reachable and child != ANY:
+                        reachable[child] = None
+                        waiting.append(child)
+        changed = True
+        while changed:  # iterate to the least fixed point
+            changed = False
+            for other in reachable:
+                if other not in self._productive and any(map(self.has_value, self.normalizer.shapes(other))):
+                    self._productive.add(other)
+                    changed = True
+        return node in self._productive
+
+    def empty_location(self, node: Node) -> str:
+        """Return the pointer to the cause of an unproductive node: the innermost required part without a value."""
+        seen: set[Node] = set()
+        while node not in seen:
+            seen.add(node)
+            for shape in self.normalizer.shapes(node):
+                if not isinstance(shape, Object):
+                    continue
+                inner = (self.normalizer.value_node(shape, name) for name in shape.required)
+                empty = sorted((part for part in inner if part and not self.is_productive(part)), key=sorted)
+                if empty:
+                    node = empty[0]
+                    break
+        return next((pointer for pointer, _ in sorted(node) if pointer.startswith("#")), "#")
+
+    def _children(self, shape: Shape) -> Iterable[Node]:
+        if isinstance(shape, Array):
+            yield from shape.prefix
+            yield shape.rest
+            yield from (wish | node for wish, _, _ in shape.contains for node in (*shape.prefix, shape.rest))
+        elif isinstance(shape, Object):
+            for name in self.named_keys(shape):
+                yield self.normalizer.value_node(shape, name)
+            yield from (node for _, node in self.extra_nodes(shape))
+
+    def has_value(self, shape: Shape) -> bool:
+        """Return whether any value has a shape, given the productive nodes found so far."""
+        if isinstance(shape, Array):
+            needed = (*shape.prefix, shape.rest)[: shape.shortest]
+            if not all(self._has_room(shape, wish, fewest) for wish, fewest, _ in shape.contains):
+                return False
+            values = self.values(shape.rest) if shape.unique and shape.shortest > 1 else None
+            if values is not None and len(values) < shape.shortest:
+                return False
+            return all(map(self.is_productive, needed))
+        if isinstance(shape, Object):
+            possible = list(self.possible_keys(shape))
+            if not shape.required.issubset(possible):
+                return False
+            return shape.fewest <= len(possible) or any(
+                self.is_productive(node) and self.has_extra_key(shape, found) for found, node in self.extra_nodes(shape)
+            )
+        if isinstance(shape, String | Number):
+            return self.leaf_has_value(shape)
+        return True
+
+    def _has_room(self, shape: Array, wish: Node, fewest: int) -> bool:
+        """Return whether that many items can satisfy a ``contains``."""
+        places = 0
+        for node in shape.prefix[: shape.longest]:
+            if not self.is_productive(node):
+                return places >= fewest
+            places += self.is_productive(node | wish)
+        if self.is_productive(shape.rest | wish):
+            places += fewest if shape.longest is None else max(shape.longest - len(shape.prefix), 0)
+        return places >= fewest
+
+    def items(self, shape: Array) -> tuple[tuple[Node, ...], int | None]:
+        """Return the prefix items that may occur, and the largest number of items (None: unlimited)."""
+        prefix = shape.prefix[: shape.longest]
+        possible = tuple(takewhile(self.is_productive, prefix))
+        is_open = len(possible) == len(prefix) and self.is_productive(shape.rest)
+        return possible, shape.longest if is_open else len(possible)
+
+    def named_keys(self, shape: Object) -> list[str]:
+        """Return the keys that a shape names, the required ones first; in the same order in every process."""
+        names = shape.required.union(*([name for name, _ in rules.named] for rules in shape.maps))
+        return sorted(names, key=lambda name: (name not in shape.required, name))
+
+    def possible_keys(self, shape: Object) -> Iterable[str]:
+        """Yield the named keys that may occur."""
+        for name in self.named_keys(shape):
+            node = self.normalizer.value_node(shape, name)
+            if self.is_productive(node) and self.normalizer.is_instance(shape.names, name):
+                yield name
+
+    def extra_nodes(self, shape: Object) -> Iterable[tuple[tuple[str, ...], Node]]:
+        """Yield the value nodes of undeclared keys, one for each set of patterns that a key may match together."""
+        patterns = self.patterns(shape)
+        sets: Iterable[tuple[str, ...]] = [(), *((pattern,) for pattern in patterns)]
+        if len(patterns) <= MAX_COMBINED_PATTERNS:
+            sets = (tuple(compress(patterns, way)) for way in product((False, True), repeat=len(patterns)))
+        for found in sets:
+            node: Node = frozenset()
+            for rules in shape.maps:
+                parts = [value for pattern, value in rules.patterns if pattern in found]
+                node = node.union(*parts) if parts else node | rules.extra
+            yield found, node
+
+    def values(self, node: Node) -> list[Any] | None:
+        """Return all values of a node; None if unlimited."""
+        values: list[Any] = []
+        for shape in self.normalizer.shapes(node):
+            if not isinstance(shape, Value | Null | Boolean):
+                return None
+            values += constants(shape)
+        return values
+
+    @staticmethod
+    def patterns(shape: Object) -> list[str]:
+        """Return the key patterns of an object."""
+        return sorted({pattern for rules in shape.maps for pattern, _ in rules.patterns})
+
+
+def constants(shape: Value | Null | Boolean) -> list[Any]:
+    """Return the values of a shape that has finitely many."""
+    if isinstance(shape, Value):
+        return [shape.value]
+    return [None] if isinstance(shape, Null) else sorted(shape.values)

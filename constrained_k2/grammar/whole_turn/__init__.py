@@ -1,0 +1,1 @@
+"""Grammars of a whole turn: text, reasoning, markers, call ids and arguments."""

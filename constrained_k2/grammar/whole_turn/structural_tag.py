@@ -1,0 +1,87 @@
+"""Writes the grammar of a whole turn as a structural tag, xgrammar's JSON for formats.
+
+Markers have two forms. As token ids (formats ``token`` and ``any_tokens`` of newer xgrammar versions) a marker is a
+token. As text, ordinary tokens that spell a marker match too: for EBNF, and engines without token formats.
+Structural tags cannot express properties in any order with each key once, nor the index of a later call.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from constrained_k2.formats.base import ABSENT
+from constrained_k2.formats.kimi_k2 import MARKER_TEXTS, ToolCallFormat
+from constrained_k2.request.spec import ToolCallSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StructuralTagWriter:
+    """Writes the structural tag of one request."""
+
+    spec: ToolCallSpec
+    schemas: Mapping[str, Any]  # function name -> the schema of its arguments
+    markers: ToolCallFormat | None  # None to write markers as text
+    in_reasoning: bool = False  # whether the prompt ends in <think>
+
+    def write(self) -> dict[str, Any]:
+        """Return the structural tag. It has no stops: the engine allows its stop tokens where the format may end."""
+        return {"type": "structural_tag", "format": self._turn()}
+
+    def _turn(self) -> dict[str, Any]:
+        """Return the forms of a turn. The section is written only once, since it contains the schemas."""
+        required = self.spec.choice == "required"
+        opening = [] if self.in_reasoning else [self._marker("think_begin")]
+        answer = [] if required else [self._text()]
+        whole = [] if self.in_reasoning else [answer]  # without a section
+        reasoning = []
+        if self.spec.thinking or self.in_reasoning:
+            whole.append([*opening, self._text(), self._marker("think_end"), *answer])
+            reasoning = [[*opening, self._text()]]  # a call may begin inside it
+        if self.spec.max_calls == 0:
+            return _either(whole)
+        before = [parts for parts in (*whole, *reasoning) if parts]
+        if not before:
+            return self._section()
+        lead = _either(before)
+        turn = [{"type": "optional", "content": lead} if [] in whole else lead, self._section()]
+        return _either([turn] if required else [turn, *whole])
+
+    def _section(self) -> dict[str, Any]:
+        calls = _either([[self._call(tool.name)] for tool in self.spec.tools])
+        if self.spec.max_calls is None:
+            calls = {"type": "plus", "content": calls}
+        return _sequence(self._marker("section_begin"), calls, self._marker("section_end"))
+
+    def _call(self, name: str) -> dict[str, Any]:
+        """Return one call. The index is exact only if the turn has one call."""
+        header = [_text(f"functions.{name}:"), {"type": "regex", "pattern": "0|[1-9][0-9]*"}]
+        if self.spec.max_calls == 1:
+            header = [_text(f"functions.{name}:{self.spec.first_index}")]
+        begin, argument_begin, end = map(self._marker, ("call_begin", "argument_begin", "call_end"))
+        arguments = {"type": "json_schema", "json_schema": self.schemas[name]}
+        return _sequence(begin, *header, argument_begin, arguments, end)
+
+    def _marker(self, field: str) -> dict[str, Any]:
+        if self.markers is None:
+            return _text(MARKER_TEXTS[field])
+        return {"type": "token", "token": getattr(self.markers, field)}
+
+    def _text(self) -> dict[str, Any]:
+        """Return any text without markers."""
+        if self.markers is None:
+            return {"type": "any_text", "excludes": list(MARKER_TEXTS.values())}
+        ids = sorted({getattr(self.markers, field) for field in MARKER_TEXTS} - {ABSENT})
+        return {"type": "any_tokens", "exclude_tokens": ids}
+
+
+def _text(value: str) -> dict[str, Any]:
+    return {"type": "const_string", "value": value}
+
+
+def _sequence(*elements: dict[str, Any]) -> dict[str, Any]:
+    return elements[0] if len(elements) == 1 else {"type": "sequence", "elements": list(elements)}
+
+
+def _either(ways: list[list[dict[str, Any]]]) -> dict[str, Any]:
+    elements = [_sequence(*parts) for parts in ways]
+    return elements[0] if len(elements) == 1 else {"type": "or", "elements": elements}

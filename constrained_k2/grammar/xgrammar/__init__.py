@@ -1,0 +1,1 @@
+"""Rewrites shapes as JSON Schema that xgrammar's converter enforces exactly."""

@@ -1,0 +1,123 @@
+r"""Strings as expressions on their JSON text, in the dialect of xgrammar's JSON Schema converter.
+
+xgrammar (0.2.8) reads a ``pattern`` in one of two ways. An ASCII pattern becomes an automaton that has no JSON escapes
+and misreads some patterns (``a-?`` does not match ``a``, overlong UTF-8 passes). A pattern with any other character
+becomes rules on the raw text between the quotes, which can express everything exactly, escapes included. So every
+expression here starts with a non-ASCII character that occurs zero times.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from functools import cache
+
+from constrained_k2.errors import UnsupportedSchema
+from constrained_k2.grammar.patterns import (
+    CHARACTER,
+    HEX,
+    Untranslatable,
+    character_but,
+    complement,
+    raw_class,
+    spelled_ways,
+    spelling,
+)
+
+_RAW_TEXT = "(?:\xe9){0}"
+_PLAIN = "[ !#-\\[\\]-\ud7ff\ue000-\U0010ffff]"
+_ESCAPE = r'\\(?:["\\bfnrt]|u00(?:0[0-7bBeEfF]|1[0-9a-fA-F]))'
+_CHARACTER = f"(?:{_PLAIN}|{_ESCAPE})"
+_CHARACTERS = f"{_PLAIN}*(?:{_ESCAPE}{_PLAIN}*)*"  # in runs: xgrammar precomputes the masks of tokens within a run
+_PAIR = rf"[dD](?:[0-7]{HEX}{{2}}|[89abAB]{HEX}{{2}}\\u[dD][c-fC-F]{HEX}{{2}})"
+_ANY_ESCAPE = rf'\\(?:["\\\/bfnrt]|u(?:[0-9a-cA-CefEF]{HEX}{{3}}|{_PAIR}))'
+# Any string in any spelling. xgrammar's builtin strings accept the bytes of lone surrogates, which are not UTF-8.
+ANY_STRING = f"{_RAW_TEXT}{_PLAIN}*(?:{_ANY_ESCAPE}{_PLAIN}*)*"
+
+_POINT = re.compile(r"\\x\{([0-9a-f]+)\}")
+_SYNTAX = frozenset("^$\\.*+?()[]{}|/-")
+
+
+def found(pattern: str) -> str:
+    """Return the strings that contain a match of a pattern."""
+    return _whole(spelled_ways(pattern))
+
+
+def sized(shortest: int, longest: int | None) -> str:
+    """Return the strings of these lengths, in characters."""
+    if longest is not None:
+        return _whole([f"{CHARACTER}{{{shortest},{longest}}}"])
+    return _whole([f"{CHARACTER}{{{shortest - 1}}}{_at_least_one(_PLAIN)}" if shortest else f"{CHARACTER}*"])
+
+
+def none_of(words: Iterable[str]) -> str:
+    """Return the strings other than these."""
+    return _whole([_other(sorted(set(words)))])
+
+
+def other_keys(names: list[str]) -> str:
+    """Return the strings that begin with another character than each of these keys, and the empty one.
+
+    Others would take a state for each character of each key. Each such state costs xgrammar milliseconds and tens of
+    kilobytes on a vocabulary of 160,000 tokens.
+    """
+    first = _character_but(sorted({name[:1] for name in names} - {""}))
+    plain = first.removeprefix("(?:").removesuffix(f"|{_ESCAPE})")
+    ways = [_at_least_one(plain) if plain.endswith("]") else f"{first}{CHARACTER}*"]
+    return _whole(ways if "" in names else [*ways, ""])
+
+
+def one_of(words: Iterable[str]) -> str:
+    """Return these strings."""
+    return _whole(["".join(map(spelling, word)) for word in sorted(words)])
+
+
+def is_found(pattern: str, text: str) -> bool:
+    """Return whether a text contains a match, with Python's ``re`` on the same expressions that go into the grammar.
+
+    Slow on hostile patterns: use it only in a process that can be killed.
+    """
+    return _compiled(pattern).fullmatch(json.dumps(text, ensure_ascii=False)[1:-1]) is not None
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        ways = "|".join(spelled_ways(pattern))
+    except Untranslatable as error:
+        problem = f"the pattern {pattern[:80]!r} cannot be checked: {error}"
+        remedy = "Rewrite it without look-around and back-references"
+        raise UnsupportedSchema(problem, "", remedy, "pattern") from error
+    return re.compile(_POINT.sub(lambda point: rf"\U{int(point[1], 16):08x}", ways))
+
+
+def _whole(ways: list[str]) -> str:
+    """Return the expression in xgrammar's dialect, which has literal code points and matches whole strings."""
+    body = "|".join(ways).replace(f"{CHARACTER}*", _CHARACTERS).replace(CHARACTER, _CHARACTER)
+    return f"{_RAW_TEXT}(?:{_POINT.sub(_literal, body)})"
+
+
+def _literal(point: re.Match[str]) -> str:
+    character = chr(int(point[1], 16))
+    return f"\\{character}" if character in _SYNTAX else character
+
+
+def _at_least_one(plain: str) -> str:
+    """Return one character of the class, or an escape, then any number: two branches, so that either begins a run."""
+    return f"(?:{plain}{CHARACTER}*|{_ESCAPE}{CHARACTER}*)"
+
+
+def _character_but(excluded: list[str]) -> str:
+    """Return one character other than these; all escapes are one branch if none is excluded."""
+    if any(character < " " or character in '"\\' for character in excluded):
+        return character_but("".join(excluded))
+    ranges = complement([(ord(character), ord(character)) for character in excluded])
+    return f"(?:{raw_class(ranges)}|{_ESCAPE})"
+
+
+def _other(words: list[str]) -> str:
+    """Return what leaves the trie of the words, or ends inside it where no word ends."""
+    branches = {character: [word[1:] for word in words if word.startswith(character)] for word in words
+                for character in word[:1]}  # fmt: skip
+    ways = [f"{_character_but(sorted(branches))}{CHARACTER}*" if branches else f"{CHARACTER}{CHARACTER}*"]
+    ways += [f"{spelling(character)}{_other(rest)}" for character, rest in sorted(branches.items())]
+    return f"(?:{'|'.join(ways if '' in words else [*ways, ''])})"

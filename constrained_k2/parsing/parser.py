@@ -1,0 +1,163 @@
+"""The streaming parser: token ids in, events out, however the ids are split; and a completion, its run to the end."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Literal, get_args
+
+from constrained_k2.errors import InvalidRequest, MalformedCompletion
+from constrained_k2.formats.kimi_k2 import KIMI_K2
+from constrained_k2.parsing.events import (
+    ArgumentsDelta,
+    ArgumentsRecovered,
+    CallCut,
+    CallFinished,
+    CallStarted,
+    ContentDelta,
+    Event,
+    HeaderCut,
+    MalformedDelta,
+    ReasoningDelta,
+    RecoveryUsed,
+    TextEvent,
+    UndeclaredCall,
+)
+from constrained_k2.parsing.reader import Reader, StrictReader
+from constrained_k2.parsing.tolerant import TolerantReader
+from constrained_k2.request.spec import Tool, ToolCall
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+
+ParsingLevel = Literal["strict", "tolerant"]
+"""``strict``: exactly the format, for constrained output. ``tolerant``: also the deviations in
+:data:`constrained_k2.parsing.events.RECOVERIES`, each recorded on its call."""
+
+PARSING_LEVELS: tuple[ParsingLevel, ...] = get_args(ParsingLevel)
+
+
+class ToolCallParser:
+    """Parses one completion by token id.
+
+    At the strict level only a special token is a marker: one written as ordinary tokens is text, and text in a section
+    outside calls is reported as :class:`MalformedDelta`. At the tolerant level what is not a call stays content, or
+    reasoning. At both levels text outside calls is never lost and never a call; special tokens in it stay as text.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        in_reasoning: bool = False,  # the prompt ended in <think>
+        level: ParsingLevel = "strict",
+        tools: Iterable[Tool] | None = None,  # if known, calls of others are reported
+        calls: bool = True,  # if False, everything is content or reasoning, markers as text
+    ) -> None:
+        if level not in PARSING_LEVELS:
+            expected = " or ".join(map(repr, PARSING_LEVELS))
+            raise InvalidRequest(f"unknown level {str(level)[:40]!r}", "level", f"Use {expected}")
+        self._size = vocabulary.size
+        self._events: list[Event] = []
+        declared = None if tools is None else frozenset(tool.name for tool in tools)
+        reader: type[Reader] = StrictReader if level == "strict" and calls else TolerantReader
+        self._reader: Reader = reader(vocabulary, self._events, declared, in_reasoning, calls)
+
+    def feed(self, token_ids: Iterable[int]) -> list[Event]:
+        """Parse any number of further tokens, and return the events they add.
+
+        Raises:
+            MalformedCompletion: An id is not in the vocabulary. The ids before it have been parsed.
+        """
+        for token_id in token_ids:
+            if not 0 <= token_id < self._size:
+                problem = f"token id {token_id} is not in the vocabulary (0 to {self._size - 1})"
+                raise MalformedCompletion(problem, "completion", "Parse with the vocabulary of the model that wrote it")
+            self._reader.read(token_id)
+        return self._take_events()
+
+    def finish(self) -> list[Event]:
+        """End the completion: buffered text is emitted, and a call that is still open is reported as cut off."""
+        self._reader.finish()
+        return self._take_events()
+
+    def _take_events(self) -> list[Event]:
+        events = self._events.copy()
+        self._events.clear()
+        return events
+
+
+@dataclass(frozen=True, slots=True)
+class CutCall:
+    """A call that ended without ``<|tool_call_end|>``. It must not be executed."""
+
+    header: str  # functions.NAME:INDEX, complete or its beginning
+    arguments: str = ""  # as far as they were written
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A parsed turn. ``malformed`` is the text in sections that belongs to no call; the tolerant level has none."""
+
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()  # the complete ones
+    cut_calls: tuple[CutCall, ...] = ()
+    malformed: tuple[str, ...] = ()
+
+    @classmethod
+    def from_events(cls, events: Iterable[Event]) -> "Completion":
+        """Collect the events of one completion."""
+        events = list(events)
+        calls: list[ToolCall] = []  # by position; their arguments are in the next list until they end
+        arguments: list[list[str]] = []
+        finished: list[int] = []  # positions, in the order in which the calls ended
+        cut: list[CutCall] = []
+        for event in events:
+            match event:
+                case CallStarted(_, name, index):
+                    calls.append(ToolCall(name, index, ""))
+                    arguments.append([])
+                case UndeclaredCall(position):
+                    calls[position] = replace(calls[position], undeclared=True)
+                case RecoveryUsed(position, recovery):
+                    calls[position] = replace(calls[position], recoveries=(*calls[position].recoveries, recovery))
+                case ArgumentsDelta(position, text):
+                    arguments[position].append(text)
+                case ArgumentsRecovered(position, written):
+                    calls[position] = replace(calls[position], written=written)
+                case CallFinished(position):
+                    finished.append(position)
+                case CallCut(position):
+                    call = calls[position]
+                    cut.append(CutCall(KIMI_K2.call_id(call.name, call.index), "".join(arguments[position])))
+                case HeaderCut(text):
+                    cut.append(CutCall(text))
+        return cls(
+            "".join(_texts(events, ContentDelta)),
+            "".join(_texts(events, ReasoningDelta)),
+            tuple(replace(calls[position], arguments="".join(arguments[position])) for position in finished),
+            tuple(cut),
+            tuple(_texts(events, MalformedDelta)),
+        )
+
+
+def _texts(events: Iterable[Event], kind: type[TextEvent]) -> Iterator[str]:
+    """Yield the text of each run of events of one kind."""
+    for is_kind, run in groupby(events, key=lambda event: isinstance(event, kind)):
+        if is_kind:
+            yield "".join(event.text for event in run if isinstance(event, TextEvent))
+
+
+def parse_completion(
+    token_ids: Iterable[int],
+    vocabulary: Vocabulary,
+    *,
+    in_reasoning: bool = False,
+    level: ParsingLevel = "strict",
+    tools: Iterable[Tool] | None = None,
+) -> Completion:
+    """Parse a whole completion, with or without its stop; the options are :class:`constrained_k2.ToolCallParser`'s.
+
+    Raises:
+        MalformedCompletion: An id is not in the vocabulary.
+    """
+    parser = ToolCallParser(vocabulary, in_reasoning=in_reasoning, level=level, tools=tools)
+    return Completion.from_events([*parser.feed(token_ids), *parser.finish()])

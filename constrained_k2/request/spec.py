@@ -1,0 +1,207 @@
+"""One request as the compiler takes it: tools, which of them may or must be called, and how many calls came before."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from constrained_k2.errors import InvalidRequest, kind_of_json
+from constrained_k2.formats.kimi_k2 import KIMI_K2
+from constrained_k2.request.tool_choice import Choice, read_tool_choice
+from constrained_k2.request.tools import ANY_OBJECT, DEFAULT_LIMITS, Limits, Tool, read_tools
+
+__all__ = ["ANY_OBJECT", "ENGINES", "EngineName", "Limits", "Tool", "ToolCall", "ToolCallSpec"]
+
+EngineName = Literal["llguidance", "xgrammar"]
+ENGINES: tuple[EngineName, ...] = get_args(EngineName)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call as the model writes it."""
+
+    name: str
+    index: int  # the number of tool calls before this one in the whole dialog
+    arguments: str  # the exact text between the argument marker and the end of the call, or its recovered form
+    recoveries: tuple[str, ...] = ()  # the accepted deviations from the format: names in parsing.events.RECOVERIES
+    undeclared: bool = False  # the request is known to have no such tool
+    written: str | None = None  # the model's text of recovered arguments
+
+    @property
+    def id(self) -> str:
+        """The call id, ``functions.NAME:INDEX``."""
+        return KIMI_K2.call_id(self.name, self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallSpec:
+    """The constraint of one request: the whole input of the compiler, hashable and independent of any vocabulary.
+
+    The choice ``auto`` allows text, calls, or text and then calls; ``required`` demands calls at once (after the
+    reasoning); ``none`` forbids calls.
+    """
+
+    tools: tuple[Tool, ...] = ()  # the functions that may be called; for a named tool or allowed_tools, only those
+    choice: Choice = "auto"
+    parallel: bool = True  # a turn may hold more than one call
+    first_index: int = 0  # of the turn's first call: the number of calls in the dialog's history
+    thinking: bool = False  # the model may reason first, between <think> and </think>
+    engine: EngineName | None = None  # for the arguments; None for the compiler's default
+
+    @classmethod
+    def from_openai(cls, body: object, *, limits: Limits = DEFAULT_LIMITS, thinking: bool = False) -> "ToolCallSpec":
+        """Read a chat-completions (or responses) request body.
+
+        Reads ``tools``, ``tool_choice``, ``parallel_tool_calls``, ``messages`` (to count the calls in the history;
+        ``first_index`` overrides that), ``thinking`` (a boolean, or Moonshot's ``{"type": "enabled"}``),
+        ``chat_template_kwargs.thinking`` (``thinking`` here is the default) and this package's ``engine``.
+
+        Raises:
+            InvalidRequest: A field is invalid; ``location`` is its path.
+            SchemaTooCostly: Over a budget.
+        """
+        if not isinstance(body, Mapping):
+            raise InvalidRequest(f"the request must be a JSON object, not {kind_of_json(body)}", "body")
+        tools = read_tools(body.get("tools"), limits)
+        parallel = body.get("parallel_tool_calls")
+        if parallel is not None and not isinstance(parallel, bool):
+            raise InvalidRequest(f"must be a boolean, not {kind_of_json(parallel)}", "parallel_tool_calls")
+        stated = _read_thinking(body)
+        first_index, engine = _read_first_index(body), _read_engine(body.get("engine"))
+        choice = read_tool_choice(body.get("tool_choice"), {tool.name for tool in tools})
+        return cls(
+            tools=tools if choice.names is None else tuple(tool for tool in tools if tool.name in choice.names),
+            choice=choice.mode,
+            parallel=parallel is not False and not choice.is_single,
+            first_index=first_index,
+            thinking=thinking if stated is None else stated,
+            engine=engine,
+        )
+
+    @classmethod
+    def from_json(
+        cls, text: str | bytes, *, limits: Limits = DEFAULT_LIMITS, thinking: bool = False, location: str = "body"
+    ) -> "ToolCallSpec":
+        """:meth:`from_openai` of a JSON text, named ``location`` in errors; the inverse of :meth:`to_json`."""
+        body: object = _undecoded(text)
+        if body is None:
+            try:
+                body = json.loads(text)
+            except (ValueError, TypeError, RecursionError) as error:
+                raise InvalidRequest(f"must be JSON: {error}", location) from error
+        return cls.from_openai(body, limits=limits, thinking=thinking)
+
+    def to_json(self) -> str:
+        """The spec as a minimal request body: one line of ASCII JSON."""
+        functions = [
+            {"name": tool.name, "parameters": tool.parameters}
+            | ({} if tool.strict is None else {"strict": tool.strict})
+            for tool in self.tools
+        ]
+        body = {
+            "tools": [{"type": "function", "function": function} for function in functions],
+            "tool_choice": self.choice,
+            "parallel_tool_calls": self.parallel,
+            "first_index": self.first_index,
+            "thinking": self.thinking,
+        } | ({} if self.engine is None else {"engine": self.engine})
+        return json.dumps(body, separators=(",", ":"))
+
+    @property
+    def max_calls(self) -> int | None:
+        """The most calls that the turn may hold; None for any number."""
+        if not self.tools or self.choice == "none":
+            return 0
+        return None if self.parallel else 1
+
+
+def _read_engine(value: object) -> EngineName | None:
+    if value is None or value in ENGINES:
+        return value
+    raise InvalidRequest(f"unknown engine {str(value)[:40]!r}", "engine", f"Use {' or '.join(map(repr, ENGINES))}")
+
+
+def _read_first_index(body: Mapping[str, Any]) -> int:
+    given = body.get("first_index")
+    if given is not None:
+        if type(given) is not int or not 0 <= given < 10**9:
+            raise InvalidRequest("must be an integer from 0 to 999999999", "first_index")
+        return given
+    messages = body.get("messages")
+    if messages is None:
+        return 0
+    if not isinstance(messages, list | tuple):
+        raise InvalidRequest(f"must be an array, not {kind_of_json(messages)}", "messages")
+    count = 0
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise InvalidRequest(f"must be an object, not {kind_of_json(message)}", f"messages[{number}]")
+        calls = message.get("tool_calls")
+        if calls is None:
+            continue
+        if not isinstance(calls, list | tuple):
+            raise InvalidRequest(f"must be an array, not {kind_of_json(calls)}", f"messages[{number}].tool_calls")
+        count += len(calls)
+    return count
+
+
+def stated_thinking(body: Mapping[str, Any]) -> bool | None:
+    """The request's ``thinking``: a boolean, or Moonshot's ``{"type": "enabled"}``; None if it has none."""
+    value = body.get("thinking")
+    if isinstance(value, Mapping):
+        if value.get("type") not in ("enabled", "disabled"):
+            raise InvalidRequest("must be 'enabled' or 'disabled'", "thinking.type")
+        return bool(value["type"] == "enabled")
+    return _switch(value, "thinking")
+
+
+def _read_thinking(body: Mapping[str, Any]) -> bool | None:
+    """Whether the model may reason: ``thinking``, else the chat template's variable; None if neither is set."""
+    stated = stated_thinking(body)
+    variables = body.get("chat_template_kwargs")
+    if stated is not None or not isinstance(variables, Mapping):
+        return stated
+    return _switch(variables.get("thinking", variables.get("enable_thinking")), "chat_template_kwargs.thinking")
+
+
+def _switch(value: object, location: str) -> bool | None:
+    if value is None or isinstance(value, bool):
+        return value
+    raise InvalidRequest(f"must be a boolean, not {kind_of_json(value)}", location)
+
+
+class _Function(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    parameters: msgspec.Raw
+    strict: bool | None = None
+
+
+class _Tool(msgspec.Struct, forbid_unknown_fields=True):
+    type: Literal["function"]
+    function: _Function
+
+
+class _Spec(msgspec.Struct, forbid_unknown_fields=True):
+    tools: list[_Tool]
+    tool_choice: str
+    parallel_tool_calls: bool
+    first_index: int
+    thinking: bool
+    engine: str | None = None
+
+
+_DECODER = msgspec.json.Decoder(_Spec)
+
+
+def _undecoded(text: str | bytes) -> dict[str, Any] | None:
+    """The request body with schemas as undecoded JSON text (``msgspec.Raw``); None if the text has another form."""
+    try:
+        spec = _DECODER.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return None
+    functions = [tool.function for tool in spec.tools]
+    if not all(bytes(function.parameters).startswith(b"{") for function in functions):
+        return None
+    return msgspec.structs.asdict(spec) | {"tools": [{"function": msgspec.structs.asdict(each)} for each in functions]}

@@ -1,0 +1,69 @@
+"""The level at which a tool's schema is enforced: its ``strict``, within the bounds that the server sets."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import InitVar, dataclass
+from typing import Any, Literal, get_args
+
+from constrained_k2.errors import InvalidRequest
+
+Level = Literal["json_object", "best_effort", "strict"]
+"""``json_object``: any JSON object is allowed. ``best_effort``: what can be enforced is, the rest is relaxed and
+reported. ``strict``: everything is enforced, or the request is refused."""
+
+LEVELS: tuple[Level, ...] = get_args(Level)
+_DECLARED: dict[bool | None, Level] = {False: "json_object", None: "best_effort", True: "strict"}
+_OLD_LEVELS = {"object": "json_object", "enforce": "best_effort"}
+_EXPECTED = f"Use {', '.join(map(repr, LEVELS))}"
+
+
+@dataclass(frozen=True, slots=True)
+class StrictPolicy:
+    """The bounds that a server sets on its tools' ``strict``.
+
+    ``strict: true`` declares ``strict``, ``strict: false`` declares ``json_object``, and a tool without ``strict``
+    gets ``best_effort`` (Moonshot's own rule: left out means enforced); ``min`` and ``max`` bound these levels.
+    """
+
+    min: Level = "json_object"
+    max: Level = "strict"
+    least: InitVar[str | None] = None  # the old name of min, until 0.3
+    most: InitVar[str | None] = None  # the old name of max, until 0.3
+
+    def __post_init__(self, least: str | None, most: str | None) -> None:
+        for name, old_name, old in (("min", "least", least), ("max", "most", most)):
+            if old is not None:
+                _warn(old_name, name)
+            level = getattr(self, name) if old is None else old
+            if isinstance(level, str) and level in _OLD_LEVELS:
+                _warn(level, _OLD_LEVELS[level])
+                level = _OLD_LEVELS[level]
+            object.__setattr__(self, name, level)
+            if level not in LEVELS:
+                raise InvalidRequest(f"unknown level {str(level)[:40]!r}", f"strict.{name}", _EXPECTED)
+        if LEVELS.index(self.min) > LEVELS.index(self.max):
+            raise InvalidRequest(f"min {self.min!r} is above max {self.max!r}", "strict", "Swap them")
+
+    def level(self, strict: bool | None) -> Level:  # noqa: FBT001 - as the request has it
+        """The level for a tool whose ``strict`` is this."""
+        return max(self.min, min(self.max, _DECLARED[strict], key=LEVELS.index), key=LEVELS.index)
+
+    @classmethod
+    def from_config(cls, config: object) -> "StrictPolicy":
+        """Read ``{"min": …, "max": …}``, or one level for both; None is the default."""
+        if config is None:
+            return cls()
+        if isinstance(config, str):
+            config = {"min": config, "max": config}
+        if not isinstance(config, Mapping) or not config.keys() <= {"min", "max", "least", "most"}:
+            problem = f"must be a level or an object of min and max, not {str(config)[:80]!r}"
+            raise InvalidRequest(problem, "strict", _EXPECTED)
+        known: Mapping[str, Any] = config
+        return cls(**known)
+
+
+def _warn(old: str, new: str) -> None:
+    warnings.warn(f"strict: {old!r} is now {new!r}", DeprecationWarning, stacklevel=4)
+
+
+DEFAULT_POLICY = StrictPolicy()

@@ -1,0 +1,64 @@
+"""Reads every form of ``tool_choice``."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, NamedTuple
+
+from constrained_k2.errors import InvalidRequest, kind_of_json
+
+Choice = Literal["auto", "none", "required"]
+
+
+class ToolChoice(NamedTuple):
+    """The calls that a ``tool_choice`` allows or demands."""
+
+    mode: Choice
+    names: frozenset[str] | None = None  # the functions that may be called; None for all of the request
+    is_single: bool = False  # at most one call is allowed
+
+
+def read_tool_choice(choice: object, declared: Collection[str]) -> ToolChoice:
+    """Read a decoded ``tool_choice``, None for the default; ``declared`` are the names of the request's functions."""
+    if choice is None or choice == "auto":
+        return ToolChoice("auto")
+    if choice == "none":
+        return ToolChoice("none")
+    if choice != "required" and not isinstance(choice, Mapping):
+        remedy = "Use 'auto', 'none', 'required', a named tool or allowed_tools"
+        raise InvalidRequest(f"unknown tool_choice {str(choice)[:80]!r}", "tool_choice", remedy)
+    if not declared:
+        raise InvalidRequest("asks for a call, but the request has no tools", "tool_choice", "Send tools")
+    if not isinstance(choice, Mapping):
+        return ToolChoice("required")
+    if choice.get("type") == "allowed_tools":
+        return _allowed_tools(choice, declared)
+    return ToolChoice("required", frozenset({_name(choice, "tool_choice", declared)}), is_single=True)
+
+
+def _allowed_tools(choice: Mapping[str, Any], declared: Collection[str]) -> ToolChoice:
+    inner = choice.get("allowed_tools", choice)  # the responses endpoint has no inner object
+    location = "tool_choice" if inner is choice else "tool_choice.allowed_tools"
+    if not isinstance(inner, Mapping):
+        raise InvalidRequest(f"must be an object, not {kind_of_json(inner)}", location)
+    mode = inner.get("mode", "auto")
+    if mode not in ("auto", "required"):
+        raise InvalidRequest(f"unknown mode {str(mode)[:80]!r}", f"{location}.mode", "Use 'auto' or 'required'")
+    entries = inner.get("tools")
+    if not isinstance(entries, list | tuple) or not entries:
+        raise InvalidRequest("must be an array of at least one tool", f"{location}.tools")
+    names = (_name(entry, f"{location}.tools[{number}]", declared) for number, entry in enumerate(entries))
+    return ToolChoice(mode, frozenset(names))
+
+
+def _name(entry: object, location: str, declared: Collection[str]) -> str:
+    """The declared name in ``{"type": "function", "function": {"name": …}}`` or its flat form."""
+    if not isinstance(entry, Mapping):
+        raise InvalidRequest(f"must be an object, not {kind_of_json(entry)}", location)
+    if entry.get("type", "function") != "function":
+        raise InvalidRequest(f"the type {str(entry['type'])[:80]!r} is not 'function'", f"{location}.type")
+    function = entry.get("function", entry)
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(name, str):
+        raise InvalidRequest('missing "name"', location, 'Write {"type": "function", "function": {"name": "…"}}')
+    if name not in declared:
+        raise InvalidRequest(f"no tool of this request is named {name[:80]!r}", location, "Name one of tools")
+    return name

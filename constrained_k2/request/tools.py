@@ -1,0 +1,113 @@
+"""Reads the tools of a request: their names and schemas, within budgets."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from constrained_k2.errors import InvalidRequest, SchemaTooCostly, kind_of_json
+from constrained_k2.formats.kimi_k2 import KIMI_K2
+
+ANY_OBJECT = '{"type":"object"}'
+"""The schema of a tool that declares no parameters: any JSON object."""
+
+_COMPACT = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Budgets of one request. Exceeding one raises :class:`SchemaTooCostly`."""
+
+    tools: int = 1024
+    tools_bytes: int = 4 << 20  # all parameter schemas together, as compact JSON
+    name_bytes: int = 256  # one function name in UTF-8
+
+
+DEFAULT_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that may be called."""
+
+    name: str
+    schema: str = ANY_OBJECT  # of its arguments, as compact JSON text with the properties in the request's order
+    strict: bool | None = None  # as in the request; see StrictPolicy
+
+    @property
+    def parameters(self) -> Any:
+        """The schema as Python values, decoded at each access."""
+        return json.loads(self.schema)
+
+
+def read_tools(value: object, limits: Limits) -> tuple[Tool, ...]:
+    """Read the ``tools`` of a request body, within its limits."""
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple):
+        raise InvalidRequest(f"must be an array, not {kind_of_json(value)}", "tools")
+    if len(value) > limits.tools:
+        problem = f"{len(value)} tools exceed the limit of {limits.tools} a request"
+        remedy = "Send only the tools that this turn may need"
+        raise SchemaTooCostly(problem, "tools", remedy, "tools", limits.tools, len(value))
+    tools: dict[str, Tool] = {}
+    size = 0
+    for number, entry in enumerate(value):
+        tool = _read_tool(entry, f"tools[{number}]", limits)
+        if tool.name in tools:
+            problem = f"the name {tool.name!r} is already used by tools[{list(tools).index(tool.name)}]"
+            raise InvalidRequest(problem, f"tools[{number}].function.name", "Give every function a unique name")
+        tools[tool.name] = tool
+        size += len(tool.schema)
+        if size > limits.tools_bytes:
+            problem = f"the schemas up to this tool take {size} bytes, over the limit of {limits.tools_bytes} a request"
+            remedy = "Send fewer tools or smaller schemas"
+            raise SchemaTooCostly(problem, f"tools[{number}]", remedy, "tools_bytes", limits.tools_bytes, size)
+    return tuple(tools.values())
+
+
+def _read_tool(entry: object, location: str, limits: Limits) -> Tool:
+    if not isinstance(entry, Mapping):
+        raise InvalidRequest(f"must be an object, not {kind_of_json(entry)}", location)
+    if entry.get("type", "function") != "function":
+        problem = f"the type is {str(entry['type'])[:80]!r}; only 'function' tools can be constrained"
+        raise InvalidRequest(problem, f"{location}.type")
+    function = entry.get("function", entry)  # the responses endpoint has no inner object
+    if function is not entry:
+        location = f"{location}.function"
+    if not isinstance(function, Mapping):
+        raise InvalidRequest(f"must be an object, not {kind_of_json(function)}", location)
+    name = function.get("name")
+    if not isinstance(name, str):
+        raise InvalidRequest(f"must be a string, not {kind_of_json(name)}", f"{location}.name")
+    if problem := KIMI_K2.name_problem(name):
+        raise InvalidRequest(f"the name {name[:80]!r} {problem}", f"{location}.name", "Rename the function")
+    if (length := len(name.encode())) > limits.name_bytes:
+        problem = f"the name {name[:40]!r}… takes {length} bytes, over the limit of {limits.name_bytes}"
+        where, remedy = f"{location}.name", "Rename the function"
+        raise SchemaTooCostly(problem, where, remedy, "name_bytes", limits.name_bytes, length)
+    strict = function.get("strict")
+    if strict is not None and not isinstance(strict, bool):
+        raise InvalidRequest(f"must be a boolean, not {kind_of_json(strict)}", f"{location}.strict")
+    return Tool(name, _schema_text(function.get("parameters"), f"{location}.parameters"), strict)
+
+
+def _schema_text(parameters: object, location: str) -> str:
+    """The schema as compact JSON; :data:`ANY_OBJECT` if there is none."""
+    if isinstance(parameters, msgspec.Raw):
+        text = bytes(parameters).decode()  # an object, as spec.py has checked
+        return ANY_OBJECT if text == "{}" else text
+    if parameters is None or parameters == {} or parameters is True:
+        return ANY_OBJECT
+    if parameters is False:
+        raise InvalidRequest("the schema false allows no arguments at all", location, "Leave the tool out")
+    if not isinstance(parameters, Mapping):
+        raise InvalidRequest(f"must be a JSON Schema object, not {kind_of_json(parameters)}", location)
+    if not all(isinstance(key, str) for key in parameters):
+        raise InvalidRequest("has a key that is not a string", location)
+    try:
+        return _COMPACT.encode(parameters)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"the schema cannot be written as JSON: {error}", location) from error

@@ -1,0 +1,141 @@
+"""Bounds the cost of a client's schema before anything else reads it, in linear time and without recursion.
+
+Some of a hundred bytes cost an engine seconds and gigabytes; some of a hundred kilobytes overflow its stack.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
+from constrained_k2.schema.document import unescape
+
+_ANNOTATIONS = frozenset({"title", "description", "$comment", "default", "examples"})
+_IN_DATA = re.compile(r"/(?:const|enum)(?:/|\Z)")  # in a pointer: below it, an annotation's name is an ordinary key
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaBudget:
+    """Limits on one tool's schema."""
+
+    depth: int = 200  # levels of nested subschemas and references
+    objects: int = 50_000  # JSON objects in the schema
+    values: int = 10_000  # in one enum
+    pattern_bytes: int = 2_000
+    patterns: int = 8  # that may apply to one string: in an allOf, or in patternProperties of one object
+    text_bytes: int = 4_000  # of one property name, or of one string in an enum or const
+
+
+DEFAULT_BUDGET = SchemaBudget()
+
+
+def check_budget(schema: Any, budget: SchemaBudget = DEFAULT_BUDGET) -> None:
+    """Refuse a schema that exceeds a budget, or has a string or number without a form in JSON in UTF-8."""
+    _check_depth(schema, budget.depth)
+
+    def check(what: str, pointer: str, name: str, actual: int) -> None:
+        if actual > (limit := getattr(budget, name)):
+            raise too_costly(what, pointer, name, limit, actual)
+
+    patterns = 0
+    for count, (pointer, node) in enumerate(objects_in(schema), 1):
+        check("the number of its parts", pointer, "objects", count)
+        _check_writable(node, pointer)
+        for key, value in node.items():
+            here = f"{pointer}/{key[:80]}"
+            check("a property name's length", pointer, "text_bytes", len(key))
+            if key == "pattern" and isinstance(value, str):
+                patterns += 1
+                check("a pattern's length", here, "pattern_bytes", len(value))
+            if key == "patternProperties" and isinstance(value, dict):
+                check("the number of patternProperties", here, "patterns", len(value))
+                for pattern in value:
+                    check("a pattern's length", here, "pattern_bytes", len(pattern))
+            if key == "enum" and isinstance(value, list):
+                check("an enum's number of values", here, "values", len(value))
+            if key in {"enum", "const"}:
+                for item in value if isinstance(value, list) else [value]:
+                    check("a string's length", here, "text_bytes", len(item) if isinstance(item, str) else 0)
+    if patterns > budget.patterns and _patterns_meet(schema, budget.patterns):
+        raise too_costly("the number of patterns in one allOf", "#", "patterns", budget.patterns, patterns)
+
+
+def too_costly(what: str, pointer: str, budget: str, limit: int, actual: int) -> SchemaTooCostly:
+    """The error for a count that exceeds its budget."""
+    problem = f"{what} ({actual}) is over the limit of {limit}"
+    return SchemaTooCostly(problem, pointer, "Simplify the schema", budget=budget, limit=limit, actual=actual)
+
+
+def objects_in(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every JSON object in the schema with its pointer, including objects in enums and annotations."""
+    waiting = [("#", schema)]
+    while waiting:
+        pointer, value = waiting.pop()
+        if isinstance(value, dict):
+            yield pointer, value
+        items: Any = value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ())
+        waiting += [(f"{pointer}/{str(key)[:80]}", item) for key, item in items if isinstance(item, dict | list)]
+
+
+def _check_depth(schema: Any, limit: int) -> None:
+    """Follow nesting and local references as an engine does, each reference's target once."""
+    seen: set[int] = set()
+    path: list[Iterator[Any]] = [iter((schema,))]
+    while path:
+        value = next(path[-1], path)
+        if value is path:
+            path.pop()
+            continue
+        if not isinstance(value, dict | list) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if len(path) > limit:
+            raise too_costly("the depth", "#", "depth", limit, len(path))
+        children = value
+        if isinstance(value, dict):
+            # Definitions are visited only through references, so that a chain of them is followed to its end.
+            children = [child for key, child in value.items() if key not in {"$defs", "definitions"}]
+            if isinstance(reference := value.get("$ref"), str):
+                children.insert(0, _target(schema, reference))
+        path.append(iter(children))
+
+
+def _target(schema: Any, reference: str) -> Any:
+    """The target of a local reference; None for others, which compiling refuses."""
+    value = schema
+    for key in map(unescape, reference.removeprefix("#").split("/")[1:]):
+        if isinstance(value, dict):
+            value = value.get(key)
+        elif isinstance(value, list) and key.isdecimal() and len(key) < 9 and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            return None
+    return value if reference.startswith("#") else None
+
+
+def _patterns_meet(schema: Any, limit: int) -> bool:
+    """True if more patterns than the limit may apply to one string through the branches of an ``allOf``."""
+    return any(
+        isinstance(branches := node.get("allOf"), list)
+        and sum("pattern" in branch or "$ref" in branch for branch in branches if isinstance(branch, dict)) > limit
+        for _, node in objects_in(schema)
+    )
+
+
+def _check_writable(node: dict[str, Any], pointer: str) -> None:
+    """Refuse lone surrogates, which no token contains, and numbers that are not finite."""
+    skipped = frozenset[str]() if _IN_DATA.search(pointer) else _ANNOTATIONS
+    for key, value in node.items():
+        items = [] if key in skipped else [value, key]
+        while items:
+            item, problem = items.pop(), ""
+            if isinstance(item, list):
+                items += item
+            elif isinstance(item, str) and not item.isascii() and any("\ud800" <= char <= "\udfff" for char in item):
+                problem = "contains a lone surrogate, which UTF-8 cannot encode"
+            elif isinstance(item, float) and not math.isfinite(item):
+                problem = f"{item} is not a number in JSON"
+            if problem:
+                raise UnsupportedSchema(problem, f"{pointer}/{ascii(key)[1:-1][:80]}", "Remove it", key)

@@ -1,0 +1,130 @@
+"""Runs an engine's compiler, which recurses in native code, so that neither depth nor time can harm the process."""
+
+import atexit
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_STACK_BYTES = 512 << 20  # reserved, not used: the kernel adds pages as the stack grows
+_MAX_RUNNING = 8
+_EXIT_SECONDS = 30.0
+_SWITCH_SECONDS = 0.0005
+
+
+@dataclass(eq=False, slots=True)
+class _Task:
+    work: Callable[[], Any]
+    done: threading.Event = field(default_factory=threading.Event)
+    is_given_up: bool = False
+    result: Any = None
+    error: BaseException | None = None
+
+
+class _Pool:
+    """Threads with deep stacks, started on demand and reused: starting one takes as long as a small schema.
+
+    While one works, threads that wait for the interpreter lock get it after 0.5 ms instead of Python's 5: half of a
+    compilation is Python, and each socket and each mask releases the lock and has to get it back.
+    """
+
+    def __init__(self) -> None:
+        self.slots = threading.BoundedSemaphore(_MAX_RUNNING)
+        self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle = 0
+        self.running = 0
+        self.switch_interval = sys.getswitchinterval()
+
+    def submit(self, task: _Task) -> None:
+        """Run a task. The caller has acquired a slot, which the thread releases."""
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            else:  # the stack size applies to all threads that start while it is set
+                before = threading.stack_size(_STACK_BYTES)
+                try:
+                    threading.Thread(target=self._serve, name="deep-stack", daemon=True).start()
+                finally:
+                    threading.stack_size(before)
+        self._tasks.put(task)
+
+    def _serve(self) -> None:
+        while True:
+            task = _current.task = self._tasks.get()
+            with self._lock:
+                if not self.running:
+                    self.switch_interval = sys.getswitchinterval()
+                    sys.setswitchinterval(min(_SWITCH_SECONDS, self.switch_interval))
+                self.running += 1
+            try:
+                task.result = task.work()
+            except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+                task.error = error
+            with self._lock:
+                self._idle += 1
+                self.running -= 1
+                if not self.running:
+                    sys.setswitchinterval(self.switch_interval)
+            self.slots.release()
+            task.done.set()
+            del task, _current.task  # frees what the task holds before the next one arrives
+
+
+_pool = _Pool()
+_current = threading.local()
+
+
+def _after_fork() -> None:
+    global _pool  # noqa: PLW0603 - one per process; a fork lacks the threads of its parent
+    if _pool.running:
+        sys.setswitchinterval(_pool.switch_interval)
+    _pool = _Pool()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def check_deadline() -> None:
+    """Raise ``TimeoutError`` in work that :func:`run_bounded` has given up; long work calls this now and then."""
+    task: _Task | None = getattr(_current, "task", None)
+    if task is not None and task.is_given_up:
+        raise TimeoutError("the caller no longer waits for this schema")
+
+
+@atexit.register
+def _wait_for_running() -> None:
+    """Let work that was given up end first: native code that returns to a finished interpreter crashes."""
+    deadline = time.monotonic() + _EXIT_SECONDS
+    slots = _pool.slots
+    for _ in range(_MAX_RUNNING):
+        if not slots.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            return
+
+
+def run_bounded(work: Callable[[], T], seconds: float | None) -> T:
+    """Run ``work`` in a thread with a stack that no admitted schema overflows.
+
+    Native code cannot be interrupted: work that takes longer than ``seconds`` stops at its next :func:`check_deadline`,
+    and holds one of eight slots until then.
+
+    Raises:
+        TimeoutError: It takes longer, or no slot became free in time.
+    """
+    pool, task = _pool, _Task(work)
+    if not pool.slots.acquire(timeout=seconds):
+        raise TimeoutError("the server is busy with schemas that take long to compile")
+    pool.submit(task)
+    if not task.done.wait(seconds):
+        task.is_given_up = True
+        raise TimeoutError("the schema takes too long to compile")
+    if task.error is not None:
+        raise task.error
+    result: T = task.result
+    return result

@@ -1,0 +1,76 @@
+"""The keywords of JSON Schema, one row each: what it allows, what its negation allows, its subschemas and examples.
+
+Everything else in a schema is an annotation. The rows are in the files below, by the type of value that they bound;
+``tests/schema/cases`` has one file of instances for each keyword.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from constrained_k2.errors import UnsupportedSchema
+from constrained_k2.schema.document import SchemaDocument, escape
+from constrained_k2.schema.keywords import applicators, containers, scalars
+from constrained_k2.schema.keywords.keyword import Children, Keyword, Reader
+from constrained_k2.schema.keywords.unevaluated import with_unevaluated
+from constrained_k2.schema.shapes import Shape, Shapes, meet
+
+ROWS = with_unevaluated((*scalars.KEYWORDS, *containers.KEYWORDS, *applicators.KEYWORDS))
+"""In the order of evaluation, which the alternatives in grammars follow."""
+KEYWORDS: dict[str, Keyword] = {name: row for row in ROWS for name in row.names}
+"""Keyword -> its row."""
+_ORDER = {name: number for number, row in enumerate(ROWS) for name in row.names}
+
+
+def rows_of(schema: dict[str, Any]) -> list[Keyword]:
+    """The rows of a schema's keywords."""
+    return [ROWS[number] for number in sorted({_ORDER[name] for name in schema if name in _ORDER})]
+
+
+def typed_shapes(read: Reader) -> Shapes:
+    """One shape for each allowed JSON type, within the bounds of all keywords for that type."""
+    shapes: dict[str, Shape | None] = {shape.kind: shape for shape in scalars.type_shapes(read)}
+    for row in rows_of(read.schema):
+        for bound in row.bounds(read) if row.bounds else ():
+            if (known := shapes.get(bound.kind)) is not None:
+                shapes[bound.kind] = meet(known, bound)
+    return tuple(shape for shape in shapes.values() if shape is not None)
+
+
+def keyword_uses(document: SchemaDocument) -> Iterator[str]:
+    """The pointer of every occurrence of a keyword in the subschemas that are reachable from the root."""
+    waiting, seen = ["#"], {"#"}
+    while waiting:
+        pointer = waiting.pop()
+        try:
+            schema = document.at(pointer)
+        except UnsupportedSchema:  # compiling refuses what is not a schema
+            continue
+        for keyword in schema if isinstance(schema, dict) else ():
+            if keyword not in KEYWORDS or (document.draft == "legacy" and "$ref" in schema and keyword != "$ref"):
+                continue
+            yield f"{pointer}/{escape(keyword)}"
+            fresh = [child for child in _children(document, schema, pointer, keyword) if child not in seen]
+            waiting += fresh
+            seen.update(fresh)
+
+
+def in_place(document: SchemaDocument, schema: dict[str, Any], pointer: str) -> list[str]:
+    """The pointers of the subschemas that apply to the same instance as a schema."""
+    names = [name for name in schema if name in KEYWORDS and KEYWORDS[name].in_place]
+    return [child for name in names for child in _children(document, schema, pointer, name)]
+
+
+def _children(document: SchemaDocument, schema: dict[str, Any], pointer: str, keyword: str) -> Iterator[str]:
+    """The pointers of a keyword's subschemas."""
+    value, here, children = schema[keyword], f"{pointer}/{escape(keyword)}", KEYWORDS[keyword].names[keyword]
+    if Children.REFERENCE in children:
+        try:
+            yield document.resolve(value, pointer)
+        except UnsupportedSchema:
+            return
+    elif isinstance(value, list) and Children.ARRAY in children:
+        yield from (f"{here}/{number}" for number in range(len(value)))
+    elif isinstance(value, dict) and Children.MAP in children:
+        yield from (f"{here}/{escape(name)}" for name, inner in value.items() if isinstance(inner, dict))
+    elif isinstance(value, dict) and Children.SCHEMA in children:
+        yield here

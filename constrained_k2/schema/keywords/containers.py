@@ -1,0 +1,155 @@
+"""Keywords for objects and arrays."""
+
+from collections.abc import Iterator
+
+from constrained_k2.schema.keywords.keyword import Case, Children, Keyword, NotExpressible, Reader, size_keywords
+from constrained_k2.schema.shapes import ANY, Array, KeyMap, Object, Shape, negated, with_value, without_key
+
+
+def _members(read: Reader) -> list[Shape]:
+    named = tuple((name, read.at("properties", name)) for name in read.object("properties"))
+    extra = read.or_any("additionalProperties")
+    patterns = []
+    for pattern in read.object("patternProperties"):
+        if problem := read.pattern_problem(pattern, "patternProperties"):
+            for keyword in {"patternProperties", "additionalProperties"} & read.schema.keys():
+                read.note(keyword, "relaxed", problem)
+            extra = ANY  # unknown which keys match the pattern
+        else:
+            patterns.append((pattern, read.at("patternProperties", pattern)))
+    return [Object(maps=frozenset({KeyMap(named, tuple(patterns), extra)}))]
+
+
+def _not_members(read: Reader) -> list[Shape]:
+    if "patternProperties" in read.schema:
+        read.note_negation("patternProperties")
+    if read.schema.get("additionalProperties", True) not in (True, {}):
+        read.note_negation("additionalProperties")
+    return [with_value(key, read.at("properties", key, holds=False)) for key in read.object("properties")]
+
+
+def _evaluated_members(read: Reader, _: object) -> Iterator[list[Case]]:
+    names, patterns = frozenset(read.object("properties")), frozenset(read.object("patternProperties"))
+    if any(read.pattern_problem(pattern, "patternProperties") for pattern in patterns):
+        raise NotExpressible("patternProperties has a pattern that cannot be matched")
+    yield [Case(names=names, patterns=patterns, all_properties="additionalProperties" in read.schema)]
+
+
+def _not_property_names(read: Reader) -> list[Shape]:
+    if read.schema["propertyNames"] not in (True, {}):
+        read.note_negation("propertyNames")
+    return []
+
+
+def _items(read: Reader) -> list[Shape]:
+    prefix, rest = read.items()
+    return [Array(prefix, read.or_any(rest))]
+
+
+def _not_items(read: Reader) -> Iterator[Shape]:
+    prefix, keyword = read.items()
+    rest = read.or_any(keyword)
+    for position, node in enumerate(prefix):
+        yield Array((*(ANY,) * position, negated(node)), shortest=position + 1)
+    if rest != ANY and prefix:
+        read.note_negation("items", "after prefixItems, items has no exact negation")
+    elif rest != ANY:
+        yield Array(contains=frozenset({(negated(rest), 1, None)}))
+
+
+def _evaluated_items(read: Reader, _: object) -> Iterator[list[Case]]:
+    prefix, rest = read.items()
+    yield [Case(prefix=len(prefix), all_items=rest in read.schema)]
+
+
+def _contains(read: Reader, *, holds: bool) -> Iterator[Shape]:
+    if "contains" in read.schema:
+        node, fewest, most = read.at("contains"), read.size("minContains"), read.size("maxContains")
+        fewest = 1 if fewest is None else fewest
+        if holds:
+            yield Array(contains=frozenset({(node, fewest, most)}))
+        elif fewest == 1:
+            yield Array(rest=negated(node))
+        elif fewest > 1:
+            yield Array(contains=frozenset({(node, 0, fewest - 1)}))
+        if most is not None and not holds:
+            yield Array(contains=frozenset({(node, most + 1, None)}))
+
+
+def _not_unique(read: Reader) -> list[Shape]:
+    if read.schema["uniqueItems"] is not False:
+        read.note_negation("uniqueItems")
+    return []
+
+
+KEYWORDS = (
+    Keyword(
+        {"properties": Children.MAP, "patternProperties": Children.MAP, "additionalProperties": Children.SCHEMA},
+        _members,
+        negate=_not_members,
+        evaluates=_evaluated_members,
+        examples={
+            "properties, required": {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]},
+            "additionalProperties": {"type": "object", "additionalProperties": {"type": "boolean"}},
+            "patternProperties": {"patternProperties": {"^x": {"type": "null"}, "y$": {"minLength": 1}}},
+            "patternProperties, more than 4": {"patternProperties": {f"^{name}": {} for name in "abcdef"}},
+        },
+    ),
+    Keyword(
+        {"required": Children.NONE},
+        lambda read: [Object(required=frozenset(read.names("required")))],
+        negate=lambda read: map(without_key, read.names("required")),
+        examples={"required, more than 64": {"type": "object", "required": [f"key{n}" for n in range(70)]}},
+    ),
+    Keyword(
+        {"propertyNames": Children.SCHEMA},
+        lambda read: [Object(names=read.at("propertyNames"))],
+        negate=_not_property_names,
+        examples={"propertyNames": {"type": "object", "propertyNames": {"pattern": "^[a-z]+$", "maxLength": 8}}},
+    ),
+    *size_keywords(
+        *("Properties", Object, "fewest", "most"),
+        {
+            "minProperties, maxProperties of declared keys": {
+                "properties": {"a": {}, "b": {}, "c": {}},
+                "additionalProperties": False,
+                "minProperties": 2,
+            },
+            "minProperties of open keys, 2 and more": {"type": "object", "minProperties": 2},
+        },
+    ),
+    Keyword(
+        {"items": Children.SCHEMA | Children.ARRAY, "prefixItems": Children.ARRAY, "additionalItems": Children.SCHEMA},
+        _items,
+        negate=_not_items,
+        evaluates=_evaluated_items,
+        examples={"items, prefixItems": {"prefixItems": [{"type": "string"}], "items": {"type": "integer"}}},
+    ),
+    *size_keywords(
+        *("Items", Array, "shortest", "longest"),
+        {"minItems, maxItems": {"type": "array", "minItems": 2, "maxItems": 100_000}},
+    ),
+    Keyword(
+        {"contains": Children.SCHEMA, "minContains": Children.NONE, "maxContains": Children.NONE},
+        lambda read: _contains(read, holds=True),
+        negate=lambda read: _contains(read, holds=False),
+        evaluates=lambda read, _: [[Case(contained=read.or_any("contains"))]],
+        examples={
+            "contains": {"type": "array", "contains": {"const": 1}, "maxItems": 9},
+            "contains, several or beside maxContains and maxItems": {
+                "contains": {"const": 1},
+                "maxContains": 2,
+                "maxItems": 9,
+            },
+        },
+    ),
+    Keyword(
+        {"uniqueItems": Children.NONE},
+        lambda read: [Array(unique=read.schema["uniqueItems"] is True)],
+        negate=_not_unique,
+        examples={
+            "uniqueItems of a finite set": {"items": {"enum": ["a", "b", "c"]}, "uniqueItems": True},
+            "uniqueItems of open items": {"items": {"type": "string"}, "uniqueItems": True},
+        },
+    ),
+)

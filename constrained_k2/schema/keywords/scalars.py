@@ -1,0 +1,156 @@
+"""Keywords for values of any type, numbers and strings. Numbers are exact fractions, as the schema spells them."""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+from constrained_k2.schema.keywords.keyword import Children, Keyword, Reader, size_keywords
+from constrained_k2.schema.pattern import parts_of
+from constrained_k2.schema.shapes import EVERYTHING, Array, Boolean, Number, Object, Shape, String, kind_of, value_of
+from constrained_k2.schema.string_formats import FORMATS
+
+_TYPES = ("null", "boolean", "number", "integer", "string", "array", "object")
+
+
+def type_shapes(read: Reader, *, holds: bool = True) -> Iterator[Shape]:
+    """One shape for each JSON type that ``type`` allows, or else excludes."""
+    declared = read.schema.get("type", list(_TYPES))
+    kinds = declared if isinstance(declared, list) else [declared]
+    if any(kind not in _TYPES for kind in kinds):
+        raise read.wrong("type", f"unknown type {str(declared)[:80]!r}: use {', '.join(_TYPES)}")
+    for shape in EVERYTHING:
+        if shape.kind == "number" and "integer" in kinds and "number" not in kinds:
+            yield Number(integer=holds, fraction=not holds)
+        elif (shape.kind in kinds) == holds:
+            yield shape
+
+
+def allowed_values(read: Reader) -> tuple[Shape, ...]:
+    """The values that ``enum`` and ``const`` allow."""
+    schema = read.schema
+    if "enum" not in schema:
+        return (value_of(schema["const"]),) if "const" in schema else EVERYTHING
+    if not isinstance(schema["enum"], list):
+        raise read.wrong("enum", "is not an array")
+    values = map(value_of, schema["enum"])
+    return tuple(value for value in values if "const" not in schema or value == value_of(schema["const"]))
+
+
+def _excluding(read: Reader, keyword: str, values: list[Any]) -> Iterator[Shape]:
+    by_kind: dict[str, list[Any]] = {}
+    for value in values:
+        by_kind.setdefault(kind_of(value), []).append(value)
+    yield from (shape for shape in EVERYTHING if shape.kind not in by_kind)
+    if "boolean" in by_kind and (booleans := frozenset({True, False}).difference(by_kind["boolean"])):
+        yield Boolean(booleans)
+    if "string" in by_kind:
+        yield String(excluded=frozenset(by_kind["string"]))
+    if "number" in by_kind:
+        edges = [None, *sorted({Fraction(str(value)) for value in by_kind["number"]}), None]
+        yield from (Number(low=low, low_open=True, high=high, high_open=True) for low, high in pairwise(edges))
+    for kind, not_empty in (("array", Array(shortest=1)), ("object", Object(fewest=1))):
+        if kind in by_kind and not any(by_kind[kind]):
+            yield not_empty
+        elif kind in by_kind:
+            read.note_negation(keyword, f"no {kind} is written")
+
+
+def _not_enum(read: Reader) -> Iterator[Shape]:
+    value = read.schema["enum"]
+    return _excluding(read, "enum", value if isinstance(value, list) else [value])
+
+
+def _bound(keyword: str, examples: dict[str, dict[str, Any]] | None = None) -> Keyword:
+    is_low = keyword.endswith("inimum")
+
+    def beyond(read: Reader, *, holds: bool) -> Iterator[Shape]:
+        if (bound := read.bound(keyword)) is not None:
+            value, is_open = bound[0], bound[1] == holds
+            yield Number(low=value, low_open=is_open) if is_low == holds else Number(high=value, high_open=is_open)
+
+    return Keyword(
+        {keyword: Children.NONE},
+        lambda read: beyond(read, holds=True),
+        negate=lambda read: beyond(read, holds=False),
+        examples=examples or {},
+    )
+
+
+def _multiples(read: Reader) -> Iterator[Shape]:
+    if (multiple := read.number("multipleOf")) is not None:
+        if multiple <= 0:
+            raise read.wrong("multipleOf", "is not above 0")
+        yield Number(multiple=multiple)
+
+
+def _pattern(read: Reader, *, holds: bool) -> Iterator[Shape]:
+    if (pattern := read.text("pattern")) is not None:
+        found, absent = parts_of(pattern)
+        if problem := read.pattern_problem(pattern, "pattern"):
+            read.note("pattern", "relaxed", problem) if holds else read.note_negation("pattern", problem)
+        elif holds:
+            yield String(patterns=frozenset(found), absent=frozenset(absent))
+        else:
+            yield from (String(absent=frozenset({part})) for part in found)
+            yield from (String(patterns=frozenset({part})) for part in absent)
+
+
+def _format(read: Reader) -> Iterator[Shape]:
+    if (name := read.text("format") or "") in FORMATS:
+        yield String(formats=frozenset({name}))
+        if left_out := FORMATS[name].left_out:
+            read.note("format", "narrowed", f"not written: {left_out}")
+
+
+def _not_format(read: Reader) -> list[Shape]:
+    if read.text("format") in FORMATS:  # every string satisfies an unknown format
+        read.note_negation("format")
+    return []
+
+
+KEYWORDS = (
+    Keyword(
+        {"type": Children.NONE},  # its shapes are those that all other keywords bound: see type_shapes
+        negate=lambda read: type_shapes(read, holds=False),
+        examples={"type": {"type": ["string", "null"]}, "type: integer": {"type": "integer"}},
+    ),
+    Keyword(
+        {"const": Children.NONE},  # see allowed_values
+        negate=lambda read: _excluding(read, "const", [read.schema["const"]]),
+        examples={"const": {"const": {"unit": "celsius"}}},
+    ),
+    Keyword({"enum": Children.NONE}, negate=_not_enum, examples={"enum": {"enum": ["a", 1, None, {"b": [2]}]}}),
+    _bound("minimum", {"minimum, maximum": {"type": "number", "minimum": -1.5, "maximum": 2**63}}),
+    _bound("maximum"),
+    _bound(
+        "exclusiveMinimum",
+        {"exclusiveMinimum, exclusiveMaximum": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}},
+    ),
+    _bound("exclusiveMaximum"),
+    Keyword({"multipleOf": Children.NONE}, _multiples, examples={"multipleOf": {"type": "number", "multipleOf": 0.25}}),
+    *size_keywords(
+        *("Length", String, "shortest", "longest"),
+        {"minLength, maxLength": {"type": "string", "minLength": 1, "maxLength": 200}},
+    ),
+    Keyword(
+        {"pattern": Children.NONE},
+        lambda read: _pattern(read, holds=True),
+        negate=lambda read: _pattern(read, holds=False),
+        examples={
+            "pattern": {"type": "string", "pattern": "^[A-Z]{3}-\\d+$"},
+            "pattern with look-ahead at its start": {"type": "string", "pattern": "^(?=.*\\d)(?!admin).{8,}$"},
+            "pattern with look-ahead inside, or a back-reference": {"type": "string", "pattern": "(a+)-\\1"},
+        },
+    ),
+    Keyword(
+        {"format": Children.NONE},
+        _format,
+        negate=_not_format,
+        examples={
+            "format: date, ipv4, uuid, json-pointer, duration": {"type": "string", "format": "date"},
+            "format: date-time, time": {"type": "string", "format": "date-time"},
+            "format: email, hostname, ipv6, uri and the like": {"type": "string", "format": "email"},
+        },
+    ),
+)

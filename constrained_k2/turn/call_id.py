@@ -1,0 +1,227 @@
+"""Call ids, ``functions.NAME:INDEX``: which tokens may continue one, in any tokenization.
+
+The index is known, so a call id is one of finitely many: a *stem* ``functions.NAME:`` and the digits of the index. What
+may follow a prefix is found by walking the sorted stems and the sorted vocabulary in parallel, at the cost of the paths
+they share. What the stems allow is the same for every index, and shared by all requests that declare the same names.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from constrained_k2.vocabulary.bitmask import TokenSet
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+
+# Cache limits per name: a call writes about 13 prefixes of a name, each with the digits of a few indexes.
+# Measured on 257 names of public tools, each called at two indexes: 10 KB a name.
+_PREFIXES_A_NAME = 32
+_SETS_A_NAME = 64
+_NAME_BYTES = 24 << 10
+
+# Cache limits of name endings, 1 to 2 KB each, and the longest ending that is cached, in bytes.
+_MAX_ENDINGS = 4096
+_MAX_ENDING_BYTES = 128
+
+_Range = tuple[int, int]
+
+
+class Continuations(NamedTuple):
+    """The continuations of a prefix within the stems."""
+
+    tokens: TokenSet  # those that stay within a stem
+    ends: tuple[bytes, ...]  # ends of stems from which some longer token runs on into the digits
+
+
+NameEndings = dict[bytes, Continuations]
+"""Rest of the only stem left -> its continuations, the same in all lists of tools. At most about 8 MB."""
+
+
+class CallIdTrie:
+    """The stems ``functions.NAME:`` of a request's functions, with everything that does not depend on the index.
+
+    Attributes:
+        names: Stem -> function.
+        ordered: The stems, ascending.
+        cost_bytes: Estimated size once its caches are full.
+        max_sets: The most entries of ``sets`` and of ``steps``.
+        sets: Cache: ``(prefix, digits)`` -> the tokens that may follow.
+        steps: Cache: ``(prefix, token, digits)`` -> the result of :meth:`CallIdMatcher.step` for a legal token.
+    """
+
+    def __init__(self, names: Sequence[str], vocabulary: Vocabulary, endings: NameEndings | None = None) -> None:
+        self._endings = {} if endings is None else endings
+        self.names = {vocabulary.format.call_id(name, 0)[:-1].encode(): name for name in names}
+        self.ordered = sorted(self.names)
+        self.vocabulary = vocabulary
+        self.cost_bytes = _NAME_BYTES * (1 + len(self.names))
+        self.max_sets = _SETS_A_NAME * (1 + len(self.names))
+        self._max_prefixes = _PREFIXES_A_NAME * (1 + len(self.names))
+        self.sets: dict[tuple[bytes, bytes], TokenSet] = {}
+        self.steps: dict[tuple[bytes, int, bytes], tuple[bytes, str | None]] = {}
+        self._continuations: dict[bytes, Continuations] = {}
+
+    def with_index(self, index: int) -> "CallIdMatcher":
+        """The call ids with this index."""
+        return CallIdMatcher(self, str(index).encode())
+
+    def span(self, prefix: bytes) -> tuple[int, int]:
+        """The range of sorted stems that start with these bytes."""
+        return _range(self.ordered, prefix, 0, len(self.ordered))
+
+    def continuations(self, prefix: bytes) -> Continuations:
+        """The continuations of a prefix within the stems."""
+        found = self._continuations.get(prefix)
+        if found is None:
+            if len(self._continuations) >= self._max_prefixes:
+                self._continuations.clear()
+            found = self._continuations[prefix] = self._follow(prefix)
+        return found
+
+    def _follow(self, prefix: bytes) -> Continuations:
+        low, high = self.span(prefix)
+        rest = self.ordered[low][len(prefix) :] if high - low == 1 else None
+        if rest is not None and (known := self._endings.get(rest)):
+            return known
+        ids: list[int] = []
+        ends: list[bytes] = []
+        self._collect(prefix, (low, high), b"", (0, len(self.vocabulary.sorted_tokens[0])), ids, ends)
+        found = Continuations(TokenSet(ids, self.vocabulary.size), tuple(ends))
+        if rest is not None and len(rest) <= _MAX_ENDING_BYTES:
+            if len(self._endings) >= _MAX_ENDINGS:
+                self._endings.clear()
+            self._endings[rest] = found
+        return found
+
+    def _collect(  # noqa: PLR0913, PLR0917 - a recursion's state
+        self, prefix: bytes, stems: _Range, token: bytes, tokens: _Range, ids: list[int], ends: list[bytes]
+    ) -> None:
+        """Collect the ids of tokens that start with ``token`` and continue ``prefix`` within some stems.
+
+        ``stems`` is the range of sorted stems that start with ``prefix + token``, ``tokens`` that of the sorted tokens
+        that start with ``token`` (not empty); ``ends`` receives ``token`` if it ends a stem and digits may continue it.
+        """
+        known, known_ids = self.vocabulary.sorted_tokens
+        (low, high), (first, last) = stems, tokens
+        if token and known[first] == token:
+            ids.append(known_ids[first])
+        taken = len(prefix) + len(token)
+        while low < high:
+            stem = self.ordered[low]
+            if len(stem) == taken:
+                digits = (bisect_left(known, token + limit, first, last) for limit in (b"0", b":"))  # ":" follows "9"
+                if token and next(digits) < next(digits):
+                    ends.append(token)
+                low += 1
+                continue
+            longer = stem[len(prefix) : taken + 1]
+            _, end = _range(self.ordered, prefix + longer, low, high)
+            begin, stop = _range(known, longer, first, last)
+            if begin < stop:
+                self._collect(prefix, (low, end), longer, (begin, stop), ids, ends)
+            low = end
+
+
+@dataclass(frozen=True, slots=True)
+class CallIdMatcher:
+    """The call ids that one call of a turn may have: the stems of a :class:`CallIdTrie` with one index."""
+
+    _trie: CallIdTrie
+    _digits: bytes
+
+    def name_of(self, call_id: bytes) -> str | None:
+        """The function of a whole call id; None if the bytes are not one."""
+        digits = self._digits
+        return self._trie.names.get(call_id[: -len(digits)]) if call_id.endswith(digits) else None
+
+    def candidates(self, prefix: bytes) -> tuple[int, str]:
+        """The number of call ids that start with these bytes, and the function of one of them (empty if none)."""
+        low, high = self._trie.span(prefix)
+        begun = self._begun(prefix)
+        stems = begun or self._trie.ordered[low : min(low + 1, high)]
+        return high - low + len(begun), self._trie.names[stems[-1]] if stems else ""
+
+    def step(self, prefix: bytes, token_id: int) -> tuple[bytes, str | None] | None:
+        """Append an ordinary token; None if no call id starts with the result.
+
+        Returns the bytes, and the function that is likely called, if any: the only one left, or one whose name is
+        complete although longer names continue it.
+        """
+        steps = self._trie.steps
+        found = steps.get((prefix, token_id, self._digits))
+        if found is None:
+            token = self._trie.vocabulary.ordinary_bytes(token_id)
+            count, name = self.candidates(prefix + token) if token else (0, "")
+            if not count:
+                return None
+            if len(steps) >= self._trie.max_sets:
+                steps.clear()
+            written = prefix + token
+            likely = name if count == 1 else self._trie.names.get(written + b":")
+            found = steps[prefix, token_id, self._digits] = (written, likely)
+        return found
+
+    def forced(self, prefix: bytes) -> tuple[bytes, bool]:
+        """The common continuation of all call ids that start with these bytes, and whether it completes them."""
+        low, high = self._trie.span(prefix)
+        call_ids = [stem + self._digits for stem in (*self._trie.ordered[low:high], *self._begun(prefix))]
+        first, last, end = min(call_ids), max(call_ids), len(prefix)
+        while end < len(first) and end < len(last) and first[end] == last[end]:
+            end += 1
+        return first[len(prefix) : end], len(call_ids) == 1
+
+    def allowed(self, prefix: bytes) -> TokenSet:
+        """The tokens that may follow ``prefix``, including the argument marker after a whole call id."""
+        sets = self._trie.sets
+        found = sets.get((prefix, self._digits))
+        if found is None:
+            if len(sets) >= self._trie.max_sets:
+                sets.clear()
+            found = sets[prefix, self._digits] = self._allowed(prefix)
+        return found
+
+    def _allowed(self, prefix: bytes) -> TokenSet:
+        tokens, ends = self._trie.continuations(prefix)
+        stems = self._whole_stems(prefix)
+        if not (stems or ends):
+            return tokens
+        return TokenSet([*tokens.listed, *self._with_digits(prefix, stems, ends)], self._trie.vocabulary.size)
+
+    def _begun(self, prefix: bytes) -> list[bytes]:
+        """The stems whose digits ``prefix`` has begun to write; they no longer start with it."""
+        return [stem for stem in self._whole_stems(prefix) if len(stem) < len(prefix)]
+
+    def _whole_stems(self, prefix: bytes) -> list[bytes]:
+        """The stems that ``prefix`` contains whole, followed by nothing but the first digits.
+
+        Several if a name contains a colon: at index 12, ``a`` and ``a:1`` share ``functions.a:1``.
+        """
+        stems: list[bytes] = []
+        end = prefix.rfind(b":") + 1
+        while end:
+            if prefix[:end] in self._trie.names and self._digits.startswith(prefix[end:]):
+                stems.append(prefix[:end])
+            end = prefix.rfind(b":", 0, end - 1) + 1
+        return stems
+
+    def _with_digits(self, prefix: bytes, stems: list[bytes], ends: tuple[bytes, ...]) -> list[int]:
+        """The tokens that write digits, and the argument marker if all digits are written."""
+        digits = self._digits
+        tokens = [end + digits[:length] for end in ends for length in range(1, len(digits) + 1)]
+        ids: list[int] = []
+        for stem in stems:
+            rest = digits[len(prefix) - len(stem) :]
+            tokens += [rest[:length] for length in range(1, len(rest) + 1)]
+            if not rest:
+                ids.append(self._trie.vocabulary.format.argument_begin)
+        found = map(self._trie.vocabulary.find, tokens)
+        return ids + [token_id for token_id in found if token_id is not None]
+
+
+def _range(items: Sequence[bytes], prefix: bytes, low: int, high: int) -> tuple[int, int]:
+    """The range of the sorted ``items[low:high]`` that start with ``prefix``."""
+    low = bisect_left(items, prefix, low, high)
+    stripped = prefix.rstrip(b"\xff")
+    if not stripped:
+        return low, high
+    return low, bisect_left(items, stripped[:-1] + bytes((stripped[-1] + 1,)), low, high)

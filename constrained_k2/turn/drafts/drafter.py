@@ -1,0 +1,68 @@
+"""Draft tokens of one turn: those that its grammar forces, and those that the called tool's schema makes likely."""
+
+from collections.abc import Sequence
+
+from constrained_k2.errors import ConstrainedK2Error
+from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker
+from constrained_k2.turn.drafts.guesses import likely_continuation
+from constrained_k2.turn.matcher import ToolCallMatcher
+from constrained_k2.turn.phases import Phase
+
+_CHARACTERS_A_TOKEN = 4  # the length of a guess, per draft token
+
+
+class Drafter:
+    """Drafts tokens for a matcher, whose state it leaves unchanged."""
+
+    def __init__(self, matcher: ToolCallMatcher) -> None:
+        self._matcher = matcher
+        self._tracker = ArgumentsTracker()
+
+    def draft(self, limit: int) -> list[int]:
+        """At most ``limit`` legal tokens that are likely to come next, in order."""
+        matcher = self._matcher
+        if matcher.num_tokens < self._tracker.num_tokens:
+            self._tracker = ArgumentsTracker()
+        self._tracker.follow(matcher.token_ids(self._tracker.num_tokens), matcher)
+        tracker = self._tracker.copy()
+        drafts: list[int] = []
+        try:
+            while len(drafts) < limit:
+                taken = self._take(self._guess(tracker, limit - len(drafts))[: limit - len(drafts)])
+                if not taken:
+                    break
+                drafts += taken
+                tracker.follow(taken, matcher)
+        finally:
+            matcher.rollback(len(drafts))
+        return drafts
+
+    def _take(self, ids: Sequence[int]) -> list[int]:
+        """Accept tokens up to the first illegal one."""
+        taken = []
+        for token_id in ids:
+            try:
+                # Do not block a whole batch on compiling a schema, which has been started by now.
+                if self._matcher.is_terminated() or not self._matcher.is_compiled:
+                    break
+                if not self._matcher.accept_tokens((token_id,)):
+                    break
+            except ConstrainedK2Error:  # the request's next mask raises it again
+                break
+            taken.append(token_id)
+        return taken
+
+    def _guess(self, tracker: ArgumentsTracker, limit: int) -> Sequence[int]:
+        """The likely next tokens; empty if unknown."""
+        matcher, markers = self._matcher, self._matcher.vocabulary.format
+        phase = matcher.phase
+        if phase is Phase.ARGUMENTS and tracker.tracker is not None:
+            if tracker.tracker.is_done:
+                return (markers.call_end,)
+            likely = likely_continuation(tracker.tracker, _CHARACTERS_A_TOKEN * limit)
+            return matcher.vocabulary.encode(likely) if likely else matcher.forced_tokens(limit)
+        if phase is Phase.CLOSED:
+            return (markers.turn_end,)
+        if phase is Phase.BETWEEN:
+            return (markers.section_end,)
+        return matcher.forced_tokens(limit)

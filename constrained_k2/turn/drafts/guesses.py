@@ -1,0 +1,169 @@
+"""Guesses of what follows in a call's arguments: the likely text, for draft tokens, and the texts that end it soonest.
+
+Likely are required keys in the prompt's order, punctuation in this call's style, how a value of the type begins, the
+rest of a key or enum value once its beginning leaves one, and the end after the last required key. The grammar decides
+whether a guess is allowed.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from constrained_k2.turn.drafts.json_tracker import Expect, Frame, JsonTracker
+from constrained_k2.turn.drafts.schema_view import SchemaView
+
+# The style of Kimi's template for arguments in the history, and of Python's json module.
+_BLANK = " "
+_LITERALS = ("true", "false", "null")
+_NUMBERS = ("integer", "number")
+_STEPS = 64
+_BEGINNINGS = {"string": '"', "object": "{", "array": "["}
+_ENDING_LENGTH = 24  # about the length of the longest tokens in endings
+_MAX_PIECES = 12
+
+
+def likely_continuation(tracker: JsonTracker, limit: int) -> str:
+    """Guess roughly ``limit`` characters that follow; empty if unknown. The tracker is left unchanged."""
+    ahead, guess = tracker.copy(), ""
+    for _ in range(_STEPS):
+        piece = _next(ahead)
+        if not piece or len(guess) >= limit or ahead.is_done:
+            break
+        guess += piece
+        ahead.feed(piece)
+    return guess
+
+
+def _next(tracker: JsonTracker) -> str:
+    expect = tracker.expect
+    if expect is Expect.VALUE:
+        value = _value(tracker.value)
+        # A blank and a word are one token, a blank and a digit are two.
+        return tracker.next_blanks(_BLANK) + value if value or tracker.value.kind in _NUMBERS else ""
+    if expect is Expect.IN_STRING:
+        return _rest(tracker.token, [text[1:] for text in tracker.value.options if text.startswith('"')])
+    if expect is Expect.IN_SCALAR and tracker.token not in _LITERALS:
+        return _rest(tracker.token, _LITERALS)
+    if expect is Expect.COLON:
+        return ":"
+    if expect is Expect.FIRST_ITEM:
+        return _value(tracker.value)
+    if not tracker.frames or not tracker.frames[-1].is_object:
+        return ""
+    frame = tracker.frames[-1]
+    key = _next_key(frame)
+    if expect is Expect.IN_KEY:
+        return _rest_of_key(tracker.token, frame)
+    if expect is Expect.FIRST_KEY:
+        return _quoted(key) if key else "" if frame.view.properties else "}"
+    if expect is Expect.KEY:
+        return tracker.next_blanks(_BLANK) + (_quoted(key) if key else '"')
+    return "," if key else "}"  # after a value
+
+
+def _value(view: SchemaView) -> str:
+    """The beginning of a value; all of it if only one is possible."""
+    if len(view.options) == 1:
+        return view.options[0]
+    if view.options:
+        return '"' if all(text.startswith('"') for text in view.options) else ""
+    return _BEGINNINGS.get(view.kind, "")
+
+
+def _next_key(frame: Frame) -> str:
+    """The next missing required key; empty if there is none."""
+    written = set(frame.keys)
+    return next((key for key in frame.view.required if key not in written), "")
+
+
+def _quoted(key: str) -> str:
+    return f'"{key}":' if key.isprintable() and not {'"', "\\"} & set(key) else ""
+
+
+def _rest_of_key(prefix: str, frame: Frame) -> str:
+    """The rest of a key that has been begun: a required one, else the only one left."""
+    written, required = set(frame.keys), set(frame.view.required)
+    left = [key for key in frame.view.properties if key not in written and key.startswith(prefix)]
+    key = next((key for key in left if key in required), left[0] if len(left) == 1 else "")
+    return key[len(prefix) :] + '":' if _quoted(key) else ""
+
+
+def _rest(prefix: str, options: Sequence[str]) -> str:
+    """The rest of the only option that starts with ``prefix``."""
+    left = [option for option in options if option.startswith(prefix)]
+    return left[0][len(prefix) :] if prefix and len(left) == 1 else ""
+
+
+def endings(tracker: JsonTracker) -> Iterator[str]:
+    """Texts that may follow to end the arguments soonest, the best first. The tracker is left unchanged."""
+    for piece in _pieces(tracker):
+        if piece:
+            yield _lengthened(tracker, piece)
+
+
+def _lengthened(tracker: JsonTracker, piece: str) -> str:
+    ahead, text = tracker.copy(), piece
+    for _ in range(_MAX_PIECES):
+        ahead.feed(piece)
+        if ahead.is_done or len(text) >= _ENDING_LENGTH:
+            break
+        # Append only what the schema demands: a text that is too short still works, a wrong one would be discarded.
+        piece = next(filter(None, _pieces(ahead, known_only=True)), "")
+        if not piece:
+            break
+        text += piece
+    return text[:_ENDING_LENGTH]
+
+
+def _pieces(tracker: JsonTracker, *, known_only: bool = False) -> Sequence[str]:
+    """The next pieces to try, the best first; with ``known_only`` at most one, which the schema demands."""
+    expect = tracker.expect
+    if expect is Expect.IN_STRING:
+        return () if tracker.value.options else ('"',)
+    if expect is Expect.COLON:
+        return (":",)
+    if expect is Expect.VALUE:
+        return (_opening(tracker),)
+    if expect is Expect.FIRST_ITEM:
+        return ("]",) if known_only else ("]", _opening(tracker))
+    if not tracker.frames:
+        return ()
+    frame = tracker.frames[-1]
+    if not frame.is_object:
+        return ("]",) if known_only else ("]", ",")
+    key = _next_quoted_key(frame)
+    if expect is Expect.IN_KEY:
+        return (_shortest_rest_of_key(tracker.token, frame, known_only=known_only),)
+    if expect is Expect.KEY:
+        return (key,) if known_only or frame.view.properties else (key, '"')
+    if expect is Expect.FIRST_KEY:
+        pieces = ("}", key) if frame.view.properties else ("}", key, '"')
+    else:
+        pieces = ("}", "," + key)
+    return pieces[bool(key) :][:1] if known_only else pieces
+
+
+def _opening(tracker: JsonTracker) -> str:
+    """The beginning of a string or container; empty for values that are left to the model."""
+    return "" if tracker.value.options else _BEGINNINGS.get(tracker.value.kind, "")
+
+
+def _next_quoted_key(frame: Frame) -> str:
+    """The next missing required key, with quotes and colon; empty if there is none."""
+    written = set(frame.keys)
+    return next((f'"{key}":' for key in map(_spelled, frame.view.required) if key not in written), "")
+
+
+def _shortest_rest_of_key(prefix: str, frame: Frame, *, known_only: bool) -> str:
+    """The rest of a key that has been begun: a required one, else any declared one; else its end."""
+    written = set(frame.keys)
+    for key in map(_spelled, (*frame.view.required, *frame.view.properties)):
+        if key.startswith(prefix) and key not in written:
+            return f'{key[len(prefix) :]}":'
+    return "" if known_only else '":'
+
+
+@lru_cache(maxsize=4096)
+def _spelled(key: str) -> str:
+    """A key as JSON without its quotes, in the only spelling that the grammars accept."""
+    return json.dumps(key, ensure_ascii=False)[1:-1]

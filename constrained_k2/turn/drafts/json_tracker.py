@@ -1,0 +1,140 @@
+"""Tracks the position at the end of a JSON text: the open containers, their keys, and the rule that comes next.
+
+The text is valid so far, since a grammar checked it. It is fed piece by piece, each character once.
+"""
+
+from dataclasses import InitVar, dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from constrained_k2.turn.drafts.schema_view import SchemaView
+
+_MAX_TOKEN = 256  # stored characters of a key, string or scalar; longer ones give no guess
+
+
+class Expect(IntEnum):
+    """The part of the JSON text that comes next."""
+
+    VALUE = 0  # a value
+    FIRST_KEY = 1  # the first key of an object, or its end
+    KEY = 2  # a key
+    IN_KEY = 3  # the rest of a key
+    COLON = 4  # a colon
+    IN_STRING = 5  # the rest of a string
+    IN_SCALAR = 6  # the rest of a number or literal, or what follows it
+    AFTER = 7  # a comma, or the end of the container
+    FIRST_ITEM = 8  # the first item of an array, or its end
+
+
+@dataclass(slots=True)
+class Frame:
+    """An open object or array."""
+
+    view: SchemaView
+    is_object: bool
+    keys: list[str] = field(default_factory=list)  # an object's keys so far
+
+
+@dataclass(slots=True)
+class JsonTracker:
+    """The position in one JSON value; its decoded schema is also the document that its references point into."""
+
+    schema: InitVar[Any]
+    expect: Expect = Expect.VALUE
+    frames: list[Frame] = field(default_factory=list)  # the open containers, outermost first
+    value: SchemaView = field(init=False)  # the schema of the value that comes next or is being written
+    token: str = ""  # the characters of the key, string or scalar being written
+    colon: str | None = None  # the blanks after the last colon; None before the first
+    comma: str | None = None  # the blanks after the last comma; None before the first
+    is_done: bool = False
+    _escaped: bool = False
+    _blanks: str | None = None
+
+    def __post_init__(self, schema: Any) -> None:
+        self.value = SchemaView.of(schema, schema)
+
+    def copy(self) -> "JsonTracker":
+        """An independent copy."""
+        other = JsonTracker.__new__(JsonTracker)
+        for name in JsonTracker.__slots__:
+            setattr(other, name, getattr(self, name))
+        other.frames = [Frame(frame.view, frame.is_object, frame.keys.copy()) for frame in self.frames]
+        return other
+
+    def feed(self, text: str) -> None:
+        """Advance over the next characters."""
+        for character in text:
+            if not self.is_done:
+                self._step(character)
+
+    def next_blanks(self, default: str) -> str:
+        """The blanks to write after a colon or comma, as in this text so far, else the default; empty elsewhere."""
+        if self._blanks != "":
+            return ""
+        seen = (self.colon, self.comma) if self._is_after_colon() else (self.comma, self.colon)
+        return next((blanks for blanks in seen if blanks is not None), default)
+
+    def _is_after_colon(self) -> bool:
+        return self.expect is Expect.VALUE and bool(self.frames) and self.frames[-1].is_object
+
+    def _step(self, character: str) -> None:
+        if self.expect in {Expect.IN_KEY, Expect.IN_STRING}:
+            self._in_string(character)
+        elif character in " \t\r\n":
+            if self._blanks is not None and len(self._blanks) < _MAX_TOKEN:
+                self._blanks += character
+            if self.expect is Expect.IN_SCALAR:
+                self._end_value()
+        elif self.expect is Expect.IN_SCALAR and character not in ",}]":
+            self.token = (self.token + character)[:_MAX_TOKEN]
+        else:
+            if self.expect is Expect.IN_SCALAR:
+                self._end_value()
+            self._structure(character)
+
+    def _in_string(self, character: str) -> None:
+        if character == '"' and not self._escaped:
+            if self.expect is Expect.IN_KEY:
+                self.frames[-1].keys.append(self.token)
+                self.value = self.frames[-1].view.value_of(self.token)
+                self.expect = Expect.COLON
+            else:
+                self._end_value()
+            return
+        self._escaped = character == "\\" and not self._escaped
+        self.token = (self.token + character)[:_MAX_TOKEN]
+
+    def _structure(self, character: str) -> None:
+        if character == ":":
+            self.expect, self._blanks = Expect.VALUE, ""
+        elif character == ",":
+            frame, self._blanks = self.frames[-1], ""
+            self.expect = Expect.KEY if frame.is_object else Expect.VALUE
+            self.value = frame.view if frame.is_object else frame.view.item
+        elif character in "}]":
+            self.value = self.frames.pop().view
+            self._end_value()
+        else:
+            self._begin(character)
+
+    def _begin(self, character: str) -> None:
+        if self._blanks is not None:  # the style of this text
+            if self._is_after_colon():
+                self.colon = self._blanks
+            else:
+                self.comma = self._blanks
+            self._blanks = None
+        self.token, self._escaped = "", False
+        if character == '"':
+            is_key = self.expect in {Expect.KEY, Expect.FIRST_KEY}
+            self.expect = Expect.IN_KEY if is_key else Expect.IN_STRING
+        elif character in "{[":
+            self.frames.append(Frame(self.value, character == "{"))
+            self.expect = Expect.FIRST_KEY if character == "{" else Expect.FIRST_ITEM
+            self.value = self.value if character == "{" else self.value.item
+        else:
+            self.expect, self.token = Expect.IN_SCALAR, character
+
+    def _end_value(self) -> None:
+        self.token, self.expect, self._blanks = "", Expect.AFTER, None
+        self.is_done = not self.frames

@@ -1,0 +1,94 @@
+"""The parts of a schema that help to guess: properties in the prompt's order, required keys, enums."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+_MAX_HOPS = 16  # references followed for one value
+_MAX_ENUM = 256
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaView:
+    """A simplified schema. A wrong guess from it costs no more than a rejected draft."""
+
+    kind: str = ""  # the JSON type of its values; empty if there are several or it is unknown
+    properties: dict[str, Any] = field(default_factory=dict)  # in the schema's order
+    required: tuple[str, ...] = ()  # in the order of the properties
+    options: tuple[str, ...] = ()  # the JSON texts of an enum's values, or of a const
+    items: Any = None
+    document: Any = None  # references point into it
+
+    @classmethod
+    def of(cls, schema: Any, document: Any) -> "SchemaView":
+        """Simplify a decoded schema of a document; whatever is not understood is left out."""
+        merged = _merge(schema, document, _MAX_HOPS)
+        properties = merged.get("properties")
+        properties = properties if isinstance(properties, dict) else {}
+        required = merged.get("required")
+        required = required if isinstance(required, list) else []
+        options = [merged["const"]] if "const" in merged else merged.get("enum")
+        options = options if isinstance(options, list) and len(options) <= _MAX_ENUM else ()
+        texts = tuple(json.dumps(option, ensure_ascii=False) for option in options)
+        needed = tuple(key for key in properties if key in required)
+        return cls(_kind(merged, properties), properties, needed, texts, merged.get("items"), document)
+
+    def value_of(self, key: str) -> "SchemaView":
+        """The schema of a key's value."""
+        return SchemaView.of(self.properties.get(key), self.document)
+
+    @property
+    def item(self) -> "SchemaView":
+        """The schema of an item."""
+        return SchemaView.of(self.items, self.document)
+
+
+def _kind(schema: dict[str, Any], properties: dict[str, Any]) -> str:
+    declared = schema.get("type")
+    if isinstance(declared, list):
+        named = [kind for kind in declared if kind != "null"]
+        declared = named[0] if len(named) == 1 else ""
+    if isinstance(declared, str):
+        return declared
+    return "object" if properties else ""
+
+
+def _merge(schema: Any, document: Any, hops: int) -> dict[str, Any]:
+    """A schema merged with its references, its allOf, and the only alternative to null in an anyOf or oneOf."""
+    if not isinstance(schema, dict) or hops == 0:
+        return {}
+    merged = dict(schema)
+    parts: list[Any] = [_resolve(schema["$ref"], document)] if isinstance(schema.get("$ref"), str) else []
+    if isinstance(schema.get("allOf"), list):
+        parts += schema["allOf"][:_MAX_HOPS]
+    for keyword in ("anyOf", "oneOf"):
+        branches = schema.get(keyword)
+        if isinstance(branches, list):
+            branches = [branch for branch in branches[:_MAX_HOPS] if branch != {"type": "null"}]
+            parts += branches if len(branches) == 1 else []
+    for part in parts:
+        for key, value in _merge(part, document, hops - 1 if len(parts) == 1 else hops // 2).items():
+            known = merged.get(key)
+            if key == "properties" and isinstance(known, dict) and isinstance(value, dict):
+                merged[key] = known | value
+            elif key == "required" and isinstance(known, list) and isinstance(value, list):
+                merged[key] = [*known, *value]
+            else:
+                merged.setdefault(key, value)
+    return merged
+
+
+def _resolve(reference: str, document: Any) -> Any:
+    """The target of a reference within the document; None if it is not found."""
+    if reference != "#" and not reference.startswith("#/"):
+        return None
+    found = document
+    for part in reference.split("/")[1:]:
+        part = part.replace("~1", "/").replace("~0", "~")  # noqa: PLW2901 - the part as it is spelled
+        if isinstance(found, dict):
+            found = found.get(part)
+        elif isinstance(found, list) and part.isdigit() and int(part) < len(found):
+            found = found[int(part)]
+        else:
+            return None
+    return found

@@ -1,0 +1,187 @@
+"""Decides in the API server whether a request can be constrained, before the engine sees it.
+
+A schema is checked by compiling it over a vocabulary of the 256 bytes: whether a grammar can be built does not depend
+on the model's vocabulary, and that one costs nothing to set up.
+"""
+
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from hashlib import sha256
+from typing import Any
+
+from vllm import SamplingParams
+from vllm.exceptions import VLLMValidationError
+
+from constrained_k2.compiler.compiled import CompiledToolCalls
+from constrained_k2.compiler.compiler import Compiler
+from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
+from constrained_k2.request.spec import EngineName, ToolCallSpec
+from constrained_k2.schema.coverage import KeywordUse
+from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted, warn
+from constrained_k2.vllm_plugin.api_server.request_state import RequestState
+from constrained_k2.vllm_plugin.constraint import constraint_in, constraint_text, finish_reserve_in, tag
+from constrained_k2.vllm_plugin.flags import XARGS_KEY
+from constrained_k2.vllm_plugin.metrics import families as metrics
+from constrained_k2.vllm_plugin.settings import OFF, Server, Settings
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+
+_COMPILE_SECONDS = 1.0  # how long one schema may hold up the admission of requests
+_REQUEST_SECONDS = 3.0  # how long the schemas of one request may, except for the last one
+_SLOW_SECONDS = 0.005
+"""A schema that took this long to compile here is compiled in the engine core before the request is scheduled; any
+other while the model writes the function's name, which takes a GPU some 50 ms."""
+
+
+@cache
+def byte_compiler(settings: Settings) -> Compiler:
+    """The compiler that admission uses."""
+    return Compiler(
+        Vocabulary.of_bytes(),
+        settings.engines[0],
+        policy=settings.strict,
+        cache_bytes=settings.cache_mib << 20,
+        compile_seconds=_COMPILE_SECONDS,
+        request_seconds=_REQUEST_SECONDS,
+        mask_cache_bytes=0,  # it only compiles
+    )
+
+
+def compile_tools(constraint: ToolCallSpec, *, count: bool) -> CompiledToolCalls:
+    """Compile a request's tools over the vocabulary of bytes."""
+    if constraint.engine is not None and constraint.engine not in Server.settings.engines:
+        raise InvalidRequest(
+            f"this server does not offer {constraint.engine!r}",
+            "engine",
+            f"Leave it out, or start the server with --additional-config "
+            f'\'{{"{XARGS_KEY}": {{"engines": ["llguidance", "{constraint.engine}"]}}}}\'',
+        )
+    compiled = byte_compiler(Server.settings).compile(constraint, check=False)
+    try:
+        compiled.check_all()
+    finally:
+        if count:
+            metrics.record_lookups(compiled)
+    return compiled
+
+
+def admit(constraint: ToolCallSpec, *, first: bool = False) -> CompiledToolCalls:
+    """Compile a request and report it."""
+    compiled = compile_tools(constraint, count=first)
+    report(compiled, first=first)
+    return compiled
+
+
+def report(compiled: CompiledToolCalls, *, first: bool) -> None:
+    """Log, once a schema, what cannot be enforced of it, and count the request."""
+    constraint = compiled.spec
+    for tool in constraint.tools if constraint.max_calls != 0 else ():
+        if relaxed := compiled.coverage(tool.name).relaxed:
+            _warn_once(tool.name, sha256(tool.schema.encode(errors="backslashreplace")).digest(), relaxed[:8])
+    if first:
+        metrics.record_request(compiled, grammar_engine(constraint))
+
+
+def grammar_engine(constraint: ToolCallSpec) -> EngineName:
+    """The engine that matches the arguments of a request."""
+    return constraint.engine or Server.settings.engines[0]
+
+
+@lru_cache(maxsize=4096)
+def _warn_once(name: str, schema: bytes, relaxed: tuple[KeywordUse, ...]) -> None:  # noqa: ARG001 - part of the key
+    lost = "; ".join(f"{use.pointer} ({use.reason})" for use in relaxed)
+    warn("not enforced in a tool's schema", f"{name!r}: {lost}")
+
+
+def require_route() -> None:
+    """Refuse a constrained request on a server that does not constrain."""
+    if not Server.constrains:
+        raise InvalidRequest(
+            "this server parses tool calls but does not constrain them",
+            "server",
+            f'Start it with --additional-config \'{{"{XARGS_KEY}": {{"route": "structured_output"}}}}\', '
+            f'or switch the constraint off with vllm_xargs {{"{XARGS_KEY}": "{OFF}"}}',
+        )
+
+
+def refuse_beam_search(extra_args: dict[str, Any] | None) -> None:
+    """Refuse a constraint beside beam search, whose requests pass neither route, by a ValueError for the client."""
+    try:
+        with refusals_noted():
+            if constraint_in(extra_args) is not None:
+                raise InvalidRequest(
+                    "cannot be combined with constrained tool calls", "use_beam_search", "Leave it out"
+                )
+    except ConstrainedK2Error as error:
+        raise ValueError(str(error)) from error
+
+
+def check_params(sampling_params: Any, *, first: bool = False) -> CompiledToolCalls | None:
+    """Admit sampling parameters: the request compiled over bytes, or None without a constraint.
+
+    Raises:
+        ValueError: With the message for the client; vLLM answers with HTTP 400.
+    """
+    try:
+        with refusals_noted():
+            text = constraint_text(sampling_params.extra_args)
+            if text is None:
+                return None
+            require_route()
+            finish_reserve_in(sampling_params.extra_args, 0)
+            state = RequestState.current()
+            if state is None or state.text is not text or state.compiled is None:
+                constraint = constraint_in(sampling_params.extra_args)
+                assert constraint is not None
+                _refuse_beside(constraint, sampling_params)
+                state = RequestState()
+                state.compiled, state.text = admit(constraint, first=first), text
+                state.enter()
+            _refuse_beside(state.compiled.spec, sampling_params)
+            return state.compiled
+    except ConstrainedK2Error as error:
+        raise ValueError(str(error)) from error
+
+
+def _refuse_beside(constraint: ToolCallSpec, sampling_params: Any) -> None:
+    conflicting = ["trace_decode_token_ids"] if sampling_params.trace_decode_token_ids else []
+    if constraint.max_calls != 0:
+        fields = ("bad_words", "allowed_token_ids", "structured_outputs")
+        conflicting += [field for field in fields if getattr(sampling_params, field)]
+        # vLLM forces the end of reasoning while it sees none: within a call that opened in reasoning too.
+        conflicting += ["thinking_token_budget"] if sampling_params.thinking_token_budget is not None else []
+    for field in conflicting:
+        raise InvalidRequest("cannot be combined with tools that may be called", field, "Leave it out")
+
+
+class Admission:
+    """The structured-output route: wraps vLLM's ``InputProcessor.process_inputs``, which all requests pass."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._openings = [[vocabulary.format.section_begin], [vocabulary.format.call_begin]]
+
+    @staticmethod
+    def check(arguments: Mapping[str, Any]) -> CompiledToolCalls | None:
+        """A request to be constrained, compiled over bytes, by ``process_inputs``' arguments; None for any other."""
+        params = arguments["params"]
+        if not isinstance(params, SamplingParams):
+            return None
+        try:
+            admitted = check_params(params)
+        except ValueError as error:
+            raise VLLMValidationError(str(error)) from error
+        if admitted is not None and arguments.get("resumable", False):
+            raise VLLMValidationError("tool calls cannot be constrained where the input is a stream. Send it whole.")
+        return admitted
+
+    def constrain(self, request: Any, admitted: CompiledToolCalls) -> None:
+        """Make the engine core constrain an admitted request, by changing its parameters in place.
+
+        A request for vLLM's own structured outputs, which are possible only where no tool may be called, keeps them;
+        opening a section is forbidden by bad words, since vLLM's backends take special tokens for text.
+        """
+        params = request.sampling_params
+        if params.structured_outputs is None:
+            tag(params, admitted.slow_tools(_SLOW_SECONDS))
+            return
+        assert admitted.spec.max_calls == 0
+        params._bad_words_token_ids = [*(params.bad_words_token_ids or []), *self._openings]  # noqa: SLF001 - no setter

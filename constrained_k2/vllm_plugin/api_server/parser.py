@@ -1,0 +1,244 @@
+"""Parses answers inside vLLM by token id, streamed or whole."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from vllm.entrypoints.generate.base.protocol import (
+    DeltaFunctionCall,
+    DeltaMessage,
+    DeltaToolCall,
+    ExtractedToolCallInformation,
+    FunctionCall,
+)
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.exceptions import VLLMValidationError
+from vllm.tool_parsers.abstract_tool_parser import ToolParser
+
+from constrained_k2.errors import ConstrainedK2Error
+from constrained_k2.parsing import Completion, ToolCallParser
+from constrained_k2.parsing.events import (
+    ArgumentsDelta,
+    CallCut,
+    CallFinished,
+    CallStarted,
+    ContentDelta,
+    Event,
+    HeaderCut,
+    MalformedDelta,
+    ReasoningDelta,
+    RecoveryUsed,
+    UndeclaredCall,
+)
+from constrained_k2.request.spec import Tool, ToolCall
+from constrained_k2.vllm_plugin.api_server.request_hook import constrain_request, may_think, vocabulary_of
+from constrained_k2.vllm_plugin.api_server.request_state import RequestState
+from constrained_k2.vllm_plugin.api_server.stop_strings import TextBudget
+from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME, XARGS_KEY
+from constrained_k2.vllm_plugin.log import logger
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+
+
+class CutDelta(DeltaMessage):
+    """The last delta of a stream in which a call was begun and cut off."""
+
+
+class KimiK2ToolParser(ToolParser):
+    """The class behind ``--tool-call-parser``; :class:`ParsingByTokenId` does the work."""
+
+    name = TOOL_PARSER_NAME
+    supports_required_and_named = False
+
+    def __init__(self, tokenizer: Any, tools: list[Any] | None = None) -> None:
+        super().__init__(tokenizer, tools)
+        self.vocabulary = vocabulary_of(tokenizer)
+
+    def adjust_request(self, request: Any) -> Any:
+        """Leave the request to :meth:`ParsingByTokenId.adjust_request`."""
+        return request
+
+    def extract_tool_calls(self, model_output: str, request: Any) -> ExtractedToolCallInformation:  # noqa: ARG002
+        """No calls: vLLM calls this only without tools."""
+        return ExtractedToolCallInformation(tools_called=False, tool_calls=[], content=model_output)
+
+    def extract_tool_calls_streaming(
+        self,
+        previous_text: str,  # noqa: ARG002 - vLLM's signature
+        current_text: str,  # noqa: ARG002
+        delta_text: str,
+        *_: Any,
+    ) -> DeltaMessage | None:
+        """The text: vLLM calls this only without tools."""
+        return DeltaMessage(content=delta_text) if delta_text else None
+
+
+class ParsingByTokenId:
+    """Mixed into the ``Parser`` that vLLM composes: one per completion, or per request for its adjustment."""
+
+    always_adjust_request = True  # also with tool_choice "none", under which markers are forbidden
+
+    def __init__(self, tokenizer: Any, tools: list[Any] | None = None, *args: Any, **kwargs: Any) -> None:
+        super().__init__(tokenizer, tools, *args, **kwargs)  # type: ignore[call-arg]
+        self._vocabulary: Vocabulary = self.tool_parser.vocabulary  # type: ignore[attr-defined]
+        self._in_reasoning = False
+        self._stream: ToolCallParser | None = None
+        self._budget: TextBudget | None = None
+        self._buffered: list[Event] = []  # of the current call, where only whole calls are shown
+        self._shown = 0
+        self._cut = False
+
+    def adjust_request(self, request: Any) -> Any:
+        """Constrain the request; vLLM answers the error raised here with HTTP 400."""
+        if self.reasoning_parser is not None:  # type: ignore[attr-defined]
+            request = self.reasoning_parser.adjust_request(request)  # type: ignore[attr-defined]
+        try:
+            constrain_request(request, thinking=may_think(self, self.model_tokenizer))  # type: ignore[attr-defined]
+        except ConstrainedK2Error as error:
+            raise VLLMValidationError(str(error), parameter=error.location or None) from error
+        return request
+
+    def set_prompt_token_ids(self, prompt_token_ids: Sequence[int]) -> None:
+        """Note whether the prompt ends inside the reasoning."""
+        self._in_reasoning = bool(prompt_token_ids) and prompt_token_ids[-1] == self._vocabulary.format.think_begin
+
+    def parse(
+        self,
+        model_output: str,
+        request: Any,
+        enable_auto_tools: bool = False,  # noqa: FBT001, FBT002 - vLLM's signature
+        model_output_token_ids: Sequence[int] = (),
+    ) -> tuple[str | None, str | None, list[FunctionCall] | None]:
+        """Read a whole completion: ``(reasoning, content, tool calls)``."""
+        if not request.tools:
+            RequestState.of(request).cuts.append(False)
+            parsed: tuple[str | None, str | None, list[FunctionCall] | None] = super().parse(  # type: ignore[misc]
+                model_output, request, enable_auto_tools, model_output_token_ids
+            )
+            return parsed
+        events = self._read(model_output_token_ids, model_output, request, finished=True)
+        RequestState.of(request).cuts.append(self._cut)
+        reasoning, content = _texts(events)
+        calls = [
+            FunctionCall(id=call.id, name=call.name, arguments=call.arguments)
+            for call in Completion.from_events(events).tool_calls
+        ]
+        return reasoning or None, content or None, calls or None
+
+    def parse_delta(
+        self,
+        delta_text: str,
+        delta_token_ids: list[int],
+        request: Any,
+        prompt_token_ids: list[int] | None = None,
+        *,
+        finished: bool,
+    ) -> DeltaMessage | None:
+        """Read the next tokens of a stream; None if they add nothing to show."""
+        if not request.tools:
+            delta: DeltaMessage | None = super().parse_delta(  # type: ignore[misc]
+                delta_text, delta_token_ids, request, prompt_token_ids, finished=finished
+            )
+            return delta
+        if self._stream is None:
+            self.set_prompt_token_ids(prompt_token_ids or ())
+        events = self._read(delta_token_ids, delta_text, request, finished=finished)
+        reasoning, content = _texts(events)
+        calls = _call_deltas(self._whole_calls(events) if _shows_whole_calls_only(request) else events)
+        if not request.include_reasoning:
+            reasoning = ""
+        is_cut = finished and self._cut
+        if not (reasoning or content or calls or is_cut):
+            return None
+        kind = CutDelta if is_cut else DeltaMessage
+        return kind(reasoning=reasoning or None, content=content or None, tool_calls=calls)
+
+    def _read(self, token_ids: Sequence[int], text: str, request: Any, *, finished: bool) -> list[Event]:
+        """The events of the next tokens, as far as stop strings let them be seen."""
+        if self._stream is None:
+            self._stream = self._new_stream(request)
+            stop = getattr(request, "stop", None)
+            if stop and not getattr(request, "include_stop_str_in_output", False):
+                self._budget = TextBudget(self._vocabulary, [stop] if isinstance(stop, str) else stop)
+        if self._budget is not None:
+            token_ids = self._budget.take(token_ids, text, finished=finished)
+        events = self._stream.feed(token_ids)
+        if finished:
+            events += self._stream.finish()
+        _report(events)
+        if not _shows_whole_calls_only(request):
+            self._cut = self._cut or any(isinstance(event, CallCut | HeaderCut) for event in events)
+        return events
+
+    def _new_stream(self, request: Any) -> ToolCallParser:
+        """A new parser: strict for a constrained request, tolerant for any other."""
+        constrained = XARGS_KEY in (request.vllm_xargs or {})
+        return ToolCallParser(
+            self._vocabulary,
+            in_reasoning=self._in_reasoning,
+            level="strict" if constrained else "tolerant",
+            tools=_declared(request),
+            calls=request.tool_choice != "none",
+        )
+
+    def _whole_calls(self, events: Iterable[Event]) -> list[Event]:
+        """The events of the calls that are whole now, numbered without those that were cut."""
+        shown: list[Event] = []
+        for event in events:
+            match event:
+                case CallStarted():
+                    self._buffered = [replace(event, position=self._shown)]
+                case ArgumentsDelta():
+                    self._buffered.append(replace(event, position=self._shown))
+                case CallFinished():
+                    shown += self._buffered
+                    self._shown += 1
+        return shown
+
+
+def _shows_whole_calls_only(request: Any) -> bool:
+    """Whether calls are shown once whole: a stop may cut one, and responses streams complete all that have begun."""
+    return isinstance(request, ResponsesRequest) or any(
+        getattr(request, field, None) for field in ("stop", "stop_token_ids")
+    )
+
+
+def _declared(request: Any) -> list[Tool]:
+    """The functions of a chat or responses request, by name; tools of other kinds have none."""
+    names = (getattr(getattr(tool, "function", tool), "name", None) for tool in request.tools)
+    return [Tool(name) for name in names if name]
+
+
+def _report(events: Iterable[Event]) -> None:
+    """Log what had to be recovered, so that an operator sees why calls go wrong elsewhere."""
+    names: dict[int, str] = {}
+    for event in events:
+        match event:
+            case CallStarted(position, name):
+                names[position] = name
+            case UndeclaredCall(position):
+                logger.info("constrained_k2: a call of %.80r, which the request does not declare", names[position])
+            case RecoveryUsed(_, recovery):
+                logger.info("constrained_k2: a call was read with recovery %s", recovery)
+
+
+def _texts(events: Sequence[Event]) -> tuple[str, str]:
+    """The reasoning and the content in the events. What is not a call is content, so that nothing disappears."""
+    reasoning = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
+    shown = (event for event in events if isinstance(event, ContentDelta | MalformedDelta))
+    return reasoning, "".join(event.text for event in shown)
+
+
+def _call_deltas(events: Iterable[Event]) -> list[DeltaToolCall]:
+    """The events' calls as the streaming API shows them: at most one delta a call, its header before its arguments."""
+    deltas: dict[int, DeltaToolCall] = {}
+    for event in events:
+        if isinstance(event, CallStarted):
+            call_id = ToolCall(event.name, event.index, "").id
+            function = DeltaFunctionCall(name=event.name, arguments="")
+            deltas[event.position] = DeltaToolCall(index=event.position, id=call_id, type="function", function=function)
+        elif isinstance(event, ArgumentsDelta):
+            delta = deltas.setdefault(
+                event.position, DeltaToolCall(index=event.position, function=DeltaFunctionCall(arguments=""))
+            )
+            delta.function.arguments += event.text
+    return list(deltas.values())

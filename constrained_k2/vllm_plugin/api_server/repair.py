@@ -1,0 +1,143 @@
+"""Repairs chat requests before vLLM renders their prompt, so that ``/tokenize`` shows the prompt that a chat gets."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from logging import DEBUG
+from typing import Any
+
+from pydantic import ValidationError
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.exceptions import VLLMValidationError
+from vllm.parser.utils import count_chat_history_tool_calls
+from vllm.renderers.hf import resolve_chat_template
+
+from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
+from constrained_k2.prompts import repair_messages
+from constrained_k2.prompts.special_text import SpecialTexts
+from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
+from constrained_k2.vllm_plugin.api_server.request_hook import vocabulary_of
+from constrained_k2.vllm_plugin.api_server.request_state import RequestState
+from constrained_k2.vllm_plugin.log import logger
+from constrained_k2.vllm_plugin.settings import REPAIR_KEY, Server, read_switch
+
+_FORMS = {"content": "Send text parts", "tool_calls": "Send calls in OpenAI's form, with arguments as text"}
+
+
+def template_of(given: Mapping[str, Any], tokenizer: Any, model_config: Any) -> str | None:
+    """The text of the chat template that vLLM will use for these arguments of ``preprocess_chat``, if there is one."""
+    asked_for = getattr(given["request"], "chat_template", None) or given["default_template"]
+    tools = given.get("tool_dicts")
+    template: str | None = resolve_chat_template(tokenizer, asked_for, tools, model_config=model_config)
+    return template
+
+
+def prepare(given: dict[str, Any], specials: SpecialTexts, template: str | None) -> RequestState:
+    """Repair what ``preprocess_chat`` was called with, in place.
+
+    A chat that would go without a generation prompt gets one. Where all content is text, and the operator has not said
+    otherwise, the template is given strings: vLLM would give some templates lists of parts, and not all print them.
+    Messages and tools are replaced, not changed, except that lazy values in them are read, as vLLM does elsewhere.
+    """
+    try:
+        with refusals_noted():
+            given["messages"] = [_plain(message, number) for number, message in enumerate(given["messages"])]
+            switch = (getattr(given["request"], "vllm_xargs", None) or {}).get(REPAIR_KEY)
+            corrected = Server.settings.repair if switch is None else read_switch(switch, REPAIR_KEY)
+            # Templates that distinguish text from objects write text as it is.
+            exact = corrected and "is string" in (template or "")
+            if corrected:
+                if not exact:
+                    given["messages"] = [_with_arguments_read(message) for message in given["messages"]]
+                _repair(given, specials)
+    except ConstrainedK2Error as error:
+        raise VLLMValidationError(str(error), parameter=error.location or None) from error
+    return RequestState(history_calls=count_chat_history_tool_calls(given["messages"]), exact_arguments=exact)
+
+
+def _repair(given: dict[str, Any], specials: SpecialTexts) -> None:
+    request = given["request"]
+    body: dict[str, Any] = {"messages": given["messages"], "tools": given.get("tool_dicts")}
+    is_chat = isinstance(request, ChatCompletionRequest)  # a client of /tokenize asks for what it likes
+    if is_chat:
+        body |= {field: getattr(request, field) for field in ("add_generation_prompt", "continue_final_message")}
+    body, repairs = repair_messages(body, specials=specials)
+    if is_chat:
+        request.add_generation_prompt = body["add_generation_prompt"]
+    given["messages"], given["tool_dicts"] = body["messages"], body["tools"]
+    text_alone = all(isinstance(message.get("content"), str | None) for message in body["messages"])
+    if given["default_template_content_format"] == "auto" and text_alone:
+        given["default_template_content_format"] = "string"
+    if repairs and logger.isEnabledFor(DEBUG):  # without the contents of messages
+        locations = "; ".join(f"{repair.location} ({repair.kind})" for repair in repairs[:20])
+        logger.debug("constrained_k2: %d repairs: %s", len(repairs), locations)
+
+
+def _plain(message: Any, number: int) -> Any:
+    """A message without pydantic's lazy iterators, and its reasoning under the name that vLLM reads."""
+    if not isinstance(message, dict):
+        return message
+    for field, remedy in _FORMS.items():
+        value = message.get(field)
+        if isinstance(value, Iterable) and not isinstance(value, str | list | Mapping):
+            try:
+                message[field] = list(value)
+            except ValueError as error:  # pydantic's own is one
+                first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
+                raise InvalidRequest(
+                    f"has a part of an unknown form ({'.'.join(map(str, first['loc']))}: {first['msg']})"[:300],
+                    f"messages[{number}].{field}",
+                    remedy,
+                ) from error
+    if message.get("reasoning") is None and "reasoning_content" in message:
+        return {**message, "reasoning": message["reasoning_content"]}
+    return message
+
+
+def _with_arguments_read(message: Any) -> Any:
+    """A message whose arguments are objects, so that text in escapes is repaired too. vLLM reads arguments later."""
+    calls = message.get("tool_calls") if isinstance(message, dict) else None
+    if not isinstance(calls, list):
+        return message
+    return {**message, "tool_calls": [_with_object(call) for call in calls]}
+
+
+def _with_object(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"])
+    except (ValueError, RecursionError):
+        arguments = {}  # as vLLM reads invalid JSON
+    if not isinstance(arguments, dict):
+        arguments = {}
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+@lru_cache(maxsize=8)
+def specials_of(tokenizer: Any) -> SpecialTexts:
+    """The special tokens of vLLM's tokenizer."""
+    return SpecialTexts(vocabulary_of(tokenizer).special_tokens)
+
+
+@contextmanager
+def restored_arguments(messages: list[Any]) -> Iterator[None]:
+    r"""Leave ``{}`` in place of every call's arguments, and put their text back afterwards, as it was written.
+
+    vLLM reads arguments as JSON and its template writes them anew: other blanks than the model's own (so its earlier
+    answer is no longer a prefix that the cache knows), ``{}`` for anything but a JSON object, and ``\u005f`` as the
+    ``_`` that completes a special token. Kimi's templates take the text as well, and then write it as it is.
+    """
+    taken: list[tuple[dict[str, Any], str]] = []
+    for message in messages:
+        calls = message.get("tool_calls") if message["role"] == "assistant" else None
+        for call in calls if isinstance(calls, list) else ():
+            function = call.get("function") if isinstance(call, dict) else None
+            if isinstance(function, dict) and isinstance(function.get("arguments"), str):
+                taken.append((function, function["arguments"]))
+                function["arguments"] = "{}"
+    yield
+    for function, text in taken:
+        function["arguments"] = text

@@ -1,0 +1,128 @@
+"""Turns a chat or responses request into what the engine receives."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.parser.utils import count_history_tool_calls
+
+from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
+from constrained_k2.formats.kimi_k2 import THINK_BEGIN
+from constrained_k2.request.spec import ENGINES, ToolCallSpec
+from constrained_k2.vllm_plugin.api_server.admission import compile_tools, grammar_engine, report, require_route
+from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
+from constrained_k2.vllm_plugin.api_server.request_state import RequestState
+from constrained_k2.vllm_plugin.constraint import finish_reserve_in
+from constrained_k2.vllm_plugin.flags import XARGS_KEY
+from constrained_k2.vllm_plugin.settings import DIAGNOSTICS_KEY, OFF, ON, read_switch
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+
+_threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="constrained_k2 admission")
+"""More than there are cores: what is compiled already must not wait for what takes long."""
+
+_vocabularies: WeakKeyDictionary[Any, Vocabulary] = WeakKeyDictionary()
+
+
+def vocabulary_of(tokenizer: Any) -> Vocabulary:
+    """The vocabulary of vLLM's tokenizer, read once for each; raises FormatMismatch if it is not Kimi K2's."""
+    if tokenizer not in _vocabularies:
+        _vocabularies[tokenizer] = Vocabulary.from_tokenizer(tokenizer)
+    return _vocabularies[tokenizer]
+
+
+def may_think(parser: Any, tokenizer: Any) -> bool:
+    """Whether the model may reason when the request does not say."""
+    return parser.reasoning_parser_cls is not None or THINK_BEGIN in str(getattr(tokenizer, "chat_template", None))
+
+
+@refusals_noted()
+def constrain_request(request: Any, *, thinking: bool) -> None:
+    """Write the request's constraint into its ``vllm_xargs``, in place. A request without tools is left alone."""
+    if not request.tools:
+        return
+    extra = dict(request.vllm_xargs or {})
+    switch = extra.pop(XARGS_KEY, ON)
+    with_diagnostics = read_switch(extra.pop(DIAGNOSTICS_KEY, OFF), DIAGNOSTICS_KEY)
+    if switch not in (ON, OFF, *ENGINES):
+        raise InvalidRequest(
+            f"must be {ON!r}, {OFF!r} or an engine's name beside tools, not {str(switch)[:40]!r}",
+            f"vllm_xargs.{XARGS_KEY}",
+            "Only /v1/completions takes tools here",
+        )
+    # So that vLLM's text is exactly the text of the tokens, markers included.
+    _set(request, skip_special_tokens=False, spaces_between_special_tokens=False)
+    if switch != OFF:
+        _refuse_conflicts(request)
+        require_route()
+        finish_reserve_in(extra, 0)
+        state = RequestState.of(request)
+        if state.compiled is None and state.error is None:
+            _read(request, state, thinking)
+        if state.error is not None:
+            raise state.error
+        assert state.compiled is not None
+        report(state.compiled, first=True)
+        constraint = state.compiled.spec
+        if with_diagnostics:
+            state.diagnosed_engine = grammar_engine(constraint)
+        if constraint.choice == "required":
+            # There is no text to stop in: a stop could only cut the call that was asked for.
+            _set(request, stop=[], stop_token_ids=[])
+        extra[XARGS_KEY] = state.text = constraint.to_json()
+    request.vllm_xargs = extra
+
+
+async def precompile(request: Any, state: RequestState, *, thinking: bool) -> None:
+    """Read a request and compile its tools in a thread, so that other requests go on meanwhile."""
+    if not isinstance(request, ChatCompletionRequest | ResponsesRequest):  # /tokenize's, which is not constrained
+        return
+    if request.tools and (request.vllm_xargs or {}).get(XARGS_KEY) != OFF:
+        context = copy_context()
+        await asyncio.get_running_loop().run_in_executor(_threads, context.run, _read, request, state, thinking)
+
+
+def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: FBT001 - run_in_executor's
+    switch = (request.vllm_xargs or {}).get(XARGS_KEY, ON)
+    choice = request.tool_choice
+    calls = state.history_calls
+    body = {
+        "tools": [tool.model_dump() for tool in request.tools],
+        "tool_choice": choice.model_dump() if hasattr(choice, "model_dump") else choice,
+        "parallel_tool_calls": request.parallel_tool_calls,
+        "first_index": count_history_tool_calls(request) if calls is None else calls,
+        "chat_template_kwargs": request.chat_template_kwargs,
+    } | ({"engine": switch} if switch in ENGINES else {})
+    try:
+        state.compiled = compile_tools(ToolCallSpec.from_openai(body, thinking=thinking), count=True)
+    except ConstrainedK2Error as error:
+        state.error = error
+
+
+def _set(request: Any, **fields: Any) -> None:
+    """Set the fields that this kind of request has (a responses request has not all of them)."""
+    for name, value in fields.items():
+        if name in type(request).model_fields:
+            setattr(request, name, value)
+
+
+def _refuse_conflicts(request: Any) -> None:
+    conflicting = {"use_beam_search": getattr(request, "use_beam_search", False)}
+    if request.tool_choice != "none":
+        for field in ("bad_words", "allowed_token_ids"):
+            conflicting[field] = getattr(request, field, None)
+        conflicting["thinking_token_budget"] = getattr(request, "thinking_token_budget", None) is not None
+        if request.extract_structured_outputs() is not None:
+            asked = ("structured_outputs", "response_format")
+            field = next((name for name in asked if getattr(request, name, None) is not None), "text.format")
+            conflicting[field] = True
+    for field, value in conflicting.items():
+        if value:
+            raise InvalidRequest(
+                "cannot be combined with tools that may be called",
+                field,
+                f'Leave it out, send tool_choice "none", or switch off with vllm_xargs {{"{XARGS_KEY}": "{OFF}"}}',
+            )

@@ -1,0 +1,100 @@
+"""The state of one request in the process that admits it, which reads the request once."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from constrained_k2.compiler.compiled import CompiledToolCalls
+from constrained_k2.errors import ConstrainedK2Error
+from constrained_k2.vllm_plugin.metrics.families import coverage_of_tool
+
+_ATTRIBUTE = "_constrained_k2"
+
+_current: ContextVar["RequestState | None"] = ContextVar("constrained_k2_request", default=None)
+"""The request of this task: for the two functions of vLLM that are not handed the request itself."""
+
+
+@dataclass(kw_only=True, eq=False)
+class RequestState:
+    """Attached to vLLM's request object, which vLLM hands to most of our replacements."""
+
+    history_calls: int | None = None  # in the repaired messages: the index of the next call; None if not counted
+    exact_arguments: bool = False  # whether the template is to get the arguments of earlier calls as text
+    compiled: CompiledToolCalls | None = None  # over the vocabulary of bytes, once that has been tried and worked
+    error: ConstrainedK2Error | None = None  # why it cannot be compiled, if it cannot
+    text: str | None = None  # the constraint as it goes to the engine
+    diagnosed_engine: str | None = None  # the engine of the arguments, where the client asked for diagnostics
+    cuts: list[bool] = field(default_factory=list)  # for each parsed choice of a whole answer: was a call cut off?
+    _called: dict[int, dict[str, None]] = field(default_factory=dict)  # the functions each choice has called, in order
+
+    @classmethod
+    def of(cls, request: Any) -> Self:
+        """The state attached to a request of vLLM's; a new one if there is none."""
+        found = cls.attached_to(request)
+        if found is None:
+            found = cls()
+            found.attach(request)
+        return found
+
+    @classmethod
+    def attached_to(cls, request: Any) -> Self | None:
+        """The state attached to a request of vLLM's, if there is one."""
+        found = getattr(request, _ATTRIBUTE, None)
+        return found if isinstance(found, cls) else None  # a client may send a field of this name
+
+    @staticmethod
+    def current() -> "RequestState | None":
+        """The state of the request that this task serves."""
+        return _current.get()
+
+    def attach(self, request: Any) -> None:
+        """Keep the state with a request of vLLM's, out of what pydantic serializes."""
+        object.__setattr__(request, _ATTRIBUTE, self)
+
+    def enter(self) -> None:
+        """Make this the request that this task serves."""
+        _current.set(self)
+
+    @contextmanager
+    def rendering(self, request: Any) -> Iterator[None]:
+        """Attach the state, and make it the current one, while vLLM renders the prompt."""
+        self.attach(request)
+        self.enter()
+        try:
+            yield
+        finally:
+            self.exact_arguments = False
+
+    def add_diagnostics(self, choice: Any) -> None:
+        """Add to the last piece of a choice, where the client asked for it, how the schemas of its calls are enforced.
+
+        Asked for by ``"vllm_xargs": {"constrained_k2_diagnostics": "on"}``. On vLLM 0.33 only whole answers have them:
+        there a stream's choices pass no function that knows the request.
+        """
+        if self.diagnosed_engine is None or self.compiled is None:
+            return
+        called = self._called.setdefault(choice.index, {})
+        shown = choice.message if hasattr(choice, "message") else choice.delta
+        names = (call.function.name for call in shown.tool_calls or () if call.function is not None)
+        called |= dict.fromkeys(filter(None, names))
+        if choice.finish_reason is not None:
+            declared = {tool.name for tool in self.compiled.spec.tools}
+            choice.constrained_k2 = {
+                "grammar_engine": self.diagnosed_engine,
+                "tool_choice": self.compiled.spec.choice,
+                "tools_called": {name: _diagnostics(self.compiled, name) for name in called if name in declared},
+            }
+
+
+def _diagnostics(compiled: CompiledToolCalls, name: str) -> dict[str, Any]:
+    relaxed = compiled.coverage(name).relaxed
+    seconds = compiled.compile_seconds.get(name)
+    return {
+        "coverage": coverage_of_tool(compiled, name),
+        "relaxed": [{"pointer": use.pointer, "reason": use.reason} for use in relaxed[:32]],
+        "relaxed_count": len(relaxed),
+        "cached": seconds is None,
+        "compile_ms": 0.0 if seconds is None else round(seconds * 1000, 3),
+    }

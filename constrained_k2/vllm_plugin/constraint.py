@@ -1,0 +1,66 @@
+"""The constraint that a request's sampling parameters carry, read alike by front end, engine core and workers."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from vllm.sampling_params import StructuredOutputsParams
+
+from constrained_k2.errors import InvalidRequest
+from constrained_k2.request.spec import ToolCallSpec
+from constrained_k2.turn.finish_budget import read_finish_reserve
+from constrained_k2.vllm_plugin.flags import XARGS_KEY
+from constrained_k2.vllm_plugin.settings import FINISH_RESERVE_KEY, OFF, REQUEST_FIELDS, report_old_name
+
+_OLD_FINISH_RESERVE_KEY = next(row.old_name for row in REQUEST_FIELDS if row.name == FINISH_RESERVE_KEY)
+
+_TAG = "constrained_k2, precompile: "
+"""How the structured output of a request tells the engine core that it is ours."""
+
+
+def constraint_text(extra_args: dict[str, Any] | None) -> str | None:
+    """The constraint that a request carries, as JSON; None for a request that is not constrained."""
+    value = (extra_args or {}).get(XARGS_KEY)
+    if value is None or value == OFF:
+        return None
+    if not isinstance(value, str):
+        raise InvalidRequest(
+            "must be a string", f"vllm_xargs.{XARGS_KEY}", 'Send \'{"tools": […], "tool_choice": …}\' as a JSON string'
+        )
+    return value
+
+
+def constraint_in(extra_args: dict[str, Any] | None) -> ToolCallSpec | None:
+    """The constraint that a request carries; None for a request that is not constrained."""
+    text = constraint_text(extra_args)
+    return None if text is None else ToolCallSpec.from_json(text, location=f"vllm_xargs.{XARGS_KEY}")
+
+
+def finish_reserve_in(extra_args: dict[str, Any] | None, default: int) -> int:
+    """The number of its last tokens that a request keeps for ending a call."""
+    extra = extra_args or {}
+    key = FINISH_RESERVE_KEY
+    if key not in extra and _OLD_FINISH_RESERVE_KEY in extra:
+        key = _OLD_FINISH_RESERVE_KEY
+        report_old_name(key, FINISH_RESERVE_KEY)
+    value = extra.get(key)
+    return default if value is None else read_finish_reserve(value, f"vllm_xargs.{key}")
+
+
+def tag(sampling_params: Any, precompile: Sequence[int]) -> None:
+    """Tag a validated request for the engine core, with the tools, by position, to compile before it is scheduled."""
+    sampling_params.structured_outputs = StructuredOutputsParams(grammar=_TAG + json.dumps(list(precompile)))
+
+
+def is_tagged(sampling_params: Any) -> bool:
+    """Whether a request is tagged. No client can tag one: vLLM's validation, which comes first, names a backend."""
+    asked = sampling_params.structured_outputs
+    if asked is None or asked._backend is not None:  # noqa: SLF001 - vLLM's own mark
+        return False
+    return asked.grammar is not None and asked.grammar.startswith(_TAG)
+
+
+def precompile_of(sampling_params: Any) -> list[int]:
+    """The tools to compile before a tagged request is scheduled, by their positions in its constraint."""
+    positions: list[int] = json.loads(sampling_params.structured_outputs.grammar.removeprefix(_TAG))
+    return positions

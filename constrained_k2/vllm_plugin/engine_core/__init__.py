@@ -1,0 +1,1 @@
+"""The engine core: the structured-output route, and matchers for both routes."""

@@ -1,0 +1,121 @@
+"""One request's matcher as vLLM's structured-output grammar.
+
+vLLM's scheduler asks it for a bitmask row per draft position, advances it over drafts to do so and rolls them back, and
+advances it over what was sampled. vLLM ends a request whose grammar refuses what was sampled, but an exception would
+end the engine: an error here ends its own request only.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
+
+from constrained_k2.errors import ConstrainedK2Error
+from constrained_k2.turn.batch import fill_bitmasks
+from constrained_k2.turn.drafts.drafter import Drafter
+from constrained_k2.turn.matcher import ToolCallMatcher
+from constrained_k2.vllm_plugin.engine_core.matcher_factory import FAILED, GuardedMatcher
+from constrained_k2.vllm_plugin.log import logger
+from constrained_k2.vllm_plugin.metrics.counters import MASK_COUNTS, fill
+from constrained_k2.vocabulary.bitmask import TokenSet
+
+
+class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
+    """A turn under vLLM's scheduler; it owns the matcher.
+
+    A mask that cannot be computed becomes the stop alone. Where masks fail no stop is legal, so the request ends in an
+    error as soon as that stop is sampled; a draft that is never accepted ends nothing.
+    """
+
+    def __init__(self, matcher: ToolCallMatcher, stop: TokenSet, request_id: str) -> None:
+        super().__init__(matcher, stop)
+        self._drafter = Drafter(matcher)
+        self._request_id = request_id
+        self._after_stop = 0  # stops taken after the first one
+        self._reported = False
+
+    def accept_tokens(self, request_id: str, tokens: Sequence[int]) -> bool:  # noqa: ARG002 - vLLM's signature
+        """Accept all tokens or, if one is illegal or the engine fails, none of them; vLLM then ends the request."""
+        matcher = self.matcher
+        if len(tokens) == 1 and matcher is not None and not matcher.is_terminated():  # as a rule
+            return self.attempt(matcher.accept_tokens, tokens) is True
+        taken = self._take(tokens)
+        if taken < len(tokens):
+            self.rollback(taken)
+        return taken == len(tokens)
+
+    def validate_tokens(self, tokens: Sequence[int]) -> list[int]:
+        """The longest prefix that could be accepted; the state stays as it is."""
+        taken = self._take(tokens)
+        self.rollback(taken)
+        return list(tokens[:taken])
+
+    def draft(self, limit: int) -> list[int]:
+        """Tokens that may come next, legal in this order, at most ``limit``; the state stays as it is."""
+        if self.matcher is None or self.matcher.is_terminated():
+            return []
+        drafts = self.attempt(self._drafter.draft, limit)
+        return [] if drafts is FAILED else drafts
+
+    def rollback(self, num_tokens: int) -> None:
+        """Take back the last tokens."""
+        stops = min(num_tokens, self._after_stop)
+        self._after_stop -= stops
+        if num_tokens > stops and self.matcher is not None:
+            self.attempt(self.matcher.rollback, num_tokens - stops)
+
+    def fill_bitmask(self, bitmask: Any, batch_index: int) -> None:
+        """Write the allowed tokens into one row of vLLM's bitmask, int32 ``[rows, words]``."""
+        if self.matcher is None or self.attempt(fill, self.matcher, bitmask, batch_index) is FAILED:
+            self._stop.fill(bitmask[batch_index].numpy())
+
+    def is_terminated(self) -> bool:
+        """Never: vLLM leaves the rows of a terminated grammar unconstrained, ours allow the stops alone."""
+        return False
+
+    def reset(self) -> None:
+        """Back to the start of the turn."""
+        if self.matcher is not None:
+            self.matcher.reset()
+        self._after_stop = 0
+
+    def failed(self, step: Callable[..., Any], error: Exception) -> None:
+        """Drop a matcher whose state is lost; log the reason once.
+
+        What engines announce leaves the matcher as it was, except for a rollback that could not be finished. A draft
+        lets through no other announced error than that of its own rollback.
+        """
+        assert self.matcher is not None
+        if not isinstance(error, ConstrainedK2Error) or step in {self.matcher.rollback, self._drafter.draft}:
+            self.matcher = None
+        if not self._reported:
+            logger.warning("constrained_k2: request %s cannot go on: %r", self._request_id, error)
+            self._reported = True
+
+    def _take(self, tokens: Sequence[int]) -> int:
+        """Take tokens up to the first one that is illegal; how many were taken."""
+        for number, token in enumerate(tokens):
+            matcher = self.matcher
+            if matcher is None:
+                return number
+            if matcher.is_terminated():  # after a stop only with ignore_eos, and in drafts
+                stops = matcher.token_set()
+                legal: Any = stops is not None and token in stops
+                self._after_stop += legal
+            else:
+                legal = self.attempt(matcher.accept_tokens, (token,))
+            if legal is not True:
+                return number
+        return len(tokens)
+
+
+def fill_batch(grammars: Sequence[ToolCallGrammar], bitmask: Any) -> None:
+    """Fill int32 ``[rows, words]``, a row for each grammar. Rows with a cached mask are filled first."""
+    matchers = {row: grammar.matcher for row, grammar in enumerate(grammars) if grammar.matcher is not None}
+    alone = set(range(len(grammars)))
+    with suppress(Exception):  # a mistake in one of them: it is found, and logged, when each is filled alone
+        failures = fill_bitmasks(list(matchers.values()), bitmask, list(matchers), MASK_COUNTS)
+        alone = alone - matchers.keys() | {row for row, _ in failures}
+    for row in alone:
+        grammars[row].fill_bitmask(bitmask, row)

@@ -1,0 +1,87 @@
+"""Makes a request's matcher from its sampling parameters, in the engine, and calls it safely."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from vllm import SamplingParams
+
+from constrained_k2.compiler.compiler import CompiledToolCalls, Compiler
+from constrained_k2.turn.finish_budget import FinishBudget
+from constrained_k2.turn.matcher import ToolCallMatcher
+from constrained_k2.vllm_plugin.constraint import constraint_in, finish_reserve_in
+from constrained_k2.vllm_plugin.metrics.counters import engine_counters
+from constrained_k2.vllm_plugin.settings import settings_in
+from constrained_k2.vocabulary.bitmask import TokenSet
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+
+FAILED = object()
+"""The result of a step that raised."""
+
+
+class PromptInfo(NamedTuple):
+    """A prompt's length in tokens, and its last token; None for an empty prompt, or one of embeddings."""
+
+    length: int
+    last_id: int | None
+
+
+class MatcherFactory:
+    """Compiles requests over the served model's vocabulary; ``stop`` holds the token by which a failed request ends."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        model = vllm_config.model_config
+        self.vocabulary = Vocabulary.from_pretrained(
+            model.tokenizer,
+            size=model.get_vocab_size(),
+            revision=model.tokenizer_revision,
+            trust=model.trust_remote_code,
+        )
+        self.settings = settings_in(vllm_config)
+        self._finish_budget = FinishBudget(self.vocabulary)
+        self._max_model_len: int = model.max_model_len
+        self.stop = TokenSet((self.vocabulary.format.turn_end,), self.vocabulary.size)
+        self._compiler = Compiler(
+            self.vocabulary,
+            self.settings.engines[0],
+            policy=self.settings.strict,
+            cache_bytes=self.settings.cache_mib << 20,
+            counts=engine_counters.grammars,
+            mask_cache_bytes=self.settings.mask_cache_mib << 20,
+        )
+
+    def compile(self, params: SamplingParams) -> CompiledToolCalls | None:
+        """The grammar, whose tools are compiled when they are called; None for a request that is not constrained."""
+        constraint = constraint_in(params.extra_args)
+        return None if constraint is None else self._compiler.compile(constraint, check=False)
+
+    def matcher(self, compiled: CompiledToolCalls, prompt: PromptInfo, params: SamplingParams) -> ToolCallMatcher:
+        """A matcher at the start of the turn. Reasoning has begun if the prompt ends in ``<think>``."""
+        matcher = compiled.matcher(in_reasoning=prompt.last_id == self.vocabulary.format.think_begin)
+        if reserve := finish_reserve_in(params.extra_args, self.settings.finish_reserve):
+            left = self._max_model_len - prompt.length  # vLLM ends a request at whichever of the two comes first
+            tokens = left if params.max_tokens is None else min(params.max_tokens, left)
+            self._finish_budget.apply(matcher, tokens, reserve)
+        return matcher
+
+
+class GuardedMatcher:
+    """One constrained request inside the engine, on either route; ``matcher`` is None once it has failed.
+
+    An exception that leaves a grammar or a logits processor would end the whole engine.
+    """
+
+    def __init__(self, matcher: ToolCallMatcher | None, stop: TokenSet) -> None:
+        self.matcher = matcher
+        self._stop = stop
+
+    def attempt(self, step: Callable[..., Any], *args: Any) -> Any:
+        """The result of a step, or :data:`FAILED`."""
+        try:
+            return step(*args)
+        except Exception as error:  # noqa: BLE001 - see the class
+            self.failed(step, error)
+        return FAILED
+
+    def failed(self, step: Callable[..., Any], error: Exception) -> None:
+        """Decide what a failed step means for the request."""
+        raise NotImplementedError

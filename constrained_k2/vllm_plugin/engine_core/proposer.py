@@ -1,0 +1,45 @@
+"""Speculative decoding by the grammar alone, without a draft model.
+
+``--speculative-config '{"method": "custom_class", "model": "constrained_k2.vllm_plugin.GrammarProposer",
+"num_speculative_tokens": 8}'``. vLLM asks a proposer in the workers, which know tokens but no grammars. The matchers
+are in the engine core, so the drafts are made there, where vLLM has drafts checked against the grammar:
+:meth:`.structured_output.ConstrainedOutputManager.validate_tokens`. This class proposes nothing.
+"""
+
+from typing import Any
+
+from constrained_k2.errors import InvalidRequest
+from constrained_k2.vllm_plugin.route import route_of
+from constrained_k2.vllm_plugin.settings import settings_in
+
+_METHODS = ("ngram", "custom_class", "suffix")
+"""vLLM's methods whose drafts may be replaced: they reach the scheduler before they are run, and carry no probabilities
+by which they would be verified."""
+
+
+def drafts_of(vllm_config: Any) -> int:
+    """The number of tokens the grammar may draft for a request and step; 0 where the server's flags rule it out."""
+    speculative = vllm_config.speculative_config
+    if speculative is None or speculative.method not in _METHODS or vllm_config.scheduler_config.async_scheduling:
+        return 0
+    return int(vllm_config.num_speculative_tokens) if settings_in(vllm_config).drafts else 0
+
+
+class GrammarProposer:
+    """Proposes nothing; where it is configured, the engine core, which must constrain, drafts by the grammars."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        if route_of(vllm_config) != "structured_output" or not drafts_of(vllm_config):
+            raise InvalidRequest(
+                "the grammar drafts only where the engine core constrains",
+                "--speculative-config",
+                "Use it with --tool-call-parser kimi_k2_constrained, without our --logits-processors, and leave the "
+                "setting drafts on",
+            )
+
+    def load_model(self, target: Any) -> None:
+        """Nothing to load; some of vLLM's model runners ask for it."""
+
+    def propose(self, sampled_token_ids: list[list[int]], *_: Any, **__: Any) -> list[list[int]]:
+        """Return one empty list per request: the engine core drafts."""
+        return [[] for _ in sampled_token_ids]

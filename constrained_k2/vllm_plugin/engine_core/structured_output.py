@@ -1,0 +1,114 @@
+"""Our matcher inside the engine core, as one more structured-output backend of vLLM.
+
+vLLM picks a backend by name from a closed set, one an engine. So our requests are tagged, after vLLM's own validation,
+and the engine core makes a :class:`ConstrainedOutputManager`: it gives tagged requests our grammar and leaves all
+others to vLLM. Scheduling, overlap with the forward pass, draft validation, rollback and the masks' way to all ranks
+are vLLM's.
+"""
+
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+from vllm.v1.structured_output import StructuredOutputManager
+
+from constrained_k2.errors import InvalidRequest
+from constrained_k2.vllm_plugin.constraint import is_tagged, precompile_of
+from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar, fill_batch
+from constrained_k2.vllm_plugin.engine_core.matcher_factory import MatcherFactory, PromptInfo
+from constrained_k2.vllm_plugin.engine_core.proposer import drafts_of
+from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME
+from constrained_k2.vllm_plugin.metrics.counters import engine_counters
+from constrained_k2.vllm_plugin.route import route_of
+from constrained_k2.vocabulary.bitmask import words_per_row
+
+
+class ConstrainedOutputManager(StructuredOutputManager):
+    """vLLM's manager of structured outputs, except for tagged requests."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        super().__init__(vllm_config)
+        self._grammar_bitmask: torch.Tensor | None
+        self._factory = MatcherFactory(vllm_config) if route_of(vllm_config) == "structured_output" else None
+        self._drafts = drafts_of(vllm_config)
+
+    def grammar_init(self, request: Any) -> None:
+        """Compile a request's grammar off the scheduler's thread; the scheduler delays the request until then."""
+        structured = request.structured_output_request
+        if structured is None or not is_tagged(request.sampling_params):
+            super().grammar_init(request)
+            return
+        structured.reasoning_ended = True  # what may be reasoned is in our grammar: vLLM is not to wait for its end
+        if self._use_async_grammar_compilation:
+            structured.grammar = self.executor.submit(self._tool_call_grammar, request)
+            return
+        done: Future[ToolCallGrammar] = Future()
+        try:
+            done.set_result(self._tool_call_grammar(request))
+        except Exception as error:  # noqa: BLE001 - the scheduler ends the request that a future's error belongs to
+            done.set_exception(error)
+        structured.grammar = done
+
+    def grammar_bitmask(self, requests: Any, structured_output_request_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        """The masks of a batch. If all requests so far were ours, no backend of vLLM has allocated the bitmask yet.
+
+        A batch of ours without drafts is filled here, in this thread and as a whole: vLLM hands more than 128 rows to
+        threads, sixteen a piece, which does not help where a row is a look-up under the interpreter lock.
+        """
+        if self._grammar_bitmask is None and self._factory is not None and structured_output_request_ids:
+            rows = self.vllm_config.scheduler_config.max_num_seqs * (1 + self.vllm_config.num_speculative_tokens)
+            shape = (rows, words_per_row(self._factory.vocabulary.size))
+            self._grammar_bitmask = torch.full(shape, -1, dtype=torch.int32)  # all allowed, as vLLM's backends make it
+        grammars = [_grammar_of(requests[request_id]) for request_id in structured_output_request_ids]
+        ours = [grammar for grammar in grammars if grammar is not None]
+        if ours:
+            engine_counters.masked_steps += 1
+            if len(ours) == len(grammars) and not self.vllm_config.num_speculative_tokens:
+                assert self._grammar_bitmask is not None
+                fill_batch(ours, self._grammar_bitmask)
+                return self._grammar_bitmask[: len(ours)].numpy()
+        return super().grammar_bitmask(requests, structured_output_request_ids, *args, **kwargs)
+
+    def accept_tokens(self, request: Any, new_token_ids: list[int]) -> bool:
+        """Advance a grammar over what was sampled; where it refuses, vLLM ends the request."""
+        accepted: bool = super().accept_tokens(request, new_token_ids)
+        if not accepted and _grammar_of(request) is not None:
+            engine_counters.ended_early += 1
+        return accepted
+
+    def validate_tokens(self, request: Any, spec_tokens: list[int]) -> list[int]:
+        """The drafts to run: vLLM's legal ones or the grammar's, whichever are more."""
+        legal: list[int] = super().validate_tokens(request, spec_tokens)
+        if self._drafts and (grammar := _grammar_of(request)) is not None:
+            drafts = grammar.draft(self._drafts)
+            return drafts if len(drafts) >= len(legal) else legal
+        return legal
+
+    def _tool_call_grammar(self, request: Any) -> ToolCallGrammar:
+        """A tagged request's grammar. Schemas that are slow to compile are compiled now, before it is scheduled."""
+        if self._factory is None:
+            raise InvalidRequest(
+                "a request of another process of this server is to be constrained in this engine core, which is not "
+                "set up for it",
+                "server",
+                f"Start every node with --tool-call-parser {TOOL_PARSER_NAME}",
+            )
+        params, ids = request.sampling_params, request.prompt_token_ids
+        try:
+            compiled = self._factory.compile(params)
+            if compiled is None:
+                raise InvalidRequest("the request is tagged, but carries no tools", "vllm_xargs")  # noqa: TRY301
+            compiled.check_all(precompile_of(params))
+            prompt = PromptInfo(request.num_prompt_tokens, ids[-1] if ids else None)
+            matcher = self._factory.matcher(compiled, prompt, params)
+        except Exception:
+            engine_counters.ended_early += 1
+            raise
+        return ToolCallGrammar(matcher, self._factory.stop, request.request_id)
+
+
+def _grammar_of(request: Any) -> ToolCallGrammar | None:
+    """A request's grammar, if it is one of ours and compiled."""
+    structured = request.structured_output_request
+    grammar = None if structured is None else structured.grammar
+    return grammar if isinstance(grammar, ToolCallGrammar) else None

@@ -1,0 +1,59 @@
+"""The names by which a server asks for this package, and whether it does. Every vLLM process imports this."""
+
+import re
+import sys
+from itertools import pairwise
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+
+PACKAGE = "constrained_k2.vllm_plugin"
+"""The module under whose name operators load our logits processor and our proposer."""
+
+TOOL_PARSER_NAME = "kimi_k2_constrained"
+
+XARGS_KEY = "constrained_k2"
+"""The key of our settings in ``additional_config``, and of a request's constraint in ``vllm_xargs``."""
+
+_FLAGS = re.compile(
+    rf"""{TOOL_PARSER_NAME}|{re.escape(PACKAGE)}\b|["'.]{XARGS_KEY}["'.:]|^\s*{XARGS_KEY}\s*:""", re.MULTILINE
+)
+
+
+def has_our_logits_processor(processors: Any) -> bool:
+    """Whether our logits processor is one of vLLM's ``logits_processors``: classes or dotted names."""
+    names = (entry if isinstance(entry, str) else getattr(entry, "__module__", "") for entry in processors or ())
+    return any(name.startswith(PACKAGE) for name in names)
+
+
+def has_our_flags(config: Any) -> bool:
+    """Whether a ``VllmConfig`` or ``EngineArgs``, of whatever version, asks for this package."""
+    additional = getattr(config, "additional_config", None)
+    speculative = getattr(config, "speculative_config", None)
+    proposer = speculative.get("model") if isinstance(speculative, dict) else getattr(speculative, "model", None)
+    model = getattr(config, "model_config", config)
+    return (
+        (isinstance(additional, dict) and XARGS_KEY in additional)
+        or has_our_logits_processor(getattr(model, "logits_processors", None))
+        or str(proposer).startswith(PACKAGE)
+    )
+
+
+def process_has_our_flags() -> bool:
+    """Whether this process was started with our flags, as far as can be seen without vLLM's help.
+
+    For a process whose vLLM cannot be patched: the command line (spawned processes of a server have their parent's),
+    the file that its ``--config`` names, and the configuration that whoever loads the plugins is holding.
+    """
+    arguments = sys.argv[1:]
+    files = [Path(value) for name, value in pairwise(arguments) if name == "--config"]
+    files += [Path(argument.partition("=")[2]) for argument in arguments if argument.startswith("--config=")]
+    texts = [*arguments, *(path.read_text(errors="replace") for path in files if path.is_file())]
+    if any(_FLAGS.search(text) for text in texts):
+        return True
+    frame = sys._getframe()  # noqa: SLF001 - an unknown vLLM hands its configuration to nobody
+    while frame := cast(FrameType, frame.f_back):
+        found = (frame.f_locals.get(name) for name in ("self", "vllm_config"))
+        if any(type(value).__name__.endswith(("EngineArgs", "VllmConfig")) and has_our_flags(value) for value in found):
+            return True
+    return False

@@ -1,0 +1,1 @@
+"""Metric families, and how counts reach the process that shows them."""

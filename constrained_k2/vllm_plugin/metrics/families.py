@@ -1,0 +1,132 @@
+"""The metric families in vLLM's own ``/metrics``.
+
+They live in the processes that admit requests, in prometheus_client's default registry (several such processes
+share files that vLLM sets up, and the metrics of each are summed). The engine's counters are brought here by
+:mod:`constrained_k2.vllm_plugin.metrics.counters`. Every label has a small, fixed set of values, none of
+them a client's text.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+from prometheus_client import Counter, Histogram
+
+from constrained_k2.compiler.compiler import CompiledToolCalls
+from constrained_k2.vllm_plugin.settings import Server
+
+Covered = Literal["whole", "relaxed", "object", "none"]
+"""How the arguments of a request's calls are enforced: wholly, in part, as any JSON object; none: no calls allowed."""
+
+PHASES = ("constant", "header", "arguments")
+
+_COMPILE_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)  # seconds; admission allows 1
+
+_MODEL, _ENGINE = ("model_name",), ("model_name", "engine")  # vLLM's own labels: engine is a data-parallel rank
+
+
+class Family(NamedTuple):
+    """One metric family: ``constrained_k2_`` and its name, with ``_total`` for counters in what Prometheus reads."""
+
+    name: str
+    kind: type[Counter] | type[Histogram]
+    help: str
+    labels: tuple[str, ...]
+
+
+FAMILIES = (
+    Family("requests", Counter, "Requests admitted to be constrained.",
+           (*_MODEL, "grammar_engine", "tool_choice", "coverage")),
+    Family("refused_requests", Counter, "Requests refused because they cannot be constrained or have no clear meaning.",
+           (*_MODEL, "reason", "detail")),
+    Family("grammar_lookups", Counter, "Grammars of tools asked for, where requests are admitted and in the engine.",
+           (*_MODEL, "where", "result")),
+    Family("compile_seconds", Histogram, "Time to compile one tool's schema.", (*_MODEL, "where")),
+    Family("masked_steps", Counter, "Engine steps in which at least one row of logits was masked.", _ENGINE),
+    Family("masked_rows", Counter, "Rows of logits masked, draft positions included.", (*_ENGINE, "phase")),
+    Family("mask_seconds", Counter, "Host time to find the masks of these rows.", (*_ENGINE, "phase")),
+    Family("examined_tokens", Counter, "Masked rows whose likeliest token was looked up before the mask.", _ENGINE),
+    Family("masked_argmax_tokens", Counter, "Examined rows whose likeliest token the mask forbade.", _ENGINE),
+    Family("ended_early_requests", Counter, "Requests ended because something failed in the engine.", _ENGINE),
+)  # fmt: skip
+"""All metric families."""
+
+_ENGINE_TOTALS = {"masked_steps": "masked_steps", "examined_tokens": "examined_rows",
+                  "masked_argmax_tokens": "changed_rows", "ended_early_requests": "ended_early"}  # fmt: skip
+"""The families with no label but the engine, and the names of their totals."""
+
+
+@cache
+def families() -> dict[str, Any]:
+    """The metrics by name, made on first use: prometheus_client takes a name once a process."""
+    options: dict[type, dict[str, Any]] = {Histogram: {"buckets": _COMPILE_BUCKETS}}
+    return {
+        name: kind(f"constrained_k2_{name}", text, labels, **options.get(kind, {}))
+        for name, kind, text, labels in FAMILIES
+    }
+
+
+def expose(model_name: str, engines: list[int]) -> None:
+    """Show every metric of a server at 0, by its engines' ranks, so that rates begin with the server."""
+    shown = families()
+    for where in ("admission", "engine"):
+        shown["compile_seconds"].labels(model_name, where)
+        for result in ("hit", "miss"):
+            shown["grammar_lookups"].labels(model_name, where, result)
+    for rank in engines:
+        for family in _ENGINE_TOTALS:
+            shown[family].labels(model_name, rank)
+        for phase in PHASES:
+            shown["masked_rows"].labels(model_name, rank, phase)
+            shown["mask_seconds"].labels(model_name, rank, phase)
+
+
+def record_request(compiled: CompiledToolCalls, grammar_engine: str) -> None:
+    """Count an admitted request, by the engine that will match its arguments."""
+    labels = (Server.model_name, grammar_engine, compiled.spec.choice, coverage_of_request(compiled))
+    families()["requests"].labels(*labels).inc()
+
+
+def record_lookups(compiled: CompiledToolCalls) -> None:
+    """Count the grammars that admission looked up for a request, admitted or not."""
+    for seconds in compiled.compile_seconds.values():
+        result = "hit" if seconds is None else "miss"
+        families()["grammar_lookups"].labels(Server.model_name, "admission", result).inc()
+        if seconds is not None:
+            families()["compile_seconds"].labels(Server.model_name, "admission").observe(seconds)
+
+
+def record_refusal(reason: str, detail: str) -> None:
+    """Count a request that is refused, by values of :mod:`constrained_k2.vllm_plugin.api_server.refusals`."""
+    families()["refused_requests"].labels(Server.model_name, reason, detail).inc()
+
+
+def record_engine(news: Mapping[str, Any], model_name: str, rank: int) -> None:
+    """Add what an engine has counted since it last reported: :meth:`.counters.Published.news`."""
+    shown = families()
+    totals: Mapping[str, float] = news["totals"]
+    for family, name in _ENGINE_TOTALS.items():
+        shown[family].labels(model_name, rank).inc(totals.get(name, 0))
+    for phase in PHASES:
+        shown["masked_rows"].labels(model_name, rank, phase).inc(totals.get(f"{phase}_rows", 0))
+        shown["mask_seconds"].labels(model_name, rank, phase).inc(totals.get(f"{phase}_seconds", 0))
+    for result, name in (("hit", "hits"), ("miss", "compiled")):
+        shown["grammar_lookups"].labels(model_name, "engine", result).inc(totals.get(name, 0))
+    for seconds in news["compile_seconds"]:
+        shown["compile_seconds"].labels(model_name, "engine").observe(seconds)
+
+
+def coverage_of_request(compiled: CompiledToolCalls) -> Covered:
+    """The coverage of a request: that of its least enforced tool."""
+    if compiled.spec.max_calls == 0:
+        return "none"
+    weakest_last: list[Covered] = ["whole", "relaxed", "object"]
+    found = (coverage_of_tool(compiled, tool.name) for tool in compiled.spec.tools)
+    return max(found, key=weakest_last.index, default="whole")
+
+
+def coverage_of_tool(compiled: CompiledToolCalls, name: str) -> Covered:
+    """The coverage of one function's arguments."""
+    if compiled.level(name) == "json_object":
+        return "object"
+    return "relaxed" if compiled.coverage(name).relaxed else "whole"

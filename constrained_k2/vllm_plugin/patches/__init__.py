@@ -1,0 +1,63 @@
+"""Everything that this package replaces in vLLM.
+
+* :mod:`.table`: one row a replacement: what, by what, what it reads of vLLM, why, and when it can go.
+* :mod:`.apply`: checks rows, and applies all of a process or none.
+* :mod:`.start`: the four doors, the only replacements in a server without our flags. Each calls vLLM's function with
+  the same arguments; where it sees one of our flags, it applies the rows of its process first.
+* :mod:`.requests`, :mod:`.answers`, :mod:`.metrics`: the replacements of one area each.
+
+A replacement is a function that takes vLLM's object and returns what stands in its place. A new vLLM version is
+supported by rows here and by :data:`TESTED_VERSIONS`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Literal
+
+TESTED_VERSIONS = ("0.32", "0.33")
+"""The minor versions of vLLM on which the tests have passed: 0.32 with servers, 0.33 without (it has no CPU build)."""
+
+Process = Literal["api_server", "engine_core", "worker"]
+"""vLLM's processes. ``api_server`` is whatever admits requests, a script that makes an ``LLM`` included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A replacement in vLLM.
+
+    Attributes:
+        target: What is replaced, as ``module:name.name``.
+        replacement: ``module:function`` in this folder: the function takes vLLM's object and returns its replacement.
+        processes: Those that the row is for.
+        reads: What the replacement reads of vLLM: parameters of the target by name, anything else as
+            ``module:Class.attribute`` or ``module:function(parameter)``.
+        why: Why vLLM's own behaviour does not do.
+        upstream: What vLLM would have to offer instead.
+        remove_when: When the row can be deleted.
+        versions: The minor versions of vLLM that need it.
+        door: Whether it is applied without our flags, to watch for them.
+    """
+
+    target: str
+    replacement: str
+    processes: tuple[Process, ...]
+    reads: tuple[str, ...]
+    why: str
+    upstream: str
+    remove_when: str
+    versions: tuple[str, ...] = TESTED_VERSIONS
+    door: bool = False
+
+
+def wrapper(replacement: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Make a replacement of a function that takes vLLM's function before that function's arguments."""
+
+    def wrap(original: Any) -> Any:
+        @wraps(original)
+        def replaced(*args: Any, **kwargs: Any) -> Any:
+            return replacement(original, *args, **kwargs)
+
+        return replaced
+
+    return wrap

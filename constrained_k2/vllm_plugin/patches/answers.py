@@ -1,0 +1,72 @@
+"""Chat answers: parsed by token id, with the right ``finish_reason``, and with diagnostics where they are asked for.
+
+vLLM reports ``tool_calls`` for every whole answer with calls, and for every stream that has shown a part of one and was
+not ended by ``max_tokens``; we report it for whole calls only, and ``length`` where one is cut off. What the parser
+knows comes here in a stream by the delta's class, for a whole answer by the request's state.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from constrained_k2.vllm_plugin.api_server.parser import CutDelta, ParsingByTokenId
+from constrained_k2.vllm_plugin.api_server.request_state import RequestState
+from constrained_k2.vllm_plugin.patches import wrapper
+from constrained_k2.vllm_plugin.route import parses_with_us
+
+_CORRECTED = ("stop", "tool_calls")
+"""vLLM's reasons that a cut call overrules; others, such as ``abort``, are left alone."""
+
+
+@wrapper
+def get_parser(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """Mix parsing by token id into the Parser that vLLM composes with our tool parser."""
+    composed = original(cls, *args, **kwargs)
+    return type("KimiK2Parser", (ParsingByTokenId, composed), {}) if parses_with_us(composed) else composed
+
+
+@wrapper
+async def chat_completion_full_generator(
+    original: Any, self: Any, request: Any, result_generator: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Correct the choices of a whole answer, and add diagnostics."""
+    if not parses_with_us(self.parser_cls):
+        return await original(self, request, result_generator, *args, **kwargs)
+    last: Any = None
+
+    async def watched() -> AsyncIterator[Any]:
+        nonlocal last
+        async for last in result_generator:
+            yield last
+
+    state = RequestState.of(request)
+    state.cuts.clear()
+    answer = await original(self, request, watched(), *args, **kwargs)
+    if last is not None and hasattr(answer, "choices"):
+        for choice, output, cut in zip(answer.choices, last.outputs, state.cuts, strict=True):
+            if (cut or output.finish_reason == "length") and choice.finish_reason in _CORRECTED:
+                choice.finish_reason = "length"
+            elif choice.finish_reason == "tool_calls" and not choice.message.tool_calls:
+                choice.finish_reason = "stop"
+            state.add_diagnostics(choice)
+    return answer
+
+
+@wrapper
+def maybe_filter_parallel_tool_calls(original: Any, item: Any, request: Any) -> Any:
+    """Correct one choice of a stream, or its next piece, and add diagnostics to the last."""
+    item = original(item, request)
+    delta = getattr(item, "delta", None)
+    if isinstance(delta, CutDelta) and item.finish_reason in _CORRECTED:
+        item.finish_reason = "length"
+    if delta is not None and (state := RequestState.attached_to(request)) is not None:
+        state.add_diagnostics(item)
+    return item
+
+
+@wrapper
+def stream_step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Correct the reason that comes with a stream's delta."""
+    step = original(self, *args, **kwargs)
+    if isinstance(step.delta, CutDelta) and step.finish_reason in _CORRECTED:
+        return step._replace(finish_reason="length")
+    return step

@@ -1,0 +1,76 @@
+"""Requests on their way to the engine: chat messages and tools before their template, and admission."""
+
+from functools import wraps
+from inspect import signature
+from typing import Any
+
+from constrained_k2.vllm_plugin.api_server import repair, request_hook
+from constrained_k2.vllm_plugin.api_server.admission import check_params, refuse_beam_search
+from constrained_k2.vllm_plugin.api_server.request_state import RequestState
+from constrained_k2.vllm_plugin.patches import wrapper
+from constrained_k2.vllm_plugin.patches.start import ADMISSION
+from constrained_k2.vllm_plugin.route import parses_with_us
+
+
+def preprocess_chat(original: Any) -> Any:
+    """Repair messages and tools, and compile the tools, where our tool parser is chosen."""
+    parameters = signature(original)
+
+    @wraps(original)
+    async def prepared(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not parses_with_us(self.parser):
+            return await original(self, *args, **kwargs)
+        call = parameters.bind(self, *args, **kwargs)
+        tokenizer = self.renderer.get_tokenizer()
+        template = repair.template_of(call.arguments, tokenizer, self.model_config)
+        state = repair.prepare(call.arguments, repair.specials_of(tokenizer), template)
+        with state.rendering(call.arguments["request"]):
+            thinking = request_hook.may_think(self.parser, tokenizer)
+            await request_hook.precompile(call.arguments["request"], state, thinking=thinking)
+            return await original(*call.args, **call.kwargs)
+
+    return prepared
+
+
+@wrapper
+def postprocess_messages(original: Any, messages: list[Any]) -> None:
+    """Leave arguments as they were written, where the request's state says so."""
+    state = RequestState.current()
+    if state is None or not state.exact_arguments:
+        original(messages)
+        return
+    with repair.restored_arguments(messages):
+        original(messages)
+
+
+@wrapper
+def to_sampling_params(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Check the parameters before the response starts."""
+    params = original(self, *args, **kwargs)
+    check_params(params, first=True)
+    return params
+
+
+@wrapper
+def to_beam_search_params(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Refuse a constraint, which beam search would drop."""
+    refuse_beam_search(self.vllm_xargs)
+    return original(self, *args, **kwargs)
+
+
+def process_inputs(original: Any) -> Any:
+    """Check a request, and tag it for the engine core."""
+    parameters = signature(original)
+
+    @wraps(original)
+    def admitted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        admission = getattr(self, ADMISSION, None)
+        if admission is None:
+            return original(self, *args, **kwargs)
+        compiled = admission.check(parameters.bind(self, *args, **kwargs).arguments)
+        request = original(self, *args, **kwargs)
+        if compiled is not None:
+            admission.constrain(request, compiled)
+        return request
+
+    return admitted

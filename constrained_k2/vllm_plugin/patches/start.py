@@ -1,0 +1,63 @@
+"""The doors: the functions in which a server's processes first see our flags. Nothing is imported before that."""
+
+from typing import Any
+
+from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME, has_our_flags
+from constrained_k2.vllm_plugin.patches import wrapper
+from constrained_k2.vllm_plugin.patches.apply import activate
+
+ADMISSION = "_constrained_k2"
+"""The attribute of an ``InputProcessor`` on the structured-output route: what admits its requests."""
+
+
+@wrapper
+def from_cli_args(original: Any, cls: Any, args: Any, *more: Any, **kwargs: Any) -> Any:
+    """The API server: pass the route to every process, since only this one knows the tool parser's name."""
+    if getattr(args, "tool_call_parser", None) == TOOL_PARSER_NAME:
+        activate("api_server")
+        from constrained_k2.vllm_plugin.route import choose_route
+
+        choose_route(args)
+    return original(cls, args, *more, **kwargs)
+
+
+@wrapper
+def input_processor_init(original: Any, self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+    """The process that admits requests: learn whether, and how, the engine constrains them."""
+    if not has_our_flags(vllm_config):
+        original(self, vllm_config, *args, **kwargs)
+        return
+    activate("api_server")
+    from constrained_k2.vllm_plugin.api_server.admission import Admission
+    from constrained_k2.vllm_plugin.api_server.request_hook import vocabulary_of
+    from constrained_k2.vllm_plugin.route import route_of
+    from constrained_k2.vllm_plugin.settings import remember_server
+
+    original(self, vllm_config, *args, **kwargs)
+    route = route_of(vllm_config)
+    remember_server(vllm_config, route)
+    if route == "structured_output":
+        # Raises where the tokenizer is not Kimi K2's; vLLM does not start then.
+        setattr(self, ADMISSION, Admission(vocabulary_of(self.get_tokenizer())))
+
+
+def structured_output_manager(original: Any) -> Any:
+    """The engine core: make our manager of structured outputs."""
+
+    def make(vllm_config: Any) -> Any:
+        if not has_our_flags(vllm_config):
+            return original(vllm_config)
+        activate("engine_core")
+        from constrained_k2.vllm_plugin.engine_core.structured_output import ConstrainedOutputManager
+
+        return ConstrainedOutputManager(vllm_config)
+
+    return make
+
+
+@wrapper
+def init_device(original: Any, self: Any) -> Any:
+    """A worker, before it loads the model."""
+    if has_our_flags(self.vllm_config):
+        activate("worker")
+    return original(self)

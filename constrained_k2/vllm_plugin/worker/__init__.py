@@ -1,0 +1,1 @@
+"""The logits processors, which run where logits are."""

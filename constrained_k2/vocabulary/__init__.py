@@ -1,0 +1,1 @@
+"""The model's vocabulary: tokenizer files, token bytes, token sets and bitmasks."""

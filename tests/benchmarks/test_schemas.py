@@ -1,0 +1,73 @@
+"""What measures schemas: arms that are ended when they take too long, walks, and the hostile corpus."""
+
+import json
+
+import pytest
+
+from benchmarks.schemas import corpora
+from benchmarks.schemas.arms import Arm, Outcome, Work
+from benchmarks.schemas.corpora import Case, Instance
+from benchmarks.schemas.figures import SuiteFigures, percentile, signature
+from benchmarks.schemas.walks import judge, walk
+from constrained_k2 import Compiler, ConstrainedK2Error, Vocabulary
+
+COMPILER = Compiler(Vocabulary.of_bytes())  # without a deadline, which a busy machine would miss
+REFUSED = {
+    "enum of 100,000",
+    "depth 500",
+    "a reference to itself",
+    "mutual references",
+    "300 patternProperties",
+    "5 MB of properties",
+    "a key of 2 MB",
+}
+SCHEMA = '{"type":"object","properties":{"n":{"type":"integer","minimum":3}},"required":["n"]}'
+
+
+@pytest.mark.slow
+def test_an_arm_that_takes_too_long_is_ended_and_goes_on() -> None:
+    with Arm("ours, llguidance", None, seconds=20) as arm:
+        right = arm.run(Work(SCHEMA, ('{"n":3}', '{"n":2}'), ('{"n":3}',)))
+        assert right.accepted == (True, False)
+        assert len(right.mask_us) == len('{"n":3}')
+        arm._seconds = 0
+        assert "not done" in arm.run(Work(SCHEMA)).refusal
+        arm._seconds = 20
+        assert not arm.run(Work(SCHEMA)).refusal
+        assert "surrogate" in arm.run(Work('{"const":"\\ud800"}')).refusal
+
+
+@pytest.mark.parametrize("case", list(corpora.hostile()), ids=lambda case: case.name)
+def test_hostile_schemas_end_with_a_grammar_or_a_clear_error(case: Case) -> None:
+    if case.name in REFUSED:
+        with pytest.raises(ConstrainedK2Error) as refused:
+            COMPILER.grammar(case.schema, "schema")
+        assert refused.value.problem and refused.value.remedy
+    else:
+        assert COMPILER.grammar(case.schema, "schema").matcher("schema").fork()
+
+
+def test_walks_are_judged() -> None:
+    case = Case("n", SCHEMA)
+    grammar = COMPILER.grammar(SCHEMA, "schema")
+    for seed in range(20):
+        walked = walk(grammar, COMPILER.vocabulary, json.loads(SCHEMA), seed)
+        assert walked.ended
+        assert not judge(case, walked.text), walked
+    assert "minimum" in judge(case, '{"n":2}')
+
+
+def test_figures() -> None:
+    case = Case("g", "{}", (Instance("1", valid=True), Instance("2", valid=False)), file="allOf")
+    figures = SuiteFigures()
+    figures.add(case, Outcome(accepted=(True, True)))
+    figures.add(case, Outcome(relaxed=("#/x",), accepted=(False, False)))
+    figures.add(case, Outcome(refusal="#: no value satisfies this schema"))
+    assert figures.groups == {"whole": 1, "relaxed": 1, "refused": 1}
+    assert figures.count("invalid", accepted=True, status="whole") == 1
+    assert figures.required == {"whole": 1, "relaxed": 1, "empty": 1}
+    assert figures.refusals == {"no value satisfies the schema": 1}
+    assert signature(case, Outcome(accepted=(True, True))) == "whole +x"
+    assert percentile([], 0.5) == 0
+    assert percentile([3.0], 0.99) == 3
+    assert percentile([float(n) for n in range(101)], 0.5) == pytest.approx(50)

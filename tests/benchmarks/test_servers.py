@@ -1,0 +1,45 @@
+"""Requests and metrics of the server benchmark; no server is started."""
+
+import json
+
+import pytest
+
+from benchmarks.servers.run import ARMS, SERVERS, Burst, Row, _bodies, _step, arms_named
+
+
+def test_an_arm_and_its_baseline_are_asked_the_same() -> None:
+    arms = {arm.name: arm for arm in ARMS}
+    for arm in ARMS:
+        baseline = arms[arm.baseline]
+        assert arm.server in SERVERS and baseline.server == "stock"
+        for body, other in zip(_bodies(arm, 4, 1), _bodies(baseline, 4, 1), strict=True):
+            assert body | {"tool_choice": None} == other | {"tool_choice": None}
+            assert ("tools" in body) == (arm.tool_choice is not None)
+
+
+def test_ratios_are_of_the_same_round() -> None:
+    own = (Burst(0.02, 0.1, 0.0), Burst(0.04, 0.3, 0.02), Burst(0.01, 0.2, 0.01))
+    baseline = (Burst(0.01, 0.1, 0.0), Burst(0.04, 0.1, 0.0), Burst(0.02, 0.1, 0.0))
+    row = Row(ARMS[1], 8, own, baseline)
+    assert row.ratios == (0.5, 1.0, 2.0)
+    mean, low, high = row.ratio
+    assert mean == pytest.approx(1)
+    assert 0.5 <= low < 0.9 and 1.1 < high <= 2
+    assert (row.steps_per_second, row.first_token, row.masks) == (50.0, 0.2, 0.01)
+
+
+def test_arms_are_chosen_by_their_names() -> None:
+    assert arms_named([]) == ARMS
+    chosen = {arm.name for arm in arms_named(["tools, constrained"])}
+    assert chosen == {
+        "tools, unconstrained", "tools, constrained, structured_output route", "tools, constrained, logits_processor route",
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="'no such arm'"):
+        arms_named(["strict", "no such arm"])
+
+
+def test_a_step_is_timed_after_the_first_chunks() -> None:
+    pieces = ((1, 0.0), (17, 5.0), (33, 5.8), (64, 8.2), (64, 9.0))
+    lines = [(f"data: {json.dumps({'usage': {'completion_tokens': count}})}", time) for count, time in pieces]
+    assert _step([*lines, ("", 9.5), ("data: [DONE]", 10.0)]) == pytest.approx(3.2 / 47)
+    assert _step([lines[0], lines[3]]) == pytest.approx(8.2 / 63)

@@ -1,0 +1,77 @@
+"""``constrained-k2 coverage``, as text and as JSON."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from constrained_k2.cli import main
+
+KEPT = {"name": "kept", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}}
+RELAXED = {"name": "relaxed", "parameters": {"type": "object", "minProperties": 2}}
+REFUSED = {"name": "refused", "parameters": {"type": "object", "properties": {"a": {"$ref": "https://example.com"}}}}
+NOTHING = {"name": "nothing"}
+
+
+def written(tmp_path: Path, document: Any) -> str:
+    path = tmp_path / "tools.json"
+    path.write_text(json.dumps(document))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        [{"type": "function", "function": KEPT}, NOTHING],
+        {"model": "kimi", "tools": [{"type": "function", "function": KEPT}, {"type": "function", "function": NOTHING}]},
+        [{"name": "kept", "inputSchema": KEPT["parameters"]}, NOTHING],
+    ],
+    ids=["list", "request", "mcp"],
+)
+def test_fully_enforced_tools(tmp_path: Path, document: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["coverage", written(tmp_path, document)]) == 0
+    said = capsys.readouterr().out
+    assert "kept" in said
+    assert "2 of 2 fully enforced by llguidance" in said
+
+
+def test_relaxed_and_refused_tools(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["coverage", written(tmp_path, [KEPT, RELAXED, REFUSED])]) == 1
+    said = capsys.readouterr().out
+    assert "relaxed #/minProperties" in said
+    assert "refused #/properties/a/$ref" in said
+    assert "1 of 3 fully enforced" in said
+
+
+def test_json_from_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(RELAXED["parameters"])))
+    assert main(["coverage", "-", "--json"]) == 1
+    (tool,) = json.loads(capsys.readouterr().out)
+    assert tool["tool"] == "schema"
+    assert tool["sound"] is False
+    assert tool["relaxed"][0]["pointer"] == "#/minProperties"
+    assert tool["enforced"] == [{"pointer": "#/type"}]
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ("not json", "is neither"),
+        (7, "is neither"),
+        ([{"parameters": {}}], 'tools[0]: missing "name"'),
+        ([[]], 'missing "name"'),
+    ],
+)
+def test_bad_input(tmp_path: Path, document: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["coverage", written(tmp_path, document)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_unreadable_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["coverage", str(tmp_path / "missing.json")]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+    (tmp_path / "broken.json").write_text("{")
+    assert main(["coverage", str(tmp_path / "broken.json")]) == 2
+    assert "is not JSON" in capsys.readouterr().err

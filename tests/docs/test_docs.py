@@ -1,0 +1,73 @@
+"""The documentation: what is generated is current, the site builds strictly, and links and commands exist."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from constrained_k2 import Vocabulary
+from constrained_k2.vocabulary.bitmask import allowed_ids
+from scripts.write_docs import generated
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("page", generated(), ids=lambda page: page.name)
+def test_generated_pages_are_current(page: Path) -> None:
+    assert page.read_text("utf-8") == generated()[page], "run python -m scripts.write_docs"
+
+
+def test_the_site_builds_strictly(tmp_path: Path) -> None:
+    pytest.importorskip("material", reason="mkdocs-material is not installed")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "index.html").exists()
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_outside_the_site_lead_somewhere(page: str) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)", (ROOT / page).read_text("utf-8"))
+    assert not [link for link in links if "://" not in link and not (ROOT / link).exists()]
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.name
+)
+def test_files_and_modules_that_pages_name_exist(page: Path) -> None:
+    text = page.read_text("utf-8")
+    files = set(re.findall(r"\b((?:scripts|tests|examples|grammars|benchmarks)/[\w/]+\.\w+)", text))
+    files |= {
+        f"constrained_k2/{name}"
+        for name in re.findall(r"`((?:engines|turn|schema|grammar|kernels|vllm_plugin)/[\w/.]+)`", text)
+    }
+    assert not [name for name in files if not (ROOT / name).exists()]
+    for module in re.findall(r"python -m ((?:benchmarks|scripts|tests|constrained_k2)[\w.]*)", text):
+        base = ROOT / module.replace(".", "/")
+        assert base.with_suffix(".py").exists() or (base / "__main__.py").exists(), module
+
+
+def test_the_readme_is_short() -> None:
+    lines = (ROOT / "README.md").read_text("utf-8").splitlines()
+    assert len(lines) <= 120
+    assert any("<|tool_calls_section_begin|>" in line for line in lines[:15]), "the wire format is on the first screen"
+
+
+def test_the_readmes_loop_runs(small_vocabulary: Vocabulary, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    (loop,) = [block for block in blocks if "parse_completion" in block]
+    loop, replaced = re.subn(r"Vocabulary\.from_pretrained\([^)]*\)", "given", loop)
+    assert replaced == 1
+    schema = {"properties": {"unit": {"enum": ["C", "F"]}}, "required": ["unit"], "additionalProperties": False}
+    tool = {"type": "function", "function": {"name": "forecast", "parameters": {"type": "object"} | schema}}
+
+    def sample(bitmask: Any) -> int:
+        allowed = [int(token) for token in allowed_ids(bitmask[0])]
+        return max(allowed, key=lambda token: (not small_vocabulary.is_ordinary(token), token))
+
+    body = {"tools": [tool], "tool_choice": "required", "parallel_tool_calls": False}
+    exec(loop, {"given": small_vocabulary, "body": body, "sample": sample})
+    assert "forecast" in capsys.readouterr().out

@@ -1,0 +1,125 @@
+"""The LLGuidance adapter: lexer recovery, and LLGuidance's limits as our errors."""
+
+import json
+from typing import Any
+
+import llguidance
+import numpy as np
+import pytest
+
+from constrained_k2 import Compiler, SchemaTooCostly, ToolCallSpec, UnsupportedSchema, Vocabulary
+from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
+from constrained_k2.vocabulary.bitmask import allocate_bitmask
+
+# All copies of a matcher share one lexer and add states to it; this pattern exhausts it after some dozens of copies.
+EXHAUSTING = '{"type":"object","properties":{"a":{"type":"string","pattern":".*a.{20}"}},"required":["a"]}'
+
+
+def write(grammar: LLGuidanceGrammar, vocabulary: Vocabulary, text: str) -> bool:
+    """Write a text, with a mask before each token as in generation; return whether it is complete at the end."""
+    matcher = grammar.matcher("schema")
+    row = allocate_bitmask(1, vocabulary.size)[0]
+    for token in vocabulary.encode(text):
+        matcher.fill(row)
+        assert matcher.accept(token), text
+    return matcher.is_complete()
+
+
+def texts(count: int) -> list[str]:
+    chance = np.random.default_rng(0)
+    return ['{"a":"' + "".join(chance.choice(list("abc"), 300)) + "a" + "b" * 20 + '"}' for _ in range(count)]
+
+
+def test_an_exhausted_lexer_is_replaced(small_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    renewed = []
+    renew = LLGuidanceGrammar.renew
+    monkeypatch.setattr(LLGuidanceGrammar, "renew", lambda self: renewed.append(1) or renew(self))
+    grammar = LLGuidanceEngine(small_vocabulary).compile(EXHAUSTING)
+    assert all(write(grammar, small_vocabulary, text) for text in texts(60))
+    assert renewed, "the pattern did not exhaust the lexer, so this test shows nothing"
+
+
+class Broken:
+    """A matcher whose copies all fail."""
+
+    def deep_copy(self) -> "Broken":
+        return self
+
+    def is_error(self) -> bool:
+        return True
+
+    def get_error(self) -> str:
+        return "too many states\nmore"
+
+    def try_consume_tokens(self, ids: list[int]) -> int:
+        return 0
+
+    def unsafe_compute_mask_ptr(self, *_: Any) -> None: ...
+
+    def rollback(self, _: int) -> bool:
+        return False
+
+
+def test_a_lexer_that_cannot_be_replaced_is_an_error_of_this_request(
+    small_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammar = LLGuidanceEngine(small_vocabulary).compile('{"type":"object"}')
+    healthy = grammar.matcher("schema")
+    matcher = grammar.matcher("schema")
+    monkeypatch.setattr(matcher, "_matcher", Broken())
+    monkeypatch.setattr(llguidance, "LLMatcher", lambda *_, **__: Broken())
+    row = allocate_bitmask(1, small_vocabulary.size)[0]
+    for act in (lambda: matcher.fill(row), lambda: matcher.accept(1)):
+        with pytest.raises(SchemaTooCostly, match="failed in the arguments: too many states"):
+            act()
+    healthy.fill(row)
+    assert row.any()
+
+
+def test_the_cache_is_bounded_by_bytes(small_vocabulary: Vocabulary) -> None:
+    compiler = Compiler(small_vocabulary, cache_bytes=1 << 20)
+    schemas = [f'{{"type":"object","properties":{{"p{number}":{{"type":"integer"}}}}}}' for number in range(40)]
+    first = compiler.grammar(schemas[0], "schema")
+    assert compiler.grammar(schemas[0], "schema") is first
+    for schema in schemas:
+        compiler.grammar(schema, "schema")
+    assert compiler.grammar(schemas[-1], "schema") is compiler.grammar(schemas[-1], "schema")
+    assert compiler.grammar(schemas[0], "schema") is not first
+
+
+def test_a_cached_refusal_has_the_location_of_its_own_request(
+    small_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = Compiler(small_vocabulary)
+    for location in ("tools[name='f']", "tools[name='g']"):
+        with pytest.raises(UnsupportedSchema, match="leaves the schema") as refused:
+            compiler.grammar('{"$ref":"https://example.com/schema"}', location)
+        assert refused.value.location == f"{location}#/$ref"
+        monkeypatch.setattr(compiler, "engine", None)
+
+
+@pytest.mark.parametrize("count", [510, 2000])
+def test_very_many_optional_properties(small_vocabulary: Vocabulary, count: int) -> None:
+    schema = json.dumps(
+        {"type": "object", "properties": {f"p{number}": {"type": "boolean"} for number in range(count)}}
+    )
+    assert write(LLGuidanceEngine(small_vocabulary).compile(schema), small_vocabulary, '{"p3": true,"p500":false}')
+
+
+def test_schemas_beyond_the_engine_are_refused_when_compiled(small_vocabulary: Vocabulary) -> None:
+    schema = {"type": "object", "properties": {f"p{number}": {"type": "boolean"} for number in range(10_000)}}
+    with pytest.raises(SchemaTooCostly, match="more than 4096 parts"):
+        LLGuidanceEngine(small_vocabulary).compile(json.dumps(schema))
+
+
+def test_a_request_has_a_time_budget(small_vocabulary: Vocabulary) -> None:
+    tools = [
+        {"type": "function", "function": {"name": f"f{n}", "parameters": {"type": "object", "required": [f"k{n}"]}}}
+        for n in range(3)
+    ]
+    spec = ToolCallSpec.from_openai({"tools": tools})
+    with pytest.raises(SchemaTooCostly, match="of one request") as refused:
+        Compiler(small_vocabulary, request_seconds=0).compile(spec)
+    assert refused.value.budget == "request_ms"
+    assert refused.value.location.startswith("tools[name=")
+    Compiler(small_vocabulary, request_seconds=60).compile(spec)

@@ -1,0 +1,228 @@
+"""The shared DFA: cached masks equal freshly computed ones after any history, and its memory is bounded."""
+
+import gc
+import json
+import pickle
+import random
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from constrained_k2 import Compiler, InvalidRequest, Vocabulary
+from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
+from constrained_k2.engines.llguidance.mask_cache import LazyDfa
+from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
+from constrained_k2.engines.llguidance.position import Position, PositionTracker
+from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+
+STRING, INTEGER = {"type": "string"}, {"type": "integer"}
+CLOSED = {"additionalProperties": False}
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "open": {"properties": {"a": STRING, "b": INTEGER}, "required": ["b"]},
+    "closed": {"properties": {"ab": STRING, "ac": INTEGER}} | CLOSED,
+    "forced": {"properties": {"region": {"enum": ["cn", "global"]}}, "required": ["region"]} | CLOSED,
+    "nested": {"properties": {"a": {"properties": {"a": STRING}} | CLOSED, "b": {"items": {"type": "object"}}}},
+    "choices": {"properties": {"a": {"anyOf": [STRING, {"items": INTEGER, "type": "array"}, {"type": "null"}]}}},
+    "ambiguous branches": {
+        "properties": {
+            "a": {
+                "oneOf": [
+                    {"properties": {"k": {"const": "x"}, "v": INTEGER}, "required": ["k", "v"]} | CLOSED,
+                    {"properties": {"k": {"const": "y"}, "v": STRING}, "required": ["k", "v"]} | CLOSED,
+                ]
+            }
+        },
+    }
+    | CLOSED,
+    "if, then": {"properties": {"a": {"enum": ["x", "y"]}, "b": {}}, "if": {"properties": {"a": {"const": "x"}}},
+                 "then": {"required": ["b"]}} | CLOSED,
+    "patterns": {"patternProperties": {"^x": INTEGER, "^a": {"properties": {"k": STRING}} | CLOSED}} | CLOSED,
+    "names": {"propertyNames": {"pattern": "^a+$"}},
+    "counted keys": {"properties": {"a": {}}, "minProperties": 2, "maxProperties": 3},
+    "counted items": {"properties": {"a": {"items": INTEGER, "minItems": 1, "maxItems": 3}}} | CLOSED,
+    "first items": {"properties": {"a": {"prefixItems": [STRING, INTEGER], "items": {"enum": [True]}}}} | CLOSED,
+    "unique": {"properties": {"a": {"items": {"enum": ["x", "y", 1]}, "uniqueItems": True}}} | CLOSED,
+    "contains": {"properties": {"a": {"contains": {"const": 1}, "items": INTEGER}}} | CLOSED,
+    "strings": {"properties": {"a": {"type": "string", "pattern": "^[ab]{2,4}$"}, "b": {"minLength": 2, "maxLength": 3}}},
+    "numbers": {"properties": {"a": {"type": "integer", "minimum": -5, "maximum": 12}, "b": {"multipleOf": 3}}} | CLOSED,
+    "constant": {"properties": {"a": {"const": {"k": [1, "x"], "l": {}}}, "b": {"enum": [[], [1], "x"]}}} | CLOSED,
+    "itself": {"properties": {"a": {"$ref": "#"}, "b": STRING}} | CLOSED,
+    "needs": {"properties": {"a": {}, "b": {}}, "dependentRequired": {"a": ["b"]}} | CLOSED,
+}  # fmt: skip
+JOINTS = b'{}[]":, \nabkvxy1-\\un0'
+
+
+def fresh_mask(grammar: LLGuidanceGrammar, ids: list[int]) -> npt.NDArray[np.int32]:
+    matcher = grammar.copy()
+    assert matcher.try_consume_tokens(ids) == len(ids)
+    return np.frombuffer(matcher.compute_bitmask(), dtype=np.int32)
+
+
+def walk(matcher: LLGuidanceMatcher, alone: LLGuidanceGrammar, draw: random.Random, vocabulary: Vocabulary) -> int:
+    """Accept, roll back and fork at random, and compare every mask; return how many were cached."""
+    row = allocate_bitmask(1, vocabulary.size)[0]
+    written: list[int] = []
+    known = 0
+    for _ in range(60):
+        known += matcher.cached_mask() is not None
+        if draw.random() < 0.8:  # LLGuidance behaves differently if a mask is skipped
+            matcher.fill(row)
+        else:
+            row[:] = fresh_mask(alone, written)[: len(row)]
+        expected = fresh_mask(alone, written)[: len(row)]
+        text = b"".join(map(vocabulary.ordinary_bytes, written))
+        assert np.array_equal(row, expected), text
+        assert matcher.is_complete() == (vocabulary.format.call_end in allowed_ids(expected)), text
+        legal = [int(token) for token in allowed_ids(expected) if vocabulary.is_ordinary(int(token))]
+        likely = [token for token in legal if all(byte in JOINTS for byte in vocabulary.ordinary_bytes(token))]
+        if not legal:
+            break
+        if written and draw.random() < 0.15:
+            count = draw.randint(1, min(6, len(written)))
+            matcher.rollback(count)
+            del written[-count:]
+            continue
+        if draw.random() < 0.05:
+            matcher = matcher.fork()
+        token = draw.choice(likely if likely and draw.random() < 0.9 else legal)
+        assert matcher.accept(token)
+        written.append(token)
+    return known
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+@pytest.mark.parametrize("bytewise", [True, False])
+def test_masks_are_those_of_a_fresh_matcher(name: str, bytewise: bool, small_vocabulary: Vocabulary) -> None:
+    vocabulary = Vocabulary.of_bytes() if bytewise else small_vocabulary
+    schema = json.dumps({"type": "object"} | SCHEMAS[name])
+    grammar = LLGuidanceEngine(vocabulary).compile(schema)
+    alone = LLGuidanceEngine(vocabulary, mask_cache_bytes=0).compile(schema)
+    assert grammar.dfa is not None
+    assert alone.dfa is None
+    draw = random.Random(name)
+    known = sum(walk(grammar.matcher(""), alone, draw, vocabulary) for _ in range(40))
+    assert known > 200  # the cache was in use
+
+
+def test_llguidance_repeats_a_mask_after_a_rollback() -> None:
+    """The bug that :class:`LLGuidanceMatcher` works around; once this fails, the workaround can go."""
+    vocabulary = Vocabulary.of_bytes()
+    grammar = LLGuidanceEngine(vocabulary, mask_cache_bytes=0).compile('{"type":"object"}')
+    written, taken_back, instead = list(b'{"a":0 '), 6, list(b'"a" : ')
+    matcher = grammar.copy()
+    matcher.try_consume_tokens(written)
+    matcher.compute_bitmask()
+    matcher.rollback(taken_back)
+    matcher.try_consume_tokens(instead)
+    right = fresh_mask(grammar, [*b"{", *instead])
+    assert not np.array_equal(np.frombuffer(matcher.compute_bitmask(), dtype=np.int32), right)
+
+    ours = grammar.matcher("")
+    row = allocate_bitmask(1, vocabulary.size)[0]
+    assert all(map(ours.accept, written))
+    ours.fill(row)
+    ours.rollback(taken_back)
+    assert all(map(ours.accept, instead))
+    ours.fill(row)
+    assert np.array_equal(row, right[: len(row)])
+
+
+def position(schema: dict[str, Any], text: bytes) -> Position:
+    dfa = LLGuidanceEngine(Vocabulary.of_bytes()).compile(json.dumps({"type": "object"} | schema)).dfa
+    assert isinstance(dfa, LazyDfa)
+    tracker: PositionTracker = dfa.tracker
+    return tracker.follow(tracker.start, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("open", b'{"a":"x","b":', b'{"a":"quite another \\u00e9 text", "b":'),
+        ("open", b'{"b":1,"a":"x",', b'{"a":"","b":-27,'),
+        ("open", b'{"z":[1,{"y":2}],', b'{"q":{},'),
+        ("nested", b'{"b":[{},{', b'{"b":[{"k":[]},{},{'),
+        ("counted items", b'{"a":[1,2', b'{"a":[7,2'),
+        ("choices", b'{"a":"x"', b'{"a":[1]'),
+    ],
+)  # fmt: skip
+def test_texts_with_equal_positions(name: str, one: bytes, other: bytes) -> None:
+    found = position(SCHEMAS[name], one)
+    assert found.is_shared
+    assert found == position(SCHEMAS[name], other)
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("open", b'{"a":"x",', b'{"b":1,'),
+        ("open", b'{"a":', b'{"a": '),
+        ("open", b'{"a":"x', b'{"a":"\\'),
+        ("ambiguous branches", b'{"a":{"k":"x","v":', b'{"a":{"k":"y","v":'),
+        ("patterns", b'{"x":', b'{"a":'),
+        ("counted keys", b'{"x":1,', b'{"x":1,"y":1,'),
+        ("counted items", b'{"a":[1,', b'{"a":[1,2,'),
+        ("first items", b'{"a":[', b'{"a":["",'),
+        ("unique", b'{"a":["x",', b'{"a":["y",'),
+        ("contains", b'{"a":[1', b'{"a":[2'),
+        ("numbers", b'{"a":1', b'{"a":2'),
+    ],
+)
+def test_texts_with_different_positions(name: str, one: bytes, other: bytes) -> None:
+    assert position(SCHEMAS[name], one) != position(SCHEMAS[name], other)
+
+
+def test_the_cache_keeps_to_its_budget() -> None:
+    vocabulary = Vocabulary.of_bytes()
+    budget, most = 200 << 10, 0
+    engine = LLGuidanceEngine(vocabulary, mask_cache_bytes=budget)
+    row = allocate_bitmask(1, vocabulary.size)[0]
+    for number in range(30):
+        properties = {f"{letter}{number}": INTEGER for letter in "abcdefgh"}
+        grammar = engine.compile(json.dumps({"type": "object", "properties": properties, **CLOSED}))
+        text = json.dumps(dict.fromkeys(properties, number)).encode()
+        for _ in range(3):
+            matcher = grammar.matcher("")
+            for token in text:
+                matcher.fill(row)
+                assert matcher.accept(token)
+            assert matcher.is_complete()
+            assert engine.mask_cache.spent <= budget
+            most = max(most, engine.mask_cache.spent)
+    assert most > budget / 2
+    del grammar, matcher
+    engine.mask_cache.clear()
+    gc.collect()
+    assert engine.mask_cache.spent == 0
+
+
+def test_deep_nesting_is_not_tracked(small_vocabulary: Vocabulary) -> None:
+    engine = LLGuidanceEngine(small_vocabulary)
+    matcher = engine.compile('{"type":"object"}').matcher("")
+    row = allocate_bitmask(1, small_vocabulary.size)[0]
+    depth = 200
+    ids = small_vocabulary.encode('{"a":' + "[" * depth + "]" * depth + "}")
+    sizes = []
+    for token in ids:
+        matcher.fill(row)
+        assert row[token // 32] >> (token % 32) & 1
+        assert matcher.accept(token)
+        sizes.append(len(pickle.dumps(matcher._state.position)))
+    assert matcher.is_complete()
+    assert max(sizes) < 2000
+    assert sizes[-1] < 200
+
+
+def test_positions_stay_small_with_many_or_long_names() -> None:
+    many = {"properties": {f"name {number}": INTEGER for number in range(1000)}} | CLOSED
+    text = ("{" + ",".join(f'"name {number}":1' for number in range(999)) + ",").encode()
+    assert len(pickle.dumps(position(many, text))) < 1000
+    long = json.dumps({"type": "object", "properties": {"n" * 2000: INTEGER}})
+    assert LLGuidanceEngine(Vocabulary.of_bytes()).compile(long).dfa is None
+
+
+@pytest.mark.parametrize("wrong", [-1, True, 1.5, "64"])
+def test_a_wrong_budget_is_refused(wrong: Any, small_vocabulary: Vocabulary) -> None:
+    with pytest.raises(InvalidRequest, match="mask_cache_bytes"):
+        Compiler(small_vocabulary, mask_cache_bytes=wrong)

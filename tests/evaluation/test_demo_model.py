@@ -1,0 +1,151 @@
+"""The demo model itself: it is Kimi's shape to others' code too, it copies, and what ships answers held-out requests."""
+
+import json
+import re
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+
+from constrained_k2 import Vocabulary
+from constrained_k2.evaluation.bundled import SHIPPED, build_demo_model
+from constrained_k2.testing.tokenization_kimi import read_ranks
+from scripts.demo_model.dialogs import answered_dialogs, drawn_samples
+from scripts.demo_model.network import Network
+from scripts.demo_model.sequences import IGNORED, Sequences
+from scripts.demo_model.serving import TRAINED, ship, write_model
+from scripts.demo_model.shape import Shape
+from scripts.demo_model.start import lay_out_copying
+from scripts.demo_model.training import Recipe, measure, train_and_write
+
+MOST_BYTES = 8_000_000
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_demo_model(tmp_path_factory.mktemp("demo") / "model")
+
+
+@pytest.fixture(scope="module")
+def vocabulary(model: Path) -> Vocabulary:
+    return Vocabulary.from_pretrained(model)
+
+
+def in_transformers(directory: Path) -> Any:
+    fields = json.loads((directory / "config.json").read_bytes())
+    fields.pop("model_type")  # transformers has no `kimi_k2`: servers map it to DeepSeek-V3
+    model, report = DeepseekV3ForCausalLM.from_pretrained(
+        directory, config=DeepseekV3Config(**fields), dtype=torch.float32, output_loading_info=True
+    )
+    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    return model
+
+
+def rounded(network: Network) -> Network:
+    """The weights as bfloat16 keeps them."""
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.copy_(weight.bfloat16().float())
+    return network
+
+
+def test_our_network_is_transformers_deepseek_v3(tmp_path: Path) -> None:
+    ranks = read_ranks(TRAINED / "tiktoken.model")
+    torch.manual_seed(0)
+    network = Network(Shape(len(ranks) + 256))
+    lay_out_copying(network)
+    with torch.no_grad():
+        network.turn.copy_(torch.eye(128))  # so that the head needs no rounding
+        for weight in network.parameters():
+            weight.add_(0.02 * torch.randn(weight.shape))
+        network.turn.copy_(torch.eye(128))
+    directory = write_model(tmp_path / "model", rounded(network).state_dict(), ranks)
+    ids = torch.randint(0, len(ranks), (2, 300), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        theirs = in_transformers(directory)(ids).logits
+        ours = network.logits(network(ids)[0])
+    torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-3)
+
+
+def test_the_start_copies_what_followed_the_last_time() -> None:
+    torch.manual_seed(0)
+    network = Network(Shape(1400))
+    half = torch.randint(0, 1400, (4, 100))
+    twice = torch.cat([half, half], 1)
+    with torch.no_grad():
+        before = network.logits(network(twice)[0])[:, 100:-1].argmax(-1)
+        lay_out_copying(network)
+        after = network.logits(network(twice)[0])[:, 100:-1].argmax(-1)
+    assert (before == twice[:, 101:]).float().mean() < 0.05
+    assert (after == twice[:, 101:]).float().mean() > 0.5
+
+
+def test_what_the_assistant_writes_is_marked(vocabulary: Vocabulary) -> None:
+    sequences = Sequences(vocabulary)
+    for dialog in islice(answered_dialogs(9, held_out=False), 20):
+        ids, written = sequences.of(dialog)
+        text = vocabulary.decode(ids)
+        said = re.findall(r"<\|im_assistant\|>assistant<\|im_middle\|>(.*?<\|im_end\|>)", text, re.DOTALL)
+        assert vocabulary.decode(token for token, mine in zip(ids, written, strict=True) if mine) == "".join(said)
+    ids, targets = next(sequences.batches(answered_dialogs(9, held_out=False), 4, 2000))
+    marked = targets != IGNORED
+    assert (targets[:, :-1][marked[:, :-1]] == ids[:, 1:][marked[:, :-1]]).all()
+    assert marked.any(1).all()
+
+
+@pytest.mark.parametrize("value", ["Oslo", "Bratalin", "design", "2026-03-14", "A-104", "DO4821", "ana", "249.95"])
+def test_a_value_is_the_same_tokens_wherever_it_stands(vocabulary: Vocabulary, value: str) -> None:
+    alone = vocabulary.encode(value)
+    for before, after in ((" ", "."), ('":"', '"}'), ('["', '","'), (" ", ", and")):
+        ids = vocabulary.encode(before + value + after)
+        assert any(ids[start : start + len(alone)] == alone for start in range(len(ids))), before
+
+
+def test_what_ships_is_small_and_complete(model: Path) -> None:
+    assert sum(path.stat().st_size for path in SHIPPED.iterdir()) < MOST_BYTES
+    in_transformers(model)
+    first, *rows = (json.loads(line) for line in (TRAINED / "training.jsonl").read_text().splitlines())
+    assert first == asdict(Recipe())
+    assert rows[-1]["step"] == first["steps"]
+
+
+def test_what_ships_is_what_was_trained(tmp_path: Path) -> None:
+    ship(TRAINED, tmp_path / "model")
+    shipped = {path.name: path.read_bytes() for path in SHIPPED.iterdir()}
+    assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == shipped
+
+
+@pytest.mark.slow
+def test_what_ships_foresees_held_out_answers(model: Path, vocabulary: Vocabulary) -> None:
+    network = Network(Shape(vocabulary.size))
+    network.load_state_dict(
+        {name: weight.float() for name, weight in load_file(TRAINED / "weights.safetensors").items()}
+    )
+    dialogs = answered_dialogs(123, held_out=True)
+    found = measure(network, list(islice(Sequences(vocabulary).batches(dialogs, 8, 960), 2)), vocabulary)
+    assert found["tokens_right"] > 0.9
+    assert found["texts_right"] > 0.5
+
+
+def test_prompts_are_short(vocabulary: Vocabulary) -> None:
+    sequences = Sequences(vocabulary)
+    lengths = sorted(len(sequences.of(sample)[0]) for sample in drawn_samples(100, seed=0))
+    assert lengths[50] < 500
+    assert lengths[-1] < 1500
+
+
+@pytest.mark.slow
+def test_training_writes_what_can_be_served(tmp_path: Path) -> None:
+    lines: list[str] = []
+    copies = tmp_path / "copies"
+    train_and_write(tmp_path, Recipe(steps=2, batch=2, texts=30, tokens=500, every=1, keep=1), lines.append, copies)
+    assert {path.name for path in copies.iterdir()} == {"weights-1.safetensors", "weights-2.safetensors"}
+    assert (tmp_path / "training.jsonl").read_text().splitlines() == lines
+    assert [json.loads(line)["step"] for line in lines[1:]] == [1, 2]
+    ranks = read_ranks(tmp_path / "tiktoken.model")
+    in_transformers(write_model(tmp_path / "model", load_file(tmp_path / "weights.safetensors"), ranks))

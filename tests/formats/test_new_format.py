@@ -1,0 +1,60 @@
+"""A wire format is one value: docs/contributing/wire-format.md is this test in words."""
+
+import json
+from dataclasses import replace
+from random import Random
+
+import jsonschema
+import pytest
+
+from constrained_k2 import Compiler, FormatMismatch, ToolCallSpec, Vocabulary, formats, parse_completion
+from constrained_k2.formats.kimi_k2 import KIMI_K2, MARKER_TEXTS
+from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+from constrained_k2.vocabulary.vocabulary import _ByteEncoder
+
+TEXTS = {**MARKER_TEXTS, "section_begin": "<|calls|>", "section_end": "<|/calls|>", "call_begin": "<|call|>"}
+EXAMPLE = replace(
+    KIMI_K2, name="Example", marker_texts=TEXTS, special_texts=KIMI_K2.special_texts | set(TEXTS.values())
+)
+SCHEMA = {
+    "type": "object",
+    "properties": {"unit": {"enum": ["C", "F"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["unit", "days"],
+    "additionalProperties": False,
+}
+BODY = {
+    "tools": [{"type": "function", "function": {"name": "forecast", "parameters": SCHEMA}}],
+    "tool_choice": "required",
+}
+
+
+def vocabulary(texts: dict[str, str]) -> Vocabulary:
+    special = {text: 256 + number for number, text in enumerate(texts.values())}
+    return Vocabulary({byte: bytes((byte,)) for byte in range(256)}, special, 300, _ByteEncoder())
+
+
+def test_a_vocabulary_speaks_the_format_whose_markers_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FormatMismatch, match=r"<\|tool_calls_section_begin\|>"):
+        vocabulary(TEXTS)
+    monkeypatch.setattr(formats, "FORMATS", (KIMI_K2, EXAMPLE))
+    assert vocabulary(TEXTS).format.name == "Example"
+    assert vocabulary(dict(MARKER_TEXTS)).format.name == "Kimi K2"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_turn_of_the_new_format_is_written_and_read(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "FORMATS", (KIMI_K2, EXAMPLE))
+    words = vocabulary(TEXTS)
+    matcher = Compiler(words).compile(ToolCallSpec.from_openai(BODY | {"parallel_tool_calls": False})).matcher()
+    ids: list[int] = []
+    bitmask, chance = allocate_bitmask(1, words.size), Random(seed)
+    while not matcher.is_terminated() and len(ids) < 2000:
+        matcher.fill_bitmask(bitmask, 0)
+        allowed = [int(token) for token in allowed_ids(bitmask[0])]
+        marked = [token for token in allowed if token >= 256]
+        ids.append(chance.choice(marked or [token for token in allowed if token not in b" \t\r\n"] or allowed))
+        assert matcher.accept_tokens(ids[-1:])
+    assert ids[0] == words.special_tokens["<|calls|>"]
+    (call,) = parse_completion(ids, words).tool_calls
+    assert call.id == "functions.forecast:0"
+    jsonschema.validate(json.loads(call.arguments), SCHEMA)

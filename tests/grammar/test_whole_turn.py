@@ -1,0 +1,324 @@
+"""Whole-turn grammars against the split matcher: the same turns, token by token (law 6)."""
+
+import io
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import llguidance
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from constrained_k2 import (
+    Compiler,
+    InvalidRequest,
+    StrictPolicy,
+    ToolCall,
+    ToolCallMatcher,
+    ToolCallSpec,
+    UnsupportedSchema,
+    Vocabulary,
+    build_grammar,
+    parse_completion,
+    render_tool_calls,
+)
+from constrained_k2.cli import main
+from constrained_k2.turn.phases import Phase
+from constrained_k2.vocabulary.bitmask import allocate_bitmask
+from tests.conftest import SHARED
+from tests.grammar.whole_turns import (
+    BYTES,
+    CASES,
+    IDS,
+    LarkOracle,
+    TagOracle,
+    spec_of,
+    transcript_ids,
+    transcripts,
+    verdict,
+)
+from tests.walks import walk
+
+
+def tool(name: str, parameters: Any = None, **more: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters, **more}}
+
+
+def allowed(matcher: ToolCallMatcher, vocabulary: Vocabulary) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    row = allocate_bitmask(1, vocabulary.size)
+    matcher.fill_bitmask(row, 0)
+    return np.unpackbits(row.view(np.uint8)[0], bitorder="little")[: vocabulary.size].astype(bool)
+
+
+def assert_masks_agree(
+    matcher: ToolCallMatcher, oracle: LarkOracle, forcing: LarkOracle, vocabulary: Vocabulary
+) -> None:
+    """The same tokens between markers, in call ids and in arguments; in text all but the documented differences.
+
+    LLGuidance allows only the canonical token if text is forced: our matchers do so only in arguments.
+    """
+    ours = allowed(matcher, vocabulary)
+    theirs = (forcing if matcher.phase is Phase.ARGUMENTS else oracle).mask()
+    differ = {int(token) for token in np.nonzero(ours != theirs)[0]}
+    if matcher.phase in (Phase.START, Phase.REASONING, Phase.TEXT):
+        for token in differ:  # ours: any bytes are text
+            assert ours[token], vocabulary.token_bytes(token)
+            raw = vocabulary.ordinary_bytes(token)
+            assert not raw or not _is_utf8_beginning(raw), raw
+    else:
+        assert not differ, (matcher.phase, [vocabulary.token_bytes(token) for token in differ])
+
+
+def _is_utf8_beginning(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        return error.end == len(raw) and error.reason == "unexpected end of data"
+    return True
+
+
+class Both:
+    """A whole-turn grammar and the split matcher side by side, under the mask of either one."""
+
+    def __init__(self, matcher: ToolCallMatcher, text: str, vocabulary: Vocabulary, drawn_from: str) -> None:
+        self.matcher, self.vocabulary = matcher, vocabulary
+        self.oracle = LarkOracle(text, vocabulary)
+        self.forcing = LarkOracle(text, vocabulary, forcing=True)
+        self.drawn_from = drawn_from
+        self.ids: list[int] = []
+
+    @property
+    def phase(self) -> Phase:
+        return self.matcher.phase
+
+    def fill_bitmask(self, bitmask: Any, row: int = 0) -> None:
+        assert_masks_agree(self.matcher, self.oracle, self.forcing, self.vocabulary)
+        if self.drawn_from == "split":
+            self.matcher.fill_bitmask(bitmask, row)
+        else:
+            bits = np.zeros(bitmask.shape[1] * 32, bool)
+            bits[: self.vocabulary.size] = self.oracle.mask()
+            bitmask[row] = np.packbits(bits, bitorder="little").view(np.int32)
+
+    def accept_tokens(self, ids: list[int]) -> bool:
+        taken = self.matcher.accept_tokens(ids)
+        for oracle in (self.oracle, self.forcing):
+            assert taken == oracle.accept_all(ids), self.vocabulary.decode([*self.ids, *ids])
+        self.ids += ids if taken else []
+        return taken
+
+    def is_terminated(self) -> bool:
+        return self.matcher.is_terminated()
+
+
+PRELUDES = {
+    "auto": ["Let me see. <|tool_calls_section_begin|>", "<|tool_calls_section_begin|>", "北京 is sunny.<|im_end|>"],
+    "required": ["<|tool_calls_section_begin|>"],
+    "none": ["Hello.<|im_end|>"],
+}
+
+
+@pytest.mark.parametrize("drawn_from", ["split", "lark"])
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_turns_drawn_under_one_mask_are_accepted_by_the_other_and_masks_agree(
+    case: Path, drawn_from: str, small_compiler: Compiler
+) -> None:
+    """After a prelude up to the section: a uniform choice in free text would hardly ever begin one."""
+    vocabulary, spec = small_compiler.vocabulary, spec_of(case)
+    text = (case / "grammar.lark").read_text(encoding="utf-8")
+    compiled = small_compiler.compile(spec)
+    preludes = PRELUDES[spec.choice]
+    if spec.thinking:
+        preludes = [*preludes, *(f"<think>So: </think>{prelude}" for prelude in preludes)]
+        preludes.append("<think>So: <|tool_calls_section_begin|>")
+    for seed, prelude in enumerate(preludes * 2):
+        both = Both(compiled.matcher(), text, vocabulary, drawn_from)
+        for token in transcript_ids(prelude, vocabulary):
+            both.fill_bitmask(allocate_bitmask(1, vocabulary.size))
+            assert both.accept_tokens([token]), prelude
+        walk(both, vocabulary, seed, [tool.parameters for tool in spec.tools])  # type: ignore[arg-type]
+        assert both.oracle.matcher.is_stopped()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first_server", range(7))
+def test_public_tools_on_the_real_vocabulary(first_server: int, real_compiler: Compiler) -> None:
+    path = SHARED / "schemas" / "mcp-tools" / "livemcp_dev.jsonl"
+    if not path.is_file():
+        pytest.skip("the public MCP tools are not part of the repository; expected at ../shared/schemas/mcp-tools")
+    vocabulary = real_compiler.vocabulary
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()[first_server::7]):
+        spec = ToolCallSpec.from_openai({"tools": json.loads(line)["tools"], "tool_choice": "required"})
+        matcher = real_compiler.compile(spec).matcher()
+        both = Both(matcher, build_grammar(spec), vocabulary, ("split", "lark")[number % 2])
+        ids = walk(both, vocabulary, number, [tool.parameters for tool in spec.tools])  # type: ignore[arg-type]
+        assert parse_completion(ids, vocabulary).tool_calls
+        assert both.oracle.matcher.is_stopped()
+
+
+_ROWS = [(case, row["text"]) for case in CASES for row in transcripts(case)]
+_COMPILED = {case: Compiler(BYTES).compile(spec_of(case)) for case in CASES}
+_ALPHABET = [*b'functions.:0129"{}[], ab\\', *(BYTES.special_tokens.values())]
+
+
+@given(st.sampled_from(_ROWS), st.randoms(use_true_random=False), st.integers(1, 3))
+@settings(max_examples=300, deadline=None)
+def test_damaged_transcripts_are_refused_at_the_same_token(
+    row: tuple[Path, str], chance: random.Random, damages: int
+) -> None:
+    case, text = row
+    ids = transcript_ids(text, BYTES)
+    for _ in range(damages):
+        location = chance.randrange(len(ids) + 1)
+        cut = location + chance.choice([0, 1, 1, 5])
+        ids[location:cut] = chance.choice([[], [chance.choice(_ALPHABET)], ids[location:cut] * 2])
+    matcher = _COMPILED[case].matcher()
+    oracle = LarkOracle((case / "grammar.lark").read_text(encoding="utf-8"), BYTES)
+    ours = verdict(lambda token: matcher.accept_tokens([token]), ids)
+    assert ours == verdict(oracle.accept, ids), BYTES.decode(ids)
+
+
+def write(compiler: Compiler, spec: ToolCallSpec, calls: list[ToolCall], **more: Any) -> tuple[int | None, int | None]:
+    """Return the token at which the split matcher and the whole-turn grammar refuse these calls."""
+    vocabulary = compiler.vocabulary
+    ids = [*render_tool_calls(calls, vocabulary), vocabulary.format.turn_end]
+    matcher = compiler.compile(spec).matcher(**more)
+    oracle = LarkOracle(build_grammar(spec, **more), vocabulary)
+    return verdict(lambda token: matcher.accept_tokens([token]), ids), verdict(oracle.accept, ids)
+
+
+@pytest.mark.parametrize("first", [0, 7, 95, 990, 9_000, 999_999_990])
+def test_indexes_count_up_across_every_carry(first: int) -> None:
+    spec = ToolCallSpec.from_openai({"tools": [tool("f")], "first_index": first})
+    calls = [ToolCall("f", first + number, "{}") for number in range(120)]
+    assert write(Compiler(BYTES), spec, calls) == (None, None)
+    for wrong in (calls[50].index + 1, calls[50].index - 1, calls[50].index % 10):
+        damaged = [*calls[:50], ToolCall("f", wrong, "{}"), *calls[51:]]
+        ours, theirs = write(Compiler(BYTES), spec, damaged)
+        assert ours is not None
+        assert ours == theirs
+
+
+@pytest.mark.slow
+def test_the_digits_of_an_index_bound_a_turn() -> None:
+    """The only limit that the grammar has and the matcher does not; LLGuidance's default limits are lower."""
+    spec = ToolCallSpec.from_openai({"tools": [tool("f")], "first_index": 0})
+    limits = llguidance.LLParserLimits(max_items_in_row=20_000, step_max_items=200_000)
+    oracle = LarkOracle(build_grammar(spec), BYTES, limits=limits)
+    *ids, section_end = render_tool_calls([ToolCall("f", number, "{}") for number in range(1000)], BYTES)
+    assert oracle.accept_all(ids)
+    assert np.nonzero(oracle.mask())[0].tolist() == [section_end]
+
+
+@pytest.mark.slow
+def test_llguidances_default_limits_allow_hundreds_of_calls() -> None:
+    spec = ToolCallSpec.from_openai({"tools": [tool("f")], "first_index": 0})
+    calls = [ToolCall("f", number, "{}") for number in range(400)]
+    assert write(Compiler(BYTES), spec, calls) == (None, None)
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_schemas_for_llguidances_builtin_compiler(small_compiler: Compiler, parallel: bool) -> None:
+    names = [f"p{number}" for number in range(66)]  # more than the bits of a rule's parameter
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": "integer"} for name in names},
+        "required": names,
+        "additionalProperties": False,
+    }
+    spec = ToolCallSpec.from_openai({"tools": [tool("f", schema), tool("g")], "parallel_tool_calls": parallel})
+    assert "arguments_0: %json" in build_grammar(spec)
+    whole = json.dumps(dict.fromkeys(names, 1))
+    assert write(small_compiler, spec, [ToolCall("f", 0, whole)]) == (None, None)
+    ours, theirs = write(small_compiler, spec, [ToolCall("f", 0, whole.replace("p3", "q3"))])
+    assert ours is not None
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", "none"])
+def test_a_prompt_that_ends_in_the_reasoning(choice: str) -> None:
+    spec = ToolCallSpec.from_openai({"tools": [tool("f")], "tool_choice": choice})
+    texts = ["a</think>Hi<|im_end|>", "a<|im_end|>", "</think><think>", "a</think><|tool_calls_section_begin|>"]
+    texts += ["<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0", "<think>", "", "</think><|im_end|>"]
+    for text in texts:
+        ids = transcript_ids(text, BYTES)
+        matcher = Compiler(BYTES).compile(spec).matcher(in_reasoning=True)
+        oracle = LarkOracle(build_grammar(spec, in_reasoning=True), BYTES)
+        tag = TagOracle(build_grammar(spec, "xgrammar", markers=BYTES.format, in_reasoning=True), BYTES)
+        ours = verdict(lambda token, to=matcher: to.accept_tokens([token]), ids)
+        assert verdict(oracle.accept, ids) == ours, text
+        assert verdict(tag.accept, ids) == ours, text
+
+
+def test_to_ebnf_a_call_out_of_ordinary_tokens_is_a_call() -> None:
+    spec = ToolCallSpec.from_openai({"tools": [tool("f")], "tool_choice": "required"})
+    call = "".join(map(BYTES.decode, [render_tool_calls([ToolCall("f", 0, "{}")], BYTES)]))
+    ids = BYTES.encode(call)
+    assert verdict(TagOracle(build_grammar(spec, "xgrammar", "ebnf"), BYTES, ebnf=True).accept, ids) is None
+    assert verdict(TagOracle(build_grammar(spec, "xgrammar", markers=BYTES.format), BYTES).accept, ids) == 0
+    assert verdict(LarkOracle(build_grammar(spec), BYTES).accept, ids) == 0
+
+
+@pytest.mark.parametrize(
+    ("engine", "format_name"),
+    [("llguidance", "ebnf"), ("llguidance", "structural-tag"), ("xgrammar", "lark"), ("x", None)],
+)
+def test_unknown_engines_and_formats_are_refused(engine: Any, format_name: str | None) -> None:
+    with pytest.raises(InvalidRequest, match="does not support|unknown engine"):
+        build_grammar(ToolCallSpec(), engine, format_name)
+
+
+@pytest.mark.parametrize("engine", ["llguidance", "xgrammar"])
+def test_a_schema_without_a_grammar_is_refused_by_name(engine: Any) -> None:
+    body = {"tools": [tool("f"), tool("g", {"type": "string"})]}
+    with pytest.raises(UnsupportedSchema, match="'g'.*always an object"):
+        build_grammar(ToolCallSpec.from_openai(body), engine)
+    assert build_grammar(ToolCallSpec.from_openai(body | {"tool_choice": "none"}), engine)
+
+
+@pytest.mark.parametrize("engine", ["llguidance", "xgrammar"])
+def test_the_policy_decides_how_strictly_a_schema_is_enforced(engine: Any) -> None:
+    body = {"tools": [tool("f", {"type": "object", "properties": {"q": {"const": "kept"}}}, strict=False)]}
+    spec = ToolCallSpec.from_openai(body)
+    assert "kept" not in build_grammar(spec, engine)
+    assert "kept" in build_grammar(spec, engine, policy=StrictPolicy(min="best_effort"))
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case = CASES[0]
+    assert main(["grammar", str(case / "request.json")]) == 0
+    assert capsys.readouterr().out == (case / "grammar.lark").read_text(encoding="utf-8")
+    assert main(["grammar", str(case / "request.json"), "--engine", "xgrammar", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["engine"], printed["format"]) == ("xgrammar", "structural-tag")
+    assert json.loads(printed["grammar"])["type"] == "structural_tag"
+    assert main(["grammar", str(tmp_path / "none")]) == 2
+    assert main(["grammar", str(case / "request.json"), "--format", "ebnf"]) == 2
+    broken = tmp_path / "request.json"
+    broken.write_text(json.dumps({"tools": [tool("g", {"type": "string"})]}))
+    assert main(["grammar", str(broken)]) == 1
+    assert "tools[name='g']" in capsys.readouterr().err
+
+
+def test_the_command_says_what_the_formats_cannot_do(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["grammar", "--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "example: constrained-k2 grammar" in printed
+    for said in (
+        "any digits as the index",
+        "only in the schema's order",
+        "ordinary tokens",
+        "drops many keywords",
+        "hundred calls",
+    ):
+        assert said in printed
+
+
+def test_the_command_reads_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((CASES[0] / "request.json").read_bytes())))
+    assert main(["grammar", "-", "--in-reasoning"]) == 0
+    assert capsys.readouterr().out == build_grammar(spec_of(CASES[0]), in_reasoning=True)

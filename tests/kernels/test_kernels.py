@@ -1,0 +1,77 @@
+"""Masks on logits, against the slow and obvious way."""
+
+import numpy as np
+import pytest
+import torch
+
+from constrained_k2 import Vocabulary, apply_token_bitmask
+from constrained_k2.kernels import mask_rows, numpy_kernel, restore_emptied_rows, torch_kernel
+from constrained_k2.vocabulary.bitmask import allowed_ids
+
+NEVER = float("-inf")
+BYTES = Vocabulary.of_bytes()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [64, 70, 97])
+def test_apply_token_bitmask(dtype: torch.dtype, size: int) -> None:
+    chance = np.random.default_rng(size)
+    logits = torch.randn(7, 2 * size, dtype=torch.float32).to(dtype)[:, ::2]  # strided
+    before = logits.clone()
+    bitmask = torch.from_numpy(chance.integers(-(2**31), 2**31, (3, (size + 31) // 32), dtype=np.int32))
+    apply_token_bitmask(logits, bitmask, rows=[5, 0, 3])
+    expected = before.clone()
+    for source, target in enumerate([5, 0, 3]):
+        allowed = set(allowed_ids(bitmask[source].numpy()).tolist())
+        expected[target, [token for token in range(size) if token not in allowed]] = NEVER
+    assert torch.equal(logits, expected)
+
+
+def test_columns_without_a_bit_are_forbidden() -> None:
+    logits = torch.zeros(1, 80)
+    apply_token_bitmask(logits, torch.full((1, 2), -1, dtype=torch.int32))
+    assert (logits[0, :64] == 0).all()
+    assert (logits[0, 64:] == NEVER).all()
+
+
+@pytest.mark.parametrize("rows", [[0], [0, 5], [-1, 0]])
+def test_rows_that_do_not_fit(rows: list[int]) -> None:
+    with pytest.raises(ValueError, match="rows"):
+        apply_token_bitmask(torch.zeros(2, 32), torch.zeros(2, 1, dtype=torch.int32), rows=rows)
+
+
+def test_rows_that_others_have_emptied() -> None:
+    masks = torch.tensor([[0b0011_1000], [0b0011_1000], [0b1000_0000]], dtype=torch.int32)
+    logits = torch.arange(40, dtype=torch.float32).repeat(5, 1)
+    logits[1:, 3:6] = NEVER  # min_tokens, say, has forbidden what the mask allows
+    plan = torch.tensor([(0, 0, 1), (1, 1, 1), (2, 0, 0), (4, 2, 1)], dtype=torch.int32)
+    mask_rows(logits, masks, plan)
+    restore_emptied_rows(logits, masks, plan)
+    assert logits[0, 3:6].tolist() == [3, 4, 5]
+    assert logits[1, 3:6].tolist() == [0, 0, 0]
+    assert (logits[2] == NEVER).all()  # nobody asked for it
+    assert logits[4, 7] == 7
+    assert torch.isfinite(logits).sum(dim=1).tolist() == [3, 3, 0, 37, 1]
+
+
+@pytest.mark.parametrize("at_once", [1, 200, 1 << 16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+@pytest.mark.parametrize(("size", "width"), [(64, 64), (97, 97), (97, 80), (64, 130)])
+def test_numpy_masks_as_torch_does(
+    dtype: torch.dtype, size: int, width: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numpy_kernel, "_MAX_BLOCK", at_once)
+    torch.manual_seed(size)
+    logits = torch.randn(12, 2 * width).to(dtype)[:, ::2]  # strided
+    logits[3, :] = NEVER  # emptied before
+    logits[:3, 5] = float("inf")
+    masks = torch.randint(-(2**31), 2**31, (4, 2 * ((size + 31) // 32))).to(torch.int32)[:, ::2]
+    order = (5, 1, 0), (0, 3, 1), (1, 2, 0), (2, 2, 0), (3, 0, 1), (4, 1, 0), (9, 0, 0), (11, 3, 0), (10, 3, 0)
+    plan = torch.tensor(order, dtype=torch.int32)
+    expected = logits.clone()
+    assert numpy_kernel.supports(logits)
+    for kernels, made in ((torch_kernel, expected), (numpy_kernel, logits)):
+        kernels.mask_rows(made, masks, plan)
+        kernels.restore_emptied_rows(made, masks, plan)
+    assert torch.equal(logits, expected)
+    assert torch.isfinite(expected[3]).any()

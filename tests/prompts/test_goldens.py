@@ -1,0 +1,108 @@
+"""Prompts as public copies of Kimi's templates render them, reproduced byte for byte, and the faulty ones found.
+
+The templates in templates/ were written from the goldens. The goldens test that nothing between a request and its
+template changes a byte, and that the fault checks find exactly the faults that are there.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import constrained_k2
+from constrained_k2 import Vocabulary, find_faults
+from constrained_k2.prompts import PromptRenderer
+from tests.conftest import SHARED
+
+RENDERED = SHARED / "kimi_k2" / "rendered"
+TEMPLATES = Path(__file__).parent / "templates"
+TEST_TEMPLATE = Path(constrained_k2.__file__).parent / "testing" / "chat_template.jinja"
+RIGHT = {
+    "k2_thinking": TEMPLATES / "k2_thinking.jinja",
+    "k2_5_json_thinking": TEMPLATES / "k2_5.jinja",
+    "k2_5_json_instant": TEMPLATES / "k2_5.jinja",
+    "k2_instruct_after_fix_reconstructed": TEST_TEMPLATE,
+}
+BEFORE_FIX = "k2_instruct_0905_before_fix"
+IDS_TO_REPAIR = {"bad_ids", "short_id"}
+
+
+def goldens(name: str) -> list[dict[str, Any]]:
+    path = RENDERED / f"{name}.jsonl"
+    if not path.is_file():
+        pytest.skip(f"the goldens are not part of the repository; expected at ../shared/kimi_k2/rendered/{name}.jsonl")
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def body(golden: dict[str, Any]) -> dict[str, Any]:
+    return golden["request"] | {"chat_template_kwargs": golden["chat_template_kwargs"]}
+
+
+@pytest.mark.parametrize("name", [*RIGHT, BEFORE_FIX])
+def test_the_template_alone(name: str, small_vocabulary: Vocabulary) -> None:
+    path = RIGHT.get(name, TEMPLATES / "k2_instruct_before_fix.jinja")
+    renderer = template_renderer(path, small_vocabulary)
+    for golden in goldens(name):
+        request = body(golden) | {"add_generation_prompt": golden["add_generation_prompt"]}
+        assert renderer.render(request, repair=False).text == golden["text"], golden["case"]
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_goldens_are_reproduced_and_nothing_is_found_in_them(name: str, small_vocabulary: Vocabulary) -> None:
+    renderer = template_renderer(RIGHT[name], small_vocabulary)
+    for golden in goldens(name):
+        if not golden["add_generation_prompt"]:
+            assert [f.kind for f in find_faults(golden["text"], golden["request"])][:1] == ["generation prompt"]
+            continue
+        rendered = renderer.render(body(golden))
+        faults = {fault.kind for fault in find_faults(golden["text"], golden["request"])}
+        if golden["case"] in IDS_TO_REPAIR:
+            assert faults == {"call id"}
+            assert {repair.kind for repair in rendered.repairs} == {"call id", "result id"}
+            assert not find_faults(rendered.text, rendered.body)
+        else:
+            assert rendered.text == golden["text"]
+            assert not faults
+            list_content = golden["case"] == "round_trip_list_content"  # the body is repaired, the prompt is the same
+            assert [repair.kind for repair in rendered.repairs] == ["content"] * (2 * list_content)
+
+
+def test_goldens_before_the_fix_are_found_faulty() -> None:
+    same_as_after = {"plain", "system"}  # with a generation prompt these two have no fault at all
+    right = {(g["case"], g["add_generation_prompt"]): g["text"] for g in goldens("k2_instruct_after_fix_reconstructed")}
+    for golden in goldens(BEFORE_FIX):
+        for request in (golden["request"], None):
+            faults = {fault.kind for fault in find_faults(golden["text"], request)}
+            if golden["add_generation_prompt"] and golden["case"] in same_as_after:
+                assert golden["text"] == right[golden["case"], True]
+                assert not faults
+                continue
+            assert faults
+            assert ("blanks" in faults) == ("tools" in golden["request"])
+            assert ("generation prompt" in faults) == (not golden["add_generation_prompt"])
+            assert ("content list" in faults) == (golden["case"] == "round_trip_list_content")
+            assert ("call id" in faults) == (golden["case"] in IDS_TO_REPAIR)
+
+
+def test_repairs_make_right_even_under_the_old_template(small_vocabulary: Vocabulary) -> None:
+    renderer = template_renderer(TEMPLATES / "k2_instruct_before_fix.jinja", small_vocabulary)
+    for golden in goldens(BEFORE_FIX):
+        rendered = renderer.render(body(golden))
+        faults = find_faults(rendered.text, rendered.body)
+        assert {fault.kind for fault in faults} <= {
+            "blanks"
+        }  # the template's own, which no change of a request can repair
+
+
+def test_the_same_faults_in_ids(real_vocabulary: Vocabulary) -> None:
+    renderer = template_renderer(RIGHT["k2_thinking"], real_vocabulary)
+    for golden in goldens("k2_thinking") + goldens(BEFORE_FIX):
+        ids = renderer.tokenize(golden["text"])
+        assert real_vocabulary.decode(ids) == golden["text"]
+        found = find_faults(ids, golden["request"], vocabulary=real_vocabulary)
+        assert found == find_faults(golden["text"], golden["request"])
+
+
+def template_renderer(path: Path, vocabulary: Vocabulary) -> PromptRenderer:
+    return PromptRenderer.from_template(path.read_text(encoding="utf-8"), vocabulary)

@@ -1,0 +1,283 @@
+"""Hostile schemas: each is refused by the budget, or compiles in bounded time."""
+
+import json
+import random
+import threading
+import time
+from typing import Any
+
+import jsonschema
+import pytest
+
+from constrained_k2 import Compiler, ConstrainedK2Error, SchemaTooCostly, UnsupportedSchema
+from constrained_k2.engines.llguidance.grammar_text import builtin_text
+from constrained_k2.schema.budget import check_budget
+from constrained_k2.schema.builtin_compilers import prepare
+from constrained_k2.schema.compile_pool import check_deadline, run_bounded
+from constrained_k2.vocabulary.bitmask import allocate_bitmask
+from tests.schema.compilers import byte_compiler
+
+
+def of(schema: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+
+
+def chain(length: int, kind: str) -> dict[str, Any]:
+    """A chain of references."""
+
+    def link(number: int) -> dict[str, Any]:
+        step = {"$ref": f"#/$defs/d{number + 1}"}
+        if kind == "object":
+            return {"type": "object", "properties": {"x": step}, "required": ["x"]}
+        return step if kind == "ref" else {kind: [step]}
+
+    definitions = {f"d{number}": link(number) for number in range(length)} | {f"d{length}": {"type": "integer"}}
+    return of({"$ref": "#/$defs/d0"}) | {"$defs": definitions}
+
+
+@pytest.mark.parametrize("kind", ["object", "ref", "allOf", "anyOf"])
+@pytest.mark.parametrize("length", [1_500, 20_000])
+def test_chains_that_overflow_an_engines_stack_are_refused(kind: str, length: int) -> None:
+    with pytest.raises(SchemaTooCostly) as refused:
+        check_budget(chain(length, kind))
+    assert (refused.value.budget, refused.value.limit) == ("depth", 200)
+
+
+@pytest.mark.parametrize("kind", ["object", "ref", "allOf", "anyOf"])
+def test_long_chains_within_the_budget_compile(kind: str) -> None:
+    assert byte_compiler().grammar(json.dumps(chain(60, kind)), "schema")
+
+
+def test_a_recursive_schema_is_not_deep() -> None:
+    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "v": {"type": "integer"}}}
+    check_budget(of({"$ref": "#/$defs/node"}) | {"$defs": {"node": node}})
+
+
+HOSTILE: list[tuple[Any, str]] = [
+    ({"enum": list(range(20_000))}, "values"),
+    ({"anyOf": [{}] * 60_000}, "objects"),
+    ({"allOf": [{"type": "string", "pattern": f"x{number}.*y{number}"} for number in range(22)]}, "patterns"),
+    ({"type": "string", "pattern": "^" + "ab?" * 400_000 + "$"}, "pattern_bytes"),
+    ({"type": "object", "patternProperties": {f"^a{number}b": {} for number in range(300)}}, "patterns"),
+    ({"type": "object", "properties": {"k" * 2_000_000: {}}}, "text_bytes"),
+    ({"enum": ["x" * 1_000_000]}, "text_bytes"),
+]
+
+
+@pytest.mark.parametrize(("schema", "budget"), HOSTILE, ids=[str(schema)[:50] for schema, _ in HOSTILE])
+def test_schemas_that_cost_seconds_and_gigabytes_are_refused(schema: Any, budget: str) -> None:
+    with pytest.raises(SchemaTooCostly) as refused:
+        check_budget(of(schema))
+    assert refused.value.budget == budget
+    assert refused.value.actual > refused.value.limit
+    assert refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword"),
+    [
+        ({"enum": [2**53 + 1]}, "enum"),
+        ({"type": "integer", "minimum": 2**53 + 1}, "minimum"),
+        ({"type": "object", "minProperties": 2}, "minProperties"),
+        ({"type": "object", "minProperties": 3, "required": ["a"], "additionalProperties": {}}, "minProperties"),
+    ],
+)
+def test_builtin_compilers_never_get_schemas_that_they_compile_incorrectly(schema: Any, keyword: str) -> None:
+    with pytest.raises(UnsupportedSchema) as refused:
+        prepare(of(schema))
+    assert refused.value.keyword == keyword
+    assert refused.value.location.startswith("#/properties/a")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "items": {"type": "integer"}, "minItems": 10**7},
+        {"type": "array", "maxItems": 10**6},
+        {"type": "integer", "multipleOf": 999_983},
+        {"allOf": [{"type": "integer", "multipleOf": factor} for factor in (97, 89, 83)]},
+        {"type": "number", "multipleOf": 0.0999983},
+    ],
+)
+def test_builtin_compilers_never_get_schemas_that_cost_them_too_much(schema: Any) -> None:
+    with pytest.raises(SchemaTooCostly):
+        prepare(of(schema))
+    byte_compiler().grammar(json.dumps(of(schema)), "schema")  # ours does without
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "minProperties": 1},
+        {"type": "object", "minProperties": 2, "required": ["a", "b"]},
+        {"type": "object", "minProperties": 2, "properties": {"a": {}, "b": {}}, "additionalProperties": False},
+        {"type": "integer", "minimum": -(2**53), "maximum": 2**53, "multipleOf": 25},
+        {"type": "number", "multipleOf": 0.01},
+        {"allOf": [{"type": "number", "multipleOf": 0.0000001}]},
+        {"properties": {"a": {"multipleOf": 0.01}, "b": {"multipleOf": 5}, "c": {"allOf": [{"multipleOf": 7}]}}},
+        {"type": "array", "maxItems": 500},
+        {"properties": {"pattern": {"type": "string"}, "$ref": {"type": "string"}, "enum": {"type": "integer"}}},
+        {"enum": [], "const": None},
+        True,
+    ],
+)
+def test_ordinary_schemas_pass(schema: Any) -> None:
+    before = json.dumps(schema)
+    check_budget(schema)
+    assert json.dumps(schema) == before
+
+
+def accepts(compiler: Compiler, schema: Any, text: str) -> bool:
+    matcher = compiler.grammar(json.dumps(schema), "schema").matcher("schema")
+    row = allocate_bitmask(1, compiler.vocabulary.size)[0]
+    for byte in text.encode():
+        matcher.fill(row)
+        if not matcher.accept(byte):
+            return False
+    return matcher.is_complete()
+
+
+@pytest.mark.parametrize("low", [-1, 0, 1])
+@pytest.mark.parametrize("width", [0.25, 0.5, 1, 2])
+@pytest.mark.parametrize("kinds", [("exclusiveMinimum", "maximum"), ("minimum", "exclusiveMaximum"),
+                                   ("exclusiveMinimum", "exclusiveMaximum")])  # fmt: skip
+def test_exclusive_bounds_exclude(low: int, width: float, kinds: tuple[str, str]) -> None:
+    for start, end in ((low, low + width), (low - width, low)):
+        schema = of({"type": "number", kinds[0]: start, kinds[1]: end})
+        for value in (start, end, (start + end) / 2, -0.0, float(low), low):
+            instance = {"a": value}
+            valid = jsonschema.Draft202012Validator(schema).is_valid(instance)
+            text = json.dumps(instance)
+            assert valid or not accepts(byte_compiler(), schema, text), (schema, text)
+            if value == (start + end) / 2 and "-0.0" not in text:  # LLGuidance does not write that spelling
+                assert accepts(byte_compiler(), schema, text), (schema, text)
+
+
+def test_work_that_takes_too_long_is_given_up() -> None:
+    with pytest.raises(TimeoutError, match="takes too long"):
+        run_bounded(lambda: time.sleep(0.5), 0.05)
+    assert run_bounded(lambda: 7, 5) == 7
+    with pytest.raises(ZeroDivisionError):
+        run_bounded(lambda: 1 // 0, None)
+
+
+def test_work_that_was_given_up_stops_at_its_next_check() -> None:
+    stopped = threading.Event()
+
+    def endless() -> None:
+        try:
+            while True:
+                check_deadline()
+                time.sleep(0.001)
+        finally:
+            stopped.set()
+
+    with pytest.raises(TimeoutError, match="takes too long"):
+        run_bounded(endless, 0.05)
+    assert stopped.wait(60)
+    check_deadline()  # in a thread that does no such work
+
+
+@pytest.mark.parametrize("depth", range(940, 1000, 6))
+def test_schemas_near_the_recursion_limit_raise_our_error(depth: int) -> None:
+    text = '{"type":"object","properties":{"a":' + '{"items":' * depth + "{}" + "}" * depth + "}}"
+    with pytest.raises(ConstrainedK2Error):
+        byte_compiler().grammar(text, "schema")
+
+
+def test_a_schema_that_took_too_long_once_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary = byte_compiler().vocabulary
+    compiler = Compiler(vocabulary, compile_seconds=0.05)
+    compile_now = compiler.engine("llguidance").compile
+    monkeypatch.setattr(compiler.engine("llguidance"), "compile", lambda schema: time.sleep(0.5) or compile_now(schema))
+    with pytest.raises(SchemaTooCostly, match="takes too long") as refused:
+        compiler.grammar('{"title":"slow"}', "schema")
+    assert (refused.value.budget, refused.value.limit, refused.value.location) == ("compile_ms", 50, "schema")
+    monkeypatch.undo()
+    compiler._compile_seconds = 5
+    assert compiler.grammar('{"title":"slow"}', "schema")
+
+
+def test_a_pattern_that_fills_its_lexer_still_matches_correctly() -> None:
+    found = byte_compiler().engine("llguidance")._patterns.is_found  # type: ignore[attr-defined]
+    chance = random.Random(0)
+    for _ in range(200):
+        text = "".join(chance.choices("abc", k=300))
+        assert found(".*a.{20}$", text) is (text[-21] == "a")
+
+
+def test_arguments_are_objects_even_if_an_old_draft_ignores_siblings_of_a_reference() -> None:
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "#/definitions/x",
+              "definitions": {"x": {"type": ["string", "object"]}, "y": {"type": "string"}}}  # fmt: skip
+    assert accepts(byte_compiler(), schema, "{}")
+    assert not accepts(byte_compiler(), schema, '"x"')
+    with pytest.raises(UnsupportedSchema, match="no value satisfies"):
+        byte_compiler().grammar(json.dumps(schema | {"$ref": "#/definitions/y"}), "schema")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"\ud800": {}}},
+        {"required": ["\ud800"]},
+        {"enum": ["x", "\udc00"]},
+        {"const": {"\ud800": 1}},
+        {"const": [[["\ud800"]]]},
+        {"const": {"title": "\ud800"}},
+        {"enum": [{"default": ["\ud800"]}]},
+        {"not": {"const": "\ud800"}},
+        {"pattern": "\ud800"},
+        {"patternProperties": {"\ud800": {}}},
+        {"const": float("nan")},
+        {"const": {"examples": float("inf")}},
+        {"\ud800": float("inf")},
+        {"maximum": float("inf")},
+    ],
+    ids=ascii,
+)
+def test_values_without_a_form_in_json_are_refused_with_their_location(schema: Any) -> None:
+    with pytest.raises(UnsupportedSchema, match="surrogate|not a number") as refused:
+        byte_compiler().grammar(json.dumps(of(schema)), "schema")
+    assert refused.value.location.startswith("schema#/properties/a/")
+    assert not refused.value.location.endswith("'")
+    assert str(refused.value).encode()
+
+
+@pytest.mark.parametrize("name", ["", "<|tool_call_end|>", "a\x00b", "\x7f", "北京", '"', "\\", "</think>"])
+def test_unusual_property_names(name: str) -> None:
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": "null"}},
+        "required": [name],
+        "additionalProperties": False,
+    }
+    assert accepts(byte_compiler(), schema, json.dumps({name: None}, ensure_ascii=False))
+    assert not accepts(byte_compiler(), schema, "{}")
+
+
+def test_lone_surrogates_in_annotations_are_ignored() -> None:
+    assert accepts(byte_compiler(), {"type": "object", "description": "\ud800", "title": "\ud800"}, "{}")
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [
+        ("dependentRequired", {"b": [[1]]}),
+        ("dependentRequired", {"b": [{"c": 1}]}),
+        ("dependencies", {"b": ["c", 1.5]}),
+        ("dependentSchemas", {"b": ["c", 1.5]}),
+    ],
+)
+def test_dependencies_on_non_strings_are_refused_with_their_location(keyword: str, value: Any) -> None:
+    with pytest.raises(UnsupportedSchema, match="not of strings") as refused:
+        byte_compiler().grammar(json.dumps({"type": "object", keyword: value}), "schema")
+    assert refused.value.location == f"schema#/{keyword}"
+
+
+@pytest.mark.parametrize("written", [["x"], {"a": 1}])
+def test_a_format_that_is_not_a_string_is_refused(written: Any) -> None:
+    with pytest.raises(UnsupportedSchema, match="is not a string"):
+        byte_compiler().grammar(json.dumps(of({"format": written})), "schema")
+    # Where our own grammar costs too much the format is not read, and LLGuidance's compiler passes it over.
+    uses = builtin_text(of({"type": "array", "format": written})).coverage.relaxed
+    assert "#/properties/a/format" not in [use.pointer for use in uses]

@@ -1,0 +1,58 @@
+"""Real servers that files of tests share: one is started for all tests that need the same flags, whatever their file."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
+from constrained_k2.testing import build_model
+
+NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1})
+SCRIPTED = "scripted:ScriptedLogitsProcessor"
+SERVERS: dict[str, tuple[Literal["kimi_k2", "llama"], tuple[str, ...]]] = {
+    # The shape of the random model, and the flags.
+    "structured_output": ("kimi_k2", (*BACKEND_FLAGS, "--logits-processors", SCRIPTED)),
+    "logits_processor": ("kimi_k2", (*CONSTRAINED_FLAGS, SCRIPTED)),
+    "prompts": (
+        "llama",  # long prompts are slow to read for a model shaped as Kimi K2
+        (*CONSTRAINED_FLAGS, SCRIPTED, "--reasoning-parser", "kimi_k2", "--trust-request-chat-template"),
+    ),
+    "ngram": ("llama", (*BACKEND_FLAGS, "--speculative-config", NGRAM)),
+}
+
+
+def on(*names: str) -> pytest.MarkDecorator:
+    """Run the test on each of these servers, which its fixture ``server`` then is."""
+    return pytest.mark.parametrize("server", names, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session", params=["structured_output", "logits_processor"])
+def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[VllmServer]:
+    """A server of each route in turn; a file may ask for others by ``on``, or have a fixture of its own."""
+    directory = tmp_path_factory.mktemp("server")
+    arch, flags = SERVERS[request.param]
+    model = build_model(directory / "model", arch=arch)
+    python_path = [Path(__file__).parent / "vllm_plugin"]
+    with VllmServer(model, flags, log=directory / "server.log", python_path=python_path) as started:
+        yield started
+
+
+_SHARING = ("test_server.py", "test_server_refusals.py", "test_parsing_server.py", "test_repair_server.py",
+            "test_aborts_server.py", "test_doctor_server.py")  # fmt: skip
+_STARTING = ("test_doctor_server.py", "test_processor_v2.py", "test_finish_budget_engine.py", "test_server_start.py")
+
+
+def group(nodeid: str) -> str:
+    """The tests that pytest-xdist must run in one process: those of one shared server, else of one file.
+
+    A test that starts a server or an engine of its own is a group, so that the processes end at about the same time.
+    """
+    path, _, name = nodeid.partition("::")
+    if path.endswith(_SHARING):
+        for parameter in name.partition("[")[2].rstrip("]").split("-"):
+            if parameter in SERVERS:
+                return f"server {parameter}"
+    return nodeid if path.endswith(_STARTING) else path

@@ -1,0 +1,240 @@
+"""Finish budgets: filtered masks are legal and not empty, and typical calls come to a valid end."""
+
+import json
+import random
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from constrained_k2 import Compiler, InvalidRequest, ToolCallMatcher, ToolCallSpec, parse_completion
+from constrained_k2.turn.batch import fill_bitmasks
+from constrained_k2.turn.finish_budget import MAX_FINISH_RESERVE, FinishBudget, read_finish_reserve
+from constrained_k2.turn.phases import Phase
+from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+from scripts.bundled_samples.ordinary import TOOLS
+
+RESERVE = 96  # more than any of the tools below needs on the small vocabulary, from wherever its writing stands
+
+
+def tool(name: str, parameters: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "v": {"type": "number"}}, "required": ["v"]}
+OPEN = (
+    tool("anything", {"type": "object"}),
+    tool("open_with_required", {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}),
+    tool("free_values", {"type": "object", "additionalProperties": {"type": "string"}}),
+    tool("some_of_them", {"type": "object", "properties": {key: {"type": "string", "minLength": 2} for key in "abcdef"},
+                          "additionalProperties": False, "minProperties": 3}),
+    tool("nested", {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "array", "items": {}}}}}),
+    tool("recursive", {"type": "object", "properties": {"root": {"$ref": "#/$defs/node"}}, "required": ["root"],
+                       "$defs": {"node": NODE}}),
+    tool("choices", {"type": "object", "required": ["q"],
+                     "properties": {"q": {"anyOf": [{"type": "string"}, {"type": "array", "items": {}}, {"type": "null"}]}}}),
+    tool("no_key_known", {"type": "object", "patternProperties": {"^x_": {"type": "integer"}}, "minProperties": 1}),
+    tool("odd_keys", {"type": "object", "required": ['a"b', "\n"],
+                     "properties": {'a"b': {"type": "string"}, "\n": {"type": "boolean"}}}),
+)  # fmt: skip
+EVERY = (*TOOLS, *OPEN)
+SCHEMAS = {entry["function"]["name"]: entry["function"].get("parameters", {}) for entry in EVERY}
+
+
+def matcher_of(compiler: Compiler, body: dict[str, Any], *, in_reasoning: bool = False) -> ToolCallMatcher:
+    return compiler.compile(ToolCallSpec.from_openai(body)).matcher(in_reasoning=in_reasoning)
+
+
+def required(*tools: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"tools": list(tools), "tool_choice": "required"} | more
+
+
+def mask(matcher: ToolCallMatcher) -> np.ndarray:
+    bitmask = allocate_bitmask(1, matcher.vocabulary.size)
+    matcher.fill_bitmask(bitmask)
+    return bitmask[0]
+
+
+def steps(matcher: ToolCallMatcher, chance: random.Random, budget: int) -> list[int]:
+    """Uniform choices under the mask until a stop, or until the budget is spent."""
+    ids: list[int] = []
+    while len(ids) < budget and not matcher.is_terminated():
+        allowed = allowed_ids(mask(matcher))
+        ids.append(int(allowed[chance.randrange(len(allowed))]))
+        assert matcher.accept_tokens(ids[-1:])
+    return ids
+
+
+@pytest.fixture(scope="module")
+def small_budget(small_compiler: Compiler) -> FinishBudget:
+    return FinishBudget(small_compiler.vocabulary)
+
+
+@pytest.mark.parametrize("entry", EVERY, ids=lambda entry: entry["function"]["name"])
+@pytest.mark.parametrize("budget", [RESERVE, RESERVE + 20, RESERVE + 75])
+def test_a_random_turn_ends_valid_within_its_budget(
+    small_compiler: Compiler, small_budget: FinishBudget, entry: dict[str, Any], budget: int
+) -> None:
+    for seed in range(12):
+        body = required(entry, thinking=seed % 3 == 0)
+        matcher = matcher_of(small_compiler, body, in_reasoning=seed % 3 == 0)
+        small_budget.apply(matcher, budget, RESERVE)
+        ids = steps(matcher, random.Random(seed), budget)
+        said = small_compiler.vocabulary.decode(ids)
+        assert matcher.is_terminated(), said
+        completion = parse_completion(ids, small_compiler.vocabulary, in_reasoning=seed % 3 == 0)
+        assert completion.tool_calls and not completion.cut_calls, said
+        for call in completion.tool_calls:
+            jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
+
+
+@pytest.mark.slow
+def test_on_the_real_vocabulary(real_compiler: Compiler) -> None:
+    finish_budget = FinishBudget(real_compiler.vocabulary)
+    for seed, entry in enumerate(EVERY * 3):
+        matcher = matcher_of(real_compiler, required(entry))
+        finish_budget.apply(matcher, RESERVE + 40, RESERVE)
+        ids = steps(matcher, random.Random(seed), RESERVE + 40)
+        assert matcher.is_terminated(), real_compiler.vocabulary.decode(ids)
+        for call in parse_completion(ids, real_compiler.vocabulary).tool_calls:
+            jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
+
+
+def test_without_closing_the_same_turns_are_cut(small_compiler: Compiler) -> None:
+    """So that the test above is one: uniform choices alone do not end in time."""
+    cut = 0
+    for seed in range(40):
+        matcher = matcher_of(small_compiler, required(EVERY[seed % len(EVERY)]))
+        steps(matcher, random.Random(seed), RESERVE)
+        cut += not matcher.is_terminated()
+    assert cut > 10
+
+
+@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 2**32),
+    choice=st.sampled_from(["auto", "required", "none"]),
+    thinking=st.booleans(),
+    parallel=st.booleans(),
+    engine=st.sampled_from(["llguidance", "xgrammar"]),
+    numbers=st.sets(st.integers(0, len(EVERY) - 1), min_size=1, max_size=3),
+    start=st.integers(0, 60),
+)
+def test_a_narrowed_mask_is_some_of_the_mask_and_not_none(
+    small_compiler: Compiler, small_budget: FinishBudget, seed: int, choice: str, thinking: bool, parallel: bool, engine: str,
+    numbers: set[int], start: int,
+) -> None:  # fmt: skip
+    """Whatever was written before, legal but not what the budget would choose: drafts, and values left to the model."""
+    body = {"tools": [EVERY[number] for number in sorted(numbers)], "tool_choice": choice, "thinking": thinking,
+            "parallel_tool_calls": parallel, "engine": engine}  # fmt: skip
+    if engine == "xgrammar":
+        body["tools"] = [WEATHER]
+    free = matcher_of(small_compiler, body, in_reasoning=thinking and seed % 2 == 0)
+    filtered_turn = free.fork()
+    small_budget.apply(filtered_turn, 1000, 1000 - start)
+    chance = random.Random(seed)
+    for position in range(90):
+        whole, filtered = mask(free), mask(filtered_turn)
+        assert filtered.any()
+        assert not (filtered & ~whole).any()
+        if position < start:
+            assert np.array_equal(filtered, whole)
+        allowed = allowed_ids(filtered if chance.random() < 0.5 else whole)
+        token = int(allowed[chance.randrange(len(allowed))])
+        assert free.accept_tokens([token]) and filtered_turn.accept_tokens([token])
+        if free.is_terminated():
+            break
+        if chance.random() < 0.1:
+            count = chance.randrange(min(free.num_tokens, 8) + 1)
+            free.rollback(count)
+            filtered_turn.rollback(count)
+
+
+WEATHER = TOOLS[0]
+
+
+def test_nothing_is_filtered_where_nothing_is_reserved(small_compiler: Compiler, small_budget: FinishBudget) -> None:
+    plain, zero = (matcher_of(small_compiler, required(*TOOLS)) for _ in range(2))
+    small_budget.apply(zero, 0, 0)
+    chance = random.Random(5)
+    while not plain.is_terminated():
+        row = mask(plain)
+        assert np.array_equal(mask(zero), row)
+        allowed = allowed_ids(row)
+        token = int(allowed[chance.randrange(len(allowed))])
+        assert plain.accept_tokens([token]) and zero.accept_tokens([token])
+
+
+def test_batches_rollbacks_and_forks_filter_alike(small_compiler: Compiler, small_budget: FinishBudget) -> None:
+    """A matcher that was taken back, forked or filled in a batch has the mask of one that only went there."""
+    size, budget = small_compiler.vocabulary.size, RESERVE + 30
+    for seed in range(12):
+        body = required(EVERY[seed % len(EVERY)])
+        first = matcher_of(small_compiler, body)
+        small_budget.apply(first, budget, RESERVE)
+        ids = steps(first, random.Random(seed), budget)
+        fresh = []
+        for end in range(len(ids)):
+            fresh.append(matcher_of(small_compiler, body))
+            small_budget.apply(fresh[-1], budget, RESERVE)
+            assert fresh[-1].accept_tokens(ids[:end])
+        rows = [mask(matcher) for matcher in fresh]
+        batch = allocate_bitmask(len(fresh), size)
+        assert not fill_bitmasks(fresh, batch, range(len(fresh)))
+        assert np.array_equal(batch, rows)
+        other = first.fork()
+        chance = random.Random(seed)
+        for matcher in (first, other):
+            for _ in range(30):
+                back = chance.randrange(min(matcher.num_tokens, 60) + 1)
+                matcher.rollback(back)
+                if matcher.num_tokens < len(ids):
+                    assert np.array_equal(mask(matcher), rows[matcher.num_tokens])
+                matcher.accept_tokens(ids[matcher.num_tokens : matcher.num_tokens + chance.randrange(60)])
+        first.reset()
+        assert np.array_equal(mask(first), rows[0])
+
+
+def test_a_rollback_to_where_it_has_been_forgets_what_came_instead(
+    small_compiler: Compiler, small_budget: FinishBudget
+) -> None:
+    """The number of tokens alone does not say which they were: they may have replaced rejected drafts."""
+    vocabulary = small_compiler.vocabulary
+    markers = vocabulary.format
+    matcher = matcher_of(small_compiler, required(tool("f", {"type": "object"})))
+    small_budget.apply(matcher, 500, 499)
+    start = [markers.section_begin, markers.call_begin, *vocabulary.encode("functions.f:0"), markers.argument_begin]
+    assert matcher.accept_tokens([*start, *vocabulary.encode('{"a":')])
+    quote, bracket = vocabulary.encode('"')[0], vocabulary.encode("[")[0]
+    assert matcher.accept_tokens([quote])
+    assert [vocabulary.decode([token])[0] for token in allowed_ids(mask(matcher))] == ['"']
+    matcher.rollback(1)
+    assert matcher.accept_tokens([bracket])
+    assert [vocabulary.decode([token])[0] for token in allowed_ids(mask(matcher))] == ["]"]
+
+
+def test_where_text_ends_what_is_required_begins(small_compiler: Compiler, small_budget: FinishBudget) -> None:
+    markers = small_compiler.vocabulary.format
+    for choice, expected in (("required", {markers.think_end, markers.section_begin}), ("auto", None)):
+        body = {"tools": [WEATHER], "tool_choice": choice, "thinking": True}
+        matcher = matcher_of(small_compiler, body, in_reasoning=True)
+        whole = set(allowed_ids(mask(matcher)).tolist())
+        small_budget.apply(matcher, 10, 10)
+        assert set(allowed_ids(mask(matcher)).tolist()) == (expected or whole)
+    matcher = matcher_of(small_compiler, required(WEATHER, thinking=True))
+    small_budget.apply(matcher, 10, 10)
+    assert matcher.phase is Phase.START
+    assert allowed_ids(mask(matcher)).tolist() == [markers.section_begin]
+
+
+@pytest.mark.parametrize("value", [-1, MAX_FINISH_RESERVE + 1, True, "5", 1.0, None, [1]])
+def test_what_is_no_reserve(value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"^here: .*whole number from 0 to 4096"):
+        read_finish_reserve(value, "here")
+
+
+def test_what_is_a_reserve() -> None:
+    assert [read_finish_reserve(value, "") for value in (0, 1, MAX_FINISH_RESERVE)] == [0, 1, MAX_FINISH_RESERVE]

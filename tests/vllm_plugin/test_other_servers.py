@@ -1,0 +1,97 @@
+"""A server without our flags answers, byte for byte, as one that does not load the plugin."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from constrained_k2.evaluation.server import WITHOUT_PLUGIN, VllmServer
+from constrained_k2.testing import build_model
+from tests.vllm_plugin.asking import MESSAGES, WEATHER
+
+pytestmark = pytest.mark.server
+
+FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2", "--reasoning-parser", "kimi_k2")
+XARGS = {"constrained_k2": json.dumps({"tools": [WEATHER]}), "constrained_k2_repair": "on"}
+CALLED = [
+    *MESSAGES,
+    {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [
+        {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{ "city":"x"}'}}]},
+    {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "<|im_end|>"}]},
+]  # fmt: skip
+CHAT: dict[str, Any] = {"messages": MESSAGES, "max_tokens": 12, "seed": 1, "temperature": 1.0}
+ASKED: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", CHAT),
+    ("/v1/chat/completions", CHAT | {"stream": True, "stream_options": {"include_usage": True}}),
+    ("/v1/chat/completions", CHAT | {"tools": [WEATHER], "vllm_xargs": XARGS}),
+    ("/v1/chat/completions", CHAT | {"tools": [WEATHER], "stream": True, "n": 2}),
+    ("/v1/chat/completions", CHAT | {"tools": [WEATHER], "tool_choice": "none", "messages": CALLED}),
+    ("/v1/chat/completions", CHAT | {"tools": [WEATHER, WEATHER], "messages": CALLED, "vllm_xargs": XARGS}),
+    ("/v1/chat/completions", CHAT | {"response_format": {"type": "json_object"}}),
+    ("/v1/chat/completions", CHAT | {"messages": [{"role": "user", "content": [{"type": "smell"}]}]}),
+    ("/v1/completions", {"prompt": "x", "max_tokens": 8, "seed": 2, "vllm_xargs": XARGS}),
+    ("/v1/completions", {"prompt": "x", "max_tokens": 8, "seed": 2, "stream": True, "structured_outputs": {"regex": "a+"}}),
+    ("/v1/completions", {"prompt": "x", "max_tokens": 4, "n": 2, "use_beam_search": True, "vllm_xargs": XARGS}),
+    ("/v1/completions", {"prompt": "x", "max_tokens": -1}),
+    ("/tokenize", {"messages": CALLED, "tools": [WEATHER]}),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VllmServer, VllmServer]]:
+    directory = tmp_path_factory.mktemp("others")
+    model = build_model(directory / "model", arch="llama")
+    with (
+        VllmServer(model, FLAGS, log=directory / "with.log") as with_plugin,
+        VllmServer(model, FLAGS, log=directory / "without.log", environment=WITHOUT_PLUGIN) as without,
+    ):
+        yield with_plugin, without
+
+
+def answer(server: VllmServer, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+    """The status and the body, without the time. Of a stream what its events add up to: vLLM joins some when busy."""
+    got = httpx.post(server.url + path, json={"model": "kimi-k2"} | body, headers={"X-Request-Id": "a"}, timeout=120)
+    timeless = re.sub(rb'"created":\d+', b'"created":0', got.content)
+    if not body.get("stream"):
+        return got.status_code, timeless
+    added: dict[str, Any] = {}
+    for line in timeless.splitlines():
+        if line.startswith(b"data: {"):
+            add(json.loads(line.removeprefix(b"data: ")), added)
+    return got.status_code, (added, timeless[-20:])
+
+
+def add(event: dict[str, Any], to: dict[str, Any]) -> None:
+    """Add an event of a stream to those before it: texts are joined, the last of other values stays."""
+    for name, value in event.items():
+        if isinstance(value, dict):
+            add(value, to.setdefault(name, {}))
+        elif name == "choices":
+            for choice in value:
+                add(choice, to.setdefault(name, {}).setdefault(choice["index"], {}))
+        elif name in {"content", "reasoning", "text"} and value:
+            to[name] = (to.get(name) or "") + value
+        elif value is not None or name not in to:
+            to[name] = value
+
+
+@pytest.mark.parametrize("asked", range(len(ASKED)))
+def test_answers_are_those_of_a_server_without_the_plugin(servers: tuple[VllmServer, VllmServer], asked: int) -> None:
+    path, body = ASKED[asked]
+    with_plugin, without = (answer(server, path, body) for server in servers)
+    assert with_plugin == without
+    assert with_plugin[0] in {200, 400}
+
+
+def test_metrics_are_those_of_a_server_without_the_plugin(servers: tuple[VllmServer, VllmServer]) -> None:
+    families = [
+        re.findall("^# TYPE .*$", httpx.get(f"{server.url}/metrics", timeout=60).text, re.MULTILINE)
+        for server in servers
+    ]
+    assert families[0] == families[1]
+    assert not any("constrained_k2" in family for family in families[0])

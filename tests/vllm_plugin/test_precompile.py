@@ -1,0 +1,96 @@
+"""Tools are compiled before their request is admitted, beside what else the server does."""
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from vllm import SamplingParams
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+
+from constrained_k2 import ToolCallSpec, UnsupportedSchema
+from constrained_k2.vllm_plugin.api_server import admission, request_hook
+from constrained_k2.vllm_plugin.api_server.request_state import RequestState
+
+GOOD: dict[str, Any] = {"type": "object"}
+BAD: dict[str, Any] = {"not": {}}
+
+
+def request(schema: Any = GOOD, **fields: Any) -> Any:
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    message = {"role": "user", "content": "x"}
+    return ChatCompletionRequest.model_validate({"model": "m", "messages": [message], "tools": [tool]} | fields)
+
+
+def precompile(asked: Any) -> RequestState:
+    state = RequestState.of(asked)
+    asyncio.run(request_hook.precompile(asked, state, thinking=False))
+    return state
+
+
+def test_other_requests_go_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    others_went_on = threading.Event()
+
+    def compile_tools(*_: Any, **__: Any) -> Any:
+        assert others_went_on.wait(60)
+        return "compiled"
+
+    monkeypatch.setattr(request_hook, "compile_tools", compile_tools)
+
+    async def serve() -> Any:
+        state = RequestState()
+        compiled = asyncio.create_task(request_hook.precompile(request(), state, thinking=False))
+        await asyncio.sleep(0)
+        others_went_on.set()
+        await compiled
+        return state.compiled
+
+    assert asyncio.run(serve()) == "compiled"
+
+
+@pytest.mark.parametrize("fields", [{"tools": None}, {"vllm_xargs": {"constrained_k2": "off"}}])
+def test_nothing_is_compiled_where_nothing_is_constrained(fields: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_hook, "compile_tools", lambda *_, **__: pytest.fail("compiled"))
+    tokenize = SimpleNamespace(tools=[object()], vllm_xargs={})
+    for asked in (request(**fields), tokenize):
+        state = precompile(asked)
+        assert state.compiled is None and state.error is None
+
+
+def test_a_request_is_read_and_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = request(), request(BAD)
+    compiled = precompile(good).compiled
+    precompile(bad)
+    monkeypatch.setattr(admission, "byte_compiler", lambda _: pytest.fail("compiled again"))
+    monkeypatch.setattr(ToolCallSpec, "from_openai", lambda *_, **__: pytest.fail("read again"))
+    monkeypatch.setattr(ToolCallSpec, "from_json", lambda *_, **__: pytest.fail("read again"))
+    request_hook.constrain_request(good, thinking=False)
+    with pytest.raises(UnsupportedSchema, match="no value"):
+        request_hook.constrain_request(bad, thinking=False)
+    RequestState.of(good).enter()
+    params = good.to_sampling_params(10, {})
+    assert admission.check_params(params) is compiled is not None
+    assert params.extra_args["constrained_k2"] is RequestState.of(good).text
+
+
+def test_what_was_compiled_for_another_request_is_not_used() -> None:
+    asked = request()
+    request_hook.constrain_request(asked, thinking=False)
+    RequestState.of(asked).enter()
+    other = request(tool_choice="required")
+    request_hook.constrain_request(other, thinking=False)
+    admitted = admission.check_params(SamplingParams(extra_args=dict(other.vllm_xargs)))
+    assert admitted is not None and admitted.spec.choice == "required"
+
+
+def test_the_state_is_not_in_what_vllm_serializes() -> None:
+    asked = request()
+    before = asked.model_dump()
+    RequestState.of(asked)
+    assert asked.model_dump() == before
+    assert "_constrained_k2" not in asked.model_dump_json()
+    assert RequestState.attached_to(request(_constrained_k2="forged")) is None

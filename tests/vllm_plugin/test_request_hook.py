@@ -1,0 +1,178 @@
+"""Requests lowered and refused inside vLLM's own composition of parsers, on vLLM's own request objects."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from vllm import SamplingParams
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.exceptions import VLLMValidationError
+
+from constrained_k2 import InvalidRequest, ToolCallSpec
+from constrained_k2.vllm_plugin import settings
+from constrained_k2.vllm_plugin.api_server import admission
+from tests.vllm_plugin.parsers import TOOL, adjusted, chat
+from tests.vllm_plugin.patched import patch_vllm
+
+
+def spec_of(request: Any) -> ToolCallSpec:
+    return ToolCallSpec.from_json(request.vllm_xargs["constrained_k2"])
+
+
+def test_a_chat_request_is_lowered(parser_class: Any, tokenizer: Any) -> None:
+    call = {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    history = [{"role": "assistant", "tool_calls": [call, call]}, {"role": "tool", "tool_call_id": "x", "content": "1"}]
+    request = adjusted(parser_class, tokenizer, chat(messages=history, vllm_xargs={"other": 1}, tool_choice="required"))
+    spec = spec_of(request)
+    assert (spec.first_index, spec.choice, spec.parallel) == (2, "required", True)
+    assert request.vllm_xargs["other"] == 1
+    assert request.to_sampling_params(10, {}).extra_args["constrained_k2"] == spec.to_json()
+    assert [message["role"] for message in request.messages] == ["assistant", "tool"]
+    assert len(list(request.messages[0]["tool_calls"])) == 2  # lazy values were not used up
+
+
+@pytest.mark.parametrize(
+    ("fields", "choice", "max_calls"),
+    [
+        ({}, "auto", None),
+        ({"tool_choice": "none"}, "none", 0),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "required", 1),
+        ({"parallel_tool_calls": False}, "auto", 1),
+    ],
+)
+def test_tool_choice(parser_class: Any, tokenizer: Any, fields: Any, choice: str, max_calls: int | None) -> None:
+    spec = spec_of(adjusted(parser_class, tokenizer, chat(**fields)))
+    assert (spec.choice, spec.max_calls) == (choice, max_calls)
+
+
+def test_a_responses_request_is_lowered(parser_class: Any, tokenizer: Any) -> None:
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
+    request = ResponsesRequest.model_validate({"input": "x", "model": "m", "tools": [tool], "tool_choice": "required"})
+    assert spec_of(adjusted(parser_class, tokenizer, request)).choice == "required"
+
+
+def test_thinking_is_allowed_where_the_model_thinks(parser_class: Any, tokenizer: Any) -> None:
+    thinks = parser_class.reasoning_parser_cls is not None
+    assert spec_of(adjusted(parser_class, tokenizer, chat())).thinking is thinks
+    off = chat(chat_template_kwargs={"thinking": False})
+    assert spec_of(adjusted(parser_class, tokenizer, off)).thinking is False
+
+
+@pytest.mark.parametrize("fields", [{"tools": None}, {"vllm_xargs": {"constrained_k2": "off"}}])
+def test_requests_that_are_not_constrained(parser_class: Any, tokenizer: Any, fields: Any) -> None:
+    request = adjusted(parser_class, tokenizer, chat(**fields))
+    assert not (request.vllm_xargs or {}).get("constrained_k2")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tools": [TOOL, TOOL]}, r"tools\[1\].function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}]}, "no value satisfies"),
+        ({"vllm_xargs": {"constrained_k2": "{}"}}, r"vllm_xargs.constrained_k2"),
+        ({"bad_words": ["a"]}, "bad_words"),
+        ({"allowed_token_ids": [1]}, "allowed_token_ids"),
+        ({"use_beam_search": True}, "use_beam_search"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+    ],
+)
+def test_requests_that_cannot_be_constrained(parser_class: Any, tokenizer: Any, fields: Any, message: str) -> None:
+    with pytest.raises(VLLMValidationError, match=message):
+        adjusted(parser_class, tokenizer, chat(**fields))
+
+
+def test_a_response_format_beside_tools_that_may_not_be_called(parser_class: Any, tokenizer: Any) -> None:
+    request = chat(response_format={"type": "json_object"}, tool_choice="none")
+    assert spec_of(adjusted(parser_class, tokenizer, request)).choice == "none"
+
+
+def config(*processors: str, **ours: Any) -> Any:
+    """As much of vLLM's configuration as is read."""
+    return SimpleNamespace(
+        model_config=SimpleNamespace(logits_processors=list(processors), served_model_name="kimi-k2"),
+        additional_config={"constrained_k2": ours} if ours else {},
+    )
+
+
+def test_a_server_without_the_processor_does_not_pretend(parser_class: Any, tokenizer: Any) -> None:
+    settings.remember_server(config("other:Processor"), None)
+    with pytest.raises(VLLMValidationError, match='"route": "structured_output"'):
+        adjusted(parser_class, tokenizer, chat())
+    spec = ToolCallSpec.from_openai({"tools": [TOOL]}).to_json()
+    with pytest.raises(ValueError, match='"route": "structured_output"'):
+        admission.check_params(SamplingParams(extra_args={"constrained_k2": spec}))
+    adjusted(parser_class, tokenizer, chat(vllm_xargs={"constrained_k2": "off"}))
+    settings.remember_server(config("constrained_k2.vllm_plugin:KimiK2LogitsProcessor"), "logits_processor")
+    adjusted(parser_class, tokenizer, chat())
+
+
+UNKEPT = {"type": "object", "minProperties": 2}
+
+
+def tool_with(**fields: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "parameters": UNKEPT} | fields}
+
+
+def test_a_strict_tool_is_kept_whole_or_refused(parser_class: Any, tokenizer: Any) -> None:
+    adjusted(parser_class, tokenizer, chat(tools=[tool_with()]))
+    adjusted(parser_class, tokenizer, chat(tools=[tool_with(strict=False)]))
+    with pytest.raises(VLLMValidationError, match="#/minProperties: the tool is strict"):
+        adjusted(parser_class, tokenizer, chat(tools=[tool_with(strict=True)]))
+
+
+def test_a_server_may_be_stricter_than_its_clients_or_less(parser_class: Any, tokenizer: Any) -> None:
+    ours = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
+    settings.remember_server(config(ours, strict="strict"), "logits_processor")
+    for strict in (True, None, False):
+        with pytest.raises(VLLMValidationError, match="the tool is strict"):
+            adjusted(parser_class, tokenizer, chat(tools=[tool_with(strict=strict)]))
+    settings.remember_server(config(ours, strict={"max": "best_effort"}), "logits_processor")
+    adjusted(parser_class, tokenizer, chat(tools=[tool_with(strict=True)]))
+    for wrong in ("maybe", {"min": "strict", "max": "json_object"}, {"level": "strict"}):
+        with pytest.raises(InvalidRequest):
+            settings.remember_server(config(ours, strict=wrong), "logits_processor")
+    with pytest.raises(InvalidRequest, match="additional_config"):
+        settings.remember_server(config(ours, stricter="strict"), "logits_processor")
+
+
+def test_engines_that_the_server_offers(parser_class: Any, tokenizer: Any) -> None:
+    asked = {"vllm_xargs": {"constrained_k2": "xgrammar"}}
+    with pytest.raises(VLLMValidationError, match="does not offer 'xgrammar'.*additional-config"):
+        adjusted(parser_class, tokenizer, chat(**asked))
+    ours = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
+    settings.remember_server(config(ours, engines=["llguidance", "xgrammar"]), "logits_processor")
+    assert spec_of(adjusted(parser_class, tokenizer, chat(**asked))).engine == "xgrammar"
+    assert spec_of(adjusted(parser_class, tokenizer, chat())).engine is None
+    for wrong in (["outlines"], [], "xgrammar"):
+        with pytest.raises(InvalidRequest, match="engines"):
+            settings.remember_server(config(ours, engines=wrong), "logits_processor")
+
+
+def test_what_is_not_kept_is_said_once(parser_class: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    admission._warn_once.cache_clear()
+    request = chat(tools=[tool_with(name="said_once")])
+    for _ in range(3):
+        adjusted(parser_class, tokenizer, request.model_copy())
+    said = [record.getMessage() for record in caplog.records if "said_once" in record.getMessage()]
+    assert len(said) == 1
+    assert "#/minProperties" in said[0]
+
+
+def test_a_required_call_is_not_cut_by_stops(parser_class: Any, tokenizer: Any) -> None:
+    request = adjusted(parser_class, tokenizer, chat(tool_choice="required", stop=['"'], stop_token_ids=[5]))
+    assert (request.stop, request.stop_token_ids) == ([], [])
+
+
+def test_beam_search_of_completions_is_refused() -> None:
+    patch_vllm()
+    spec = ToolCallSpec.from_openai({"tools": [TOOL]}).to_json()
+    request = CompletionRequest.model_validate(
+        {"prompt": "x", "model": "m", "use_beam_search": True, "vllm_xargs": {"constrained_k2": spec}}
+    )
+    with pytest.raises(ValueError, match="use_beam_search"):
+        request.to_beam_search_params(10, {})
