@@ -1,4 +1,4 @@
-"""Structured output by a forced tool, from a server with this package: python examples/json_limiter.py [URL]."""
+"""Get structured output from a forced tool call: python examples/json_limiter.py [URL]."""
 
 import sys
 
@@ -22,7 +22,7 @@ LIMITER = JsonLimiter(
 
 
 def main() -> None:
-    """Ask for one review's report and print it."""
+    """Request the report of one review, and print it."""
     url = sys.argv[1] if len(sys.argv) > 1 else "http://localhost:8000"
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none")
     review = "The noodles were wonderful; the wait was not."

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The main job in one command: a small trained model on real vLLM servers, unconstrained, constrained and by vLLM itself.
-# Options go to `constrained-k2 demo` (see --help).
+# Compare a small trained model on real vLLM servers: unconstrained, constrained, and with vLLM's own strict level.
+# Options are passed to `constrained-k2 demo` (see --help).
 set -euo pipefail
 EXTRAS=demo
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"

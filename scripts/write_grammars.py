@@ -1,4 +1,4 @@
-"""Write grammars/*/grammar.lark anew from the request beside each: .venv/bin/python scripts/write_grammars.py."""
+"""Write grammars/*/grammar.lark from the request beside it: .venv/bin/python scripts/write_grammars.py."""
 
 from pathlib import Path
 

@@ -1,0 +1,1 @@
+"""Baselines: the engines' builtin grammars, against which ours are measured."""

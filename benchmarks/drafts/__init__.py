@@ -1,0 +1,1 @@
+"""Model steps per call with grammar drafts, with n-gram drafts and without drafts."""

@@ -1,0 +1,131 @@
+"""Times each step of a turn by phase: mask and token, rollback and fork."""
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from benchmarks.host.arms import Arm, Ours, Tools, counted_engine_calls
+from benchmarks.host.timing import Times, collected_before, microseconds
+from benchmarks.host.workload import Turn, Workload
+from constrained_k2.vocabulary.bitmask import allocate_bitmask
+
+_ROLLBACK = 4
+_ROUNDS = 5
+_TEXT_STEPS = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """An arm's times, in microseconds.
+
+    Attributes:
+        fill: A mask, by phase.
+        accept: A token, by phase.
+        rollback: Rolling back four tokens inside arguments.
+        fork: A fork inside arguments.
+        inside: A mask inside arguments, strings and structure together.
+        first_mean: A step's mask and token: the mean over whole turns written for the first time.
+        turn_mean: The same for turns written before: the mean of each turn's median over all rounds, since other
+            processes would dominate a plain mean.
+    """
+
+    fill: dict[str, Times]
+    accept: dict[str, Times]
+    rollback: Times
+    fork: Times
+    inside: Times
+    first_mean: float
+    turn_mean: float
+
+
+@dataclass(slots=True)
+class _Samples:
+    fill: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    accept: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    rollback: list[float] = field(default_factory=list)
+    fork: list[float] = field(default_factory=list)
+    turns: defaultdict[Sequence[int], list[float]] = field(default_factory=lambda: defaultdict(list))
+
+
+def measure_steps(arms: Sequence[Arm], workload: Workload, tools: Tools, turns: int) -> dict[str, Steps]:
+    """Write the same turns with every arm alternately: a first round, a second and steady ones."""
+    for arm in arms:
+        arm.forget()
+    compiled = {arm.name: arm.compile(arm.request(tools)) for arm in arms}
+    scripts = [workload.turn(tools, seed) for seed in range(turns)]
+    rounds = [{arm.name: _Samples() for arm in arms} for _ in ("first", "second", "steady")]
+    with collected_before():
+        for samples, times in zip(rounds, (1, 1, _ROUNDS), strict=True):
+            for script in scripts * times:
+                for arm in arms:
+                    _write(arm, compiled[arm.name], script, samples[arm.name], workload.vocabulary.size)
+    first, _, steady = rounds
+    return {arm.name: _summary(first[arm.name], steady[arm.name]) for arm in arms}
+
+
+def _write(arm: Arm, compiled: Any, script: Turn, samples: _Samples, size: int) -> None:
+    matcher = arm.matcher(compiled)
+    bitmask = allocate_bitmask(1, size)
+    inside, spent = 0, 0.0
+    for index, (token_id, phase) in enumerate(zip(script.ids, script.phases, strict=True)):
+        start = time.perf_counter_ns()
+        arm.fill(matcher, bitmask, 0)
+        samples.fill[phase].append(microseconds(start))
+        start = time.perf_counter_ns()
+        accepted = arm.accept(matcher, token_id)
+        samples.accept[phase].append(microseconds(start))
+        spent += samples.fill[phase][-1] + samples.accept[phase][-1]
+        if not accepted:
+            raise RuntimeError(f"{arm.name} rejects token {index} ({phase}) of a turn that all arms must accept")
+        inside = inside + 1 if phase in {"string", "structure"} else 0
+        if inside % 8 == _ROLLBACK:
+            start = time.perf_counter_ns()
+            arm.fork(matcher)
+            samples.fork.append(microseconds(start))
+            start = time.perf_counter_ns()
+            arm.rollback(matcher, _ROLLBACK)
+            samples.rollback.append(microseconds(start))
+            for again in script.ids[index + 1 - _ROLLBACK : index + 1]:
+                arm.accept(matcher, again)
+    samples.turns[script.ids].append(spent)
+
+
+def _mean(samples: _Samples) -> float:
+    return sum(map(median, samples.turns.values())) / sum(map(len, samples.turns))
+
+
+def _summary(first: _Samples, samples: _Samples) -> Steps:
+    fill = {phase: Times.of(found) for phase, found in samples.fill.items()}
+    accept = {phase: Times.of(found) for phase, found in samples.accept.items()}
+    inside = Times.of([*samples.fill["string"], *samples.fill["structure"]])
+    back, fork = Times.of(samples.rollback), Times.of(samples.fork)
+    return Steps(fill, accept, back, fork, inside, _mean(first), _mean(samples))
+
+
+def free_text(arm: Ours, workload: Workload, tools: Tools) -> tuple[Times, int]:
+    """Time a row in free text as the logits processor handles it: choose the token set, accept the token.
+
+    Returns:
+        Microseconds a step, and the number of engine calls.
+    """
+    compiled = arm.compile(arm.request(tools))
+    ids = workload.vocabulary.encode("Nothing in here calls anything. ") * (_TEXT_STEPS // 4)
+    with counted_engine_calls() as calls:
+        matcher = compiled.matcher()
+        for token_id in ids:
+            matcher.token_set()
+            if not matcher.accept_tokens((token_id,)):
+                raise RuntimeError("a token of free text was rejected")
+        count = calls()
+    matcher = compiled.matcher()
+    samples: list[float] = []
+    with collected_before():
+        for token_id in ids[:_TEXT_STEPS]:
+            start = time.perf_counter_ns()
+            matcher.token_set()
+            samples.append(microseconds(start))
+            matcher.accept_tokens((token_id,))
+    return Times.of(samples), count

@@ -1,0 +1,128 @@
+"""The workload: tool lists of every length, and turns that call them."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks.host.instances import instance_of
+from constrained_k2.formats.kimi_k2 import KIMI_K2
+from constrained_k2.testing import write_tokenizer
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+from scripts.bundled_samples.ordinary import TOOLS
+
+StepPhase = Literal["text", "marker", "header", "string", "structure"]
+PHASES: tuple[StepPhase, ...] = ("text", "marker", "header", "string", "structure")
+_TEXT = "I'll look that up for you. First the figures of last month, then what changed since; one moment, please."
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn.
+
+    Attributes:
+        ids: Its tokens, with the stop.
+        phases: The phase of each token; in arguments ``string`` if the token begins inside a JSON string.
+    """
+
+    ids: tuple[int, ...] = field(repr=False)
+    phases: tuple[StepPhase, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The vocabulary and the tools that a run uses.
+
+    Attributes:
+        vocabulary: The vocabulary.
+        tools: OpenAI tools with distinct names for which :func:`instance_of` finds arguments.
+        source: Their origin, for the report.
+    """
+
+    vocabulary: Vocabulary
+    tools: tuple[dict[str, Any], ...] = field(repr=False)
+    source: str
+
+    def first(self, count: int) -> list[dict[str, Any]]:
+        """Return ``count`` tools; after the last one, copies with one more property."""
+        found: list[dict[str, Any]] = []
+        for number in range(count):
+            tool, copy = self.tools[number % len(self.tools)], number // len(self.tools)
+            found.append(_varied(tool, copy) if copy else tool)
+        return found
+
+    def turn(self, tools: list[dict[str, Any]], seed: int, calls: int = 2) -> Turn:
+        """Return a turn with some text and then calls of tools, starting with the ``seed``-th."""
+        markers = self.vocabulary.format
+        steps: list[tuple[int, StepPhase]] = [(token, "text") for token in self.vocabulary.encode(_TEXT)]
+        steps.append((markers.section_begin, "text"))
+        for index in range(calls):
+            tool = tools[(seed + index) % len(tools)]["function"]
+            steps.append((markers.call_begin, "marker"))
+            header = self.vocabulary.encode(KIMI_K2.call_id(tool["name"], index))
+            steps += [(token, "header") for token in (*header, markers.argument_begin)]
+            arguments = json.dumps(instance_of(tool["parameters"], seed % 2), ensure_ascii=False)
+            steps += _in_arguments(self.vocabulary, arguments)
+            steps.append((markers.call_end, "structure"))
+        steps += [(markers.section_end, "marker"), (markers.turn_end, "marker")]
+        return Turn(tuple(token for token, _ in steps), tuple(phase for _, phase in steps))
+
+
+def changed(tools: list[dict[str, Any]], index: int, version: int) -> list[dict[str, Any]]:
+    """Return the tools with one schema changed, as from a client that loads tools on the fly."""
+    return [*tools[:index], _varied(tools[index], version, rename=False), *tools[index + 1 :]]
+
+
+def load(shared: Path, scratch: Path) -> Workload:
+    """Load the real vocabulary and tools of public MCP servers; without that data, those of the package.
+
+    Args:
+        shared: The data folder (``../shared``).
+        scratch: Folder for the small tokenizer's files.
+    """
+    tokenizer, servers = shared / "kimi_k2" / "tokenizer", shared / "schemas" / "mcp-tools" / "livemcp_dev.jsonl"
+    if tokenizer.is_dir() and servers.is_file():
+        vocabulary = Vocabulary.from_pretrained(tokenizer)
+        tools = [tool for line in servers.read_text().splitlines() for tool in json.loads(line)["tools"]]
+        source = "Kimi K2's vocabulary, tools of public MCP servers"
+    else:
+        scratch.mkdir(parents=True, exist_ok=True)
+        write_tokenizer(scratch)
+        vocabulary = Vocabulary.from_pretrained(scratch)
+        tools = list(TOOLS)
+        source = "a vocabulary of 1,024 ordinary tokens and the package's six tools (no shared data found)"
+    usable = tuple(_usable(tools))
+    return Workload(vocabulary, usable, f"{source}: {len(usable)} of {len(tools)} with arguments")
+
+
+def _usable(tools: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    names: set[str] = set()
+    for number, tool in enumerate(tools):
+        function = {key: tool["function"][key] for key in ("name", "parameters") if key in tool["function"]}
+        if function["name"] in names:
+            function["name"] = f"{function['name']}_{number}"
+        names.add(function["name"])
+        function["parameters"] = function.get("parameters") or {"type": "object", "properties": {}}
+        if all(instance_of(function["parameters"], seed) is not None for seed in range(2)):
+            yield {"type": "function", "function": function}
+
+
+def _varied(tool: dict[str, Any], version: int, *, rename: bool = True) -> dict[str, Any]:
+    function = tool["function"]
+    parameters = function["parameters"]
+    properties = parameters.get("properties", {}) | {f"note_{version}": {"type": "string"}}
+    name = f"{function['name']}_v{version}" if rename else function["name"]
+    return {"type": "function", "function": {"name": name, "parameters": parameters | {"properties": properties}}}
+
+
+def _in_arguments(vocabulary: Vocabulary, text: str) -> Iterator[tuple[int, StepPhase]]:
+    inside = escaped = False
+    for token in vocabulary.encode(text):
+        yield token, "string" if inside else "structure"
+        for byte in vocabulary.token_bytes(token):
+            if inside and not escaped and byte == ord('"'):
+                inside = False
+            elif not inside and byte == ord('"'):
+                inside = True
+            escaped = inside and not escaped and byte == ord("\\")

@@ -1,0 +1,1 @@
+"""Coverage, soundness and cost of schema compilation, compared with the engines' builtin converters."""

@@ -1,0 +1,36 @@
+"""Measure coverage, soundness and cost of JSON Schema compilation (about 15 minutes; needs scripts/fetch_data.py).
+
+Prints every figure about schemas in the docs. Exit code 1 if a promise is broken.
+"""
+
+import argparse
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+from benchmarks.schemas.report import PARTS, baseline, measure
+from scripts.fetch_data import data_folder
+
+ROOT = Path(__file__).resolve().parents[2]
+BASELINE = ROOT / "tests" / "schema" / "baseline.json"
+
+
+def main() -> int:
+    """Measure and print, or write the baseline."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.schemas", description=__doc__)
+    parser.add_argument("--shared", type=Path, default=data_folder(), help="data (default: %(default)s)")
+    parser.add_argument("--part", choices=PARTS, action="append", help="only this part; repeatable")
+    parser.add_argument("--walks", type=int, default=10_000, help="random walks (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="time limit a schema (default: %(default)s)")
+    parser.add_argument("--write-baseline", action="store_true", help=f"only write {BASELINE.relative_to(ROOT)}")
+    options = parser.parse_args()
+    if options.write_baseline:
+        BASELINE.write_text(json.dumps(baseline(options.shared), indent=0, ensure_ascii=False) + "\n")
+        return 0
+    parts, say = options.part or PARTS, partial(print, flush=True)
+    return int(not measure(options.shared, parts, walks=options.walks, seconds=options.seconds, say=say))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""Runs arms over corpora and counts the results."""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.schemas.arms import Arm, ArmName, Outcome, Work
+from benchmarks.schemas.corpora import REQUIRED, Case
+
+_REASONS = (
+    ("no value satisfies", "no value satisfies the schema"),
+    ("leaves the schema", "a reference that leaves the schema"),
+    ("names nothing", "a reference to nothing"),
+    ("points at nothing", "a reference to nothing"),
+    ("not done after", "not done in time"),
+)
+
+
+@dataclass(slots=True)
+class SuiteFigures:
+    """An arm on the public suite.
+
+    Attributes:
+        groups: Number of groups by status: ``whole``, ``relaxed``, ``refused``.
+        instances: Number of instances by (verdict, status of their group, accepted): ``("valid", "whole", True)``.
+        refusals: Number of refusals by reason.
+        required: Groups of required features by status.
+        wrong: Invalid instances accepted, and valid ones rejected, by a grammar with nothing relaxed.
+    """
+
+    groups: Counter[str] = field(default_factory=Counter)
+    instances: Counter[tuple[str, str, bool]] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    required: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    def count(self, verdict: str, *, accepted: bool, status: str = "") -> int:
+        """Count the instances of one kind."""
+        return sum(
+            number
+            for (its_verdict, its_status, its_accepted), number in self.instances.items()
+            if its_verdict == verdict and its_accepted == accepted and status in {"", its_status}
+        )
+
+    def add(self, case: Case, outcome: Outcome) -> None:
+        """Count one group."""
+        status = status_of(outcome)
+        self.groups[status] += 1
+        if case.file in REQUIRED or case.file.startswith("optional/format"):
+            is_empty = "no value satisfies" in outcome.refusal  # correctly refused
+            self.required["empty" if is_empty else status] += 1
+        if outcome.refusal:
+            self.refusals[reason_of(outcome.refusal)] += 1
+            return
+        for instance, accepted in zip(case.instances, outcome.accepted, strict=True):
+            self.instances["valid" if instance.valid else "invalid", status, accepted] += 1
+            if status == "whole" and accepted != instance.valid:
+                self.wrong.append(f"{case.name}: {instance.description} ({'accepted' if accepted else 'rejected'})")
+
+
+def status_of(outcome: Outcome) -> str:
+    """Return ``whole``, ``relaxed`` or ``refused``."""
+    return "refused" if outcome.refusal else "relaxed" if outcome.relaxed else "whole"
+
+
+def reason_of(refusal: str) -> str:
+    """Classify a refusal."""
+    return next((kind for part, kind in _REASONS if part in refusal), refusal.rsplit(": ", 1)[-1][:60])
+
+
+def run_all(
+    name: ArmName,
+    cases: Iterable[Case],
+    tokenizer: Path | None = None,
+    timed: dict[str, tuple[str, ...]] | None = None,
+    seconds: float = 20.0,
+) -> list[tuple[Case, Outcome]]:
+    """Run an arm over cases."""
+    with Arm(name, tokenizer, seconds) as arm:
+        return [
+            (case, arm.run(Work(case.schema, tuple(i.text for i in case.instances), (timed or {}).get(case.name, ()))))
+            for case in cases
+        ]
+
+
+def signature(case: Case, outcome: Outcome) -> str:
+    """Summarize a group: its status, then a sign for each instance.
+
+    ``+``: correct; ``n``: a valid instance was rejected; ``x``: an invalid one was accepted.
+    """
+    signs = {(True, True): "+", (False, False): "+", (True, False): "n", (False, True): "x"}
+    verdicts = [
+        signs[instance.valid, accepted] for instance, accepted in zip(case.instances, outcome.accepted, strict=False)
+    ]
+    return f"{status_of(outcome)} {''.join(verdicts)}".strip()
+
+
+def is_no_worse(now: str, before: str) -> bool:
+    """True if no instance of a group is worse than in the baseline."""
+    ranks = ["refused", "relaxed", "whole"]
+    status, _, verdicts = now.partition(" ")
+    old_status, _, old_verdicts = before.partition(" ")
+    if ranks.index(status) < ranks.index(old_status):
+        return False
+    if status == "whole" and "x" in verdicts:
+        return False
+    return all(new in {"+", old} for new, old in zip(verdicts, old_verdicts, strict=False))
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return a percentile; 0 for no values."""
+    if len(values) < 2:
+        return values[0] if values else 0.0
+    return statistics.quantiles(values, n=1000, method="inclusive")[round(share * 1000) - 1]

@@ -1,0 +1,1 @@
+"""Training of the demo model: tools, dialogs, faults, network."""

@@ -1,0 +1,77 @@
+"""Tokenizes dialogs, and flags the tokens that the assistant writes."""
+
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from constrained_k2.prompts.prompt import PromptRenderer
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+
+IGNORED = -100
+"""Target of a position whose next token is not the assistant's."""
+
+_SORTED_TOGETHER = 32
+
+
+def chat_template() -> str:
+    """Return Kimi's chat template as the test models have it."""
+    return (files("constrained_k2.testing") / "chat_template.jinja").read_text("utf-8")
+
+
+class Sequences:
+    """Converts dialogs to sequences of the demo model's vocabulary."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._renderer = PromptRenderer.from_template(chat_template(), vocabulary)
+        special = vocabulary.special_tokens
+        self._opening, self._middle, self._end = (
+            special[text] for text in ("<|im_assistant|>", "<|im_middle|>", "<|im_end|>")
+        )
+
+    def of(self, dialog: Mapping[str, Any]) -> tuple[list[int], list[bool]]:
+        """Return a dialog's ids, and for each whether the assistant writes it, including the end of its turn."""
+        ids = self._renderer.render({**dialog, "add_generation_prompt": False}, repair=False).ids
+        written, header, speaks = [], False, False
+        for token in ids:
+            written.append(speaks)
+            if speaks:
+                speaks = token != self._end
+            elif header and token == self._middle:
+                header, speaks = False, True
+            else:
+                header = header or token == self._opening
+        return list(ids), written
+
+    def batches(self, dialogs: Iterator[Mapping[str, Any]], size: int, longest: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield batches of sequences of similar length.
+
+        Args:
+            dialogs: The dialogs, read lazily.
+            size: Sequences in a batch.
+            longest: Longer sequences are left out.
+
+        Yields:
+            ids and targets, both int64 ``[size, length]``; targets are the next ids, or ``IGNORED``.
+        """
+        while True:
+            found = [
+                pair for dialog in islice(dialogs, _SORTED_TOGETHER) if len((pair := self.of(dialog))[0]) <= longest
+            ]
+            found.sort(key=lambda pair: len(pair[0]))
+            for start in range(0, len(found) - size + 1, size):
+                yield _stack(found[start : start + size])
+
+
+def _stack(pairs: list[tuple[list[int], list[bool]]]) -> tuple[Tensor, Tensor]:
+    length = max(len(ids) for ids, _ in pairs)
+    inputs = torch.zeros(len(pairs), length, dtype=torch.int64)
+    targets = torch.full((len(pairs), length), IGNORED)
+    for row, (ids, written) in enumerate(pairs):
+        whole = torch.tensor(ids)
+        inputs[row, : len(ids)] = whole
+        targets[row, : len(ids) - 1] = torch.where(torch.tensor(written[1:]), whole[1:], IGNORED)
+    return inputs, targets

@@ -1,0 +1,74 @@
+"""The demo model's vocabulary: byte pairs split so that a value has the same tokens in every context."""
+
+import base64
+import itertools
+import re
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+
+from constrained_k2.formats.kimi_k2 import SPECIAL_COUNT, SPECIAL_TOKENS
+from constrained_k2.prompts.prompt import PromptRenderer
+from constrained_k2.testing.tokenizer import train_ranks
+from constrained_k2.vocabulary.tokenizer_files import TiktokenEncoder
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+from scripts.demo_model.catalogue import TOOLS
+from scripts.demo_model.dialogs import CHATS, NO_TOOL, SECOND, answered_dialogs
+from scripts.demo_model.sequences import chat_template
+
+_PIECE = re.compile(r"[A-Za-z]+|[0-9]+|[^A-Za-z0-9\s]+|\s+")
+_MARKER = re.compile(r"<\|[a-z_]+\|>")
+_SLOT = re.compile(r"\{[0-9]*\}")
+_SPACED = re.compile(r" [a-z]+")
+
+
+def train_vocabulary(texts: Iterable[str], prose: Iterable[str], size: int) -> dict[bytes, int]:
+    """Train the ordinary tokens.
+
+    A token never combines letters with the character before them: `Oslo` has the same tokens after a space and after a
+    quote, so copying it means copying tokens. Only words of the requests' phrasing have a token with their space.
+
+    Args:
+        texts: Prompts, special tokens spelled out.
+        prose: The phrasing, without values.
+        size: Number of tokens to train, before two-digit numbers and words with spaces are added.
+
+    Returns:
+        Token bytes -> rank.
+    """
+    # train_ranks splits text by Kimi's pattern, in which a digit separates its neighbours.
+    pieces = (piece for text in texts for piece in _PIECE.findall(_MARKER.sub(" ", text)))
+    ranks = train_ranks("0".join(piece for piece in pieces if not piece.isspace() and not piece.isdigit()), size)
+    numbers = (f"{tens}{ones}".encode() for tens, ones in itertools.product(range(10), repeat=2))
+    spaced = sorted({word.encode() for text in prose for word in _SPACED.findall(text)})
+    for token in (*numbers, *(word for word in spaced if word[1:] in ranks)):
+        ranks[token] = len(ranks)
+    return ranks
+
+
+def phrasing() -> list[str]:
+    """Return the phrasing of requests, descriptions and answers, without values."""
+    texts = [NO_TOOL, *SECOND, *(text for chat in CHATS for text in chat)]
+    for tool in TOOLS:
+        texts += [tool.description, *tool.asks, *(argument.phrase for argument in tool.optional)]
+    return [_SLOT.sub("", text) for text in texts]
+
+
+def dialog_texts(count: int, seed: int) -> list[str]:
+    """Return the text of training dialogs, special tokens spelled out."""
+    renderer = PromptRenderer.from_template(chat_template(), Vocabulary.of_bytes())
+    dialogs = islice(answered_dialogs(seed, held_out=False), count)
+    return [renderer.render({**dialog, "add_generation_prompt": False}, repair=False).text for dialog in dialogs]
+
+
+def demo_vocabulary(ranks: Mapping[bytes, int]) -> Vocabulary:
+    """Return the vocabulary of these ordinary tokens, followed by Kimi's special tokens."""
+    base = len(ranks)
+    special = {SPECIAL_TOKENS.get(n, f"<|reserved_token_{base + n}|>"): base + n for n in range(SPECIAL_COUNT)}
+    tokens = {rank: token for token, rank in ranks.items()}
+    return Vocabulary(tokens, special, base + SPECIAL_COUNT, TiktokenEncoder(ranks))
+
+
+def write_ranks(path: Path, ranks: Mapping[bytes, int]) -> None:
+    """Write a ``tiktoken.model``."""
+    path.write_bytes(b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks.items()))

@@ -1,0 +1,202 @@
+"""Trains the demo model and logs the training."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional
+
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+from scripts.demo_model.dialogs import answered_dialogs
+from scripts.demo_model.faults import Faults
+from scripts.demo_model.network import Network
+from scripts.demo_model.sequences import IGNORED, Sequences
+from scripts.demo_model.shape import Shape
+from scripts.demo_model.start import lay_out_copying
+from scripts.demo_model.tokenizer import (
+    demo_vocabulary,
+    dialog_texts,
+    phrasing,
+    train_vocabulary,
+    write_ranks,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Hyperparameters.
+
+    Attributes:
+        steps: Number of steps.
+        batch: Dialogs a step.
+        rate: Learning rate of the matrices (Muon).
+        other_rate: Learning rate of embedding and norms (AdamW).
+        warm_up: Steps until the full rate; over the last 40 % of the steps it falls to zero.
+        balance: Weight of the experts' load balance in the loss.
+        seed: Seed of weights and data.
+        longest: Maximum tokens of a dialog; longer ones are left out.
+        every: Steps between two lines of the log.
+        keep: Steps between two checkpoints.
+        texts: Dialogs that the vocabulary is trained on.
+        tokens: Size of the vocabulary, before numbers and words with spaces are added.
+        faults: Faults of the training calls.
+    """
+
+    steps: int = 1400
+    batch: int = 4
+    rate: float = 0.02
+    other_rate: float = 0.007
+    warm_up: int = 40
+    balance: float = 0.01
+    seed: int = 0
+    longest: int = 1152
+    every: int = 100
+    keep: int = 100
+    texts: int = 300
+    tokens: int = 1000
+    faults: Faults = field(default_factory=lambda: Faults(number=0.15, enum=0.15, name=0.06, missing=0.03))
+
+
+def train(
+    vocabulary: Vocabulary,
+    recipe: Recipe,
+    say: Callable[[dict[str, float]], None],
+    keep: Callable[[Network, int], None] = lambda *_: None,
+) -> Network:
+    """Train a network.
+
+    Args:
+        vocabulary: The demo model's vocabulary.
+        recipe: The hyperparameters.
+        say: Receives each line of the log.
+        keep: Receives the network and the step every ``recipe.keep`` steps.
+    """
+    torch.manual_seed(recipe.seed)
+    network = Network(Shape(vocabulary.size))
+    lay_out_copying(network)
+    matrices = [weight for name, weight in network.named_parameters() if weight.ndim > 1 and name != "embedding"]
+    others = [weight for name, weight in network.named_parameters() if weight.ndim == 1 or name == "embedding"]
+    optimizers = [
+        torch.optim.Muon(matrices, lr=recipe.rate, weight_decay=0.0),
+        torch.optim.AdamW(others, lr=recipe.other_rate, weight_decay=0.0, betas=(0.9, 0.98)),
+    ]
+    sequences = Sequences(vocabulary)
+    dialogs = answered_dialogs(recipe.seed + 1, held_out=False, faults=recipe.faults)
+    batches = sequences.batches(dialogs, recipe.batch, recipe.longest)
+    held_out = list(islice(sequences.batches(answered_dialogs(recipe.seed + 2, held_out=True), 8, recipe.longest), 8))
+    started, tokens, recent = time.monotonic(), 0, []
+    for step, (ids, targets) in enumerate(islice(batches, recipe.steps), 1):
+        factor = min(1.0, step / recipe.warm_up, (recipe.steps - step) / (0.4 * recipe.steps) + 0.01)
+        for optimizer, rate in zip(optimizers, (recipe.rate, recipe.other_rate), strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * factor
+        loss, balance = _loss(network, ids, targets)
+        (loss + recipe.balance * balance).backward()
+        torch.nn.utils.clip_grad_norm_(others, 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        tokens += ids.numel()
+        recent.append(loss.item())
+        if step % recipe.every == 0 or step == recipe.steps:
+            line = {"step": step, "tokens": tokens, "loss": sum(recent) / len(recent), "balance": balance.item()}
+            say(line | measure(network, held_out, vocabulary) | {"seconds": time.monotonic() - started})
+            recent.clear()
+        if step % recipe.keep == 0:
+            keep(network, step)
+    return network
+
+
+def _loss(network: Network, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the cross entropy over the assistant's tokens in nats, and the experts' load balance."""
+    with torch.autocast("cpu", torch.bfloat16):
+        states, balance = network(ids)
+        wanted = targets != IGNORED
+        logits = network.logits(states[wanted])
+    return functional.cross_entropy(logits.float(), targets[wanted]), balance
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def measure(network: Network, batches: list[tuple[Tensor, Tensor]], vocabulary: Vocabulary) -> dict[str, float]:
+    """Measure the prediction of held-out answers, each token given the correct ones before it.
+
+    Returns:
+        ``held_out_loss`` in nats a token, the share of ``tokens_right``, and the shares of answers whose tokens were
+        all the likeliest: ``calls_right`` (messages with calls) and ``texts_right``.
+    """
+    section = vocabulary.format.section_begin
+    losses, tokens = [], []
+    calls: list[bool] = []
+    texts: list[bool] = []
+    for ids, targets in batches:
+        with torch.autocast("cpu", torch.bfloat16):
+            states, _ = network(ids)
+            logits = network.logits(states).float()
+        wanted = targets != IGNORED
+        losses.append(functional.cross_entropy(logits[wanted], targets[wanted]).item())
+        right = logits.argmax(-1) == targets
+        tokens.append(right[wanted].float().mean().item())
+        for row in range(len(ids)):
+            for start, end in _spans(wanted[row]):
+                (calls if section in targets[row, start:end] else texts).append(bool(right[row, start:end].all()))
+    return {
+        "held_out_loss": sum(losses) / len(losses),
+        "tokens_right": sum(tokens) / len(tokens),
+        "calls_right": sum(calls) / len(calls),
+        "texts_right": sum(texts) / len(texts),
+    }
+
+
+def _spans(marked: Tensor) -> Iterator[tuple[int, int]]:
+    """Yield the runs of True in a bool ``[length]``."""
+    start = None
+    for position, here in enumerate([*marked.tolist(), False]):
+        if here and start is None:
+            start = position
+        elif not here and start is not None:
+            yield start, position
+            start = None
+
+
+def train_and_write(out: Path, recipe: Recipe, say: Callable[[str], None], copies: Path | None = None) -> None:
+    """Train, and write the shipped files: vocabulary, weights, and the log with the recipe as its first line.
+
+    Args:
+        out: The directory; created if needed.
+        recipe: The hyperparameters.
+        say: Receives the log's lines.
+        copies: A directory for checkpoints, created if needed; None for no checkpoints.
+    """
+    for directory in (out, copies):
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+    ranks = train_vocabulary(dialog_texts(recipe.texts, recipe.seed), phrasing(), recipe.tokens)
+    write_ranks(out / "tiktoken.model", ranks)
+    with (out / "training.jsonl").open("w") as log:
+
+        def write(line: dict[str, Any]) -> None:
+            rounded = {key: round(value, 4) if isinstance(value, float) else value for key, value in line.items()}
+            log.write(json.dumps(rounded) + "\n")
+            log.flush()
+            say(json.dumps(rounded))
+
+        def keep(network: Network, step: int) -> None:
+            if copies is not None:
+                write_weights(copies / f"weights-{step}.safetensors", network)
+
+        write(asdict(recipe))
+        network = train(demo_vocabulary(ranks), recipe, write, keep)
+    write_weights(out / "weights.safetensors", network)
+
+
+def write_weights(path: Path, network: Network) -> None:
+    """Write a network's weights in bfloat16."""
+    weights = {name: weight.to(torch.bfloat16) for name, weight in network.state_dict().items()}
+    save_file(weights, path, metadata={"format": "pt"})

@@ -1,0 +1,183 @@
+"""Fetch the data of the figures and the larger tests from public repositories pinned by commit and sha256.
+
+    python scripts/fetch_data.py [--to data] [--only schemas/mcp-tools]
+
+Writes the layout that `data.json` lists into data/. Where ../shared lies beside the clone, that is used instead.
+"""
+
+import argparse
+import fnmatch
+import hashlib
+import json
+import lzma
+import sys
+import tarfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterable
+from http.client import HTTPException
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+FORGE = "https://codeload.github.com"
+MANIFEST: dict[str, Any] = json.loads(Path(__file__).with_name("data.json").read_text(encoding="utf-8"))
+Contents = dict[str, bytes]
+
+
+def data_folder() -> Path:
+    """``../shared`` where it lies beside the clone, else ``data``; the folder may lack any of its files."""
+    shared = ROOT.parent / "shared"
+    return shared if (shared / "kimi_k2").is_dir() else ROOT / "data"
+
+
+def _jsonl(records: Iterable[Any], **options: Any) -> bytes:
+    return "".join(json.dumps(record, ensure_ascii=False, **options) + "\n" for record in records).encode()
+
+
+def _walle(contents: Contents) -> bytes:
+    """The schemas that Moonshot's validator accepts, with the suite and line each stands in."""
+    return _jsonl(
+        {"suite": PurePosixPath(path).parent.name, "line": number, "schema": json.loads(line)}
+        for path, content in sorted(contents.items())
+        for number, line in enumerate(content.decode().split("\n"), 1)
+        if line.strip()
+    )
+
+
+def _mcp_tools(contents: Contents) -> bytes:
+    """The tools of the development servers in OpenAI's form."""
+    (content,) = contents.values()
+    servers = {name: server["tools"] for entry in json.loads(content) for name, server in entry["tools"].items()}
+    return _jsonl(
+        {
+            "server": name,
+            "tools": [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": tool["name"],
+                        "description": tool["description"] or "",
+                        "parameters": tool["inputSchema"],
+                    },
+                }
+                for tool in servers[name]
+            ],
+        }
+        for name in MANIFEST["mcp_servers"]
+    )
+
+
+def _maskbench(contents: Contents) -> bytes:
+    """Every schema with its instances, one a line, without CloudFormation's, which is too large to be of use."""
+    schemas = {PurePosixPath(path).stem: json.loads(content) for path, content in sorted(contents.items())}
+    del schemas["JsonSchemaStore---cloudformation.schema"]
+    return _jsonl(
+        (
+            {
+                "id": name,
+                "schema": found["schema"],
+                "tests": [{"valid": test["valid"], "data": test["data"]} for test in found["tests"]],
+            }
+            for name, found in schemas.items()
+        ),
+        separators=(",", ":"),
+    )
+
+
+BUILDERS: dict[str, Callable[[Contents], bytes]] = {
+    "schemas/kvv-walle/cases.jsonl": _walle,
+    "schemas/mcp-tools/livemcp_dev.jsonl": _mcp_tools,
+    "schemas/maskbench.jsonl.xz": _maskbench,
+}
+
+
+def _is_there(path: Path, sha256: str) -> bool:
+    if not path.is_file():
+        return False
+    try:
+        content = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+    except lzma.LZMAError:
+        return False
+    return hashlib.sha256(content).hexdigest() == sha256
+
+
+def _archive(url: str, patterns: list[str], attempts: int = 3) -> Contents:
+    """The files of a ``.tar.gz`` whose paths, without the leading folder, match one of the patterns."""
+    for attempt in range(attempts):
+        found: Contents = {}
+        try:
+            with (
+                urllib.request.urlopen(url, timeout=60) as answer,  # noqa: S310 - the forge's address is our own
+                tarfile.open(fileobj=answer, mode="r|gz") as archive,
+            ):
+                for member in archive:
+                    path = member.name.partition("/")[2]
+                    if member.isfile() and any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns):
+                        opened = archive.extractfile(member)
+                        found[path] = opened.read() if opened else b""
+        except (OSError, HTTPException, EOFError, tarfile.TarError) as error:
+            if attempt == attempts - 1:
+                sys.exit(f"{url}: {error}. Check the network, then run this again: files already written are kept.")
+            time.sleep(2**attempt)
+        else:
+            return found
+    raise AssertionError("unreachable")
+
+
+def fetch(to: Path, only: str = "", *, forge: str = FORGE, manifest: dict[str, Any] = MANIFEST) -> int:
+    """Write the files that are missing or differ; return how many.
+
+    Args:
+        to: The folder to write, as ``data_folder`` names it.
+        only: Fetch only files whose paths start with this.
+        forge: Base address of ``OWNER/NAME/tar.gz/COMMIT``.
+        manifest: The content of ``data.json``.
+
+    Raises:
+        SystemExit: A download failed, or a file's sha256 differs from the manifest's; that file is not written.
+    """
+    written = 0
+    for repository in manifest["repositories"]:
+        files = {path: spec for path, spec in repository["files"].items() if path.startswith(only)}
+        missing = {path: spec for path, spec in files.items() if not _is_there(to / path, spec["sha256"])}
+        if not missing:
+            continue
+        url = f"{forge}/{repository['name']}/tar.gz/{repository['commit']}"
+        print(f"{len(missing)} of {len(files)} files from {url} ({repository['licence']})")
+        contents = _archive(url, [spec["from"] for spec in missing.values()])
+        for path, spec in missing.items():
+            sources = {name: data for name, data in contents.items() if fnmatch.fnmatchcase(name, spec["from"])}
+            if not sources:
+                sys.exit(f"{path}: {url} holds no {spec['from']}. Renew the commit in scripts/data.json.")
+            content = BUILDERS[path](sources) if path in BUILDERS else sources[spec["from"]]
+            if (got := hashlib.sha256(content).hexdigest()) != spec["sha256"]:
+                sys.exit(
+                    f"{path}: sha256 is {got}, expected {spec['sha256']} (from {url}). Nothing was written. "
+                    "The download is damaged, or is not the pinned commit: run again, else report it."
+                )
+            part = to / f"{path}.part"
+            part.parent.mkdir(parents=True, exist_ok=True)
+            part.write_bytes(lzma.compress(content) if path.endswith(".xz") else content)
+            part.replace(to / path)
+            written += 1
+    return written
+
+
+def main() -> None:
+    """Read the options, fetch, and name what no public repository has."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--to", type=Path, help="the folder to write (default: data, unless ../shared is there)")
+    parser.add_argument("--only", default="", help="fetch only files whose paths start with this")
+    options = parser.parse_args()
+    if options.to is None and data_folder() != ROOT / "data":
+        print(f"{data_folder()} is used as it is. Give --to data to fetch all the same.")
+        return
+    written = fetch(options.to or ROOT / "data", options.only)
+    print(f"{written} files written" if written else "everything is there already")
+    for path, reason in MANIFEST["not_public"].items():
+        print(f"not fetched: {path}: {reason}")
+
+
+if __name__ == "__main__":
+    main()

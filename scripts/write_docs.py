@@ -1,0 +1,114 @@
+"""Write the generated parts of docs/: keywords, settings and request fields, metrics.
+
+.venv/bin/python -m scripts.write_docs [--check]
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+KEYWORDS = """# Keywords
+
+What each JSON Schema keyword becomes, per engine. [Strictness](../strictness.md) explains the words.
+`constrained-k2 coverage tools.json` answers for your tools.
+
+{table}
+"""
+
+
+SETTINGS = """# Settings and request fields
+
+## Settings of a server
+
+All of them go into `--additional-config '{{"constrained_k2": {{…}}}}'`.
+An unknown name or a wrong value stops the server, with the names and values that it expects.
+
+{settings}
+
+## Fields of a request
+
+All of them go into `vllm_xargs`: `{{"vllm_xargs": {{"constrained_k2_finish_reserve": 60}}}}`.
+A wrong value is HTTP 400.
+
+{fields}
+
+Old names work until version 0.3, with one log line.
+"""
+
+
+def generated() -> dict[Path, str]:
+    """The text of every generated page, by its path."""
+    from constrained_k2.cli.coverage import keyword_table
+    from constrained_k2.vllm_plugin.metrics.families import FAMILIES
+    from constrained_k2.vllm_plugin.settings import REQUEST_FIELDS
+    from constrained_k2.vllm_plugin.settings import SETTINGS as ROWS
+
+    metrics = DOCS / "metrics.md"
+    before, _, rest = metrics.read_text("utf-8").partition(f"{_BEGIN}\n")
+    after = rest.partition(_END)[2]
+    families = [
+        (f"`constrained_k2_{family.name}{_suffix(family.kind)}`", _code(family.labels[1:]), family.help)
+        for family in FAMILIES
+    ]
+    table = _table(("metric", "labels besides `model_name`", "meaning"), families)
+    return {
+        DOCS / "reference" / "keywords.md": KEYWORDS.format(table=keyword_table()),
+        DOCS / "reference" / "settings.md": SETTINGS.format(settings=_rows(ROWS), fields=_rows(REQUEST_FIELDS)),
+        metrics: f"{before}{_BEGIN}\n\n{table}\n\n{_END}{after}",
+    }
+
+
+_BEGIN, _END = "<!-- generated: metrics -->", "<!-- end -->"
+
+
+def _suffix(kind: type) -> str:
+    return "_total" if kind.__name__ == "Counter" else ""
+
+
+def _rows(rows: Iterable[Any]) -> str:
+    cells = [
+        (
+            f"`{row.name}`" + (f" (was `{row.old_name}`)" if row.old_name else ""),
+            row.expected,
+            _json(row.default),
+            row.meaning,
+        )
+        for row in rows
+    ]
+    return _table(("name", "value", "default", "meaning"), cells)
+
+
+def _json(value: Any) -> str:
+    return value if isinstance(value, str) and " " in value else f"`{json.dumps(value)}`"
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def main() -> int:
+    """Write the pages, or with ``--check`` name those that are out of date."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
+    options = parser.parse_args()
+    stale = [path for path, text in generated().items() if not path.exists() or path.read_text("utf-8") != text]
+    for path in stale:
+        print(f"{'out of date' if options.check else 'written'}: {path.relative_to(DOCS.parent)}")
+        if not options.check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(generated()[path], "utf-8")
+    return int(options.check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
