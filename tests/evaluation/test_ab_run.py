@@ -1,5 +1,4 @@
 import asyncio
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +7,8 @@ from typing import Any
 import pytest
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.evaluation.ab.arms import Arm, parse_arm, read_arm
+from constrained_k2.evaluation.ab.arms import Arm
 from constrained_k2.evaluation.ab.directory import (
-    MAX_LINE,
-    RecordFile,
     RunDirectory,
     Sampling,
     begin,
@@ -22,8 +19,8 @@ from constrained_k2.evaluation.ab.directory import (
 )
 from constrained_k2.evaluation.ab.loaders import numbered_keys
 from constrained_k2.evaluation.ab.results import score
-from constrained_k2.evaluation.ab.runner import _RAW_TEXT, Limits, run
-from constrained_k2.evaluation.answer import MAX_ERROR, MAX_GAPS, SUCCESS, Record
+from constrained_k2.evaluation.ab.runner import Limits, run
+from constrained_k2.evaluation.answer import SUCCESS, Record
 from constrained_k2.evaluation.sample import read_sample
 from tests.evaluation.ab_samples import body
 from tests.evaluation.fake_endpoint import BROKEN, GOOD_CALL, FakeEndpoint
@@ -219,84 +216,6 @@ def test_a_text_that_is_not_told_costs_no_record(status: int, text: str, tmp_pat
         directory = start(tmp_path, body(fake=wrong), body("again", fake=wrong))
         ask(directory, Arm("a", endpoint.url), limits=replace(QUICK, concurrency=1))
     assert [(record.status, record.raw, record.prompt_tail) for record in records(directory)] == [(SUCCESS, "", "")] * 2
-
-
-def test_records_of_any_shape(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    good = Record("k", 1, SUCCESS, content="\ud800 \u2028 \n <|im_end|>", calls=(GOOD_CALL,), gaps_ms=(0.5,))
-    with RecordFile(path) as file:
-        file.append(good)
-    damaged = [
-        b"{}",
-        b"[]",
-        b"null",
-        b"\xff",
-        b'{"key": 1, "repetition": 0, "calls": [], "gaps_ms": []}',
-        b"[" * 99_999,
-    ]
-    path.write_bytes(path.read_bytes() + b"\n".join(damaged) + b"\n" + good.to_json().encode()[:50])
-    found = list(read_records(path))
-    assert found[0] == good
-    assert [type(record) for record in found[1:]] == [str] * 6
-    assert done_keys(path) == {("k", 1)}
-    with RecordFile(path) as file:
-        file.append(replace(good, repetition=2))
-    assert done_keys(path) == {("k", 1), ("k", 2)}
-
-
-def test_a_line_that_is_too_long_costs_itself_only(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    good = Record("k", 0, SUCCESS).to_json().encode()
-    path.write_bytes(good + b"\n" + b"x" * (2 * MAX_LINE + 7) + b"\n" + good)
-    assert [str(record) for record in read_records(path)][1:] == [f"a.jsonl:2: longer than {MAX_LINE} bytes"]
-    path.write_bytes(path.read_bytes() + b"\n")
-    assert list(read_records(path))[0::2] == [Record("k", 0, SUCCESS)] * 2
-
-
-def test_the_longest_answer_fits_a_line_of_its_file() -> None:
-    widest = "\U0001f600"  # escaped, twelve bytes for one character
-    record = Record("k", 0, SUCCESS, content=widest * Limits().text, gaps_ms=(123456.78,) * MAX_GAPS)
-    record = replace(record, raw=widest * _RAW_TEXT, prompt_tail=widest * _RAW_TEXT, error=widest * MAX_ERROR)
-    assert len(record.to_json()) < MAX_LINE
-
-
-@pytest.mark.parametrize("size", [0, 10, 1 << 16, (1 << 16) + 7, 3 << 16])
-def test_a_torn_line_of_any_length_is_cut_off(size: int, tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    for before in (b"", b"{}\n"):
-        path.write_bytes(before + b"x" * size)
-        with RecordFile(path):
-            pass
-        assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("nope", "unknown preset"), ("plain", "unknown preset"), ("a={", "not JSON"), ("a={}", "malformed address"),
-        ("a=localhost:8000", "malformed address"), ('a={"url": 7}', "got `int` - at `\\$.url`"), ("../a=http://x", "malformed name"),
-        ('a={"url": "http://x", "body": []}', "Expected `object`"), ('a={"url": "http://x", "key": "k"}', "unknown fields"),
-        ('a={"url": "http://x", "preset": "best"}', "unknown preset"),
-    ],
-)  # fmt: skip
-def test_arms_that_are_none(text: str, words: str) -> None:
-    with pytest.raises(InvalidRequest, match=words):
-        parse_arm(text)
-
-
-def test_arms(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert parse_arm("xgrammar", "http://x/v1").base_url == "http://x"
-    assert parse_arm("constrained=http://y").is_constrained
-    assert not parse_arm("stock=http://y").is_constrained
-    arm = parse_arm('m={"url": "http://m", "model": "k", "api_key_env": "M_KEY", "body": {"top_p": 1}}')
-    assert arm.added == {"top_p": 1}
-    with pytest.raises(InvalidRequest, match="the environment variable 'M_KEY' is not set"):
-        arm.api_key()
-    monkeypatch.setenv("M_KEY", "secret")
-    assert arm.api_key() == "secret"
-    assert "secret" not in json.dumps(arm.identity)
-    with pytest.raises(InvalidRequest, match="expected an object"):
-        read_arm([])
 
 
 @pytest.mark.slow
