@@ -17,6 +17,7 @@ or, with a third arm: --arm unconstrained --arm constrained --arm stock=http://l
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -71,9 +72,9 @@ def run(options: argparse.Namespace) -> int:
     try:
         directory = _send(options) if options.score_only is None else open_run(options.score_only)
     except KeyboardInterrupt:
-        print("constrained-k2: interrupted; the same command resumes", file=sys.stderr)
-        return 130  # the shells' convention
-    with lock(directory.path):
+        print("constrained-k2: the same command resumes this run", file=sys.stderr)
+        raise
+    with _file_errors_named(directory.path), lock(directory.path):
         results = score(directory, baseline=options.baseline)
         paths = write_reports(results)
     if options.json:
@@ -93,8 +94,8 @@ def _send(options: argparse.Namespace) -> "RunDirectory":
     from constrained_k2.evaluation.ab.runner import run as run_arms
     from constrained_k2.evaluation.demo.comparison import TEMPERATURE, DemoRun, demo_samples
 
-    if options.timeout <= 0:
-        raise InvalidRequest("must be more than 0", "--timeout")
+    if not 0 < options.timeout < math.inf:
+        raise InvalidRequest("must be more than 0 and finite", "--timeout")
     limits = Limits(seconds=options.timeout, attempts=options.attempts, concurrency=options.concurrency)
     is_demo = options.url is None and not options.arm and options.arms is None
     temperature = TEMPERATURE if is_demo and options.temperature is None else options.temperature
@@ -112,7 +113,7 @@ def _send(options: argparse.Namespace) -> "RunDirectory":
     for line in directory.bad_lines[1]:
         print(f"constrained-k2: {source}: {line}", file=sys.stderr)
     how: dict[str, Any] = {"limits": limits, "retry_failed": options.retry_failed}
-    with _write_errors_named(directory.path):
+    with _file_errors_named(directory.path):
         if is_demo:
             say = partial(print, file=sys.stderr, flush=True)
             try:
@@ -126,7 +127,7 @@ def _send(options: argparse.Namespace) -> "RunDirectory":
 
 
 @contextmanager
-def _write_errors_named(path: Path) -> Iterator[None]:
+def _file_errors_named(path: Path) -> Iterator[None]:
     failed: BaseException | None = None
     try:
         yield
@@ -135,7 +136,7 @@ def _write_errors_named(path: Path) -> Iterator[None]:
     while isinstance(failed, BaseExceptionGroup):
         failed = failed.exceptions[0]
     if failed is not None:  # raised inside ``except*``, it would become a group
-        raise InvalidRequest(f"cannot be written: {failed}", str(path), "The same command resumes") from failed
+        raise InvalidRequest(f"cannot be read or written: {failed}", str(path), "The same command resumes") from failed
 
 
 def _arms(options: argparse.Namespace) -> "list[Arm]":

@@ -72,6 +72,9 @@ class Client:
             is_valid = parsed.scheme in {"http", "https"} and bool(parsed.host)
         if not is_valid:
             raise InvalidRequest(f"malformed address {printable(url)!r}", location, "Write it as http://localhost:8000")
+        if api_key and not (api_key.isascii() and api_key.isprintable()):  # the HTTP library's error would show the key
+            problem = "the API key has characters that a header cannot hold, such as a line break"
+            raise InvalidRequest(problem, location, "Correct the environment variable")
         # A few compressed kilobytes may unpack to gigabytes, so compression is not offered.
         headers = {"accept-encoding": "identity"} | ({"authorization": f"Bearer {api_key}"} if api_key else {})
         pool = httpx.Limits(max_connections=None, max_keepalive_connections=concurrency)

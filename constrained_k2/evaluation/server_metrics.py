@@ -1,5 +1,7 @@
 """Counters from a server's ``/metrics``, and how they grow."""
 
+import asyncio
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -8,15 +10,20 @@ from prometheus_client.parser import text_string_to_metric_families
 
 PREFIX = "constrained_k2_"  # prefix of this package's metrics
 _MAX_BYTES = 8 << 20
+_SECONDS = 10  # for one answer, to its last byte
 Counters = dict[str, float]  # metric with its labels, as ``name{label="value"}`` -> value
 
 
 async def read_counters(url: str) -> Counters:
     """This package's counters of a server (its address without ``/v1``); empty if it has none."""
     data = bytearray()
-    with suppress(httpx.HTTPError, httpx.InvalidURL):
-        async with httpx.AsyncClient(timeout=10) as client, client.stream("GET", f"{url}/metrics") as response:
-            async for chunk in response.aiter_bytes():
+    with suppress(httpx.HTTPError, httpx.InvalidURL, TimeoutError):
+        async with (
+            asyncio.timeout(_SECONDS),
+            httpx.AsyncClient(headers={"accept-encoding": "identity"}) as client,
+            client.stream("GET", f"{url}/metrics") as response,
+        ):
+            async for chunk in response.aiter_raw():
                 data += chunk
                 if response.status_code != 200 or len(data) > _MAX_BYTES:
                     return {}
@@ -29,7 +36,8 @@ def parse_counters(text: str, prefix: str = PREFIX) -> Counters:
     found: Counters = {}
     for line in text.splitlines():
         if line.startswith(prefix):
-            with suppress(ValueError):  # the parser rejects the whole text for one malformed line
+            # The parser rejects the whole text for one malformed line, in places with an IndexError.
+            with suppress(ValueError, IndexError):
                 for family in text_string_to_metric_families(line):
                     for sample in family.samples:
                         labels = ",".join(f'{name}="{value}"' for name, value in sample.labels.items())
@@ -44,9 +52,13 @@ def growth(before: Mapping[str, float], after: Mapping[str, float]) -> Counters:
 
 
 def masked_argmax_share(counters: Mapping[str, float]) -> float | None:
-    """The share of examined tokens at which the mask excluded the most likely token; None without such counters."""
+    """The share of examined tokens at which the mask excluded the most likely token; None without such counters.
+
+    Also None if they make no share, such as ``NaN``.
+    """
     examined = total(counters, "constrained_k2_examined_tokens_total")
-    return total(counters, "constrained_k2_masked_argmax_tokens_total") / examined if examined else None
+    masked = total(counters, "constrained_k2_masked_argmax_tokens_total")
+    return masked / examined if examined and 0 <= masked <= examined < math.inf else None
 
 
 def total(counters: Mapping[str, float], name: str) -> float:

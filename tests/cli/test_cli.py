@@ -1,10 +1,11 @@
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from constrained_k2.cli import bench, main
+from constrained_k2.cli import bench, main, parse
 
 
 @pytest.mark.parametrize("verb", ["ab", "bench", "coverage", "demo", "doctor", "grammar", "parse", "render"])
@@ -26,6 +27,27 @@ def test_standard_input_that_is_not_text_and_output_that_is_closed() -> None:
         process.stdin.write(b"hello " * 100_000)
         process.stdin.close()
         assert process.stderr.read() == b""
+
+
+def test_text_that_no_encoding_has(tmp_path: Path) -> None:
+    call = '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"\\ud800": 1}<|tool_call_end|>'
+    (tmp_path / "completion").write_text(f"<|tool_calls_section_begin|>{call}<|tool_calls_section_end|><|im_end|>")
+    parameters = {"type": "object", "additionalProperties": {"type": "string"}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    (tmp_path / "tools").write_text(json.dumps(tools))
+    command = ["parse", str(tmp_path / "completion"), "--tools", str(tmp_path / "tools"), "--json"]
+    done = subprocess.run([sys.executable, "-m", "constrained_k2", *command], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert b"is not of type 'string'" in done.stdout
+
+
+def test_an_interrupt_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(parse, "run", interrupted)
+    assert main(["parse"]) == 130
+    assert capsys.readouterr().err == "constrained-k2: interrupted\n"
 
 
 def test_bench_needs_a_clone(

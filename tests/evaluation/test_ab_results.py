@@ -1,3 +1,4 @@
+import asyncio
 import json
 import math
 import re
@@ -9,8 +10,8 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from constrained_k2.cli import main
 from constrained_k2.errors import InvalidRequest
+from constrained_k2.evaluation import server_metrics
 from constrained_k2.evaluation.ab import compare
 from constrained_k2.evaluation.ab.arms import Arm
 from constrained_k2.evaluation.ab.directory import RecordFile, RunDirectory, Sampling, begin
@@ -23,7 +24,7 @@ from constrained_k2.evaluation.answer import SUCCESS, Record
 from constrained_k2.evaluation.judge import COLUMNS
 from constrained_k2.evaluation.sample import read_sample
 from constrained_k2.evaluation.server_metrics import growth, masked_argmax_share, parse_counters, total
-from tests.evaluation.ab_samples import body, write_lines
+from tests.evaluation.ab_samples import body
 from tests.evaluation.fake_endpoint import FakeEndpoint
 
 GOOD = (("functions.get_weather:0", "get_weather", '{"city": "Oslo"}'),)
@@ -175,10 +176,28 @@ def test_counters_of_a_server() -> None:
     assert len(counters) == 4 and masked_argmax_share(counters) == 0.1
     assert growth({"a": 1.0, "b": 9.0}, {"a": 3.0, "b": 4.0}) == {"a": 2.0, "b": 4.0}
     assert masked_argmax_share({}) is None
+    for wrong in ("NaN", "+Inf", "-1", "51"):
+        assert (
+            masked_argmax_share(parse_counters(f"{looked_at}constrained_k2_masked_argmax_tokens_total {wrong}")) is None
+        )
+    assert parse_counters('constrained_k2_a{="b"} 3\nconstrained_k2_b 3') == {"constrained_k2_b": 3.0}
     theirs = parse_counters(
         'vllm:x_total{engine="0"} 2.0\nvllm:x_total{engine="1"} 3.0\nvllm:x_total_y 9\n' + text, "vllm:"
     )
     assert (len(theirs), total(theirs, "vllm:x_total"), total(theirs, "vllm:none")) == (3, 5.0, 0.0)
+
+
+def test_metrics_that_never_come_cost_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stalling(FakeEndpoint):
+        async def _answer(self, _path: str, _body: Any, writer: asyncio.StreamWriter) -> bool:
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            while True:
+                writer.write(b"# ")
+                await asyncio.sleep(0.05)
+
+    monkeypatch.setattr(server_metrics, "_SECONDS", 0.5)
+    with Stalling() as endpoint:
+        assert asyncio.run(server_metrics.read_counters(endpoint.url)) == {}
 
 
 def test_nothing_from_outside_gets_into_the_page(tmp_path: Path) -> None:
@@ -220,66 +239,3 @@ def test_plots_keep_their_text_and_take_the_pages_colours(tmp_path: Path) -> Non
         colors = set(re.findall(r'(?:fill|stroke)="(?!none)([^"]*)"', plot))
         assert colors and all(color.startswith("var(--") for color in colors), colors
     assert "<title>plain: 50.0% (" in plots.accuracy(results)
-
-
-def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    samples = write_lines(tmp_path / "s.jsonl", [body(f"#{number}") for number in range(5)] + ["{"])
-    with FakeEndpoint(metrics="constrained_k2_masked_steps_total 4\n") as endpoint:
-        command = ["ab", endpoint.url, "--samples", str(samples), "--output", str(tmp_path / "run")]
-        assert main([*command, "--json"]) == 0
-        printed = capsys.readouterr()
-        assert "line 6: not JSON" in printed.err
-        scores = json.loads(printed.out)
-        assert scores["paired_samples"] == 5 and list(scores["arms"]) == ["unconstrained", "constrained"]
-        assert scores == json.loads((tmp_path / "run" / "scores.json").read_text())
-        assert main(command) == 0
-        assert "schema_accuracy" in capsys.readouterr().out
-        assert len(endpoint.asked) == 10
-    assert main(["ab", "--score-only", str(tmp_path / "run"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == scores
-    bad = write_lines(tmp_path / "bad.jsonl", [body(fake={"calls": [["x", "nope", "{}"]]})])
-    with FakeEndpoint() as endpoint:
-        assert main(["ab", endpoint.url, "--samples", str(bad), "--output", str(tmp_path / "bad"), "--json"]) == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--samples", "x.jsonl"], "no server is named"),
-        (["--model", "kimi-k2"], "no server is named"),
-        (["--official", "x.jsonl"], "no server is named"),
-        (["http://127.0.0.1:9", "--official", "x.jsonl"], "no samples are named"),
-        (["http://127.0.0.1:9", "--answers", "x.jsonl"], "no samples are named"),
-        (["http://127.0.0.1:9", "--arm", "nope"], "unknown preset"),
-        (["http://127.0.0.1:9", "--arm", "constrained", "--arm", "constrained"], "given twice"),
-        (["http://127.0.0.1:9", "--samples", "/nonexistent"], "cannot be read"),
-        (["http://127.0.0.1:9", "--count", "1"], "models cannot be listed"),
-        (["--score-only", "/nonexistent"], "holds no run"),
-        (["ftp://x"], "malformed address"),
-    ],
-)
-def test_bad_use(arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ab", *arguments, "--output", str(tmp_path / "run")]) == 2
-    assert words in capsys.readouterr().err
-
-
-def test_a_full_disk_ends_the_run_and_not_the_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(RecordFile, "append", full)
-    samples = write_lines(tmp_path / "s.jsonl", [body(f"#{number}") for number in range(5)])
-    with FakeEndpoint() as endpoint:
-        command = ["ab", endpoint.url, "--samples", str(samples), "--output", str(tmp_path / "run"), "--json"]
-        assert main(command) == 2
-        assert "No space left" in capsys.readouterr().err
-        monkeypatch.undo()
-        assert main(command) == 0
-
-
-def test_samples_that_are_none_are_bad_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    samples = write_lines(tmp_path / "s.jsonl", ["{", "[]"])
-    assert main(["ab", "http://127.0.0.1:9", "--samples", str(samples), "--output", str(tmp_path / "run")]) == 2
-    assert "no samples, 2 malformed lines, such as line 1: not JSON" in capsys.readouterr().err

@@ -195,6 +195,10 @@ def test_api_keys(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
         assert (code, "401" in err, "--api-key-env" in err) == (2, True, True)
         code, _, err = run(capsys, fake.url, "--api-key-env", "NO_SUCH_KEY")
         assert (code, "NO_SUCH_KEY" in err) == (2, True)
+        for key in ("sesame\n", "sésame"):
+            monkeypatch.setenv("SOME_KEY", key)
+            code, _, err = run(capsys, fake.url, "--quick", "--api-key-env", "SOME_KEY")
+            assert (code, "a header cannot hold" in err, "same" in err) == (2, True, False)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def _resample(sums: NDArray[np.int64], seed: int) -> NDArray[np.float64]:
 
     ``scipy.stats.bootstrap`` would gather whole rows; counting how often each is drawn turns that into one product.
     """
-    generator, count = np.random.default_rng(seed), len(sums)
+    generator, count = np.random.default_rng(seed % (1 << 32)), len(sums)  # numpy takes no negative seed
     rows = sums.reshape(count, math.prod(sums.shape[1:])).astype(np.float64)
     batches = []
     for _ in range(RESAMPLES // _BATCH):

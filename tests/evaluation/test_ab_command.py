@@ -1,0 +1,90 @@
+"""``constrained-k2 ab`` as a person uses it: exit codes, resuming, and bad use."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from constrained_k2.cli import main
+from constrained_k2.evaluation.ab.directory import RecordFile
+from tests.evaluation.ab_samples import body, write_lines
+from tests.evaluation.fake_endpoint import FakeEndpoint
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    samples = write_lines(tmp_path / "s.jsonl", [body(f"#{number}") for number in range(5)] + ["{"])
+    with FakeEndpoint(metrics="constrained_k2_masked_steps_total 4\n") as endpoint:
+        command = ["ab", endpoint.url, "--samples", str(samples), "--output", str(tmp_path / "run")]
+        assert main([*command, "--json"]) == 0
+        printed = capsys.readouterr()
+        assert "line 6: not JSON" in printed.err
+        scores = json.loads(printed.out)
+        assert scores["paired_samples"] == 5 and list(scores["arms"]) == ["unconstrained", "constrained"]
+        assert scores == json.loads((tmp_path / "run" / "scores.json").read_text())
+        assert main(command) == 0
+        assert "schema_accuracy" in capsys.readouterr().out
+        assert len(endpoint.asked) == 10
+    assert main(["ab", "--score-only", str(tmp_path / "run"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == scores
+    (tmp_path / "run" / "samples.jsonl").unlink()
+    assert main(["ab", "--score-only", str(tmp_path / "run")]) == 2
+    assert "samples.jsonl" in capsys.readouterr().err
+    bad = write_lines(tmp_path / "bad.jsonl", [body(fake={"calls": [["x", "nope", "{}"]]})])
+    with FakeEndpoint() as endpoint:
+        command = [
+            "ab",
+            endpoint.url,
+            "--samples",
+            str(bad),
+            "--output",
+            str(tmp_path / "bad"),
+            "--json",
+            "--seed",
+            "-1",
+        ]
+        assert main(command) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--samples", "x.jsonl"], "no server is named"),
+        (["--model", "kimi-k2"], "no server is named"),
+        (["--official", "x.jsonl"], "no server is named"),
+        (["http://127.0.0.1:9", "--official", "x.jsonl"], "no samples are named"),
+        (["http://127.0.0.1:9", "--answers", "x.jsonl"], "no samples are named"),
+        (["http://127.0.0.1:9", "--arm", "nope"], "unknown preset"),
+        (["http://127.0.0.1:9", "--arm", "constrained", "--arm", "constrained"], "given twice"),
+        (["http://127.0.0.1:9", "--samples", "/nonexistent"], "cannot be read"),
+        (["http://127.0.0.1:9", "--count", "1"], "models cannot be listed"),
+        (["--score-only", "/nonexistent"], "holds no run"),
+        (["ftp://x"], "malformed address"),
+        (["http://127.0.0.1:9", "--timeout", "nan"], "more than 0 and finite"),
+    ],
+)
+def test_bad_use(arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ab", *arguments, "--output", str(tmp_path / "run")]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_full_disk_ends_the_run_and_not_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RecordFile, "append", full)
+    samples = write_lines(tmp_path / "s.jsonl", [body(f"#{number}") for number in range(5)])
+    with FakeEndpoint() as endpoint:
+        command = ["ab", endpoint.url, "--samples", str(samples), "--output", str(tmp_path / "run"), "--json"]
+        assert main(command) == 2
+        assert "No space left" in capsys.readouterr().err
+        monkeypatch.undo()
+        assert main(command) == 0
+
+
+def test_samples_that_are_none_are_bad_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    samples = write_lines(tmp_path / "s.jsonl", ["{", "[]"])
+    assert main(["ab", "http://127.0.0.1:9", "--samples", str(samples), "--output", str(tmp_path / "run")]) == 2
+    assert "no samples, 2 malformed lines, such as line 1: not JSON" in capsys.readouterr().err

@@ -1,0 +1,30 @@
+"""The doctor knows this package by its refusals: the texts that it looks for are those that the package writes."""
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from constrained_k2 import InvalidRequest, ToolCallSpec
+from constrained_k2.evaluation.doctor.target import _DUPLICATES, _OUR_WORDS, _SPEC
+from constrained_k2.vllm_plugin.api_server.admission import require_route
+from constrained_k2.vllm_plugin.constraint import constraint_in
+from constrained_k2.vllm_plugin.flags import XARGS_KEY
+from constrained_k2.vllm_plugin.settings import Server
+
+
+def test_each_refusal_has_one_of_the_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Server, "constrains", False)
+    refusals = []
+    for refused in (
+        lambda: ToolCallSpec.from_openai(_DUPLICATES),
+        lambda: constraint_in({XARGS_KEY: "{"}),
+        require_route,
+    ):
+        with pytest.raises(InvalidRequest) as error:
+            refused()
+        refusals.append(str(error.value))
+    assert [[words for words in _OUR_WORDS if words in text] for text in refusals] == [[words] for words in _OUR_WORDS]
+
+
+def test_the_good_constraint_is_good() -> None:
+    assert constraint_in({XARGS_KEY: _SPEC}) == ToolCallSpec.from_json(_SPEC)
