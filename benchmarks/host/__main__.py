@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m benchmar
     parser = argparse.ArgumentParser(
         prog=prog,
         description=__doc__,
-        epilog="example: %(prog)s --output bench_output    (about 15 minutes on two idle cores, most of it xgrammar's "
+        epilog="example: %(prog)s --output bench_output    (about 18 minutes on two idle cores, most of it xgrammar's "
         "compilation)",
     )
     parser.add_argument(

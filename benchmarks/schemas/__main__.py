@@ -6,6 +6,7 @@ Prints every figure about schemas in the docs. Exit code 1 if a promise is broke
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BASELINE = ROOT / "tests" / "schema" / "baseline.json"
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print, or write the baseline."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.schemas", description=__doc__)
     parser.add_argument("--shared", type=Path, default=data_folder(), help="data (default: %(default)s)")
@@ -24,12 +25,15 @@ def main() -> int:
     parser.add_argument("--walks", type=int, default=10_000, help="random walks (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=20.0, help="time limit a schema (default: %(default)s)")
     parser.add_argument("--write-baseline", action="store_true", help=f"only write {BASELINE.relative_to(ROOT)}")
-    options = parser.parse_args()
-    if options.write_baseline:
-        BASELINE.write_text(json.dumps(baseline(options.shared), indent=0, ensure_ascii=False) + "\n")
-        return 0
+    options = parser.parse_args(arguments)
     parts, say = options.part or PARTS, partial(print, flush=True)
-    return int(not measure(options.shared, parts, walks=options.walks, seconds=options.seconds, say=say))
+    try:
+        if options.write_baseline:
+            BASELINE.write_text(json.dumps(baseline(options.shared), indent=0, ensure_ascii=False) + "\n")
+            return 0
+        return int(not measure(options.shared, parts, walks=options.walks, seconds=options.seconds, say=say))
+    except FileNotFoundError as error:
+        parser.error(f"{error} is missing: run python -m scripts.fetch_data, or name its folder with --shared")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ class Work:
         schema: JSON text.
         instances: JSON texts to check.
         timed: JSON texts whose masks are timed, token by token.
-        weighed: Whether to measure memory, which makes compilation slower.
+        weighed: True to measure memory, which makes compilation slower.
     """
 
     schema: str
@@ -44,7 +44,7 @@ class Outcome:
     Attributes:
         refusal: Why there is no grammar; empty if there is one.
         relaxed: Keywords that are not enforced, as reported by the arm.
-        accepted: Whether each instance was accepted.
+        accepted: For each instance, True if it was accepted.
         create_ms: Time to build the grammar and a first matcher.
         mask_us: Time of each mask of the timed texts that were fully accepted.
         memory_mb: Growth of the process, if measured.

@@ -1,4 +1,4 @@
-"""Reads the schemas to measure from ``../shared/schemas``, whose README names their sources."""
+"""Reads the schemas to measure from the data folder, which ``scripts/fetch_data.py`` fills (``data.json`` there)."""
 
 import json
 from collections.abc import Iterator
@@ -12,6 +12,9 @@ DRAFTS = {
     "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
     "draft7": "http://json-schema.org/draft-07/schema#",
 }
+SUITE = "schemas/json-schema-test-suite"  # like the next two, a path in the data folder
+TOOLS = "schemas/mcp-tools/livemcp_dev.jsonl"
+WALLE = "schemas/kvv-walle/cases.jsonl"
 REQUIRED = frozenset(
     {"dependentRequired", "dependentSchemas", "dependencies", "minProperties", "maxProperties", "if-then-else", "oneOf",
      "allOf", "not", "uniqueItems", "contains", "minContains", "maxContains", "prefixItems", "const", "enum",
@@ -59,9 +62,17 @@ class Case:
 def suite(root: Path) -> Iterator[Case]:
     """Read the JSON-Schema-Test-Suite without its optional parts, except formats, which are asserted.
 
-    Instances with lone surrogates, which no tokenizer can write, are left out. ``root`` is the folder of the drafts.
+    Instances with lone surrogates, which no tokenizer can write, are left out.
+
+    Args:
+        root: The folder of the drafts.
+
+    Raises:
+        FileNotFoundError: A draft is missing.
     """
     for draft, uri in DRAFTS.items():
+        if not (root / draft).is_dir():
+            raise FileNotFoundError(str(root / draft))
         for path in sorted((root / draft).rglob("*.json")):
             if "optional" in path.parts and "format" not in path.parts:
                 continue

@@ -13,7 +13,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 Say = Callable[[str], None]
 PARTS = ("suite", "tools", "coverage", "walks", "hostile")
-_SUITE = "schemas/json-schema-test-suite"
+_TOKENIZER = "kimi_k2/tokenizer"
 _SLOWEST_MS = 1_000
 _LARGEST_MB = 256
 
@@ -177,8 +177,12 @@ def walks_line(cases: list[Case], count: int, say: Say) -> int:
 
 
 def baseline(shared: Path) -> dict[str, str]:
-    """Return the signature of every group of the suite, to be compared with later ones."""
-    found = run_all("ours, llguidance", corpora.suite(shared / _SUITE))
+    """Return the signature of every group of the suite, to be compared with later ones.
+
+    Raises:
+        FileNotFoundError: The suite is missing.
+    """
+    found = run_all("ours, llguidance", corpora.suite(shared / corpora.SUITE))
     return {case.name: signature(case, outcome) for case, outcome in found}
 
 
@@ -191,16 +195,24 @@ def measure(shared: Path, parts: Collection[str], *, walks: int, seconds: float,
         walks: Number of uniform walks.
         seconds: Time limit of an arm for a tool's schema.
         say: Prints a line.
+
+    Raises:
+        FileNotFoundError: The data of one of these parts are missing.
     """
-    groups = list(corpora.suite(shared / _SUITE))
-    tools = list(corpora.tools(shared / "schemas" / "mcp-tools" / "livemcp_dev.jsonl"))
-    verifier = list(corpora.walle(shared / "schemas" / "kvv-walle" / "cases.jsonl"))
+    needed = {corpora.SUITE: {"suite", "walks"}, corpora.TOOLS: {"tools", "coverage", "walks"}}
+    needed |= {corpora.WALLE: {"coverage", "walks"}, _TOKENIZER: {"tools"}}
+    for path, users in needed.items():
+        if users & set(parts) and not (shared / path).exists():
+            raise FileNotFoundError(str(shared / path))
+    groups = list(corpora.suite(shared / corpora.SUITE)) if needed[corpora.SUITE] & set(parts) else []
+    tools = list(corpora.tools(shared / corpora.TOOLS)) if needed[corpora.TOOLS] & set(parts) else []
+    verifier = list(corpora.walle(shared / corpora.WALLE)) if needed[corpora.WALLE] & set(parts) else []
     good = True
     if "suite" in parts:
         found = suite_table(groups, say)["ours, llguidance"]
         good = not any(outcome.accepts_invalid(case) for case, outcome in found if status_of(outcome) == "whole")
     if "tools" in parts:
-        tools_table(tools, shared / "kimi_k2" / "tokenizer", seconds, say)
+        tools_table(tools, shared / _TOKENIZER, seconds, say)
     if "coverage" in parts:
         say("")
         coverage_table("mcp-tools", tools, say)

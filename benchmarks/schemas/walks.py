@@ -24,7 +24,7 @@ class Walk:
 
     Attributes:
         text: The text, cut if it did not end.
-        ended: Whether the walk reached the stop.
+        ended: True if the walk reached the stop.
         steps: Number of tokens.
         uniform: Number of tokens chosen uniformly among the allowed ones.
     """

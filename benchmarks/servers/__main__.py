@@ -1,6 +1,6 @@
-"""Measure decode steps a second and time to first token on real vLLM servers, by each route and without (15 minutes).
+"""Measure decode steps a second and time to first token on real vLLM servers, by each route and without.
 
-All servers run at the same time and take turns; those that are not asked are suspended.
+About 15 minutes. All servers run at the same time and take turns; those that are not asked are suspended.
 """
 
 import argparse

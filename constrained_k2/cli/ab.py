@@ -121,7 +121,7 @@ def _send(options: argparse.Namespace) -> "RunDirectory":
             except RuntimeError as error:
                 raise InvalidRequest(str(error), "vLLM on this machine") from error
             return directory
-        with LiveFigures(directory, arms, is_shown=not options.json) as figures:
+        with LiveFigures(directory, arms, retry_failed=options.retry_failed, is_shown=not options.json) as figures:
             asyncio.run(run_arms(directory, arms, **how, on_answer=figures.add))
     return directory
 

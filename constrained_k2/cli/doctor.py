@@ -9,7 +9,6 @@ example: constrained-k2 doctor http://localhost:8000
 """
 
 import argparse
-import os
 
 from constrained_k2.errors import InvalidRequest
 
@@ -19,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("url", metavar="URL", help="the server's address, with or without /v1")
     add("--model", help="the requested model (default: the server's first)")
-    add("--api-key-env", metavar="NAME", help="the environment variable with the API key")
+    add("--api-key-env", metavar="NAME", default="", help="the environment variable with the API key")
     add("--json", action="store_true", help="print the findings as JSON")
     add("--quick", action="store_true", help="skip the checks that need whole answers")
 
@@ -31,14 +30,12 @@ def run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from constrained_k2.evaluation.answer import NoAnswer
-    from constrained_k2.evaluation.client import Client, Refused
+    from constrained_k2.evaluation.client import Client, Refused, api_key_in
     from constrained_k2.evaluation.doctor import findings
     from constrained_k2.evaluation.doctor.examination import examine
     from constrained_k2.evaluation.doctor.target import Target, open_target
 
-    key = None if options.api_key_env is None else os.environ.get(options.api_key_env)
-    if options.api_key_env is not None and not key:
-        raise InvalidRequest(f"the environment variable {options.api_key_env!r} is not set", "--api-key-env")
+    key = api_key_in(options.api_key_env, "--api-key-env")
 
     async def examined() -> tuple[Target, list[findings.Result]]:
         async with Client(options.url, key) as client:

@@ -125,18 +125,16 @@ def _problems(call: ToolCall, tool: Tool | None) -> Iterator[str]:
 
 
 def _violation(arguments: Any, tool: Tool) -> Any:
-    """Return jsonschema's error, if any. References to other documents are not fetched."""
+    """Return jsonschema's error, if any."""
     from jsonschema.exceptions import SchemaError, best_match
-    from jsonschema.validators import Draft202012Validator, validator_for
-    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
     from referencing.exceptions import Unresolvable
 
-    schema = tool.parameters
-    validator = validator_for(schema, default=Draft202012Validator)
+    from constrained_k2.evaluation.judge import validator_of
+
+    validator = validator_of(tool.parameters)
     try:
-        validator.check_schema(schema)
-        checker = validator(schema, format_checker=validator.FORMAT_CHECKER, registry=REGISTRY)
-        return best_match(checker.iter_errors(arguments))
+        validator.check_schema(tool.parameters)
+        return best_match(validator.iter_errors(arguments))
     except (SchemaError, Unresolvable, RecursionError) as broken:
         problem = f"the schema cannot be used: {str(broken).splitlines()[0]}"
         raise InvalidRequest(problem, f"tools: {tool.name!r}", "Correct it") from broken

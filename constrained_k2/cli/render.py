@@ -79,17 +79,18 @@ def served_ids(url: str, body: dict[str, Any]) -> list[int]:
     """Tokenize a request with vLLM's ``/tokenize`` of a running server."""
     import httpx
 
+    from constrained_k2.evaluation.client import base_url
     from constrained_k2.prompts.prompt import template_variables
 
     fields = ("model", "messages", "tools", "add_generation_prompt", "continue_final_message", "vllm_xargs")
     asked = {field: body[field] for field in fields if body.get(field) is not None}
     if variables := template_variables(body):
         asked["chat_template_kwargs"] = variables
-    location = f"{url.rstrip('/').removesuffix('/v1')}/tokenize"
+    location = f"{base_url(url, '--diff')}/tokenize"
     try:
         answer = httpx.post(location, json=asked, timeout=60)
         tokens = answer.json().get("tokens") if answer.is_success else None
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, AttributeError) as error:
+    except (httpx.HTTPError, ValueError, AttributeError) as error:
         raise InvalidRequest(f"no answer: {error}", location, "Start the server, or correct the address") from error
     if not isinstance(tokens, list) or not all(type(token_id) is int for token_id in tokens):
         raise InvalidRequest(f"HTTP {answer.status_code}: {answer.text[:300]}", location)

@@ -81,7 +81,7 @@ class Completion(msgspec.Struct):
 
     @property
     def has_tokens(self) -> bool:
-        """Whether an event carries output: token ids, text, reasoning or a part of a call."""
+        """True if an event carries output: token ids, text, reasoning or a part of a call."""
         return any(
             choice.token_ids or (delta.content or delta.reasoning or delta.reasoning_content or delta.tool_calls)
             for choice in self.choices or ()
@@ -90,6 +90,8 @@ class Completion(msgspec.Struct):
 
 
 class ChatAnswer(NamedTuple):
+    """One choice of a chat completion, whole or joined from a stream."""
+
     finish_reason: str = ""  # empty if the server sent none
     content: str = ""
     reasoning: str = ""  # if the server separates it from the content
@@ -97,6 +99,7 @@ class ChatAnswer(NamedTuple):
     token_ids: tuple[int, ...] | None = None  # None if the server does not return them
     prompt_ids: tuple[int, ...] | None = None  # likewise
     tokens: int | None = None  # sampled for all choices, as the server counts; None if it does not
+    prompt_tokens: int | None = None  # likewise
 
 
 def validated(value: Any, kind: type[T], source: str) -> T:
@@ -120,8 +123,10 @@ def read_whole(body: Any) -> list[ChatAnswer]:
             tuple(call.parts for call in message.tool_calls or ()),
             choice.token_ids,
             completion.prompt_token_ids,
-            completion.usage.completion_tokens if completion.usage else None,
+            usage.completion_tokens,
+            usage.prompt_tokens,
         )
+        for usage in [completion.usage or _Usage()]
         for choice in completion.choices
         for message in [choice.message or Message()]
     ]
@@ -136,15 +141,16 @@ class StreamReader:
         self._reasoning: list[str] = []
         self._calls: dict[int, list[str]] = {}
         self._token_ids: list[int] | None = None
-        self._tokens: int | None = None
+        self._prompt_ids: tuple[int, ...] | None = None
+        self._usage = _Usage()
 
     def add(self, value: Any) -> Completion:
         """Take the next event, as decoded JSON, and return it; raises ``NoAnswer`` if it is malformed or an error."""
         event = validated(value, Completion, "an event")
         if event.error:
             raise NoAnswer("stream_error", json.dumps(event.error))
-        if event.usage:
-            self._tokens = event.usage.completion_tokens
+        self._usage = event.usage or self._usage
+        self._prompt_ids = event.prompt_token_ids or self._prompt_ids
         for choice in event.choices or ():
             delta = choice.delta or Message()
             self._finish_reason = choice.finish_reason or self._finish_reason
@@ -159,14 +165,18 @@ class StreamReader:
         return event
 
     def answer(self) -> ChatAnswer:
+        """The events so far as one answer."""
         calls = tuple((call_id, name, arguments) for call_id, name, arguments in self._calls.values())
         ids = None if self._token_ids is None else tuple(self._token_ids)
         content, reasoning = "".join(self._content), "".join(self._reasoning)
-        return ChatAnswer(self._finish_reason, content, reasoning, calls, ids, tokens=self._tokens)
+        counted = self._usage.completion_tokens, self._usage.prompt_tokens
+        return ChatAnswer(self._finish_reason, content, reasoning, calls, ids, self._prompt_ids, *counted)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
+    """The stored outcome of one request: an answer, or why there is none."""
+
     key: str  # the sample's
     repetition: int  # from 0
     status: str  # success or failed
@@ -188,7 +198,11 @@ class Record:
 
     @classmethod
     def of(cls, answer: ChatAnswer, key: str = "", repetition: int = 0, **fields: Any) -> Self:
-        said = {name: getattr(answer, name) for name in ("finish_reason", "content", "reasoning", "calls")}
+        """The record of a complete answer; ``fields`` are further fields of the record."""
+        names = ("finish_reason", "content", "reasoning", "calls", "prompt_tokens")
+        said: dict[str, Any] = {name: getattr(answer, name) for name in names}
+        counted = None if answer.token_ids is None else len(answer.token_ids)
+        said["completion_tokens"] = counted if answer.tokens is None else answer.tokens
         return cls(key, repetition, SUCCESS, **said | fields)
 
     def to_json(self) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import os
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -22,11 +23,15 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
+    """The bounds of one answer."""
+
     size: int = 8 << 20  # bytes
     seconds: float = 120.0  # from the request to the last byte
 
 
 class Refused(NoAnswer):
+    """The server answers with a status from 400 to 499; ``message`` is its own, of any length and content."""
+
     def __init__(self, status: int, message: str, wait: float | None = None) -> None:
         super().__init__("rate_limited" if status == 429 else "refused", f"{status}: {printable(message, 400)}", wait)
         self.status = status
@@ -65,16 +70,7 @@ class Client:
         concurrency: int = 4,
         location: str = "URL",
     ) -> None:
-        self.url = base_url(url)
-        is_valid = False
-        with suppress(httpx.InvalidURL, ValueError):
-            parsed = httpx.URL(self.url)
-            is_valid = parsed.scheme in {"http", "https"} and bool(parsed.host)
-        if not is_valid:
-            raise InvalidRequest(f"malformed address {printable(url)!r}", location, "Write it as http://localhost:8000")
-        if api_key and not (api_key.isascii() and api_key.isprintable()):  # the HTTP library's error would show the key
-            problem = "the API key has characters that a header cannot hold, such as a line break"
-            raise InvalidRequest(problem, location, "Correct the environment variable")
+        self.url = base_url(url, location)
         # A few compressed kilobytes may unpack to gigabytes, so compression is not offered.
         headers = {"accept-encoding": "identity"} | ({"authorization": f"Bearer {api_key}"} if api_key else {})
         pool = httpx.Limits(max_connections=None, max_keepalive_connections=concurrency)
@@ -89,25 +85,30 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self._http.__aexit__()
 
-    async def get(self, path: str) -> Any:
-        return await self.post(path, None)
-
-    async def post(self, path: str, body: dict[str, Any] | None) -> Any:
-        """The decoded JSON of the answer to a body; raises ``Refused``, ``NotServed`` or another ``NoAnswer``."""
+    async def request(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """POST the body, or GET without one: the answer's JSON. Raises ``Refused``, ``NotServed`` or ``NoAnswer``."""
         async with self._open(path, body) as (_, chunks):
             return _decoded(await _joined(chunks), path)
 
+    async def text(self, path: str) -> str:
+        """The text of a path that is not JSON; raises as :meth:`request` does."""
+        async with self._open(path, None) as (_, chunks):
+            return (await _joined(chunks)).decode(errors="replace")
+
     async def models(self) -> dict[str, str]:
         """Name -> owner of the models; without names that cannot be sent back."""
-        listed = validated(await self.get("/v1/models"), _Models, "/v1/models").data or ()
+        listed = validated(await self.request("/v1/models"), _Models, "/v1/models").data or ()
         return {model.id: model.owned_by for model in listed if model.id and not _SURROGATE.search(model.id)}
 
     async def detokenize(self, model: str, ids: tuple[int, ...]) -> str:
         """The text of tokens, special ones included; vLLM 0.32, entrypoints/serve/tokenize."""
-        return validated(await self.post("/detokenize", {"model": model, "tokens": ids}), _Text, "/detokenize").prompt
+        return validated(
+            await self.request("/detokenize", {"model": model, "tokens": ids}), _Text, "/detokenize"
+        ).prompt
 
     async def chat(self, body: dict[str, Any]) -> list[ChatAnswer]:
-        return read_whole(await self.post(_CHAT, body))
+        """The choices of a chat completion, one or more; raises as :meth:`request` does."""
+        return read_whole(await self.request(_CHAT, body))
 
     async def chat_streamed(
         self,
@@ -119,7 +120,7 @@ class Client:
     ) -> ChatAnswer:
         """A streamed chat completion of one choice, or with ``whole_ok`` one from a server that ignores ``stream``.
 
-        ``on_event`` receives each event, None for a whole answer. Raises as :meth:`post` does.
+        ``on_event`` receives each event, None for a whole answer. Raises as :meth:`request` does.
         """
         reader = StreamReader()
         async with self._open(_CHAT, body, limits) as (response, chunks):
@@ -173,8 +174,25 @@ class Client:
             raise NoAnswer("broken_stream" if received else "connection", f"{path}: {_named(error)}") from None
 
 
-def base_url(url: str) -> str:
-    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+def base_url(url: str, location: str) -> str:
+    """An address without ``/v1`` and slashes at its end; raises ``InvalidRequest`` if it is malformed."""
+    base = url.rstrip("/").removesuffix("/v1").rstrip("/")
+    with suppress(httpx.InvalidURL, ValueError):
+        parsed = httpx.URL(base)
+        if parsed.scheme in {"http", "https"} and parsed.host:
+            return base
+    raise InvalidRequest(f"malformed address {printable(url)!r}", location, "Write it as http://localhost:8000")
+
+
+def api_key_in(variable: str, location: str) -> str | None:
+    """The API key in an environment variable, None for ``""``; raises ``InvalidRequest`` if it cannot be used."""
+    key = os.environ.get(variable)
+    if variable and not key:
+        raise InvalidRequest(f"the environment variable {variable!r} is not set", location)
+    if key and not (key.isascii() and key.isprintable()):  # the HTTP library's error would show the key
+        problem = f"the API key in {variable!r} has characters that a header cannot hold, such as a line break"
+        raise InvalidRequest(problem, location)
+    return key
 
 
 def printable(text: str, limit: int = 160) -> str:
@@ -225,11 +243,10 @@ async def _refusal(response: httpx.Response, path: str) -> NoAnswer:
     for key in ("error", "detail", "message"):
         if isinstance(message, dict) and key in message:
             message = message[key]
-    message = str(message)
     if 400 <= status < 500:
-        return Refused(status, message, _retry_after(response))
+        return Refused(status, str(message), _retry_after(response))
     failure = "server_error" if status >= 500 else "refused"
-    return NoAnswer(failure, f"{path} answers {status}: {printable(message)}", _retry_after(response))
+    return NoAnswer(failure, f"{path} answers {status}: {printable(str(message))}", _retry_after(response))
 
 
 def _retry_after(response: httpx.Response) -> float | None:

@@ -3,16 +3,18 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import jsonschema
+import numpy as np
 from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
 from constrained_k2.evaluation.answer import FAILURES, SUCCESS, Record
 from constrained_k2.evaluation.sample import ExpectedCall, Sample
 from constrained_k2.formats.kimi_k2 import KIMI_K2
+from constrained_k2.parsing.arguments import refuse_constant
 
 Arguments = Mapping[str, Any] | None  # decoded arguments; None if they are not a JSON object
 _IGNORED = re.compile(r"[ ,./\-_*^]")  # the Berkeley leaderboard ignores these in strings
@@ -74,16 +76,16 @@ COLUMNS = Counts._fields
 
 
 class Judgement(NamedTuple):
+    """The verdict on one answer."""
+
     counts: Counts
     kind: str = ""  # the first of KINDS that applies; empty for a right answer
     problems: tuple[str, ...] = ()  # all of them, each as "kind: details"
 
 
-def total(judgements: Iterable[Judgement]) -> Counts:
-    return Counts(*map(sum, zip(*(judgement.counts for judgement in judgements), strict=True)))
-
-
 def judge(sample: Sample, record: Record) -> Judgement:
+    """Judge an answer, or its failure; neither a model's text nor a tool's schema makes it raise."""
+    """Judge an answer, or its failure; no text of a model and no schema raises."""
     if record.status != SUCCESS:
         return Judgement(Counts(requests=1), record.failure, (f"{record.failure}: {record.error}",))
     values = Counter({"requests": 1, "success": 1} | _verifier_counts(sample, record))
@@ -119,7 +121,7 @@ def judge(sample: Sample, record: Record) -> Judgement:
 
 
 def is_successful_tool_call(calls: tuple[tuple[str, str, str], ...], tools: Mapping[str, Any]) -> bool:
-    """Whether K2 Vendor Verifier counts an answer that ended with ``tool_calls`` as ``count_successful_tool_call``.
+    """True if K2 Vendor Verifier counts an answer that ended with ``tool_calls`` as ``count_successful_tool_call``.
 
     Source: its ``tool_calls_eval.py`` (``validate_tool_call``) of November 2025, with its peculiarities: a tool with no
     or empty ``parameters`` never succeeds, formats are not checked, ``NaN`` is a number.
@@ -151,7 +153,7 @@ def _verifier_counts(sample: Sample, record: Record) -> dict[str, int]:
 
 
 def _judge_call(tools: Mapping[str, Any], name: str, text: str) -> tuple[dict[str, int], Arguments, list[str]]:
-    arguments, problem = _decoded(text)
+    arguments, problem = decode_arguments(text)
     counts = {"calls": 1}
     if name not in tools:
         return counts, arguments, [f"undeclared: {name!r}"]
@@ -169,22 +171,24 @@ def _judge_call(tools: Mapping[str, Any], name: str, text: str) -> tuple[dict[st
     return counts | {"valid": 1, "empty_valid": int(is_empty)}, arguments, []
 
 
-def _decoded(text: str) -> tuple[Arguments, str]:
-    def refuse(name: str) -> None:
-        raise ValueError(f"{name} is not JSON")
-
+def decode_arguments(text: str) -> tuple[Arguments, str]:
+    """Decode a call's arguments; if they are not a JSON object, None and why."""
     try:
-        value = json.loads(text, parse_constant=refuse)
+        value = json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         return None, str(error)
     return (value, "") if isinstance(value, dict) else (None, f"{type(value).__name__}, not an object")
 
 
 def _invalid(arguments: Mapping[str, Any], schema: Any) -> str:
-    validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    checker = validator(schema, registry=REGISTRY, format_checker=validator.FORMAT_CHECKER)
-    error = next(checker.iter_errors(arguments), None)
+    error = next(validator_of(schema).iter_errors(arguments), None)
     return "" if error is None else f"{error.json_path}: {error.message}"[:400]
+
+
+def validator_of(schema: Any) -> Any:
+    """The validator of a schema's draft, with formats; references to other documents are not fetched."""
+    validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    return validator(schema, registry=REGISTRY, format_checker=validator.FORMAT_CHECKER)
 
 
 def _compare_with_expected(sample: Sample, calls: list[tuple[str, Arguments]], values: Counter[str]) -> list[str]:
@@ -217,7 +221,7 @@ def _required(schema: Any) -> set[str]:
 
 
 def _matches(expected: ExpectedCall, name: str, arguments: Arguments) -> bool:
-    """Whether a call has the expected name, no missing or surplus argument, and only right values."""
+    """True if a call has the expected name, no missing or surplus argument, and only right values."""
     if name != expected.name or arguments is None or not arguments.keys() <= expected.arguments.keys():
         return False
     accepted = (is_accepted(arguments[key], expected.arguments[key], lenient=expected.lenient) for key in arguments)
@@ -225,24 +229,16 @@ def _matches(expected: ExpectedCall, name: str, arguments: Arguments) -> bool:
 
 
 def is_accepted(value: Any, accepted: Sequence[Any], *, lenient: bool) -> bool:
+    """True if a value equals one of the ``accepted`` ones; ``lenient`` as in :class:`ExpectedCall`."""
     return any(_equals(value, right, lenient=lenient) for right in accepted)
 
 
 def is_matched(expected: Sequence[ExpectedCall], calls: Sequence[tuple[str, Arguments]]) -> bool:
-    """Whether each expected call has a matching ``(name, arguments)`` of its own, by Kuhn's augmenting paths."""
-    fits = [[number for number, call in enumerate(calls) if _matches(right, *call)] for right in expected]
-    taken: dict[int, int] = {}
+    """True if each expected call has a matching ``(name, arguments)`` of its own; there are as many of both."""
+    from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 
-    def find(right: int, tried: set[int]) -> bool:
-        for number in fits[right]:
-            if number not in tried:
-                tried.add(number)
-                if number not in taken or find(taken[number], tried):
-                    taken[number] = right
-                    return True
-        return False
-
-    return all(find(right, set()) for right in range(len(expected)))
+    fits = np.array([[_matches(right, *call) for call in calls] for right in expected])
+    return bool(fits[linear_sum_assignment(fits, maximize=True)].all())
 
 
 def optional_arguments(

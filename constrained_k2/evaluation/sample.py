@@ -38,12 +38,15 @@ class _Expected(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ExpectedCall:
+    """A call of a right answer."""
+
     name: str
     arguments: Mapping[str, tuple[Any, ...]]  # argument -> its right values
     omissible: frozenset[str] = frozenset()  # arguments of these that may be omitted
     lenient: bool = False  # compare as the Berkeley leaderboard does: strings without case, blanks and ,./-_*^
 
     def to_json(self) -> dict[str, Any]:
+        """As in a sample file: with ``arguments`` if they are exact, else with the ``accepted`` values of each."""
         if not self.lenient and not self.omissible and all(len(values) == 1 for values in self.arguments.values()):
             return {"name": self.name, "arguments": {name: values[0] for name, values in self.arguments.items()}}
         accepted = {name: list(values) for name, values in self.arguments.items()}
@@ -52,6 +55,8 @@ class ExpectedCall:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
+    """A request; :func:`read_sample` checks it."""
+
     number: int  # its line in the source, from 1; K2 Vendor Verifier's data_index
     category: str
     body: dict[str, Any] = field(repr=False)  # without the fields that the runner sets
@@ -88,7 +93,7 @@ class Sample:
 
     @property
     def should_call(self) -> bool | None:
-        """Whether a right answer calls a tool, by its expected calls, the reference answer, or the tool choice."""
+        """True if a right answer calls a tool, by its expected calls, the reference or the choice; None if unknown."""
         if self.expected is not None:
             return bool(self.expected)
         if self.official is not None:
@@ -96,12 +101,14 @@ class Sample:
         return {"required": True, "named": True, "none": False}.get(self.choice)
 
     def to_json(self) -> dict[str, Any]:
+        """One line of ``samples.jsonl``."""
         expected = None if self.expected is None else {"calls": [call.to_json() for call in self.expected]}
         first = {"number": self.number, "category": self.category, "body": self.body}
         return first | {"expected": expected, "official": self.official, "key": self.key}
 
     @classmethod
     def from_json(cls, value: Any) -> "Sample":
+        """Read :meth:`to_json`, which is trusted."""
         return cls(**value | {"expected": _read_expected(value["expected"])})
 
 
@@ -135,8 +142,7 @@ def read_sample(value: Any, number: int, official: str | None = None) -> Sample:
     if not checked(value, _Body, "sample").messages:
         raise InvalidRequest("the list is empty", "messages")
     body = {name: part for name, part in value.items() if name not in _OURS | _SET_BY_RUNNER}
-    roles = {"_input": "system"}
-    body["messages"] = [each | {"role": roles.get(each["role"], each["role"])} for each in value["messages"]]
+    body["messages"] = [each | {"role": "system"} if each["role"] == "_input" else each for each in value["messages"]]
     category = str(value.get("category") or "all")
     official = official or value.get("official_finish_reason")
     return Sample(number, category, body, _read_expected(value.get("expected")), official, key_of(body))

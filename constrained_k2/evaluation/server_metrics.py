@@ -1,33 +1,24 @@
 """Counters from a server's ``/metrics``, and how they grow."""
 
-import asyncio
 import math
 from collections.abc import Mapping
 from contextlib import suppress
 
-import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from constrained_k2.evaluation.answer import NoAnswer
+from constrained_k2.evaluation.client import Client, Limits
+
 PREFIX = "constrained_k2_"  # prefix of this package's metrics
-_MAX_BYTES = 8 << 20
-_SECONDS = 10  # for one answer, to its last byte
+_LIMITS = Limits(seconds=10)
 Counters = dict[str, float]  # metric with its labels, as ``name{label="value"}`` -> value
 
 
 async def read_counters(url: str) -> Counters:
-    """This package's counters of a server (its address without ``/v1``); empty if it has none."""
-    data = bytearray()
-    with suppress(httpx.HTTPError, httpx.InvalidURL, TimeoutError):
-        async with (
-            asyncio.timeout(_SECONDS),
-            httpx.AsyncClient(headers={"accept-encoding": "identity"}) as client,
-            client.stream("GET", f"{url}/metrics") as response,
-        ):
-            async for chunk in response.aiter_raw():
-                data += chunk
-                if response.status_code != 200 or len(data) > _MAX_BYTES:
-                    return {}
-            return parse_counters(data.decode(errors="replace"))
+    """This package's counters of a server; empty if it has none."""
+    with suppress(NoAnswer):
+        async with Client(url, limits=_LIMITS) as client:
+            return parse_counters(await client.text("/metrics"))
     return {}
 
 
@@ -52,10 +43,7 @@ def growth(before: Mapping[str, float], after: Mapping[str, float]) -> Counters:
 
 
 def masked_argmax_share(counters: Mapping[str, float]) -> float | None:
-    """The share of examined tokens at which the mask excluded the most likely token; None without such counters.
-
-    Also None if they make no share, such as ``NaN``.
-    """
+    """The share of examined tokens at which the mask excluded the likeliest one; None if the counters make no share."""
     examined = total(counters, "constrained_k2_examined_tokens_total")
     masked = total(counters, "constrained_k2_masked_argmax_tokens_total")
     return masked / examined if examined and 0 <= masked <= examined < math.inf else None

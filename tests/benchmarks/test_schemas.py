@@ -1,15 +1,19 @@
 """What measures schemas: arms that are ended when they take too long, walks, and the hostile corpus."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from benchmarks.schemas import __main__ as command
 from benchmarks.schemas import corpora
 from benchmarks.schemas.arms import Arm, Outcome, Work
 from benchmarks.schemas.corpora import Case, Instance
 from benchmarks.schemas.figures import SuiteFigures, percentile, signature
+from benchmarks.schemas.report import PARTS
 from benchmarks.schemas.walks import judge, walk
 from constrained_k2 import Compiler, ConstrainedK2Error, Vocabulary
+from scripts.fetch_data import MANIFEST
 
 COMPILER = Compiler(Vocabulary.of_bytes())  # without a deadline, which a busy machine would miss
 REFUSED = {
@@ -45,6 +49,24 @@ def test_hostile_schemas_end_with_a_grammar_or_a_clear_error(case: Case) -> None
         assert refused.value.problem and refused.value.remedy
     else:
         assert COMPILER.grammar(case.schema, "schema").matcher("schema").fork()
+
+
+@pytest.mark.parametrize("options", [["--write-baseline"], *(["--part", part] for part in PARTS if part != "hostile")])
+def test_without_data_nothing_is_measured_or_written(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "BASELINE", tmp_path / "baseline.json")
+    with pytest.raises(SystemExit) as ended:
+        command.main(["--shared", str(tmp_path / "data"), *options])
+    assert ended.value.code == 2
+    assert "is missing: run python -m scripts.fetch_data" in capsys.readouterr().err
+    assert not (tmp_path / "baseline.json").exists()
+
+
+def test_all_that_is_read_is_fetched() -> None:
+    fetched = [path for repository in MANIFEST["repositories"] for path in repository["files"]]
+    for path in (*(f"{corpora.SUITE}/{draft}/" for draft in corpora.DRAFTS), corpora.TOOLS, corpora.WALLE):
+        assert any(file.startswith(path) for file in fetched), path
 
 
 def test_walks_are_judged() -> None:

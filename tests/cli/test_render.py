@@ -154,7 +154,7 @@ def test_a_server_with_invalid_tokens(
         ({"messages": [{"role": "oracle"}]}, (), "messages[0].role"),
         (RIGHT, ("--template", "/nowhere"), "cannot be read"),
         (RIGHT, ("--diff", "http://127.0.0.1:9"), "no answer"),
-        (RIGHT, ("--diff", "nonsense"), "no answer"),
+        (RIGHT, ("--diff", "nonsense"), "--diff: malformed address"),
         (RIGHT | {"chat_template_kwargs": {"messages": []}}, (), "is not a template variable"),
         (RIGHT | {"chat_template_kwargs": []}, (), "must be an object"),
         (RIGHT | {"thinking": "off"}, (), "thinking: must be a boolean"),

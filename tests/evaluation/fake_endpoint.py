@@ -69,7 +69,7 @@ class FakeEndpoint:
         writer.close()
 
     async def _answer(self, path: str, body: Any, writer: asyncio.StreamWriter) -> bool:
-        """Whether the connection stays open."""
+        """True if the connection stays open."""
         if path in self.replaced:
             return await _send(writer, *self.replaced[path])
         if path == "/v1/models":

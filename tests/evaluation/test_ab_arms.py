@@ -6,6 +6,7 @@ import pytest
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.ab.arms import parse_arm, read_arm
+from constrained_k2.evaluation.ab.runner import Endpoint, Limits
 
 
 @pytest.mark.parametrize(
@@ -23,15 +24,15 @@ def test_arms_that_are_none(text: str, words: str) -> None:
 
 
 def test_arms(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert parse_arm("xgrammar", "http://x/v1").base_url == "http://x"
+    assert parse_arm("xgrammar", "http://x/v1").url == "http://x"
     assert parse_arm("constrained=http://y").is_constrained
     assert not parse_arm("stock=http://y").is_constrained
     arm = parse_arm('m={"url": "http://m", "model": "k", "api_key_env": "M_KEY", "body": {"top_p": 1}}')
     assert arm.added == {"top_p": 1}
     with pytest.raises(InvalidRequest, match="the environment variable 'M_KEY' is not set"):
-        arm.api_key()
+        Endpoint(arm, Limits())
     monkeypatch.setenv("M_KEY", "secret")
-    assert arm.api_key() == "secret"
+    Endpoint(arm, Limits())
     assert "secret" not in json.dumps(arm.identity)
     with pytest.raises(InvalidRequest, match="expected an object"):
         read_arm([])

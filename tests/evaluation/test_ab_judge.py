@@ -5,7 +5,7 @@ import pytest
 
 from constrained_k2.evaluation.ab.figures import PUBLISHED
 from constrained_k2.evaluation.answer import FAILURES, ChatAnswer, Record
-from constrained_k2.evaluation.judge import Counts, Judgement, is_accepted, is_successful_tool_call, judge, total
+from constrained_k2.evaluation.judge import Counts, Judgement, is_accepted, is_successful_tool_call, judge
 from constrained_k2.evaluation.sample import read_sample
 from scripts.bundled_samples.ordinary import ordinary_samples
 from tests.evaluation.ab_samples import WEATHER, body
@@ -218,4 +218,3 @@ def test_counts_of_ordinary_samples() -> None:
         assert (wrong.served, wrong.due) == (0, 1)
     cut = answered(finish="length")
     assert (cut.requests, cut.truncated, cut.due, cut.calls) == (1, 1, 0, 0)
-    assert total([Judgement(Counts(1, 1)), Judgement(Counts(1, 0))]) == Counts(2, 1)

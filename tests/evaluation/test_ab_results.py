@@ -21,6 +21,7 @@ from constrained_k2.evaluation.ab.report import plots, write_reports
 from constrained_k2.evaluation.ab.report.examples import as_markdown, shown, visible
 from constrained_k2.evaluation.ab.results import score
 from constrained_k2.evaluation.answer import SUCCESS, Record
+from constrained_k2.evaluation.client import Limits
 from constrained_k2.evaluation.judge import COLUMNS
 from constrained_k2.evaluation.sample import read_sample
 from constrained_k2.evaluation.server_metrics import growth, masked_argmax_share, parse_counters, total
@@ -195,7 +196,7 @@ def test_metrics_that_never_come_cost_a_bounded_time(monkeypatch: pytest.MonkeyP
                 writer.write(b"# ")
                 await asyncio.sleep(0.05)
 
-    monkeypatch.setattr(server_metrics, "_SECONDS", 0.5)
+    monkeypatch.setattr(server_metrics, "_LIMITS", Limits(seconds=0.5))
     with Stalling() as endpoint:
         assert asyncio.run(server_metrics.read_counters(endpoint.url)) == {}
 

@@ -17,6 +17,7 @@ from constrained_k2.evaluation.ab.directory import (
     open_run,
     read_records,
 )
+from constrained_k2.evaluation.ab.live import LiveFigures
 from constrained_k2.evaluation.ab.loaders import numbered_keys
 from constrained_k2.evaluation.ab.results import score
 from constrained_k2.evaluation.ab.runner import Limits, run
@@ -170,6 +171,12 @@ def test_what_failed_is_asked_again_only_when_that_is_wanted(endpoint: FakeEndpo
         assert len(records(directory)) == statuses
     assert score(directory).arms["a"].table[:, 0].tolist() == [1, 1]
     assert score(directory).arms["a"].kinds == {}
+    for retry, done in ((False, 2), (True, 1)):
+        directory.records_path("a").write_text(
+            Record("x", 0, SUCCESS).to_json() + "\n" + Record("y", 0, "failed").to_json() + "\n"
+        )
+        bars = LiveFigures(directory, [Arm("a", endpoint.url)], retry_failed=retry, is_shown=False)
+        assert bars.tasks[0].completed == done
 
 
 def test_a_directory_holds_one_run(endpoint: FakeEndpoint, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import openai
 
 from constrained_k2.evaluation.answer import ChatAnswer, Record
-from constrained_k2.evaluation.judge import Counts, judge, total
+from constrained_k2.evaluation.judge import Counts, judge
 from constrained_k2.evaluation.sample import Sample
 
 
@@ -71,4 +71,4 @@ def judged(samples: Sequence[Sample], answers: Sequence[Record]) -> tuple[Counts
     """The counts of all answers, and the problems of those that ``max_tokens`` did not cut off."""
     judgements = [judge(sample, answer) for sample, answer in zip(samples, answers, strict=True)]
     problems = [problem for one in judgements if one.kind != "truncated" for problem in one.problems]
-    return total(judgements), problems
+    return Counts(*map(sum, zip(*(one.counts for one in judgements), strict=True))), problems

@@ -1,7 +1,6 @@
 """The arms of a comparison: a server, a model, and what is added to every request."""
 
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,8 +24,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Arm:
+    """One side of a comparison; ``parse_arm`` and ``read_arm`` check it."""
+
     name: str  # also of its record file
-    url: str = ""  # with or without /v1
+    url: str = ""  # without /v1
     preset: str = "plain"
     model: str = ""  # empty for the server's first
     body: dict[str, Any] = field(default_factory=dict)  # merged into every request, after the preset's addition
@@ -34,12 +35,8 @@ class Arm:
 
     @property
     def is_constrained(self) -> bool:
-        """Whether this package constrains the arm, so that a call wrong in form is our fault."""
+        """True if this package constrains the arm: a call wrong in form is then our fault."""
         return self.preset in {"constrained", "llguidance", "xgrammar"}
-
-    @property
-    def base_url(self) -> str:
-        return base_url(self.url)
 
     @property
     def added(self) -> dict[str, Any]:
@@ -50,14 +47,6 @@ class Arm:
     def identity(self) -> dict[str, Any]:
         """The fields that must not change when a run resumes; the server may have moved."""
         return {"preset": self.preset, "model": self.model, "body": self.body}
-
-    def api_key(self) -> str | None:
-        """The API key, if one is configured; raises ``InvalidRequest`` if its variable is not set."""
-        if not self.api_key_env:
-            return None
-        if key := os.environ.get(self.api_key_env):
-            return key
-        raise InvalidRequest(f"the environment variable {self.api_key_env!r} is not set", f"arm {self.name}")
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,9 +65,8 @@ def parse_arm(text: str, url: str | None = None) -> Arm:
     if not equals:
         known = [preset for preset in PRESETS if preset != "plain"]
         if name not in known:
-            raise InvalidRequest(
-                f"unknown preset {name!r}", "--arm", f"Use {', '.join(known)}; NAME=URL; or NAME={{JSON}}"
-            )
+            remedy = f"Use {', '.join(known)}; NAME=URL; or NAME={{JSON}}"
+            raise InvalidRequest(f"unknown preset {name!r}", "--arm", remedy)
         return read_arm({"name": name, "preset": name}, url)
     if not rest.startswith("{"):
         return read_arm({"name": name, "url": rest, "preset": name if name in PRESETS else "plain"}, url)
@@ -94,20 +82,17 @@ def read_arm(value: Any, url: str | None = None) -> Arm:
         raise InvalidRequest(f"expected an object, got {kind_of_json(value)}", "arm")
     location = f"arm {value.get('name')}"
     if unknown := value.keys() - set(Arm.__slots__):
-        raise InvalidRequest(
-            f"unknown fields: {', '.join(sorted(unknown))}", location, f"Use {', '.join(Arm.__slots__)}"
-        )
+        problem = f"unknown fields: {', '.join(sorted(unknown))}"
+        raise InvalidRequest(problem, location, f"Use {', '.join(Arm.__slots__)}")
     arm = checked(value, Arm, location)
     if not _NAME.fullmatch(arm.name):
         raise InvalidRequest("malformed name", location, "Use up to 64 letters, digits, '-', '_' and '.'")
     if arm.preset not in PRESETS:
         raise InvalidRequest(f"unknown preset {arm.preset!r}", location, f"Use one of {', '.join(PRESETS)}")
-    arm = replace(arm, url=arm.url or url or "")
-    if not arm.url.startswith(("http://", "https://")):
-        raise InvalidRequest(f"malformed address {arm.url!r}", location, "Write it as http://localhost:8000")
-    return arm
+    return replace(arm, url=base_url(arm.url or url or "", location))
 
 
 def check_names(arms: Sequence[Arm]) -> None:
+    """Raise ``InvalidRequest`` if two arms have one name, and so one record file."""
     if repeated := sorted(name for name, count in Counter(arm.name for arm in arms).items() if count > 1):
         raise InvalidRequest(f"given twice: {', '.join(repeated)}", "--arm", "Give every arm another name")

@@ -17,6 +17,8 @@ _BATCH = 100  # resamples that are summed at a time: 8 MB for 10,000 samples
 
 
 class Interval(NamedTuple):
+    """A figure of one arm with its 95 % confidence interval; all are shares, mostly from 0 to 1."""
+
     value: float | None  # as observed; None where the denominator is 0
     low: float = math.nan
     high: float = math.nan
@@ -34,6 +36,8 @@ class Difference(NamedTuple):
 
 
 class Pairing(NamedTuple):
+    """McNemar's test of one arm against the baseline."""
+
     only_baseline: int  # samples that only the baseline got right, in all repetitions
     only_this: int
     p: float  # exact, two-sided; the null hypothesis is that both arms are equally good

@@ -28,6 +28,8 @@ MAX_LINE = 16 << 20  # the longest line that is read, in bytes
 
 
 class BadLine(NamedTuple):
+    """A line of a sample file that is no sample."""
+
     line: int  # its number, from 1
     reason: str
 
@@ -37,6 +39,8 @@ class BadLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
+    """The sampling parameters of a run, equal in all arms."""
+
     temperature: float | None = None  # for all samples; None for each sample's own, or the server's
     max_tokens: int = 2048  # for samples without a limit
     repetitions: int = 1
@@ -55,6 +59,8 @@ class Sampling:
 
 @dataclass(slots=True)
 class RunDirectory:
+    """A run; :func:`begin` and :func:`open_run` make one. All but ``path`` is the content of ``run.json``."""
+
     path: Path
     source: str  # of the samples, for the report
     sampling: Sampling
@@ -64,16 +70,20 @@ class RunDirectory:
 
     @property
     def answers(self) -> int:
+        """The answers of an arm in a complete run."""
         return self.samples * self.sampling.repetitions
 
     @property
     def samples_path(self) -> Path:
+        """One line of JSON a sample."""
         return self.path / "samples.jsonl"
 
     def records_path(self, arm: str) -> Path:
+        """An arm's answers; missing until :meth:`add_arms`. Check names from outside first: they become file names."""
         return self.path / "records" / f"{arm}.jsonl"
 
     def read_samples(self) -> Iterator[Sample]:
+        """The samples in the order of their source; raises ``OSError`` if the file is missing."""
         with self.samples_path.open("rb") as file:
             for line in file:
                 yield Sample.from_json(json.loads(line))
@@ -81,16 +91,16 @@ class RunDirectory:
     def add_arms(self, arms: Iterable[Arm]) -> None:
         """Store the arms; raises ``InvalidRequest`` if the run has one of that name with another identity."""
         for arm in arms:
-            before = self.arms.get(arm.name, {}) | {}
-            before.pop("url", None)
+            before = {name: value for name, value in self.arms.get(arm.name, {}).items() if name != "url"}
             if before and before != arm.identity:
                 problem = f"the run has this arm with {json.dumps(before)}, not {json.dumps(arm.identity)}"
                 raise InvalidRequest(problem, f"arm {arm.name}", "Give it another name, or another --output")
-            self.arms[arm.name] = arm.identity | {"url": arm.base_url}
+            self.arms[arm.name] = arm.identity | {"url": arm.url}
         (self.path / "records").mkdir(exist_ok=True)
         self.write()
 
     def add_counters(self, url: str, counters: Mapping[str, float]) -> None:
+        """Append the growth of a server's counters during a part of the run; raises ``OSError``, as on a full disk."""
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({"url": url, "counters": counters}) + "\n")
 
@@ -144,9 +154,8 @@ def begin(path: Path, source: str, samples: Iterable[Sample | BadLine], sampling
                         count += 1
                         file.write(json.dumps(sample.to_json()) + "\n")
             if not count:
-                raise InvalidRequest(
-                    f"no samples, {bad} malformed lines" + (f", such as {first[0]}" if first else ""), source
-                )
+                example = f", such as {first[0]}" if first else ""
+                raise InvalidRequest(f"no samples, {bad} malformed lines{example}", source)
             run = RunDirectory(path, source, sampling, count, (bad, tuple(first)))
             if (path / "run.json").exists():
                 before = open_run(path)

@@ -16,6 +16,8 @@ CountTable = NDArray[np.int32]
 
 
 class Figure(NamedTuple):
+    """A figure: a weighted sum of counts divided by another."""
+
     name: str  # key in scores.json; the vendor verifier's name where it has one
     title: str  # in reports; two leading spaces indent it below the figure before
     top: Mapping[str, int]  # count -> weight in the numerator
@@ -77,6 +79,7 @@ def weights(side: str) -> NDArray[np.int64]:
 
 
 def totals(table: CountTable) -> dict[str, int]:
+    """Count -> its sum over all samples."""
     return dict(zip(COLUMNS, table.sum(axis=0, dtype=np.int64).tolist(), strict=True))
 
 

@@ -20,6 +20,7 @@ class Histogram:
     counts: list[int] = field(default_factory=lambda: [0] * _BINS)
 
     def add(self, milliseconds: float) -> None:
+        """Count one time."""
         bin_number = math.ceil(math.log(max(milliseconds, _LOWEST) / _LOWEST, _RATIO))
         self.counts[min(bin_number, _BINS - 1)] += 1
 
@@ -41,6 +42,8 @@ class Histogram:
 
 @dataclass(slots=True)
 class Latency:
+    """The times and rates of an arm's complete answers; failed ones are left out."""
+
     ttft: Histogram = field(default_factory=Histogram)  # from the request to the first token
     gap: Histogram = field(default_factory=Histogram)  # between tokens, as they reach the client
     duration: Histogram = field(default_factory=Histogram)  # from the request to the end of the answer
@@ -50,6 +53,7 @@ class Latency:
     counted_milliseconds: float = 0.0  # the part of it from answers whose tokens the server counts
 
     def add(self, record: Record) -> None:
+        """Count an answer."""
         if record.status != SUCCESS:
             return
         if record.ttft_ms is not None:
@@ -65,6 +69,7 @@ class Latency:
 
     @property
     def tokens_per_second(self) -> float | None:
+        """Tokens per second of one answer, prefill included; None if no server counts tokens."""
         return self.tokens / self.counted_milliseconds * 1e3 if self.counted_milliseconds else None
 
     def to_json(self) -> dict[str, float | None]:

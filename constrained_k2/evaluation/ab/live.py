@@ -1,5 +1,6 @@
 """Live progress: a bar an arm with its figures so far, on standard error."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from rich import progress
@@ -13,7 +14,9 @@ from constrained_k2.evaluation.judge import Judgement
 
 
 class LiveFigures(progress.Progress):
-    def __init__(self, directory: RunDirectory, arms: Sequence[Arm], *, is_shown: bool = True) -> None:
+    """The bars, shown while the block is open; nothing is printed without ``is_shown``."""
+
+    def __init__(self, directory: RunDirectory, arms: Sequence[Arm], *, retry_failed: bool, is_shown: bool) -> None:
         columns = (
             progress.TextColumn("{task.description:>14}"),
             progress.BarColumn(bar_width=20),
@@ -21,30 +24,22 @@ class LiveFigures(progress.Progress):
             progress.TextColumn("{task.fields[figures]}"),
         )
         super().__init__(*columns, console=Console(stderr=True), disable=not is_shown)
-        self._arms: dict[str, _ArmProgress] = {}
+        self._arms: dict[str, tuple[progress.TaskID, Latency, Counter[str]]] = {}
         for arm in arms:
-            done = len(done_keys(directory.records_path(arm.name)))
+            done = len(done_keys(directory.records_path(arm.name), but_failed=retry_failed))
             bar = self.add_task(arm.name, total=directory.answers, completed=done, figures="")
-            self._arms[arm.name] = _ArmProgress(bar)
+            self._arms[arm.name] = bar, Latency(), Counter()
 
     def add(self, name: str, record: Record, judgement: Judgement) -> None:
-        arm = self._arms[name]
-        arm.latency.add(record)
-        arm.seen += 1
-        arm.in_form += judgement.counts.in_form
-        arm.failed += record.status != SUCCESS
-        parts = [f"right in form {arm.in_form / arm.seen:.1%}"]
-        if (first := arm.latency.ttft.quantile(0.5)) is not None:
+        """Count an answer of the arm ``name``."""
+        bar, latency, counts = self._arms[name]
+        latency.add(record)
+        counts.update(seen=1, in_form=judgement.counts.in_form, failed=record.status != SUCCESS)
+        parts = [f"right in form {counts['in_form'] / counts['seen']:.1%}"]
+        if (first := latency.ttft.quantile(0.5)) is not None:
             parts.append(f"first token {first:.0f} ms")
-        if (rate := arm.latency.tokens_per_second) is not None:
+        if (rate := latency.tokens_per_second) is not None:
             parts.append(f"{rate:.0f} tokens/s")
-        if arm.failed:
-            parts.append(f"[red]{arm.failed} failed[/]")
-        self.update(arm.bar, advance=1, figures=", ".join(parts))
-
-
-class _ArmProgress:
-    def __init__(self, bar: progress.TaskID) -> None:
-        self.bar = bar
-        self.latency = Latency()
-        self.seen = self.in_form = self.failed = 0
+        if counts["failed"]:
+            parts.append(f"[red]{counts['failed']} failed[/]")
+        self.update(bar, advance=1, figures=", ".join(parts))

@@ -12,7 +12,7 @@ import msgspec
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.ab.directory import MAX_LINE, BadLine, bounded_lines
-from constrained_k2.evaluation.sample import ExpectedCall, Sample, checked, key_of, read_sample
+from constrained_k2.evaluation.sample import Sample, checked, key_of, read_sample
 
 T = TypeVar("T")
 # The leaderboard's names of types, mapped as it does for OpenAI's API (ShishirPatil/gorilla, type_mappings.py).
@@ -101,7 +101,7 @@ def _read(value: Any, line: int, stem: str, truths: dict[str, Any], reasons: dic
             if "schema" in value:
                 return _schema_case(value, line)
         return read_sample(value, line, reasons.get(line))
-    except InvalidRequest as error:
+    except (InvalidRequest, RecursionError) as error:
         return BadLine(line, str(error))
 
 
@@ -195,6 +195,5 @@ def _expected(call: Any) -> dict[str, Any]:
     if len(functions) != 1:
         raise InvalidRequest("expected an object with one function", "ground_truth")
     ((name, arguments),) = functions.items()
-    omissible = frozenset(argument for argument, values in arguments.items() if "" in values)
-    accepted = {argument: tuple(values) for argument, values in arguments.items()}
-    return ExpectedCall(name, accepted, omissible, lenient=True).to_json()
+    omissible = [argument for argument, values in arguments.items() if "" in values]
+    return {"name": name, "accepted": arguments, "omissible": omissible, "lenient": True}

@@ -24,6 +24,8 @@ MAX_EXAMPLES = 12  # examples per arm and kind of failure
 
 
 class Example(NamedTuple):
+    """An answer that is not right."""
+
     sample: Sample
     record: Record
     judgement: Judgement
@@ -31,6 +33,8 @@ class Example(NamedTuple):
 
 @dataclass(slots=True)
 class ArmResult:
+    """All answers of one arm, those of unpaired samples included."""
+
     arm: Arm
     table: CountTable = field(repr=False)  # [samples, counts]
     kinds: Counter[str] = field(default_factory=Counter)  # kind of failure -> answers
@@ -41,6 +45,8 @@ class ArmResult:
 
 @dataclass(slots=True)
 class Results:
+    """A scored run; :func:`score` makes it."""
+
     directory: RunDirectory
     arms: dict[str, ArmResult]  # in the order in which they were given
     baseline: str  # the arm that the others are compared with
@@ -78,6 +84,7 @@ class Results:
                 yield f"{name}: {title} is worse than in {self.baseline} ({change})"
 
     def to_json(self) -> dict[str, Any]:
+        """The content of ``scores.json``: shares from 0 to 1, and milliseconds; None where a denominator is 0."""
         return {
             "samples": len(self.categories),
             "paired_samples": int(self.paired.sum()),
@@ -118,9 +125,8 @@ def score(directory: RunDirectory, *, baseline: str | None = None) -> Results:
     By default the baseline is the first unconstrained arm with records, else the first arm with records.
     """
     if baseline is not None and baseline not in directory.arms:
-        raise InvalidRequest(
-            f"there is no arm {baseline!r}", str(directory.path), f"Use one of: {', '.join(directory.arms)}"
-        )
+        remedy = f"Use one of: {', '.join(directory.arms)}"
+        raise InvalidRequest(f"there is no arm {baseline!r}", str(directory.path), remedy)
     lines: dict[str, tuple[int, int]] = {}  # key -> row, byte offset in samples.jsonl
     categories: list[str] = []
     with directory.samples_path.open("rb") as file:

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation import client
 from constrained_k2.evaluation.ab.arms import Arm, merged
 from constrained_k2.evaluation.ab.directory import RecordFile, RunDirectory, done_keys, lock
 from constrained_k2.evaluation.answer import MAX_GAPS, ChatAnswer, Completion, NoAnswer, Record
-from constrained_k2.evaluation.client import Client, NotServed
+from constrained_k2.evaluation.client import Client, NotServed, api_key_in
 from constrained_k2.evaluation.judge import Judgement, judge
 from constrained_k2.evaluation.sample import Sample
 from constrained_k2.evaluation.server_metrics import growth, read_counters
@@ -29,6 +29,8 @@ _RAW_TEXT = 1 << 16  # characters of it that are stored
 
 @dataclass(frozen=True, slots=True)
 class Limits:
+    """What one request may cost, and how often it is sent."""
+
     seconds: float = 600.0  # from the request to the last byte, for each attempt
     attempts: int = 4  # while there is no connection, or the status is 429 or 500 to 599
     backoff: float = 1.0  # seconds before the second attempt; doubled each time
@@ -38,22 +40,15 @@ class Limits:
     concurrency: int = 8  # requests at a time, over all arms
 
 
-class Reply(NamedTuple):
-    """A record, with the tokens that are not stored; empty if the server does not return them."""
-
-    record: Record
-    token_ids: tuple[int, ...]
-    prompt_tail: tuple[int, ...]
-
-
 class Endpoint:
     """Sends an arm's requests; raises ``InvalidRequest`` for a missing API key or a malformed address."""
 
     def __init__(self, arm: Arm, limits: Limits) -> None:
         self.arm = arm
         self._limits = limits
-        bounds = client.Limits(seconds=min(_SECONDS, limits.seconds))
-        self.client = Client(arm.url, arm.api_key(), bounds, concurrency=limits.concurrency, location=f"arm {arm.name}")
+        bounds, location = client.Limits(seconds=min(_SECONDS, limits.seconds)), f"arm {arm.name}"
+        key = api_key_in(arm.api_key_env, location)
+        self.client = Client(arm.url, key, bounds, concurrency=limits.concurrency, location=location)
         self._model = arm.model
         self._is_vllm = False
         self._detokenizes = True
@@ -72,8 +67,8 @@ class Endpoint:
             location = f"arm {self.arm.name} at {self.arm.url}"
             raise InvalidRequest(problem, location, "Name a model (--model) if the address is right")
 
-    async def ask(self, key: str, repetition: int, body: Mapping[str, Any]) -> Reply:
-        """Send a sample's body with model, streaming fields and the arm's additions; some failures are retried."""
+    async def ask(self, key: str, repetition: int, body: Mapping[str, Any]) -> tuple[Record, ChatAnswer]:
+        """Send a sample's body with the arm's additions, again after some failures; the answer is empty if all fail."""
         request = merged(body, self.arm.added)
         request |= {"model": self._model, "stream": True, "stream_options": {"include_usage": True}}
         if self._is_vllm:
@@ -92,15 +87,14 @@ class Endpoint:
                     break
                 wait = self._limits.backoff * 2 ** (attempt - 1) if failed.wait is None else failed.wait
             await asyncio.sleep(min(wait, self._limits.longest_wait))
-        record = replace(record, attempts=attempt, started=started, **timing.fields(answer))
-        return Reply(record, answer.token_ids or (), timing.prompt_tail)
+        return replace(record, attempts=attempt, started=started, **timing.fields()), answer
 
-    async def with_text(self, reply: Reply) -> Record:
+    async def with_text(self, record: Record, answer: ChatAnswer) -> Record:
         """The record with the text of its tokens, markers included; unchanged if the server does not detokenize."""
-        if not reply.token_ids:
-            return reply.record
-        raw = await self._text(reply.token_ids[-_RAW_TOKENS:])
-        return replace(reply.record, raw=raw, prompt_tail=await self._text(reply.prompt_tail))
+        if not answer.token_ids:
+            return record
+        raw = await self._text(answer.token_ids[-_RAW_TOKENS:])
+        return replace(record, raw=raw, prompt_tail=await self._text((answer.prompt_ids or ())[-_PROMPT_TAIL:]))
 
     async def _text(self, ids: tuple[int, ...]) -> str:
         if ids and self._detokenizes:
@@ -124,34 +118,18 @@ class Endpoint:
 
 class _Timing:
     def __init__(self) -> None:
-        self.prompt_tail: tuple[int, ...] = ()
         self._start = time.perf_counter()
-        self._first: float | None = None
-        self._last = 0.0
-        self._gaps: list[float] = []
-        self._prompt_tokens: int | None = None
+        self._tokens: list[float] = []  # when the first ones came
 
     def add(self, event: Completion | None) -> None:
-        if event is None or event.has_tokens:
-            now = time.perf_counter()
-            if self._first is None:
-                self._first = now
-            elif len(self._gaps) < MAX_GAPS:
-                self._gaps.append(round((now - self._last) * 1e3, 2))
-            self._last = now
-        if event is not None and event.usage:
-            self._prompt_tokens = event.usage.prompt_tokens
-        if event is not None and event.prompt_token_ids:
-            self.prompt_tail = event.prompt_token_ids[-_PROMPT_TAIL:]
+        if (event is None or event.has_tokens) and len(self._tokens) <= MAX_GAPS:
+            self._tokens.append(time.perf_counter())
 
-    def fields(self, answer: ChatAnswer) -> dict[str, Any]:
-        counted = None if answer.token_ids is None else len(answer.token_ids)
+    def fields(self) -> dict[str, Any]:
         return {
-            "ttft_ms": None if self._first is None else round((self._first - self._start) * 1e3, 2),
+            "ttft_ms": round((self._tokens[0] - self._start) * 1e3, 2) if self._tokens else None,
             "duration_ms": round((time.perf_counter() - self._start) * 1e3, 2),
-            "gaps_ms": tuple(self._gaps),
-            "prompt_tokens": self._prompt_tokens,
-            "completion_tokens": counted if answer.tokens is None else answer.tokens,
+            "gaps_ms": tuple(round((end - start) * 1e3, 2) for start, end in itertools.pairwise(self._tokens)),
         }
 
 
@@ -179,16 +157,16 @@ async def run(
             paths = [directory.records_path(arm.name) for arm in arms]
             records = [files.enter_context(RecordFile(path)) for path in paths]
             tasks = _tasks(directory, [done_keys(path, but_failed=retry_failed) for path in paths])
-            urls = sorted({arm.base_url for arm in arms})
+            urls = sorted({arm.url for arm in arms})
             before = {url: await read_counters(url) for url in urls}
 
             async def work() -> None:
                 for number, sample, repetition in tasks:
                     endpoint = endpoints[number]
                     body = directory.sampling.body(sample, repetition)
-                    reply = await endpoint.ask(sample.key, repetition, body)
-                    judgement = judge(sample, reply.record)
-                    record = await endpoint.with_text(reply) if judgement.kind else reply.record
+                    record, answer = await endpoint.ask(sample.key, repetition, body)
+                    judgement = judge(sample, record)
+                    record = await endpoint.with_text(record, answer) if judgement.kind else record
                     records[number].append(record)
                     on_answer(endpoint.arm.name, record, judgement)
 

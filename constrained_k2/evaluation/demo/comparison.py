@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from constrained_k2.evaluation.ab.arms import Arm
 from constrained_k2.evaluation.ab.directory import RunDirectory, done_keys
@@ -18,6 +18,8 @@ _MAX_TOKENS = 400  # the longest right answer has about 150
 
 
 class Served(NamedTuple):
+    """A vLLM server of the demo, and the arms that it answers."""
+
     name: str  # of its log
     flags: Sequence[str]  # besides those that a small model on a CPU needs
     arms: Sequence[Arm]  # without addresses
@@ -32,11 +34,14 @@ SERVERS: tuple[Served, ...] = (  # one after the other, since two would share th
 
 
 def demo_samples(count: int, seed: int = 0) -> Iterator[Sample]:
+    """Held-out requests with their expected calls; raises ``InvalidRequest`` if ``count`` is more than are bundled."""
     for number, line in enumerate(bundled_bodies(HELD_OUT, count, seed)):
         yield read_sample(line | {"max_tokens": _MAX_TOKENS}, number + 1)
 
 
 class DemoRun(NamedTuple):
+    """The demo's run: its directory, and how requests are sent."""
+
     directory: RunDirectory  # the model and the servers' logs are also written there
     limits: Limits
     retry_failed: bool = False  # send requests again that failed before
@@ -44,6 +49,7 @@ class DemoRun(NamedTuple):
     say: Callable[[str], None] = print  # receives progress messages
 
     def run(self, servers: Sequence[Served] = SERVERS) -> None:
+        """Start each server whose arms lack answers, and send those; raises ``RuntimeError`` if one does not start."""
         model = build_demo_model(self.directory.path / "model")
         for served in servers:
             paths = [self.directory.records_path(arm.name) for arm in served.arms]
@@ -52,8 +58,8 @@ class DemoRun(NamedTuple):
                 self.say(f"Starting vLLM for {' and '.join(arm.name for arm in served.arms)} (log: {log}) …")
                 with VllmServer(model, served.flags, log=log, environment=served.environment) as server:
                     arms = [replace(arm, url=server.url) for arm in served.arms]
-                    with LiveFigures(self.directory, arms, is_shown=self.is_shown) as figures:
-                        retry, on_answer = self.retry_failed, figures.add
-                        asyncio.run(
-                            run(self.directory, arms, limits=self.limits, retry_failed=retry, on_answer=on_answer)
-                        )
+                    with LiveFigures(
+                        self.directory, arms, retry_failed=self.retry_failed, is_shown=self.is_shown
+                    ) as figures:
+                        how: dict[str, Any] = {"limits": self.limits, "retry_failed": self.retry_failed}
+                        asyncio.run(run(self.directory, arms, **how, on_answer=figures.add))

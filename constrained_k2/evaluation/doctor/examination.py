@@ -11,7 +11,7 @@ from constrained_k2.evaluation.doctor.findings import Finding, Result, fault
 from constrained_k2.evaluation.doctor.target import Target
 
 
-class Check(NamedTuple):
+class _Check(NamedTuple):
     name: str  # for scripts; stable
     title: str  # for people
     run: Callable[[Target], Awaitable[Finding]]
@@ -19,44 +19,41 @@ class Check(NamedTuple):
 
 
 CHECKS = (
-    Check("model", "model", service.model),
-    Check("version", "version", service.version),
-    Check("flags", "parser and route", service.flags),
-    Check("auto_tool_choice", "tool_choice auto", service.auto_tool_choice),
-    Check("generation_prompt", "generation prompt", prompts.generation_prompt),
-    Check("content", "empty, null and listed content", prompts.empty_content),
-    Check("tool_results", "tool results", prompts.tool_results),
-    Check("ids_kept", "right ids in the history", prompts.ids_kept),
-    Check("ids_repaired", "other ids in the history", prompts.ids_repaired),
-    Check("special_tokens", "special tokens in text", prompts.special_tokens),
-    Check("declared_tools", "declared tools", prompts.declared_tools),
-    Check("strict_refused", "strict that cannot be enforced", service.strict_refused),
-    Check("opt_out", "opting out", service.opt_out),
-    Check("required", "tool_choice required", binding.required, is_long=True),
-    Check("named", "tool_choice of a name", binding.named_function, is_long=True),
-    Check("none", "tool_choice none", binding.none, is_long=True),
-    Check("single", "parallel_tool_calls false", binding.single, is_long=True),
-    Check("arguments", "arguments of a schema", binding.arguments, is_long=True),
-    Check("call_ids", "ids of calls", binding.call_ids, is_long=True),
-    Check("exact_arguments", "calls as written", binding.exact_arguments, is_long=True),
-    Check("cut_calls", "calls cut off", streams.cut_calls, is_long=True),
-    Check("stream_agrees", "streamed and whole", streams.stream_agrees, is_long=True),
-    Check("thinking", "thinking on and off", streams.thinking, is_long=True),
+    _Check("model", "model", service.model),
+    _Check("version", "version", service.version),
+    _Check("flags", "parser and route", service.flags),
+    _Check("auto_tool_choice", "tool_choice auto", service.auto_tool_choice),
+    _Check("generation_prompt", "generation prompt", prompts.generation_prompt),
+    _Check("content", "empty, null and listed content", prompts.empty_content),
+    _Check("tool_results", "tool results", prompts.tool_results),
+    _Check("ids_kept", "right ids in the history", prompts.ids_kept),
+    _Check("ids_repaired", "other ids in the history", prompts.ids_repaired),
+    _Check("special_tokens", "special tokens in text", prompts.special_tokens),
+    _Check("declared_tools", "declared tools", prompts.declared_tools),
+    _Check("strict_refused", "strict that cannot be enforced", service.strict_refused),
+    _Check("opt_out", "opting out", service.opt_out),
+    _Check("required", "tool_choice required", binding.required, is_long=True),
+    _Check("named", "tool_choice of a name", binding.named_function, is_long=True),
+    _Check("none", "tool_choice none", binding.none, is_long=True),
+    _Check("single", "parallel_tool_calls false", binding.single, is_long=True),
+    _Check("arguments", "arguments of a schema", binding.arguments, is_long=True),
+    _Check("call_ids", "ids of calls", binding.call_ids, is_long=True),
+    _Check("exact_arguments", "calls as written", binding.exact_arguments, is_long=True),
+    _Check("cut_calls", "calls cut off", streams.cut_calls, is_long=True),
+    _Check("stream_agrees", "streamed and whole", streams.stream_agrees, is_long=True),
+    _Check("thinking", "thinking on and off", streams.thinking, is_long=True),
 )
 _SECONDS = 900  # for one check
 
 
 async def examine(target: Target, *, quick: bool = False, only: Collection[str] = ()) -> AsyncIterator[Result]:
-    """Run all checks, the short ones (``quick``), or those named (``only``), one after the other.
-
-    A loaded server answers differently than an idle one.
-    """
+    """Run all checks, the short ones (``quick``) or those named (``only``), one by one: load changes answers."""
     for check in CHECKS:
         if not (quick and check.is_long) and (not only or check.name in only):
             yield Result(check.name, check.title, await _run(check, target))
 
 
-async def _run(check: Check, target: Target) -> Finding:
+async def _run(check: _Check, target: Target) -> Finding:
     try:
         async with asyncio.timeout(_SECONDS):
             return await check.run(target)

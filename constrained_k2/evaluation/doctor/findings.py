@@ -9,13 +9,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+# fault: requests are served wrong. warning: worth knowing, but served right as far as observed. cannot tell: the server
+# does not return what the check needs.
 Verdict = Literal["ok", "warning", "fault", "cannot tell"]
 _COLORS: dict[Verdict, str] = {"ok": "green", "warning": "yellow", "fault": "bold red", "cannot tell": "cyan"}
 
 
 class Finding(NamedTuple):
-    # fault: requests are served wrong. warning: worth knowing, but served right as far as observed. cannot tell: the
-    # server does not return what the check needs.
+    """What a check found."""
+
     verdict: Verdict
     seen: str  # what the server did
     remedy: str = ""  # the flag, version or setting to change
@@ -26,12 +28,15 @@ fault = partial(Finding, "fault")
 
 
 class Result(NamedTuple):
+    """A finding under the name and the title of its check."""
+
     check: str
     title: str
     finding: Finding
 
 
 def show(console: Console, results: Sequence[Result]) -> None:
+    """Print a row a check, then each remedy once, then the counts."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("", no_wrap=True)
     table.add_column("check", no_wrap=True)
@@ -52,10 +57,12 @@ def show(console: Console, results: Sequence[Result]) -> None:
 
 
 def to_json(url: str, model: str, results: Sequence[Result]) -> str:
+    """The output of ``--json``."""
     findings = [{"check": check, "title": title} | finding._asdict() for check, title, finding in results]
     return json.dumps({"url": url, "model": model, "counts": counts(results), "findings": findings}, indent=2)
 
 
 def counts(results: Sequence[Result]) -> dict[Verdict, int]:
+    """Verdict -> number of checks, zeros included."""
     verdicts = [result.finding.verdict for result in results]
     return {verdict: verdicts.count(verdict) for verdict in _COLORS}

@@ -12,6 +12,8 @@ _RESULT = re.compile(r"\A## Return of (?P<id>[^\n]*)\n(?P<blanks>[ \t]*)")
 
 
 class Piece(NamedTuple):
+    """A special token, or the text between two of them."""
+
     text: str
     special: bool = False
 
@@ -20,6 +22,7 @@ Prompt = Sequence[Piece]  # the pieces of a prompt, or of a completion, in order
 
 
 def opens_reasoning(prompt: Prompt) -> bool:
+    """True if the prompt ends in ``<think>``: the answer begins inside the reasoning."""
     return bool(prompt) and prompt[-1] == Piece(THINK_BEGIN, special=True)
 
 

@@ -5,8 +5,9 @@ from typing import Any
 
 
 def tool(name: str, description: str, parameters: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    schema = parameters or {"type": "object", "properties": {}, "additionalProperties": False}
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema} | more}
+    """An OpenAI tool, by default without parameters; ``more`` are fields of its function, such as ``strict``."""
+    function = {"name": name, "description": description, "parameters": parameters or closed()}
+    return {"type": "function", "function": function | more}
 
 
 def closed(optional: Collection[str] = (), **properties: Any) -> dict[str, Any]:
@@ -38,14 +39,17 @@ EAGER = "Call list_tables, then book_table twice: 2 guests at the Noodle Bar and
 
 
 def user(content: Any) -> dict[str, Any]:
+    """A message of the user."""
     return {"role": "user", "content": content}
 
 
 def named(name: str) -> dict[str, Any]:
+    """The ``tool_choice`` of one function."""
     return {"type": "function", "function": {"name": name}}
 
 
 def history(call_id: str, *, content: str | None = "", result: Any = "2 tables") -> list[dict[str, Any]]:
+    """A dialog of four messages, with a call of ``list_tables`` and its result."""
     call = {"id": call_id, "type": "function", "function": {"name": "list_tables", "arguments": "{}"}}
     return [
         user("Which tables are free?"),
@@ -56,4 +60,5 @@ def history(call_id: str, *, content: str | None = "", result: Any = "2 tables")
 
 
 def chat(prompt: str, choice: Any = "required", **more: Any) -> dict[str, Any]:
+    """A request with both tools; ``more`` are fields of the body."""
     return {"messages": [user(prompt)], "tools": TOOLS, "tool_choice": choice} | more

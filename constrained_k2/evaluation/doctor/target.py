@@ -33,6 +33,8 @@ class _Tokens(msgspec.Struct):
 
 @dataclass
 class Target:
+    """An examined server; :func:`open_target` makes it. Its methods raise ``NoAnswer`` as :class:`Client` does."""
+
     client: Client
     model: str
     models: list[str]  # all its models
@@ -43,22 +45,27 @@ class Target:
 
     @property
     def is_ours(self) -> bool:
+        """True if this package both admits chat requests and constrains them."""
         return self.parser and self.constrains is True
 
     @property
     def constraining(self) -> str:
+        """The remedy where a constraint did not hold."""
         ours = "constrained_k2 is on but did not hold: read the server's log, and report it"
         return ours if self.is_ours else SWITCH_ON
 
     @property
     def repairing(self) -> str:
+        """The remedy where a prompt was not repaired."""
         ours = "Update constrained-k2 to a version that repairs requests, or check that it is not switched off"
         return ours if self.is_ours else SWITCH_ON
 
     async def chat(self, body: dict[str, Any]) -> list[ChatAnswer]:
+        """The choices of a chat completion, with token ids where the server returns them."""
         return await self.client.chat({"model": self.model, "return_token_ids": True} | body)
 
     async def chat_streamed(self, body: dict[str, Any]) -> ChatAnswer:
+        """As :meth:`chat`, streamed; of one choice."""
         return await self.client.chat_streamed({"model": self.model, "return_token_ids": True, "stream": True} | body)
 
     async def prompt_ids(self, body: dict[str, Any]) -> tuple[int, ...]:
@@ -74,6 +81,7 @@ class Target:
         return await self._tokenize({name: part for name, part in body.items() if name in taken})
 
     async def prompt(self, body: dict[str, Any]) -> Prompt:
+        """The prompt of a chat request, split at its special tokens."""
         return await self.pieces(await self.prompt_ids(body))
 
     async def pieces(self, ids: tuple[int, ...]) -> Prompt:
@@ -94,7 +102,7 @@ class Target:
         return [Piece(found[run[0]], True) if run[0] in found else Piece(self._texts[run]) for run in runs]  # noqa: FBT003
 
     def is_special(self, token_id: int) -> bool:
-        """Whether an id is one of the 256 after the ordinary ones."""
+        """True if an id is one of the 256 after the ordinary ones."""
         first = self.marker(kimi_k2.BOS)
         return first <= token_id < first + kimi_k2.SPECIAL_COUNT
 
@@ -120,17 +128,19 @@ class Target:
 
     async def _refuses(self, path: str, body: dict[str, Any]) -> bool:
         try:
-            await self.client.post(path, {"model": self.model, "max_tokens": 1} | body)
+            await self.client.request(path, {"model": self.model, "max_tokens": 1} | body)
         except NoAnswer as refusal:
             return isinstance(refusal, Refused) and any(words in refusal.message for words in _OUR_WORDS)
         return False
 
     async def _tokenize(self, body: dict[str, Any]) -> tuple[int, ...]:
-        return validated(await self.client.post("/tokenize", {"model": self.model} | body), _Tokens, "/tokenize").tokens
+        return validated(
+            await self.client.request("/tokenize", {"model": self.model} | body), _Tokens, "/tokenize"
+        ).tokens
 
 
 async def open_target(client: Client, model: str | None) -> Target:
-    """Look up what every check needs, for a model or the server's first; raises as :meth:`Client.get` does."""
+    """Look up what every check needs, for a model or the server's first; raises as :meth:`Client.request` does."""
     models = list(await client.models())
     if not (model or models):
         raise NoAnswer("invalid_answer", "/v1/models lists no model")

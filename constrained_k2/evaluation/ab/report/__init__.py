@@ -39,6 +39,7 @@ def write_reports(results: Results) -> list[Path]:
 
 
 def show(results: Results, paths: Sequence[Path]) -> None:
+    """Print a contrast, the figures, the findings and the reports' ``paths`` to standard output."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
     for line in contrast(results):
         console.print(Text(line))
@@ -80,6 +81,7 @@ def to_html(results: Results) -> str:
 
 
 def to_markdown(results: Results) -> str:
+    """Render the report for a pull request; text of servers is escaped."""
     return _render("report.md.j2", as_markdown, results=results, tables=all_tables(results))
 
 

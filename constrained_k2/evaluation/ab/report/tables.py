@@ -12,6 +12,8 @@ Row = tuple[str, ...]  # A title and its cells, as plain text
 
 
 class Table(NamedTuple):
+    """A table of a report; its text is not escaped."""
+
     title: str
     columns: Row  # titles of all columns but the first, which holds the rows' titles
     rows: tuple[Row, ...]
@@ -20,10 +22,12 @@ class Table(NamedTuple):
 
 
 def percent(share: float | None) -> str:
+    """A share (0 to 1) as a percentage; a dash for None and NaN."""
     return "–" if share is None or math.isnan(share) else f"{share:.1%}"
 
 
 def all_tables(results: Results) -> Iterator[Table]:
+    """The tables of a full report, without those that this run has no data for."""
     yield figure_table(results)
     if results.differences:
         yield _differences(results)

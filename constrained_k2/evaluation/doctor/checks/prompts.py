@@ -75,6 +75,7 @@ async def tool_results(target: Target) -> Finding:
 
 
 def judge_results(prompt: Prompt) -> Finding:
+    """The finding for one prompt with results."""
     if any(found["blanks"] for found in results(prompt)):
         return fault("results are indented below '## Return of': an old chat template", NEWER_TEMPLATE)
     return ok("results begin directly below '## Return of ID'")
@@ -145,6 +146,7 @@ async def declared_tools(target: Target) -> Finding:
 
 
 def judge_declaration(prompt: Prompt) -> Finding:
+    """The finding for one prompt of a request with a tool; a warning lacks its remedy."""
     declared = declaration(prompt)
     if declared is None:
         return fault("the prompt declares no tools, though the request has one", NEWER_TEMPLATE)

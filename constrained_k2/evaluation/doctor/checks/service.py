@@ -7,13 +7,13 @@ import msgspec
 from constrained_k2.evaluation.answer import validated
 from constrained_k2.evaluation.client import Refused, printable
 from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
-from constrained_k2.evaluation.doctor.requests import UNWILLING, chat, tool, user
+from constrained_k2.evaluation.doctor.requests import UNWILLING, chat, closed, tool, user
 from constrained_k2.evaluation.doctor.target import SWITCH_ON, Target
 from constrained_k2.evaluation.sample import UNCONSTRAINED
 from constrained_k2.formats.kimi_k2 import TURN_END
 
 _ITEMS = {"word": {"type": "string", "pattern": r"^(a+)-\1$"}, "items": {"type": "array", "uniqueItems": True}}
-_INEXPRESSIBLE = {"type": "object", "properties": _ITEMS, "required": [*_ITEMS], "additionalProperties": False}
+_INEXPRESSIBLE = closed(**_ITEMS)
 
 
 class _Version(msgspec.Struct):
@@ -35,7 +35,7 @@ async def model(target: Target) -> Finding:
 
 async def version(target: Target) -> Finding:
     """The version of vLLM renders Kimi's prompts correctly."""
-    text = validated(await target.client.get("/version"), _Version, "/version").version
+    text = validated(await target.client.request("/version"), _Version, "/version").version
     name = printable(text, 60)
     found = re.match(r"(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?", text)
     if found is None or text.startswith("0.0.0") or found[0].startswith("0.1.dev"):

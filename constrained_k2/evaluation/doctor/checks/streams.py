@@ -1,7 +1,5 @@
 """Checks of how answers are returned: streamed, cut off, and with reasoning."""
 
-import json
-from contextlib import suppress
 from itertools import takewhile
 from operator import attrgetter
 from typing import Any
@@ -12,6 +10,7 @@ from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
 from constrained_k2.evaluation.doctor.prompt import Prompt, opens_reasoning
 from constrained_k2.evaluation.doctor.requests import EAGER, UNFIT, UNWILLING, chat, named, user
 from constrained_k2.evaluation.doctor.target import SWITCH_ON, Target
+from constrained_k2.evaluation.judge import decode_arguments
 from constrained_k2.formats.kimi_k2 import THINK_BEGIN, THINK_END, TURN_END
 
 _TRIES = 3
@@ -45,7 +44,7 @@ async def stream_agrees(target: Target) -> Finding:
 
 
 async def _is_same_text(target: Target, body: dict[str, Any], whole: ChatAnswer, streamed: ChatAnswer) -> bool:
-    """Whether both answers have the same tokens; without token ids, whether the request gives the same answer twice."""
+    """True if both answers have equal tokens; without token ids, if the request gives an equal answer twice."""
     if whole.token_ids is not None and streamed.token_ids is not None:
         return whole.token_ids == streamed.token_ids
     (again, *_) = await target.chat(body)
@@ -116,13 +115,8 @@ def _cut_problem(target: Target, whole: ChatAnswer, streamed: ChatAnswer, limit:
 
 
 def _broken(answer: ChatAnswer) -> list[str]:
-    """The arguments that are not JSON."""
-    broken = [arguments for _, _, arguments in answer.calls]
-    for text in list(broken):
-        with suppress(ValueError, RecursionError):
-            json.loads(text)
-            broken.remove(text)
-    return broken
+    """The arguments that are not a JSON object."""
+    return [arguments for _, _, arguments in answer.calls if decode_arguments(arguments)[1]]
 
 
 async def thinking(target: Target) -> Finding:
