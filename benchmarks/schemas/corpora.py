@@ -1,4 +1,4 @@
-"""Reads the schemas to measure from the data folder, which ``scripts/fetch_data.py`` fills (``data.json`` there)."""
+"""Reads the schemas to measure from the data folder; ``scripts/data.json`` names their sources."""
 
 import json
 from collections.abc import Iterator

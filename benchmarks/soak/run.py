@@ -107,7 +107,7 @@ async def _send(client: httpx.AsyncClient, load: Load, result: Soak) -> None:
     """Send one request and judge its answer."""
     try:
         status, answer = await (_stream if load.body.get("stream") else _whole)(client, load)
-    except (httpx.HTTPError, ValueError) as error:  # connection errors, or an event that is not JSON
+    except (httpx.HTTPError, ValueError, RecursionError) as error:  # connection errors, or an event that is not JSON
         status, answer = type(error).__name__, str(error)
     result.statuses[load.kind, status] += 1
     where = f"#{load.number} {load.kind}: HTTP {status}"
@@ -145,7 +145,7 @@ async def _stream(client: httpx.AsyncClient, load: Load) -> tuple[str, Any]:
             if not line.startswith("data: "):
                 continue
             events.append(json.loads(line.removeprefix("data: ")))
-            if "error" in events[-1]:
+            if isinstance(events[-1], dict) and "error" in events[-1]:
                 return "error in the stream", events[-1]
             if load.abort_after is not None and len(events) >= load.abort_after:
                 return "aborted", events
@@ -168,7 +168,7 @@ def _judge(load: Load, answer: Any, result: Soak) -> None:
     """
     if load.expect == "same":
         choices = answer.get("choices") if isinstance(answer, dict) else None
-        if not isinstance(choices, list):
+        if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
             raise NoAnswer("invalid_answer", "the answer has no choices")
         result.texts[load.number] = json.dumps([_stable(choice) for choice in choices])
         return
@@ -189,5 +189,6 @@ def _judge(load: Load, answer: Any, result: Soak) -> None:
 
 def _stable(choice: dict[str, Any]) -> Any:
     """Return the parts of a choice that must be the same on two servers (no ids or times)."""
-    message = choice.get("message") or {}
-    return [message.get("content"), choice.get("text"), choice["finish_reason"], choice.get("logprobs") is not None]
+    message = choice.get("message")
+    content = message.get("content") if isinstance(message, dict) else None
+    return [content, choice.get("text"), choice.get("finish_reason"), choice.get("logprobs") is not None]

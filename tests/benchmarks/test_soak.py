@@ -48,6 +48,11 @@ def test_what_is_only_compared_is_kept() -> None:
     assert result.problems == []
 
 
+def test_a_choice_of_any_form_is_one_problem_at_most() -> None:
+    result = soaked(load({"fault": "odd choices"}, "same"), load({"fault": "odd message"}, "same"))
+    assert result.problems == ["#0 kind: HTTP 200: the answer has no choices"]
+
+
 def test_what_must_not_be_served() -> None:
     assert soaked(load({"fault": "400"}, "refused"), load({"fault": "400"}, "served")).problems == []
     assert soaked(load({"fault": "whole"}, "refused")).problems == ["#0 kind: HTTP 200, not 400"]
@@ -67,6 +72,8 @@ def test_a_client_that_goes_away() -> None:
         ({"fault": "html"}, False, "the answer: Expected `object`, got `str`"),
         ({"fault": "wrong types"}, True, "got `int` - at `$.choices[0].delta.content`"),
         ({"fault": "broken"}, True, "HTTP JSONDecodeError"),
+        ({"fault": "a number"}, True, "an event: Expected `object`, got `int`"),
+        ({"fault": "deep"}, True, "HTTP RecursionError"),
         ({"fault": "no done"}, True, "HTTP stream without [DONE]"),
         ({"fault": "drop"}, True, "HTTP RemoteProtocolError"),
         ({"fault": "error event"}, True, "HTTP error in the stream"),

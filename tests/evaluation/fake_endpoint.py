@@ -152,11 +152,14 @@ BROKEN = {
     "wrong types": 'data: {"choices": [{"delta": {"content": 7}}]}',
     "no object": "data: [1, 2]",
     "deep": "data: " + "[" * 100_000,
+    "a number": "data: 7",
 }
 """Lines that no stream should hold."""
 
 TEXTS = {
     "html": (200, "<html>it works</html>", "application/json"),
+    "odd choices": (200, '{"choices": [7]}', "application/json"),
+    "odd message": (200, '{"choices": [{"message": 7}]}', "application/json"),
     "bare 500": (500, "Internal Server Error", "text/plain"),
 }
 """Status, text and type of whole answers that are no JSON."""

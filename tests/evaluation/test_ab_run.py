@@ -82,6 +82,7 @@ FAULTS = {
     "503": "server_error", "400": "refused", "404": "refused", "html": "invalid_answer", "gzip": "invalid_answer",
     "cut": "broken_stream", "no done": "broken_stream", "broken": "invalid_answer", "wrong types": "invalid_answer",
     "no object": "invalid_answer", "deep": "invalid_answer", "error event": "stream_error", "endless": "too_long",
+    "a number": "invalid_answer", "odd choices": "invalid_answer", "odd message": "invalid_answer",
 }  # fmt: skip
 
 

@@ -73,6 +73,14 @@ def test_a_malformed_line_costs_itself_only(line: Any, words: str, tmp_path: Pat
     assert re.search(words, str(bad))
 
 
+@pytest.mark.parametrize("depth", range(100, 1000, 100))
+def test_a_deep_line_costs_itself_only(depth: int, tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    case = '{"schema": ' + '{"not":' * depth + "{}" + "}" * depth + "}"
+    path.write_text(case + "\n" + json.dumps(body()) + "\n")
+    assert isinstance(list(read_samples(path))[1], Sample)
+
+
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
     path.write_bytes(b"\xff\xfe\n" + json.dumps(body()).encode() + b"\n\xef\xbb\xbf{}\n")

@@ -1,5 +1,7 @@
 """The doctor knows this package by its refusals: the texts that it looks for are those that the package writes."""
 
+from collections.abc import Callable
+
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
@@ -14,14 +16,15 @@ from constrained_k2.vllm_plugin.settings import Server
 
 def test_each_refusal_has_one_of_the_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Server, "constrains", False)
-    refusals = []
-    for refused in (
+    refused: list[Callable[[], object]] = [
         lambda: ToolCallSpec.from_openai(_DUPLICATES),
         lambda: constraint_in({XARGS_KEY: "{"}),
         require_route,
-    ):
+    ]
+    refusals = []
+    for refuse in refused:
         with pytest.raises(InvalidRequest) as error:
-            refused()
+            refuse()
         refusals.append(str(error.value))
     assert [[words for words in _OUR_WORDS if words in text] for text in refusals] == [[words] for words in _OUR_WORDS]
 

@@ -12,8 +12,8 @@ from constrained_k2.evaluation.doctor.target import SWITCH_ON, Target
 from constrained_k2.evaluation.sample import UNCONSTRAINED
 from constrained_k2.formats.kimi_k2 import TURN_END
 
-_ITEMS = {"word": {"type": "string", "pattern": r"^(a+)-\1$"}, "items": {"type": "array", "uniqueItems": True}}
-_INEXPRESSIBLE = closed(**_ITEMS)
+_BACK_REFERENCE = {"type": "string", "pattern": r"^(a+)-\1$"}
+_INEXPRESSIBLE = closed(word=_BACK_REFERENCE, items={"type": "array", "uniqueItems": True})
 
 
 class _Version(msgspec.Struct):
