@@ -103,7 +103,7 @@ class VllmServer:
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline and process.poll() is None:
             with suppress(httpx.TransportError):
-                if httpx.get(f"{self.url}/health", timeout=2).is_success:
+                if httpx.get(f"{self.url}/health", timeout=2, trust_env=False).is_success:
                     return
             time.sleep(0.25)
         ended = process.returncode is not None

@@ -196,6 +196,15 @@ def test_a_directory_holds_one_run(endpoint: FakeEndpoint, tmp_path: Path) -> No
         open_run(directory.path)
 
 
+def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
+    endpoint: FakeEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    directory = start(tmp_path)
+    ask(directory, Arm("a", endpoint.url))
+    assert [record.status for record in records(directory)] == [SUCCESS]
+
+
 def test_no_server_and_no_model(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="models cannot be listed"):
         ask(start(tmp_path), Arm("a", "http://127.0.0.1:9"))

@@ -52,10 +52,9 @@ class Arm:
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Both objects in one, recursively; for other values the second wins."""
     result = dict(first)
-    for name, value in second.items():
-        before = result.get(name)
-        both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        result[name] = merged(before, value) if both else value  # type: ignore[arg-type]
+    for name, new in second.items():
+        old = result.get(name)
+        result[name] = merged(old, new) if isinstance(old, Mapping) and isinstance(new, Mapping) else new
     return result
 
 

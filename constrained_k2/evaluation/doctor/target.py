@@ -24,7 +24,7 @@ _MAX_PIECES = 4096  # each may cost a request, and the ids come from the server
 _OPTIONAL = {kimi_k2.THINK_BEGIN, kimi_k2.THINK_END, kimi_k2.HEADER_BEGIN, kimi_k2.HEADER_END}
 _DUPLICATES = {"messages": [user("a")], "tools": [BOOK, *TOOLS], "tool_choice": "auto"}
 _SPEC = '{"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}'
-_OUR_WORDS = ("].function.name: ", "vllm_xargs.constrained_k2", "does not constrain them")  # our errors' locations
+_OUR_WORDS = ("].function.name: ", "vllm_xargs.constrained_k2", "does not constrain them")  # of our refusals; tested
 
 
 class _Tokens(msgspec.Struct):
