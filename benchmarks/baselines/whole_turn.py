@@ -48,7 +48,7 @@ class XGrammarTag:
         self._compiler.clear_cache()
 
     def takes(self, tool: dict[str, Any]) -> bool:
-        """Return whether it has a grammar for a tool, without compiling it."""
+        """True if it has a grammar for a tool; nothing is compiled."""
         try:
             xgrammar.Grammar.from_structural_tag(self._tag([tool]))
         except Exception:  # noqa: BLE001 - any error means no
