@@ -93,6 +93,11 @@ def kind_of_json(value: object) -> str:
     return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
 
 
+def excerpt(value: object) -> str:
+    """A wrong value as a message shows it: the start of a string, quoted, or the JSON type of any other value."""
+    return repr(value[:80]) if isinstance(value, str) else kind_of_json(value)
+
+
 def missing_dependency(error: ModuleNotFoundError) -> str:
     """The message for an import that failed: which extra of this package to install."""
     name = str(error.name).partition(".")[0]

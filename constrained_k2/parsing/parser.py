@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal, get_args
 
-from constrained_k2.errors import InvalidRequest, MalformedCompletion
+from constrained_k2.errors import InvalidRequest, MalformedCompletion, excerpt
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.parsing import events as ev
 from constrained_k2.parsing.reader import Reader, StrictReader
@@ -39,7 +39,7 @@ class ToolCallParser:
     ) -> None:
         if level not in PARSING_LEVELS:
             expected = " or ".join(map(repr, PARSING_LEVELS))
-            raise InvalidRequest(f"unknown level {str(level)[:40]!r}", "level", f"Use {expected}")
+            raise InvalidRequest(f"unknown level {excerpt(level)}", "level", f"Use {expected}")
         self._size = vocabulary.size
         self._events: list[ev.Event] = []
         declared = None if tools is None else frozenset(tool.name for tool in tools)

@@ -156,7 +156,8 @@ class StrictReader(Reader):
     def _reject_header(self, reason: str) -> None:
         """Turn what was written of a call into malformed text."""
         self._state, self._reason = _State.MALFORMED, reason
-        self._emit(f"{self.vocabulary.special_text(self._markers.call_begin)}{self._header.decode(errors='replace')}")
+        # By the decoder, since the header may end inside a character that later tokens complete.
+        self._emit(f"{self.vocabulary.special_text(self._markers.call_begin)}{self._decoder.decode(self._header)}")
 
     def _go_to(self, state: _State) -> None:
         """Emit an incomplete character, report a call that is still open as cut off, and change the state."""

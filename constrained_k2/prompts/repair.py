@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from constrained_k2.errors import InvalidRequest, kind_of_json
+from constrained_k2.errors import InvalidRequest, excerpt, kind_of_json
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.prompts.pairing import Call, Pairing, Result
 from constrained_k2.prompts.special_text import KIMI_SPECIALS, THINK_TAGS, SpecialTexts
-from constrained_k2.prompts.text_repairs import PAYLOADS, Repair, TextRepairs, array_at, object_at, text_of
+from constrained_k2.prompts.text_repairs import PAYLOADS, Repair, TextRepairs, array_at, object_at, text_of, within
 
 ROLES = frozenset({"system", "user", "assistant", "tool"})
 _TEXT_FIELDS = frozenset({"name", "reasoning_content", "reasoning"})
@@ -80,7 +80,7 @@ class _Dialog:
             role = new["role"] = self._repairs.change(f"{location}.role", "role", before=role, after="system")
         if not isinstance(role, str) or role not in ROLES:
             remedy = f"Use {', '.join(sorted(ROLES))}"
-            raise InvalidRequest(f"unknown role {str(role)[:40]!r}", f"{location}.role", remedy)
+            raise InvalidRequest(f"unknown role {excerpt(role)}", f"{location}.role", remedy)
         if role != "assistant" and new.get("tool_calls") is not None:
             self._repairs.change(f"{location}.tool_calls", "shape", before=new.pop("tool_calls"), after=None)
         given, at = new.get("content"), f"{location}.content"
@@ -215,12 +215,12 @@ def _clean_names(schema: Any, location: str, repairs: TextRepairs) -> Any:
     In TypeScript an array of ``{"$ref": "#/$defs/think"}`` is ``Array<think>``. Other texts are not written so.
     """
     if isinstance(schema, list):
-        return [_clean_names(item, f"{location}[{number}]", repairs) for number, item in enumerate(schema)]
+        return [_clean_names(item, within(location, f"[{number}]"), repairs) for number, item in enumerate(schema)]
     if not isinstance(schema, dict):
         return schema
     new: dict[str, Any] = {}
     for key, value in schema.items():
-        here = f"{location}.{key}"
+        here = within(location, f".{key}")
         if key == "type" and isinstance(value, str):
             new[key] = repairs.clean_bracketed(value, here)
         elif key == "$ref" and isinstance(value, str):
@@ -228,7 +228,7 @@ def _clean_names(schema: Any, location: str, repairs: TextRepairs) -> Any:
             new[key] = "/".join([*path, repairs.clean_bracketed(name, here)])
         elif key == "$defs" and isinstance(value, dict):
             new[key] = {
-                repairs.clean_bracketed(name, f"{here} key"): _clean_names(item, f"{here}.{name}", repairs)
+                repairs.clean_bracketed(name, f"{here} key"): _clean_names(item, within(here, f".{name}"), repairs)
                 for name, item in value.items()
             }
         else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
-from constrained_k2.errors import InvalidRequest, kind_of_json
+from constrained_k2.errors import InvalidRequest, excerpt, kind_of_json
 from constrained_k2.prompts.special_text import SpecialTexts
 
 Kind = Literal[
@@ -25,6 +25,7 @@ _MEDIA_PARTS = frozenset(
     }
 )
 
+_LONG_LOCATION = 300  # characters
 _SURROGATE = re.compile("[\ud800-\udfff]")  # lone ones, which UTF-8 cannot encode
 
 PAYLOADS = _MEDIA_PARTS | {"data", "type", "url", "uuid"}
@@ -72,11 +73,11 @@ class TextRepairs:
             return self._neutralize(whole, location, keep)
         if isinstance(value, Mapping):
             return {
-                self._clean(str(key), f"{location} key", keep): self._clean(item, f"{location}.{key}", keep)
+                self._clean(str(key), f"{location} key", keep): self._clean(item, within(location, f".{key}"), keep)
                 for key, item in value.items()
             }
         if isinstance(value, list | tuple):
-            return [self._clean(item, f"{location}[{number}]", keep) for number, item in enumerate(value)]
+            return [self._clean(item, within(location, f"[{number}]"), keep) for number, item in enumerate(value)]
         return value
 
     def _neutralize(self, text: str, location: str, keep: frozenset[str] = frozenset()) -> str:
@@ -84,6 +85,11 @@ class TextRepairs:
         for marker in broken:
             self.change(location, "special token", before=marker, after=self._specials.neutralize(marker)[0])
         return text
+
+
+def within(location: str, step: str) -> str:
+    """The location of a value inside another one. Long ones are cut: one is made for each value of a hostile body."""
+    return location if len(location) > _LONG_LOCATION else location + step[:_LONG_LOCATION]
 
 
 def object_at(location: str, value: object) -> dict[str, Any]:
@@ -144,7 +150,7 @@ def _part_text(part: object, location: str) -> str | None:
     if isinstance(kind, str) and kind in _MEDIA_PARTS | {"tool_reference"}:
         return None
     if not isinstance(kind, str) or kind not in _TEXT_PARTS:
-        raise InvalidRequest(f"unknown part type {str(kind)[:40]!r}", f"{location}.type", "Send text parts")
+        raise InvalidRequest(f"unknown part type {excerpt(kind)}", f"{location}.type", "Send text parts")
     text = part.get(_TEXT_PARTS[kind])
     if not isinstance(text, str | None):
         raise InvalidRequest(f"must be a string, not {kind_of_json(text)}", f"{location}.{_TEXT_PARTS[kind]}")

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from constrained_k2.errors import InvalidRequest, kind_of_json
+from constrained_k2.errors import InvalidRequest, excerpt, kind_of_json
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.request.tool_choice import Choice, read_tool_choice
 from constrained_k2.request.tools import ANY_OBJECT, DEFAULT_LIMITS, Limits, Tool, read_tools
@@ -120,7 +120,7 @@ class ToolCallSpec:
 def _read_engine(value: object) -> EngineName | None:
     if value is None or value in ENGINES:
         return value
-    raise InvalidRequest(f"unknown engine {str(value)[:40]!r}", "engine", f"Use {' or '.join(map(repr, ENGINES))}")
+    raise InvalidRequest(f"unknown engine {excerpt(value)}", "engine", f"Use {' or '.join(map(repr, ENGINES))}")
 
 
 def _read_first_index(body: Mapping[str, Any]) -> int:
@@ -158,12 +158,15 @@ def stated_thinking(body: Mapping[str, Any]) -> bool | None:
 
 
 def _read_thinking(body: Mapping[str, Any]) -> bool | None:
-    """Whether the model may reason: ``thinking``, else the chat template's variable; None if neither is set."""
+    """True if the model may reason, by ``thinking`` or the chat template's variable; None if neither is set."""
     stated = stated_thinking(body)
-    variables = body.get("chat_template_kwargs")
-    if stated is not None or not isinstance(variables, Mapping):
+    location, variables = "chat_template_kwargs", body.get("chat_template_kwargs")
+    if variables is not None and not isinstance(variables, Mapping):
+        raise InvalidRequest(f"must be an object, not {kind_of_json(variables)}", location)
+    if stated is not None or not variables:
         return stated
-    return _switch(variables.get("thinking", variables.get("enable_thinking")), "chat_template_kwargs.thinking")
+    name = "thinking" if "thinking" in variables else "enable_thinking"
+    return _switch(variables.get(name), f"{location}.{name}")
 
 
 def _switch(value: object, location: str) -> bool | None:
@@ -199,9 +202,10 @@ def _undecoded(text: str | bytes) -> dict[str, Any] | None:
     """The request body with schemas as undecoded JSON text (``msgspec.Raw``); None if the text has another form."""
     try:
         spec = _DECODER.decode(text)
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-        return None
-    functions = [tool.function for tool in spec.tools]
-    if not all(bytes(function.parameters).startswith(b"{") for function in functions):
+        functions = [tool.function for tool in spec.tools]
+        # msgspec does not decode the schemas, so it does not see bytes in them that are not UTF-8.
+        if not all(bytes(function.parameters).decode().startswith("{") for function in functions):
+            return None
+    except (msgspec.DecodeError, RecursionError, TypeError, UnicodeError):
         return None
     return msgspec.structs.asdict(spec) | {"tools": [{"function": msgspec.structs.asdict(each)} for each in functions]}

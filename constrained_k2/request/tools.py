@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from constrained_k2.errors import InvalidRequest, SchemaTooCostly, kind_of_json
+from constrained_k2.errors import InvalidRequest, SchemaTooCostly, excerpt, kind_of_json
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 
 ANY_OBJECT = '{"type":"object"}'
@@ -72,7 +72,7 @@ def _read_tool(entry: object, location: str, limits: Limits) -> Tool:
     if not isinstance(entry, Mapping):
         raise InvalidRequest(f"must be an object, not {kind_of_json(entry)}", location)
     if entry.get("type", "function") != "function":
-        problem = f"the type is {str(entry['type'])[:80]!r}; only 'function' tools can be constrained"
+        problem = f"the type is {excerpt(entry['type'])}; only 'function' tools can be constrained"
         raise InvalidRequest(problem, f"{location}.type")
     function = entry.get("function", entry)  # the responses endpoint has no inner object
     if function is not entry:
@@ -83,7 +83,7 @@ def _read_tool(entry: object, location: str, limits: Limits) -> Tool:
     if not isinstance(name, str):
         raise InvalidRequest(f"must be a string, not {kind_of_json(name)}", f"{location}.name")
     if problem := KIMI_K2.name_problem(name):
-        raise InvalidRequest(f"the name {name[:80]!r} {problem}", f"{location}.name", "Rename the function")
+        raise InvalidRequest(f"the name {excerpt(name)} {problem}", f"{location}.name", "Rename the function")
     if (length := len(name.encode())) > limits.name_bytes:
         problem = f"the name {name[:40]!r}… takes {length} bytes, over the limit of {limits.name_bytes}"
         where, remedy = f"{location}.name", "Rename the function"

@@ -175,7 +175,7 @@ def _configured_size(directory: Path) -> int | None:
 
 def _load_json(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_text())
+        document = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise FormatMismatch(f"cannot be read as JSON: {error}", str(path)) from error
     if not isinstance(document, dict):

@@ -72,7 +72,8 @@ def test_a_server_may_raise_and_lower(small_compiler: Compiler) -> None:
 
 
 @pytest.mark.parametrize(
-    "config", ["maybe", 1, {"min": "strict", "max": "json_object"}, {"level": "strict"}, ["strict"]]
+    "config",
+    ["maybe", 1, {"min": "strict", "max": "json_object"}, {"level": "strict"}, ["strict"], {"min": {}}, {1: 2}],
 )
 def test_policies_that_are_none(config: Any) -> None:
     with pytest.raises(InvalidRequest, match="strict"):
