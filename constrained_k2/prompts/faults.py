@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain, count, groupby
 from typing import Any, Literal, NamedTuple
 
-from constrained_k2.errors import InvalidRequest
+from constrained_k2.errors import InvalidRequest, old_name_of
 from constrained_k2.formats import kimi_k2
 from constrained_k2.formats.kimi_k2 import KIMI_K2, TURN_END
 from constrained_k2.prompts.special_text import CALL_MARKERS, KIMI_SPECIALS, MEDIA_MARKERS, THINK_TAGS, SpecialTexts
@@ -45,6 +45,7 @@ class Fault:
     kind: FaultKind
     location: str  # the turn's number, from 0 with the declaration of the tools, and its name
     problem: str
+    place = old_name_of("location")
 
     @property
     def remedy(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
-from constrained_k2.errors import InvalidRequest, excerpt, kind_of_json
+from constrained_k2.errors import InvalidRequest, excerpt, kind_of_json, old_name_of
 from constrained_k2.prompts.special_text import SpecialTexts
 
 Kind = Literal[
@@ -40,6 +40,7 @@ class Repair:
     kind: Kind
     before: Any  # None if there was no value
     after: Any  # None if there is none
+    place = old_name_of("location")
 
 
 class TextRepairs:

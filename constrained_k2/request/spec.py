@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from constrained_k2.errors import InvalidRequest, excerpt, kind_of_json
+from constrained_k2.errors import InvalidRequest, excerpt, kind_of_json, old_name_of
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.request.tool_choice import Choice, read_tool_choice
 from constrained_k2.request.tools import ANY_OBJECT, DEFAULT_LIMITS, Limits, Tool, read_tools
@@ -28,6 +28,7 @@ class ToolCall:
     recoveries: tuple[str, ...] = ()  # the accepted deviations from the format: names in parsing.events.RECOVERIES
     undeclared: bool = False  # the request is known to have no such tool
     written: str | None = None  # the model's text of recovered arguments
+    leniencies = old_name_of("recoveries")
 
     @property
     def id(self) -> str:

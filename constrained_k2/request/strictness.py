@@ -65,7 +65,8 @@ class StrictPolicy:
 
 
 def _warn(old: str, new: str) -> None:
-    warnings.warn(f"strict: {old!r} is now {new!r}", DeprecationWarning, stacklevel=4)
+    # Operators write these names too, and Python does not show them a DeprecationWarning.
+    warnings.warn(f"strict: {old!r} is now {new!r}", FutureWarning, stacklevel=4)
 
 
 DEFAULT_POLICY = StrictPolicy()

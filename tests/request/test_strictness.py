@@ -85,5 +85,5 @@ def test_policies_that_are_none(config: Any) -> None:
 )
 def test_old_names_are_read_with_a_warning(config: Any) -> None:
     for make in (StrictPolicy.from_config, lambda names: StrictPolicy(**names)):
-        with pytest.warns(DeprecationWarning, match="is now '(min|best_effort)'"):
+        with pytest.warns(FutureWarning, match="is now '(min|best_effort)'"):
             assert make(config) == StrictPolicy(min="best_effort")
