@@ -11,7 +11,7 @@ from constrained_k2.errors import InvalidRequest, old_name_of
 from constrained_k2.formats import kimi_k2
 from constrained_k2.formats.kimi_k2 import KIMI_K2, TURN_END
 from constrained_k2.prompts.special_text import CALL_MARKERS, KIMI_SPECIALS, MEDIA_MARKERS, THINK_TAGS, SpecialTexts
-from constrained_k2.prompts.text_repairs import array_at, object_at
+from constrained_k2.request.values import array_at, object_at
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 FaultKind = Literal["generation prompt", "content list", "call id", "result id", "special token", "blanks", "turns"]

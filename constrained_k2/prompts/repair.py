@@ -7,7 +7,8 @@ from constrained_k2.errors import InvalidRequest, excerpt, kind_of_json
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.prompts.pairing import Call, Pairing, Result
 from constrained_k2.prompts.special_text import KIMI_SPECIALS, THINK_TAGS, SpecialTexts
-from constrained_k2.prompts.text_repairs import PAYLOADS, Repair, TextRepairs, array_at, object_at, text_of, within
+from constrained_k2.prompts.text_repairs import PAYLOADS, Repair, TextRepairs, text_of, within
+from constrained_k2.request.values import array_at, object_at
 
 ROLES = frozenset({"system", "user", "assistant", "tool"})
 _TEXT_FIELDS = frozenset({"name", "reasoning_content", "reasoning"})
@@ -33,17 +34,16 @@ def repair_messages(body: object, *, specials: SpecialTexts = KIMI_SPECIALS) -> 
     Raises:
         InvalidRequest: A value has no clear meaning; ``location`` names the message or the tool.
     """
-    if not isinstance(body, Mapping):
-        raise InvalidRequest(f"the request must be a JSON object, not {kind_of_json(body)}", "body")
+    given = object_at("body", body)
     repairs = TextRepairs(specials)
     changed: dict[str, Any] = {}
-    if (tools := body.get("tools")) is not None:
-        given = enumerate(array_at("tools", tools))
-        changed["tools"] = [_tool(tool, f"tools[{number}]", repairs) for number, tool in given]
-    changed["messages"] = _Dialog(repairs).messages(body.get("messages"), _only_name(changed.get("tools")))
-    if body.get("add_generation_prompt") is False and not body.get("continue_final_message"):
+    if (tools := given.get("tools")) is not None:
+        entries = enumerate(array_at("tools", tools))
+        changed["tools"] = [_tool(tool, f"tools[{number}]", repairs) for number, tool in entries]
+    changed["messages"] = _Dialog(repairs).messages(given.get("messages"), _only_name(changed.get("tools")))
+    if given.get("add_generation_prompt") is False and not given.get("continue_final_message"):
         changed["add_generation_prompt"] = repairs.change("add_generation_prompt", "prompt", before=False, after=True)
-    return {**body, **changed} if repairs.repairs else dict(body), repairs.repairs
+    return given | changed if repairs.repairs else given, repairs.repairs
 
 
 def _only_name(tools: Any) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from constrained_k2.errors import InvalidRequest, excerpt, kind_of_json, old_name_of
 from constrained_k2.prompts.special_text import SpecialTexts
+from constrained_k2.request.values import object_at
 
 Kind = Literal[
     "call id", "result id", "call inserted", "content", "special token", "surrogate", "tool", "role", "shape", "prompt"
@@ -93,20 +94,6 @@ def within(location: str, step: str) -> str:
     return location if len(location) > _LONG_LOCATION else location + step[:_LONG_LOCATION]
 
 
-def object_at(location: str, value: object) -> dict[str, Any]:
-    """Return a copy of a JSON object, or raise :class:`InvalidRequest`."""
-    if not isinstance(value, Mapping):
-        raise InvalidRequest(f"must be an object, not {kind_of_json(value)}", location)
-    return dict(value)
-
-
-def array_at(location: str, value: object) -> list[Any]:
-    """Return a copy of a JSON array, or raise :class:`InvalidRequest`."""
-    if not isinstance(value, list | tuple):
-        raise InvalidRequest(f"must be an array, not {kind_of_json(value)}", location)
-    return list(value)
-
-
 def text_of(content: object, role: str, location: str, *, calls: bool) -> Any:
     """Convert a content to what all of Kimi's templates accept.
 
@@ -145,14 +132,13 @@ def _is_data(content: object) -> bool:
 def _part_text(part: object, location: str) -> str | None:
     if isinstance(part, str):
         return part
-    if not isinstance(part, Mapping):
-        raise InvalidRequest(f"must be an object, not {kind_of_json(part)}", location)
-    kind = part.get("type")
+    fields = object_at(location, part)
+    kind = fields.get("type")
     if isinstance(kind, str) and kind in _MEDIA_PARTS | {"tool_reference"}:
         return None
     if not isinstance(kind, str) or kind not in _TEXT_PARTS:
         raise InvalidRequest(f"unknown part type {excerpt(kind)}", f"{location}.type", "Send text parts")
-    text = part.get(_TEXT_PARTS[kind])
+    text = fields.get(_TEXT_PARTS[kind])
     if not isinstance(text, str | None):
         raise InvalidRequest(f"must be a string, not {kind_of_json(text)}", f"{location}.{_TEXT_PARTS[kind]}")
     return text or ""

@@ -7,10 +7,11 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from constrained_k2.errors import InvalidRequest, excerpt, kind_of_json, old_name_of
+from constrained_k2.errors import InvalidRequest, excerpt, old_name_of
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.request.tool_choice import Choice, read_tool_choice
 from constrained_k2.request.tools import ANY_OBJECT, DEFAULT_LIMITS, Limits, Tool, read_tools
+from constrained_k2.request.values import array_at, boolean_at, object_at
 
 __all__ = ["ANY_OBJECT", "ENGINES", "EngineName", "Limits", "Tool", "ToolCall", "ToolCallSpec"]
 
@@ -63,12 +64,9 @@ class ToolCallSpec:
             InvalidRequest: A field is invalid; ``location`` is its path.
             SchemaTooCostly: Over a budget.
         """
-        if not isinstance(body, Mapping):
-            raise InvalidRequest(f"the request must be a JSON object, not {kind_of_json(body)}", "body")
+        body = object_at("body", body)
         tools = read_tools(body.get("tools"), limits)
-        parallel = body.get("parallel_tool_calls")
-        if parallel is not None and not isinstance(parallel, bool):
-            raise InvalidRequest(f"must be a boolean, not {kind_of_json(parallel)}", "parallel_tool_calls")
+        parallel = boolean_at("parallel_tool_calls", body.get("parallel_tool_calls"))
         stated = _read_thinking(body)
         first_index, engine = _read_first_index(body), _read_engine(body.get("engine"))
         choice = read_tool_choice(body.get("tool_choice"), {tool.name for tool in tools})
@@ -131,20 +129,10 @@ def _read_first_index(body: Mapping[str, Any]) -> int:
             raise InvalidRequest("must be an integer from 0 to 999999999", "first_index")
         return given
     messages = body.get("messages")
-    if messages is None:
-        return 0
-    if not isinstance(messages, list | tuple):
-        raise InvalidRequest(f"must be an array, not {kind_of_json(messages)}", "messages")
     count = 0
-    for number, message in enumerate(messages):
-        if not isinstance(message, Mapping):
-            raise InvalidRequest(f"must be an object, not {kind_of_json(message)}", f"messages[{number}]")
-        calls = message.get("tool_calls")
-        if calls is None:
-            continue
-        if not isinstance(calls, list | tuple):
-            raise InvalidRequest(f"must be an array, not {kind_of_json(calls)}", f"messages[{number}].tool_calls")
-        count += len(calls)
+    for number, message in enumerate(() if messages is None else array_at("messages", messages)):
+        calls = object_at(f"messages[{number}]", message).get("tool_calls")
+        count += 0 if calls is None else len(array_at(f"messages[{number}].tool_calls", calls))
     return count
 
 
@@ -155,25 +143,16 @@ def stated_thinking(body: Mapping[str, Any]) -> bool | None:
         if value.get("type") not in ("enabled", "disabled"):
             raise InvalidRequest("must be 'enabled' or 'disabled'", "thinking.type")
         return bool(value["type"] == "enabled")
-    return _switch(value, "thinking")
+    return boolean_at("thinking", value)
 
 
 def _read_thinking(body: Mapping[str, Any]) -> bool | None:
     """True if the model may reason, by ``thinking`` or the chat template's variable; None if neither is set."""
     stated = stated_thinking(body)
-    location, variables = "chat_template_kwargs", body.get("chat_template_kwargs")
-    if variables is not None and not isinstance(variables, Mapping):
-        raise InvalidRequest(f"must be an object, not {kind_of_json(variables)}", location)
-    if stated is not None or not variables:
-        return stated
+    given = body.get("chat_template_kwargs")
+    variables = {} if given is None else object_at("chat_template_kwargs", given)
     name = "thinking" if "thinking" in variables else "enable_thinking"
-    return _switch(variables.get(name), f"{location}.{name}")
-
-
-def _switch(value: object, location: str) -> bool | None:
-    if value is None or isinstance(value, bool):
-        return value
-    raise InvalidRequest(f"must be a boolean, not {kind_of_json(value)}", location)
+    return boolean_at(f"chat_template_kwargs.{name}", variables.get(name)) if stated is None else stated
 
 
 class _Function(msgspec.Struct, forbid_unknown_fields=True):
