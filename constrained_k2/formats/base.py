@@ -49,11 +49,8 @@ class WireFormat:
         absent = [name for name, token_id in ids.items() if token_id == ABSENT and name not in self.optional_markers]
         if absent:
             texts = ", ".join(self.marker_texts[name] for name in absent)
-            raise FormatMismatch(
-                f"the vocabulary has no single special token for {texts}",
-                "tokenizer",
-                f"Use the tokenizer of a {self.name} checkpoint",
-            )
+            problem, remedy = f"no single special token for {texts}", f"Use the tokenizer of a {self.name} checkpoint"
+            raise FormatMismatch(f"the vocabulary has {problem}", "tokenizer", remedy)
         return replace(self, **ids)  # type: ignore[arg-type] # ids of markers only
 
     def marker_names(self) -> dict[int, str]:

@@ -29,9 +29,8 @@ _REMEDIES: dict[FaultKind, str] = {
 
 _OPENING = re.compile(kimi_k2.TURN_OPENING, re.DOTALL)
 # An id holds no marker: without that rule, many calls without arguments would take quadratic time.
-_CALL_ID = re.compile(
-    "{0}((?:(?!{0}).)*?){1}".format(*map(re.escape, (kimi_k2.CALL_BEGIN, kimi_k2.ARGUMENT_BEGIN))), re.DOTALL
-)
+_BEGIN, _ARGUMENT = re.escape(kimi_k2.CALL_BEGIN), re.escape(kimi_k2.ARGUMENT_BEGIN)
+_CALL_ID = re.compile(f"{_BEGIN}((?:(?!{_BEGIN}).)*?){_ARGUMENT}", re.DOTALL)
 _RETURN = re.compile(r"## Return of (.*)\n")
 _CONTENT_LIST = re.compile(r"\s*\[\{'type': ?'")
 _GENERATION = ("", kimi_k2.THINK_BEGIN, kimi_k2.THINK_BEGIN + kimi_k2.THINK_END)

@@ -15,7 +15,6 @@ Kind = Literal[
     "call id", "result id", "call inserted", "content", "special token", "surrogate", "tool", "role", "shape", "prompt"
 ]
 
-
 # Part type -> the field that holds its text: chat completions, responses, and vLLM's own.
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _MEDIA_PARTS = frozenset(

@@ -66,8 +66,8 @@ class Vocabulary:
             trust: Let ``transformers`` run the checkpoint's own tokenizer code (``trust_remote_code``).
         """
         directory = Path(path_or_name)
-        if directory.is_dir() and (read := tokenizer_files.reader_for(directory)):
-            return cls(*read(directory, size))
+        if directory.is_dir() and (data := tokenizer_files.read_directory(directory, size)):
+            return cls(*data)
         return cls.from_tokenizer(tokenizer_files.resolve(str(path_or_name), revision, trust=trust), size=size)
 
     @classmethod
