@@ -53,11 +53,6 @@ class WireFormat:
             raise FormatMismatch(f"the vocabulary has {problem}", "tokenizer", remedy)
         return replace(self, **ids)  # type: ignore[arg-type] # ids of markers only
 
-    def marker_names(self) -> dict[int, str]:
-        """Id -> text of every marker that the vocabulary has."""
-        named = ((getattr(self, name), text) for name, text in self.marker_texts.items())
-        return {token_id: text for token_id, text in named if token_id != ABSENT}
-
     def call_id(self, name: str, index: int) -> str:
         """The id of a call, such as ``functions.NAME:INDEX``; INDEX counts the dialog's calls before this one.
 

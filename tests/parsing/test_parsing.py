@@ -126,7 +126,7 @@ def test_ids_out_of_range(small_vocabulary: Vocabulary, token: int) -> None:
 
 @given(st.data())
 def test_nothing_a_model_can_write_raises_or_disappears(small_vocabulary: Vocabulary, data: st.DataObject) -> None:
-    markers = list(small_vocabulary.format.marker_names())
+    markers = [small_vocabulary.special_tokens[text] for text in small_vocabulary.format.marker_texts.values()]
     token = st.sampled_from(markers) | st.integers(0, small_vocabulary.size - 1) | st.integers(97, 122)
     ids = data.draw(st.lists(token, max_size=40))
     completion = parse_completion(ids, small_vocabulary)
