@@ -19,7 +19,7 @@ class Reader(ABC):
     vocabulary: Vocabulary
     events: list[ev.Event]  # appended to; the caller may empty it at any time
     declared: frozenset[str] | None  # None if the tools are unknown
-    in_reasoning: bool  # whether the prompt ended in <think>
+    in_reasoning: bool  # the text is reasoning: at first, if the prompt ended in <think>
     calls: bool  # if False, everything is content or reasoning
 
     def __post_init__(self) -> None:

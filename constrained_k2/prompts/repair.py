@@ -212,7 +212,8 @@ def _tool(tool: object, location: str, repairs: TextRepairs) -> Any:
 def _clean_names(schema: Any, location: str, repairs: TextRepairs) -> Any:
     """Change types and names of definitions that become a special token between angle brackets.
 
-    In TypeScript an array of ``{"$ref": "#/$defs/think"}`` is ``Array<think>``. Other texts are not written so.
+    In TypeScript an array of ``{"$ref": "#/$defs/think"}`` is ``Array<think>``. Other texts stand in quotes, in
+    comments or after a blank.
     """
     if isinstance(schema, list):
         return [_clean_names(item, within(location, f"[{number}]"), repairs) for number, item in enumerate(schema)]
