@@ -46,7 +46,9 @@ def bound(old: str, new: str, _: object) -> None:
     with pytest.warns(FutureWarning, match=f"{old!r} is now {new!r}"):
         assert getattr(read("strict", {old: "best_effort"}).strict, new) == "best_effort"
     with pytest.warns(FutureWarning, match=f"{old!r} is now {new!r}"):
-        assert getattr(StrictPolicy(**{old: "best_effort"}), new) == "best_effort"  # type: ignore[arg-type]
+        policy = StrictPolicy(**{old: "best_effort"})  # type: ignore[arg-type]
+    with pytest.warns(DeprecationWarning, match=f"now {new!r}"):
+        assert getattr(policy, old) == getattr(policy, new) == "best_effort"
 
 
 def level(old: str, new: str, _: object) -> None:

@@ -38,8 +38,8 @@ class ToolCallParser:
         calls: bool = True,  # if False, everything is content or reasoning, markers as text
     ) -> None:
         if level not in PARSING_LEVELS:
-            expected = " or ".join(map(repr, PARSING_LEVELS))
-            raise InvalidRequest(f"unknown level {excerpt(level)}", "level", f"Use {expected}")
+            remedy = f"Use {' or '.join(map(repr, PARSING_LEVELS))}"
+            raise InvalidRequest(f"unknown level {excerpt(level)}", "level", remedy)
         self._size = vocabulary.size
         self._events: list[ev.Event] = []
         declared = None if tools is None else frozenset(tool.name for tool in tools)

@@ -40,9 +40,7 @@ class Reader(ABC):
 
     def _decode_rest(self) -> str:
         """Return an incomplete character as U+FFFD."""
-        rest = self._decoder.decode(b"", final=True)
-        self._decoder.reset()
-        return rest
+        return self._decoder.decode(b"", final=True)
 
     def _emit_call_started(self, name: str, index: int) -> None:
         self._position += 1

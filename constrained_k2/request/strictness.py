@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import InitVar, dataclass
 from typing import Any, Literal, get_args
 
-from constrained_k2.errors import InvalidRequest, excerpt, kind_of_json
+from constrained_k2.errors import InvalidRequest, excerpt, kind_of_json, old_name_of
 
 Level = Literal["json_object", "best_effort", "strict"]
 """``json_object``: any JSON object is allowed. ``best_effort``: what can be enforced is, the rest is relaxed and
@@ -62,6 +62,10 @@ class StrictPolicy:
             raise InvalidRequest(f"unknown field {excerpt(next(iter(unknown)))}", "strict", "Use 'min' and 'max'")
         known: Mapping[str, Any] = config
         return cls(**known)
+
+
+# Set here, since a dataclass takes a name in its body for the default of the argument.
+StrictPolicy.least, StrictPolicy.most = old_name_of("min"), old_name_of("max")  # type: ignore[attr-defined]
 
 
 def _warn(old: str, new: str) -> None:
