@@ -51,6 +51,7 @@ _MOVED = {
     "batch": "turn.batch",
     "bitmask": "vocabulary.bitmask",
     "closing": "turn.finish_budget",
+    "compiled": "compiler.compiled",
     "coverage": "compiler.coverage",
     "drafting": "turn.drafts",
     "fixtures": "testing",
@@ -62,7 +63,7 @@ _MOVED = {
     "tools": "request.spec",
     "whole_format": "compiler.whole_turn",
 }
-"""Module of version 0.1 -> its present place. These imports warn, and go with version 0.3."""
+"""Module or package of version 0.1 -> its present place. These imports warn, and go with version 0.3."""
 
 _EXPORTS = {
     "compiler.compiled": "CompiledToolCalls",
@@ -141,13 +142,15 @@ class _MovedModules(Loader):
     """Imports the modules of version 0.1 from their present places, with a warning."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
-        old = name.removeprefix(f"{__name__}.")
-        return ModuleSpec(name, self) if old != name and old in _MOVED else None
+        package, *old = name.split(".", 2)
+        return ModuleSpec(name, self) if package == __name__ and old and old[0] in _MOVED else None
 
     def exec_module(self, module: ModuleType) -> None:
-        new = f"{__name__}.{_MOVED[module.__name__.removeprefix(f'{__name__}.')]}"
+        _, old, *rest = module.__name__.split(".", 2)
+        new = ".".join([__name__, _MOVED[old], *rest])
         warnings.warn(f"{module.__name__} is now {new}", DeprecationWarning, stacklevel=2)
         sys.modules[module.__name__] = import_module(new)
 
 
-sys.meta_path.append(_MovedModules())
+# First, or Python's finder would load the modules inside moved packages a second time under their old names.
+sys.meta_path.insert(0, _MovedModules())

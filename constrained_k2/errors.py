@@ -3,6 +3,7 @@
 ``str()`` joins the three into one line that a server can send to its client.
 """
 
+import warnings
 from typing import Any, Self
 
 
@@ -11,19 +12,28 @@ def _argument(position: int) -> Any:
     return property(lambda error: error.args[position])
 
 
+def old_name_of(attribute: str) -> Any:
+    """A read-only attribute under the name it had before 0.2, which warns and goes with version 0.3."""
+
+    def read(value: object) -> Any:
+        warnings.warn(f"this attribute is now {attribute!r}", DeprecationWarning, stacklevel=2)
+        return getattr(value, attribute)
+
+    return property(read)
+
+
 class ConstrainedK2Error(Exception):
     """Base of the package's errors.
 
     Attributes:
         problem: What is wrong, without a full stop.
         location: Where: a path into the request body (``tools[3].function.name``), a file, a token index; may be empty.
-        place: The old name of ``location``, until 0.3.
         remedy: What to do; may be empty.
     """
 
     problem: str = _argument(0)
     location: str = _argument(1)
-    place: str = _argument(1)
+    place = old_name_of("location")
     remedy: str = _argument(2)
 
     def __init__(self, problem: str, location: str = "", remedy: str = "") -> None:
@@ -91,6 +101,11 @@ def kind_of_json(value: object) -> str:
     """The JSON type of a value, with its article."""
     names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
+
+
+def excerpt(value: object) -> str:
+    """A wrong value as a message shows it: the start of a string, quoted, or the JSON type of any other value."""
+    return repr(value[:80]) if isinstance(value, str) else kind_of_json(value)
 
 
 def missing_dependency(error: ModuleNotFoundError) -> str:

@@ -37,7 +37,7 @@ A wrong value is HTTP 400.
 
 {fields}
 
-Old names work until version 0.3, with one log line.
+Old names work until version 0.3, with one warning in the log.
 """
 
 

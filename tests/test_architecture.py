@@ -169,12 +169,3 @@ def test_every_public_name_can_be_had() -> None:
     assert set(dir(constrained_k2)) >= set(constrained_k2.__all__)
     with pytest.raises(AttributeError, match="nope"):
         constrained_k2.nope  # noqa: B018
-
-
-@pytest.mark.parametrize("old", constrained_k2._MOVED)
-def test_modules_of_before_are_found_with_a_warning(old: str) -> None:
-    code = f"import warnings; warnings.simplefilter('error'); import constrained_k2.{old}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert f"DeprecationWarning: constrained_k2.{old} is now constrained_k2.{constrained_k2._MOVED[old]}" in done.stderr
-    same = f"import constrained_k2.{old} as a, constrained_k2.{constrained_k2._MOVED[old]} as b; assert a is b"
-    loaded_by(same)

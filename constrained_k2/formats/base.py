@@ -46,20 +46,11 @@ class WireFormat:
             FormatMismatch: A marker is not a single special token there.
         """
         ids = {name: special_tokens.get(text, ABSENT) for name, text in self.marker_texts.items()}
-        absent = [name for name, token_id in ids.items() if token_id == ABSENT and name not in self.optional_markers]
-        if absent:
-            texts = ", ".join(self.marker_texts[name] for name in absent)
-            raise FormatMismatch(
-                f"the vocabulary has no single special token for {texts}",
-                "tokenizer",
-                f"Use the tokenizer of a {self.name} checkpoint",
-            )
+        required = self.marker_texts.keys() - self.optional_markers
+        if absent := [text for name, text in self.marker_texts.items() if name in required and ids[name] == ABSENT]:
+            problem = f"the vocabulary has no single special token for {', '.join(absent)}"
+            raise FormatMismatch(problem, "tokenizer", f"Use the tokenizer of a {self.name} checkpoint")
         return replace(self, **ids)  # type: ignore[arg-type] # ids of markers only
-
-    def marker_names(self) -> dict[int, str]:
-        """Id -> text of every marker that the vocabulary has."""
-        named = ((getattr(self, name), text) for name, text in self.marker_texts.items())
-        return {token_id: text for token_id, text in named if token_id != ABSENT}
 
     def call_id(self, name: str, index: int) -> str:
         """The id of a call, such as ``functions.NAME:INDEX``; INDEX counts the dialog's calls before this one.

@@ -29,7 +29,7 @@ CALL_MARKERS = ("section_begin", "section_end", "call_begin", "argument_begin", 
 """The markers of tool calls, by their fields of :class:`WireFormat`."""
 
 CALL_MARKER_PREFIX = "<|tool_call"
-"""What the texts of these markers begin with; no other special token does."""
+"""The common prefix of these markers' texts; no other special token has it."""
 
 MISSPELLED_MARKERS = {"<|tool_call_section_begin|>": "section_begin", "<|tool_call_section_end|>": "section_end"}
 """Spellings that models write as text, and that vLLM's and SGLang's parsers accept too -> marker."""

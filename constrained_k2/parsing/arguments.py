@@ -26,7 +26,7 @@ class ArgumentsText:
     """The arguments of one call, emitted as far as no recovery can change them."""
 
     def __init__(self) -> None:
-        self.in_string = False  # whether the next character is inside a JSON string
+        self.in_string = False  # the next character is inside a JSON string
         self._parts: list[str] = []
         self._length = 0  # of all parts, in characters
         self._tail: list[str] = []  # buffered after a comma; joined only when some of it can be emitted

@@ -5,23 +5,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal, get_args
 
-from constrained_k2.errors import InvalidRequest, MalformedCompletion
+from constrained_k2.errors import InvalidRequest, MalformedCompletion, excerpt
 from constrained_k2.formats.kimi_k2 import KIMI_K2
-from constrained_k2.parsing.events import (
-    ArgumentsDelta,
-    ArgumentsRecovered,
-    CallCut,
-    CallFinished,
-    CallStarted,
-    ContentDelta,
-    Event,
-    HeaderCut,
-    MalformedDelta,
-    ReasoningDelta,
-    RecoveryUsed,
-    TextEvent,
-    UndeclaredCall,
-)
+from constrained_k2.parsing import events as ev
 from constrained_k2.parsing.reader import Reader, StrictReader
 from constrained_k2.parsing.tolerant import TolerantReader
 from constrained_k2.request.spec import Tool, ToolCall
@@ -52,15 +38,15 @@ class ToolCallParser:
         calls: bool = True,  # if False, everything is content or reasoning, markers as text
     ) -> None:
         if level not in PARSING_LEVELS:
-            expected = " or ".join(map(repr, PARSING_LEVELS))
-            raise InvalidRequest(f"unknown level {str(level)[:40]!r}", "level", f"Use {expected}")
+            remedy = f"Use {' or '.join(map(repr, PARSING_LEVELS))}"
+            raise InvalidRequest(f"unknown level {excerpt(level)}", "level", remedy)
         self._size = vocabulary.size
-        self._events: list[Event] = []
+        self._events: list[ev.Event] = []
         declared = None if tools is None else frozenset(tool.name for tool in tools)
         reader: type[Reader] = StrictReader if level == "strict" and calls else TolerantReader
         self._reader: Reader = reader(vocabulary, self._events, declared, in_reasoning, calls)
 
-    def feed(self, token_ids: Iterable[int]) -> list[Event]:
+    def feed(self, token_ids: Iterable[int]) -> list[ev.Event]:
         """Parse any number of further tokens, and return the events they add.
 
         Raises:
@@ -73,12 +59,12 @@ class ToolCallParser:
             self._reader.read(token_id)
         return self._take_events()
 
-    def finish(self) -> list[Event]:
+    def finish(self) -> list[ev.Event]:
         """End the completion: buffered text is emitted, and a call that is still open is reported as cut off."""
         self._reader.finish()
         return self._take_events()
 
-    def _take_events(self) -> list[Event]:
+    def _take_events(self) -> list[ev.Event]:
         events = self._events.copy()
         self._events.clear()
         return events
@@ -103,7 +89,7 @@ class Completion:
     malformed: tuple[str, ...] = ()
 
     @classmethod
-    def from_events(cls, events: Iterable[Event]) -> "Completion":
+    def from_events(cls, events: Iterable[ev.Event]) -> "Completion":
         """Collect the events of one completion."""
         events = list(events)
         calls: list[ToolCall] = []  # by position; their arguments are in the next list until they end
@@ -112,38 +98,38 @@ class Completion:
         cut: list[CutCall] = []
         for event in events:
             match event:
-                case CallStarted(_, name, index):
+                case ev.CallStarted(_, name, index):
                     calls.append(ToolCall(name, index, ""))
                     arguments.append([])
-                case UndeclaredCall(position):
+                case ev.UndeclaredCall(position):
                     calls[position] = replace(calls[position], undeclared=True)
-                case RecoveryUsed(position, recovery):
+                case ev.RecoveryUsed(position, recovery):
                     calls[position] = replace(calls[position], recoveries=(*calls[position].recoveries, recovery))
-                case ArgumentsDelta(position, text):
+                case ev.ArgumentsDelta(position, text):
                     arguments[position].append(text)
-                case ArgumentsRecovered(position, written):
+                case ev.ArgumentsRecovered(position, written):
                     calls[position] = replace(calls[position], written=written)
-                case CallFinished(position):
+                case ev.CallFinished(position):
                     finished.append(position)
-                case CallCut(position):
+                case ev.CallCut(position):
                     call = calls[position]
                     cut.append(CutCall(KIMI_K2.call_id(call.name, call.index), "".join(arguments[position])))
-                case HeaderCut(text):
+                case ev.HeaderCut(text):
                     cut.append(CutCall(text))
         return cls(
-            "".join(_texts(events, ContentDelta)),
-            "".join(_texts(events, ReasoningDelta)),
+            "".join(_texts(events, ev.ContentDelta)),
+            "".join(_texts(events, ev.ReasoningDelta)),
             tuple(replace(calls[position], arguments="".join(arguments[position])) for position in finished),
             tuple(cut),
-            tuple(_texts(events, MalformedDelta)),
+            tuple(_texts(events, ev.MalformedDelta)),
         )
 
 
-def _texts(events: Iterable[Event], kind: type[TextEvent]) -> Iterator[str]:
+def _texts(events: Iterable[ev.Event], kind: type[ev.TextEvent]) -> Iterator[str]:
     """Yield the text of each run of events of one kind."""
     for is_kind, run in groupby(events, key=lambda event: isinstance(event, kind)):
         if is_kind:
-            yield "".join(event.text for event in run if isinstance(event, TextEvent))
+            yield "".join(event.text for event in run if isinstance(event, ev.TextEvent))
 
 
 def parse_completion(

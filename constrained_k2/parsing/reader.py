@@ -6,18 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum, auto
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.parsing.events import (
-    ArgumentsDelta,
-    CallCut,
-    CallFinished,
-    CallStarted,
-    ContentDelta,
-    Event,
-    HeaderCut,
-    MalformedDelta,
-    ReasoningDelta,
-    UndeclaredCall,
-)
+from constrained_k2.parsing import events as ev
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _MAX_ID = 4096  # bytes
@@ -28,9 +17,9 @@ class Reader(ABC):
     """The state machine of one level of :class:`constrained_k2.ToolCallParser`."""
 
     vocabulary: Vocabulary
-    events: list[Event]  # appended to; the caller may empty it at any time
+    events: list[ev.Event]  # appended to; the caller may empty it at any time
     declared: frozenset[str] | None  # None if the tools are unknown
-    in_reasoning: bool  # whether the prompt ended in <think>
+    in_reasoning: bool  # the text is reasoning: at first, if the prompt ended in <think>
     calls: bool  # if False, everything is content or reasoning
 
     def __post_init__(self) -> None:
@@ -51,19 +40,17 @@ class Reader(ABC):
 
     def _decode_rest(self) -> str:
         """Return an incomplete character as U+FFFD."""
-        rest = self._decoder.decode(b"", final=True)
-        self._decoder.reset()
-        return rest
+        return self._decoder.decode(b"", final=True)
 
     def _emit_call_started(self, name: str, index: int) -> None:
         self._position += 1
-        self.events.append(CallStarted(self._position, name, index))
+        self.events.append(ev.CallStarted(self._position, name, index))
         if self.declared is not None and name not in self.declared:
-            self.events.append(UndeclaredCall(self._position))
+            self.events.append(ev.UndeclaredCall(self._position))
 
     def _emit_arguments(self, text: str) -> None:
         if text:
-            self.events.append(ArgumentsDelta(self._position, text))
+            self.events.append(ev.ArgumentsDelta(self._position, text))
 
 
 class _State(IntEnum):
@@ -75,7 +62,7 @@ class _State(IntEnum):
     MALFORMED = auto()  # in a call whose id is not functions.NAME:INDEX
 
 
-_PROSE = {_State.TEXT: ContentDelta, _State.REASONING: ReasoningDelta}
+_PROSE = {_State.TEXT: ev.ContentDelta, _State.REASONING: ev.ReasoningDelta}
 
 
 class StrictReader(Reader):
@@ -102,7 +89,7 @@ class StrictReader(Reader):
     def finish(self) -> None:
         """End the completion; a call that is still open is reported as cut off."""
         if self._state is _State.HEADER:
-            self.events.append(HeaderCut(self._header.decode(errors="replace")))
+            self.events.append(ev.HeaderCut(self._header.decode(errors="replace")))
         self._go_to(_State.TEXT)
 
     def _in_prose(self, token_id: int) -> None:
@@ -147,7 +134,7 @@ class StrictReader(Reader):
     def _in_arguments(self, token_id: int) -> None:
         if token_id == self._markers.call_end:
             self._emit(self._decode_rest())
-            self.events.append(CallFinished(self._position))
+            self.events.append(ev.CallFinished(self._position))
             self._state = _State.SECTION
         elif self.vocabulary.is_ordinary(token_id):
             self._emit_arguments(self._decode(token_id))
@@ -167,13 +154,14 @@ class StrictReader(Reader):
     def _reject_header(self, reason: str) -> None:
         """Turn what was written of a call into malformed text."""
         self._state, self._reason = _State.MALFORMED, reason
-        self._emit(f"{self.vocabulary.special_text(self._markers.call_begin)}{self._header.decode(errors='replace')}")
+        # By the decoder, since the header may end inside a character that later tokens complete.
+        self._emit(f"{self.vocabulary.special_text(self._markers.call_begin)}{self._decoder.decode(self._header)}")
 
     def _go_to(self, state: _State) -> None:
         """Emit an incomplete character, report a call that is still open as cut off, and change the state."""
         self._emit(self._decode_rest())
         if self._state is _State.ARGUMENTS:
-            self.events.append(CallCut(self._position))
+            self.events.append(ev.CallCut(self._position))
         self._state = state
 
     def _emit(self, text: str) -> None:
@@ -181,4 +169,4 @@ class StrictReader(Reader):
             self._emit_arguments(text)
         elif text:
             prose = _PROSE.get(self._state)
-            self.events.append(MalformedDelta(text, self._reason) if prose is None else prose(text))
+            self.events.append(ev.MalformedDelta(text, self._reason) if prose is None else prose(text))

@@ -2,17 +2,9 @@
 
 from enum import IntEnum, auto
 
+from constrained_k2.parsing import events as ev
 from constrained_k2.parsing.arguments import ArgumentsText
 from constrained_k2.parsing.call_prefix import MAX_BLANKS, CallPrefix, Marker, TextMarkers
-from constrained_k2.parsing.events import (
-    ArgumentsRecovered,
-    CallCut,
-    CallFinished,
-    ContentDelta,
-    HeaderCut,
-    ReasoningDelta,
-    RecoveryUsed,
-)
 from constrained_k2.parsing.reader import Reader
 
 
@@ -89,7 +81,7 @@ class TolerantReader(Reader):
             else:
                 header, self._prefix.header = self._prefix.header, ""
                 self._structure(self._prefix.take())
-                self.events.append(HeaderCut(header))
+                self.events.append(ev.HeaderCut(header))
                 self._state = _State.SECTION
         elif self._state is _State.ARGUMENTS:
             self._cut()
@@ -216,25 +208,25 @@ class TolerantReader(Reader):
             self._record("spelled_markers")
         self._record(*recoveries)
         if recoveries:
-            self.events.append(ArgumentsRecovered(self._position, self._arguments.written))
-        self.events.append(CallFinished(self._position))
+            self.events.append(ev.ArgumentsRecovered(self._position, self._arguments.written))
+        self.events.append(ev.CallFinished(self._position))
         self._structure(marker.text)
         self._state = _State.SECTION
 
     def _cut(self) -> None:
         self._emit_arguments(self._arguments.buffered)
-        self.events.append(CallCut(self._position))
+        self.events.append(ev.CallCut(self._position))
         self._state = _State.SECTION
 
     def _record(self, *recoveries: str) -> None:
         for recovery in recoveries:
             if recovery not in self._used:
                 self._used.add(recovery)
-                self.events.append(RecoveryUsed(self._position, recovery))
+                self.events.append(ev.RecoveryUsed(self._position, recovery))
 
     def _prose(self, text: str) -> None:
         if text:
-            self.events.append(ReasoningDelta(text) if self.in_reasoning else ContentDelta(text))
+            self.events.append(ev.ReasoningDelta(text) if self.in_reasoning else ev.ContentDelta(text))
 
     def _structure(self, text: str) -> None:
         """Drop markers, ids and blanks. A test replaces this method to check that nothing else is dropped."""

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from itertools import chain, count, groupby
 from typing import Any, Literal, NamedTuple
 
-from constrained_k2.errors import InvalidRequest
+from constrained_k2.errors import InvalidRequest, old_name_of
 from constrained_k2.formats import kimi_k2
 from constrained_k2.formats.kimi_k2 import KIMI_K2, TURN_END
 from constrained_k2.prompts.special_text import CALL_MARKERS, KIMI_SPECIALS, MEDIA_MARKERS, THINK_TAGS, SpecialTexts
+from constrained_k2.request.values import array_at, object_at
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 FaultKind = Literal["generation prompt", "content list", "call id", "result id", "special token", "blanks", "turns"]
@@ -27,7 +28,9 @@ _REMEDIES: dict[FaultKind, str] = {
 }
 
 _OPENING = re.compile(kimi_k2.TURN_OPENING, re.DOTALL)
-_CALL_ID = re.compile(f"{re.escape(kimi_k2.CALL_BEGIN)}(.*?){re.escape(kimi_k2.ARGUMENT_BEGIN)}", re.DOTALL)
+# An id holds no marker: without that rule, many calls without arguments would take quadratic time.
+_BEGIN, _ARGUMENT = re.escape(kimi_k2.CALL_BEGIN), re.escape(kimi_k2.ARGUMENT_BEGIN)
+_CALL_ID = re.compile(f"{_BEGIN}((?:(?!{_BEGIN}).)*?){_ARGUMENT}", re.DOTALL)
 _RETURN = re.compile(r"## Return of (.*)\n")
 _CONTENT_LIST = re.compile(r"\s*\[\{'type': ?'")
 _GENERATION = ("", kimi_k2.THINK_BEGIN, kimi_k2.THINK_BEGIN + kimi_k2.THINK_END)
@@ -41,6 +44,7 @@ class Fault:
     kind: FaultKind
     location: str  # the turn's number, from 0 with the declaration of the tools, and its name
     problem: str
+    place = old_name_of("location")
 
     @property
     def remedy(self) -> str:
@@ -70,9 +74,11 @@ def find_faults(
     specials = KIMI_SPECIALS if vocabulary is None else SpecialTexts(vocabulary.special_tokens)
     text = prompt if isinstance(prompt, str) else _spelled(prompt, vocabulary, specials)
     turns = list(_turns(text))
-    messages = [message for message in (body or {}).get("messages") or () if isinstance(message, Mapping)]
+    body_fields = {} if body is None else object_at("body", body)
+    given = array_at("messages", body_fields.get("messages") or ())
+    messages = [message for message in given if isinstance(message, Mapping)]
     return [
-        *_generation_faults(text, turns, body or {}),
+        *_generation_faults(text, turns, body_fields),
         *_id_faults(turns),
         *chain.from_iterable(_special_faults(turn, specials) for turn in turns),
         *_list_faults(turns, messages),
@@ -140,8 +146,9 @@ def _list_faults(turns: Iterable[_Turn], messages: Iterable[Mapping[str, Any]]) 
 
 def _blank_faults(turns: Iterable[_Turn], messages: Iterable[Mapping[str, Any]] | None) -> Iterator[Fault]:
     """Find indentation that the template adds before the tools' JSON and before results."""
-    contents = [str(message.get("content")) for message in messages or () if message.get("role") == "tool"]
-    check_results = messages is not None and not any(content[:1].isspace() for content in contents)
+    contents = [message.get("content") for message in messages or () if message.get("role") == "tool"]
+    texts = (content for content in contents if isinstance(content, str))
+    check_results = messages is not None and not any(text[:1].isspace() for text in texts)
     for turn in turns:
         if turn.name == "tool_declare" and turn.text[:1].isspace():
             yield Fault("blanks", turn.location, f"the tools' declaration begins with {turn.text[:12]!r}")
@@ -165,4 +172,4 @@ def _turn_faults(turns: Sequence[_Turn], messages: Sequence[Mapping[str, Any]]) 
 
 
 def _opener(role: object) -> str:
-    return str(role) if role in {"user", "assistant"} else "system"
+    return role if isinstance(role, str) and role in {"user", "assistant"} else "system"

@@ -12,8 +12,9 @@ from constrained_k2.errors import FormatMismatch, InvalidRequest, MalformedCompl
 from constrained_k2.formats.kimi_k2 import GENERATION_PROMPT, OPEN_TURN
 from constrained_k2.prompts.repair import repair_messages
 from constrained_k2.prompts.special_text import SpecialTexts
-from constrained_k2.prompts.text_repairs import Repair, object_at
+from constrained_k2.prompts.text_repairs import Repair
 from constrained_k2.request.spec import ToolCall, stated_thinking
+from constrained_k2.request.values import object_at
 from constrained_k2.vocabulary import tokenizer_files
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 

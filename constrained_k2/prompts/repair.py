@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from constrained_k2.errors import InvalidRequest, kind_of_json
+from constrained_k2.errors import InvalidRequest, excerpt, kind_of_json
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.prompts.pairing import Call, Pairing, Result
 from constrained_k2.prompts.special_text import KIMI_SPECIALS, THINK_TAGS, SpecialTexts
-from constrained_k2.prompts.text_repairs import PAYLOADS, Repair, TextRepairs, array_at, object_at, text_of
+from constrained_k2.prompts.text_repairs import PAYLOADS, Repair, TextRepairs, text_of, within
+from constrained_k2.request.values import array_at, object_at
 
 ROLES = frozenset({"system", "user", "assistant", "tool"})
 _TEXT_FIELDS = frozenset({"name", "reasoning_content", "reasoning"})
@@ -33,17 +34,16 @@ def repair_messages(body: object, *, specials: SpecialTexts = KIMI_SPECIALS) -> 
     Raises:
         InvalidRequest: A value has no clear meaning; ``location`` names the message or the tool.
     """
-    if not isinstance(body, Mapping):
-        raise InvalidRequest(f"the request must be a JSON object, not {kind_of_json(body)}", "body")
+    given = object_at("body", body)
     repairs = TextRepairs(specials)
     changed: dict[str, Any] = {}
-    if (tools := body.get("tools")) is not None:
-        given = enumerate(array_at("tools", tools))
-        changed["tools"] = [_tool(tool, f"tools[{number}]", repairs) for number, tool in given]
-    changed["messages"] = _Dialog(repairs).messages(body.get("messages"), _only_name(changed.get("tools")))
-    if body.get("add_generation_prompt") is False and not body.get("continue_final_message"):
+    if (tools := given.get("tools")) is not None:
+        entries = enumerate(array_at("tools", tools))
+        changed["tools"] = [_tool(tool, f"tools[{number}]", repairs) for number, tool in entries]
+    changed["messages"] = _Dialog(repairs).messages(given.get("messages"), _only_name(changed.get("tools")))
+    if given.get("add_generation_prompt") is False and not given.get("continue_final_message"):
         changed["add_generation_prompt"] = repairs.change("add_generation_prompt", "prompt", before=False, after=True)
-    return {**body, **changed} if repairs.repairs else dict(body), repairs.repairs
+    return given | changed if repairs.repairs else given, repairs.repairs
 
 
 def _only_name(tools: Any) -> str | None:
@@ -80,7 +80,7 @@ class _Dialog:
             role = new["role"] = self._repairs.change(f"{location}.role", "role", before=role, after="system")
         if not isinstance(role, str) or role not in ROLES:
             remedy = f"Use {', '.join(sorted(ROLES))}"
-            raise InvalidRequest(f"unknown role {str(role)[:40]!r}", f"{location}.role", remedy)
+            raise InvalidRequest(f"unknown role {excerpt(role)}", f"{location}.role", remedy)
         if role != "assistant" and new.get("tool_calls") is not None:
             self._repairs.change(f"{location}.tool_calls", "shape", before=new.pop("tool_calls"), after=None)
         given, at = new.get("content"), f"{location}.content"
@@ -212,15 +212,16 @@ def _tool(tool: object, location: str, repairs: TextRepairs) -> Any:
 def _clean_names(schema: Any, location: str, repairs: TextRepairs) -> Any:
     """Change types and names of definitions that become a special token between angle brackets.
 
-    In TypeScript an array of ``{"$ref": "#/$defs/think"}`` is ``Array<think>``. Other texts are not written so.
+    In TypeScript an array of ``{"$ref": "#/$defs/think"}`` is ``Array<think>``. Other texts stand in quotes, in
+    comments or after a blank.
     """
     if isinstance(schema, list):
-        return [_clean_names(item, f"{location}[{number}]", repairs) for number, item in enumerate(schema)]
+        return [_clean_names(item, within(location, f"[{number}]"), repairs) for number, item in enumerate(schema)]
     if not isinstance(schema, dict):
         return schema
     new: dict[str, Any] = {}
     for key, value in schema.items():
-        here = f"{location}.{key}"
+        here = within(location, f".{key}")
         if key == "type" and isinstance(value, str):
             new[key] = repairs.clean_bracketed(value, here)
         elif key == "$ref" and isinstance(value, str):
@@ -228,7 +229,7 @@ def _clean_names(schema: Any, location: str, repairs: TextRepairs) -> Any:
             new[key] = "/".join([*path, repairs.clean_bracketed(name, here)])
         elif key == "$defs" and isinstance(value, dict):
             new[key] = {
-                repairs.clean_bracketed(name, f"{here} key"): _clean_names(item, f"{here}.{name}", repairs)
+                repairs.clean_bracketed(name, f"{here} key"): _clean_names(item, within(here, f".{name}"), repairs)
                 for name, item in value.items()
             }
         else:

@@ -2,8 +2,9 @@
 
 Servers tokenize what a chat template produces with special tokens enabled: ``<|im_end|>`` inside a tool result then
 ends the turn. So a WORD JOINER is inserted after the marker's first character. People see no difference, and Unicode
-normalization does not remove it (NFKC folds look-alikes such as U+FF5C back). The cost: a model that copies such a text
-into a call copies the joiner too.
+normalization does not remove it (NFKC folds look-alikes such as U+FF5C back). Encoding the marker as ordinary tokens is
+possible only outside a server: the prompt's ids would differ from the server's. The cost: a model that copies such a
+text into a call copies the joiner too.
 """
 
 import re

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
-from constrained_k2.errors import InvalidRequest, kind_of_json
+from constrained_k2.errors import InvalidRequest, excerpt, kind_of_json, old_name_of
 from constrained_k2.prompts.special_text import SpecialTexts
+from constrained_k2.request.values import object_at
 
 Kind = Literal[
     "call id", "result id", "call inserted", "content", "special token", "surrogate", "tool", "role", "shape", "prompt"
 ]
-
 
 # Part type -> the field that holds its text: chat completions, responses, and vLLM's own.
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
@@ -25,6 +25,7 @@ _MEDIA_PARTS = frozenset(
     }
 )
 
+_LONG_LOCATION = 300  # characters
 _SURROGATE = re.compile("[\ud800-\udfff]")  # lone ones, which UTF-8 cannot encode
 
 PAYLOADS = _MEDIA_PARTS | {"data", "type", "url", "uuid"}
@@ -39,6 +40,7 @@ class Repair:
     kind: Kind
     before: Any  # None if there was no value
     after: Any  # None if there is none
+    place = old_name_of("location")
 
 
 class TextRepairs:
@@ -72,11 +74,11 @@ class TextRepairs:
             return self._neutralize(whole, location, keep)
         if isinstance(value, Mapping):
             return {
-                self._clean(str(key), f"{location} key", keep): self._clean(item, f"{location}.{key}", keep)
+                self._clean(str(key), f"{location} key", keep): self._clean(item, within(location, f".{key}"), keep)
                 for key, item in value.items()
             }
         if isinstance(value, list | tuple):
-            return [self._clean(item, f"{location}[{number}]", keep) for number, item in enumerate(value)]
+            return [self._clean(item, within(location, f"[{number}]"), keep) for number, item in enumerate(value)]
         return value
 
     def _neutralize(self, text: str, location: str, keep: frozenset[str] = frozenset()) -> str:
@@ -86,18 +88,9 @@ class TextRepairs:
         return text
 
 
-def object_at(location: str, value: object) -> dict[str, Any]:
-    """Return a copy of a JSON object, or raise :class:`InvalidRequest`."""
-    if not isinstance(value, Mapping):
-        raise InvalidRequest(f"must be an object, not {kind_of_json(value)}", location)
-    return dict(value)
-
-
-def array_at(location: str, value: object) -> list[Any]:
-    """Return a copy of a JSON array, or raise :class:`InvalidRequest`."""
-    if not isinstance(value, list | tuple):
-        raise InvalidRequest(f"must be an array, not {kind_of_json(value)}", location)
-    return list(value)
+def within(location: str, step: str) -> str:
+    """The location of a value inside another one. Long ones are cut: one is made for each value of a hostile body."""
+    return location if len(location) > _LONG_LOCATION else location + step[:_LONG_LOCATION]
 
 
 def text_of(content: object, role: str, location: str, *, calls: bool) -> Any:
@@ -138,14 +131,13 @@ def _is_data(content: object) -> bool:
 def _part_text(part: object, location: str) -> str | None:
     if isinstance(part, str):
         return part
-    if not isinstance(part, Mapping):
-        raise InvalidRequest(f"must be an object, not {kind_of_json(part)}", location)
-    kind = part.get("type")
+    fields = object_at(location, part)
+    kind = fields.get("type")
     if isinstance(kind, str) and kind in _MEDIA_PARTS | {"tool_reference"}:
         return None
     if not isinstance(kind, str) or kind not in _TEXT_PARTS:
-        raise InvalidRequest(f"unknown part type {str(kind)[:40]!r}", f"{location}.type", "Send text parts")
-    text = part.get(_TEXT_PARTS[kind])
+        raise InvalidRequest(f"unknown part type {excerpt(kind)}", f"{location}.type", "Send text parts")
+    text = fields.get(_TEXT_PARTS[kind])
     if not isinstance(text, str | None):
         raise InvalidRequest(f"must be a string, not {kind_of_json(text)}", f"{location}.{_TEXT_PARTS[kind]}")
     return text or ""

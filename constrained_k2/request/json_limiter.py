@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from constrained_k2.errors import InvalidRequest, MalformedCompletion, kind_of_json
+from constrained_k2.errors import InvalidRequest, MalformedCompletion, excerpt, kind_of_json
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 
 _WRAPPED = "value"  # the property that holds a value other than an object
@@ -23,7 +23,7 @@ class JsonLimiter:
         schema: JSON Schema of the value. One without ``"type": "object"`` becomes a property of the arguments.
         name: The function's name. The model reads it: name the value.
         description: The function's description. The model reads it: say what the value is for.
-        strict: Whether a schema that cannot be fully enforced is refused (OpenAI's ``strict``).
+        strict: True to refuse a schema that cannot be fully enforced (OpenAI's ``strict``).
     """
 
     schema: Mapping[str, Any] | bool
@@ -35,7 +35,7 @@ class JsonLimiter:
         if not isinstance(self.schema, Mapping | bool):
             raise InvalidRequest(f"must be a JSON Schema, not {kind_of_json(self.schema)}", "schema")
         if problem := KIMI_K2.name_problem(self.name):
-            raise InvalidRequest(f"the name {self.name[:80]!r} {problem}", "name", "Rename the function")
+            raise InvalidRequest(f"the name {excerpt(self.name)} {problem}", "name", "Rename the function")
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from constrained_k2.errors import InvalidRequest, kind_of_json
+from constrained_k2.errors import InvalidRequest, excerpt, old_name_of
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.request.tool_choice import Choice, read_tool_choice
 from constrained_k2.request.tools import ANY_OBJECT, DEFAULT_LIMITS, Limits, Tool, read_tools
+from constrained_k2.request.values import array_at, boolean_at, object_at
 
 __all__ = ["ANY_OBJECT", "ENGINES", "EngineName", "Limits", "Tool", "ToolCall", "ToolCallSpec"]
 
@@ -28,6 +29,7 @@ class ToolCall:
     recoveries: tuple[str, ...] = ()  # the accepted deviations from the format: names in parsing.events.RECOVERIES
     undeclared: bool = False  # the request is known to have no such tool
     written: str | None = None  # the model's text of recovered arguments
+    leniencies = old_name_of("recoveries")
 
     @property
     def id(self) -> str:
@@ -62,12 +64,9 @@ class ToolCallSpec:
             InvalidRequest: A field is invalid; ``location`` is its path.
             SchemaTooCostly: Over a budget.
         """
-        if not isinstance(body, Mapping):
-            raise InvalidRequest(f"the request must be a JSON object, not {kind_of_json(body)}", "body")
+        body = object_at("body", body)
         tools = read_tools(body.get("tools"), limits)
-        parallel = body.get("parallel_tool_calls")
-        if parallel is not None and not isinstance(parallel, bool):
-            raise InvalidRequest(f"must be a boolean, not {kind_of_json(parallel)}", "parallel_tool_calls")
+        parallel = boolean_at("parallel_tool_calls", body.get("parallel_tool_calls"))
         stated = _read_thinking(body)
         first_index, engine = _read_first_index(body), _read_engine(body.get("engine"))
         choice = read_tool_choice(body.get("tool_choice"), {tool.name for tool in tools})
@@ -120,7 +119,7 @@ class ToolCallSpec:
 def _read_engine(value: object) -> EngineName | None:
     if value is None or value in ENGINES:
         return value
-    raise InvalidRequest(f"unknown engine {str(value)[:40]!r}", "engine", f"Use {' or '.join(map(repr, ENGINES))}")
+    raise InvalidRequest(f"unknown engine {excerpt(value)}", "engine", f"Use {' or '.join(map(repr, ENGINES))}")
 
 
 def _read_first_index(body: Mapping[str, Any]) -> int:
@@ -130,20 +129,10 @@ def _read_first_index(body: Mapping[str, Any]) -> int:
             raise InvalidRequest("must be an integer from 0 to 999999999", "first_index")
         return given
     messages = body.get("messages")
-    if messages is None:
-        return 0
-    if not isinstance(messages, list | tuple):
-        raise InvalidRequest(f"must be an array, not {kind_of_json(messages)}", "messages")
     count = 0
-    for number, message in enumerate(messages):
-        if not isinstance(message, Mapping):
-            raise InvalidRequest(f"must be an object, not {kind_of_json(message)}", f"messages[{number}]")
-        calls = message.get("tool_calls")
-        if calls is None:
-            continue
-        if not isinstance(calls, list | tuple):
-            raise InvalidRequest(f"must be an array, not {kind_of_json(calls)}", f"messages[{number}].tool_calls")
-        count += len(calls)
+    for number, message in enumerate(() if messages is None else array_at("messages", messages)):
+        calls = object_at(f"messages[{number}]", message).get("tool_calls")
+        count += 0 if calls is None else len(array_at(f"messages[{number}].tool_calls", calls))
     return count
 
 
@@ -154,22 +143,16 @@ def stated_thinking(body: Mapping[str, Any]) -> bool | None:
         if value.get("type") not in ("enabled", "disabled"):
             raise InvalidRequest("must be 'enabled' or 'disabled'", "thinking.type")
         return bool(value["type"] == "enabled")
-    return _switch(value, "thinking")
+    return boolean_at("thinking", value)
 
 
 def _read_thinking(body: Mapping[str, Any]) -> bool | None:
-    """Whether the model may reason: ``thinking``, else the chat template's variable; None if neither is set."""
+    """True if the model may reason, by ``thinking`` or the chat template's variable; None if neither is set."""
     stated = stated_thinking(body)
-    variables = body.get("chat_template_kwargs")
-    if stated is not None or not isinstance(variables, Mapping):
-        return stated
-    return _switch(variables.get("thinking", variables.get("enable_thinking")), "chat_template_kwargs.thinking")
-
-
-def _switch(value: object, location: str) -> bool | None:
-    if value is None or isinstance(value, bool):
-        return value
-    raise InvalidRequest(f"must be a boolean, not {kind_of_json(value)}", location)
+    given = body.get("chat_template_kwargs")
+    variables = {} if given is None else object_at("chat_template_kwargs", given)
+    name = "thinking" if "thinking" in variables else "enable_thinking"
+    return boolean_at(f"chat_template_kwargs.{name}", variables.get(name)) if stated is None else stated
 
 
 class _Function(msgspec.Struct, forbid_unknown_fields=True):
@@ -199,9 +182,10 @@ def _undecoded(text: str | bytes) -> dict[str, Any] | None:
     """The request body with schemas as undecoded JSON text (``msgspec.Raw``); None if the text has another form."""
     try:
         spec = _DECODER.decode(text)
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-        return None
-    functions = [tool.function for tool in spec.tools]
-    if not all(bytes(function.parameters).startswith(b"{") for function in functions):
+        functions = [tool.function for tool in spec.tools]
+        # msgspec does not decode the schemas, so it does not see bytes in them that are not UTF-8.
+        if not all(bytes(function.parameters).decode().startswith("{") for function in functions):
+            return None
+    except (msgspec.DecodeError, RecursionError, TypeError, UnicodeError):
         return None
     return msgspec.structs.asdict(spec) | {"tools": [{"function": msgspec.structs.asdict(each)} for each in functions]}

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import InitVar, dataclass
 from typing import Any, Literal, get_args
 
-from constrained_k2.errors import InvalidRequest
+from constrained_k2.errors import InvalidRequest, excerpt, kind_of_json, old_name_of
 
 Level = Literal["json_object", "best_effort", "strict"]
 """``json_object``: any JSON object is allowed. ``best_effort``: what can be enforced is, the rest is relaxed and
@@ -40,7 +40,7 @@ class StrictPolicy:
                 level = _OLD_LEVELS[level]
             object.__setattr__(self, name, level)
             if level not in LEVELS:
-                raise InvalidRequest(f"unknown level {str(level)[:40]!r}", f"strict.{name}", _EXPECTED)
+                raise InvalidRequest(f"unknown level {excerpt(level)}", f"strict.{name}", _EXPECTED)
         if LEVELS.index(self.min) > LEVELS.index(self.max):
             raise InvalidRequest(f"min {self.min!r} is above max {self.max!r}", "strict", "Swap them")
 
@@ -55,15 +55,22 @@ class StrictPolicy:
             return cls()
         if isinstance(config, str):
             config = {"min": config, "max": config}
-        if not isinstance(config, Mapping) or not config.keys() <= {"min", "max", "least", "most"}:
-            problem = f"must be a level or an object of min and max, not {str(config)[:80]!r}"
+        if not isinstance(config, Mapping):
+            problem = f"must be a level or an object of min and max, not {kind_of_json(config)}"
             raise InvalidRequest(problem, "strict", _EXPECTED)
+        if unknown := config.keys() - {"min", "max", "least", "most"}:
+            raise InvalidRequest(f"unknown field {excerpt(next(iter(unknown)))}", "strict", "Use 'min' and 'max'")
         known: Mapping[str, Any] = config
         return cls(**known)
 
 
+# Set here, since a dataclass takes a name in its body for the default of the argument.
+StrictPolicy.least, StrictPolicy.most = old_name_of("min"), old_name_of("max")  # type: ignore[attr-defined]
+
+
 def _warn(old: str, new: str) -> None:
-    warnings.warn(f"strict: {old!r} is now {new!r}", DeprecationWarning, stacklevel=4)
+    # Operators write these names too, and Python does not show them a DeprecationWarning.
+    warnings.warn(f"strict: {old!r} is now {new!r}", FutureWarning, stacklevel=4)
 
 
 DEFAULT_POLICY = StrictPolicy()

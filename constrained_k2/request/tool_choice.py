@@ -3,7 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple
 
-from constrained_k2.errors import InvalidRequest, kind_of_json
+from constrained_k2.errors import InvalidRequest, excerpt
+from constrained_k2.request.values import object_at
 
 Choice = Literal["auto", "none", "required"]
 
@@ -24,7 +25,7 @@ def read_tool_choice(choice: object, declared: Collection[str]) -> ToolChoice:
         return ToolChoice("none")
     if choice != "required" and not isinstance(choice, Mapping):
         remedy = "Use 'auto', 'none', 'required', a named tool or allowed_tools"
-        raise InvalidRequest(f"unknown tool_choice {str(choice)[:80]!r}", "tool_choice", remedy)
+        raise InvalidRequest(f"unknown tool_choice {excerpt(choice)}", "tool_choice", remedy)
     if not declared:
         raise InvalidRequest("asks for a call, but the request has no tools", "tool_choice", "Send tools")
     if not isinstance(choice, Mapping):
@@ -35,13 +36,11 @@ def read_tool_choice(choice: object, declared: Collection[str]) -> ToolChoice:
 
 
 def _allowed_tools(choice: Mapping[str, Any], declared: Collection[str]) -> ToolChoice:
-    inner = choice.get("allowed_tools", choice)  # the responses endpoint has no inner object
-    location = "tool_choice" if inner is choice else "tool_choice.allowed_tools"
-    if not isinstance(inner, Mapping):
-        raise InvalidRequest(f"must be an object, not {kind_of_json(inner)}", location)
+    location = "tool_choice.allowed_tools" if "allowed_tools" in choice else "tool_choice"
+    inner = object_at(location, choice.get("allowed_tools", choice))  # the responses endpoint has no inner object
     mode = inner.get("mode", "auto")
     if mode not in ("auto", "required"):
-        raise InvalidRequest(f"unknown mode {str(mode)[:80]!r}", f"{location}.mode", "Use 'auto' or 'required'")
+        raise InvalidRequest(f"unknown mode {excerpt(mode)}", f"{location}.mode", "Use 'auto' or 'required'")
     entries = inner.get("tools")
     if not isinstance(entries, list | tuple) or not entries:
         raise InvalidRequest("must be an array of at least one tool", f"{location}.tools")
@@ -51,14 +50,13 @@ def _allowed_tools(choice: Mapping[str, Any], declared: Collection[str]) -> Tool
 
 def _name(entry: object, location: str, declared: Collection[str]) -> str:
     """The declared name in ``{"type": "function", "function": {"name": …}}`` or its flat form."""
-    if not isinstance(entry, Mapping):
-        raise InvalidRequest(f"must be an object, not {kind_of_json(entry)}", location)
-    if entry.get("type", "function") != "function":
-        raise InvalidRequest(f"the type {str(entry['type'])[:80]!r} is not 'function'", f"{location}.type")
-    function = entry.get("function", entry)
+    choice = object_at(location, entry)
+    if choice.get("type", "function") != "function":
+        raise InvalidRequest(f"the type is {excerpt(choice['type'])}, not 'function'", f"{location}.type")
+    function = choice.get("function", choice)
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str):
         raise InvalidRequest('missing "name"', location, 'Write {"type": "function", "function": {"name": "…"}}')
     if name not in declared:
-        raise InvalidRequest(f"no tool of this request is named {name[:80]!r}", location, "Name one of tools")
+        raise InvalidRequest(f"no tool of this request is named {excerpt(name)}", location, "Name one of tools")
     return name

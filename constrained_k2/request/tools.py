@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from constrained_k2.errors import InvalidRequest, SchemaTooCostly, kind_of_json
+from constrained_k2.errors import InvalidRequest, SchemaTooCostly, excerpt, kind_of_json
 from constrained_k2.formats.kimi_k2 import KIMI_K2
+from constrained_k2.request.values import array_at, boolean_at, object_at
 
 ANY_OBJECT = '{"type":"object"}'
 """The schema of a tool that declares no parameters: any JSON object."""
@@ -46,15 +47,14 @@ def read_tools(value: object, limits: Limits) -> tuple[Tool, ...]:
     """Read the ``tools`` of a request body, within its limits."""
     if value is None:
         return ()
-    if not isinstance(value, list | tuple):
-        raise InvalidRequest(f"must be an array, not {kind_of_json(value)}", "tools")
-    if len(value) > limits.tools:
-        problem = f"{len(value)} tools exceed the limit of {limits.tools} a request"
+    entries = array_at("tools", value)
+    if len(entries) > limits.tools:
+        problem = f"{len(entries)} tools exceed the limit of {limits.tools} a request"
         remedy = "Send only the tools that this turn may need"
-        raise SchemaTooCostly(problem, "tools", remedy, "tools", limits.tools, len(value))
+        raise SchemaTooCostly(problem, "tools", remedy, "tools", limits.tools, len(entries))
     tools: dict[str, Tool] = {}
     size = 0
-    for number, entry in enumerate(value):
+    for number, entry in enumerate(entries):
         tool = _read_tool(entry, f"tools[{number}]", limits)
         if tool.name in tools:
             problem = f"the name {tool.name!r} is already used by tools[{list(tools).index(tool.name)}]"
@@ -69,29 +69,24 @@ def read_tools(value: object, limits: Limits) -> tuple[Tool, ...]:
 
 
 def _read_tool(entry: object, location: str, limits: Limits) -> Tool:
-    if not isinstance(entry, Mapping):
-        raise InvalidRequest(f"must be an object, not {kind_of_json(entry)}", location)
-    if entry.get("type", "function") != "function":
-        problem = f"the type is {str(entry['type'])[:80]!r}; only 'function' tools can be constrained"
+    function = object_at(location, entry)
+    if function.get("type", "function") != "function":
+        problem = f"the type is {excerpt(function['type'])}; only 'function' tools can be constrained"
         raise InvalidRequest(problem, f"{location}.type")
-    function = entry.get("function", entry)  # the responses endpoint has no inner object
-    if function is not entry:
+    if "function" in function:  # the responses endpoint has no inner object
         location = f"{location}.function"
-    if not isinstance(function, Mapping):
-        raise InvalidRequest(f"must be an object, not {kind_of_json(function)}", location)
+        function = object_at(location, function["function"])
     name = function.get("name")
     if not isinstance(name, str):
         raise InvalidRequest(f"must be a string, not {kind_of_json(name)}", f"{location}.name")
     if problem := KIMI_K2.name_problem(name):
-        raise InvalidRequest(f"the name {name[:80]!r} {problem}", f"{location}.name", "Rename the function")
+        raise InvalidRequest(f"the name {excerpt(name)} {problem}", f"{location}.name", "Rename the function")
     if (length := len(name.encode())) > limits.name_bytes:
         problem = f"the name {name[:40]!r}… takes {length} bytes, over the limit of {limits.name_bytes}"
         where, remedy = f"{location}.name", "Rename the function"
         raise SchemaTooCostly(problem, where, remedy, "name_bytes", limits.name_bytes, length)
-    strict = function.get("strict")
-    if strict is not None and not isinstance(strict, bool):
-        raise InvalidRequest(f"must be a boolean, not {kind_of_json(strict)}", f"{location}.strict")
-    return Tool(name, _schema_text(function.get("parameters"), f"{location}.parameters"), strict)
+    schema = _schema_text(function.get("parameters"), f"{location}.parameters")
+    return Tool(name, schema, boolean_at(f"{location}.strict", function.get("strict")))
 
 
 def _schema_text(parameters: object, location: str) -> str:

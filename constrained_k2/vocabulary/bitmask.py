@@ -37,7 +37,7 @@ class BitmaskRows:
         array: npt.NDArray[np.int32] = bitmask if isinstance(bitmask, np.ndarray) else bitmask.numpy()
         words = words_per_row(size)
         if array.ndim != 2 or array.shape[1] != words or array.dtype != np.int32 or not array.flags.c_contiguous:
-            raise ValueError(f"a bitmask is int32 [rows, {words}], contiguous")
+            raise ValueError(f"a bitmask is int32 [rows, {words}], contiguous")  # engines write to its memory
         self.bitmask = bitmask
         self.size = size
         self.address = int(array.ctypes.data)

@@ -3,7 +3,7 @@
 import base64
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -27,8 +27,6 @@ class TokenizerData(NamedTuple):
     size: int
     encoder: Encoder
 
-
-Reader = Callable[[Path, int | None], TokenizerData]
 
 # Kimi's split of text before BPE (source: the checkpoint's tokenization code; MIT).
 _MARKLESS, _UPPER, _LOWER = r"[^\r\n\p{L}\p{N}]?", r"\p{Lu}\p{Lt}", r"\p{Ll}"
@@ -83,10 +81,13 @@ class TokenizersEncoder:
         return ids
 
 
-def reader_for(directory: Path) -> Reader | None:
-    """The function that reads this directory's tokenizer; None if it has neither supported file."""
+def read_directory(directory: Path, size: int | None) -> TokenizerData | None:
+    """Read a directory's tokenizer; None if it has neither supported file."""
     readers = {"tiktoken.model": _read_tiktoken, "tokenizer.json": _read_tokenizer_json}
-    return next((read for name, read in readers.items() if (directory / name).is_file()), None)
+    try:
+        return next((read(directory, size) for name, read in readers.items() if (directory / name).is_file()), None)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise FormatMismatch(f"the tokenizer's files have an unexpected form: {error!r}", str(directory)) from error
 
 
 def _read_tiktoken(directory: Path, size: int | None) -> TokenizerData:
@@ -175,7 +176,7 @@ def _configured_size(directory: Path) -> int | None:
 
 def _load_json(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_text())
+        document = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise FormatMismatch(f"cannot be read as JSON: {error}", str(path)) from error
     if not isinstance(document, dict):

@@ -63,11 +63,11 @@ class Vocabulary:
             size: The width of the logits; by default ``vocab_size`` of ``config.json``, else one more than the
                 tokenizer's last id.
             revision: The revision of a model name.
-            trust: Whether ``transformers`` may run the checkpoint's own tokenizer code (``trust_remote_code``).
+            trust: Let ``transformers`` run the checkpoint's own tokenizer code (``trust_remote_code``).
         """
         directory = Path(path_or_name)
-        if directory.is_dir() and (read := tokenizer_files.reader_for(directory)):
-            return cls(*read(directory, size))
+        if directory.is_dir() and (data := tokenizer_files.read_directory(directory, size)):
+            return cls(*data)
         return cls.from_tokenizer(tokenizer_files.resolve(str(path_or_name), revision, trust=trust), size=size)
 
     @classmethod
@@ -86,7 +86,7 @@ class Vocabulary:
         return cls({byte: bytes((byte,)) for byte in range(256)}, special, 256 + len(special), _ByteEncoder())
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of a token: raw if it is ordinary, its text if it is special, empty for a hole.
+        """The bytes of a token: raw if it is ordinary, its text if it is special, empty for an id without a token.
 
         Raises:
             InvalidRequest: The id is not in ``range(size)``.
@@ -97,7 +97,7 @@ class Vocabulary:
         return self._bytes[token_id] if special is None else special.encode()
 
     def is_ordinary(self, token_id: int) -> bool:
-        """Whether the id is an ordinary token: in range, not special, not a hole."""
+        """True for an ordinary token: in range, not special, and not an id without a token."""
         return 0 <= token_id < self.size and bool(self._bytes[token_id])
 
     def ordinary_bytes(self, token_id: int) -> bytes:
@@ -126,7 +126,7 @@ class Vocabulary:
 
     @cached_property
     def unordinary_ids(self) -> tuple[int, ...]:
-        """The ids of special tokens and holes, ascending."""
+        """The ids of special tokens, and those without a token, ascending."""
         return tuple(token_id for token_id, raw in enumerate(self._bytes) if not raw)
 
     @cached_property

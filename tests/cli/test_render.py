@@ -150,7 +150,7 @@ def test_a_server_with_invalid_tokens(
     ("body", "options", "said"),
     [
         ("{", (), "is not JSON"),
-        ([], (), "must be a JSON object"),
+        ([], (), "body: must be an object"),
         ({"messages": [{"role": "oracle"}]}, (), "messages[0].role"),
         (RIGHT, ("--template", "/nowhere"), "cannot be read"),
         (RIGHT, ("--diff", "http://127.0.0.1:9"), "no answer"),

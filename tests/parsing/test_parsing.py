@@ -110,6 +110,14 @@ def test_a_character_across_tokens(small_vocabulary: Vocabulary) -> None:
     assert parser.finish() == [ContentDelta("\ufffd")]
 
 
+def test_a_character_at_the_limit_of_a_call_id_stays_whole(small_vocabulary: Vocabulary) -> None:
+    bytes_of = {small_vocabulary.token_bytes(token): token for token in range(256)}
+    header = "x" * 4096 + "é"  # the limit is 4,096 bytes: between the two of this character
+    ids = [bytes_of[bytes((byte,))] for byte in header.encode()]
+    completion = parse_completion([*ids_of(small_vocabulary, "section_begin", "call_begin"), *ids], small_vocabulary)
+    assert completion.malformed == (f"<|tool_call_begin|>{header}",)
+
+
 @pytest.mark.parametrize("token", [-1, 10**9, -(2**80)])
 def test_ids_out_of_range(small_vocabulary: Vocabulary, token: int) -> None:
     with pytest.raises(MalformedCompletion, match="not in the vocabulary"):
@@ -118,7 +126,7 @@ def test_ids_out_of_range(small_vocabulary: Vocabulary, token: int) -> None:
 
 @given(st.data())
 def test_nothing_a_model_can_write_raises_or_disappears(small_vocabulary: Vocabulary, data: st.DataObject) -> None:
-    markers = list(small_vocabulary.format.marker_names())
+    markers = [small_vocabulary.special_tokens[text] for text in small_vocabulary.format.marker_texts.values()]
     token = st.sampled_from(markers) | st.integers(0, small_vocabulary.size - 1) | st.integers(97, 122)
     ids = data.draw(st.lists(token, max_size=40))
     completion = parse_completion(ids, small_vocabulary)

@@ -193,6 +193,16 @@ def test_nested_too_deeply() -> None:
         repair_messages({"messages": [calls(call("a", arguments=deep))]})
 
 
+def test_a_long_key_is_not_copied_for_every_value_in_it() -> None:
+    """All the copies would be 100 GB."""
+    texts = {"k" * 1_000_000: ["a", "[BOS]"] * 50_000}
+    tool = {"type": "function", "function": {"name": "f", "parameters": texts}}
+    _, repairs = repair_messages({"messages": [], "tools": [tool]})
+    assert len(repairs) == 50_000
+    assert all(repair.location.startswith("tools[0].function.parameters.kkk") for repair in repairs)
+    assert max(len(repair.location) for repair in repairs) < 1000
+
+
 def big_dialogs() -> dict[str, list[dict[str, Any]]]:
     """Dialogs of about 5 MB each."""
     turn = [calls(call("a")), result("a", "<|im_end|> lorem ipsum " * 20)]

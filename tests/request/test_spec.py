@@ -82,6 +82,10 @@ def test_thinking(value: Any, thinking: bool) -> None:
     assert ToolCallSpec.from_openai(value, thinking=True).thinking is thinking
 
 
+DEEP: Any = []
+for _ in range(5000):
+    DEEP = [DEEP]  # its repr() raises RecursionError
+
 BAD: list[tuple[Any, str]] = [
     ([], "body"),
     ({"tools": {}}, "tools"),
@@ -121,6 +125,12 @@ BAD: list[tuple[Any, str]] = [
     ({"thinking": "yes"}, "thinking"),
     ({"thinking": {"type": "maybe"}}, r"thinking\.type"),
     ({"chat_template_kwargs": {"thinking": 1}}, r"chat_template_kwargs\.thinking"),
+    ({"chat_template_kwargs": {"enable_thinking": 1}}, r"chat_template_kwargs\.enable_thinking"),
+    ({"chat_template_kwargs": [], "thinking": True}, "chat_template_kwargs: must be an object"),
+    *(({field: DEEP}, field) for field in ("tools", "tool_choice", "messages", "thinking", "first_index", "engine")),
+    ({"tools": [{"type": DEEP}]}, r"tools\[0\]\.type"),
+    ({"tools": [F], "tool_choice": {"type": DEEP}}, r"tool_choice\.type"),
+    ({"tools": [F], "tool_choice": {"type": "allowed_tools", "mode": DEEP}}, r"tool_choice\.mode"),
 ]
 
 
@@ -130,9 +140,15 @@ def test_bad_bodies_are_refused_with_the_place(body: Any, location: str) -> None
         ToolCallSpec.from_openai(body)
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"tools": [', "\x00", b"\xff\xfe", "[" * 100_000, "nul"])
-def test_texts_that_are_not_json(text: str | bytes) -> None:
+@pytest.mark.parametrize("text", ["", "{", '{"tools": [', "\x00", b"\xff\xfe", "[" * 100_000, "nul", None, {}])
+def test_texts_that_are_not_json(text: Any) -> None:
     with pytest.raises(InvalidRequest):
+        ToolCallSpec.from_json(text)
+
+
+def test_bytes_that_are_not_utf8_inside_an_undecoded_schema() -> None:
+    text = ToolCallSpec((Tool("f", '{"title":"?"}'),)).to_json().encode().replace(b"?", b"\xff")
+    with pytest.raises(InvalidRequest, match=r"^body: must be JSON: .*utf-8"):
         ToolCallSpec.from_json(text)
 
 

@@ -72,7 +72,8 @@ def test_a_server_may_raise_and_lower(small_compiler: Compiler) -> None:
 
 
 @pytest.mark.parametrize(
-    "config", ["maybe", 1, {"min": "strict", "max": "json_object"}, {"level": "strict"}, ["strict"]]
+    "config",
+    ["maybe", 1, {"min": "strict", "max": "json_object"}, {"level": "strict"}, ["strict"], {"min": {}}, {1: 2}],
 )
 def test_policies_that_are_none(config: Any) -> None:
     with pytest.raises(InvalidRequest, match="strict"):
@@ -84,5 +85,5 @@ def test_policies_that_are_none(config: Any) -> None:
 )
 def test_old_names_are_read_with_a_warning(config: Any) -> None:
     for make in (StrictPolicy.from_config, lambda names: StrictPolicy(**names)):
-        with pytest.warns(DeprecationWarning, match="is now '(min|best_effort)'"):
+        with pytest.warns(FutureWarning, match="is now '(min|best_effort)'"):
             assert make(config) == StrictPolicy(min="best_effort")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from constrained_k2 import KIMI_K2, FormatMismatch, InvalidRequest, Vocabulary
 from constrained_k2.formats.kimi_k2 import MARKER_TEXTS
 from constrained_k2.testing import write_tokenizer
-from constrained_k2.vocabulary.tokenizer_files import TiktokenEncoder, reader_for
+from constrained_k2.vocabulary.tokenizer_files import TiktokenEncoder, read_directory
 
 TEXT = '{"city": "北京", "n": 007}  \n\tça 🌦️ <|im_end|> <think> don\'t'
 
@@ -68,6 +68,10 @@ def test_width_comes_from_the_model_and_holes_are_never_ordinary(tmp_path: Path)
         ("tiktoken.model", "YQ== x", "not a tiktoken vocabulary"),
         ("tiktoken.model", "!! 1", "not a tiktoken vocabulary"),
         ("tokenizer_config.json", "{", "cannot be read as JSON"),
+        ("tokenizer_config.json", '{"added_tokens_decoder": []}', "unexpected form"),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {"1024": {}}}', "unexpected form"),
+        ("config.json", '{"vocab_size": "many"}', "unexpected form"),
+        ("config.json", '{"text_config": null}', "unexpected form"),
         ("tokenizer_config.json", "[]", "not a JSON object"),
         ("tokenizer_config.json", "{}", "no single special token for <|tool_calls_section_begin|>"),
     ],
@@ -80,7 +84,7 @@ def test_broken_files(tmp_path: Path, name: str, content: str, message: str) -> 
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    assert reader_for(tmp_path) is None
+    assert read_directory(tmp_path, None) is None
     with pytest.raises(FormatMismatch, match="no tokenizer there"):
         Vocabulary.from_pretrained(tmp_path)
 

@@ -17,19 +17,7 @@ from vllm.tool_parsers.abstract_tool_parser import ToolParser
 
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.parsing import Completion, ToolCallParser
-from constrained_k2.parsing.events import (
-    ArgumentsDelta,
-    CallCut,
-    CallFinished,
-    CallStarted,
-    ContentDelta,
-    Event,
-    HeaderCut,
-    MalformedDelta,
-    ReasoningDelta,
-    RecoveryUsed,
-    UndeclaredCall,
-)
+from constrained_k2.parsing import events as ev
 from constrained_k2.request.spec import Tool, ToolCall
 from constrained_k2.vllm_plugin.api_server.request_hook import constrain_request, may_think, vocabulary_of
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
@@ -83,7 +71,7 @@ class ParsingByTokenId:
         self._in_reasoning = False
         self._stream: ToolCallParser | None = None
         self._budget: TextBudget | None = None
-        self._buffered: list[Event] = []  # of the current call, where only whole calls are shown
+        self._buffered: list[ev.Event] = []  # of the current call, where only whole calls are shown
         self._shown = 0
         self._cut = False
 
@@ -152,7 +140,7 @@ class ParsingByTokenId:
         kind = CutDelta if is_cut else DeltaMessage
         return kind(reasoning=reasoning or None, content=content or None, tool_calls=calls)
 
-    def _read(self, token_ids: Sequence[int], text: str, request: Any, *, finished: bool) -> list[Event]:
+    def _read(self, token_ids: Sequence[int], text: str, request: Any, *, finished: bool) -> list[ev.Event]:
         """The events of the next tokens, as far as stop strings let them be seen."""
         if self._stream is None:
             self._stream = self._new_stream(request)
@@ -166,7 +154,7 @@ class ParsingByTokenId:
             events += self._stream.finish()
         _report(events)
         if not _shows_whole_calls_only(request):
-            self._cut = self._cut or any(isinstance(event, CallCut | HeaderCut) for event in events)
+            self._cut = self._cut or any(isinstance(event, ev.CallCut | ev.HeaderCut) for event in events)
         return events
 
     def _new_stream(self, request: Any) -> ToolCallParser:
@@ -180,16 +168,16 @@ class ParsingByTokenId:
             calls=request.tool_choice != "none",
         )
 
-    def _whole_calls(self, events: Iterable[Event]) -> list[Event]:
+    def _whole_calls(self, events: Iterable[ev.Event]) -> list[ev.Event]:
         """The events of the calls that are whole now, numbered without those that were cut."""
-        shown: list[Event] = []
+        shown: list[ev.Event] = []
         for event in events:
             match event:
-                case CallStarted():
+                case ev.CallStarted():
                     self._buffered = [replace(event, position=self._shown)]
-                case ArgumentsDelta():
+                case ev.ArgumentsDelta():
                     self._buffered.append(replace(event, position=self._shown))
-                case CallFinished():
+                case ev.CallFinished():
                     shown += self._buffered
                     self._shown += 1
         return shown
@@ -208,35 +196,35 @@ def _declared(request: Any) -> list[Tool]:
     return [Tool(name) for name in names if name]
 
 
-def _report(events: Iterable[Event]) -> None:
+def _report(events: Iterable[ev.Event]) -> None:
     """Log what had to be recovered, so that an operator sees why calls go wrong elsewhere."""
     names: dict[int, str] = {}
     for event in events:
         match event:
-            case CallStarted(position, name):
+            case ev.CallStarted(position, name):
                 names[position] = name
-            case UndeclaredCall(position):
+            case ev.UndeclaredCall(position):
                 logger.info("constrained_k2: a call of %.80r, which the request does not declare", names[position])
-            case RecoveryUsed(_, recovery):
+            case ev.RecoveryUsed(_, recovery):
                 logger.info("constrained_k2: a call was read with recovery %s", recovery)
 
 
-def _texts(events: Sequence[Event]) -> tuple[str, str]:
+def _texts(events: Sequence[ev.Event]) -> tuple[str, str]:
     """The reasoning and the content in the events. What is not a call is content, so that nothing disappears."""
-    reasoning = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
-    shown = (event for event in events if isinstance(event, ContentDelta | MalformedDelta))
+    reasoning = "".join(event.text for event in events if isinstance(event, ev.ReasoningDelta))
+    shown = (event for event in events if isinstance(event, ev.ContentDelta | ev.MalformedDelta))
     return reasoning, "".join(event.text for event in shown)
 
 
-def _call_deltas(events: Iterable[Event]) -> list[DeltaToolCall]:
+def _call_deltas(events: Iterable[ev.Event]) -> list[DeltaToolCall]:
     """The events' calls as the streaming API shows them: at most one delta a call, its header before its arguments."""
     deltas: dict[int, DeltaToolCall] = {}
     for event in events:
-        if isinstance(event, CallStarted):
+        if isinstance(event, ev.CallStarted):
             call_id = ToolCall(event.name, event.index, "").id
             function = DeltaFunctionCall(name=event.name, arguments="")
             deltas[event.position] = DeltaToolCall(index=event.position, id=call_id, type="function", function=function)
-        elif isinstance(event, ArgumentsDelta):
+        elif isinstance(event, ev.ArgumentsDelta):
             delta = deltas.setdefault(
                 event.position, DeltaToolCall(index=event.position, function=DeltaFunctionCall(arguments=""))
             )
