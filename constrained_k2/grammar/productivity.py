@@ -64,7 +64,7 @@ class Productivity:
         if isinstance(shape, Array):
             yield from shape.prefix
             yield shape.rest
-            yield from (wish | node for wish, _, _ in shape.contains for node in (*shape.prefix, shape.rest))
+            yield from (wish | node for wish, _, _ in shape.wishes for node in (*shape.prefix, shape.rest))
         elif isinstance(shape, Object):
             for name in self.named_keys(shape):
                 yield self.normalizer.value_node(shape, name)
@@ -74,7 +74,7 @@ class Productivity:
         """Return whether any value has a shape, given the productive nodes found so far."""
         if isinstance(shape, Array):
             needed = (*shape.prefix, shape.rest)[: shape.shortest]
-            if not all(self._has_room(shape, wish, fewest) for wish, fewest, _ in shape.contains):
+            if not all(self._has_room(shape, wish, fewest) for wish, fewest, _ in shape.wishes):
                 return False
             values = self.values(shape.rest) if shape.unique and shape.shortest > 1 else None
             if values is not None and len(values) < shape.shortest:

@@ -73,6 +73,11 @@ class Array:
     unique: bool = False
     kind: Kind = "array"
 
+    @property
+    def wishes(self) -> list[tuple[Node, int, int | None]]:
+        """The entries of ``contains``, in the same order in every process: notes depend on what is expanded first."""
+        return sorted(self.contains, key=lambda wish: (sorted(wish[0]), wish[1], -1 if wish[2] is None else wish[2]))
+
 
 @dataclass(frozen=True, slots=True)
 class KeyMap:
@@ -202,7 +207,7 @@ def _meet_numbers(one: Number, other: Number) -> Number | None:
         high, high_open = other.high, other.high_open
     multiple = one.multiple or other.multiple
     if one.multiple and other.multiple:
-        multiple = _common_multiple(one.multiple, other.multiple)
+        multiple = common_multiple(one.multiple, other.multiple)
     integer, fraction = one.integer or other.integer, one.fraction or other.fraction
     return tighten(Number(integer, fraction, low, low_open, high, high_open, multiple))
 
@@ -211,7 +216,7 @@ def tighten(number: Number) -> Number | None:
     """The same numbers, with each bound moved to the nearest of them where there is one; None if there are none."""
     multiple = number.multiple
     if number.integer:
-        multiple = _common_multiple(multiple, Fraction(1)) if multiple else Fraction(1)
+        multiple = common_multiple(multiple, Fraction(1)) if multiple else Fraction(1)
     low, high = number.low, number.high
     if multiple:
         if low is not None:
@@ -230,6 +235,7 @@ def tighten(number: Number) -> Number | None:
     return number
 
 
-def _common_multiple(one: Fraction, other: Fraction) -> Fraction:
+def common_multiple(one: Fraction, other: Fraction) -> Fraction:
+    """The least common multiple."""
     common = math.lcm(one.numerator * other.denominator, other.numerator * one.denominator)
     return Fraction(common, one.denominator * other.denominator)

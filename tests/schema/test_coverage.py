@@ -1,6 +1,9 @@
 """Schema coverage: the status and reason of each keyword occurrence."""
 
 import json
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -42,6 +45,34 @@ def test_statuses_and_reasons(schema: dict[str, Any], status: str, pointer: str,
     found = {use.pointer: use.reason for use in coverage.by_status()[status]}  # type: ignore[index]
     assert pointer in found, coverage
     assert reason in found[pointer]
+
+
+def test_a_multiple_that_the_engine_misreads_is_not_enforced() -> None:
+    coverage = schema_coverage({"type": "object", "properties": {"p": {"multipleOf": 0.07}}})
+    assert [use.pointer for use in coverage.relaxed] == ["#/properties/p/multipleOf"]  # it computes 0.07 * 10 * 10
+
+
+PRINT_COVERAGE = (
+    "import json, sys; from constrained_k2 import schema_coverage; print(schema_coverage(json.load(sys.stdin)))"
+)
+
+
+def test_the_report_is_the_same_in_every_process() -> None:
+    one_of = (
+        [{"type": "string"}, {"uniqueItems": True}],
+        [{"multipleOf": 2}, {"not": {"format": "date"}}],
+        [{"type": "string", "minLength": 1}, {"enum": [[1], 2]}],
+    )
+    array = {"allOf": [{"contains": {"oneOf": branches}} for branches in one_of], "maxItems": 4}
+    schema = json.dumps({"type": "object", "properties": {"a": array}})
+    reports = {
+        subprocess.run(
+            [sys.executable, "-c", PRINT_COVERAGE], input=schema, env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("0", "2")
+    }  # fmt: skip
+    assert len(reports) == 1
 
 
 @pytest.mark.parametrize("schema", [schema for _, schema in EXAMPLES], ids=[name for name, _ in EXAMPLES])

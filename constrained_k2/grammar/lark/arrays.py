@@ -5,7 +5,7 @@ from itertools import accumulate, product
 from typing import TYPE_CHECKING
 
 from constrained_k2.grammar.lark.terminals import NoExactGrammar, only_if
-from constrained_k2.schema.shapes import Array, Node
+from constrained_k2.schema.shapes import Array, negated
 
 if TYPE_CHECKING:
     from constrained_k2.grammar.lark.writer import LarkWriter
@@ -97,7 +97,7 @@ def _containing(writer: "LarkWriter", shape: Array, name: str) -> str:
             return _containing_one(writer, shape, name)
         problem = "several contains, or maxContains, combined with prefixItems or maxItems"
         raise NoExactGrammar(problem, keywords, without)
-    wanted = sorted(shape.contains, key=lambda entry: (sorted(entry[0]), entry[1], entry[2] or 0))
+    wanted = shape.wishes
     sizes = [fewest if most is None else most for _, fewest, most in wanted]
     start = sum(sizes)
     length = shape.shortest if shape.longest is None else shape.longest
@@ -108,12 +108,12 @@ def _containing(writer: "LarkWriter", shape: Array, name: str) -> str:
     needed = [*(fewest for _, fewest, _ in wanted), shape.shortest]
     complete = [f"bit_set({first + fewest - 1})" for (first, _), fewest in zip(counters, needed, strict=True) if fewest]
     items = []
-    uncounted = shape.rest.union(*(_negated(node) for node, _, most in wanted if most is not None))
+    uncounted = shape.rest.union(*(negated(node) for node, _, most in wanted if most is not None))
     if any(most is not None for _, _, most in wanted) and not writer.productivity.analyze(uncounted):
         raise NoExactGrammar("maxContains where every item counts", keywords, without)
     for which in product((False, True), repeat=len(wanted)):
         parts = [(counts, wish, most) for counts, (wish, _, most) in zip(which, wanted, strict=True)]
-        wishes = (wish if counts else _negated(wish) for counts, wish, most in parts if counts or most is not None)
+        wishes = (wish if counts else negated(wish) for counts, wish, most in parts if counts or most is not None)
         node = shape.rest.union(*wishes)
         if any(counts and most == 0 for counts, _, most in parts) or not writer.productivity.analyze(node):
             continue
@@ -191,11 +191,6 @@ def _expects_later(index: int, fits: list[bool], fewest: int, prefix: int, longe
             return []  # the counter of the others limits them
         later += longest - prefix
     return [f"bit_set({fewest - later - 1})"] if fewest > later else []
-
-
-def _negated(node: Node) -> Node:
-    ((pointer, holds),) = node
-    return frozenset({(pointer, not holds)})
 
 
 def _loop(writer: "LarkWriter", name: str, items: list[str], complete: list[str], more: list[str]) -> str:
