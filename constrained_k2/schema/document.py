@@ -126,6 +126,22 @@ class SchemaDocument:
         return base
 
 
+def local_target(root: Any, reference: str) -> Any:
+    """The target of a reference by pointer (``#/…``) into a schema that is not checked yet; None for other references.
+
+    Iterative, and safe for any reference. :meth:`SchemaDocument.resolve` also knows anchors and identifiers.
+    """
+    value = root
+    for key in map(unescape, reference.removeprefix("#").split("/")[1:]):
+        if isinstance(value, dict):
+            value = value.get(key)
+        elif isinstance(value, list) and key.isdecimal() and len(key) < 9 and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            return None
+    return value if reference == "#" or reference.startswith("#/") else None
+
+
 def escape(token: str) -> str:
     """A key as a token of a JSON pointer."""
     return token.replace("~", "~0").replace("/", "~1")

@@ -8,7 +8,7 @@ import json
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 Kind = Literal["null", "boolean", "number", "string", "array", "object"]
 SchemaLiteral = tuple[str, bool]
@@ -142,6 +142,11 @@ _KINDS: dict[type, Kind] = {
 def kind_of(value: Any) -> Kind:
     """The JSON type of a value."""
     return _KINDS[type(value)]
+
+
+def is_number(value: Any) -> TypeGuard[int | float]:
+    """True for a finite number, also for an integer beyond the range of doubles."""
+    return type(value) is int or (type(value) is float and math.isfinite(value))
 
 
 def negated(node: Node) -> Node:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from constrained_k2 import InvalidRequest, schema_coverage
+from constrained_k2.request.spec import EngineName
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.keywords import ROWS
 
@@ -19,6 +20,7 @@ PATHS = {
     },
     "$ref": "b",
 }
+HUGE = 10**400
 EXAMPLES = [example for row in ROWS for example in row.examples.items()]
 CASES: list[tuple[dict[str, Any], str, str, str]] = [
     ({"items": {"type": "string"}, "uniqueItems": True}, "relaxed", "#/properties/p/uniqueItems", "finite"),
@@ -45,6 +47,12 @@ def test_statuses_and_reasons(schema: dict[str, Any], status: str, pointer: str,
     found = {use.pointer: use.reason for use in coverage.by_status()[status]}  # type: ignore[index]
     assert pointer in found, coverage
     assert reason in found[pointer]
+
+
+@pytest.mark.parametrize("schema", [{"minimum": HUGE}, {"multipleOf": HUGE}, {"default": {"maximum": HUGE}, "multipleOf": 0.07}])
+@pytest.mark.parametrize("engine", ["llguidance", "xgrammar"])
+def test_an_integer_beyond_doubles_is_no_crash(schema: dict[str, Any], engine: EngineName) -> None:
+    assert not schema_coverage({"type": "object", "properties": {"p": schema}}, engine).is_sound
 
 
 def test_a_multiple_that_the_engine_misreads_is_not_enforced() -> None:
