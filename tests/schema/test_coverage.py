@@ -49,7 +49,9 @@ def test_statuses_and_reasons(schema: dict[str, Any], status: str, pointer: str,
     assert reason in found[pointer]
 
 
-@pytest.mark.parametrize("schema", [{"minimum": HUGE}, {"multipleOf": HUGE}, {"default": {"maximum": HUGE}, "multipleOf": 0.07}])
+@pytest.mark.parametrize(
+    "schema", [{"minimum": HUGE}, {"multipleOf": HUGE}, {"default": {"maximum": HUGE}, "multipleOf": 0.07}]
+)
 @pytest.mark.parametrize("engine", ["llguidance", "xgrammar"])
 def test_an_integer_beyond_doubles_is_no_crash(schema: dict[str, Any], engine: EngineName) -> None:
     assert not schema_coverage({"type": "object", "properties": {"p": schema}}, engine).is_sound

@@ -4,13 +4,12 @@ from dataclasses import replace
 from itertools import accumulate, product
 from typing import TYPE_CHECKING
 
-from constrained_k2.grammar.lark.terminals import NoExactGrammar, only_if
+from constrained_k2.grammar.lark.terminals import BITS, NoExactGrammar, count_at_least, count_below, only_if
 from constrained_k2.schema.shapes import Array, negated
 
 if TYPE_CHECKING:
     from constrained_k2.grammar.lark.writer import LarkWriter
 
-_BITS = 64
 _EMPTY = '""'
 _MAX_UNROLLED = 16
 _MAX_CONTAINS = 3
@@ -69,18 +68,18 @@ def _unique(writer: "LarkWriter", shape: Array, name: str) -> str:
     problems = {
         "uniqueItems combined with prefixItems or contains": shape.prefix or shape.contains,
         "items outside a finite set cannot be compared with the items before": allowed is None,
-        f"items from more than {_BITS} values": len(values) > _BITS,
+        f"items from more than {BITS} values": len(values) > BITS,
     }
     if problem := next(filter(problems.get, problems), ""):
         raise NoExactGrammar(problem, ("uniqueItems",), replace(shape, unique=False))
-    complete = [f"bit_count_ge(_, {shape.shortest})"] if shape.shortest else []
-    room = [f"bit_count_lt(_, {shape.longest})"] if shape.longest is not None else []
+    complete = [count_at_least("_", shape.shortest)] if shape.shortest else []
+    most = len(values) if shape.longest is None else min(shape.longest, len(values))
+    room = [count_below("_", most)] if most < len(values) else []
     items = [
         f"{value} ws {name}_r::set_bit({bit}){only_if([f'bit_clear({bit})', *room])}"
         for bit, value in enumerate(values)
     ]
-    most = len(values) if shape.longest is None else min(shape.longest, len(values))
-    return _loop(writer, name, items, complete, [f"bit_count_lt(_, {most})"])
+    return _loop(writer, name, items, complete, [count_below("_", most)])
 
 
 def _containing(writer: "LarkWriter", shape: Array, name: str) -> str:
@@ -101,8 +100,8 @@ def _containing(writer: "LarkWriter", shape: Array, name: str) -> str:
     sizes = [fewest if most is None else most for _, fewest, most in wanted]
     start = sum(sizes)
     length = shape.shortest if shape.longest is None else shape.longest
-    if start + length > _BITS:
-        raise NoExactGrammar(f"more than {_BITS} items cannot be counted", keywords, without)
+    if start + length > BITS:
+        raise NoExactGrammar(f"more than {BITS} items cannot be counted", keywords, without)
     counters = list(zip(accumulate(sizes, initial=0), [*sizes, length], strict=True))  # (first bit, number of bits)
     limits = [*(most for _, _, most in wanted), shape.longest]
     needed = [*(fewest for _, fewest, _ in wanted), shape.shortest]
@@ -148,10 +147,10 @@ def _containing_one(writer: "LarkWriter", shape: Array, name: str) -> str:
         wishes, others = longest, longest - fewest
     elif shape.shortest > fewest:
         wishes, others = shape.shortest, shape.shortest
-    if wishes + others > _BITS:
-        raise NoExactGrammar(f"more than {_BITS} items cannot be counted", ("contains", "minContains"), without)
+    if wishes + others > BITS:
+        raise NoExactGrammar(f"more than {BITS} items cannot be counted", ("contains", "minContains"), without)
     complete = [f"bit_set({fewest - 1})"]
-    complete += [f"bit_count_ge([0:{wishes + others}], {shape.shortest})"] if shape.shortest > fewest else []
+    complete += [count_at_least(f"[0:{wishes + others}]", shape.shortest)] if shape.shortest > fewest else []
     nodes = [*prefix, *([] if longest == len(prefix) else [shape.rest])]
     fits = [writer.productivity.is_productive(node | wish) for node in nodes]
     for index, node in enumerate(nodes):
@@ -165,7 +164,7 @@ def _containing_one(writer: "LarkWriter", shape: Array, name: str) -> str:
         ways = [f'"]"{only_if(complete)}'] if index >= min(shape.shortest, len(prefix)) else []
         if index < len(nodes):
             is_last = is_bounded and index == len(prefix)
-            more = [f"bit_count_lt([0:{wishes + others}], {longest})"] if is_last else []
+            more = [count_below(f"[0:{wishes + others}]", longest)] if is_last else []
             ways.append(f'"," ws {name}_v{index}::_{only_if(more)}')
         writer.rules.append(f"{name}_r{index}::_: {' | '.join(ways)}")
     return f'"[" ws {name}_v0::0x0'
