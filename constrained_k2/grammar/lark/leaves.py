@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +42,7 @@ def _found_anywhere(shape: String, pattern: str) -> str:
 
 
 def leaf_has_value(shape: String | Number, has_match: Callable[[str], bool]) -> bool:
-    """Return whether any string or number has a shape: patterns, lengths and exclusions may contradict each other."""
+    """Return True if some string or number has a shape: patterns, lengths and exclusions may contradict each other."""
     try:
         if isinstance(shape, String):
             demands = len(shape.patterns) + len(shape.formats) + len(shape.absent) + bool(shape.excluded)
@@ -144,4 +143,4 @@ def _sizes(shape: String) -> dict[str, int]:
 
 
 def _decimal(number: Fraction) -> int | float:
-    return int(number) if number.denominator == 1 else float(Decimal(number.numerator) / Decimal(number.denominator))
+    return int(number) if number.denominator == 1 else float(number)
