@@ -163,8 +163,8 @@ def _containing_one(writer: "LarkWriter", shape: Array, name: str) -> str:
     for index in range(1 if prefix else 0, len(prefix) + 1):
         ways = [f'"]"{only_if(complete)}'] if index >= min(shape.shortest, len(prefix)) else []
         if index < len(nodes):
-            is_last = is_bounded and index == len(prefix)
-            more = [count_below(f"[0:{wishes + others}]", longest)] if is_last else []
+            is_counted = longest is not None and index == len(prefix)
+            more = [count_below(f"[0:{wishes + others}]", longest or 0)] if is_counted else []
             ways.append(f'"," ws {name}_v{index}::_{only_if(more)}')
         writer.rules.append(f"{name}_r{index}::_: {' | '.join(ways)}")
     return f'"[" ws {name}_v0::0x0'
