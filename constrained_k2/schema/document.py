@@ -27,12 +27,9 @@ class SchemaDocument:
 
     def at(self, pointer: str) -> Any:
         """The subschema at a pointer of this document (``#`` or ``#/…``)."""
-        value = self.root
-        for token in pointer.split("/")[1:]:
-            try:
-                value = value[int(token)] if isinstance(value, list) else value[unescape(token)]
-            except (KeyError, IndexError, ValueError, TypeError):
-                raise self.unsupported(f"{pointer!r} points at nothing", pointer, "$ref") from None
+        value = local_target(self.root, pointer)
+        if value is None:
+            raise self.unsupported(f"{pointer!r} points at nothing", pointer, "$ref")
         return value
 
     def resolve(self, reference: Any, pointer: str) -> str:
@@ -127,9 +124,9 @@ class SchemaDocument:
 
 
 def local_target(root: Any, reference: str) -> Any:
-    """The target of a reference by pointer (``#/…``) into a schema that is not checked yet; None for other references.
+    """The target of a reference by pointer (``#/…``), which may be anything; None if nothing, or null, is there.
 
-    Iterative, and safe for any reference. :meth:`SchemaDocument.resolve` also knows anchors and identifiers.
+    Anchors and identifiers are for :meth:`SchemaDocument.resolve`.
     """
     value = root
     for key in map(unescape, reference.removeprefix("#").split("/")[1:]):

@@ -29,6 +29,8 @@ CASES: list[tuple[dict[str, Any], str, str, str]] = [
     ({"pattern": "["}, "refused", "#/properties/p/pattern", "not a regular expression"),
     ({"$ref": "https://example.com"}, "refused", "#/properties/p/$ref", "nothing is fetched"),
     ({"$ref": "#/$defs/missing"}, "refused", "#/properties/p/$ref", "points at nothing"),
+    ({"anyOf": [{"$ref": "#/properties/p/anyOf/-1"}, {}]}, "refused", "#/properties/p/anyOf/0/$ref", "points at nothing"),
+    ({"properties": {"a": None}}, "refused", "#/properties/p/properties/a", "nothing"),
     ({"type": "integer"}, "narrowed", "#/properties/p/type", "1.0"),
     ({"minProperties": 2}, "relaxed", "#/properties/p/minProperties", "written twice"),
     ({"multipleOf": 1e-9}, "enforced", "#/properties/p/multipleOf", ""),
