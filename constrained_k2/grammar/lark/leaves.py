@@ -98,9 +98,9 @@ def _multiples(writer: "LarkWriter", shape: Number, low: Fraction | None, high: 
         high = largest
     fewer = range(1, decimals) if decimals <= _MAX_DECIMALS else ()
     steps = [*(common_multiple(shape.multiple, Fraction(1, 10**count)) for count in fewer), shape.multiple]
-    numbers = (tighten(Number(low=low, high=high, multiple=step)) for step in steps)
     ways = []
-    for step, number in zip(steps, numbers, strict=True):
+    for step in steps:
+        number = tighten(Number(low=low, high=high, multiple=step))
         if number is not None and number.low is not None and _is_read_exactly(step):
             schema = {"type": kind, "minimum": _decimal(number.low), "multipleOf": _decimal(step)}
             ways.append(_leaf(schema if number.high is None else schema | {"maximum": _decimal(number.high)}))

@@ -119,10 +119,11 @@ def _pieces(tracker: JsonTracker, *, known_only: bool = False) -> Sequence[str]:
         return () if tracker.value.options else ('"',)
     if expect is Expect.COLON:
         return (":",)
+    opening = "" if tracker.value.options else _BEGINNINGS.get(tracker.value.kind, "")  # else left to the model
     if expect is Expect.VALUE:
-        return (_opening(tracker),)
+        return (opening,)
     if expect is Expect.FIRST_ITEM:
-        return ("]",) if known_only else ("]", _opening(tracker))
+        return ("]",) if known_only else ("]", opening)
     if not tracker.frames:
         return ()
     frame = tracker.frames[-1]
@@ -138,11 +139,6 @@ def _pieces(tracker: JsonTracker, *, known_only: bool = False) -> Sequence[str]:
     else:
         pieces = ("}", "," + key)
     return pieces[bool(key) :][:1] if known_only else pieces
-
-
-def _opening(tracker: JsonTracker) -> str:
-    """The beginning of a string or container; empty for values that are left to the model."""
-    return "" if tracker.value.options else _BEGINNINGS.get(tracker.value.kind, "")
 
 
 @lru_cache(maxsize=4096)
