@@ -126,9 +126,7 @@ class CompiledToolCalls:
         allowed = self._shared.request_seconds
         if allowed is not None and spent > allowed:
             limit, actual = round(allowed * 1000), round(spent * 1000)
-            problem = (
-                f"the schemas before this one took {actual} ms to compile, over the limit of {limit} ms of one request"
-            )
+            problem = f"the schemas before this one took {actual} ms to compile, over the limit of {limit} ms a request"
             remedy = "Send the request again: compiled schemas are cached; or send fewer tools, or simpler ones"
             raise SchemaTooCostly(problem, schema_location(name), remedy, "request_ms", limit, actual)
 

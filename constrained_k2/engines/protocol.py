@@ -43,7 +43,7 @@ class ArgumentMatcher(Protocol):
         """Undo the last ``count`` accepted tokens; at most as many as were accepted."""
 
     def is_complete(self) -> bool:
-        """Return whether the arguments may end here."""
+        """Return True if the arguments may end here."""
 
     def fork(self) -> "ArgumentMatcher":
         """Return an independent copy."""

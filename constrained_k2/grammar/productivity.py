@@ -21,11 +21,11 @@ class Productivity:
     _productive: set[Node] = field(default_factory=set)
 
     def is_productive(self, node: Node) -> bool:
-        """Return whether a value satisfies a node; only for nodes reachable from one that :meth:`analyze` was given."""
+        """True if some value satisfies a node, which must be reachable from one that :meth:`analyze` was given."""
         return node == ANY or node in self._productive
 
     def analyze(self, node: Node) -> bool:
-        """Find the productive nodes among those reachable from any node; return whether it is productive itself."""
+        """Find the productive nodes among those reachable from any node; return True if it is productive itself."""
         if self.is_productive(node):
             return True
         reachable = {node: None}
@@ -64,17 +64,17 @@ class Productivity:
         if isinstance(shape, Array):
             yield from shape.prefix
             yield shape.rest
-            yield from (wish | node for wish, _, _ in shape.contains for node in (*shape.prefix, shape.rest))
+            yield from (wish | node for wish, _, _ in shape.wishes for node in (*shape.prefix, shape.rest))
         elif isinstance(shape, Object):
             for name in self.named_keys(shape):
                 yield self.normalizer.value_node(shape, name)
             yield from (node for _, node in self.extra_nodes(shape))
 
     def has_value(self, shape: Shape) -> bool:
-        """Return whether any value has a shape, given the productive nodes found so far."""
+        """Return True if some value has a shape, given the productive nodes found so far."""
         if isinstance(shape, Array):
             needed = (*shape.prefix, shape.rest)[: shape.shortest]
-            if not all(self._has_room(shape, wish, fewest) for wish, fewest, _ in shape.contains):
+            if not all(self._has_room(shape, wish, fewest) for wish, fewest, _ in shape.wishes):
                 return False
             values = self.values(shape.rest) if shape.unique and shape.shortest > 1 else None
             if values is not None and len(values) < shape.shortest:
@@ -92,7 +92,7 @@ class Productivity:
         return True
 
     def _has_room(self, shape: Array, wish: Node, fewest: int) -> bool:
-        """Return whether that many items can satisfy a ``contains``."""
+        """Return True if that many items can satisfy a ``contains``."""
         places = 0
         for node in shape.prefix[: shape.longest]:
             if not self.is_productive(node):

@@ -17,7 +17,7 @@ _TYPES: dict[torch.dtype, tuple[Any, Any]] = {  # numpy has no bfloat16
 
 
 def supports(logits: torch.Tensor) -> bool:
-    """Whether this implementation can mask these logits."""
+    """True if this implementation can mask these logits."""
     return logits.is_cpu and logits.dtype in _TYPES and not logits.requires_grad
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
-from constrained_k2.schema.document import unescape
+from constrained_k2.schema.document import local_target
 
 _ANNOTATIONS = frozenset({"title", "description", "$comment", "default", "examples"})
 _IN_DATA = re.compile(r"/(?:const|enum)(?:/|\Z)")  # in a pointer: below it, an annotation's name is an ordinary key
@@ -98,21 +98,8 @@ def _check_depth(schema: Any, limit: int) -> None:
             # Definitions are visited only through references, so that a chain of them is followed to its end.
             children = [child for key, child in value.items() if key not in {"$defs", "definitions"}]
             if isinstance(reference := value.get("$ref"), str):
-                children.insert(0, _target(schema, reference))
+                children.insert(0, local_target(schema, reference))
         path.append(iter(children))
-
-
-def _target(schema: Any, reference: str) -> Any:
-    """The target of a local reference; None for others, which compiling refuses."""
-    value = schema
-    for key in map(unescape, reference.removeprefix("#").split("/")[1:]):
-        if isinstance(value, dict):
-            value = value.get(key)
-        elif isinstance(value, list) and key.isdecimal() and len(key) < 9 and int(key) < len(value):
-            value = value[int(key)]
-        else:
-            return None
-    return value if reference.startswith("#") else None
 
 
 def _patterns_meet(schema: Any, limit: int) -> bool:

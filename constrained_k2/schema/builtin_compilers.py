@@ -2,10 +2,11 @@
 
 import math
 from decimal import Decimal
-from typing import Any, TypeGuard
+from typing import Any
 
 from constrained_k2.errors import UnsupportedSchema
 from constrained_k2.schema.budget import objects_in, too_costly
+from constrained_k2.schema.shapes import is_number
 
 LARGEST_EXACT = 2**53
 """Engines round larger integers to doubles."""
@@ -23,9 +24,9 @@ def prepare(schema: dict[str, Any]) -> None:
     for pointer, node in objects_in(schema):
         merges = merges or "allOf" in node or {"$ref", "multipleOf"} <= node.keys()
         for key, value in node.items():
-            if key in _COUNTS and _is_number(value) and value > _MAX_COUNT:
+            if key in _COUNTS and is_number(value) and value > _MAX_COUNT:
                 raise too_costly(key, f"{pointer}/{key}", "count", _MAX_COUNT, int(value))
-            if key == "multipleOf" and _is_number(value) and value > 0:
+            if key == "multipleOf" and is_number(value) and value > 0:
                 multiples.append(Decimal(str(value)))
                 _check_multiple(multiples[-1:], pointer)
         _check_numbers(node, pointer)
@@ -39,7 +40,7 @@ def _check_numbers(node: dict[str, Any], pointer: str) -> None:
     for keyword in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "enum", "const"):
         value: Any = node.get(keyword)
         for number in value if isinstance(value, list) else [value]:
-            if _is_number(number) and abs(number) > LARGEST_EXACT and number == int(number):
+            if is_number(number) and abs(number) > LARGEST_EXACT and number == int(number):
                 problem = f"{number} is beyond 2^53, where engines round"
                 raise UnsupportedSchema(problem, f"{pointer}/{keyword}", "Remove it", keyword)
 
@@ -60,7 +61,7 @@ def _check_open_count(node: dict[str, Any], pointer: str) -> None:
     fewest, required = node.get("minProperties"), node.get("required")
     closed = node.get("additionalProperties") is False and not node.get("patternProperties")
     named = len(required) if isinstance(required, list) else 0
-    if _is_number(fewest) and not closed and fewest > max(1, named):
+    if is_number(fewest) and not closed and fewest > max(1, named):
         problem = f"{fewest} properties cannot be counted while undeclared keys are allowed"
         remedy = 'Add "additionalProperties": false, or require the properties by name'
         raise UnsupportedSchema(problem, f"{pointer}/minProperties", remedy, "minProperties")
@@ -76,15 +77,11 @@ def _move_exclusive_bounds(node: dict[str, Any]) -> None:
         ("exclusiveMaximum", "maximum", -1, ("minimum", "exclusiveMinimum")),
     ):
         edge: Any = node.get(key)
-        if not _is_number(edge) or edge != int(edge) or node.get("type") == "integer":
+        if not is_number(edge) or edge != int(edge) or node.get("type") == "integer":
             continue
-        room = [sign * (node[other] - edge) for other in others if _is_number(node.get(other))]
+        room = [sign * (node[other] - edge) for other in others if is_number(node.get(other))]
         if room and 0 < min(room) < 1:
             moved = edge + sign * min(_NUDGE, min(room) / 2)
             del node[key]
-            beside = node.get(closed) if _is_number(node.get(closed)) else moved
+            beside = node.get(closed) if is_number(node.get(closed)) else moved
             node[closed] = max(moved, beside) if sign > 0 else min(moved, beside)
-
-
-def _is_number(value: Any) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

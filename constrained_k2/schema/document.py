@@ -27,12 +27,9 @@ class SchemaDocument:
 
     def at(self, pointer: str) -> Any:
         """The subschema at a pointer of this document (``#`` or ``#/…``)."""
-        value = self.root
-        for token in pointer.split("/")[1:]:
-            try:
-                value = value[int(token)] if isinstance(value, list) else value[unescape(token)]
-            except (KeyError, IndexError, ValueError, TypeError):
-                raise self.unsupported(f"{pointer!r} points at nothing", pointer, "$ref") from None
+        value = local_target(self.root, pointer)
+        if value is None:
+            raise self.unsupported(f"{pointer!r} points at nothing", pointer, "$ref")
         return value
 
     def resolve(self, reference: Any, pointer: str) -> str:
@@ -124,6 +121,22 @@ class SchemaDocument:
             if isinstance(anchor := schema.get(keyword), str):
                 self._anchors.setdefault((base, anchor), pointer)
         return base
+
+
+def local_target(root: Any, reference: str) -> Any:
+    """The target of a reference by pointer (``#/…``), which may be anything; None if nothing, or null, is there.
+
+    Anchors and identifiers are for :meth:`SchemaDocument.resolve`.
+    """
+    value = root
+    for key in map(unescape, reference.removeprefix("#").split("/")[1:]):
+        if isinstance(value, dict):
+            value = value.get(key)
+        elif isinstance(value, list) and key.isdecimal() and len(key) < 9 and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            return None
+    return value if reference == "#" or reference.startswith("#/") else None
 
 
 def escape(token: str) -> str:

@@ -53,7 +53,7 @@ def _is_array(nodes: Expander, shape: Array, value: list[Any]) -> bool:
         node = shape.prefix[position] if position < len(shape.prefix) else shape.rest
         if not nodes.is_instance(node, item):
             return False
-    for node, fewest, most in shape.contains:
+    for node, fewest, most in shape.wishes:
         if not _fits(sum(nodes.is_instance(node, item) for item in value), fewest, most):
             return False
     return not shape.unique or len({value_of(item) for item in value}) == len(value)

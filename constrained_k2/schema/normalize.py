@@ -140,7 +140,7 @@ class Normalizer:
             return False
         self._pruning += 1
         try:
-            return any(not self.shapes(self.value_node(shape, key)) for key in shape.required)
+            return any(not self.shapes(self.value_node(shape, key)) for key in sorted(shape.required))
         except _ReenteredError:  # the key's schema contains this one: not known yet
             return False
         finally:

@@ -8,7 +8,7 @@ import json
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 Kind = Literal["null", "boolean", "number", "string", "array", "object"]
 SchemaLiteral = tuple[str, bool]
@@ -72,6 +72,11 @@ class Array:
     contains: frozenset[tuple[Node, int, int | None]] = frozenset()
     unique: bool = False
     kind: Kind = "array"
+
+    @property
+    def wishes(self) -> list[tuple[Node, int, int | None]]:
+        """The entries of ``contains``, in the same order in every process: notes depend on what is expanded first."""
+        return sorted(self.contains, key=lambda wish: (sorted(wish[0]), wish[1], -1 if wish[2] is None else wish[2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +144,11 @@ def kind_of(value: Any) -> Kind:
     return _KINDS[type(value)]
 
 
+def is_number(value: Any) -> TypeGuard[int | float]:
+    """True for a finite number, also for an integer beyond the range of doubles."""
+    return type(value) is int or (type(value) is float and math.isfinite(value))
+
+
 def negated(node: Node) -> Node:
     """The negation of a node of one literal."""
     ((pointer, holds),) = node
@@ -202,7 +212,7 @@ def _meet_numbers(one: Number, other: Number) -> Number | None:
         high, high_open = other.high, other.high_open
     multiple = one.multiple or other.multiple
     if one.multiple and other.multiple:
-        multiple = _common_multiple(one.multiple, other.multiple)
+        multiple = common_multiple(one.multiple, other.multiple)
     integer, fraction = one.integer or other.integer, one.fraction or other.fraction
     return tighten(Number(integer, fraction, low, low_open, high, high_open, multiple))
 
@@ -211,7 +221,7 @@ def tighten(number: Number) -> Number | None:
     """The same numbers, with each bound moved to the nearest of them where there is one; None if there are none."""
     multiple = number.multiple
     if number.integer:
-        multiple = _common_multiple(multiple, Fraction(1)) if multiple else Fraction(1)
+        multiple = common_multiple(multiple, Fraction(1)) if multiple else Fraction(1)
     low, high = number.low, number.high
     if multiple:
         if low is not None:
@@ -230,6 +240,7 @@ def tighten(number: Number) -> Number | None:
     return number
 
 
-def _common_multiple(one: Fraction, other: Fraction) -> Fraction:
+def common_multiple(one: Fraction, other: Fraction) -> Fraction:
+    """The least common multiple."""
     common = math.lcm(one.numerator * other.denominator, other.numerator * one.denominator)
     return Fraction(common, one.denominator * other.denominator)

@@ -42,7 +42,7 @@ class ToolCallMatcher:
 
     Args:
         grammar: The compiled request.
-        in_reasoning: Whether the prompt ended in ``<think>``, so that the first token already is reasoning.
+        in_reasoning: True if the prompt ended in ``<think>``, so that the first token already is reasoning.
 
     Attributes:
         spec: The request.
@@ -202,7 +202,7 @@ class ToolCallMatcher:
         del self._ids[left:]
 
     def is_terminated(self) -> bool:
-        """Whether a stop has been accepted. Nothing is accepted any more then, though masks still allow the stops."""
+        """True if a stop has been accepted. Then no token is accepted any more, though masks still allow the stops."""
         return self._state.phase is Phase.DONE
 
     def reset(self) -> None:

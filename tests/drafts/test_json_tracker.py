@@ -82,3 +82,9 @@ def test_any_schema_is_looked_at(schema: Any) -> None:
 def test_long_strings_are_not_remembered() -> None:
     tracker = at('{"city": "' + "x" * 100_000)
     assert len(tracker.token) < 1000
+
+
+@pytest.mark.parametrize("key", ["\u00b2", "9" * 5000, "-1", "01x"])
+def test_a_reference_that_is_no_index_gives_no_view(key: str) -> None:
+    document = {"anyOf": [{"type": "string"}], "$ref": f"#/anyOf/{key}"}
+    assert SchemaView.of(document, document).kind in {"", "string"}  # schemas that are not enforced are not checked

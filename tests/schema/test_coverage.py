@@ -1,11 +1,15 @@
 """Schema coverage: the status and reason of each keyword occurrence."""
 
 import json
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from constrained_k2 import InvalidRequest, schema_coverage
+from constrained_k2.request.spec import EngineName
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.keywords import ROWS
 
@@ -16,6 +20,7 @@ PATHS = {
     },
     "$ref": "b",
 }
+HUGE = 10**400
 EXAMPLES = [example for row in ROWS for example in row.examples.items()]
 CASES: list[tuple[dict[str, Any], str, str, str]] = [
     ({"items": {"type": "string"}, "uniqueItems": True}, "relaxed", "#/properties/p/uniqueItems", "finite"),
@@ -24,6 +29,8 @@ CASES: list[tuple[dict[str, Any], str, str, str]] = [
     ({"pattern": "["}, "refused", "#/properties/p/pattern", "not a regular expression"),
     ({"$ref": "https://example.com"}, "refused", "#/properties/p/$ref", "nothing is fetched"),
     ({"$ref": "#/$defs/missing"}, "refused", "#/properties/p/$ref", "points at nothing"),
+    ({"anyOf": [{"$ref": "#/properties/p/anyOf/-1"}, {}]}, "refused", "#/properties/p/anyOf/0/$ref", "points at nothing"),
+    ({"properties": {"a": None}}, "refused", "#/properties/p/properties/a", "nothing"),
     ({"type": "integer"}, "narrowed", "#/properties/p/type", "1.0"),
     ({"minProperties": 2}, "relaxed", "#/properties/p/minProperties", "written twice"),
     ({"multipleOf": 1e-9}, "enforced", "#/properties/p/multipleOf", ""),
@@ -42,6 +49,42 @@ def test_statuses_and_reasons(schema: dict[str, Any], status: str, pointer: str,
     found = {use.pointer: use.reason for use in coverage.by_status()[status]}  # type: ignore[index]
     assert pointer in found, coverage
     assert reason in found[pointer]
+
+
+@pytest.mark.parametrize(
+    "schema", [{"minimum": HUGE}, {"multipleOf": HUGE}, {"default": {"maximum": HUGE}, "multipleOf": 0.07}]
+)
+@pytest.mark.parametrize("engine", ["llguidance", "xgrammar"])
+def test_an_integer_beyond_doubles_is_no_crash(schema: dict[str, Any], engine: EngineName) -> None:
+    assert not schema_coverage({"type": "object", "properties": {"p": schema}}, engine).is_sound
+
+
+def test_a_multiple_that_the_engine_misreads_is_not_enforced() -> None:
+    coverage = schema_coverage({"type": "object", "properties": {"p": {"multipleOf": 0.07}}})
+    assert [use.pointer for use in coverage.relaxed] == ["#/properties/p/multipleOf"]  # it computes 0.07 * 10 * 10
+
+
+PRINT_COVERAGE = (
+    "import json, sys; from constrained_k2 import schema_coverage; print(schema_coverage(json.load(sys.stdin)))"
+)
+
+
+def test_the_report_is_the_same_in_every_process() -> None:
+    one_of = (
+        [{"type": "string"}, {"uniqueItems": True}],
+        [{"multipleOf": 2}, {"not": {"format": "date"}}],
+        [{"type": "string", "minLength": 1}, {"enum": [[1], 2]}],
+    )
+    array = {"allOf": [{"contains": {"oneOf": branches}} for branches in one_of], "maxItems": 4}
+    schema = json.dumps({"type": "object", "properties": {"a": array}})
+    reports = {
+        subprocess.run(
+            [sys.executable, "-c", PRINT_COVERAGE], input=schema, env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("0", "2")
+    }  # fmt: skip
+    assert len(reports) == 1
 
 
 @pytest.mark.parametrize("schema", [schema for _, schema in EXAMPLES], ids=[name for name, _ in EXAMPLES])

@@ -90,12 +90,9 @@ class Patterns:
         self.has_match = lru_cache(_MAX_PATTERNS)(self._has_match)
 
     def is_found(self, pattern: str, text: str) -> bool:
-        """Return whether a text contains a match."""
+        """Return True if a text contains a match."""
         spelled = list(json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass"))
-        for matchers in (
-            self._matchers,
-            {},
-        ):  # copies share a lexer: where this pattern has exhausted it, use a new one
+        for matchers in (self._matchers, {}):  # copies share a lexer: if this pattern has exhausted it, use a new one
             copy = (matchers.get(pattern) or self._prepare(pattern)).deep_copy()
             taken = copy.try_consume_tokens(spelled)
             if not copy.is_error():
@@ -104,7 +101,7 @@ class Patterns:
         raise SchemaTooCostly(problem, "", "Simplify the pattern")
 
     def _has_match(self, expression: str) -> bool:
-        """Return whether any text matches a terminal's expression; True if LLGuidance cannot tell."""
+        """Return True if some text matches a terminal's expression, or if LLGuidance cannot tell."""
         check_deadline()
         grammar = llguidance.LLMatcher.grammar_from_lark(f"start: SOME\nSOME: {expression}")
         matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)

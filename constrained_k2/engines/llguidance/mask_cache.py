@@ -35,7 +35,7 @@ class DfaState:
     next: dict[int, "DfaState"] = field(default_factory=dict)  # by token id; only in shared states
     row: npt.NDArray[np.int32] | None = None  # the mask, [words]; None if not cached
     rows_after: dict[int, npt.NDArray[np.int32]] | None = None  # by previous token id, if the mask depends on it
-    is_complete: bool | None = None  # whether the arguments may end here; None if unknown
+    is_complete: bool | None = None  # True if the arguments may end here; None if unknown
     visits: int = 0  # how often the mask was computed
 
     def __post_init__(self) -> None:

@@ -45,7 +45,7 @@ class LLGuidanceMatcher:
         self._matcher: llguidance.LLMatcher | None = None
         self._consumed = 0  # tokens that LLGuidance has consumed
         self._masked = 0  # as many it had consumed at its latest mask
-        self._is_stale = False  # whether it was rolled back past that mask
+        self._is_stale = False  # True if it was rolled back past that mask
 
     def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
         cached = self.cached_mask()
@@ -190,7 +190,7 @@ class LLGuidanceMatcher:
             self._masked = self._consumed
 
     def _is_allowed(self, matcher: llguidance.LLMatcher, token_id: int) -> bool:
-        """Return whether the mask allows a token: a lexer at its limit may refuse one without an error."""
+        """Return True if the mask allows a token: a lexer at its limit may refuse one without an error."""
         mask = matcher.compute_bitmask()
         self._note_computed(matcher)
         return matcher.is_error() or bool(mask[token_id // 8] >> (token_id % 8) & 1)

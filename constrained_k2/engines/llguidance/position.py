@@ -57,22 +57,22 @@ class Position(NamedTuple):
     open: tuple[Open, ...] = ()  # outermost first
     text: bytes = b""  # since the last structural character; in a free string, the bytes of an unfinished character
     outside: int = -1  # inside an ambiguous value, the number of objects and arrays around it
-    escaped: bool = False  # whether the last character of a string is a backslash that escapes the next one
+    escaped: bool = False  # True if the last character of a string is a backslash that escapes the next one
 
     @property
     def is_shared(self) -> bool:
-        """Whether equal positions have the same continuations."""
+        """True if all prefixes at this position have the same continuations."""
         return len(self.text) <= _MAX_TEXT and self.expect not in _UNSHARED
 
     @property
     def is_in_string(self) -> bool:
-        """Whether an unescaped token leaves the position unchanged."""
+        """True if an unescaped token leaves the position unchanged."""
         is_free = self.expect is Expect.IN_FREE_STRING and not self.text
         return is_free or (self.expect is Expect.IN_OTHER_STRING and not self.escaped)
 
 
 def is_unescaped(token: bytes) -> bool:
-    """Return whether a token consists of whole characters that neither end a JSON string nor need an escape in it."""
+    """Return True if a token consists of whole characters that neither end a JSON string nor need an escape in it."""
     return _UNESCAPED.fullmatch(token) is not None and token.decode(errors="ignore").encode() == token
 
 

@@ -4,13 +4,12 @@ from dataclasses import replace
 from itertools import accumulate, product
 from typing import TYPE_CHECKING
 
-from constrained_k2.grammar.lark.terminals import NoExactGrammar, only_if
-from constrained_k2.schema.shapes import Array, Node
+from constrained_k2.grammar.lark.terminals import BITS, NoExactGrammar, count_at_least, count_below, only_if
+from constrained_k2.schema.shapes import Array, negated
 
 if TYPE_CHECKING:
     from constrained_k2.grammar.lark.writer import LarkWriter
 
-_BITS = 64
 _EMPTY = '""'
 _MAX_UNROLLED = 16
 _MAX_CONTAINS = 3
@@ -69,18 +68,18 @@ def _unique(writer: "LarkWriter", shape: Array, name: str) -> str:
     problems = {
         "uniqueItems combined with prefixItems or contains": shape.prefix or shape.contains,
         "items outside a finite set cannot be compared with the items before": allowed is None,
-        f"items from more than {_BITS} values": len(values) > _BITS,
+        f"items from more than {BITS} values": len(values) > BITS,
     }
     if problem := next(filter(problems.get, problems), ""):
         raise NoExactGrammar(problem, ("uniqueItems",), replace(shape, unique=False))
-    complete = [f"bit_count_ge(_, {shape.shortest})"] if shape.shortest else []
-    room = [f"bit_count_lt(_, {shape.longest})"] if shape.longest is not None else []
+    complete = [count_at_least("_", shape.shortest)] if shape.shortest else []
+    most = len(values) if shape.longest is None else min(shape.longest, len(values))
+    room = [count_below("_", most)] if most < len(values) else []
     items = [
         f"{value} ws {name}_r::set_bit({bit}){only_if([f'bit_clear({bit})', *room])}"
         for bit, value in enumerate(values)
     ]
-    most = len(values) if shape.longest is None else min(shape.longest, len(values))
-    return _loop(writer, name, items, complete, [f"bit_count_lt(_, {most})"])
+    return _loop(writer, name, items, complete, [count_below("_", most)])
 
 
 def _containing(writer: "LarkWriter", shape: Array, name: str) -> str:
@@ -97,23 +96,23 @@ def _containing(writer: "LarkWriter", shape: Array, name: str) -> str:
             return _containing_one(writer, shape, name)
         problem = "several contains, or maxContains, combined with prefixItems or maxItems"
         raise NoExactGrammar(problem, keywords, without)
-    wanted = sorted(shape.contains, key=lambda entry: (sorted(entry[0]), entry[1], entry[2] or 0))
+    wanted = shape.wishes
     sizes = [fewest if most is None else most for _, fewest, most in wanted]
     start = sum(sizes)
     length = shape.shortest if shape.longest is None else shape.longest
-    if start + length > _BITS:
-        raise NoExactGrammar(f"more than {_BITS} items cannot be counted", keywords, without)
+    if start + length > BITS:
+        raise NoExactGrammar(f"more than {BITS} items cannot be counted", keywords, without)
     counters = list(zip(accumulate(sizes, initial=0), [*sizes, length], strict=True))  # (first bit, number of bits)
     limits = [*(most for _, _, most in wanted), shape.longest]
     needed = [*(fewest for _, fewest, _ in wanted), shape.shortest]
     complete = [f"bit_set({first + fewest - 1})" for (first, _), fewest in zip(counters, needed, strict=True) if fewest]
     items = []
-    uncounted = shape.rest.union(*(_negated(node) for node, _, most in wanted if most is not None))
+    uncounted = shape.rest.union(*(negated(node) for node, _, most in wanted if most is not None))
     if any(most is not None for _, _, most in wanted) and not writer.productivity.analyze(uncounted):
         raise NoExactGrammar("maxContains where every item counts", keywords, without)
     for which in product((False, True), repeat=len(wanted)):
         parts = [(counts, wish, most) for counts, (wish, _, most) in zip(which, wanted, strict=True)]
-        wishes = (wish if counts else _negated(wish) for counts, wish, most in parts if counts or most is not None)
+        wishes = (wish if counts else negated(wish) for counts, wish, most in parts if counts or most is not None)
         node = shape.rest.union(*wishes)
         if any(counts and most == 0 for counts, _, most in parts) or not writer.productivity.analyze(node):
             continue
@@ -148,10 +147,10 @@ def _containing_one(writer: "LarkWriter", shape: Array, name: str) -> str:
         wishes, others = longest, longest - fewest
     elif shape.shortest > fewest:
         wishes, others = shape.shortest, shape.shortest
-    if wishes + others > _BITS:
-        raise NoExactGrammar(f"more than {_BITS} items cannot be counted", ("contains", "minContains"), without)
+    if wishes + others > BITS:
+        raise NoExactGrammar(f"more than {BITS} items cannot be counted", ("contains", "minContains"), without)
     complete = [f"bit_set({fewest - 1})"]
-    complete += [f"bit_count_ge([0:{wishes + others}], {shape.shortest})"] if shape.shortest > fewest else []
+    complete += [count_at_least(f"[0:{wishes + others}]", shape.shortest)] if shape.shortest > fewest else []
     nodes = [*prefix, *([] if longest == len(prefix) else [shape.rest])]
     fits = [writer.productivity.is_productive(node | wish) for node in nodes]
     for index, node in enumerate(nodes):
@@ -164,8 +163,8 @@ def _containing_one(writer: "LarkWriter", shape: Array, name: str) -> str:
     for index in range(1 if prefix else 0, len(prefix) + 1):
         ways = [f'"]"{only_if(complete)}'] if index >= min(shape.shortest, len(prefix)) else []
         if index < len(nodes):
-            is_last = is_bounded and index == len(prefix)
-            more = [f"bit_count_lt([0:{wishes + others}], {longest})"] if is_last else []
+            is_counted = longest is not None and index == len(prefix)
+            more = [count_below(f"[0:{wishes + others}]", longest or 0)] if is_counted else []
             ways.append(f'"," ws {name}_v{index}::_{only_if(more)}')
         writer.rules.append(f"{name}_r{index}::_: {' | '.join(ways)}")
     return f'"[" ws {name}_v0::0x0'
@@ -191,11 +190,6 @@ def _expects_later(index: int, fits: list[bool], fewest: int, prefix: int, longe
             return []  # the counter of the others limits them
         later += longest - prefix
     return [f"bit_set({fewest - later - 1})"] if fewest > later else []
-
-
-def _negated(node: Node) -> Node:
-    ((pointer, holds),) = node
-    return frozenset({(pointer, not holds)})
 
 
 def _loop(writer: "LarkWriter", name: str, items: list[str], complete: list[str], more: list[str]) -> str:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +10,13 @@ from constrained_k2.grammar.lark.digits import number_range
 from constrained_k2.grammar.lark.terminals import NoExactGrammar, one_of
 from constrained_k2.grammar.patterns import CHARACTER, Untranslatable, found_anywhere
 from constrained_k2.schema.builtin_compilers import LARGEST_EXACT, LARGEST_MULTIPLE
-from constrained_k2.schema.shapes import Number, String
+from constrained_k2.schema.shapes import Number, String, common_multiple, tighten
 from constrained_k2.schema.string_formats import patterns_of
 
 if TYPE_CHECKING:
     from constrained_k2.grammar.lark.writer import LarkWriter
 
+_MAX_DECIMALS = 8  # of a multiple whose trailing zeros may be left out: each takes an alternative
 _LEAF = {"x-guidance": {"whitespace_flexible": False}}  # so that all lexemes stay in one class
 
 
@@ -42,7 +42,7 @@ def _found_anywhere(shape: String, pattern: str) -> str:
 
 
 def leaf_has_value(shape: String | Number, has_match: Callable[[str], bool]) -> bool:
-    """Return whether any string or number has a shape: patterns, lengths and exclusions may contradict each other."""
+    """Return True if some string or number has a shape: patterns, lengths and exclusions may contradict each other."""
     try:
         if isinstance(shape, String):
             demands = len(shape.patterns) + len(shape.formats) + len(shape.absent) + bool(shape.excluded)
@@ -74,23 +74,45 @@ def number_rule(writer: "LarkWriter", shape: Number) -> str:
 
 
 def _multiples(writer: "LarkWriter", shape: Number, low: Fraction | None, high: Fraction | None) -> str:
-    """Return the grammar of the non-negative multiples in a range whose bounds are multiples themselves."""
-    coefficient = shape.multiple
+    """Return the grammar of the non-negative multiples in a range.
+
+    LLGuidance (1.7.6) writes all decimals of ``multipleOf`` or none. So for each number of decimals there is an
+    alternative with the multiples that have no more: 1.50 is a multiple of 0.25, and 1.5 one of 0.5.
+    """
+    coefficient, decimals = shape.multiple, 0
     while coefficient.denominator != 1:
-        coefficient *= 10
+        coefficient, decimals = coefficient * 10, decimals + 1
+    reason = ""
     if coefficient > LARGEST_MULTIPLE:
         reason = f"multiples of more than {LARGEST_MULTIPLE} (without the decimal point) take too many states"
+    elif not _is_read_exactly(shape.multiple):
+        reason = f"the engine reads {_decimal(shape.multiple)} as a number with more digits"
+    if reason:
         raise NoExactGrammar(reason, ("multipleOf",), replace(shape, multiple=Fraction(0)))
     kind, largest, bounds = "integer" if shape.integer else "number", Fraction(LARGEST_EXACT), ("minimum", "maximum")
     low = max(low or Fraction(0), Fraction(0))
     if low > largest:
         raise NoExactGrammar("multiples beyond 2^53 cannot be checked", bounds, replace(shape, low=None, high=None))
-    schema = {"type": kind, "minimum": _decimal(low), "multipleOf": _decimal(shape.multiple)}
-    if high is not None:
-        schema["maximum"] = _decimal(min(high, largest))
-        if high > largest:
-            writer.note(bounds, "narrowed", "multiples beyond 2^53 are not written")
-    return _leaf(schema)
+    if high is not None and high > largest:
+        writer.note(bounds, "narrowed", "multiples beyond 2^53 are not written")
+        high = largest
+    fewer = range(1, decimals) if decimals <= _MAX_DECIMALS else ()
+    steps = [*(common_multiple(shape.multiple, Fraction(1, 10**count)) for count in fewer), shape.multiple]
+    ways = []
+    for step in steps:
+        number = tighten(Number(low=low, high=high, multiple=step))
+        if number is not None and number.low is not None and _is_read_exactly(step):
+            schema = {"type": kind, "minimum": _decimal(number.low), "multipleOf": _decimal(step)}
+            ways.append(_leaf(schema if number.high is None else schema | {"maximum": _decimal(number.high)}))
+    return ways[0] if len(ways) == 1 else f"({' | '.join(ways)})"
+
+
+def _is_read_exactly(multiple: Fraction) -> bool:
+    """True unless rounding adds digits: LLGuidance (1.7.6) multiplies a double by ten until it is whole."""
+    value, power = float(multiple), 1
+    while value % 1:
+        value, power = value * 10, power * 10
+    return Fraction(value) == multiple * power
 
 
 def string_rule(writer: "LarkWriter", shape: String) -> str:
@@ -121,4 +143,4 @@ def _sizes(shape: String) -> dict[str, int]:
 
 
 def _decimal(number: Fraction) -> int | float:
-    return int(number) if number.denominator == 1 else float(Decimal(number.numerator) / Decimal(number.denominator))
+    return int(number) if number.denominator == 1 else float(number)

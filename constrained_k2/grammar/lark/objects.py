@@ -9,14 +9,12 @@ o_r::_ : "}" %if COMPLETE | "," ws o_kv::_                             another m
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from constrained_k2.grammar.lark.terminals import NoExactGrammar, key, only_if
+from constrained_k2.grammar.lark.terminals import BITS, NoExactGrammar, count_at_least, count_below, key, only_if
 from constrained_k2.grammar.productivity import MAX_COMBINED_PATTERNS
 from constrained_k2.schema.shapes import Node, Object
 
 if TYPE_CHECKING:
     from constrained_k2.grammar.lark.writer import LarkWriter
-
-_BITS = 64
 
 
 def object_rule(writer: "LarkWriter", shape: Object, name: str) -> str:
@@ -31,24 +29,27 @@ def object_rule(writer: "LarkWriter", shape: Object, name: str) -> str:
     fewest = shape.fewest - len(fixed)
     most = None if shape.most is None else shape.most - len(fixed)
     counts_few = fewest > required
-    tracked = min(len(keys), _BITS)  # the rest are optional; if one is written twice, the last value counts
+    tracked = min(len(keys), BITS)  # the rest are optional; if one is written twice, the last value counts
     slots = int(bool(counts_few and extras))
     if most is not None:
         tracked = len(keys)
-        slots = min(most - required, _BITS) if extras else 0
+        most = most if extras else min(most, tracked)
+        slots = most - required if extras else 0
+    elif counts_few and tracked < len(keys) and fewest <= tracked:
+        writer.note(("minProperties",), "narrowed", f"only the first {BITS} properties count")
     if counts_few and extras and (fewest > tracked + 1 or (most is not None and fewest > 1)):
         reason = "undeclared keys cannot be counted: a key written twice would count twice"
         raise NoExactGrammar(reason, ("minProperties",), replace(shape, fewest=0))
-    if tracked + slots > _BITS:
-        reason, wider = f"more than {_BITS} properties cannot be counted", replace(shape, fewest=0, most=None)
+    if tracked + slots > BITS or (counts_few and fewest > tracked + slots):
+        reason, wider = f"more than {BITS} properties cannot be counted", replace(shape, fewest=0, most=None)
         raise NoExactGrammar(reason, ("minProperties", "maxProperties"), wider)
     values = {property_name: writer.normalizer.value_node(shape, property_name) for property_name in (*fixed, *keys)}
     writer.members.setdefault(writer.node, []).append((values, frozenset(node for _, node in extras), slots > 0))
     counted = f"[{required}:{tracked + slots}]"  # the optional keys, and the slots of undeclared keys
     room = None if most is None else most - required
     complete = [f"is_ones([0:{required}])"] if required else []
-    complete += [f"bit_count_ge([0:{tracked + min(slots, 1)}], {fewest})"] if counts_few else []
-    has_room = [f"bit_count_lt({counted}, {room})"] if room else []
+    complete += [count_at_least(f"[0:{tracked + min(slots, 1)}]", fewest)] if counts_few else []
+    has_room = [count_below(counted, room)] if room else []
     members = []
     for bit, property_name in enumerate(keys):
         if bit >= required and room == 0:
@@ -82,7 +83,7 @@ def _extras(writer: "LarkWriter", shape: Object) -> list[tuple[str, Node]]:
 
 def _fixed(writer: "LarkWriter", shape: Object) -> list[str]:
     """Return the required keys that have no bit: they come first."""
-    count = len(shape.required) - _BITS
+    count = len(shape.required) - BITS
     if count <= 0:
         return []
     writer.note(("required",), "narrowed", f"{count} of them come first, in the schema's order")
@@ -96,8 +97,8 @@ def _another(required: int, tracked: int, slots: int, room: int | None, *, has_e
     """Return the condition under which another member may follow: without it a comma could be a dead end."""
     optional = tracked + slots - required
     limit = optional if room is None else room if has_extras else min(optional, room)
-    ways = [f"bit_count_lt([0:{required}], {required})"] if required else []
-    ways += [f"bit_count_lt([{required}:{tracked + slots}], {limit})"] if limit else []
+    ways = [count_below(f"[0:{required}]", required)] if required else []
+    ways += [count_below(f"[{required}:{tracked + slots}]", limit)] if limit else []
     return ways[0] if len(ways) == 1 else f"or({ways[0]}, {ways[1]})"
 
 

@@ -20,7 +20,7 @@ class ObjectModel:
 
     values: Mapping[str, tuple[int, int]]  # declared key -> its own number (from 0) and the node of its value
     extra: int  # the node of the values under all other keys
-    counts_extra: bool  # whether the continuation depends on the number of other keys
+    counts_extra: bool  # True if the continuation depends on the number of other keys
 
 
 @dataclass(frozen=True, slots=True)

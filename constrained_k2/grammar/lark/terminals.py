@@ -8,6 +8,8 @@ from constrained_k2.schema.shapes import Shape
 
 # Longest run of whitespace between two JSON tokens: enough for indentation, and stops a model that loops on it.
 MAX_WHITESPACE = 64
+BITS = 64
+"""The width of a rule's parameter."""
 
 _PAIR = rf"[dD][0-7]{HEX}{{2}}|[dD][89abAB]{HEX}{{2}}\\u[dD][c-fC-F]{HEX}{{2}}"  # lone surrogates have no spelling
 _ANY_CHARACTER = rf'(?:[^"\\\x00-\x1f]|\\["\\\/bfnrt]|\\u(?:[0-9a-cA-CefEF]{HEX}{{3}}|{_PAIR}))'
@@ -50,6 +52,16 @@ def key(name: str) -> str:
 def one_of(values: Iterable[str]) -> str:
     """Return a Lark regex that matches these strings, quotes included, each in its one spelling."""
     return "/" + "|".join(f'"{"".join(map(spelling, value))}"' for value in values) + "/"
+
+
+def count_at_least(bits: str, count: int) -> str:
+    """Return the condition that so many bits are set. LLGuidance (1.7.6) compares counts with numbers up to 63."""
+    return f"bit_count_ge({bits}, {count})" if count < BITS else f"is_ones({bits})"
+
+
+def count_below(bits: str, count: int) -> str:
+    """Return the condition that fewer bits are set."""
+    return f"bit_count_lt({bits}, {count})" if count < BITS else f"not(is_ones({bits}))"
 
 
 def only_if(conditions: list[str]) -> str:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import permutations
+from math import factorial
 from typing import Any
 
 from constrained_k2.grammar.lark.arrays import array_rule
@@ -33,6 +34,7 @@ from constrained_k2.schema.shapes import (
 )
 
 _MAX_PERMUTED = 4  # properties of a constant object that may come in any order: 4! = 24 alternatives
+_MAX_PERMUTED_TEXT = 8_000  # characters of all alternatives: in nested constants they multiply with every level
 
 
 class LarkWriter:
@@ -155,7 +157,8 @@ class LarkWriter:
             return _bracketed("[", map(self.value, value), "]")
         if isinstance(value, dict):
             members = [f'{key(name)} ws ":" ws {self.value(item)}' for name, item in value.items()]
-            orders = permutations(members) if len(members) <= _MAX_PERMUTED else [tuple(members)]
+            is_short = sum(map(len, members)) * factorial(min(len(members), _MAX_PERMUTED)) <= _MAX_PERMUTED_TEXT
+            orders = permutations(members) if len(members) <= _MAX_PERMUTED and is_short else [tuple(members)]
             return "(" + " | ".join(_bracketed("{", order, "}") for order in orders) + ")"
         if type(value) is int:
             return rf"/{value or '-?0'}(?:\.0+)?/"

@@ -21,7 +21,7 @@ class StructuralTagWriter:
     spec: ToolCallSpec
     schemas: Mapping[str, Any]  # function name -> the schema of its arguments
     markers: ToolCallFormat | None  # None to write markers as text
-    in_reasoning: bool = False  # whether the prompt ends in <think>
+    in_reasoning: bool = False  # True if the prompt ends in <think>
 
     def write(self) -> dict[str, Any]:
         """Return the structural tag. It has no stops: the engine allows its stop tokens where the format may end."""

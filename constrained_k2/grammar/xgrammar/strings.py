@@ -72,7 +72,7 @@ def one_of(words: Iterable[str]) -> str:
 
 
 def is_found(pattern: str, text: str) -> bool:
-    """Return whether a text contains a match, with Python's ``re`` on the same expressions that go into the grammar.
+    """Return True if a text contains a match, by Python's ``re`` on the same expressions that go into the grammar.
 
     Slow on hostile patterns: use it only in a process that can be killed.
     """

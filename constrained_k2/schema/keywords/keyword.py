@@ -1,6 +1,5 @@
 """The type of a row of the keyword table, and the reader of one schema that its functions get."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Flag, auto
@@ -10,7 +9,7 @@ from typing import Any, Literal, Protocol
 from constrained_k2.errors import ConstrainedK2Error, UnsupportedSchema
 from constrained_k2.schema.document import SchemaDocument, escape
 from constrained_k2.schema.pattern import PatternParts, is_regex, parts_of
-from constrained_k2.schema.shapes import ANY, Node, Object, Shape, Shapes
+from constrained_k2.schema.shapes import ANY, Node, Object, Shape, Shapes, is_number
 
 _MAX_SIZE = 10**9  # above any context length; keeps counts small enough for the grammar writers
 
@@ -77,7 +76,7 @@ class Reader:
         value = self.schema.get(keyword)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if not is_number(value):
             raise self.wrong(keyword, "is not a number")
         return Fraction(str(value))
 

@@ -60,6 +60,7 @@ class Drafter:
             if tracker.tracker.is_done:
                 return (markers.call_end,)
             likely = likely_continuation(tracker.tracker, _CHARACTERS_A_TOKEN * limit)
+            likely = likely.encode(errors="ignore").decode()  # a schema that is not enforced may have lone surrogates
             return matcher.vocabulary.encode(likely) if likely else matcher.forced_tokens(limit)
         if phase is Phase.CLOSED:
             return (markers.turn_end,)

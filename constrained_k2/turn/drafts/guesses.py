@@ -55,9 +55,9 @@ def _next(tracker: JsonTracker) -> str:
     if expect is Expect.IN_KEY:
         return _rest_of_key(tracker.token, frame)
     if expect is Expect.FIRST_KEY:
-        return _quoted(key) if key else "" if frame.view.properties else "}"
+        return key or ("" if frame.view.properties else "}")
     if expect is Expect.KEY:
-        return tracker.next_blanks(_BLANK) + (_quoted(key) if key else '"')
+        return tracker.next_blanks(_BLANK) + (key or '"')
     return "," if key else "}"  # after a value
 
 
@@ -71,21 +71,18 @@ def _value(view: SchemaView) -> str:
 
 
 def _next_key(frame: Frame) -> str:
-    """The next missing required key; empty if there is none."""
+    """The next missing required key, with quotes and colon; empty if there is none."""
     written = set(frame.keys)
-    return next((key for key in frame.view.required if key not in written), "")
+    return next((f'"{key}":' for key in map(_spelled, frame.view.required) if key not in written), "")
 
 
-def _quoted(key: str) -> str:
-    return f'"{key}":' if key.isprintable() and not {'"', "\\"} & set(key) else ""
-
-
-def _rest_of_key(prefix: str, frame: Frame) -> str:
-    """The rest of a key that has been begun: a required one, else the only one left."""
-    written, required = set(frame.keys), set(frame.view.required)
-    left = [key for key in frame.view.properties if key not in written and key.startswith(prefix)]
-    key = next((key for key in left if key in required), left[0] if len(left) == 1 else "")
-    return key[len(prefix) :] + '":' if _quoted(key) else ""
+def _rest_of_key(prefix: str, frame: Frame, *, any_declared: bool = False) -> str:
+    """The rest of a key that has been begun: a required one, else the only one left (or any); empty if unknown."""
+    written, required = set(frame.keys), [*map(_spelled, frame.view.required)]
+    declared = dict.fromkeys((*required, *map(_spelled, frame.view.properties)))  # the required ones first
+    left = [key for key in declared if key.startswith(prefix) and key not in written]
+    is_known = bool(left) and (any_declared or len(left) == 1 or left[0] in required)
+    return f'{left[0][len(prefix) :]}":' if is_known else ""
 
 
 def _rest(prefix: str, options: Sequence[str]) -> str:
@@ -122,18 +119,19 @@ def _pieces(tracker: JsonTracker, *, known_only: bool = False) -> Sequence[str]:
         return () if tracker.value.options else ('"',)
     if expect is Expect.COLON:
         return (":",)
+    opening = "" if tracker.value.options else _BEGINNINGS.get(tracker.value.kind, "")  # else left to the model
     if expect is Expect.VALUE:
-        return (_opening(tracker),)
+        return (opening,)
     if expect is Expect.FIRST_ITEM:
-        return ("]",) if known_only else ("]", _opening(tracker))
+        return ("]",) if known_only else ("]", opening)
     if not tracker.frames:
         return ()
     frame = tracker.frames[-1]
     if not frame.is_object:
         return ("]",) if known_only else ("]", ",")
-    key = _next_quoted_key(frame)
+    key = _next_key(frame)
     if expect is Expect.IN_KEY:
-        return (_shortest_rest_of_key(tracker.token, frame, known_only=known_only),)
+        return (_rest_of_key(tracker.token, frame, any_declared=True) or ("" if known_only else '":'),)
     if expect is Expect.KEY:
         return (key,) if known_only or frame.view.properties else (key, '"')
     if expect is Expect.FIRST_KEY:
@@ -141,26 +139,6 @@ def _pieces(tracker: JsonTracker, *, known_only: bool = False) -> Sequence[str]:
     else:
         pieces = ("}", "," + key)
     return pieces[bool(key) :][:1] if known_only else pieces
-
-
-def _opening(tracker: JsonTracker) -> str:
-    """The beginning of a string or container; empty for values that are left to the model."""
-    return "" if tracker.value.options else _BEGINNINGS.get(tracker.value.kind, "")
-
-
-def _next_quoted_key(frame: Frame) -> str:
-    """The next missing required key, with quotes and colon; empty if there is none."""
-    written = set(frame.keys)
-    return next((f'"{key}":' for key in map(_spelled, frame.view.required) if key not in written), "")
-
-
-def _shortest_rest_of_key(prefix: str, frame: Frame, *, known_only: bool) -> str:
-    """The rest of a key that has been begun: a required one, else any declared one; else its end."""
-    written = set(frame.keys)
-    for key in map(_spelled, (*frame.view.required, *frame.view.properties)):
-        if key.startswith(prefix) and key not in written:
-            return f'{key[len(prefix) :]}":'
-    return "" if known_only else '":'
 
 
 @lru_cache(maxsize=4096)

@@ -4,6 +4,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from constrained_k2.schema.document import local_target
+
 _MAX_HOPS = 16  # references followed for one value
 _MAX_ENUM = 256
 
@@ -58,7 +60,7 @@ def _merge(schema: Any, document: Any, hops: int) -> dict[str, Any]:
     if not isinstance(schema, dict) or hops == 0:
         return {}
     merged = dict(schema)
-    parts: list[Any] = [_resolve(schema["$ref"], document)] if isinstance(schema.get("$ref"), str) else []
+    parts: list[Any] = [local_target(document, schema["$ref"])] if isinstance(schema.get("$ref"), str) else []
     if isinstance(schema.get("allOf"), list):
         parts += schema["allOf"][:_MAX_HOPS]
     for keyword in ("anyOf", "oneOf"):
@@ -76,19 +78,3 @@ def _merge(schema: Any, document: Any, hops: int) -> dict[str, Any]:
             else:
                 merged.setdefault(key, value)
     return merged
-
-
-def _resolve(reference: str, document: Any) -> Any:
-    """The target of a reference within the document; None if it is not found."""
-    if reference != "#" and not reference.startswith("#/"):
-        return None
-    found = document
-    for part in reference.split("/")[1:]:
-        part = part.replace("~1", "/").replace("~0", "~")  # noqa: PLW2901 - the part as it is spelled
-        if isinstance(found, dict):
-            found = found.get(part)
-        elif isinstance(found, list) and part.isdigit() and int(part) < len(found):
-            found = found[int(part)]
-        else:
-            return None
-    return found

@@ -1,0 +1,71 @@
+"""Schemas at and beyond the 64 bits of a rule's parameter, and constants that would multiply with every level."""
+
+import json
+from typing import Any
+
+import pytest
+
+from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar
+from tests.schema.compilers import byte_compiler
+from tests.schema.test_suite import accepts
+
+VALUES = list(range(64))
+
+
+def closed(declared: int, **limits: int) -> dict[str, Any]:
+    properties: dict[str, Any] = {f"k{number}": {"const": 1} for number in range(declared)}
+    return {"type": "object", "properties": properties, "additionalProperties": False, **limits}
+
+
+def grammar(schema: dict[str, Any]) -> LLGuidanceGrammar:
+    compiled = byte_compiler().engine("llguidance").compile(json.dumps(schema))
+    assert isinstance(compiled, LLGuidanceGrammar)
+    return compiled
+
+
+def members(*numbers: int) -> dict[str, int]:
+    return {f"k{number}": 1 for number in numbers}
+
+
+@pytest.mark.parametrize(
+    ("schema", "accepted", "rejected"),
+    [
+        (closed(64, minProperties=64), members(*VALUES), members(*VALUES[1:])),
+        (closed(64, minProperties=63), members(*VALUES[1:]), members(*VALUES[2:])),
+        (closed(64, maxProperties=64), members(*VALUES), {"x": 1}),
+        (closed(64, maxProperties=63), members(*VALUES[1:]), members(*VALUES)),
+        (closed(63, maxProperties=64), members(*VALUES[:63]), members(63)),
+        (closed(64) | {"required": [*members(*VALUES)]}, members(*reversed(VALUES)), members(*VALUES[1:])),
+    ],
+)
+def test_up_to_64_properties_are_counted(schema: dict[str, Any], accepted: Any, rejected: Any) -> None:
+    compiled = grammar(schema)
+    assert compiled.any_order and compiled.coverage.is_sound and not compiled.coverage.narrowed
+    assert accepts(compiled, accepted) and not accepts(compiled, rejected)
+
+
+@pytest.mark.parametrize(("limits", "length"), [({"minItems": 64}, 64), ({"minItems": 63}, 63), ({"maxItems": 64}, 64)])
+def test_up_to_64_unique_items_are_counted(limits: dict[str, int], length: int) -> None:
+    array = {"type": "array", "items": {"enum": VALUES}, "uniqueItems": True, **limits}
+    compiled = grammar({"type": "object", "properties": {"a": array}})
+    assert compiled.any_order and compiled.coverage.is_sound
+    assert accepts(compiled, {"a": VALUES[:length]}) and not accepts(compiled, {"a": [*VALUES[: length - 1], 0]})
+    assert accepts(compiled, {"a": VALUES[: length - 1]}) is ("maxItems" in limits)
+
+
+def test_a_minimum_counts_the_first_64_of_more_properties() -> None:
+    compiled = grammar(closed(100, minProperties=60))
+    assert [use.keyword for use in compiled.coverage.narrowed] == ["minProperties"]
+    first = sorted(members(*range(100)))
+    assert accepts(compiled, dict.fromkeys(first[:60], 1)) and accepts(compiled, dict.fromkeys(first, 1))
+    assert not accepts(compiled, dict.fromkeys(first[:59], 1))
+    assert [use.keyword for use in grammar(closed(100, minProperties=70)).coverage.relaxed] == ["minProperties"]
+
+
+def test_nested_constants_do_not_multiply() -> None:
+    constant: Any = 1
+    for _ in range(60):
+        constant = {"a": constant, "b": 1, "c": 2, "d": 3}
+    compiled = grammar({"type": "object", "properties": {"p": {"const": constant}}})
+    assert len(compiled.text) < 50_000  # four members in any order at each level would be 24 ** 60 alternatives
+    assert accepts(compiled, {"p": constant})
