@@ -19,9 +19,10 @@ from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
 from constrained_k2 import ToolCallSpec
 from constrained_k2.vllm_plugin.api_server.admission import admit, byte_compiler
-from constrained_k2.vllm_plugin.metrics import counters as counting
 from constrained_k2.vllm_plugin.metrics import families as metrics
-from constrained_k2.vllm_plugin.metrics.counters import EngineCounters, Published
+from constrained_k2.vllm_plugin.metrics import transport
+from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
+from constrained_k2.vllm_plugin.metrics.transport import Published
 from constrained_k2.vllm_plugin.settings import Server, Settings, settings_in
 from tests.vllm_plugin.patched import patch_vllm
 
@@ -47,7 +48,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def counters(monkeypatch: pytest.MonkeyPatch) -> EngineCounters:
     fresh = EngineCounters()
-    monkeypatch.setattr(counting, "engine_counters", fresh)
+    monkeypatch.setattr(transport, "engine_counters", fresh)
     return fresh
 
 
@@ -139,6 +140,8 @@ def test_a_workers_output_carries_totals_that_are_new(counters: EngineCounters) 
     assert got.constrained_k2 == counters.snapshot()
     assert got.req_ids == ["a"]
     assert "constrained_k2" not in pickle.loads(pickle.dumps(output())).__dict__
+    counters.examined_rows += 1  # all that a worker counts on the structured-output route
+    assert pickle.loads(pickle.dumps(output())).constrained_k2["totals"]["examined_rows"] == 1
     counters.ended_early += 1
     assert copy(output()).req_id_to_index == {"a": 0}
     assert "constrained_k2" not in output().__dict__

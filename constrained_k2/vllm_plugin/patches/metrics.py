@@ -1,57 +1,10 @@
-"""Counters on their way from the workers to Prometheus (:mod:`constrained_k2.vllm_plugin.metrics.counters`)."""
+"""The families in vLLM's ``/metrics`` (:mod:`constrained_k2.vllm_plugin.metrics.families`)."""
 
-from dataclasses import dataclass, fields
 from typing import Any
 
-from vllm.v1.metrics.stats import SchedulerStats
-
-from constrained_k2.vllm_plugin.metrics import argmax_probe, families
-from constrained_k2.vllm_plugin.metrics.counters import FIELD, Collected, NewTotals, has_counted
+from constrained_k2.vllm_plugin.metrics import families
+from constrained_k2.vllm_plugin.metrics.transport import FIELD
 from constrained_k2.vllm_plugin.patches import wrapper
-
-
-@dataclass
-class _Field:
-    constrained_k2: dict[str, Any] | None = None
-
-
-def stats_fields(original: Any) -> Any:
-    """Give ``SchedulerStats`` a field that its constructor does not take."""
-    setattr(SchedulerStats, FIELD, None)  # what instances have that vLLM's __init__ makes
-    SchedulerStats.__annotations__[FIELD] = _Field.__annotations__[FIELD]  # its type, for msgspec
-    return {**original, FIELD: fields(_Field)[0]}
-
-
-@wrapper
-def update_from_output(
-    original: Any, self: Any, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """Take the totals that came with a worker's output."""
-    totals = model_runner_output.__dict__.get(FIELD)
-    if totals is not None:
-        _collected(self).take(totals)
-    return original(self, scheduler_output, model_runner_output, *args, **kwargs)
-
-
-@wrapper
-def make_stats(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Add the counts made since the last statistics."""
-    stats = original(self, *args, **kwargs)
-    if stats is not None and (hasattr(self, FIELD) or has_counted()):
-        setattr(stats, FIELD, _collected(self).news())
-    return stats
-
-
-def model_runner_output_getstate(original: Any) -> Any:
-    """Add this process's totals to a pickled output, if there are new ones."""
-    new = NewTotals()
-
-    def getstate(self: Any) -> Any:
-        state = original(self)
-        totals = new.take()
-        return state if totals is None else {**state, FIELD: totals}
-
-    return getstate
 
 
 @wrapper
@@ -70,36 +23,3 @@ def stat_logger_record(
     news = getattr(scheduler_stats, FIELD, None)
     if news is not None:
         families.record_engine(news, self.vllm_config.model_config.served_model_name, engine_idx)
-
-
-@wrapper
-def execute_model(original: Any, self: Any, scheduler_output: Any) -> Any:
-    """Let the probe follow the requests of a worker."""
-    argmax_probe.worker_probe.follow(scheduler_output, self.vllm_config)
-    return original(self, scheduler_output)
-
-
-@wrapper
-def apply_grammar_bitmask(
-    original: Any, scheduler_output: Any, grammar_output: Any, input_batch: Any, logits: Any
-) -> None:
-    """Look at the logits before and after vLLM masks them: the V1 model runner."""
-    ids, rows = grammar_output.structured_output_request_ids, len(grammar_output.grammar_bitmask)
-    with argmax_probe.worker_probe.around(logits, ids, rows):
-        original(scheduler_output, grammar_output, input_batch, logits)
-
-
-@wrapper
-def apply_grammar_bitmask_v2(  # noqa: PLR0913, PLR0917 - vLLM's signature
-    original: Any, self: Any, logits: Any, input_batch: Any, grammar_req_ids: list[str], grammar_bitmask: Any
-) -> None:
-    """The same in the V2 model runner."""
-    with argmax_probe.worker_probe.around(logits, grammar_req_ids, len(grammar_bitmask)):
-        original(self, logits, input_batch, grammar_req_ids, grammar_bitmask)
-
-
-def _collected(scheduler: Any) -> Collected:
-    if not hasattr(scheduler, FIELD):
-        setattr(scheduler, FIELD, Collected())
-    collected: Collected = getattr(scheduler, FIELD)
-    return collected

@@ -1,0 +1,60 @@
+"""Counts on their way from the workers to the front end (:mod:`constrained_k2.vllm_plugin.metrics.transport`)."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from vllm.v1.metrics.stats import SchedulerStats
+
+from constrained_k2.vllm_plugin.metrics.transport import FIELD, Collected, NewTotals, has_counted
+from constrained_k2.vllm_plugin.patches import wrapper
+
+
+@dataclass
+class _Field:
+    constrained_k2: dict[str, Any] | None = None
+
+
+def stats_fields(original: Any) -> Any:
+    """Give ``SchedulerStats`` a field that its constructor does not take."""
+    setattr(SchedulerStats, FIELD, None)  # what instances have that vLLM's __init__ makes
+    SchedulerStats.__annotations__[FIELD] = _Field.__annotations__[FIELD]  # its type, for msgspec
+    return {**original, FIELD: fields(_Field)[0]}
+
+
+@wrapper
+def update_from_output(
+    original: Any, self: Any, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Take the totals that came with a worker's output."""
+    totals = model_runner_output.__dict__.get(FIELD)
+    if totals is not None:
+        _collected(self).take(totals)
+    return original(self, scheduler_output, model_runner_output, *args, **kwargs)
+
+
+@wrapper
+def make_stats(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Add the counts made since the last statistics."""
+    stats = original(self, *args, **kwargs)
+    if stats is not None and (hasattr(self, FIELD) or has_counted()):
+        setattr(stats, FIELD, _collected(self).news())
+    return stats
+
+
+def model_runner_output_getstate(original: Any) -> Any:
+    """Add this process's totals to a pickled output, if there are new ones."""
+    new = NewTotals()
+
+    def getstate(self: Any) -> Any:
+        state = original(self)
+        totals = new.take()
+        return state if totals is None else {**state, FIELD: totals}
+
+    return getstate
+
+
+def _collected(scheduler: Any) -> Collected:
+    if not hasattr(scheduler, FIELD):
+        setattr(scheduler, FIELD, Collected())
+    collected: Collected = getattr(scheduler, FIELD)
+    return collected
