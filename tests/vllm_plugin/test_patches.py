@@ -3,7 +3,8 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import import_module
+from importlib import import_module, reload
+from importlib.util import find_spec
 from inspect import Parameter, Signature, getattr_static, signature
 from pathlib import Path
 from types import SimpleNamespace
@@ -144,10 +145,49 @@ def test_what_register_has_not_seen_is_checked_before_anything_is_applied(
     without(monkeypatch, row.target)
     apply._instance_attributes.cache_clear()
     before = in_vllm()
-    for process in row.processes:
+    # The front end checks the engine core's rows too: it starts before any weight is loaded.
+    for process in {*row.processes, "api_server"} if "engine_core" in row.processes else row.processes:
         with pytest.raises(PatchFailed, match="Tested with vLLM"):
             activate(process)
+        with pytest.raises(PatchFailed, match="Tested with vLLM"):
+            apply.require()
+        apply.state.failure = None
     assert changed(before) == set()
+
+
+@pytest.mark.parametrize(
+    ("row", "read"), [(row, read) for row, read in READS if row.door], ids=lambda value: getattr(value, "target", value)
+)
+def test_a_door_whose_module_is_imported_late_is_checked_then(
+    row: Patch, read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without(monkeypatch, read if ":" in read else f"{row.target}({read})")
+    before = in_vllm()
+    with pytest.raises(PatchFailed, match="Tested with vLLM"):
+        apply.apply_doors(row.target.partition(":")[0])
+    assert changed(before) == set()
+
+
+def test_after_a_failure_no_door_is_applied() -> None:
+    apply.state.failure = PatchFailed("something is missing")
+    before = in_vllm()
+    for target in DOORS:
+        registration._on_import(target.partition(":")[0])
+    assert changed(before) == set()
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("vllm.nowhere:name", "no module vllm.nowhere"),
+        ("vllm.version:nothing", "no 'nothing' in vllm.version"),
+        ("vllm.parser:ParserManager.get_parser(nothing)", "no parameter 'nothing' in ParserManager.get_parser"),
+        ("vllm.version:__version__", None),
+    ],
+)
+def test_what_is_missing_is_named(path: str, message: str | None) -> None:
+    found = apply.missing(path)
+    assert found is None if message is None else message in str(found)
 
 
 @pytest.mark.parametrize("number", ["0.31.9", "0.34.0", "1.0", "dev"])
@@ -201,10 +241,28 @@ def test_with_our_flags_every_row_is_applied_once() -> None:
     assert changed(once) == set()
 
 
+def test_a_module_whose_spec_was_asked_for_before_still_gets_its_door(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "imported_later.py").write_text("")
+    seen: list[str] = []
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(registration, "_on_import", seen.append)
+    registration._watch({"imported_later"})
+    assert find_spec("imported_later")
+    assert seen == []
+    reload(import_module("imported_later"))
+    assert seen == ["imported_later"]
+    del sys.modules["imported_later"]
+
+
+@pytest.mark.parametrize("registered", [True, False], ids=["registered", "imported by a flag"])
 @pytest.mark.parametrize("process", get_args(Process))
-def test_a_process_gets_its_rows_and_the_doors(process: Process) -> None:
+def test_a_process_gets_its_rows_and_the_doors(process: Process, registered: bool) -> None:
     before = in_vllm()
-    registration.register()
+    if registered:
+        registration.register()
     activate(process)
     assert changed(before) == DOORS | {row.target for row in ROWS if process in row.processes}
 
@@ -276,6 +334,28 @@ def test_flags_are_found_in_a_script(fields: dict[str, Any], ours: bool) -> None
             return flags.process_has_our_flags()
 
     assert EngineArgs(**fields).__post_init__() is ours
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("process", "foreign"),
+    [
+        ("worker", ("api_server", "engine_core", "families", "answers", "requests")),
+        ("engine_core", ("api_server", "argmax", "families", "answers", "requests")),
+        ("api_server", ("engine_core", "argmax", "worker")),
+    ],
+)
+def test_a_process_loads_no_replacements_of_others(process: str, foreign: tuple[str, ...]) -> None:
+    code = f"""if True:
+        import sys
+        from constrained_k2.vllm_plugin import register
+        from constrained_k2.vllm_plugin.patches.apply import activate
+        register()
+        activate({process!r})
+        ours = [name.split(".") for name in sys.modules if name.startswith("constrained_k2.vllm_plugin.")]
+        assert not [name for name in ours if not {set(foreign)!r}.isdisjoint(name)], ours
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.slow

@@ -39,11 +39,6 @@ class Published:
         return {"totals": totals, "compile_seconds": durations} if totals else None
 
 
-def has_counted() -> bool:
-    """Whether anything was counted in this process."""
-    return engine_counters.age > 0
-
-
 class NewTotals:
     """The totals of a process, each time that they have changed."""
 

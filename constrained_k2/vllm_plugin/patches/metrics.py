@@ -1,15 +1,63 @@
-"""The families in vLLM's ``/metrics`` (:mod:`constrained_k2.vllm_plugin.metrics.families`)."""
+"""Counts on their way from the workers to Prometheus (:mod:`constrained_k2.vllm_plugin.metrics.transport`)."""
 
+from dataclasses import dataclass, fields
 from typing import Any
 
-from constrained_k2.vllm_plugin.metrics import families
-from constrained_k2.vllm_plugin.metrics.transport import FIELD
+from vllm.v1.metrics.stats import SchedulerStats
+
+from constrained_k2.vllm_plugin.metrics.transport import FIELD, Collected, NewTotals
 from constrained_k2.vllm_plugin.patches import wrapper
+
+
+@dataclass
+class _Field:
+    constrained_k2: dict[str, Any] | None = None
+
+
+def stats_fields(original: Any) -> Any:
+    """Give ``SchedulerStats`` a field that its constructor does not take."""
+    setattr(SchedulerStats, FIELD, None)  # what instances have that vLLM's __init__ makes
+    SchedulerStats.__annotations__[FIELD] = _Field.__annotations__[FIELD]  # its type, for msgspec
+    return {**original, FIELD: fields(_Field)[0]}
+
+
+@wrapper
+def update_from_output(
+    original: Any, self: Any, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Take the totals that came with a worker's output."""
+    totals = model_runner_output.__dict__.get(FIELD)
+    if totals is not None:
+        _collected(self).take(totals)
+    return original(self, scheduler_output, model_runner_output, *args, **kwargs)
+
+
+@wrapper
+def make_stats(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Add the counts made since the last statistics."""
+    stats = original(self, *args, **kwargs)
+    if stats is not None:
+        setattr(stats, FIELD, _collected(self).news())
+    return stats
+
+
+def model_runner_output_getstate(original: Any) -> Any:
+    """Add this process's totals to a pickled output, if there are new ones."""
+    new = NewTotals()
+
+    def getstate(self: Any) -> Any:
+        state = original(self)
+        totals = new.take()
+        return state if totals is None else {**state, FIELD: totals}
+
+    return getstate
 
 
 @wrapper
 def stat_logger_init(original: Any, self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
     """Expose every metric of a server at 0."""
+    from constrained_k2.vllm_plugin.metrics import families  # only where metrics are shown
+
     original(self, vllm_config, *args, **kwargs)
     families.expose(vllm_config.model_config.served_model_name, self.engine_indexes)
 
@@ -22,4 +70,11 @@ def stat_logger_record(
     original(self, scheduler_stats, *args, engine_idx=engine_idx, **kwargs)
     news = getattr(scheduler_stats, FIELD, None)
     if news is not None:
+        from constrained_k2.vllm_plugin.metrics import families
+
         families.record_engine(news, self.vllm_config.model_config.served_model_name, engine_idx)
+
+
+def _collected(scheduler: Any) -> Collected:
+    collected: Collected = vars(scheduler).setdefault(FIELD, Collected())
+    return collected
