@@ -134,7 +134,7 @@ class ParsingByTokenId:
     ) -> DeltaMessage | None:
         """Read the next tokens of a stream; None if they add nothing to show."""
         if not request.tools:
-            return super().parse_delta(  # type: ignore[misc, no-any-return]
+            return super().parse_delta(  # type: ignore[misc]
                 delta_text, delta_token_ids, request, prompt_token_ids, finished=finished
             )
         if self._stream is None:
