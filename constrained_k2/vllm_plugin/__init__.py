@@ -13,7 +13,7 @@ The life of a request, with ``--tool-call-parser kimi_k2_constrained``:
    ``--logits-processors constrained_k2.vllm_plugin:KimiK2LogitsProcessor`` steps 3 and 4 are left out, and ``worker/``
    computes and applies the masks, under either of vLLM's model runners.
 6. API server. ``api_server/parser`` reads token ids, never text; ``finish_reason`` is corrected, diagnostics are added.
-   ``metrics/counters`` brings the counters of all processes to vLLM's ``/metrics``.
+   ``metrics/transport`` brings the counters of all processes to vLLM's ``/metrics``.
 
 ``registration`` is the ``vllm.general_plugins`` entry point, ``patches/table`` lists all that is replaced in vLLM, and
 ``settings`` all that operators and requests can set.

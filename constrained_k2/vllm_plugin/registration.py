@@ -41,11 +41,9 @@ def _watch(modules: set[str]) -> None:
     later = modules - sys.modules.keys()
     for module in modules - later:
         _on_import(module)
-    watcher = next((finder for finder in sys.meta_path if isinstance(finder, _ImportWatcher)), None)
-    if watcher is not None:
-        watcher.modules |= later
-    elif later:
-        sys.meta_path.insert(0, _ImportWatcher(later))
+    _watcher.modules |= later
+    if later and _watcher not in sys.meta_path:
+        sys.meta_path.insert(0, _watcher)
 
 
 def _on_import(module: str) -> None:
@@ -62,8 +60,8 @@ def _fail(error: Exception) -> None:
 
 
 class _ImportWatcher(MetaPathFinder):
-    def __init__(self, modules: set[str]) -> None:
-        self.modules = modules
+    def __init__(self) -> None:
+        self.modules: set[str] = set()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -71,7 +69,6 @@ class _ImportWatcher(MetaPathFinder):
         """Let the other finders find a module, and see it once it has been executed."""
         if fullname not in self.modules:
             return None
-        self.modules.discard(fullname)
         specs = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
         spec = next(filter(None, specs), None)
         if spec is not None and spec.loader is not None:
@@ -79,6 +76,7 @@ class _ImportWatcher(MetaPathFinder):
 
             def exec_module(module: Any) -> None:
                 execute(module)
+                self.modules.discard(fullname)  # not before: a spec may be asked for without an import
                 try:
                     _on_import(fullname)
                 except Exception as error:  # noqa: BLE001 - it would be vLLM's own import that fails
@@ -86,3 +84,6 @@ class _ImportWatcher(MetaPathFinder):
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
+
+
+_watcher = _ImportWatcher()

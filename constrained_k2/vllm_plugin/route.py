@@ -11,7 +11,8 @@ from constrained_k2.errors import InvalidRequest
 from constrained_k2.vllm_plugin.flags import PACKAGE, TOOL_PARSER_NAME, XARGS_KEY, has_our_logits_processor
 from constrained_k2.vllm_plugin.settings import Route, settings_in
 
-_PROCESSOR_FLAG = f"--logits-processors {PACKAGE}:KimiK2LogitsProcessor"
+PROCESSOR_FLAG = "--logits-processors"
+_OUR_PROCESSOR = f"{PROCESSOR_FLAG} {PACKAGE}:KimiK2LogitsProcessor"
 
 
 def route_of(vllm_config: Any) -> Route | None:
@@ -21,16 +22,12 @@ def route_of(vllm_config: Any) -> Route | None:
     model = vllm_config.model_config
     has_processor = has_our_logits_processor(model.logits_processors)
     if asked == "structured_output" and has_processor:
-        raise InvalidRequest("the server runs our logits processor too", location, f"Leave out {_PROCESSOR_FLAG}")
+        raise InvalidRequest("the server runs our logits processor too", location, f"Leave out {_OUR_PROCESSOR}")
     if asked == "logits_processor" and not has_processor:
-        raise InvalidRequest("the server does not run our logits processor", location, f"Add {_PROCESSOR_FLAG}")
+        raise InvalidRequest("the server does not run our logits processor", location, f"Add {_OUR_PROCESSOR}")
     route: Route | None = "logits_processor" if has_processor else asked
-    if route == "logits_processor" and vllm_config.speculative_config and not vllm_config.use_v2_model_runner:
-        raise InvalidRequest(
-            "vLLM's V1 model runner takes no logits processors under speculative decoding",
-            "--logits-processors",
-            f"Leave out {_PROCESSOR_FLAG}: with --tool-call-parser {TOOL_PARSER_NAME} alone the engine core constrains",
-        )
+    if route == "logits_processor" and vllm_config.speculative_config:
+        refuse_v1_speculation(v2=vllm_config.use_v2_model_runner)
     if route == "structured_output" and (
         model.skip_tokenizer_init or model.is_diffusion or model.runner_type != "generate"
     ):
@@ -38,6 +35,17 @@ def route_of(vllm_config: Any) -> Route | None:
             "the engine has no structured outputs", location, "Serve a generative model, with its tokenizer"
         )
     return route
+
+
+def refuse_v1_speculation(*, v2: bool) -> None:
+    """Refuse our logits processor beside speculative decoding, unless vLLM's V2 model runner is in use."""
+    if not v2:
+        raise InvalidRequest(
+            "vLLM's V1 model runner takes no logits processors under speculative decoding",
+            PROCESSOR_FLAG,
+            f"Leave out {_OUR_PROCESSOR}: with --tool-call-parser {TOOL_PARSER_NAME} alone the engine core "
+            "constrains. Or use the V2 runner: VLLM_USE_V2_MODEL_RUNNER=1",
+        )
 
 
 def choose_route(args: Any) -> None:

@@ -17,10 +17,9 @@ from vllm.v1.worker.gpu import model_runner as gpu_model_runner_v2
 from vllm.v1.worker.gpu.structured_outputs import StructuredOutputsWorker
 from vllm.v1.worker.worker_base import WorkerWrapperBase
 
-from constrained_k2.vllm_plugin.metrics import argmax_probe
 from constrained_k2.vllm_plugin.metrics.argmax_probe import ArgmaxProbe, WorkerProbe
 from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
-from constrained_k2.vllm_plugin.patches import metrics as replacements
+from constrained_k2.vllm_plugin.patches import argmax as replacements
 from tests.vllm_plugin.patched import patch_vllm
 
 INF = float("inf")
@@ -104,7 +103,7 @@ def counters(monkeypatch: pytest.MonkeyPatch) -> EngineCounters:
     patch_vllm()
     counters = EngineCounters()
     monkeypatch.setattr(ArgmaxProbe.__init__, "__defaults__", (counters,))
-    monkeypatch.setattr(argmax_probe, "worker_probe", WorkerProbe())
+    monkeypatch.setattr(replacements, "worker_probe", WorkerProbe())
     unpatched = inspect.unwrap(gpu_model_runner.apply_grammar_bitmask)
     for owner, name, replaced, original in (
         (gpu_model_runner, "apply_grammar_bitmask", replacements.apply_grammar_bitmask, unpatched),

@@ -172,8 +172,8 @@ def test_a_request_that_comes_back_to_the_v2_runner_goes_on_closing(
     for prompt_end in (0, 5):
         for written in (0, 20, BUDGET - RESERVE + 1):
             entering = _Entering(compiled, params, prompt_end, prompt_end + written)
-            first, last = entering.stretch
-            entering.ids = torch.tensor([*([1] * prompt_end), *ids[:written]], dtype=torch.int64)[first:last]
+            prompt = [1] * min(prompt_end, 1)  # its last token, as the processor fetches it
+            entering.ids = torch.tensor([*prompt, *ids[:written]], dtype=torch.int64)
             matcher = entering.start(maker).matcher
             assert matcher is not None and matcher.num_tokens == written
             assert np.array_equal(row_of(matcher), closed(vocabulary, closing, ids[:written]))

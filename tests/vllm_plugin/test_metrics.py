@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from prometheus_client import REGISTRY
+from vllm import SamplingParams
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.metrics.stats import PrefixCacheStats, SchedulerStats
@@ -18,10 +19,11 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
 from constrained_k2 import ToolCallSpec
-from constrained_k2.vllm_plugin.api_server.admission import admit, byte_compiler
-from constrained_k2.vllm_plugin.metrics import counters as counting
+from constrained_k2.vllm_plugin.api_server.admission import byte_compiler, check_params
 from constrained_k2.vllm_plugin.metrics import families as metrics
-from constrained_k2.vllm_plugin.metrics.counters import EngineCounters, Published
+from constrained_k2.vllm_plugin.metrics import transport
+from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
+from constrained_k2.vllm_plugin.metrics.transport import Published
 from constrained_k2.vllm_plugin.settings import Server, Settings, settings_in
 from tests.vllm_plugin.patched import patch_vllm
 
@@ -47,7 +49,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def counters(monkeypatch: pytest.MonkeyPatch) -> EngineCounters:
     fresh = EngineCounters()
-    monkeypatch.setattr(counting, "engine_counters", fresh)
+    monkeypatch.setattr(transport, "engine_counters", fresh)
     return fresh
 
 
@@ -139,6 +141,8 @@ def test_a_workers_output_carries_totals_that_are_new(counters: EngineCounters) 
     assert got.constrained_k2 == counters.snapshot()
     assert got.req_ids == ["a"]
     assert "constrained_k2" not in pickle.loads(pickle.dumps(output())).__dict__
+    counters.examined_rows += 1  # all that a worker counts on the structured-output route
+    assert pickle.loads(pickle.dumps(output())).constrained_k2["totals"]["examined_rows"] == 1
     counters.ended_early += 1
     assert copy(output()).req_id_to_index == {"a": 0}
     assert "constrained_k2" not in output().__dict__
@@ -164,7 +168,6 @@ def received(here: Any, totals: Any) -> None:
 def test_the_scheduler_sends_what_is_new_once(counters: EngineCounters) -> None:
     here = scheduler()
     assert Scheduler.make_stats(here).constrained_k2 is None
-    assert not hasattr(here, "constrained_k2")  # nothing is set up for servers that constrain nothing
     counters.masked_steps += 1
     assert Scheduler.make_stats(here).constrained_k2["totals"] == {"masked_steps": 1}
     assert Scheduler.make_stats(here).constrained_k2 is None
@@ -215,6 +218,10 @@ def test_what_engines_report_is_added_up(served: None) -> None:
     assert value("masked_steps_total", engine="0") == 2
     assert value("compile_seconds_count", where="engine") - before[0] == 3
     assert value("compile_seconds_sum", where="engine") - before[1] == 0.75
+
+
+def admit(spec: ToolCallSpec, *, first: bool = False) -> None:
+    check_params(SamplingParams(extra_args={"constrained_k2": spec.to_json()}), first=first)
 
 
 @pytest.mark.parametrize(

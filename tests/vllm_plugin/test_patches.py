@@ -1,11 +1,9 @@
 """What is replaced in vLLM: all of it, or nothing where a vLLM lacks any part of what is needed."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
 from inspect import Parameter, Signature, getattr_static, signature
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
@@ -16,7 +14,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from vllm import version
 
 import constrained_k2.vllm_plugin as plugin
-from constrained_k2.vllm_plugin import flags, registration
+from constrained_k2.vllm_plugin import registration
 from constrained_k2.vllm_plugin.patches import TESTED_VERSIONS, Patch, Process, apply
 from constrained_k2.vllm_plugin.patches.apply import PatchFailed, State, activate, owner_of
 from constrained_k2.vllm_plugin.patches.table import PATCHES
@@ -144,13 +142,52 @@ def test_what_register_has_not_seen_is_checked_before_anything_is_applied(
     without(monkeypatch, row.target)
     apply._instance_attributes.cache_clear()
     before = in_vllm()
-    for process in row.processes:
+    # The front end checks the engine core's rows too: it starts before any weight is loaded.
+    for process in {*row.processes, "api_server"} if "engine_core" in row.processes else row.processes:
         with pytest.raises(PatchFailed, match="Tested with vLLM"):
             activate(process)
+        with pytest.raises(PatchFailed, match="Tested with vLLM"):
+            apply.require()
+        apply.state.failure = None
     assert changed(before) == set()
 
 
-@pytest.mark.parametrize("number", ["0.31.9", "0.34.0", "1.0", "dev"])
+@pytest.mark.parametrize(
+    ("row", "read"), [(row, read) for row, read in READS if row.door], ids=lambda value: getattr(value, "target", value)
+)
+def test_a_door_whose_module_is_imported_late_is_checked_then(
+    row: Patch, read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without(monkeypatch, read if ":" in read else f"{row.target}({read})")
+    before = in_vllm()
+    with pytest.raises(PatchFailed, match="Tested with vLLM"):
+        apply.apply_doors(row.target.partition(":")[0])
+    assert changed(before) == set()
+
+
+def test_after_a_failure_no_door_is_applied() -> None:
+    apply.state.failure = PatchFailed("something is missing")
+    before = in_vllm()
+    for target in DOORS:
+        registration._on_import(target.partition(":")[0])
+    assert changed(before) == set()
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("vllm.nowhere:name", "no module vllm.nowhere"),
+        ("vllm.version:nothing", "no 'nothing' in vllm.version"),
+        ("vllm.parser:ParserManager.get_parser(nothing)", "no parameter 'nothing' in ParserManager.get_parser"),
+        ("vllm.version:__version__", None),
+    ],
+)
+def test_what_is_missing_is_named(path: str, message: str | None) -> None:
+    found = apply.missing(path)
+    assert found is None if message is None else message in str(found)
+
+
+@pytest.mark.parametrize("number", ["0.31.9", "0.99.0", "1.0", "dev"])
 def test_a_version_that_was_not_tested(
     number: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -162,6 +199,24 @@ def test_a_version_that_was_not_tested(
     for name in NAMED_BY_FLAGS:
         with pytest.raises(PatchFailed, match=f"vLLM {number} was not tested.*{', '.join(TESTED_VERSIONS)}"):
             plugin.__getattr__(name)
+
+
+@pytest.mark.parametrize("name", NAMED_BY_FLAGS)
+def test_a_flag_loads_nothing_in_an_untested_version_whose_plugins_are_left_out(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With VLLM_PLUGINS="" nothing is registered, but operators' flags name our classes."""
+    monkeypatch.setattr(version, "__version__", "0.99.0")
+    with pytest.raises(PatchFailed, match=r"vLLM 0\.99\.0 was not tested"):
+        plugin.__getattr__(name)
+
+
+def test_the_tool_parser_needs_the_patches_of_its_process() -> None:
+    registration.register()
+    with pytest.raises(PatchFailed, match="patches of the api_server process are not applied"):
+        plugin.__getattr__("KimiK2ToolParser")
+    activate("api_server")
+    assert plugin.__getattr__("KimiK2ToolParser").name == "kimi_k2_constrained"
 
 
 def test_our_own_mistakes_do_not_stop_other_servers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,10 +256,12 @@ def test_with_our_flags_every_row_is_applied_once() -> None:
     assert changed(once) == set()
 
 
+@pytest.mark.parametrize("registered", [True, False], ids=["registered", "imported by a flag"])
 @pytest.mark.parametrize("process", get_args(Process))
-def test_a_process_gets_its_rows_and_the_doors(process: Process) -> None:
+def test_a_process_gets_its_rows_and_the_doors(process: Process, registered: bool) -> None:
     before = in_vllm()
-    registration.register()
+    if registered:
+        registration.register()
     activate(process)
     assert changed(before) == DOORS | {row.target for row in ROWS if process in row.processes}
 
@@ -216,6 +273,15 @@ def test_a_row_says_all(row: Patch) -> None:
     assert row.why and row.upstream and row.remove_when
     assert row.versions and set(row.versions) <= set(TESTED_VERSIONS)
     assert row.processes and set(row.processes) <= set(get_args(Process))
+
+
+def test_what_is_replaced_in_one_version_is_replaced_in_all() -> None:
+    """A row that names its versions is no row of the next one: a new version needs it, another, or a line here."""
+    not_needed: set[tuple[str, str]] = set()  # remove_when, and a version that offers it
+    for row in PATCHES:
+        covered = {version for each in PATCHES if each.remove_when == row.remove_when for version in each.versions}
+        for number in set(TESTED_VERSIONS) - covered:
+            assert (row.remove_when, number) in not_needed, f"no row for {row.target} in vLLM {number}"
 
 
 def test_the_doors_pass_servers_without_our_flags_through(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,68 +298,3 @@ def test_the_doors_pass_servers_without_our_flags_through(monkeypatch: pytest.Mo
     seen: list[Any] = []
     start.input_processor_init(lambda *args, **kwargs: seen.append((args, kwargs)))("self", config, 1, a=2)
     assert seen == [(("self", config, 1), {"a": 2})]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "ours"),
-    [
-        (["--tool-call-parser", "kimi_k2_constrained"], True),
-        (["--tool_call_parser=kimi_k2_constrained"], True),
-        (["--logits-processors", "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"], True),
-        (["--additional-config", '{"constrained_k2": {}}'], True),
-        (["--additional-config.constrained_k2.route", "structured_output"], True),
-        (["--speculative-config", '{"model": "constrained_k2.vllm_plugin.GrammarProposer"}'], True),
-        (["--config", "FILE"], True),
-        (["--config=FILE"], True),
-        (["--tool-call-parser", "kimi_k2"], False),
-        (["--model", "/models/constrained_k2/llama"], False),
-    ],
-)
-def test_flags_are_found_on_the_command_line(
-    arguments: list[str], ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "server.yaml"
-    file.write_text("model: kimi\ntool-call-parser: kimi_k2_constrained\n")
-    monkeypatch.setattr(sys, "argv", ["vllm", "serve", *(each.replace("FILE", str(file)) for each in arguments)])
-    assert flags.process_has_our_flags() is ours
-
-
-@pytest.mark.parametrize(
-    ("fields", "ours"),
-    [
-        ({"additional_config": {"constrained_k2": {}}}, True),
-        ({"logits_processors": ["constrained_k2.vllm_plugin:KimiK2LogitsProcessor"]}, True),
-        ({"speculative_config": {"model": "constrained_k2.vllm_plugin.GrammarProposer"}}, True),
-        ({"additional_config": {"other": {}}, "speculative_config": {"method": "ngram"}}, False),
-        ({}, False),
-    ],
-)
-def test_flags_are_found_in_a_script(fields: dict[str, Any], ours: bool) -> None:
-    class EngineArgs(SimpleNamespace):
-        """vLLM's loads plugins while it is being made."""
-
-        def __post_init__(self) -> bool:
-            return flags.process_has_our_flags()
-
-    assert EngineArgs(**fields).__post_init__() is ours
-
-
-@pytest.mark.slow
-def test_loading_the_plugin_imports_nothing_of_vllms() -> None:
-    """And a door's module that is imported later gets its door."""
-    code = """if True:
-        import sys
-        import vllm.engine.arg_utils
-        before = set(sys.modules)
-        from constrained_k2.vllm_plugin import register
-        register()
-        new = set(sys.modules) - before
-        assert "constrained_k2.vllm_plugin.registration" in new, new
-        assert all(name.startswith("constrained_k2") for name in new), new
-        assert all("vllm_plugin" in name for name in new - {"constrained_k2", "constrained_k2.errors"}), new
-        from vllm.tool_parsers import ToolParserManager
-        from vllm.v1.engine.input_processor import InputProcessor
-        assert "kimi_k2_constrained" in ToolParserManager.list_registered()
-        assert InputProcessor.__init__.__wrapped__
-    """
-    subprocess.run([sys.executable, "-c", code], check=True)

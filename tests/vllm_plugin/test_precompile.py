@@ -1,6 +1,9 @@
 """Tools are compiled before their request is admitted, beside what else the server does."""
 
 import asyncio
+import contextvars
+import copy
+import json
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +18,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from constrained_k2 import ToolCallSpec, UnsupportedSchema
 from constrained_k2.vllm_plugin.api_server import admission, request_hook
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
+from constrained_k2.vllm_plugin.patches import requests
 
 GOOD: dict[str, Any] = {"type": "object"}
 BAD: dict[str, Any] = {"not": {}}
@@ -85,6 +89,52 @@ def test_what_was_compiled_for_another_request_is_not_used() -> None:
     request_hook.constrain_request(other, thinking=False)
     admitted = admission.check_params(SamplingParams(extra_args=dict(other.vllm_xargs)))
     assert admitted is not None and admitted.spec.choice == "required"
+
+
+def test_a_request_that_begins_in_the_context_of_another_takes_nothing_from_it() -> None:
+    """As a pipelined request under uvicorn, and a background response: their tasks copy the context they begin in."""
+    first, state = request(), RequestState(exact_arguments=True)
+    with state.rendering(first):
+        request_hook.constrain_request(first, thinking=False)
+    assert admission.check_params(first.to_sampling_params(10, {})) is state.compiled  # served: the state stays
+
+    def second() -> None:
+        assert RequestState.current() is state
+        assert admission.check_params(SamplingParams()) is None
+        call = {"function": {"name": "f", "arguments": '{ "a": 1}'}}
+        seen: list[Any] = []
+        requests.postprocess_messages(lambda messages: seen.append(copy.deepcopy(messages)))(
+            [{"role": "assistant", "tool_calls": [call]}]
+        )
+        assert seen == [[{"role": "assistant", "tool_calls": [call]}]]  # as vLLM gives arguments to its template
+        assert state.text is not None
+        equal = json.loads(json.dumps(state.text))
+        other = admission.check_params(SamplingParams(extra_args={"constrained_k2": equal}))
+        assert other is not None and other is not state.compiled
+        assert RequestState.current() is not state
+
+    contextvars.copy_context().run(second)
+    assert RequestState.current() is state
+
+
+def test_requests_whose_tasks_run_by_turns_keep_their_states() -> None:
+    async def serve(schema: Any) -> None:
+        asked = request(schema)
+        state = RequestState(exact_arguments=True)
+        with state.rendering(asked):
+            await request_hook.precompile(asked, state, thinking=False)
+            assert RequestState.current() is state and state.exact_arguments
+            request_hook.constrain_request(asked, thinking=False)
+        await asyncio.sleep(0)
+        assert admission.check_params(asked.to_sampling_params(10, {})) is state.compiled is not None
+
+    async def connection() -> None:
+        """One task, as under a middleware that serves a connection's requests one after the other."""
+        await asyncio.gather(*(serve(GOOD | {"maxProperties": number}) for number in range(4)))
+        await serve(GOOD)
+        await serve(GOOD)
+
+    asyncio.run(connection())
 
 
 def test_the_state_is_not_in_what_vllm_serializes() -> None:

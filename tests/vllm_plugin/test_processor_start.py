@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
+import numpy as np
 import torch
 from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
@@ -27,6 +28,7 @@ from vllm.v1.worker.gpu.sample.logits_processor import (
 from constrained_k2 import Compiler, FormatMismatch, InvalidRequest, ToolCallSpec, Vocabulary
 from constrained_k2.testing import write_tokenizer
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
+from constrained_k2.vllm_plugin.engine_core.matcher_factory import MatcherFactory
 from constrained_k2.vllm_plugin.worker.logits_processor_v1 import KimiK2LogitsProcessorV1
 from constrained_k2.vllm_plugin.worker.logits_processor_v2 import KimiK2LogitsProcessorV2
 from constrained_k2.vocabulary.bitmask import allowed_ids
@@ -103,6 +105,23 @@ def test_a_vocabulary_without_a_marker(tmp_path: Path, vocabulary: Vocabulary, v
     file.write_text(written.replace("<|tool_call_argument_begin|>", "<|something_else|>"))
     with pytest.raises(FormatMismatch, match="tool_call_argument_begin"):
         KimiK2LogitsProcessor(vllm_config(tmp_path, vocabulary), states(vocabulary) if v2 else CPU)
+
+
+@pytest.mark.parametrize("v2", [False, True])
+def test_a_matcher_that_cannot_be_made_ends_its_request_only(
+    model: Path, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, v2: bool
+) -> None:
+    monkeypatch.setattr(MatcherFactory, "matcher", lambda *_: 1 / 0)
+    made: Any = KimiK2LogitsProcessor(vllm_config(model, vocabulary), states(vocabulary) if v2 else CPU)
+    params = SamplingParams(extra_args={"constrained_k2": json.dumps(REQUIRED)})
+    if v2:
+        assert made.add_request(0, params)
+        made.apply_staged_writes()
+        made.apply(logits := torch.zeros(1, vocabulary.size), SimpleNamespace(idx_mapping_np=np.array([0])))
+    else:
+        made.update_state(BatchUpdate(1, removed=[], added=[(0, params, [5], [])], moved=[]))
+        logits = made.apply(torch.zeros(1, vocabulary.size))
+    assert torch.nonzero(torch.isfinite(logits[0])).flatten().tolist() == [vocabulary.format.turn_end]
 
 
 @pytest.mark.parametrize("bias", [100.0, -100.0, float("-inf")])

@@ -1,5 +1,6 @@
 """Which route a server takes, what is refused at its start, and what of vLLM the backend route leans on."""
 
+import asyncio
 import json
 from argparse import Namespace
 from concurrent.futures import Future
@@ -27,6 +28,7 @@ from constrained_k2.vllm_plugin.api_server.admission import Admission
 from constrained_k2.vllm_plugin.constraint import is_tagged, precompile_of, tag
 from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar
 from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME
+from constrained_k2.vllm_plugin.patches import answers, requests
 from constrained_k2.vllm_plugin.route import choose_route, route_of
 from tests.vllm_plugin.patched import patch_vllm
 
@@ -216,3 +218,18 @@ class TestWhatOfVllmTheRouteLeansOn:
         assert StructuredOutputGrammar.__abstractmethods__ == {
             "accept_tokens", "validate_tokens", "rollback", "fill_bitmask", "is_terminated", "reset",
         }  # fmt: skip
+
+
+def test_requests_and_answers_of_other_tool_parsers_are_vllms() -> None:
+    """On a server with our flags: replaced functions pass everything on where another tool parser is chosen."""
+
+    async def vllm(*args: Any, **kwargs: Any) -> Any:
+        return args, kwargs
+
+    other = SimpleNamespace(tool_parser_cls=SimpleNamespace(name="hermes"))
+    renderer, serving, processor = SimpleNamespace(parser=other), SimpleNamespace(parser_cls=other), SimpleNamespace()
+    assert asyncio.run(requests.preprocess_chat(vllm)(renderer, 1, a=2)) == ((renderer, 1), {"a": 2})
+    answer = answers.chat_completion_full_generator(vllm)(serving, "request", "results", 1, a=2)
+    assert asyncio.run(answer) == ((serving, "request", "results", 1), {"a": 2})
+    assert asyncio.run(requests.process_inputs(vllm)(processor, 1, a=2)) == ((processor, 1), {"a": 2})
+    assert answers.get_parser(lambda *_: other)("cls", "hermes") is other

@@ -11,8 +11,8 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 import torch
 
 from constrained_k2.vllm_plugin.metrics.argmax_probe import ArgmaxProbe
+from constrained_k2.vllm_plugin.worker.host_copy import HostCopy
 from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
-from constrained_k2.vllm_plugin.worker.token_history import HostCopy
 from constrained_k2.vocabulary.bitmask import TokenSet
 
 

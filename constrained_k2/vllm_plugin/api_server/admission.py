@@ -64,13 +64,6 @@ def compile_tools(constraint: ToolCallSpec, *, count: bool) -> CompiledToolCalls
     return compiled
 
 
-def admit(constraint: ToolCallSpec, *, first: bool = False) -> CompiledToolCalls:
-    """Compile a request and report it."""
-    compiled = compile_tools(constraint, count=first)
-    report(compiled, first=first)
-    return compiled
-
-
 def report(compiled: CompiledToolCalls, *, first: bool) -> None:
     """Log, once a schema, what cannot be enforced of it, and count the request."""
     constraint = compiled.spec
@@ -134,7 +127,8 @@ def check_params(sampling_params: Any, *, first: bool = False) -> CompiledToolCa
                 assert constraint is not None
                 _refuse_beside(constraint, sampling_params)
                 state = RequestState()
-                state.compiled, state.text = admit(constraint, first=first), text
+                state.compiled, state.text = compile_tools(constraint, count=first), text
+                report(state.compiled, first=first)
                 state.enter()
             _refuse_beside(state.compiled.spec, sampling_params)
             return state.compiled

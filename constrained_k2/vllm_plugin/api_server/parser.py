@@ -99,10 +99,9 @@ class ParsingByTokenId:
         """Read a whole completion: ``(reasoning, content, tool calls)``."""
         if not request.tools:
             RequestState.of(request).cuts.append(False)
-            parsed: tuple[str | None, str | None, list[FunctionCall] | None] = super().parse(  # type: ignore[misc]
+            return super().parse(  # type: ignore[misc, no-any-return]
                 model_output, request, enable_auto_tools, model_output_token_ids
             )
-            return parsed
         events = self._read(model_output_token_ids, model_output, request, finished=True)
         RequestState.of(request).cuts.append(self._cut)
         reasoning, content = _texts(events)
@@ -123,10 +122,9 @@ class ParsingByTokenId:
     ) -> DeltaMessage | None:
         """Read the next tokens of a stream; None if they add nothing to show."""
         if not request.tools:
-            delta: DeltaMessage | None = super().parse_delta(  # type: ignore[misc]
+            return super().parse_delta(  # type: ignore[misc]
                 delta_text, delta_token_ids, request, prompt_token_ids, finished=finished
             )
-            return delta
         if self._stream is None:
             self.set_prompt_token_ids(prompt_token_ids or ())
         events = self._read(delta_token_ids, delta_text, request, finished=finished)
@@ -143,7 +141,14 @@ class ParsingByTokenId:
     def _read(self, token_ids: Sequence[int], text: str, request: Any, *, finished: bool) -> list[ev.Event]:
         """The events of the next tokens, as far as stop strings let them be seen."""
         if self._stream is None:
-            self._stream = self._new_stream(request)
+            constrained = XARGS_KEY in (request.vllm_xargs or {})
+            self._stream = ToolCallParser(
+                self._vocabulary,
+                in_reasoning=self._in_reasoning,
+                level="strict" if constrained else "tolerant",
+                tools=_declared(request),
+                calls=request.tool_choice != "none",
+            )
             stop = getattr(request, "stop", None)
             if stop and not getattr(request, "include_stop_str_in_output", False):
                 self._budget = TextBudget(self._vocabulary, [stop] if isinstance(stop, str) else stop)
@@ -156,17 +161,6 @@ class ParsingByTokenId:
         if not _shows_whole_calls_only(request):
             self._cut = self._cut or any(isinstance(event, ev.CallCut | ev.HeaderCut) for event in events)
         return events
-
-    def _new_stream(self, request: Any) -> ToolCallParser:
-        """A new parser: strict for a constrained request, tolerant for any other."""
-        constrained = XARGS_KEY in (request.vllm_xargs or {})
-        return ToolCallParser(
-            self._vocabulary,
-            in_reasoning=self._in_reasoning,
-            level="strict" if constrained else "tolerant",
-            tools=_declared(request),
-            calls=request.tool_choice != "none",
-        )
 
     def _whole_calls(self, events: Iterable[ev.Event]) -> list[ev.Event]:
         """The events of the calls that are whole now, numbered without those that were cut."""

@@ -110,10 +110,8 @@ def _with_object(call: Any) -> Any:
     try:
         arguments = json.loads(function["arguments"])
     except (ValueError, RecursionError):
-        arguments = {}  # as vLLM reads invalid JSON
-    if not isinstance(arguments, dict):
-        arguments = {}
-    return {**call, "function": {**function, "arguments": arguments}}
+        arguments = None  # vLLM reads this, and all that is not an object, as {}
+    return {**call, "function": {**function, "arguments": arguments if isinstance(arguments, dict) else {}}}
 
 
 @lru_cache(maxsize=8)

@@ -2,7 +2,6 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -81,8 +80,7 @@ async def precompile(request: Any, state: RequestState, *, thinking: bool) -> No
     if not isinstance(request, ChatCompletionRequest | ResponsesRequest):  # /tokenize's, which is not constrained
         return
     if request.tools and (request.vllm_xargs or {}).get(XARGS_KEY) != OFF:
-        context = copy_context()
-        await asyncio.get_running_loop().run_in_executor(_threads, context.run, _read, request, state, thinking)
+        await asyncio.get_running_loop().run_in_executor(_threads, _read, request, state, thinking)
 
 
 def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: FBT001 - run_in_executor's

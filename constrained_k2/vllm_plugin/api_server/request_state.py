@@ -54,7 +54,11 @@ class RequestState:
         object.__setattr__(request, _ATTRIBUTE, self)
 
     def enter(self) -> None:
-        """Make this the request that this task serves."""
+        """Make this the request that this task serves, until it is admitted, or another one is served.
+
+        A task that begins in a copy of this context takes nothing from it: rendering ends ``exact_arguments``, and
+        ``compiled`` is used for the very same text only.
+        """
         _current.set(self)
 
     @contextmanager

@@ -1,6 +1,5 @@
-"""Makes a request's matcher from its sampling parameters, in the engine, and calls it safely."""
+"""Makes a request's matcher from its sampling parameters, in the engine."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from vllm import SamplingParams
@@ -13,9 +12,6 @@ from constrained_k2.vllm_plugin.metrics.counters import engine_counters
 from constrained_k2.vllm_plugin.settings import settings_in
 from constrained_k2.vocabulary.bitmask import TokenSet
 from constrained_k2.vocabulary.vocabulary import Vocabulary
-
-FAILED = object()
-"""The result of a step that raised."""
 
 
 class PromptInfo(NamedTuple):
@@ -62,26 +58,3 @@ class MatcherFactory:
             tokens = left if params.max_tokens is None else min(params.max_tokens, left)
             self._finish_budget.apply(matcher, tokens, reserve)
         return matcher
-
-
-class GuardedMatcher:
-    """One constrained request inside the engine, on either route; ``matcher`` is None once it has failed.
-
-    An exception that leaves a grammar or a logits processor would end the whole engine.
-    """
-
-    def __init__(self, matcher: ToolCallMatcher | None, stop: TokenSet) -> None:
-        self.matcher = matcher
-        self._stop = stop
-
-    def attempt(self, step: Callable[..., Any], *args: Any) -> Any:
-        """The result of a step, or :data:`FAILED`."""
-        try:
-            return step(*args)
-        except Exception as error:  # noqa: BLE001 - see the class
-            self.failed(step, error)
-        return FAILED
-
-    def failed(self, step: Callable[..., Any], error: Exception) -> None:
-        """Decide what a failed step means for the request."""
-        raise NotImplementedError

@@ -6,7 +6,7 @@ others to vLLM. Scheduling, overlap with the forward pass, draft validation, rol
 are vLLM's.
 """
 
-from concurrent.futures import Future
+from concurrent.futures import wait
 from typing import Any
 
 import torch
@@ -39,15 +39,9 @@ class ConstrainedOutputManager(StructuredOutputManager):
             super().grammar_init(request)
             return
         structured.reasoning_ended = True  # what may be reasoned is in our grammar: vLLM is not to wait for its end
-        if self._use_async_grammar_compilation:
-            structured.grammar = self.executor.submit(self._tool_call_grammar, request)
-            return
-        done: Future[ToolCallGrammar] = Future()
-        try:
-            done.set_result(self._tool_call_grammar(request))
-        except Exception as error:  # noqa: BLE001 - the scheduler ends the request that a future's error belongs to
-            done.set_exception(error)
-        structured.grammar = done
+        structured.grammar = compiling = self.executor.submit(self._tool_call_grammar, request)
+        if not self._use_async_grammar_compilation:
+            wait((compiling,))
 
     def grammar_bitmask(self, requests: Any, structured_output_request_ids: Any, *args: Any, **kwargs: Any) -> Any:
         """The masks of a batch. If all requests so far were ours, no backend of vLLM has allocated the bitmask yet.

@@ -2,7 +2,7 @@
 
 They live in the processes that admit requests, in prometheus_client's default registry (several such processes
 share files that vLLM sets up, and the metrics of each are summed). The engine's counters are brought here by
-:mod:`constrained_k2.vllm_plugin.metrics.counters`. Every label has a small, fixed set of values, none of
+:mod:`constrained_k2.vllm_plugin.metrics.transport`. Every label has a small, fixed set of values, none of
 them a client's text.
 """
 
@@ -102,7 +102,7 @@ def record_refusal(reason: str, detail: str) -> None:
 
 
 def record_engine(news: Mapping[str, Any], model_name: str, rank: int) -> None:
-    """Add what an engine has counted since it last reported: :meth:`.counters.Published.news`."""
+    """Add what an engine has counted since it last reported: :meth:`.transport.Published.news`."""
     shown = families()
     totals: Mapping[str, float] = news["totals"]
     for family, name in _ENGINE_TOTALS.items():

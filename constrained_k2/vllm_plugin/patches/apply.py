@@ -54,10 +54,9 @@ def require_version() -> None:
 
 
 def require_loaded_rows() -> None:
-    """Check the rows whose modules this process has loaded. Others are checked when they are needed."""
+    """Check what this process has loaded of all rows. The rest is checked when it is needed."""
     for row in rows():
-        if row.target.partition(":")[0] in sys.modules:
-            _require(row, loaded_only=True)
+        _require(row, loaded_only=True)
 
 
 def activate(process: Process) -> None:

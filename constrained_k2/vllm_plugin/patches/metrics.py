@@ -1,12 +1,11 @@
-"""Counters on their way from the workers to Prometheus (:mod:`constrained_k2.vllm_plugin.metrics.counters`)."""
+"""Counts on their way from the workers to Prometheus (:mod:`constrained_k2.vllm_plugin.metrics.transport`)."""
 
 from dataclasses import dataclass, fields
 from typing import Any
 
 from vllm.v1.metrics.stats import SchedulerStats
 
-from constrained_k2.vllm_plugin.metrics import argmax_probe, families
-from constrained_k2.vllm_plugin.metrics.counters import FIELD, Collected, NewTotals, has_counted
+from constrained_k2.vllm_plugin.metrics.transport import FIELD, Collected, NewTotals
 from constrained_k2.vllm_plugin.patches import wrapper
 
 
@@ -37,7 +36,7 @@ def update_from_output(
 def make_stats(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Add the counts made since the last statistics."""
     stats = original(self, *args, **kwargs)
-    if stats is not None and (hasattr(self, FIELD) or has_counted()):
+    if stats is not None:
         setattr(stats, FIELD, _collected(self).news())
     return stats
 
@@ -57,6 +56,8 @@ def model_runner_output_getstate(original: Any) -> Any:
 @wrapper
 def stat_logger_init(original: Any, self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
     """Expose every metric of a server at 0."""
+    from constrained_k2.vllm_plugin.metrics import families  # only where metrics are shown
+
     original(self, vllm_config, *args, **kwargs)
     families.expose(vllm_config.model_config.served_model_name, self.engine_indexes)
 
@@ -69,37 +70,11 @@ def stat_logger_record(
     original(self, scheduler_stats, *args, engine_idx=engine_idx, **kwargs)
     news = getattr(scheduler_stats, FIELD, None)
     if news is not None:
+        from constrained_k2.vllm_plugin.metrics import families
+
         families.record_engine(news, self.vllm_config.model_config.served_model_name, engine_idx)
 
 
-@wrapper
-def execute_model(original: Any, self: Any, scheduler_output: Any) -> Any:
-    """Let the probe follow the requests of a worker."""
-    argmax_probe.worker_probe.follow(scheduler_output, self.vllm_config)
-    return original(self, scheduler_output)
-
-
-@wrapper
-def apply_grammar_bitmask(
-    original: Any, scheduler_output: Any, grammar_output: Any, input_batch: Any, logits: Any
-) -> None:
-    """Look at the logits before and after vLLM masks them: the V1 model runner."""
-    ids, rows = grammar_output.structured_output_request_ids, len(grammar_output.grammar_bitmask)
-    with argmax_probe.worker_probe.around(logits, ids, rows):
-        original(scheduler_output, grammar_output, input_batch, logits)
-
-
-@wrapper
-def apply_grammar_bitmask_v2(  # noqa: PLR0913, PLR0917 - vLLM's signature
-    original: Any, self: Any, logits: Any, input_batch: Any, grammar_req_ids: list[str], grammar_bitmask: Any
-) -> None:
-    """The same in the V2 model runner."""
-    with argmax_probe.worker_probe.around(logits, grammar_req_ids, len(grammar_bitmask)):
-        original(self, logits, input_batch, grammar_req_ids, grammar_bitmask)
-
-
 def _collected(scheduler: Any) -> Collected:
-    if not hasattr(scheduler, FIELD):
-        setattr(scheduler, FIELD, Collected())
-    collected: Collected = getattr(scheduler, FIELD)
+    collected: Collected = vars(scheduler).setdefault(FIELD, Collected())
     return collected

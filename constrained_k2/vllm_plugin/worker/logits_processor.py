@@ -10,8 +10,7 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcRequestState
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.vllm_plugin.patches.apply import activate
-
-_PLACE = "--logits-processors"
+from constrained_k2.vllm_plugin.route import PROCESSOR_FLAG, refuse_v1_speculation
 
 
 class KimiK2LogitsProcessor(V1Interface, V2Interface):
@@ -48,17 +47,12 @@ class KimiK2LogitsProcessor(V1Interface, V2Interface):
 def refuse_unsupported(vllm_config: Any, *, v2: bool) -> None:
     """Refuse at start-up the flags that would let a token bypass the masks."""
     speculative = vllm_config.speculative_config
-    if speculative is not None and not v2:
-        raise InvalidRequest(
-            "vLLM's V1 model runner runs no logits processors beside speculative decoding",
-            _PLACE,
-            "Use the V2 runner (VLLM_USE_V2_MODEL_RUNNER=1) or the structured-output route, or leave out "
-            "--speculative-config",
-        )
-    if speculative is not None and speculative.rejection_sample_method == "synthetic":
-        problem = "synthetic rejection sampling accepts drafts at a fixed rate, whatever the masks forbid"
-        raise InvalidRequest(problem, "--speculative-config rejection_sample_method", "Leave it out")
+    if speculative is not None:
+        refuse_v1_speculation(v2=v2)
+        if speculative.rejection_sample_method == "synthetic":
+            problem = "synthetic rejection sampling accepts drafts at a fixed rate, whatever the masks forbid"
+            raise InvalidRequest(problem, "--speculative-config rejection_sample_method", "Leave it out")
     if getattr(vllm_config, "diffusion_config", None) is not None:
-        raise InvalidRequest("diffusion models do not write one token after the other", _PLACE, "Leave it out")
+        raise InvalidRequest("diffusion models do not write one token after the other", PROCESSOR_FLAG, "Leave it out")
     if vllm_config.model_config.enable_trace_replay:
-        raise InvalidRequest("trace replay forces tokens, whatever the masks forbid", _PLACE, "Leave one of them out")
+        raise InvalidRequest("trace replay forces tokens that masks forbid", PROCESSOR_FLAG, "Leave one of them out")

@@ -57,10 +57,9 @@ class KimiK2LogitsProcessorV1(LogitsProcessor):
     ) -> tuple[MaskedRequest, list[int]] | None:
         try:
             compiled = self._factory.compile(params)
-            if compiled is None:
-                return None
-            prompt = PromptInfo(len(prompt_ids), prompt_ids[-1]) if prompt_ids else PromptInfo(0, None)
-            turn = MaskedRequest.start(self._factory, compiled, prompt, params)
         except Exception as error:  # noqa: BLE001 - an error that leaves a logits processor ends the whole engine
-            turn = MaskedRequest.refused(self._factory, error)
-        return turn, output_ids
+            return MaskedRequest.refused(self._factory, error), output_ids
+        if compiled is None:
+            return None
+        prompt = PromptInfo(len(prompt_ids), prompt_ids[-1]) if prompt_ids else PromptInfo(0, None)
+        return MaskedRequest.start(self._factory, compiled, prompt, params), output_ids

@@ -32,12 +32,7 @@ class _Entering:
     params: SamplingParams
     prompt_end: int  # the position after its prompt
     end: int  # the position after its output so far: a request that was preempted comes back with that
-    ids: torch.Tensor | None = None  # the tokens of its stretch, once fetched
-
-    @property
-    def stretch(self) -> tuple[int, int]:
-        """The positions of its last prompt token and its output: the first, and the one after the last."""
-        return max(0, self.prompt_end - 1), self.end
+    ids: torch.Tensor | None = None  # its last prompt token and its output, once fetched
 
     def start(self, factory: MatcherFactory) -> MaskedRequest:
         """The request's matcher, after its output so far."""
@@ -94,8 +89,8 @@ class KimiK2LogitsProcessorV2(LogitsProcessor):
         entering = {slot: new for slot, new in self._entering.items() if new.ids is None}
         self._fetched = bool(entering) or self._idle_steps <= self._batches
         if self._fetched:
-            stretches = self._history.fetch(*((slot, *new.stretch) for slot, new in entering.items()))
-            for new, ids in zip(entering.values(), stretches, strict=True):
+            stretches = ((slot, max(0, new.prompt_end - 1), new.end) for slot, new in entering.items())
+            for new, ids in zip(entering.values(), self._history.fetch(*stretches), strict=True):
                 new.ids = ids
 
     def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:

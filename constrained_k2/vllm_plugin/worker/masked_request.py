@@ -8,7 +8,8 @@ from vllm import SamplingParams
 from constrained_k2.compiler.compiled import CompiledToolCalls
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.turn.matcher import ToolCallMatcher
-from constrained_k2.vllm_plugin.engine_core.matcher_factory import FAILED, GuardedMatcher, MatcherFactory, PromptInfo
+from constrained_k2.vllm_plugin.engine_core.guarded_matcher import FAILED, GuardedMatcher
+from constrained_k2.vllm_plugin.engine_core.matcher_factory import MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
 from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
@@ -31,13 +32,17 @@ class MaskedRequest(GuardedMatcher):
     def start(
         cls, factory: MatcherFactory, compiled: CompiledToolCalls, prompt: PromptInfo, params: SamplingParams
     ) -> "MaskedRequest":
-        """A request at the start of its turn.
+        """A request at the start of its turn; refused if its matcher cannot be made.
 
         ``min_tokens`` forbids the stops, which ``stop_token_ids`` may add any token to; ``logit_bias`` is bounded in
         the servers' protocols, but not where vLLM is called in process.
         """
         guarded = bool(params.min_tokens or params.logit_bias)
-        return cls(factory.matcher(compiled, prompt, params), factory.stop, guarded=guarded)
+        try:
+            matcher = factory.matcher(compiled, prompt, params)
+        except Exception as error:  # noqa: BLE001 - an error that leaves a logits processor ends the whole engine
+            return cls.refused(factory, error)
+        return cls(matcher, factory.stop, guarded=guarded)
 
     @classmethod
     def refused(cls, factory: MatcherFactory, error: Exception) -> "MaskedRequest":

@@ -1,0 +1,75 @@
+"""Carries the totals of every process that counts masks to the process that exposes them.
+
+A worker in a process of its own (tensor or pipeline parallelism) adds its totals to the pickled ``ModelRunnerOutput``
+of the one rank whose output is used. The engine core adds what is new of all totals to the ``SchedulerStats`` for one
+front end of several; there ``PrometheusStatLogger`` records them. Nothing is added where nothing has been counted, nor
+sent with ``--disable-log-stats``. Snapshots hold totals, not differences: one lost or read twice does no harm.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from constrained_k2.vllm_plugin.metrics.counters import engine_counters
+
+FIELD = "constrained_k2"
+"""Our attribute of vLLM's objects."""
+
+
+class Published:
+    """The totals that have been published so far, by process."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, dict[str, float]] = {}
+
+    def news(self, snapshots: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+        """The non-zero ``totals`` and the ``compile_seconds`` since the last call, of all processes; None without."""
+        totals: dict[str, float] = {}
+        durations: list[float] = []
+        for snapshot in snapshots:
+            now: dict[str, float] = snapshot["totals"]
+            before = self._totals.pop(snapshot["source"], {})
+            for name, total in now.items():
+                if difference := total - before.get(name, 0):
+                    totals[name] = totals.get(name, 0) + difference
+            if new := int(now["compiled"] - before.get("compiled", 0)):
+                durations += snapshot["recent"][-new:]
+            self._totals[snapshot["source"]] = now
+            while len(self._totals) > 64:  # processes that ended long ago
+                del self._totals[next(iter(self._totals))]
+        return {"totals": totals, "compile_seconds": durations} if totals else None
+
+
+class NewTotals:
+    """The totals of a process, each time that they have changed."""
+
+    def __init__(self) -> None:
+        self._sent = 0  # the age of the totals that were taken last
+
+    def take(self) -> dict[str, Any] | None:
+        """The totals; None if nothing was counted since the last call."""
+        if engine_counters.age == self._sent:
+            return None
+        self._sent = engine_counters.age
+        return engine_counters.snapshot()
+
+
+class Collected:
+    """The totals that one scheduler knows."""
+
+    def __init__(self) -> None:
+        self._published = Published()
+        self._workers: dict[str, dict[str, Any]] = {}  # the totals of each process that came since the last time
+        self._own = NewTotals()
+
+    def take(self, totals: dict[str, Any]) -> None:
+        """Note the totals that came with a worker's output."""
+        if totals["source"] != engine_counters.source:  # else it was pickled within this process
+            self._workers[totals["source"]] = totals
+
+    def news(self) -> dict[str, Any] | None:
+        """The counts added since the last call, in this process and in the workers; None if there are none."""
+        own, workers = self._own.take(), self._workers
+        if own is None and not workers:
+            return None
+        self._workers = {}
+        return self._published.news([own or engine_counters.snapshot(), *workers.values()])
