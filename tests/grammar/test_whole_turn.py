@@ -28,7 +28,7 @@ from constrained_k2 import (
 from constrained_k2.cli import main
 from constrained_k2.turn.phases import Phase
 from constrained_k2.vocabulary.bitmask import allocate_bitmask
-from tests.conftest import SHARED
+from tests.data import mcp_servers
 from tests.grammar.whole_turns import (
     BYTES,
     CASES,
@@ -146,12 +146,9 @@ def test_turns_drawn_under_one_mask_are_accepted_by_the_other_and_masks_agree(
 @pytest.mark.slow
 @pytest.mark.parametrize("first_server", range(7))
 def test_public_tools_on_the_real_vocabulary(first_server: int, real_compiler: Compiler) -> None:
-    path = SHARED / "schemas" / "mcp-tools" / "livemcp_dev.jsonl"
-    if not path.is_file():
-        pytest.skip("the public MCP tools are not part of the repository; expected at ../shared/schemas/mcp-tools")
     vocabulary = real_compiler.vocabulary
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()[first_server::7]):
-        spec = ToolCallSpec.from_openai({"tools": json.loads(line)["tools"], "tool_choice": "required"})
+    for number, tools in enumerate(mcp_servers()[first_server::7]):
+        spec = ToolCallSpec.from_openai({"tools": tools, "tool_choice": "required"})
         matcher = real_compiler.compile(spec).matcher()
         both = Both(matcher, build_grammar(spec), vocabulary, ("split", "lark")[number % 2])
         ids = walk(both, vocabulary, number, [tool.parameters for tool in spec.tools])  # type: ignore[arg-type]

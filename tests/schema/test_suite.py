@@ -18,14 +18,13 @@ from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanc
 from constrained_k2.engines.protocol import ArgumentGrammar
 from constrained_k2.schema.budget import check_budget
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
-from tests.conftest import SHARED
+from tests.data import suite
 from tests.schema.compilers import byte_compiler
 from tests.schema.format_oracles import FORMAT_CHECKER
 
 pytestmark = pytest.mark.slow
 
 BASELINE = Path(__file__).parent / "baseline.json"
-SUITE = SHARED / "schemas" / "json-schema-test-suite"
 DRAFTS = {
     "draft2020-12": ("https://json-schema.org/draft/2020-12/schema", jsonschema.Draft202012Validator),
     "draft7": ("http://json-schema.org/draft-07/schema#", jsonschema.Draft7Validator),
@@ -41,7 +40,7 @@ def engine() -> LLGuidanceEngine:
 
 def groups() -> Iterator[tuple[str, Path, dict[str, Any]]]:
     for draft, (uri, _) in DRAFTS.items():
-        for path in sorted((SUITE / draft).rglob("*.json")):
+        for path in sorted((suite() / draft).rglob("*.json")):
             if "optional" in path.parts and "format" not in path.parts:
                 continue  # behaviour that the specification leaves open
             for group in json.loads(path.read_text()):
@@ -89,12 +88,10 @@ def walk(grammar: LLGuidanceGrammar, seed: int) -> Any:
 
 
 def test_the_suite_is_no_worse_than_the_baseline(engine: LLGuidanceEngine) -> None:
-    if not SUITE.is_dir():
-        pytest.skip("the JSON-Schema-Test-Suite is not part of the repository; expected at ../shared/schemas")
     baseline: dict[str, str] = json.loads(BASELINE.read_text())
     figures = SuiteFigures()
     worse, seen = [], set()
-    for case in corpora.suite(SUITE):
+    for case in corpora.suite(suite()):
         grammar = compile_schema(engine, json.loads(case.schema))
         if grammar is None:
             outcome = Outcome(refusal="refused")
@@ -130,8 +127,6 @@ def test_comparison_with_the_baseline(now: str, before: str, good: bool) -> None
 
 
 def test_random_values_are_valid_and_have_no_dead_ends(engine: LLGuidanceEngine) -> None:
-    if not SUITE.is_dir():
-        pytest.skip("the JSON-Schema-Test-Suite is not part of the repository; expected at ../shared/schemas")
     ended = 0
     for draft, path, group in groups():
         grammar = compile_schema(engine, group["schema"])
