@@ -16,7 +16,7 @@ from tests.servers import group, server
 
 __all__ = ["server"]
 
-settings.register_profile("untimed", deadline=None)  # a busy machine is no fault
+settings.register_profile("untimed", deadline=None)  # a busy machine does not make a test fail
 settings.load_profile("untimed")
 
 # vLLM binds every server to the same core by default, where two of them would share it.

@@ -31,7 +31,7 @@ def suite() -> Path:
 
 
 def mcp_servers() -> list[list[dict[str, Any]]]:
-    """Return the tools of public MCP servers, one list a server, in OpenAI's form."""
+    """Return the tools of public MCP servers, one list per server, in OpenAI's form."""
     lines = data("schemas/mcp-tools/livemcp_dev.jsonl").read_text("utf-8").splitlines()
     return [json.loads(line)["tools"] for line in lines]
 

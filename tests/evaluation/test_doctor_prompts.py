@@ -1,4 +1,4 @@
-"""What the doctor reads off prompts, tried on those that Kimi's own chat templates rendered."""
+"""The doctor's checks of prompts, on prompts that Kimi's own chat templates rendered."""
 
 import json
 import re

@@ -26,7 +26,7 @@ def archive(name: str, files: dict[str, bytes]) -> bytes:
 
 
 class Forge(ThreadingHTTPServer):
-    """Serves archives by their path; what it was asked for stands in ``asked``."""
+    """Serves archives by their path; ``asked`` records the paths of all requests."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
