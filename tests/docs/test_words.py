@@ -120,13 +120,7 @@ def test_each_pattern_finds_its_example(name: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "What is wrong?",
-        "There is no longer a limit.",
-        "No schema stands for itself.",
-        "Two tokens a step",
-        "One is a tool",
-    ],
+    ["What is wrong?", "There is no longer a limit.", "No schema stands for itself.", "One is a tool"],
 )
 def test_plain_sentences_pass(line: str) -> None:
     assert not found([(1, line)], FIRST_LINES)
