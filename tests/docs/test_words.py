@@ -34,12 +34,9 @@ DIALECT: Patterns = {
     "lest": (r"\blest\b", "Copied lest it change."),
     "see to it": (r"\b(sees?|seen|saw) to (it|that)\b", "The cache sees to that."),
     "hold good": (r"\b(holds?|held) good\b", "The law holds good."),
-    "stand, lie for being somewhere": (
-        r"\b(lies?|lay|stands?|stood) (in|beside|behind|before|there|here)\b(?! for)",
-        "The log stands beside it.",
-    ),
-    "a X a Y for per": (
-        r"\b(bar|delta|line|list|module|program|server|steps|\d s) an? (arm|call|line|row|server|token|tool|turn|verb)\b",
+    "stand, lie for be": (r"\b(lies?|lay|stands?|stood) (in|beside|behind|before|there|here)\b", "The log lies here."),
+    "a for per": (
+        r"\b(bar|delta|line|list|module|program|server|steps|\d s) an? (arm|call|line|row|server|tool|turn)\b",
         "One line a tool.",
     ),
     "in so many": (r"\bin so many\b", "One step in so many is examined."),
@@ -119,8 +116,7 @@ def test_each_pattern_finds_its_example(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["What is wrong?", "There is no longer a limit.", "No schema stands for itself.", "One is a tool"],
+    "line", ["What is wrong?", "There is no longer a limit.", "It stands for one.", "One is a tool"]
 )
 def test_plain_sentences_pass(line: str) -> None:
     assert not found([(1, line)], FIRST_LINES)

@@ -6,7 +6,7 @@
   the same arguments; where it sees one of our flags, it applies the rows of its process first.
 * :mod:`.requests`, :mod:`.answers`, :mod:`.metrics`: the replacements of one area each.
 
-A replacement is a function that takes vLLM's object and returns what stands in its place. A new vLLM version is
+A replacement is a function that takes vLLM's object and returns what replaces it. A new vLLM version is
 supported by rows here and by :data:`TESTED_VERSIONS`.
 """
 
