@@ -34,7 +34,7 @@ DIALECT: Patterns = {
     "lest": (r"\blest\b", "Copied lest it change."),
     "see to it": (r"\b(sees?|seen|saw) to (it|that)\b", "The cache sees to that."),
     "hold good": (r"\b(holds?|held) good\b", "The law holds good."),
-    "stand, lie for be": (r"\b(lies?|lay|stands?|stood) (in|beside|behind|before|there|here)\b", "The log lies here."),
+    "stand, lie for be": (r"\b(lies|lay|stands|stood) (in|beside|behind|before|there|here)\b", "The log lies here."),
     "a for per": (
         r"\b(bar|delta|line|list|module|program|server|steps|\d s) an? (arm|call|line|row|server|tool|turn)\b",
         "One line a tool.",
