@@ -51,7 +51,6 @@ def test_files_and_modules_that_pages_name_exist(page: Path) -> None:
 
 
 def test_options_that_pages_name_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each ``constrained-k2 VERB --option``; continued lines are one command."""
     text = "\n".join(page.read_text("utf-8") for page in PAGES).replace("\\\n", "")
     commands = re.findall(r"(?:^|`)constrained-k2 ([a-z]+)\b([^`#\n]*)", text, re.MULTILINE)
     assert len(commands) > 10

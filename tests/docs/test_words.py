@@ -14,8 +14,7 @@ SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "grammars").glob("*.md")])
 TABLES_OF_OLD_NAMES = {"CHANGELOG.md", "style.md"}
 
-Patterns = dict[str, tuple[str, str]]
-"""By name, a pattern and a sentence that it finds."""
+Patterns = dict[str, tuple[str, str]]  # by name: a pattern, and a sentence that it finds
 
 DIALECT: Patterns = {
     "mend": (r"\bmend(s|ed|ing)?\b", "The prompt is mended."),
@@ -115,8 +114,6 @@ def test_each_pattern_finds_its_example(name: str) -> None:
     assert found([(1, FIRST_LINES[name][1])], {name: FIRST_LINES[name]})
 
 
-@pytest.mark.parametrize(
-    "line", ["What is wrong?", "There is no longer a limit.", "It stands for one.", "One is a tool"]
-)
+@pytest.mark.parametrize("line", ["What is wrong?", "There is no longer a limit.", "It stands for one."])
 def test_plain_sentences_pass(line: str) -> None:
     assert not found([(1, line)], FIRST_LINES)
