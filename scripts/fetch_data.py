@@ -2,7 +2,7 @@
 
     python scripts/fetch_data.py [--to data] [--only schemas/mcp-tools]
 
-Writes the layout that `data.json` lists into data/. Where ../shared lies beside the clone, that is used instead.
+Writes the layout that `data.json` lists into data/. If the folder ../shared is beside the clone, it is used instead.
 """
 
 import argparse
@@ -26,7 +26,7 @@ Contents = dict[str, bytes]
 
 
 def data_folder() -> Path:
-    """``../shared`` where it lies beside the clone, else ``data``; the folder may lack any of its files."""
+    """Return ``../shared`` if it is beside the clone, else ``data``; any file may be missing there."""
     shared = ROOT.parent / "shared"
     return shared if (shared / "kimi_k2").is_dir() else ROOT / "data"
 
@@ -36,7 +36,7 @@ def _jsonl(records: Iterable[Any], **options: Any) -> bytes:
 
 
 def _walle(contents: Contents) -> bytes:
-    """The schemas that Moonshot's validator accepts, with the suite and line each stands in."""
+    """The schemas that Moonshot's validator accepts, each with its suite and line."""
     return _jsonl(
         {"suite": PurePosixPath(path).parent.name, "line": number, "schema": json.loads(line)}
         for path, content in sorted(contents.items())

@@ -14,8 +14,8 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 KEYWORDS = """# Keywords
 
-What each JSON Schema keyword becomes, per engine. [Strictness](../strictness.md) explains the words.
-`constrained-k2 coverage tools.json` answers for your tools.
+The status of each JSON Schema keyword with each engine. [Strictness](../strictness.md) explains the words.
+`constrained-k2 coverage tools.json` prints the same for your tools.
 
 {table}
 """
@@ -25,15 +25,15 @@ SETTINGS = """# Settings and request fields
 
 ## Settings of a server
 
-All of them go into `--additional-config '{{"constrained_k2": {{…}}}}'`.
-An unknown name or a wrong value stops the server, with the names and values that it expects.
+Give them with `--additional-config '{{"constrained_k2": {{…}}}}'`.
+An unknown name or a wrong value stops the server, and the error names the ones that are expected.
 
 {settings}
 
 ## Fields of a request
 
-All of them go into `vllm_xargs`: `{{"vllm_xargs": {{"constrained_k2_finish_reserve": 60}}}}`.
-A wrong value is HTTP 400.
+Send them in `vllm_xargs`: `{{"vllm_xargs": {{"constrained_k2_finish_reserve": 60}}}}`.
+A wrong value gets HTTP 400.
 
 {fields}
 
@@ -42,7 +42,7 @@ Old names work until version 0.3, with one warning in the log.
 
 
 def generated() -> dict[Path, str]:
-    """The text of every generated page, by its path."""
+    """Return the text of every generated page, by its path."""
     from constrained_k2.cli.coverage import keyword_table
     from constrained_k2.vllm_plugin.metrics.families import FAMILIES
     from constrained_k2.vllm_plugin.settings import REQUEST_FIELDS
@@ -71,16 +71,12 @@ def _suffix(kind: type) -> str:
 
 
 def _rows(rows: Iterable[Any]) -> str:
-    cells = [
-        (
-            f"`{row.name}`" + (f" (was `{row.old_name}`)" if row.old_name else ""),
-            row.expected,
-            _json(row.default),
-            row.meaning,
-        )
-        for row in rows
-    ]
+    cells = [(_name(row), row.expected, _json(row.default), row.meaning) for row in rows]
     return _table(("name", "value", "default", "meaning"), cells)
+
+
+def _name(row: Any) -> str:
+    return f"`{row.name}`" + (f" (was `{row.old_name}`)" if row.old_name else "")
 
 
 def _json(value: Any) -> str:

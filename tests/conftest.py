@@ -1,6 +1,7 @@
 """Vocabularies and servers that many tests share, and how pytest-xdist divides the tests."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,16 @@ from xdist.scheduler import LoadScopeScheduling
 
 from constrained_k2 import Compiler, Vocabulary
 from constrained_k2.testing import write_tokenizer
-from scripts.fetch_data import data_folder
+from tests.data import data
 from tests.servers import group, server
 
 __all__ = ["server"]
 
-settings.register_profile("untimed", deadline=None)  # a busy machine is no fault
+settings.register_profile("untimed", deadline=None)  # a busy machine does not make a test fail
 settings.load_profile("untimed")
 
 # vLLM binds every server to the same core by default, where two of them would share it.
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-
-SHARED = data_folder()  # the only place where tests learn where the data lie
 
 LONGEST = ("server ", "test_engine_runs", "test_processor_v2", "test_doctor_server", "test_hostile_server")
 
@@ -41,7 +40,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest groups first, so that several processes end at about the same time."""
+    """Put the longest groups first, so that several processes end at about the same time.
+
+    pytest-xdist refuses to run if two processes collect different ids, so an id from a set's order or an address is an
+    error here: it would fail only now and then.
+    """
+    if changing := [item.nodeid for item in items if re.search(r"frozenset\(|\{'[^':]*'[,}]|\bat 0x", item.nodeid)]:
+        raise pytest.UsageError(f"test ids that differ between processes, give them ids=: {changing}")
 
     def rank(item: pytest.Item) -> tuple[int, bool, bool]:
         name = group(item.nodeid)
@@ -62,10 +67,7 @@ def small_vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
 @pytest.fixture(scope="session")
 def real_tokenizer() -> Path:
     """The directory of Kimi K2's own tokenizer."""
-    directory = SHARED / "kimi_k2" / "tokenizer"
-    if not directory.is_dir():
-        pytest.skip("no kimi_k2/tokenizer in ../shared or data: run scripts/fetch_data.py")
-    return directory
+    return data("kimi_k2/tokenizer")
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """Measure model steps per token inside calls: grammar drafts, n-gram drafts, both and none (about 5 minutes).
 
-Exit code 1 if an answer changes, or if grammar drafts need more than 0.6 steps a token.
+Exit code 1 if an answer changes, or if grammar drafts need more than 0.6 steps per token.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from benchmarks.drafts.run import measure
 
 
 def main() -> int:
-    """Measure, and print one line an arm."""
+    """Measure, and print one line per arm."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.drafts", description=__doc__)
     parser.add_argument("--requests", type=int, default=100, help="(default: %(default)s)")
     parser.add_argument("--limit", type=int, default=8, help="draft tokens a step (default: %(default)s)")

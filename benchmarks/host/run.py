@@ -23,7 +23,7 @@ class Plan:
 
     Attributes:
         sizes: Numbers of tools for the time to the first mask.
-        slow_sizes: Largest number of tools for xgrammar, which takes 0.1 s a tool.
+        slow_sizes: Largest number of tools for xgrammar, which takes 0.1 s per tool.
         listed: Number of tools for everything else.
         repeats: First masks measured.
         turns: Turns written to time steps.

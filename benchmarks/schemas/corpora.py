@@ -99,7 +99,7 @@ def _can_be_written(text: str) -> bool:
 
 
 def tools(path: Path) -> Iterator[Case]:
-    """Read the tools of public MCP servers, one server a line."""
+    """Read the tools of public MCP servers, one server per line."""
     seen: dict[str, int] = {}
     for line in path.read_text().splitlines():
         for tool in json.loads(line)["tools"]:

@@ -122,7 +122,7 @@ def _show(rendered: "RenderedPrompt", renderer: "PromptRenderer", *, ids: bool) 
 
 
 def _report_difference(ours: list[int], served: list[int], renderer: "PromptRenderer") -> None:
-    """Print a diff of the two prompts, one line a turn; of the ids where the texts are the same."""
+    """Print a diff of the two prompts, one line per turn; of the ids if the texts are the same."""
     if ours == served:
         _say("The server renders the same prompt.", "green")
         return

@@ -34,7 +34,7 @@ def _mask_rows_kernel(  # type: ignore[no-untyped-def]
 def _restore_kernel(  # type: ignore[no-untyped-def]
     logits, logits_stride, masks, masks_stride, plan, width, words, BLOCK: tl.constexpr
 ):
-    """Program i restores the plan's i-th row: one program a row, so that none reads what another writes."""
+    """Program i restores the plan's i-th row: one program per row, so that none reads what another writes."""
     item = tl.program_id(0)
     if tl.load(plan + 3 * item + 2) == 0:
         return

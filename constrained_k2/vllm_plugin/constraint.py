@@ -53,7 +53,7 @@ def tag(sampling_params: Any, precompile: Sequence[int]) -> None:
 
 
 def is_tagged(sampling_params: Any) -> bool:
-    """Whether a request is tagged. No client can tag one: vLLM's validation, which comes first, names a backend."""
+    """True if a request is tagged. No client can tag one: vLLM's validation, which comes first, names a backend."""
     asked = sampling_params.structured_outputs
     if asked is None or asked._backend is not None:  # noqa: SLF001 - vLLM's own mark
         return False

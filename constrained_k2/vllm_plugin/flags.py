@@ -21,13 +21,13 @@ _FLAGS = re.compile(
 
 
 def has_our_logits_processor(processors: Any) -> bool:
-    """Whether our logits processor is one of vLLM's ``logits_processors``: classes or dotted names."""
+    """True if our logits processor is one of vLLM's ``logits_processors``: classes or dotted names."""
     names = (entry if isinstance(entry, str) else getattr(entry, "__module__", "") for entry in processors or ())
     return any(name.startswith(PACKAGE) for name in names)
 
 
 def has_our_flags(config: Any) -> bool:
-    """Whether a ``VllmConfig`` or ``EngineArgs``, of whatever version, asks for this package."""
+    """True if a ``VllmConfig`` or ``EngineArgs``, of whatever version, asks for this package."""
     additional = getattr(config, "additional_config", None)
     speculative = getattr(config, "speculative_config", None)
     proposer = speculative.get("model") if isinstance(speculative, dict) else getattr(speculative, "model", None)
@@ -40,7 +40,7 @@ def has_our_flags(config: Any) -> bool:
 
 
 def process_has_our_flags() -> bool:
-    """Whether this process was started with our flags, as far as can be seen without vLLM's help.
+    """True if this process was started with our flags, as far as can be seen without vLLM's help.
 
     For a process whose vLLM cannot be patched: the command line (spawned processes of a server have their parent's),
     the file that its ``--config`` names, and the configuration that whoever loads the plugins is holding.
@@ -51,7 +51,7 @@ def process_has_our_flags() -> bool:
     texts = [*arguments, *(path.read_text(errors="replace") for path in files if path.is_file())]
     if any(_FLAGS.search(text) for text in texts):
         return True
-    frame = sys._getframe()  # noqa: SLF001 - an unknown vLLM hands its configuration to nobody
+    frame = sys._getframe()  # noqa: SLF001 - an unknown vLLM does not hand its configuration to plugins
     while frame := cast(FrameType, frame.f_back):
         found = (frame.f_locals.get(name) for name in ("self", "vllm_config"))
         if any(type(value).__name__.endswith(("EngineArgs", "VllmConfig")) and has_our_flags(value) for value in found):

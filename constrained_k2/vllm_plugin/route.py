@@ -63,5 +63,5 @@ def choose_route(args: Any) -> None:
 
 
 def parses_with_us(parser: Any) -> bool:
-    """Whether a ``Parser`` class that vLLM composed, or None, has our tool parser."""
+    """True if a ``Parser`` class that vLLM composed, or None, has our tool parser."""
     return getattr(getattr(parser, "tool_parser_cls", None), "name", None) == TOOL_PARSER_NAME

@@ -62,7 +62,7 @@ SETTINGS = (
     Row("finish_reserve", _RESERVE, _DEFAULTS.finish_reserve,
         "How many of its last tokens a request keeps for ending its calls, where it does not say. 0: none.", "close"),
     Row("argmax_sample_interval", "a whole number from 0", _DEFAULTS.argmax_sample_interval,
-        "One masked step in so many is examined for how often the mask forbids the likeliest token. 0: none.",
+        "The interval, in masked steps, at which the mask is compared with the likeliest token. 0: never.",
         "first_choices"),
     Row("cache_mib", "a whole number from 1", _DEFAULTS.cache_mib,
         "The estimated size of a process's compiled grammars, in MiB."),
@@ -137,7 +137,7 @@ def settings_in(vllm_config: Any) -> Settings:
 
 
 def read_switch(value: object, key: str) -> bool:
-    """Whether a switch in a request's ``vllm_xargs`` is on."""
+    """True if a switch in a request's ``vllm_xargs`` is on."""
     if value not in (ON, OFF):
         raise InvalidRequest(f"must be {ON!r} or {OFF!r}, not {str(value)[:40]!r}", f"vllm_xargs.{key}")
     return value == ON

@@ -1,4 +1,4 @@
-"""What measures schemas: arms that are ended when they take too long, walks, and the hostile corpus."""
+"""The schema benchmark: arms that end when they take too long, walks, and the hostile corpus."""
 
 import json
 from pathlib import Path

@@ -44,7 +44,7 @@ class Watched(Future[Any]):
 
 
 def asked_for_at_once(cache: LeastRecentlyUsed[str, int], build: Any, count: int) -> list[Any]:
-    """What as many threads get; ``build`` is called once all but the one that builds are waiting."""
+    """Return what ``count`` threads get; ``build`` is called once all threads but the building one wait."""
     found: list[Any] = []
 
     def build_when_all_wait() -> tuple[int, int]:

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from constrained_k2 import Vocabulary
+from constrained_k2.cli import main
 from constrained_k2.vocabulary.bitmask import allowed_ids
 from scripts.write_docs import generated
 
 ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", generated(), ids=lambda page: page.name)
@@ -34,9 +36,7 @@ def test_links_outside_the_site_lead_somewhere(page: str) -> None:
     assert not [link for link in links if "://" not in link and not (ROOT / link).exists()]
 
 
-@pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.name
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_and_modules_that_pages_name_exist(page: Path) -> None:
     text = page.read_text("utf-8")
     files = set(re.findall(r"\b((?:scripts|tests|examples|grammars|benchmarks)/[\w/]+\.\w+)", text))
@@ -48,6 +48,17 @@ def test_files_and_modules_that_pages_name_exist(page: Path) -> None:
     for module in re.findall(r"python -m ((?:benchmarks|scripts|tests|constrained_k2)[\w.]*)", text):
         base = ROOT / module.replace(".", "/")
         assert base.with_suffix(".py").exists() or (base / "__main__.py").exists(), module
+
+
+def test_options_that_pages_name_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "\n".join(page.read_text("utf-8") for page in PAGES).replace("\\\n", "")
+    commands = re.findall(r"(?:^|`)constrained-k2 ([a-z]+)\b([^`#\n]*)", text, re.MULTILINE)
+    assert len(commands) > 10
+    for verb, rest in commands:
+        with pytest.raises(SystemExit, match="0"):
+            main([verb, "--help"])
+        known = capsys.readouterr().out
+        assert not [option for option in re.findall(r"--[a-z-]+", rest) if option not in known], (verb, rest)
 
 
 def test_the_readme_is_short() -> None:

@@ -1,4 +1,4 @@
-"""What the fake server's model writes, and how the server parses it."""
+"""The answers of the fake server's model, and how the server parses them."""
 
 import json
 import re

@@ -26,7 +26,7 @@ def memory(pid: int) -> int:
 
 
 def lines(directory: Path) -> int:
-    """How many records there are."""
+    """The number of records."""
     return sum(path.read_bytes().count(b"\n") for path in (directory / "records").glob("*.jsonl"))
 
 

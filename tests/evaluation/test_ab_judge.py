@@ -157,7 +157,7 @@ TOOLS = {"f": WEATHER["function"]["parameters"], "empty": {}, "none": None}
         ([("", "f", '{"city": "a"}'), ("", "f", "{}")], False),
         ([("", "f", "{")], False),
         ([("", "g", "{}")], False),
-        ([("", "empty", "{}")], False),  # an empty schema is no schema to it
+        ([("", "empty", "{}")], False),  # it treats an empty schema as none
         ([("", "none", "{}")], False),
         ([], False),
     ],

@@ -14,7 +14,7 @@ from constrained_k2.evaluation.sample import Sample, read_sample
 from scripts.bundled_samples import drawn_bodies
 from scripts.bundled_samples.adversarial import MAKERS
 from scripts.bundled_samples.ordinary import ordinary_samples
-from tests.conftest import SHARED
+from tests.data import data
 from tests.evaluation.ab_samples import body, write_lines
 
 
@@ -145,12 +145,8 @@ def test_schema_cases_become_a_property_of_a_tool_that_must_be_called(tmp_path: 
     assert value["items"] == {"$ref": "#/properties/value/$defs/n"}
 
 
-WALLE = SHARED / "schemas" / "kvv-walle" / "cases.jsonl"
-
-
-@pytest.mark.skipif(not WALLE.exists(), reason="the schema cases are not beside the clone")
 def test_all_schema_cases_are_samples() -> None:
-    assert len(good(read_samples(WALLE))) == 212
+    assert len(good(read_samples(data("schemas/kvv-walle/cases.jsonl")))) == 212
 
 
 def test_expected_calls_survive_a_file() -> None:

@@ -1,8 +1,7 @@
-"""What the doctor reads off prompts, tried on those that Kimi's own chat templates rendered."""
+"""The doctor's checks of prompts, on prompts that Kimi's own chat templates rendered."""
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,22 +14,14 @@ from constrained_k2.evaluation.doctor.checks.prompts import (
 )
 from constrained_k2.evaluation.doctor.prompt import Piece, ids_in, opens_reasoning, undue_keys
 from constrained_k2.evaluation.doctor.target import SPECIAL_TEXTS
-from tests.conftest import SHARED
+from tests.data import rendered as rows
 
-RENDERED = SHARED / "kimi_k2" / "rendered"
 RIGHT = ("k2_thinking", "k2_instruct_after_fix_reconstructed", "k2_5_json_instant", "k2_5_json_thinking")
 _SPECIAL = re.compile("(" + "|".join(map(re.escape, SPECIAL_TEXTS)) + ")")
 
 
 def pieces(text: str) -> list[Piece]:
     return [Piece(part, special=part in SPECIAL_TEXTS) for part in _SPECIAL.split(text) if part]
-
-
-def rows(name: str) -> Iterator[dict[str, Any]]:
-    path = RENDERED / f"{name}.jsonl"
-    if not path.is_file():
-        pytest.skip(f"not part of the repository: ../shared/kimi_k2/rendered/{name}.jsonl")
-    yield from map(json.loads, path.read_text(encoding="utf-8").splitlines())
 
 
 def is_faulty(row: dict[str, Any]) -> bool:

@@ -1,6 +1,5 @@
 """Whole-turn grammars against the split matcher: the same turns, token by token (law 6)."""
 
-import io
 import json
 import random
 from pathlib import Path
@@ -14,21 +13,17 @@ from hypothesis import strategies as st
 
 from constrained_k2 import (
     Compiler,
-    InvalidRequest,
-    StrictPolicy,
     ToolCall,
     ToolCallMatcher,
     ToolCallSpec,
-    UnsupportedSchema,
     Vocabulary,
     build_grammar,
     parse_completion,
     render_tool_calls,
 )
-from constrained_k2.cli import main
 from constrained_k2.turn.phases import Phase
 from constrained_k2.vocabulary.bitmask import allocate_bitmask
-from tests.conftest import SHARED
+from tests.data import mcp_servers
 from tests.grammar.whole_turns import (
     BYTES,
     CASES,
@@ -36,15 +31,12 @@ from tests.grammar.whole_turns import (
     LarkOracle,
     TagOracle,
     spec_of,
+    tool,
     transcript_ids,
     transcripts,
     verdict,
 )
 from tests.walks import walk
-
-
-def tool(name: str, parameters: Any = None, **more: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "parameters": parameters, **more}}
 
 
 def allowed(matcher: ToolCallMatcher, vocabulary: Vocabulary) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -146,12 +138,9 @@ def test_turns_drawn_under_one_mask_are_accepted_by_the_other_and_masks_agree(
 @pytest.mark.slow
 @pytest.mark.parametrize("first_server", range(7))
 def test_public_tools_on_the_real_vocabulary(first_server: int, real_compiler: Compiler) -> None:
-    path = SHARED / "schemas" / "mcp-tools" / "livemcp_dev.jsonl"
-    if not path.is_file():
-        pytest.skip("the public MCP tools are not part of the repository; expected at ../shared/schemas/mcp-tools")
     vocabulary = real_compiler.vocabulary
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()[first_server::7]):
-        spec = ToolCallSpec.from_openai({"tools": json.loads(line)["tools"], "tool_choice": "required"})
+    for number, tools in enumerate(mcp_servers()[first_server::7]):
+        spec = ToolCallSpec.from_openai({"tools": tools, "tool_choice": "required"})
         matcher = real_compiler.compile(spec).matcher()
         both = Both(matcher, build_grammar(spec), vocabulary, ("split", "lark")[number % 2])
         ids = walk(both, vocabulary, number, [tool.parameters for tool in spec.tools])  # type: ignore[arg-type]
@@ -260,65 +249,3 @@ def test_to_ebnf_a_call_out_of_ordinary_tokens_is_a_call() -> None:
     assert verdict(TagOracle(build_grammar(spec, "xgrammar", "ebnf"), BYTES, ebnf=True).accept, ids) is None
     assert verdict(TagOracle(build_grammar(spec, "xgrammar", markers=BYTES.format), BYTES).accept, ids) == 0
     assert verdict(LarkOracle(build_grammar(spec), BYTES).accept, ids) == 0
-
-
-@pytest.mark.parametrize(
-    ("engine", "format_name"),
-    [("llguidance", "ebnf"), ("llguidance", "structural-tag"), ("xgrammar", "lark"), ("x", None)],
-)
-def test_unknown_engines_and_formats_are_refused(engine: Any, format_name: str | None) -> None:
-    with pytest.raises(InvalidRequest, match="does not support|unknown engine"):
-        build_grammar(ToolCallSpec(), engine, format_name)
-
-
-@pytest.mark.parametrize("engine", ["llguidance", "xgrammar"])
-def test_a_schema_without_a_grammar_is_refused_by_name(engine: Any) -> None:
-    body = {"tools": [tool("f"), tool("g", {"type": "string"})]}
-    with pytest.raises(UnsupportedSchema, match="'g'.*always an object"):
-        build_grammar(ToolCallSpec.from_openai(body), engine)
-    assert build_grammar(ToolCallSpec.from_openai(body | {"tool_choice": "none"}), engine)
-
-
-@pytest.mark.parametrize("engine", ["llguidance", "xgrammar"])
-def test_the_policy_decides_how_strictly_a_schema_is_enforced(engine: Any) -> None:
-    body = {"tools": [tool("f", {"type": "object", "properties": {"q": {"const": "kept"}}}, strict=False)]}
-    spec = ToolCallSpec.from_openai(body)
-    assert "kept" not in build_grammar(spec, engine)
-    assert "kept" in build_grammar(spec, engine, policy=StrictPolicy(min="best_effort"))
-
-
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    case = CASES[0]
-    assert main(["grammar", str(case / "request.json")]) == 0
-    assert capsys.readouterr().out == (case / "grammar.lark").read_text(encoding="utf-8")
-    assert main(["grammar", str(case / "request.json"), "--engine", "xgrammar", "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["engine"], printed["format"]) == ("xgrammar", "structural-tag")
-    assert json.loads(printed["grammar"])["type"] == "structural_tag"
-    assert main(["grammar", str(tmp_path / "none")]) == 2
-    assert main(["grammar", str(case / "request.json"), "--format", "ebnf"]) == 2
-    broken = tmp_path / "request.json"
-    broken.write_text(json.dumps({"tools": [tool("g", {"type": "string"})]}))
-    assert main(["grammar", str(broken)]) == 1
-    assert "tools[name='g']" in capsys.readouterr().err
-
-
-def test_the_command_says_what_the_formats_cannot_do(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["grammar", "--help"])
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "example: constrained-k2 grammar" in printed
-    for said in (
-        "any digits as the index",
-        "only in the schema's order",
-        "ordinary tokens",
-        "drops many keywords",
-        "hundred calls",
-    ):
-        assert said in printed
-
-
-def test_the_command_reads_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((CASES[0] / "request.json").read_bytes())))
-    assert main(["grammar", "-", "--in-reasoning"]) == 0
-    assert capsys.readouterr().out == build_grammar(spec_of(CASES[0]), in_reasoning=True)

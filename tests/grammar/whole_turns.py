@@ -21,6 +21,10 @@ IDS = [case.name for case in CASES]
 BYTES = Vocabulary.of_bytes()
 
 
+def tool(name: str, parameters: Any = None, **more: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters, **more}}
+
+
 def spec_of(case: Path) -> ToolCallSpec:
     return ToolCallSpec.from_json((case / "request.json").read_bytes())
 

@@ -49,7 +49,7 @@ def test_rows_that_others_have_emptied() -> None:
     restore_emptied_rows(logits, masks, plan)
     assert logits[0, 3:6].tolist() == [3, 4, 5]
     assert logits[1, 3:6].tolist() == [0, 0, 0]
-    assert (logits[2] == NEVER).all()  # nobody asked for it
+    assert (logits[2] == NEVER).all()  # not in the plan
     assert logits[4, 7] == 7
     assert torch.isfinite(logits).sum(dim=1).tolist() == [3, 3, 0, 37, 1]
 

@@ -4,7 +4,6 @@ The templates in templates/ were written from the goldens. The goldens test that
 template changes a byte, and that the fault checks find exactly the faults that are there.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ import pytest
 import constrained_k2
 from constrained_k2 import Vocabulary, find_faults
 from constrained_k2.prompts import PromptRenderer
-from tests.conftest import SHARED
+from tests.data import rendered as goldens
 
-RENDERED = SHARED / "kimi_k2" / "rendered"
 TEMPLATES = Path(__file__).parent / "templates"
 TEST_TEMPLATE = Path(constrained_k2.__file__).parent / "testing" / "chat_template.jinja"
 RIGHT = {
@@ -26,13 +24,6 @@ RIGHT = {
 }
 BEFORE_FIX = "k2_instruct_0905_before_fix"
 IDS_TO_REPAIR = {"bad_ids", "short_id"}
-
-
-def goldens(name: str) -> list[dict[str, Any]]:
-    path = RENDERED / f"{name}.jsonl"
-    if not path.is_file():
-        pytest.skip(f"the goldens are not part of the repository; expected at ../shared/kimi_k2/rendered/{name}.jsonl")
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def body(golden: dict[str, Any]) -> dict[str, Any]:

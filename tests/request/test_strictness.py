@@ -1,4 +1,4 @@
-"""How strictly a tool is kept: what it says, within what the server allows."""
+"""The strictness of a tool: its own `strict`, within the server's bounds."""
 
 import itertools
 from typing import Any

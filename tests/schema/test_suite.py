@@ -14,34 +14,26 @@ from benchmarks.schemas import corpora
 from benchmarks.schemas.arms import Outcome
 from benchmarks.schemas.figures import SuiteFigures, is_no_worse, signature
 from constrained_k2 import ConstrainedK2Error
-from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
-from constrained_k2.engines.protocol import ArgumentGrammar
+from constrained_k2.engines.protocol import ArgumentGrammar, Engine
 from constrained_k2.schema.budget import check_budget
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
-from tests.conftest import SHARED
+from tests.data import suite
 from tests.schema.compilers import byte_compiler
 from tests.schema.format_oracles import FORMAT_CHECKER
 
 pytestmark = pytest.mark.slow
 
+LLGUIDANCE = byte_compiler().engine("llguidance")
 BASELINE = Path(__file__).parent / "baseline.json"
-SUITE = SHARED / "schemas" / "json-schema-test-suite"
 DRAFTS = {
     "draft2020-12": ("https://json-schema.org/draft/2020-12/schema", jsonschema.Draft202012Validator),
     "draft7": ("http://json-schema.org/draft-07/schema#", jsonschema.Draft7Validator),
 }
 
 
-@pytest.fixture(scope="module")
-def engine() -> LLGuidanceEngine:
-    found = byte_compiler().engine("llguidance")
-    assert isinstance(found, LLGuidanceEngine)
-    return found
-
-
 def groups() -> Iterator[tuple[str, Path, dict[str, Any]]]:
     for draft, (uri, _) in DRAFTS.items():
-        for path in sorted((SUITE / draft).rglob("*.json")):
+        for path in sorted((suite() / draft).rglob("*.json")):
             if "optional" in path.parts and "format" not in path.parts:
                 continue  # behaviour that the specification leaves open
             for group in json.loads(path.read_text()):
@@ -51,7 +43,7 @@ def groups() -> Iterator[tuple[str, Path, dict[str, Any]]]:
                 yield draft, path, group | {"schema": schema}
 
 
-def compile_schema(engine: LLGuidanceEngine, schema: Any) -> LLGuidanceGrammar | None:
+def compile_schema(engine: Engine, schema: Any) -> ArgumentGrammar | None:
     document = json.loads(json.dumps(schema))
     try:
         check_budget(document)
@@ -66,8 +58,8 @@ def accepts(grammar: ArgumentGrammar, instance: Any, separators: tuple[str, str]
     return all(matcher.accept(byte) for byte in text.encode()) and matcher.is_complete()
 
 
-def walk(grammar: LLGuidanceGrammar, seed: int) -> Any:
-    """A random value under the mask, biased towards closing what is open."""
+def walk(grammar: ArgumentGrammar, seed: int) -> str | None:
+    """Return a random text under the mask, biased towards closing what is open; None if it does not end."""
     chance = random.Random(seed)
     vocabulary = byte_compiler().vocabulary
     matcher = grammar.matcher("schema")
@@ -82,20 +74,19 @@ def walk(grammar: LLGuidanceGrammar, seed: int) -> Any:
         preferred = ids[np.isin(ids, closers)]
         token = int(chance.choice(preferred if len(preferred) and chance.random() < 0.5 else ids))
         if token == end:
-            return json.loads(text.decode())
+            assert matcher.is_complete()
+            return text.decode()
         assert matcher.accept(token), bytes(text)
         text.append(token)
     return None  # did not end within the limit
 
 
-def test_the_suite_is_no_worse_than_the_baseline(engine: LLGuidanceEngine) -> None:
-    if not SUITE.is_dir():
-        pytest.skip("the JSON-Schema-Test-Suite is not part of the repository; expected at ../shared/schemas")
+def test_the_suite_is_no_worse_than_the_baseline() -> None:
     baseline: dict[str, str] = json.loads(BASELINE.read_text())
     figures = SuiteFigures()
     worse, seen = [], set()
-    for case in corpora.suite(SUITE):
-        grammar = compile_schema(engine, json.loads(case.schema))
+    for case in corpora.suite(suite()):
+        grammar = compile_schema(LLGUIDANCE, json.loads(case.schema))
         if grammar is None:
             outcome = Outcome(refusal="refused")
         else:
@@ -129,20 +120,18 @@ def test_comparison_with_the_baseline(now: str, before: str, good: bool) -> None
     assert is_no_worse(now, before) == good
 
 
-def test_random_values_are_valid_and_have_no_dead_ends(engine: LLGuidanceEngine) -> None:
-    if not SUITE.is_dir():
-        pytest.skip("the JSON-Schema-Test-Suite is not part of the repository; expected at ../shared/schemas")
+def test_random_values_are_valid_and_have_no_dead_ends() -> None:
     ended = 0
     for draft, path, group in groups():
-        grammar = compile_schema(engine, group["schema"])
+        grammar = compile_schema(LLGUIDANCE, group["schema"])
         if grammar is None or not grammar.coverage.is_sound or r"\\p{" in json.dumps(group["schema"]):
             continue  # Python's re, which the oracle uses, has no \p
         validator = DRAFTS[draft][1]
         for seed in range(3):
-            value = walk(grammar, seed)
-            if value is None:
+            text = walk(grammar, seed)
+            if text is None:
                 continue
             ended += 1
-            valid = validator(group["schema"], format_checker=FORMAT_CHECKER).is_valid(value)
-            assert valid, (path.name, group["description"], value)
+            valid = validator(group["schema"], format_checker=FORMAT_CHECKER).is_valid(json.loads(text))
+            assert valid, (path.name, group["description"], text)
     assert ended > 1_500

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from scripts.fetch_data import BUILDERS, FORGE, MANIFEST, data_folder, fetch
+from scripts.fetch_data import BUILDERS, FORGE, MANIFEST, fetch
+from tests.data import reason, suite
 
 
 def archive(name: str, files: dict[str, bytes]) -> bytes:
@@ -25,7 +26,7 @@ def archive(name: str, files: dict[str, bytes]) -> bytes:
 
 
 class Forge(ThreadingHTTPServer):
-    """Serves archives by their path; what it was asked for stands in ``asked``."""
+    """Serves archives by their path; ``asked`` records the paths of all requests."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -194,10 +195,13 @@ def test_the_manifest_pins_every_file() -> None:
     assert FORGE.startswith("https://")
 
 
+def test_a_skipped_test_names_the_data_and_how_to_get_them() -> None:
+    assert reason("kimi_k2/tokenizer").endswith("run python -m scripts.fetch_data --only kimi_k2/tokenizer")
+    assert "cannot be redistributed" in reason("kimi_k2/rendered/k2_thinking.jsonl")
+
+
 def test_the_data_that_lie_here_are_the_pinned_ones() -> None:
-    folder = data_folder()
-    if not (folder / "schemas" / "json-schema-test-suite").is_dir():
-        pytest.skip("no data here: run scripts/fetch_data.py")
+    folder = suite().parents[1]
     for found in MANIFEST["repositories"]:
         for path, spec in found["files"].items():
             if (folder / path).suffix != ".xz" and (folder / path).is_file():

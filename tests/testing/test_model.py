@@ -19,14 +19,9 @@ from constrained_k2.testing import DEFAULT_PRIOR, build_model
 from constrained_k2.testing.__main__ import main
 from constrained_k2.testing.model import unigram_logits
 from constrained_k2.testing.tokenizer import train_ranks, training_text
-from tests.conftest import SHARED
+from tests.data import data, rendered
 
-REAL_TOKENIZER = SHARED / "kimi_k2" / "tokenizer"
-GOLDENS = SHARED / "kimi_k2" / "rendered" / "k2_instruct_after_fix_reconstructed.jsonl"
 SMALL_BASE_SIZE = 1024
-
-needs_real_vocabulary = pytest.mark.skipif(not REAL_TOKENIZER.is_dir(), reason="no shared/kimi_k2/tokenizer")
-needs_goldens = pytest.mark.skipif(not GOLDENS.is_file(), reason="no shared/kimi_k2/rendered prompts")
 
 TEXTS = (
     "What's the weather like in Paris?",
@@ -58,7 +53,9 @@ def tokenizer(models: dict[str, Path]) -> Any:
 @pytest.fixture(scope="module")
 def real_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The real vocabulary's tokenizer, out of a model that was built with it."""
-    out = build_model(tmp_path_factory.mktemp("models") / "real-llama", arch="llama", tokenizer=REAL_TOKENIZER)
+    out = build_model(
+        tmp_path_factory.mktemp("models") / "real-llama", arch="llama", tokenizer=data("kimi_k2/tokenizer")
+    )
     return AutoTokenizer.from_pretrained(out, trust_remote_code=True)
 
 
@@ -107,15 +104,13 @@ def test_small_vocabulary(tokenizer: Any) -> None:
     check_vocabulary(tokenizer, SMALL_BASE_SIZE)
 
 
-@needs_real_vocabulary
 def test_real_vocabulary(real_tokenizer: Any) -> None:
     check_vocabulary(real_tokenizer, REAL_BASE_SIZE)
 
 
-@needs_real_vocabulary
 def test_small_tokenizer_config_is_the_real_one_with_other_ids(models: dict[str, Path]) -> None:
     small = json.loads((models["llama"] / "tokenizer_config.json").read_bytes())
-    real = json.loads((REAL_TOKENIZER / "tokenizer_config.json").read_bytes())
+    real = json.loads(data("kimi_k2/tokenizer/tokenizer_config.json").read_bytes())
     shift = REAL_BASE_SIZE - SMALL_BASE_SIZE
     small["added_tokens_decoder"] = {str(int(key) + shift): val for key, val in small["added_tokens_decoder"].items()}
     assert small == real
@@ -137,9 +132,8 @@ def test_training_on_too_little_text_is_refused() -> None:
         train_ranks("abc", 300)
 
 
-@needs_goldens
 def test_chat_template_renders_the_golden_prompts(tokenizer: Any) -> None:
-    rows = [json.loads(line) for line in GOLDENS.read_text("utf-8").splitlines()]
+    rows = rendered("k2_instruct_after_fix_reconstructed")
     assert {row["add_generation_prompt"] for row in rows} == {True, False}
     for row in rows:
         assert row["error"] is None

@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import chain
 from typing import Any
 
 import jsonschema
@@ -19,7 +20,7 @@ from constrained_k2 import (
     parse_completion,
     render_tool_calls,
 )
-from tests.conftest import SHARED
+from tests.data import mcp_servers
 from tests.schema.format_oracles import FORMAT_CHECKER
 from tests.walks import walk
 
@@ -105,13 +106,6 @@ def test_a_random_model_writes_only_what_the_request_allows(
         jsonschema.validate(json.loads(call.arguments), parameters)
 
 
-def mcp_tools() -> list[dict[str, Any]]:
-    path = SHARED / "schemas" / "mcp-tools" / "livemcp_dev.jsonl"
-    if not path.is_file():
-        return []
-    return [tool for line in path.read_text().splitlines() for tool in json.loads(line)["tools"]]
-
-
 def _is_valid(draft: Any, schema: Any) -> bool:
     try:
         draft.check_schema(schema)
@@ -122,9 +116,7 @@ def _is_valid(draft: Any, schema: Any) -> bool:
 
 @pytest.mark.slow
 def test_a_random_model_calls_real_tools_with_valid_arguments(real_compiler: Compiler) -> None:
-    tools = mcp_tools()
-    if not tools:
-        pytest.skip("the public MCP tools are not part of the repository; expected at ../shared/schemas/mcp-tools")
+    tools = list(chain.from_iterable(mcp_servers()))
     for number, tool in enumerate(tools):
         spec = ToolCallSpec.from_openai({"tools": [tool], "tool_choice": "required", "parallel_tool_calls": False})
         grammar = real_compiler.compile(spec)
@@ -152,9 +144,7 @@ def shuffled(value: Any, chance: random.Random) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("form", [{"separators": (",", ":")}, {}, {"indent": 2}, {"indent": 4}])
 def test_any_property_order_and_any_spacing_can_be_written(small_compiler: Compiler, form: dict[str, Any]) -> None:
-    tools = mcp_tools()
-    if not tools:
-        pytest.skip("the public MCP tools are not part of the repository; expected at ../shared/schemas/mcp-tools")
+    tools = list(chain.from_iterable(mcp_servers()))
     chance = random.Random(0)
     vocabulary = small_compiler.vocabulary
     several = 0

@@ -1,4 +1,4 @@
-"""What all tests of the plugin share."""
+"""Fixtures that all tests of the plugin share."""
 
 import logging
 import sys
@@ -18,7 +18,7 @@ from tests.vllm_plugin.patched import patch_vllm
 
 @pytest.fixture(autouse=True)
 def forgotten_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test has remembered of a server is forgotten behind it."""
+    """Forget after each test what it remembered of its server."""
     for name in ("constrains", "model_name", "settings"):
         monkeypatch.setattr(Server, name, getattr(Server, name))
     if (state := sys.modules.get("constrained_k2.vllm_plugin.api_server.request_state")) is not None:

@@ -85,7 +85,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_in_its_own_process(job: Path, model: Path, engine: dict[str, Any], requests: list[Any]) -> dict[str, Any]:
-    """Have this script do a job, and read what it wrote; ``job`` is the file for it, the log stands beside it."""
+    """Have this script do a job, and read what it wrote; ``job`` is its file, the log is written beside it."""
     job.write_text(json.dumps({"model": str(model), "engine": engine, "requests": requests}))
     log = job.with_suffix(".log")
     with log.open("wb") as sink:

@@ -112,7 +112,7 @@ def push(logits: torch.Tensor, batch: list[str], drafts: dict[str, list[int]], c
 
 
 def cut(ids: list[int], stops: tuple[int, ...]) -> list[int]:
-    """What vLLM's scheduler keeps of a step."""
+    """Return the tokens of a step that vLLM's scheduler keeps."""
     end = next((location for location, token in enumerate(ids) if token in stops), len(ids))
     return ids[: end + 1]
 
@@ -206,7 +206,7 @@ def test_nothing_is_fetched_where_nothing_is_constrained(
     request = Reference(compiler, BODIES[0], [5])
     engine.begin({"r": (request.params, 1, [5])})
     engine.step(["other", "r"], torch.randn(2, engine.size))
-    engine.remove("r")  # nobody says so to the processor
+    engine.remove("r")  # the processor is not told
     for _ in range(5):
         engine.begin({})
         engine.step(["other"], torch.randn(1, engine.size))

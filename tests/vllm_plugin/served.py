@@ -1,4 +1,4 @@
-"""What the logits processor reads of vLLM's configuration, without a model."""
+"""The parts of vLLM's configuration that the logits processor reads, without a model."""
 
 from pathlib import Path
 from types import SimpleNamespace

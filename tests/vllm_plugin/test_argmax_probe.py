@@ -1,4 +1,4 @@
-"""How often masks forbid the model's first choice, on tensors and behind vLLM's own function that applies masks."""
+"""Counts of masks that forbid the model's first choice, on tensors and behind vLLM's own function that applies masks."""
 
 import inspect
 from types import SimpleNamespace
@@ -123,7 +123,7 @@ def worker(**settings: Any) -> WorkerWrapperBase:
 
 
 def masked(output: Any, ids: list[str]) -> torch.Tensor:
-    """Requests a, b and c, of which b has a draft token, through vLLM's function: token 0 is forbidden everywhere."""
+    """Requests a, b and c, b with a draft token, through vLLM's function: token 0 is forbidden everywhere."""
     rows = sum(2 if name == "b" else 1 for name in ids)
     bitmask = np.full((rows, 1), ~1, dtype=np.int32)
     logits = torch.zeros(4, 32)

@@ -1,4 +1,4 @@
-"""Through a real server on the backend route: every endpoint that takes tools, and what may stand beside them."""
+"""Through a real server on the backend route: every endpoint that takes tools, and the fields that it accepts together with them."""
 
 import json
 from collections.abc import Iterator
@@ -233,7 +233,7 @@ def test_a_responses_format_beside_tools_is_refused(server: VllmServer) -> None:
     assert "text.format" in answer.text
 
 
-# What may stand beside tools
+# Fields accepted together with tools
 
 
 def calls_of(choice: Any) -> list[tuple[str, str, str]]:

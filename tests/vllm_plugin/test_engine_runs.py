@@ -26,7 +26,7 @@ Run = Callable[[str], dict[str, Any]]
 
 
 def requests(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
-    """Greedy ones with every choice, inside reasoning and not; then sampled ones, with what may stand beside tools."""
+    """Greedy ones with every choice, inside reasoning and not; then sampled ones, with fields allowed together with tools."""
     for number in range(GREEDY):
         choice = ("required", "auto", "required", "none")[number % 4]
         spec = {"tools": TOOLS[: 1 + number % 6], "tool_choice": choice, "parallel_tool_calls": number % 3 != 0}

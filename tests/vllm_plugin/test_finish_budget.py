@@ -1,4 +1,4 @@
-"""What a request keeps for ending its call, on its way from ``vllm_xargs`` and the operator to the masks of both routes."""
+"""The finish reserve of a request, on its way from ``vllm_xargs`` and the operator to the masks of both routes."""
 
 import json
 import random
@@ -56,7 +56,7 @@ def closed(vocabulary: Vocabulary, closing: FinishBudget, ids: list[int], budget
 
 
 def turn(vocabulary: Vocabulary, closing: FinishBudget, seed: int) -> list[int]:
-    """What a random model writes that is made to end."""
+    """Return the turn that a random model writes under a finish budget."""
     matcher = fresh_compiler(vocabulary).compile(ToolCallSpec.from_openai(SPEC)).matcher()
     closing.apply(matcher, BUDGET, RESERVE)
     chance, ids = random.Random(seed), list[int]()

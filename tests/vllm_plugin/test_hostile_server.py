@@ -1,4 +1,4 @@
-"""A schema that is slow to compile, beside 31 requests that are being answered: it holds up nobody but itself."""
+"""A schema that is slow to compile holds up only itself, not the 31 requests that are being answered."""
 
 import asyncio
 from collections import Counter
@@ -46,7 +46,7 @@ class Load:
         self.is_over = False
 
     async def others(self, number: int) -> None:
-        """Requests until it is over, of which the last one is answered whole too."""
+        """Send requests until it is over; the last one is answered whole too."""
         while not self.is_over:
             self.reasons[await self.one(number)] += 1
 

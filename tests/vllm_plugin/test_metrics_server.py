@@ -42,7 +42,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 class Metrics:
-    """Of a server, at one moment."""
+    """A server's metrics at one moment."""
 
     def __init__(self, server: VllmServer) -> None:
         text = httpx.get(f"{server.url}/metrics", timeout=60).raise_for_status().text

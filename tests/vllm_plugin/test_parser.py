@@ -151,7 +151,7 @@ def test_another_models_tokenizer_stops_the_server() -> None:
 
 
 def streamed(parser_class: Any, tokenizer: Any, request: Any, ids: list[int], size: int) -> tuple[Any, Any]:
-    """What a stream in such deltas shows, and its last delta."""
+    """Return what a stream of deltas of this size shows, and its last delta."""
     parser = make(parser_class, tokenizer, request)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     pieces = [

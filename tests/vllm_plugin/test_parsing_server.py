@@ -28,7 +28,7 @@ CALL = ToolCall("get_weather", 0, '{"city": "北京 🌦️", "days": 3}')
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client sees of one choice."""
+    """One choice as a client sees it."""
 
     finish_reason: str
     reasoning: str
@@ -55,7 +55,7 @@ def transcripts(count: int, vocabulary: Vocabulary) -> list[list[int]]:
 
 
 def expected(ids: Sequence[int], vocabulary: Vocabulary, *, length: bool, stream: bool) -> tuple[Any, ...]:
-    """What a client should see of these tokens, and of the stop behind them."""
+    """Return what a client should see of these tokens and the stop behind them."""
     ids = ids if length else [*ids, vocabulary.format.turn_end]
     parser = ToolCallParser(vocabulary, level="tolerant", tools=[Tool("get_weather")])
     events = [*parser.feed(ids), *parser.finish()]
@@ -160,7 +160,7 @@ def test_200_transcripts_with_speculation(server: VllmServer, vocabulary: Vocabu
         {
             "extra": {"vllm_xargs": OFF, "structured_outputs": {"choice": [text]}},
             "temperature": 0,
-            # What is to come stands in the prompt, so that drafts are often right.
+            # The prompt contains the answer, so that drafts are often right.
             "messages": [{"role": "user", "content": f"Say: {text}"}],
         }
         for text in texts

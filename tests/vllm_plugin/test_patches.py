@@ -1,4 +1,4 @@
-"""What is replaced in vLLM: all of it, or nothing where a vLLM lacks any part of what is needed."""
+"""Patches of vLLM: all are applied, or none if this vLLM lacks anything that one needs."""
 
 import sys
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def unpatched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def in_vllm() -> dict[str, Any]:
-    """What stands at each target."""
+    """Return the present attribute at each target."""
     return {row.target: getattr_static(*owner_of(row.target), GONE) for row in ROWS}
 
 

@@ -1,4 +1,4 @@
-"""How vLLM loads the logits processor, what is refused when a server starts, and what stands before it in the sampler."""
+"""Loading of the logits processor by vLLM, refusals when a server starts, and its order among vLLM's processors."""
 
 import json
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_the_v1_runner_loads_it(model: Path, vocabulary: Vocabulary) -> None:
     made = build_logitsprocs(vllm_config(model, vocabulary), CPU, False, False, [NAME])
     *before, ours = made.non_argmax_invariant
     assert isinstance(ours, KimiK2LogitsProcessorV1)
-    # Masks have the last word: what may forbid or favour tokens stands before them.
+    # Masks have the last word: processors that forbid or favour tokens come before them.
     assert [type(processor) for processor in before] == [MinTokensLogitsProcessor, LogitBiasLogitsProcessor]
 
 

@@ -1,4 +1,4 @@
-"""What is logged and counted of refused requests."""
+"""Log lines and counts of refused requests."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Mending between vLLM and its renderer, without a server."""
+"""Repair between vLLM and its renderer, without a server."""
 
 import copy
 import json

@@ -26,7 +26,7 @@ def error(rotary: RotaryEmbedding, queries: torch.Tensor, keys: torch.Tensor) ->
 
 
 def test_the_kernel_for_cpus_turns_queries_of_mla_wrongly(rotary: RotaryEmbedding) -> None:
-    """When this fails, vLLM has mended `ops.rotary_embedding`: drop "-rotary_embedding" in evaluation/server.py."""
+    """When this fails, vLLM has fixed `ops.rotary_embedding`: drop "-rotary_embedding" in evaluation/server.py."""
     generator = torch.Generator().manual_seed(0)
     queries = torch.randn(20, 4, WIDTH, generator=generator)
     keys = torch.randn(20, 1, WIDTH, generator=generator)

@@ -124,7 +124,7 @@ def test_a_servers_command_line_is_read_with_its_route() -> None:
 
 
 def admitted(vocabulary: Vocabulary, params: SamplingParams, **arguments: Any) -> SamplingParams:
-    """What is left of parameters behind admission, as ``process_inputs`` has them cloned."""
+    """Return the parameters after admission, cloned as ``process_inputs`` does."""
     admission = Admission(vocabulary)
     spec = admission.check({"params": params} | arguments)
     own = params.clone()
@@ -197,7 +197,7 @@ def test_the_mark_survives_the_way_to_the_engine_core_and_no_client_can_make_it(
 
 
 class TestWhatOfVllmTheRouteLeansOn:
-    """If one of these fails with a new vLLM, what stands in its name is what has changed."""
+    """If one of these fails with a new vLLM, its name says what has changed."""
 
     def test_a_request_whose_reasoning_has_ended_is_masked_from_its_first_token(self) -> None:
         structured = StructuredOutputRequest(StructuredOutputsParams(grammar="x"), reasoning_ended=True)

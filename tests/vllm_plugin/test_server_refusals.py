@@ -1,4 +1,4 @@
-"""What a real vLLM server refuses, on both routes, and that it costs no one else anything."""
+"""Refusals of a real vLLM server on both routes, which cost other requests nothing."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The order of what is asked of CUDA's streams and events, on stand-ins: there is no GPU in these tests."""
+"""The order of calls to CUDA's streams and events, on fakes: there is no GPU in these tests."""
 
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from constrained_k2.vocabulary.bitmask import TokenSet
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is asked, in order."""
+    """The calls in their order."""
     log: list[str] = []
     main = SimpleNamespace(wait_event=lambda event: log.append("main waits for the copy"))
     side = SimpleNamespace(wait_stream=lambda stream: log.append("side waits for main"))

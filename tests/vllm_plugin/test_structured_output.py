@@ -216,7 +216,7 @@ def test_our_grammar_constrains_the_reasoning(model: Path, vocabulary: Vocabular
 def test_a_request_that_fails_ends_alone(
     config: VllmConfig, plain_config: VllmConfig, vocabulary: Vocabulary, asynchronous: bool, speculative: bool
 ) -> None:
-    """What cannot be compiled, and what an engine gives up on in mid-generation, is an error of its own request."""
+    """A grammar that cannot be compiled, or on which an engine gives up midway, fails its own request only."""
     engine = ScriptedEngine(config if speculative else plain_config, asynchronous=asynchronous)
     ids = [*render_tool_calls(CALL, vocabulary), vocabulary.format.turn_end]
     uncompiled = {"type": "function", "function": {"name": "g", "parameters": {"$ref": "#/nowhere"}}}

@@ -22,7 +22,7 @@ from triton.runtime import interpreter
 
 
 class _Driver:
-    """What vLLM and Triton ask of a driver."""
+    """The part of a driver that vLLM and Triton use."""
 
     @staticmethod
     def is_active() -> bool:

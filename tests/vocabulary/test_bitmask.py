@@ -12,7 +12,7 @@ def test_token_sets(size: int, ids: set[int], complement: bool) -> None:
     tokens = TokenSet(ids, size, complement=complement)
     expected = sorted(set(range(size)) - ids if complement else ids)
     row = allocate_bitmask(1, size)[0]
-    row.fill(0x5A5A5A5A)  # whatever stood there before
+    row.fill(0x5A5A5A5A)  # whatever the row held before
     tokens.fill(row)
     assert allowed_ids(row).tolist() == expected
     assert [token for token in range(size) if token in tokens] == expected

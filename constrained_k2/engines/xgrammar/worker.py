@@ -42,12 +42,12 @@ def grammar_compiler(tokens: list[bytes], stop_id: int) -> xgrammar.GrammarCompi
 
 
 def compile_rewritten(compiler: xgrammar.GrammarCompiler, schema: str) -> xgrammar.CompiledGrammar:
-    """Compile a schema that :class:`XGrammarWriter` wrote; a RuntimeError tells that xgrammar has no grammar for it."""
+    """Compile a schema that :class:`XGrammarWriter` wrote; a RuntimeError means that xgrammar has no grammar for it."""
     return compiler.compile_json_schema(schema, strict_mode=False, max_whitespace_cnt=_MAX_WHITESPACE)
 
 
 def _try_out(compiler: xgrammar.GrammarCompiler, schema: bytes) -> dict[str, Any]:
-    """Rewrite a schema and compile it; a MemoryError tells that xgrammar hit the memory limit."""
+    """Rewrite a schema and compile it; a MemoryError means that xgrammar hit the memory limit."""
     try:
         normalizer = Normalizer(SchemaDocument(json.loads(schema)), is_found)
         rewritten = json.dumps(XGrammarWriter(normalizer).write(frozenset({("#", True)})))

@@ -1,4 +1,4 @@
-"""Live progress: a bar an arm with its figures so far, on standard error."""
+"""Live progress: one bar per arm with its figures so far, on standard error."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -4,7 +4,7 @@ Markers are LLGuidance's special-token references: tokens, never text. The expec
 the 64-bit parameter of the rules, each decimal digit in four bits:
 
 call::_:  "functions." tool::_                                              the parameter is the expected index
-tool::_:  "NAME:" index::_ ARGUMENT_BEGIN arguments_0 CALL_END next::_ | …  one line a tool
+tool::_:  "NAME:" index::_ ARGUMENT_BEGIN arguments_0 CALL_END next::_ | …  one line per tool
 next::_:  "" | CALL_BEGIN call::incr([0:4]) %if lt([0:4], 9) | …            the end, or a call with the next index
 """
 

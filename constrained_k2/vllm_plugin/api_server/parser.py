@@ -178,7 +178,7 @@ class ParsingByTokenId:
 
 
 def _shows_whole_calls_only(request: Any) -> bool:
-    """Whether calls are shown once whole: a stop may cut one, and responses streams complete all that have begun."""
+    """True if calls are shown once whole: a stop may cut one, and responses streams complete all that have begun."""
     return isinstance(request, ResponsesRequest) or any(
         getattr(request, field, None) for field in ("stop", "stop_token_ids")
     )
@@ -211,7 +211,7 @@ def _texts(events: Sequence[ev.Event]) -> tuple[str, str]:
 
 
 def _call_deltas(events: Iterable[ev.Event]) -> list[DeltaToolCall]:
-    """The events' calls as the streaming API shows them: at most one delta a call, its header before its arguments."""
+    """The events' calls as the streaming API shows them: at most one delta per call, header before arguments."""
     deltas: dict[int, DeltaToolCall] = {}
     for event in events:
         if isinstance(event, ev.CallStarted):

@@ -34,7 +34,7 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
 
 
 def may_think(parser: Any, tokenizer: Any) -> bool:
-    """Whether the model may reason when the request does not say."""
+    """True if the model may reason when the request does not say."""
     return parser.reasoning_parser_cls is not None or THINK_BEGIN in str(getattr(tokenizer, "chat_template", None))
 
 

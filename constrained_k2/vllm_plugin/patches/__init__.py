@@ -7,7 +7,7 @@
 * :mod:`.requests`, :mod:`.answers`, :mod:`.metrics`, :mod:`.argmax`: the replacements of one area each. A process
   imports only the files that its rows name.
 
-A replacement is a function that takes vLLM's object and returns what stands in its place. A new vLLM version is
+A replacement is a function that takes vLLM's object and returns what replaces it. A new vLLM version is
 supported by rows here and by :data:`TESTED_VERSIONS`.
 """
 

@@ -20,7 +20,7 @@ from constrained_k2.evaluation.ab.report.examples import as_html, as_markdown, c
 from constrained_k2.evaluation.ab.report.tables import all_tables, figure_table
 from constrained_k2.evaluation.ab.results import Results
 
-_WIDTH = 120  # characters, where standard output is no terminal
+_WIDTH = 120  # characters, if standard output is not a terminal
 _TILES = {"schema_accuracy", "tool_call_f1", "valid", "right", "argument_match", "optional_recall"}
 _PLOTS = {"Figures": plots.accuracy, "Failures": plots.failures, "Latency": plots.latencies}
 

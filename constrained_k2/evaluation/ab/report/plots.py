@@ -22,7 +22,7 @@ _MARKS = "osD^"  # arms differ in shape too, not in colour alone
 _TEXT, _DIM, _LINE = "#1b1f24", "#57606a", "#d0d7de"
 STYLE: Any = {
     "svg.fonttype": "none",  # text stays text: selectable, searchable, read aloud
-    "text.parse_math": False,  # a "$" in a name is no formula
+    "text.parse_math": False,  # a "$" in a name does not begin a formula
     "font.family": "sans-serif",
     "font.size": 12,
     "text.color": _TEXT,

@@ -1,0 +1,42 @@
+"""Finds the data of larger tests: ``../shared`` beside the clone, else what ``scripts/fetch_data.py`` wrote."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.fetch_data import MANIFEST, data_folder
+
+
+def data(path: str) -> Path:
+    """Return a file or folder of the data by its path, e.g. ``kimi_k2/tokenizer``; skip the test without it."""
+    found = data_folder() / path
+    if not found.exists():
+        pytest.skip(reason(path))
+    return found
+
+
+def reason(path: str) -> str:
+    """Return why a test that needs this path is skipped: where the path is looked for, and how to get it."""
+    for prefix, why in MANIFEST["not_public"].items():
+        if path.startswith(prefix):
+            return f"no {path} in {data_folder()}: {why}"
+    return f"no {path} in {data_folder()}: run python -m scripts.fetch_data --only {path}"
+
+
+def suite() -> Path:
+    """Return the folder of the JSON-Schema-Test-Suite."""
+    return data("schemas/json-schema-test-suite")
+
+
+def mcp_servers() -> list[list[dict[str, Any]]]:
+    """Return the tools of public MCP servers, one list per server, in OpenAI's form."""
+    lines = data("schemas/mcp-tools/livemcp_dev.jsonl").read_text("utf-8").splitlines()
+    return [json.loads(line)["tools"] for line in lines]
+
+
+def rendered(name: str) -> list[dict[str, Any]]:
+    """Return the requests and prompts that one of Kimi's chat templates rendered."""
+    lines = data(f"kimi_k2/rendered/{name}.jsonl").read_text("utf-8").splitlines()
+    return [json.loads(line) for line in lines]

@@ -1,0 +1,74 @@
+"""``build_grammar`` and the command ``grammar``: what they refuse, how strictly they enforce, what they print."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from constrained_k2 import InvalidRequest, StrictPolicy, ToolCallSpec, UnsupportedSchema, build_grammar
+from constrained_k2.cli import main
+from tests.grammar.whole_turns import CASES, spec_of, tool
+
+
+@pytest.mark.parametrize(
+    ("engine", "format_name"),
+    [("llguidance", "ebnf"), ("llguidance", "structural-tag"), ("xgrammar", "lark"), ("x", None)],
+)
+def test_unknown_engines_and_formats_are_refused(engine: Any, format_name: str | None) -> None:
+    with pytest.raises(InvalidRequest, match="does not support|unknown engine"):
+        build_grammar(ToolCallSpec(), engine, format_name)
+
+
+@pytest.mark.parametrize("engine", ["llguidance", "xgrammar"])
+def test_a_schema_without_a_grammar_is_refused_by_name(engine: Any) -> None:
+    body = {"tools": [tool("f"), tool("g", {"type": "string"})]}
+    with pytest.raises(UnsupportedSchema, match="'g'.*always an object"):
+        build_grammar(ToolCallSpec.from_openai(body), engine)
+    assert build_grammar(ToolCallSpec.from_openai(body | {"tool_choice": "none"}), engine)
+
+
+@pytest.mark.parametrize("engine", ["llguidance", "xgrammar"])
+def test_the_policy_decides_how_strictly_a_schema_is_enforced(engine: Any) -> None:
+    body = {"tools": [tool("f", {"type": "object", "properties": {"q": {"const": "kept"}}}, strict=False)]}
+    spec = ToolCallSpec.from_openai(body)
+    assert "kept" not in build_grammar(spec, engine)
+    assert "kept" in build_grammar(spec, engine, policy=StrictPolicy(min="best_effort"))
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case = CASES[0]
+    assert main(["grammar", str(case / "request.json")]) == 0
+    assert capsys.readouterr().out == (case / "grammar.lark").read_text(encoding="utf-8")
+    assert main(["grammar", str(case / "request.json"), "--engine", "xgrammar", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["engine"], printed["format"]) == ("xgrammar", "structural-tag")
+    assert json.loads(printed["grammar"])["type"] == "structural_tag"
+    assert main(["grammar", str(tmp_path / "none")]) == 2
+    assert main(["grammar", str(case / "request.json"), "--format", "ebnf"]) == 2
+    broken = tmp_path / "request.json"
+    broken.write_text(json.dumps({"tools": [tool("g", {"type": "string"})]}))
+    assert main(["grammar", str(broken)]) == 1
+    assert "tools[name='g']" in capsys.readouterr().err
+
+
+def test_the_command_says_what_the_formats_cannot_do(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["grammar", "--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "example: constrained-k2 grammar" in printed
+    for said in (
+        "any digits as the index",
+        "only in the schema's order",
+        "ordinary tokens",
+        "drops many keywords",
+        "hundred calls",
+    ):
+        assert said in printed
+
+
+def test_the_command_reads_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((CASES[0] / "request.json").read_bytes())))
+    assert main(["grammar", "-", "--in-reasoning"]) == 0
+    assert capsys.readouterr().out == build_grammar(spec_of(CASES[0]), in_reasoning=True)
