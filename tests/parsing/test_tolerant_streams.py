@@ -115,7 +115,7 @@ def test_nothing_of_500_transcripts_disappears(small_vocabulary: Vocabulary) -> 
 @pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_random_ids_neither_raise_nor_disappear(small_vocabulary: Vocabulary, count: int) -> None:
     chance = random.Random(count)
-    markers = list(small_vocabulary.format.marker_names())
+    markers = [small_vocabulary.special_tokens[text] for text in small_vocabulary.format.marker_texts.values()]
     spelled = [small_vocabulary.encode(text) for text in BYTES.special_tokens]
     likely = [*map(small_vocabulary.encode, ["functions.f:0", "{", '{"a": 1', ",", "}", "'", '"', "\n", " "]), *spelled]
     for number in range(count):

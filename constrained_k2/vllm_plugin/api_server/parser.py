@@ -229,7 +229,7 @@ def _texts(events: Sequence[Event]) -> tuple[str, str]:
 
 
 def _call_deltas(events: Iterable[Event]) -> list[DeltaToolCall]:
-    """The events' calls as the streaming API shows them: at most one delta per call, header before arguments."""
+    """The events' calls as the streaming API shows them: at most one delta a call, its header before its arguments."""
     deltas: dict[int, DeltaToolCall] = {}
     for event in events:
         if isinstance(event, CallStarted):
