@@ -35,7 +35,7 @@ DIALECT: Patterns = {
     "hold good": (r"\b(holds?|held) good\b", "The law holds good."),
     "stand, lie for be": (r"\b(lies|lay|stands|stood) (in|beside|behind|before|there|here)\b", "The log lies here."),
     "a for per": (
-        r"\b(bar|delta|line|list|module|program|server|steps|\d s) an? (arm|call|line|row|server|tool|turn)\b",
+        r"\b(bar|line|list|module|program|server|steps|\d s) an? (arm|call|line|row|server|tool|turn)\b",
         "One line a tool.",
     ),
     "in so many": (r"\bin so many\b", "One step in so many is examined."),
