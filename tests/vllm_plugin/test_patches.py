@@ -276,7 +276,7 @@ def test_a_row_says_all(row: Patch) -> None:
 
 
 def test_what_is_replaced_in_one_version_is_replaced_in_all() -> None:
-    """A row that names its versions is no row of the next one: a new version needs it, another, or a line here."""
+    """A row that names its versions does not apply to the next one: that needs the row, another one, or a line here."""
     not_needed: set[tuple[str, str]] = set()  # remove_when, and a version that offers it
     for row in PATCHES:
         covered = {version for each in PATCHES if each.remove_when == row.remove_when for version in each.versions}

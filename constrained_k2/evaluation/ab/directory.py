@@ -28,7 +28,7 @@ MAX_LINE = 16 << 20  # the longest line that is read, in bytes
 
 
 class BadLine(NamedTuple):
-    """A line of a sample file that is no sample."""
+    """A line of a sample file that could not be read."""
 
     line: int  # its number, from 1
     reason: str

@@ -29,7 +29,7 @@ _RAW_TEXT = 1 << 16  # characters of it that are stored
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one request may cost, and how often it is sent."""
+    """Bounds on the time, size and attempts of one request."""
 
     seconds: float = 600.0  # from the request to the last byte, for each attempt
     attempts: int = 4  # while there is no connection, or the status is 429 or 500 to 599

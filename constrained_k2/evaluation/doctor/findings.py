@@ -16,7 +16,7 @@ _COLORS: dict[Verdict, str] = {"ok": "green", "warning": "yellow", "fault": "bol
 
 
 class Finding(NamedTuple):
-    """What a check found."""
+    """The result of a check."""
 
     verdict: Verdict
     seen: str  # what the server did
