@@ -88,41 +88,13 @@ _EXPORTS = {
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 
 __all__ = [
-    "KIMI_K2",
-    "CompiledToolCalls",
-    "Compiler",
-    "Completion",
-    "ConstrainedK2Error",
-    "Coverage",
-    "FormatMismatch",
-    "InvalidRequest",
-    "JsonLimiter",
-    "Limits",
-    "MalformedCompletion",
-    "RenderedPrompt",
-    "Repair",
-    "SchemaTooCostly",
-    "StrictPolicy",
-    "Tool",
-    "ToolCall",
-    "ToolCallFormat",
-    "ToolCallMatcher",
-    "ToolCallParser",
-    "ToolCallSpec",
-    "UnsupportedSchema",
-    "Vocabulary",
-    "WireFormat",
-    "__version__",
-    "allocate_bitmask",
-    "apply_token_bitmask",
-    "build_grammar",
-    "find_faults",
-    "parse_completion",
-    "render_prompt",
-    "render_tool_calls",
-    "repair_messages",
-    "schema_coverage",
-]
+    "KIMI_K2", "CompiledToolCalls", "Compiler", "Completion", "ConstrainedK2Error", "Coverage", "FormatMismatch",
+    "InvalidRequest", "JsonLimiter", "Limits", "MalformedCompletion", "RenderedPrompt", "Repair", "SchemaTooCostly",
+    "StrictPolicy", "Tool", "ToolCall", "ToolCallFormat", "ToolCallMatcher", "ToolCallParser", "ToolCallSpec",
+    "UnsupportedSchema", "Vocabulary", "WireFormat", "__version__", "allocate_bitmask", "apply_token_bitmask",
+    "build_grammar", "find_faults", "parse_completion", "render_prompt", "render_tool_calls", "repair_messages",
+    "schema_coverage"
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,7 @@ example: constrained-k2 render request.json --tokenizer ./kimi-k2 --diff http://
 """
 
 import argparse
+import asyncio
 import difflib
 import json
 from collections.abc import Iterable
@@ -77,24 +78,23 @@ def run(options: argparse.Namespace) -> int:
 
 def served_ids(url: str, body: dict[str, Any]) -> list[int]:
     """Tokenize a request with vLLM's ``/tokenize`` of a running server."""
-    import httpx
-
-    from constrained_k2.evaluation.client import base_url
+    from constrained_k2.evaluation.answer import NoAnswer
+    from constrained_k2.evaluation.client import Client
     from constrained_k2.prompts.prompt import template_variables
 
     fields = ("model", "messages", "tools", "add_generation_prompt", "continue_final_message", "vllm_xargs")
     asked = {field: body[field] for field in fields if body.get(field) is not None}
     if variables := template_variables(body):
         asked["chat_template_kwargs"] = variables
-    location = f"{base_url(url, '--diff')}/tokenize"
+
+    async def tokenize() -> list[int]:
+        async with Client(url, location="--diff") as client:
+            return await client.tokenize(asked)
+
     try:
-        answer = httpx.post(location, json=asked, timeout=60)
-        tokens = answer.json().get("tokens") if answer.is_success else None
-    except (httpx.HTTPError, ValueError, AttributeError) as error:
-        raise InvalidRequest(f"no answer: {error}", location, "Start the server, or correct the address") from error
-    if not isinstance(tokens, list) or not all(type(token_id) is int for token_id in tokens):
-        raise InvalidRequest(f"HTTP {answer.status_code}: {answer.text[:300]}", location)
-    return tokens
+        return asyncio.run(tokenize())
+    except NoAnswer as failure:
+        raise InvalidRequest(failure.error, url, "Start the server, or correct the address") from None
 
 
 def _to_json(found: "Fault | Repair", *fields: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import json
 import math
 import os
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
@@ -55,6 +55,10 @@ class _Models(msgspec.Struct):
     data: list[_Model] | None = None
 
 
+class _Tokens(msgspec.Struct):
+    tokens: list[int]
+
+
 class _Text(msgspec.Struct):
     prompt: str
 
@@ -101,11 +105,14 @@ class Client:
         listed = validated(await self.request("/v1/models"), _Models, "/v1/models").data or ()
         return {model.id: model.owned_by for model in listed if model.id and not _SURROGATE.search(model.id)}
 
-    async def detokenize(self, model: str, ids: tuple[int, ...]) -> str:
-        """The text of tokens, special ones included; vLLM 0.32, entrypoints/serve/tokenize."""
-        return validated(
-            await self.request("/detokenize", {"model": model, "tokens": ids}), _Text, "/detokenize"
-        ).prompt
+    async def tokenize(self, body: dict[str, Any]) -> list[int]:
+        """The ids of a prompt, special tokens included; vLLM 0.32, entrypoints/serve/tokenize."""
+        return validated(await self.request("/tokenize", body), _Tokens, "/tokenize").tokens
+
+    async def detokenize(self, model: str, ids: Sequence[int]) -> str:
+        """The text of tokens, special ones included."""
+        body = {"model": model, "tokens": ids}
+        return validated(await self.request("/detokenize", body), _Text, "/detokenize").prompt
 
     async def chat(self, body: dict[str, Any]) -> list[ChatAnswer]:
         """The choices of a chat completion, one or more; raises as :meth:`request` does."""

@@ -137,7 +137,7 @@ def test_the_servers_prompt_is_compared(
     assert json.loads(capsys.readouterr().out)["served"]["same"] is True
 
 
-@pytest.mark.parametrize(("tokens", "said"), [(["a"], "HTTP 200"), ([10**9], "is not in the vocabulary")])
+@pytest.mark.parametrize(("tokens", "said"), [(["a"], "Expected `int`, got `str`"), ([10**9], "is not in the vocabulary")])
 def test_a_server_with_invalid_tokens(
     tokens: Any, said: str, tokenizer: Path, served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
@@ -153,7 +153,7 @@ def test_a_server_with_invalid_tokens(
         ([], (), "body: must be an object"),
         ({"messages": [{"role": "oracle"}]}, (), "messages[0].role"),
         (RIGHT, ("--template", "/nowhere"), "cannot be read"),
-        (RIGHT, ("--diff", "http://127.0.0.1:9"), "no answer"),
+        (RIGHT, ("--diff", "http://127.0.0.1:9"), "ConnectError"),
         (RIGHT, ("--diff", "nonsense"), "--diff: malformed address"),
         (RIGHT | {"chat_template_kwargs": {"messages": []}}, (), "is not a template variable"),
         (RIGHT | {"chat_template_kwargs": []}, (), "must be an object"),

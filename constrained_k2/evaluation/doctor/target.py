@@ -4,9 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
-from constrained_k2.evaluation.answer import ChatAnswer, NoAnswer, validated
+from constrained_k2.evaluation.answer import ChatAnswer, NoAnswer
 from constrained_k2.evaluation.client import Client, NotServed, Refused
 from constrained_k2.evaluation.doctor.prompt import Piece, Prompt
 from constrained_k2.evaluation.doctor.requests import BOOK, TOOLS, user
@@ -25,10 +23,6 @@ _OPTIONAL = {kimi_k2.THINK_BEGIN, kimi_k2.THINK_END, kimi_k2.HEADER_BEGIN, kimi_
 _DUPLICATES = {"messages": [user("a")], "tools": [BOOK, *TOOLS], "tool_choice": "auto"}
 _SPEC = '{"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}'
 _OUR_WORDS = ("].function.name: ", "vllm_xargs.constrained_k2", "does not constrain them")  # of our refusals; tested
-
-
-class _Tokens(msgspec.Struct):
-    tokens: tuple[int, ...]
 
 
 @dataclass
@@ -134,9 +128,7 @@ class Target:
         return False
 
     async def _tokenize(self, body: dict[str, Any]) -> tuple[int, ...]:
-        return validated(
-            await self.client.request("/tokenize", {"model": self.model} | body), _Tokens, "/tokenize"
-        ).tokens
+        return tuple(await self.client.tokenize({"model": self.model} | body))
 
 
 async def open_target(client: Client, model: str | None) -> Target:
