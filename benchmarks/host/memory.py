@@ -85,7 +85,7 @@ def bounded(  # noqa: PLR0913, PLR0917 - what one run is
             if not matcher.accept_tokens((token_id,)):
                 raise RuntimeError("a valid token of the turn was rejected")
         if number % 100 == 0 or number == requests - 1:
-            counted = max(counted, (compiler.cached_bytes + compiler.cached_mask_bytes) / 2**20)
+            counted = max(counted, (compiler.cached_bytes + compiler.engine("llguidance").cached_bytes) / 2**20)
             grown = max(grown, (_resident_kb() - before) / 1024)
     return CacheRun(requests, schemas, (cache_bytes + mask_cache_bytes) / 2**20, counted, grown)
 

@@ -83,11 +83,6 @@ class SharedGrammars:
         """Estimated size of the cached grammars; at most ``cache_bytes``, or one grammar."""
         return self._grammars.spent
 
-    @property
-    def cached_mask_bytes(self) -> int:
-        """Estimated size of the cached masks and their states; at most ``mask_cache_bytes``."""
-        return sum(engine.cached_bytes for engine in self._engines.values())
-
     def forget(self) -> None:
         """Drop the caches. Requests in progress keep what they use."""
         self._grammars.clear()

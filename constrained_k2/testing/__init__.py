@@ -9,11 +9,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_PRIOR", "build_model", "write_tokenizer"]
 
-_HOME = {"DEFAULT_PRIOR": "model", "build_model": "model", "write_tokenizer": "tokenizer"}
-
 
 def __getattr__(name: str) -> object:
     """Import an exported name from its module on first use (PEP 562)."""
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(import_module(f"{__name__}.{'tokenizer' if name == 'write_tokenizer' else 'model'}"), name)

@@ -137,7 +137,9 @@ def test_the_servers_prompt_is_compared(
     assert json.loads(capsys.readouterr().out)["served"]["same"] is True
 
 
-@pytest.mark.parametrize(("tokens", "said"), [(["a"], "Expected `int`, got `str`"), ([10**9], "is not in the vocabulary")])
+@pytest.mark.parametrize(
+    ("tokens", "said"), [(["a"], "Expected `int`, got `str`"), ([10**9], "is not in the vocabulary")]
+)
 def test_a_server_with_invalid_tokens(
     tokens: Any, said: str, tokenizer: Path, served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
