@@ -118,7 +118,7 @@ def test_a_request_has_a_time_budget(small_vocabulary: Vocabulary) -> None:
         for n in range(3)
     ]
     spec = ToolCallSpec.from_openai({"tools": tools})
-    with pytest.raises(SchemaTooCostly, match="of one request") as refused:
+    with pytest.raises(SchemaTooCostly, match="ms a request") as refused:
         Compiler(small_vocabulary, request_seconds=0).compile(spec)
     assert refused.value.budget == "request_ms"
     assert refused.value.location.startswith("tools[name=")
