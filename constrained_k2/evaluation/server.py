@@ -39,7 +39,7 @@ _SMALL_CPU_ENVIRONMENT = {
     # Longer than the 5 s for which httpx keeps an idle connection, so that the server never closes one in reuse.
     "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "60",
 }
-_START_SECONDS = 240  # until a server must answer
+_START_SECONDS = 480  # until a server must answer: several may start at once on two cores
 
 
 class VllmServer:
