@@ -1,0 +1,65 @@
+"""The scenarios: what the model answers, and what the agent is given."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.agents.catalogue import Agent
+from scripts.agents.scripted import Answer, Call, Sampled, Turn
+
+NOTES = "notes.txt"
+_LONG_TEXT = "The work goes on and on. " * 400  # some 3,000 tokens: long enough to be cut in the middle
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One run of an agent."""
+
+    name: str
+    title: str  # in the table of results
+    turns: Callable[[Agent, Path], list[Answer]]  # of an agent and its project's folder
+    fits: Callable[[Agent], bool] = lambda _agent: True
+    mcp_tools: int = 0
+    careful: bool = False  # see Job
+    cut: bool = False  # the agent is interrupted while the answer streams
+    model: str = "kimi-k2"
+
+
+def _tool_turns(agent: Agent, project: Path) -> list[Answer]:
+    """Reasoning, text and a call; two calls of which one fails; reasoning and a call."""
+    return [
+        Turn(reasoning="First a look.", text="I look.", calls=(agent.shell("echo one"),)),
+        Turn(calls=(agent.read(project / NOTES), agent.shell("exit 3"))),
+        Turn(reasoning="Once more. " * 10, calls=(agent.shell("echo three"),)),
+    ]
+
+
+def _mcp_turns(_agent: Agent, _project: Path) -> list[Answer]:
+    asked = {"id": "7", "state": "open", "amount": 2.5, "filter": {"text": "late"}}
+    first, second = Call("create_invoice_0", asked), Call("search_sensor_25", {"id": "8", "state": "closed"})
+    return [Turn(calls=(first,)), Turn(text="Two more.", calls=(first, second))]
+
+
+def _sampled_turns(_agent: Agent, _project: Path) -> list[Answer]:
+    return [Sampled()] * 6
+
+
+def _long_turn(_agent: Agent, _project: Path) -> list[Answer]:
+    return [Turn(text=_LONG_TEXT)]
+
+
+SCENARIOS = (
+    Scenario("turns", "tool turns", _tool_turns),
+    Scenario("cancelled", "cancelled", _long_turn, cut=True),
+    # What a random model asks for must do no harm: agents that run every command are left out.
+    Scenario("sampled", "sampled", _sampled_turns, lambda agent: agent.tools and agent.sandboxed, careful=True),
+    Scenario("many-tools", "60 more tools", _mcp_turns, lambda agent: agent.mcp, mcp_tools=60),
+    # A name that Claude Code knows as a model with a thinking budget, so that it sends one.
+    Scenario(
+        "thinking-budget",
+        "thinking budget",
+        _tool_turns,
+        lambda agent: agent.name == "claude-code",
+        model="claude-sonnet-4-5",
+    ),
+)

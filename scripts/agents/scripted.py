@@ -1,0 +1,81 @@
+"""The answers that a run dictates to the model, so that an agent meets the same turns on every machine."""
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from constrained_k2 import ToolCall, Vocabulary
+from constrained_k2.prompts import render_tool_calls
+from scripts.agents.observation import tool_names
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool call; the tool is the first declared one whose name ends so: clients put a server's name in front."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A turn that the model samples itself: any declared tool, arguments that the constraint alone makes valid."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A dictated turn: reasoning, then text, then calls; each may be missing."""
+
+    reasoning: str = ""
+    text: str = ""
+    calls: tuple[Call, ...] = ()
+
+
+Answer: TypeAlias = Turn | Sampled
+LAST = Turn(text="All of it is done.")
+
+
+class Dictation:
+    """Answers a run's requests in order: those with tools by ``turns``, then by ``last``; those without, by a title.
+
+    The requests with tools are the agent's turns; those without are its side questions, such as one for a title.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, turns: Sequence[Answer], last: Turn = LAST, *, without_tools: bool = False
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._turns = list(turns)
+        self._last = last
+        self._without_tools = without_tools  # True for an agent that sends no tools: its turns are the requests
+        self._lock = threading.Lock()
+        self.taken = 0
+
+    def __call__(self, body: Mapping[str, Any], first_index: int) -> list[int] | None:
+        """Return the token ids of the next answer, None for a sampled one."""
+        names = tool_names(body)
+        if not names and not self._without_tools:
+            return self._encode(Turn(text="A title"), names, first_index)
+        with self._lock:
+            turn = self._turns[self.taken] if self.taken < len(self._turns) else self._last
+            self.taken += 1
+        return None if isinstance(turn, Sampled) else self._encode(turn, names, first_index)
+
+    @property
+    def is_done(self) -> bool:
+        """True if every turn was asked for."""
+        return self.taken >= len(self._turns)
+
+    def _encode(self, turn: Turn, names: Sequence[str], first_index: int) -> list[int]:
+        markers = self._vocabulary.format
+        ids: list[int] = []
+        if turn.reasoning:
+            ids += [markers.think_begin, *self._vocabulary.encode(turn.reasoning), markers.think_end]
+        ids += self._vocabulary.encode(turn.text)
+        calls = []
+        for index, call in enumerate(turn.calls if names else (), first_index):
+            name = next((name for name in names if name.endswith(call.tool)), names[0])
+            calls.append(ToolCall(name, index, json.dumps(dict(call.arguments))))
+        return [*ids, *render_tool_calls(calls, self._vocabulary), markers.turn_end]
