@@ -30,8 +30,8 @@ _METHODS = ["GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS"]
 _HOP = {"host", "content-length", "connection", "transfer-encoding", "accept-encoding", "content-encoding"}
 _TIMEOUT = 600  # seconds; the prompts of agents are long and the server has one thread
 
-# (request, index of its first call) -> the token ids to answer with, None for what the model samples
-Script: TypeAlias = Callable[[Mapping[str, Any], int], list[int] | None]
+# (request, index of its first call) -> the token ids with which the answer begins
+Script: TypeAlias = Callable[[Mapping[str, Any], int], list[int]]
 
 
 class RecordingProxy:
@@ -42,7 +42,7 @@ class RecordingProxy:
 
     def __init__(self, server_url: str) -> None:
         self._server_url = server_url
-        self._script: Script = lambda _body, _index: None
+        self._script: Script = lambda _body, _index: []
         self.exchanges: list[Exchange] = []
         application = Starlette(routes=[Route("/{path:path}", self._pass_on, methods=_METHODS)])
         config = uvicorn.Config(application, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=1)
@@ -110,8 +110,8 @@ class RecordingProxy:
         exchange.tools = len(tools_of(body))
         if exchange.path not in GENERATING:
             return content
-        ids = self._script(body, calls_in_history(body))
-        return content if ids is None else json.dumps(body | {"vllm_xargs": {"script": ids}}).encode()
+        script = self._script(body, calls_in_history(body))
+        return json.dumps(body | {"vllm_xargs": {"script": script}}).encode()
 
     async def _stream(
         self, exchange: Exchange, client: httpx.AsyncClient, answer: httpx.Response
@@ -131,8 +131,8 @@ class RecordingProxy:
         except httpx.HTTPError as error:
             exchange.ended, exchange.reason = "broken", repr(error)[:200]
         finally:
-            if exchange.ended == "open":
-                exchange.ended = "cut"
+            if exchange.ended == "open":  # some clients hang up as soon as they have read the last event
+                exchange.ended = "whole" if exchange.stop else "cut"
             _observe_whole(exchange, bytes(whole))
             await answer.aclose()
             await client.aclose()

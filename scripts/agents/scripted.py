@@ -21,7 +21,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Sampled:
-    """A turn that the model samples itself: any declared tool, arguments that the constraint alone makes valid."""
+    """A turn whose calls the model samples itself: only the marker that opens the tool-calls section is dictated."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,17 @@ class Dictation:
         self._lock = threading.Lock()
         self.taken = 0
 
-    def __call__(self, body: Mapping[str, Any], first_index: int) -> list[int] | None:
-        """Return the token ids of the next answer, None for a sampled one."""
+    def __call__(self, body: Mapping[str, Any], first_index: int) -> list[int]:
+        """Return the token ids with which the next answer begins; the model samples what follows them."""
         names = tool_names(body)
         if not names and not self._without_tools:
             return self._encode(Turn(text="A title"), names, first_index)
         with self._lock:
             turn = self._turns[self.taken] if self.taken < len(self._turns) else self._last
             self.taken += 1
-        return None if isinstance(turn, Sampled) else self._encode(turn, names, first_index)
+        if isinstance(turn, Sampled):
+            return [self._vocabulary.format.section_begin]
+        return self._encode(turn, names, first_index)
 
     @property
     def is_done(self) -> bool:

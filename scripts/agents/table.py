@@ -10,15 +10,15 @@ from scripts.agents.scenarios import SCENARIOS
 
 _HEAD = """# Agents
 
-Coding agents, run without a terminal against a vLLM server with this package: `scripts/agents.sh` installs them, runs them
-and writes this page. The model is tiny and random, and its turns are dictated token by token under the same masks as any
-model's; in the column *sampled* it chooses every token itself. The protocol is what is measured: the server accepts every
-request, the client takes every answer to its end, calls come back with their results, and a cancelled request leaves the
-server idle.
+Coding agents, run without a terminal against a vLLM server with this package: `scripts/agents.sh` installs them, runs
+them and writes this page. The model is tiny and random, and its turns are dictated token by token under the same masks
+as any model's; in the column *sampled* it chooses its calls itself. The protocol is what is measured: the server
+accepts every request, the client takes every answer to its end, calls come back with their results, and a cancelled
+request leaves the server idle.
 
-* *tool turns*: reasoning, text and a call; two calls in one turn, one of which fails; reasoning and a call; a last text.
+* *tool turns*: reasoning, text and a call; two calls in a turn, one of which fails; reasoning and a call; a last text.
 * *cancelled*: the agent is interrupted while a long answer streams, and the server must be idle afterwards.
-* *sampled*: six turns of the random model, which calls any declared tool with valid arguments. The agent may run nothing.
+* *sampled*: six turns of the random model, which calls any declared tool with valid arguments. The agent may run none.
 * *60 more tools*: an MCP server beside the agent's own tools; its tools are called, two of them in one turn.
 * *thinking budget*: the tool turns under a model name for which Claude Code sends `thinking.budget_tokens`.
 """
@@ -62,7 +62,7 @@ def _missing(missing: dict[str, str]) -> str:
 
 
 def _sent(by_agent: dict[Agent, list[Outcome]]) -> str:
-    """Name what an agent's requests have that those of the others on its endpoint have not, or that no other one has."""
+    """Name what an agent sends, and what of it no other agent on its endpoint sends."""
     exchanges = {agent: [e for o in outcomes for e in o.generations] for agent, outcomes in by_agent.items()}
     plain = {"model", "messages", "tools", "stream=true", "input", "max_tokens"}
     parts = []
