@@ -16,7 +16,7 @@ _MCP_TOOLS = str(Path(__file__).parent / "mcp_tools.py")
 
 @dataclass(frozen=True)
 class Job:
-    """What one run of an agent is given."""
+    """The inputs of one run of an agent."""
 
     folder: Path  # where the agents are installed
     home: Path
@@ -171,8 +171,10 @@ def _qwen_code(agent: Agent, job: Job) -> Launch:
 
 
 def _aider(agent: Agent, job: Job) -> Launch:
+    # A test that fails after every edit, so that it asks again.
+    command = [agent.executable(job.folder), "--message", job.prompt, "--auto-test", "--test-cmd", "exit 3"]
     off = ("analytics", "check-update", "show-model-warnings", "git", "pretty", "show-release-notes", "detect-urls")
-    command = [agent.executable(job.folder), "--message", job.prompt, "--yes-always", *(f"--no-{name}" for name in off)]
+    command += ["--yes-always", *(f"--no-{name}" for name in off), "--file", "notes.txt"]
     command += ["--model", f"openai/{job.model}", "--openai-api-base", f"{job.url}/v1", "--openai-api-key", _KEY]
     return Launch(command, {"LITELLM_LOCAL_MODEL_COST_MAP": "True"})
 

@@ -1,4 +1,4 @@
-"""What is kept of a request and of its answer: names of fields, kinds, counts, statuses; never the text of a prompt."""
+"""Reduces a request and its answer to names of fields, kinds, counts and statuses; it keeps no text of a prompt."""
 
 import json
 import re

@@ -30,7 +30,7 @@ _PROMPT = "Look around in this folder, then say what you found."
 
 @dataclass
 class Outcome:
-    """What a run came to."""
+    """The result of a run."""
 
     agent: Agent
     scenario: Scenario

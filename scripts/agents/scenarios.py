@@ -26,7 +26,9 @@ class Scenario:
 
 
 def _tool_turns(agent: Agent, project: Path) -> list[Answer]:
-    """Reasoning, text and a call; two calls of which one fails; reasoning and a call."""
+    """Reasoning, text and a call; two calls, one of them failing; reasoning and a call. Without tools, two edits."""
+    if not agent.tools:  # aider: an edit is a whole file in the text, and it sends the failed test that follows
+        return [Turn(reasoning="First a look.", text=f"{NOTES}\n```\n{line}\n```\n") for line in ("three", "four")]
     return [
         Turn(reasoning="First a look.", text="I look.", calls=(agent.shell("echo one"),)),
         Turn(calls=(agent.read(project / NOTES), agent.shell("exit 3"))),

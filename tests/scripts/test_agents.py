@@ -124,7 +124,7 @@ def test_a_side_question_without_tools_takes_no_turn(vocabulary: Vocabulary) -> 
 
 
 def test_the_mcp_server_lists_tools_and_answers_calls() -> None:
-    questions = [
+    questions: list[dict[str, Any]] = [
         {"id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18"}},
         {"method": "notifications/initialized"},
         {"id": 2, "method": "tools/list"},
@@ -146,6 +146,7 @@ def test_its_schemas_are_enforced_and_the_dictated_arguments_fit() -> None:
     scenario = next(scenario for scenario in SCENARIOS if scenario.mcp_tools)
     names = [tool["name"] for tool in mcp_tools.tools(60)]
     for turn in scenario.turns(agent, Path()):
+        assert isinstance(turn, Turn)
         for call in turn.calls:
             jsonschema.validate(dict(call.arguments), schema)
             assert call.tool in names
@@ -193,7 +194,7 @@ def test_the_proxy_passes_a_stream_on_and_counts_its_events(server_url: str) -> 
     assert missing.status_code == 404
     first, second = seen
     assert (first.path, first.status, first.stop, first.ended) == ("/v1/messages", 200, "tool_use", "whole")
-    assert (first.prompt_tokens, first.calls, first.headers) == (7, 1, {"a", "b"})
+    assert (first.prompt_tokens, first.calls, first.headers) == (7, 1, frozenset("ab"))
     assert (second.method, second.path, second.status) == ("GET", "/nothing", 404)
 
 
