@@ -11,6 +11,7 @@ from scripts.agents.scripted import LAST, Call, Turn
 
 MODEL = "kimi-k2"
 _KEY = "none"  # the servers here ask for none, but every client wants one
+ANSWER = {"found": "two lines"}
 _MCP_TOOLS = str(Path(__file__).parent / "mcp_tools.py")
 
 
@@ -24,6 +25,7 @@ class Job:
     url: str  # of the proxy, without /v1
     prompt: str
     mcp_tools: int = 0  # this many tools of an MCP server beside the agent's own
+    answer_schema: Path | None = None  # a file: the JSON Schema that the last answer must fit
     careful: bool = False  # nothing that the model asks for may change a file or start a program
     model: str = MODEL
 
@@ -61,6 +63,7 @@ class Agent:
     shell: Callable[[str], Call]  # a call that runs a shell command
     read: Callable[[Path], Call]  # a call that reads a file
     last: Turn = LAST  # the turn that ends its work
+    answer: Turn | None = None  # the turn that ends its work where it was given a schema of the answer
     mcp: bool = True  # takes MCP servers
     tools: bool = True  # sends tools
     sandboxed: bool = True  # can be told to start no program and to change no file
@@ -96,6 +99,8 @@ def _claude_code(agent: Agent, job: Job) -> Launch:
     command += ["--verbose", "--include-partial-messages", "--allowedTools", allowed]
     if job.mcp_tools:
         command += ["--strict-mcp-config", "--mcp-config", json.dumps({"mcpServers": _mcp_servers(job.mcp_tools)})]
+    if job.answer_schema:
+        command += ["--json-schema", job.answer_schema.read_text()]
     environment = {
         "ANTHROPIC_BASE_URL": job.url,
         "ANTHROPIC_API_KEY": _KEY,
@@ -127,6 +132,8 @@ def _codex(agent: Agent, job: Job) -> Launch:
         table |= {f"mcp_servers.{name}.{key}": value for key, value in server.items()}
     lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())  # JSON's values are TOML's too
     command = [agent.executable(job.folder), "exec", "--skip-git-repo-check", "--json", job.prompt]
+    if job.answer_schema:
+        command += ["--output-schema", str(job.answer_schema)]
     return Launch(command, {}, {job.home / ".codex" / "config.toml": lines})
 
 
@@ -166,6 +173,8 @@ def _qwen_code(agent: Agent, job: Job) -> Launch:
     mode = "default" if job.careful else "yolo"
     command = [agent.executable(job.folder), "-p", job.prompt, "--auth-type", "openai", "--approval-mode", mode]
     command += ["--output-format", "stream-json", "--model", job.model]
+    if job.answer_schema:
+        command += ["--json-schema", job.answer_schema.read_text()]
     environment = {"OPENAI_API_KEY": _KEY, "OPENAI_BASE_URL": f"{job.url}/v1", "OPENAI_MODEL": job.model}
     return Launch(command, environment, {job.home / ".qwen" / "settings.json": json.dumps(settings)})
 
@@ -202,6 +211,7 @@ AGENTS = (
         launch=_claude_code,
         shell=_shell("Bash", "command"),
         read=_read("Read", "file_path"),
+        answer=Turn(calls=(Call("StructuredOutput", ANSWER),)),
     ),
     Agent(
         name="codex",
@@ -211,6 +221,7 @@ AGENTS = (
         launch=_codex,
         shell=_shell("exec_command", "cmd"),
         read=_cat("exec_command", "cmd"),
+        answer=Turn(text=json.dumps(ANSWER)),
     ),
     Agent(
         name="opencode",
@@ -229,6 +240,7 @@ AGENTS = (
         launch=_qwen_code,
         shell=_shell("run_shell_command", "command"),
         read=_read("read_file", "file_path"),
+        answer=Turn(calls=(Call("structured_output", ANSWER),)),
     ),
     Agent(
         name="aider",

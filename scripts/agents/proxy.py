@@ -30,19 +30,19 @@ _METHODS = ["GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS"]
 _HOP = {"host", "content-length", "connection", "transfer-encoding", "accept-encoding", "content-encoding"}
 _TIMEOUT = 600  # seconds; the prompts of agents are long and the server has one thread
 
-# (request, index of its first call) -> the token ids with which the answer begins
-Script: TypeAlias = Callable[[Mapping[str, Any], int], list[int]]
+# (request, index of its first call) -> the fields to add to it
+Script: TypeAlias = Callable[[Mapping[str, Any], int], dict[str, Any]]
 
 
 class RecordingProxy:
-    """Passes every request on as it is, but for one added field: the token ids that the model is to answer.
+    """Passes every request on as it is, with the added fields that dictate the model's answer.
 
     ``exchanges`` holds what was seen since the last :meth:`start_run`.
     """
 
     def __init__(self, server_url: str) -> None:
         self._server_url = server_url
-        self._script: Script = lambda _body, _index: []
+        self._script: Script = lambda _body, _index: {}
         self.exchanges: list[Exchange] = []
         application = Starlette(routes=[Route("/{path:path}", self._pass_on, methods=_METHODS)])
         config = uvicorn.Config(application, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=1)
@@ -110,8 +110,7 @@ class RecordingProxy:
         exchange.tools = len(tools_of(body))
         if exchange.path not in GENERATING:
             return content
-        script = self._script(body, calls_in_history(body))
-        return json.dumps(body | {"vllm_xargs": {"script": script}}).encode()
+        return json.dumps(body | self._script(body, calls_in_history(body))).encode()
 
     async def _stream(
         self, exchange: Exchange, client: httpx.AsyncClient, answer: httpx.Response

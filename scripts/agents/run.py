@@ -1,5 +1,6 @@
 """Runs one agent through one scenario, in a home and a project of its own."""
 
+import json
 import os
 import re
 import shutil
@@ -15,7 +16,7 @@ from pathlib import Path
 import httpx
 
 from constrained_k2 import Vocabulary
-from scripts.agents.catalogue import Agent, Job, Launch
+from scripts.agents.catalogue import ANSWER, Agent, Job, Launch
 from scripts.agents.observation import GENERATING, Exchange
 from scripts.agents.proxy import RecordingProxy
 from scripts.agents.scenarios import NOTES, Scenario
@@ -61,12 +62,27 @@ def run(  # noqa: PLR0913 - what every run needs
     for made in (home, project, place / "tmp"):
         made.mkdir()
     (project / NOTES).write_text("one\ntwo\n")
-    job = Job(folder, home, project, proxy.url, _PROMPT, scenario.mcp_tools, scenario.careful, scenario.model)
+    schema_file = None
+    if scenario.answer_schema is not None:
+        schema_file = place / "schema.json"
+        schema_file.write_text(json.dumps(scenario.answer_schema))
+    job = Job(
+        folder=folder,
+        home=home,
+        project=project,
+        url=proxy.url,
+        prompt=_PROMPT,
+        mcp_tools=scenario.mcp_tools,
+        answer_schema=schema_file,
+        careful=scenario.careful,
+        model=scenario.model,
+    )
     launch = agent.launch(agent, job)
     for path, text in launch.files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    dictation = Dictation(vocabulary, scenario.turns(agent, project), agent.last, without_tools=not agent.tools)
+    last = agent.last if scenario.answer_schema is None or agent.answer is None else agent.answer
+    dictation = Dictation(vocabulary, scenario.turns(agent, project), last, without_tools=not agent.tools)
     exchanges = proxy.start_run(dictation)
     start = time.monotonic()
     try:
@@ -139,8 +155,9 @@ def _problems(outcome: Outcome, dictation: Dictation, printed: str, server_url: 
     bodies = [exchange.digest for exchange in outcome.generations]
     if repeated := len(bodies) - len(set(bodies)):
         found.append(f"sent {repeated} requests again")
-    if agent_text := outcome.agent.last.text:
-        found += [] if agent_text in printed else ["did not show the last answer"]
+    shown = outcome.agent.last.text if outcome.scenario.answer_schema is None else ANSWER["found"]
+    if shown not in printed:
+        found.append("did not show the last answer")
     return found
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from scripts.agents.catalogue import Agent
+from scripts.agents.catalogue import MODEL, Agent
 from scripts.agents.scripted import Answer, Call, Sampled, Turn
 
 NOTES = "notes.txt"
@@ -20,9 +21,10 @@ class Scenario:
     turns: Callable[[Agent, Path], list[Answer]]  # of an agent and its project's folder
     fits: Callable[[Agent], bool] = lambda _agent: True
     mcp_tools: int = 0
+    answer_schema: dict[str, Any] | None = None  # what the agent is told its last answer must fit
     careful: bool = False  # see Job
     cut: bool = False  # the agent is interrupted while the answer streams
-    model: str = "kimi-k2"
+    model: str = MODEL
 
 
 def _tool_turns(agent: Agent, project: Path) -> list[Answer]:
@@ -50,12 +52,29 @@ def _long_turn(_agent: Agent, _project: Path) -> list[Answer]:
     return [Turn(text=_LONG_TEXT)]
 
 
+def _one_call(agent: Agent, _project: Path) -> list[Answer]:
+    return [Turn(calls=(agent.shell("echo one"),))]
+
+
+_ANSWER_SCHEMA = {
+    "type": "object",
+    "properties": {"found": {"type": "string"}},
+    "required": ["found"],
+    "additionalProperties": False,
+}
 SCENARIOS = (
     Scenario("turns", "tool turns", _tool_turns),
     Scenario("cancelled", "cancelled", _long_turn, cut=True),
     # What a random model asks for must do no harm: agents that run every command are left out.
     Scenario("sampled", "sampled", _sampled_turns, lambda agent: agent.tools and agent.sandboxed, careful=True),
     Scenario("many-tools", "60 more tools", _mcp_turns, lambda agent: agent.mcp, mcp_tools=60),
+    Scenario(
+        "answer-schema",
+        "answer schema",
+        _one_call,
+        lambda agent: agent.answer is not None,
+        answer_schema=_ANSWER_SCHEMA,
+    ),
     # A name that Claude Code knows as a model with a thinking budget, so that it sends one.
     Scenario(
         "thinking-budget",

@@ -34,6 +34,8 @@ class Turn:
 
 
 Answer: TypeAlias = Turn | Sampled
+# Random arguments may go on for long: a sampled answer ends by itself within this many tokens, the second in reserve.
+_SAMPLED_TOKENS, _FINISH_RESERVE = 1200, 500
 LAST = Turn(text="All of it is done.")
 
 
@@ -53,17 +55,19 @@ class Dictation:
         self._lock = threading.Lock()
         self.taken = 0
 
-    def __call__(self, body: Mapping[str, Any], first_index: int) -> list[int]:
-        """Return the token ids with which the next answer begins; the model samples what follows them."""
+    def __call__(self, body: Mapping[str, Any], first_index: int) -> dict[str, Any]:
+        """Return the fields to add to a request: the token ids with which its answer begins, limits of a sampled one."""
         names = tool_names(body)
         if not names and not self._without_tools:
-            return self._encode(Turn(text="A title"), names, first_index)
+            return _script(self._encode(Turn(text="A title"), names, first_index))
         with self._lock:
             turn = self._turns[self.taken] if self.taken < len(self._turns) else self._last
             self.taken += 1
         if isinstance(turn, Sampled):
-            return [self._vocabulary.format.section_begin]
-        return self._encode(turn, names, first_index)
+            limit = "max_output_tokens" if "input" in body else "max_tokens"
+            ending = {"constrained_k2_finish_reserve": _FINISH_RESERVE}
+            return _script([self._vocabulary.format.section_begin], **ending) | {limit: _SAMPLED_TOKENS}
+        return _script(self._encode(turn, names, first_index))
 
     @property
     def is_done(self) -> bool:
@@ -81,3 +85,7 @@ class Dictation:
             name = next((name for name in names if name.endswith(call.tool)), names[0])
             calls.append(ToolCall(name, index, json.dumps(dict(call.arguments))))
         return [*ids, *render_tool_calls(calls, self._vocabulary), markers.turn_end]
+
+
+def _script(ids: list[int], **more: int) -> dict[str, Any]:
+    return {"vllm_xargs": {"script": ids, **more}}

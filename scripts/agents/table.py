@@ -18,8 +18,10 @@ request leaves the server idle.
 
 * *tool turns*: reasoning, text and a call; two calls in a turn, one of which fails; reasoning and a call; a last text.
 * *cancelled*: the agent is interrupted while a long answer streams, and the server must be idle afterwards.
-* *sampled*: six turns of the random model, which calls any declared tool with valid arguments. The agent may run none.
+* *sampled*: six turns in which the random model calls any declared tools with valid arguments, in at most 1,200 tokens
+  and with a finish reserve. The agent may change nothing.
 * *60 more tools*: an MCP server beside the agent's own tools; its tools are called, two of them in one turn.
+* *answer schema*: the client is given a JSON Schema of the answer; a call, then an answer that fits.
 * *thinking budget*: the tool turns under a model name for which Claude Code sends `thinking.budget_tokens`.
 """
 

@@ -101,19 +101,26 @@ def test_an_answer_that_is_no_json_is_shortened() -> None:
     assert reason_of("<html>" * 100) == ("<html>" * 100)[:200]
 
 
+def script(added: dict[str, Any]) -> list[int]:
+    ids: list[int] = added["vllm_xargs"]["script"]
+    return ids
+
+
 def test_turns_are_dictated_in_order_then_the_last_one(vocabulary: Vocabulary) -> None:
     asked = Turn(reasoning="hm", text="so", calls=(Call("say", {"a": 1}), Call("unknown", {})))
     dictation = Dictation(vocabulary, [asked, Sampled()])
-    first = parse_completion(dictation(CHAT, 2), vocabulary, in_reasoning=False)
+    first = parse_completion(script(dictation(CHAT, 2)), vocabulary, in_reasoning=False)
     assert (first.reasoning, first.content) == ("hm", "so")
     assert [(call.id, call.arguments) for call in first.tool_calls] == [
         ("functions.srv__say:2", '{"a": 1}'),
         ("functions.srv__say:3", "{}"),
     ]
     assert not dictation.is_done
-    assert dictation(CHAT, 4) == [vocabulary.format.section_begin]
+    sampled = dictation(CHAT, 4)
+    assert script(sampled) == [vocabulary.format.section_begin]
+    assert sampled["max_tokens"] > sampled["vllm_xargs"]["constrained_k2_finish_reserve"]
     assert dictation.is_done
-    assert parse_completion(dictation(CHAT, 4), vocabulary, in_reasoning=False).content == LAST.text
+    assert parse_completion(script(dictation(CHAT, 4)), vocabulary, in_reasoning=False).content == LAST.text
 
 
 def test_a_side_question_without_tools_takes_no_turn(vocabulary: Vocabulary) -> None:
@@ -187,7 +194,7 @@ def server_url() -> Iterator[str]:
 
 def test_the_proxy_passes_a_stream_on_and_counts_its_events(server_url: str) -> None:
     with RecordingProxy(server_url) as proxy:
-        seen = proxy.start_run(lambda _body, index: [index])
+        seen = proxy.start_run(lambda _body, index: {"vllm_xargs": {"script": [index]}})
         answer = httpx.post(f"{proxy.url}/v1/messages?beta=true", json=MESSAGES, headers={"anthropic-beta": "a, b"})
         missing = httpx.get(f"{proxy.url}/nothing")
     assert answer.text.count("event: ") == 3
