@@ -78,6 +78,7 @@ def run(  # noqa: PLR0913 - what every run needs
         model=scenario.model,
     )
     launch = agent.launch(agent, job)
+    launch.environment.update(scenario.environment)
     for path, text in launch.files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

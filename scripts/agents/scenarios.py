@@ -1,7 +1,7 @@
 """The scenarios: what the model answers, and what the agent is given."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ class Scenario:
     careful: bool = False  # see Job
     cut: bool = False  # the agent is interrupted while the answer streams
     model: str = MODEL
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def _tool_turns(agent: Agent, project: Path) -> list[Answer]:
@@ -42,6 +43,15 @@ def _mcp_turns(_agent: Agent, _project: Path) -> list[Answer]:
     asked = {"id": "7", "state": "open", "amount": 2.5, "filter": {"text": "late"}}
     first, second = Call("create_invoice_0", asked), Call("search_sensor_25", {"id": "8", "state": "closed"})
     return [Turn(calls=(first,)), Turn(text="Two more.", calls=(first, second))]
+
+
+def _search_turns(_agent: Agent, _project: Path) -> list[Answer]:
+    search = Call("ToolSearch", {"query": "select:mcp__many__create_invoice_0", "max_results": 3})
+    return [Turn(calls=(search,)), Turn(calls=(Call("create_invoice_0", {"id": "7", "state": "open"}),))]
+
+
+def _is_claude_code(agent: Agent) -> bool:
+    return agent.name == "claude-code"
 
 
 def _sampled_turns(_agent: Agent, _project: Path) -> list[Answer]:
@@ -69,6 +79,14 @@ SCENARIOS = (
     Scenario("sampled", "sampled", _sampled_turns, lambda agent: agent.tools and agent.sandboxed, careful=True),
     Scenario("many-tools", "60 more tools", _mcp_turns, lambda agent: agent.mcp, mcp_tools=60),
     Scenario(
+        "tool-search",
+        "tool search",
+        _search_turns,
+        _is_claude_code,
+        mcp_tools=60,
+        environment={"ENABLE_TOOL_SEARCH": "true"},
+    ),
+    Scenario(
         "answer-schema",
         "answer schema",
         _one_call,
@@ -80,7 +98,7 @@ SCENARIOS = (
         "thinking-budget",
         "thinking budget",
         _tool_turns,
-        lambda agent: agent.name == "claude-code",
+        _is_claude_code,
         model="claude-sonnet-4-5",
     ),
 )

@@ -21,6 +21,7 @@ request leaves the server idle.
 * *sampled*: six turns in which the random model calls any declared tools with valid arguments, in at most 1,200 tokens
   and with a finish reserve. The agent may change nothing.
 * *60 more tools*: an MCP server beside the agent's own tools; its tools are called, two of them in one turn.
+* *tool search*: Claude Code keeps the MCP tools back, and sends one after the model has asked for it.
 * *answer schema*: the client is given a JSON Schema of the answer; a call, then an answer that fits.
 * *thinking budget*: the tool turns under a model name for which Claude Code sends `thinking.budget_tokens`.
 """
