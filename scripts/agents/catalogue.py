@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ class Job:
     url: str  # of the proxy, without /v1
     prompt: str
     mcp_tools: int = 0  # this many tools of an MCP server beside the agent's own
+    tool_search: bool = False  # the agent may keep tools back until the model searches for them
     answer_schema: Path | None = None  # a file: the JSON Schema that the last answer must fit
     careful: bool = False  # nothing that the model asks for may change a file or start a program
     model: str = MODEL
@@ -53,7 +54,7 @@ def _cat(tool: str, key: str) -> Callable[[Path], Call]:
 
 @dataclass(frozen=True, eq=False)
 class Agent:
-    """A client: its package and how it is started."""
+    """A client on one endpoint: its package and how it is started."""
 
     name: str
     packages: tuple[str, ...]  # what is installed, its own package first, each with its version
@@ -62,6 +63,7 @@ class Agent:
     launch: Callable[["Agent", Job], Launch]
     shell: Callable[[str], Call]  # a call that runs a shell command
     read: Callable[[Path], Call]  # a call that reads a file
+    tool_search: str = ""  # the tool by which the model asks for tools that the agent keeps back
     last: Turn = LAST  # the turn that ends its work
     answer: Turn | None = None  # the turn that ends its work where it was given a schema of the answer
     mcp: bool = True  # takes MCP servers
@@ -70,8 +72,7 @@ class Agent:
 
     def executable(self, folder: Path) -> str:
         """Path of the program."""
-        own_folder = folder / self.name
-        return str(own_folder / ("node_modules/.bin" if self.from_npm else "bin") / self.program)
+        return str(folder / self.program / ("node_modules/.bin" if self.from_npm else "bin") / self.program)
 
     @property
     def from_npm(self) -> bool:
@@ -102,6 +103,7 @@ def _claude_code(agent: Agent, job: Job) -> Launch:
     if job.answer_schema:
         command += ["--json-schema", job.answer_schema.read_text()]
     environment = {
+        "ENABLE_TOOL_SEARCH": str(job.tool_search).lower(),
         "ANTHROPIC_BASE_URL": job.url,
         "ANTHROPIC_API_KEY": _KEY,
         "ANTHROPIC_SMALL_FAST_MODEL": job.model,
@@ -137,6 +139,13 @@ def _codex(agent: Agent, job: Job) -> Launch:
     return Launch(command, {}, {job.home / ".codex" / "config.toml": lines})
 
 
+_AI_SDK = {  # the client library of opencode that speaks an endpoint's protocol
+    "/v1/chat/completions": "@ai-sdk/openai-compatible",
+    "/v1/responses": "@ai-sdk/openai",
+    "/v1/messages": "@ai-sdk/anthropic",
+}
+
+
 def _opencode(agent: Agent, job: Job) -> Launch:
     limit = {"context": 131072, "output": 8000}
     model = {"name": job.model, "tool_call": True, "reasoning": True, "limit": limit}
@@ -144,7 +153,7 @@ def _opencode(agent: Agent, job: Job) -> Launch:
     config: dict[str, Any] = {
         "provider": {
             "local": {
-                "npm": "@ai-sdk/openai-compatible",
+                "npm": _AI_SDK[agent.endpoint],
                 "options": {"baseURL": f"{job.url}/v1", "apiKey": _KEY},
                 "models": {job.model: model},
             }
@@ -171,11 +180,15 @@ def _qwen_code(agent: Agent, job: Job) -> Launch:
         "mcpServers": {name: server | {"trust": True} for name, server in _mcp_servers(job.mcp_tools).items()},
     }
     mode = "default" if job.careful else "yolo"
-    command = [agent.executable(job.folder), "-p", job.prompt, "--auth-type", "openai", "--approval-mode", mode]
+    kind = "anthropic" if agent.endpoint == "/v1/messages" else "openai"
+    command = [agent.executable(job.folder), "-p", job.prompt, "--auth-type", kind, "--approval-mode", mode]
     command += ["--output-format", "stream-json", "--model", job.model]
     if job.answer_schema:
         command += ["--json-schema", job.answer_schema.read_text()]
+    if not job.tool_search:
+        command += ["--exclude-tools", "tool_search"]
     environment = {"OPENAI_API_KEY": _KEY, "OPENAI_BASE_URL": f"{job.url}/v1", "OPENAI_MODEL": job.model}
+    environment |= {"ANTHROPIC_API_KEY": _KEY, "ANTHROPIC_BASE_URL": job.url, "ANTHROPIC_MODEL": job.model}
     return Launch(command, environment, {job.home / ".qwen" / "settings.json": json.dumps(settings)})
 
 
@@ -191,6 +204,7 @@ def _aider(agent: Agent, job: Job) -> Launch:
 def _mini_swe_agent(agent: Agent, job: Job) -> Launch:
     command = [agent.executable(job.folder), "--task", job.prompt, "--yolo", "--exit-immediately"]
     command += ["--model", f"openai/{job.model}"]
+    command += ["--model-class", "litellm_response"] if agent.endpoint == "/v1/responses" else []
     environment = {
         "OPENAI_API_BASE": f"{job.url}/v1",
         "OPENAI_API_KEY": _KEY,
@@ -202,7 +216,7 @@ def _mini_swe_agent(agent: Agent, job: Job) -> Launch:
     return Launch(command, environment)
 
 
-AGENTS = (
+_AGENTS = (
     Agent(
         name="claude-code",
         packages=("@anthropic-ai/claude-code@2.1.197",),
@@ -211,6 +225,7 @@ AGENTS = (
         launch=_claude_code,
         shell=_shell("Bash", "command"),
         read=_read("Read", "file_path"),
+        tool_search="ToolSearch",
         answer=Turn(calls=(Call("StructuredOutput", ANSWER),)),
     ),
     Agent(
@@ -240,6 +255,7 @@ AGENTS = (
         launch=_qwen_code,
         shell=_shell("run_shell_command", "command"),
         read=_read("read_file", "file_path"),
+        tool_search="tool_search",
         answer=Turn(calls=(Call("structured_output", ANSWER),)),
     ),
     Agent(
@@ -265,4 +281,17 @@ AGENTS = (
         mcp=False,
         sandboxed=False,
     ),
+)
+_OTHER_ENDPOINTS = {"opencode": ("/v1/responses", "/v1/messages"), "qwen-code": ("/v1/messages",),
+                    "mini-swe-agent": ("/v1/responses",)}  # fmt: skip
+
+
+def _on(agent: Agent, endpoint: str) -> Agent:
+    return replace(agent, name=f"{agent.name}-{endpoint.rpartition('/')[2]}", endpoint=endpoint)
+
+
+AGENTS = tuple(
+    variant
+    for agent in _AGENTS
+    for variant in (agent, *(_on(agent, endpoint) for endpoint in _OTHER_ENDPOINTS.get(agent.name, ())))
 )

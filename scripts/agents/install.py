@@ -16,7 +16,7 @@ def install(agent: Agent, folder: Path) -> None:
     Raises:
         RuntimeError: Its registry does not have it, or the installation failed; the message has the end of the output.
     """
-    own_folder = folder / agent.name
+    own_folder = folder / agent.program
     done = own_folder / "installed"
     if done.is_file() and done.read_text() == repr(agent.packages):
         return

@@ -73,12 +73,12 @@ def run(  # noqa: PLR0913 - what every run needs
         url=proxy.url,
         prompt=_PROMPT,
         mcp_tools=scenario.mcp_tools,
+        tool_search=scenario.tool_search,
         answer_schema=schema_file,
         careful=scenario.careful,
         model=scenario.model,
     )
     launch = agent.launch(agent, job)
-    launch.environment.update(scenario.environment)
     for path, text in launch.files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -131,7 +131,7 @@ def _is_under_way(exchange: Exchange) -> bool:
 
 
 def _interrupt(process: subprocess.Popen[bytes]) -> int | None:
-    for number, seconds in ((signal.SIGINT, 10), (signal.SIGTERM, 5)):
+    for number, seconds in ((signal.SIGINT, 3), (signal.SIGINT, 4), (signal.SIGTERM, 5)):  # some ask back at the first
         os.killpg(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
             return process.wait(seconds)
@@ -153,6 +153,7 @@ def _problems(outcome: Outcome, dictation: Dictation, printed: str, server_url: 
         found.append(f"exit code {outcome.exit_code}")
     if not dictation.is_done:
         found.append(f"took {dictation.taken} of the turns")
+    found += [f"declared no tool {name}" for name in sorted(dictation.undeclared)]
     bodies = [exchange.digest for exchange in outcome.generations]
     if repeated := len(bodies) - len(set(bodies)):
         found.append(f"sent {repeated} requests again")

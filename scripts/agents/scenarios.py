@@ -1,7 +1,7 @@
 """The scenarios: what the model answers, and what the agent is given."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from scripts.agents.catalogue import MODEL, Agent
 from scripts.agents.scripted import Answer, Call, Sampled, Turn
 
 NOTES = "notes.txt"
-_LONG_TEXT = "The work goes on and on. " * 400  # some 3,000 tokens: long enough to be cut in the middle
+_LONG_TEXT = "The work goes on and on. " * 1500  # over 10,000 tokens: clients may take seconds to stop
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Scenario:
     careful: bool = False  # see Job
     cut: bool = False  # the agent is interrupted while the answer streams
     model: str = MODEL
-    environment: Mapping[str, str] = field(default_factory=dict)
+    tool_search: bool = False  # see Job
 
 
 def _tool_turns(agent: Agent, project: Path) -> list[Answer]:
@@ -45,13 +45,9 @@ def _mcp_turns(_agent: Agent, _project: Path) -> list[Answer]:
     return [Turn(calls=(first,)), Turn(text="Two more.", calls=(first, second))]
 
 
-def _search_turns(_agent: Agent, _project: Path) -> list[Answer]:
-    search = Call("ToolSearch", {"query": "select:mcp__many__create_invoice_0", "max_results": 3})
+def _search_turns(agent: Agent, _project: Path) -> list[Answer]:
+    search = Call(agent.tool_search, {"query": "select:mcp__many__create_invoice_0", "max_results": 3})
     return [Turn(calls=(search,)), Turn(calls=(Call("create_invoice_0", {"id": "7", "state": "open"}),))]
-
-
-def _is_claude_code(agent: Agent) -> bool:
-    return agent.name == "claude-code"
 
 
 def _sampled_turns(_agent: Agent, _project: Path) -> list[Answer]:
@@ -82,9 +78,9 @@ SCENARIOS = (
         "tool-search",
         "tool search",
         _search_turns,
-        _is_claude_code,
+        lambda agent: bool(agent.tool_search),
         mcp_tools=60,
-        environment={"ENABLE_TOOL_SEARCH": "true"},
+        tool_search=True,
     ),
     Scenario(
         "answer-schema",
@@ -98,7 +94,7 @@ SCENARIOS = (
         "thinking-budget",
         "thinking budget",
         _tool_turns,
-        _is_claude_code,
+        lambda agent: agent.name == "claude-code",
         model="claude-sonnet-4-5",
     ),
 )

@@ -36,7 +36,9 @@ class Turn:
 Answer: TypeAlias = Turn | Sampled
 # Random arguments may go on for long: a sampled answer ends by itself within this many tokens, the second in reserve.
 _SAMPLED_TOKENS, _FINISH_RESERVE = 1200, 500
-LAST = Turn(text="All of it is done.")
+# With reasoning: vLLM's parser, which reads answers without tools, takes a text that has no `</think>` for reasoning.
+LAST = Turn(reasoning="That was it.", text="All of it is done.")
+_TITLE = Turn(reasoning="A short one.", text="A title")
 
 
 class Dictation:
@@ -54,12 +56,13 @@ class Dictation:
         self._without_tools = without_tools  # True for an agent that sends no tools: its turns are the requests
         self._lock = threading.Lock()
         self.taken = 0
+        self.undeclared: set[str] = set()  # tools that a turn should call and the request did not have
 
     def __call__(self, body: Mapping[str, Any], first_index: int) -> dict[str, Any]:
-        """Return the fields to add to a request: the token ids with which its answer begins, limits of a sampled one."""
+        """Return the fields to add to a request: its answer's first token ids, and a sampled one's limits."""
         names = tool_names(body)
         if not names and not self._without_tools:
-            return _script(self._encode(Turn(text="A title"), names, first_index))
+            return _script(self._encode(_TITLE, names, first_index))
         with self._lock:
             turn = self._turns[self.taken] if self.taken < len(self._turns) else self._last
             self.taken += 1
@@ -82,7 +85,10 @@ class Dictation:
         ids += self._vocabulary.encode(turn.text)
         calls = []
         for index, call in enumerate(turn.calls if names else (), first_index):
-            name = next((name for name in names if name.endswith(call.tool)), names[0])
+            name = next((name for name in names if name.endswith(call.tool)), None)
+            if name is None:
+                self.undeclared.add(call.tool)
+                continue
             calls.append(ToolCall(name, index, json.dumps(dict(call.arguments))))
         return [*ids, *render_tool_calls(calls, self._vocabulary), markers.turn_end]
 

@@ -21,7 +21,7 @@ request leaves the server idle.
 * *sampled*: six turns in which the random model calls any declared tools with valid arguments, in at most 1,200 tokens
   and with a finish reserve. The agent may change nothing.
 * *60 more tools*: an MCP server beside the agent's own tools; its tools are called, two of them in one turn.
-* *tool search*: Claude Code keeps the MCP tools back, and sends one after the model has asked for it.
+* *tool search*: the agent keeps the MCP tools back, and sends one after the model has asked for it.
 * *answer schema*: the client is given a JSON Schema of the answer; a call, then an answer that fits.
 * *thinking budget*: the tool turns under a model name for which Claude Code sends `thinking.budget_tokens`.
 """
@@ -50,7 +50,7 @@ def _outcomes(by_agent: dict[Agent, list[Outcome]]) -> str:
         prompt = max((exchange.prompt_tokens for exchange in seen), default=0)
         prompt_cell = f"{prompt:,} tokens" if prompt else "not counted"
         cells = [agent.name, agent.version, f"`{agent.endpoint}`", len(seen), tools, prompt_cell]
-        rows.append(_row([*cells, *(found.get(scenario.name, "not run") for scenario in SCENARIOS)]))
+        rows.append(_row([*cells, *(found.get(scenario.name, "-") for scenario in SCENARIOS)]))
     return "\n".join(rows) + "\n"
 
 

@@ -111,10 +111,8 @@ def test_turns_are_dictated_in_order_then_the_last_one(vocabulary: Vocabulary) -
     dictation = Dictation(vocabulary, [asked, Sampled()])
     first = parse_completion(script(dictation(CHAT, 2)), vocabulary, in_reasoning=False)
     assert (first.reasoning, first.content) == ("hm", "so")
-    assert [(call.id, call.arguments) for call in first.tool_calls] == [
-        ("functions.srv__say:2", '{"a": 1}'),
-        ("functions.srv__say:3", "{}"),
-    ]
+    assert [(call.id, call.arguments) for call in first.tool_calls] == [("functions.srv__say:2", '{"a": 1}')]
+    assert dictation.undeclared == {"unknown"}
     assert not dictation.is_done
     sampled = dictation(CHAT, 4)
     assert script(sampled) == [vocabulary.format.section_begin]
