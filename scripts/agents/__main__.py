@@ -11,7 +11,7 @@ from pathlib import Path
 from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer
 from constrained_k2.testing import build_model
-from scripts.agents.catalogue import AGENTS
+from scripts.agents.catalogue import AGENTS, MODEL
 from scripts.agents.install import install
 from scripts.agents.proxy import RecordingProxy
 from scripts.agents.run import Outcome, run
@@ -25,7 +25,7 @@ _FLAGS = (
     *("--reasoning-parser", "kimi_k2"),
     *("--logits-processors", "scripted:ScriptedLogitsProcessor"),
     *(f"--max-model-len={_CONTEXT}", f"--max-num-batched-tokens={_CONTEXT}", "--enable-prefix-caching"),
-    *("--served-model-name", *dict.fromkeys(["kimi-k2", *(scenario.model for scenario in SCENARIOS)])),
+    *("--served-model-name", MODEL, *filter(None, (agent.known_model for agent in AGENTS))),
 )
 
 

@@ -64,6 +64,7 @@ class Agent:
     shell: Callable[[str], Call]  # a call that runs a shell command
     read: Callable[[Path], Call]  # a call that reads a file
     tool_search: str = ""  # the tool by which the model asks for tools that the agent keeps back
+    known_model: str = ""  # a model name for which it sends other fields than for a name that it does not know
     last: Turn = LAST  # the turn that ends its work
     answer: Turn | None = None  # the turn that ends its work where it was given a schema of the answer
     mcp: bool = True  # takes MCP servers
@@ -226,6 +227,7 @@ _AGENTS = (
         shell=_shell("Bash", "command"),
         read=_read("Read", "file_path"),
         tool_search="ToolSearch",
+        known_model="claude-sonnet-4-5",
         answer=Turn(calls=(Call("StructuredOutput", ANSWER),)),
     ),
     Agent(
@@ -236,6 +238,7 @@ _AGENTS = (
         launch=_codex,
         shell=_shell("exec_command", "cmd"),
         read=_cat("exec_command", "cmd"),
+        known_model="gpt-5.5",
         answer=Turn(text=json.dumps(ANSWER)),
     ),
     Agent(

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 
 from constrained_k2 import Vocabulary
-from scripts.agents.catalogue import ANSWER, Agent, Job, Launch
+from scripts.agents.catalogue import ANSWER, MODEL, Agent, Job, Launch
 from scripts.agents.observation import GENERATING, Exchange
 from scripts.agents.proxy import RecordingProxy
 from scripts.agents.scenarios import NOTES, Scenario
@@ -76,7 +76,7 @@ def run(  # noqa: PLR0913 - what every run needs
         tool_search=scenario.tool_search,
         answer_schema=schema_file,
         careful=scenario.careful,
-        model=scenario.model,
+        model=agent.known_model if scenario.known_model else MODEL,
     )
     launch = agent.launch(agent, job)
     for path, text in launch.files.items():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.agents.catalogue import MODEL, Agent
+from scripts.agents.catalogue import Agent
 from scripts.agents.scripted import Answer, Call, Sampled, Turn
 
 NOTES = "notes.txt"
@@ -24,7 +24,7 @@ class Scenario:
     answer_schema: dict[str, Any] | None = None  # what the agent is told its last answer must fit
     careful: bool = False  # see Job
     cut: bool = False  # the agent is interrupted while the answer streams
-    model: str = MODEL
+    known_model: bool = False  # under a model name that the client knows
     tool_search: bool = False  # see Job
 
 
@@ -89,12 +89,5 @@ SCENARIOS = (
         lambda agent: agent.answer is not None,
         answer_schema=_ANSWER_SCHEMA,
     ),
-    # A name that Claude Code knows as a model with a thinking budget, so that it sends one.
-    Scenario(
-        "thinking-budget",
-        "thinking budget",
-        _tool_turns,
-        lambda agent: agent.name == "claude-code",
-        model="claude-sonnet-4-5",
-    ),
+    Scenario("known-model", "known model", _tool_turns, lambda agent: bool(agent.known_model), known_model=True),
 )

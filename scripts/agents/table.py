@@ -23,7 +23,8 @@ request leaves the server idle.
 * *60 more tools*: an MCP server beside the agent's own tools; its tools are called, two of them in one turn.
 * *tool search*: the agent keeps the MCP tools back, and sends one after the model has asked for it.
 * *answer schema*: the client is given a JSON Schema of the answer; a call, then an answer that fits.
-* *thinking budget*: the tool turns under a model name for which Claude Code sends `thinking.budget_tokens`.
+* *known model*: the tool turns with a served model name that the client knows: Claude Code then sends
+  `thinking.budget_tokens`, and Codex a `custom` tool with a grammar.
 """
 
 
