@@ -30,6 +30,7 @@ class Exchange:
     tools: int = 0
     status: int = 0  # 0: no answer yet
     reason: str = ""  # of an answer of 400 or more
+    refused_by: str = ""  # "vLLM" or "this package"
     events: Counter[str] = field(default_factory=Counter)  # kinds of the stream's events
     stop: str = ""  # `stop_reason`, `finish_reason`, or the status of a response
     prompt_tokens: int = 0

@@ -94,6 +94,8 @@ class RecordingProxy:
                 waiting.cancel()
                 await client.aclose()
         exchange.status = answer.status_code
+        if exchange.status >= 400 and exchange.path in GENERATING:
+            exchange.refused_by = await self._refused_by(url, headers, content)
         kept = {name: value for name, value in answer.headers.items() if name not in _HOP}
         return StreamingResponse(self._stream(exchange, client, answer), answer.status_code, kept)
 
@@ -111,6 +113,16 @@ class RecordingProxy:
         if exchange.path not in GENERATING:
             return content
         return json.dumps(body | self._script(body, calls_in_history(body))).encode()
+
+    @staticmethod
+    async def _refused_by(url: str, headers: Mapping[str, str], content: bytes) -> str:
+        """Send a refused request again with the constraint switched off: vLLM's own refusals stay."""
+        body = json.loads(content)
+        body.pop("stream_options", None)
+        extra = body.get("vllm_xargs", {}) | {"constrained_k2": "off"}
+        async with httpx.AsyncClient(timeout=_TIMEOUT) as client:
+            answer = await client.post(url, headers=headers, json=body | {"vllm_xargs": extra, "stream": False})
+        return "this package" if answer.is_success else "vLLM"
 
     async def _stream(
         self, exchange: Exchange, client: httpx.AsyncClient, answer: httpx.Response

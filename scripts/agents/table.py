@@ -1,5 +1,6 @@
 """Writes what was seen as a page of Markdown."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
@@ -28,11 +29,18 @@ request leaves the server idle.
 """
 
 
+_REFUSED = """
+## Requests that were refused
+
+*By* says who: a request that is accepted once the constraint is switched off was refused by this package.
+"""
+
+
 def page(outcomes: Sequence[Outcome], missing: dict[str, str]) -> str:
     """Write the page; ``missing`` says of an agent why it could not be installed."""
     by_agent = {agent: list(group) for agent, group in groupby(outcomes, key=lambda outcome: outcome.agent)}
     parts = [_HEAD, "## Outcome\n", _outcomes(by_agent), _missing(missing), "\n## What they send\n", _sent(by_agent)]
-    parts += ["\n## Requests that were refused\n", _refused(outcomes), "\n## Other problems\n", _others(outcomes)]
+    parts += [_REFUSED, _refused(outcomes), "\n## Other problems\n", _others(outcomes)]
     return "\n".join(part for part in parts if part).rstrip() + "\n"
 
 
@@ -112,12 +120,11 @@ def _code(names: Iterable[str]) -> str:
 
 
 def _refused(outcomes: Sequence[Outcome]) -> str:
-    rows = [_row(["agent", "scenario", "status", "times", "reason"]), _row(["---"] * 5)]
+    rows = [_row(["agent", "scenario", "status", "times", "by", "reason"]), _row(["---"] * 6)]
     for outcome in outcomes:
-        reasons = [(e.status, e.reason) for e in outcome.generations if e.status >= 400]
-        for status, reason in dict.fromkeys(reasons):
-            times = reasons.count((status, reason))
-            rows.append(_row([outcome.agent.name, outcome.scenario.title, status, times, reason]))
+        reasons = Counter((e.status, e.refused_by, e.reason) for e in outcome.generations if e.status >= 400)
+        for (status, refused_by, reason), times in reasons.items():
+            rows.append(_row([outcome.agent.name, outcome.scenario.title, status, times, refused_by, reason]))
     return "\n".join(rows) + "\n" if len(rows) > 2 else "None.\n"
 
 

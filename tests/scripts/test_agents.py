@@ -163,7 +163,7 @@ def test_its_schemas_are_enforced_and_the_dictated_arguments_fit() -> None:
 async def _generate(request: Request) -> Response:
     body = await request.json()
     assert body["vllm_xargs"]["script"]
-    if body.get("refuse"):
+    if body.get("refuse") and body["vllm_xargs"].get("constrained_k2") != "off":
         return JSONResponse({"error": {"message": "refused: x|y"}}, 400)
 
     async def events() -> AsyncIterator[str]:
@@ -238,4 +238,4 @@ def test_a_run_tells_refusals_repeats_and_what_is_missing(
     text = "; ".join(outcome.problems)
     for problem in ("answered 400: refused: x|y", "exit code 3", "took 0 of", "sent 1 requests again", "did not show"):
         assert problem in text
-    assert r"| 400 | 2 | refused: x\|y |" in page([outcome], {})
+    assert r"| 400 | 2 | this package | refused: x\|y |" in page([outcome], {})
