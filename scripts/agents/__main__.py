@@ -4,6 +4,7 @@ example: scripts/agents.sh --only codex opencode --out /tmp/agents.md
 """
 
 import argparse
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -46,6 +47,8 @@ def main() -> int:
     parser.add_argument("--install-only", action="store_true", help="start nothing")
     options = parser.parse_args()
 
+    # A shell has a script in the background ignore interrupts, and so would every agent that is to be interrupted.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     missing: dict[str, str] = {}
     installed = []
     for agent in (agent for agent in AGENTS if agent.name in options.only):

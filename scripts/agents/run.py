@@ -101,7 +101,7 @@ def _run_process(launch: Launch, job: Job, temporary: Path, log: Path, cut: Sequ
     kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     own = {"HOME": str(job.home), "XDG_CONFIG_HOME": str(job.home / ".config"), "TMPDIR": str(temporary)}
     with log.open("wb") as output:
-        process = subprocess.Popen(  # noqa: PLW1509, S603 - one call of C; commands of catalogue.py
+        process = subprocess.Popen(  # noqa: S603 - commands of catalogue.py
             launch.command,
             cwd=job.project,
             env=kept | own | launch.environment,
@@ -109,7 +109,6 @@ def _run_process(launch: Launch, job: Job, temporary: Path, log: Path, cut: Sequ
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # so that its children end with it
-            preexec_fn=_heed_interrupts,
         )
         deadline = time.monotonic() + _LIMIT
         try:
@@ -122,11 +121,6 @@ def _run_process(launch: Launch, job: Job, temporary: Path, log: Path, cut: Sequ
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def _heed_interrupts() -> None:
-    """In the child: SIGINT interrupts, even if a shell started this script in the background, where it is ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _is_under_way(exchange: Exchange) -> bool:
