@@ -5,14 +5,17 @@ example: scripts/agents.sh --only codex opencode --out /tmp/agents.md
 
 import argparse
 import signal
+import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer
 from constrained_k2.testing import build_model
-from scripts.agents.catalogue import AGENTS, MODEL
+from scripts.agents.catalogue import AGENTS, MODEL, Agent
 from scripts.agents.install import install
 from scripts.agents.proxy import RecordingProxy
 from scripts.agents.run import Outcome, run
@@ -55,42 +58,37 @@ def main() -> int:
         try:
             install(agent, options.folder)
             installed.append(agent)
-        except (RuntimeError, OSError) as error:
+        except (RuntimeError, OSError, subprocess.SubprocessError) as error:
             missing[agent.name] = f"it could not be installed ({str(error).splitlines()[-1][:200]})"
             print(error, file=sys.stderr)
     if options.install_only:
         return int(bool(missing))
+    outcomes = _run_all(installed, options)
+    options.out.write_text(page(outcomes, missing), "utf-8")
+    print(f"written: {options.out}")
+    return int(bool(missing) or any(outcome.problems for outcome in outcomes))
+
+
+def _run_all(agents: Sequence[Agent], options: argparse.Namespace) -> list[Outcome]:
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as temporary:
-        logs = options.logs or Path(temporary)
+        logs: Path = options.logs or Path(temporary)
         logs.mkdir(parents=True, exist_ok=True)
         model = build_model(Path(temporary) / "model", arch="llama")
-        vocabulary = Vocabulary.from_pretrained(model)
+        given = {"folder": options.folder, "vocabulary": Vocabulary.from_pretrained(model)}
         paths = [_ROOT, _ROOT / "tests" / "vllm_plugin"]
         with (
             VllmServer(model, _FLAGS, log=logs / "server.log", python_path=paths) as server,
             RecordingProxy(server.url) as proxy,
         ):
-            for agent in installed:
-                for scenario in SCENARIOS:
-                    if scenario.name not in options.scenarios or not scenario.fits(agent):
-                        continue
+            for agent, scenario in product(agents, SCENARIOS):
+                if scenario.name in options.scenarios and scenario.fits(agent):
                     log = logs / f"{agent.name}-{scenario.name}.log"
-                    outcome = run(
-                        agent,
-                        scenario,
-                        folder=options.folder,
-                        proxy=proxy,
-                        server_url=server.url,
-                        vocabulary=vocabulary,
-                        log=log,
-                    )
+                    outcome = run(agent, scenario, proxy=proxy, server_url=server.url, log=log, **given)
                     outcomes.append(outcome)
                     verdict = "; ".join(outcome.problems) or "good"
                     print(f"{agent.name} {scenario.name}: {outcome.seconds:.0f} s, {verdict}", flush=True)
-    options.out.write_text(page(outcomes, missing), "utf-8")
-    print(f"written: {options.out}")
-    return int(bool(missing) or any(outcome.problems for outcome in outcomes))
+    return outcomes
 
 
 if __name__ == "__main__":
