@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -63,14 +63,15 @@ def main() -> int:
             print(error, file=sys.stderr)
     if options.install_only:
         return int(bool(missing))
-    outcomes = _run_all(installed, options)
-    options.out.write_text(page(outcomes, missing), "utf-8")
+    outcomes: list[Outcome] = []
+    for outcome in _run_all(installed, options):
+        outcomes.append(outcome)
+        options.out.write_text(page(outcomes, missing), "utf-8")  # after each run, for they take long
     print(f"written: {options.out}")
     return int(bool(missing) or any(outcome.problems for outcome in outcomes))
 
 
-def _run_all(agents: Sequence[Agent], options: argparse.Namespace) -> list[Outcome]:
-    outcomes: list[Outcome] = []
+def _run_all(agents: Sequence[Agent], options: argparse.Namespace) -> Iterator[Outcome]:
     with tempfile.TemporaryDirectory() as temporary:
         logs: Path = options.logs or Path(temporary)
         logs.mkdir(parents=True, exist_ok=True)
@@ -85,10 +86,9 @@ def _run_all(agents: Sequence[Agent], options: argparse.Namespace) -> list[Outco
                 if scenario.name in options.scenarios and scenario.fits(agent):
                     log = logs / f"{agent.name}-{scenario.name}.log"
                     outcome = run(agent, scenario, proxy=proxy, server_url=server.url, log=log, **given)
-                    outcomes.append(outcome)
                     verdict = "; ".join(outcome.problems) or "good"
                     print(f"{agent.name} {scenario.name}: {outcome.seconds:.0f} s, {verdict}", flush=True)
-    return outcomes
+                    yield outcome
 
 
 if __name__ == "__main__":
