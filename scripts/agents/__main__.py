@@ -52,6 +52,7 @@ def main() -> int:
 
     # A shell has a script in the background ignore interrupts, and so would every agent that is to be interrupted.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the agent and the server end too
     missing: dict[str, str] = {}
     installed = []
     for agent in (agent for agent in AGENTS if agent.name in options.only):
