@@ -1,0 +1,96 @@
+"""Installs agents, starts a server, runs every scenario and writes docs/agents.md.
+
+example: scripts/agents.sh --only codex opencode --out /tmp/agents.md
+"""
+
+import argparse
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+
+from constrained_k2 import Vocabulary
+from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer
+from constrained_k2.testing import build_model
+from scripts.agents.catalogue import AGENTS, MODEL, Agent
+from scripts.agents.install import install
+from scripts.agents.proxy import RecordingProxy
+from scripts.agents.run import Outcome, run
+from scripts.agents.scenarios import SCENARIOS
+from scripts.agents.table import page
+
+_ROOT = Path(__file__).parents[2]
+_CONTEXT = 131_072  # tokens: agents' prompts take tens of thousands in the test model's small vocabulary
+_FLAGS = (
+    *BACKEND_FLAGS,
+    *("--reasoning-parser", "kimi_k2"),
+    *("--logits-processors", "scripted:ScriptedLogitsProcessor"),
+    *(f"--max-model-len={_CONTEXT}", f"--max-num-batched-tokens={_CONTEXT}", "--enable-prefix-caching"),
+    *("--served-model-name", MODEL, *filter(None, (agent.known_model for agent in AGENTS))),
+)
+
+
+def main() -> int:
+    """Run what was asked for; 1 if a run has a problem."""
+    names = [agent.name for agent in AGENTS]
+    parser = argparse.ArgumentParser(prog="scripts/agents.sh", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="AGENT", help=", ".join(names))
+    scenarios = [scenario.name for scenario in SCENARIOS]
+    parser.add_argument(
+        "--scenarios", nargs="+", choices=scenarios, default=scenarios, metavar="NAME", help=", ".join(scenarios)
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=_ROOT / ".agents", help="where agents are installed (default: .agents)"
+    )
+    parser.add_argument("--out", type=Path, default=_ROOT / "docs" / "agents.md", help="(default: docs/agents.md)")
+    parser.add_argument("--logs", type=Path, help="keep what agents and server print here (it may repeat prompts)")
+    parser.add_argument("--install-only", action="store_true", help="start nothing")
+    options = parser.parse_args()
+
+    # A shell has a script in the background ignore interrupts, and so would every agent that is to be interrupted.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the agent and the server end too
+    missing: dict[str, str] = {}
+    installed = []
+    for agent in (agent for agent in AGENTS if agent.name in options.only):
+        try:
+            install(agent, options.folder)
+            installed.append(agent)
+        except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+            missing[agent.name] = f"it could not be installed ({str(error).splitlines()[-1][:200]})"
+            print(error, file=sys.stderr)
+    if options.install_only:
+        return int(bool(missing))
+    outcomes: list[Outcome] = []
+    for outcome in _run_all(installed, options):
+        outcomes.append(outcome)
+        options.out.write_text(page(outcomes, missing), "utf-8")  # after each run, for they take long
+    print(f"written: {options.out}")
+    return int(bool(missing) or any(outcome.problems for outcome in outcomes))
+
+
+def _run_all(agents: Sequence[Agent], options: argparse.Namespace) -> Iterator[Outcome]:
+    with tempfile.TemporaryDirectory() as temporary:
+        logs: Path = options.logs or Path(temporary)
+        logs.mkdir(parents=True, exist_ok=True)
+        model = build_model(Path(temporary) / "model", arch="llama")
+        given = {"folder": options.folder, "vocabulary": Vocabulary.from_pretrained(model)}
+        paths = [_ROOT, _ROOT / "tests" / "vllm_plugin"]
+        with (
+            VllmServer(model, _FLAGS, log=logs / "server.log", python_path=paths) as server,
+            RecordingProxy(server.url) as proxy,
+        ):
+            for agent, scenario in product(agents, SCENARIOS):
+                if scenario.name in options.scenarios and scenario.fits(agent):
+                    log = logs / f"{agent.name}-{scenario.name}.log"
+                    outcome = run(agent, scenario, proxy=proxy, server_url=server.url, log=log, **given)
+                    verdict = "; ".join(outcome.problems) or "good"
+                    print(f"{agent.name} {scenario.name}: {outcome.seconds:.0f} s, {verdict}", flush=True)
+                    yield outcome
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""Writes what was seen as a page of Markdown."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from scripts.agents.catalogue import Agent
+from scripts.agents.observation import Exchange
+from scripts.agents.run import Outcome
+from scripts.agents.scenarios import SCENARIOS
+
+_HEAD = """# Agents
+
+Coding agents, run without a terminal against a vLLM server with this package: `scripts/agents.sh` installs them, runs
+them and writes this page. The model is tiny and random, and its turns are dictated token by token under the same masks
+as any model's; in the column *sampled* it chooses its calls itself. The protocol is what is measured: the server
+accepts every request, the client takes every answer to its end, calls come back with their results, and a cancelled
+request leaves the server idle.
+
+* *tool turns*: reasoning, text and a call; two calls in a turn, one of which fails; reasoning and a call; a last text.
+* *cancelled*: the agent is interrupted while a long answer streams, and the server must be idle afterwards.
+* *sampled*: six turns in which the random model calls any declared tools with valid arguments, in at most 1,200 tokens
+  and with a finish reserve. The agent may change nothing.
+* *60 more tools*: an MCP server beside the agent's own tools; its tools are called, two of them in one turn.
+* *tool search*: the agent keeps the MCP tools back, and sends one after the model has asked for it.
+* *answer schema*: the client is given a JSON Schema of the answer; a call, then an answer that fits.
+* *known model*: the tool turns with a served model name that the client knows: Claude Code then sends
+  `thinking.budget_tokens`, and Codex a `custom` tool with a grammar.
+"""
+
+
+_REFUSED = """
+## Requests that were refused
+
+*By* says who: a request that is accepted once the constraint is switched off was refused by this package.
+"""
+
+
+def page(outcomes: Sequence[Outcome], missing: dict[str, str]) -> str:
+    """Write the page; ``missing`` says of an agent why it could not be installed."""
+    by_agent = {agent: list(group) for agent, group in groupby(outcomes, key=lambda outcome: outcome.agent)}
+    parts = [_HEAD, "## Outcome\n", _outcomes(by_agent), _missing(missing), "\n## What they send\n", _sent(by_agent)]
+    parts += [_REFUSED, _refused(outcomes), "\n## Other problems\n", _others(outcomes)]
+    return "\n".join(part for part in parts if part).rstrip() + "\n"
+
+
+def _row(cells: Iterable[object]) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _outcomes(by_agent: dict[Agent, list[Outcome]]) -> str:
+    titles = [scenario.title for scenario in SCENARIOS]
+    head = ["agent", "version", "endpoint", "requests", "tools", "longest prompt", *titles]
+    rows = [_row(head), _row(["---"] * len(head))]
+    for agent, outcomes in by_agent.items():
+        found = {outcome.scenario.name: _verdict(outcome) for outcome in outcomes}
+        seen = [exchange for outcome in outcomes for exchange in outcome.generations]
+        tools = max((exchange.tools for exchange in seen), default=0)
+        prompt = max((exchange.prompt_tokens for exchange in seen), default=0)
+        prompt_cell = f"{prompt:,} tokens" if prompt else "not counted"
+        cells = [agent.name, agent.version, f"`{agent.endpoint}`", len(seen), tools, prompt_cell]
+        rows.append(_row([*cells, *(found.get(scenario.name, "-") for scenario in SCENARIOS)]))
+    return "\n".join(rows) + "\n"
+
+
+def _verdict(outcome: Outcome) -> str:
+    if not outcome.problems:
+        return "good"
+    return "refused" if any(exchange.status >= 400 for exchange in outcome.generations) else "see below"
+
+
+def _missing(missing: dict[str, str]) -> str:
+    return "".join(f"* **{name}** was not run: {reason}\n" for name, reason in missing.items())
+
+
+def _sent(by_agent: dict[Agent, list[Outcome]]) -> str:
+    """Name what an agent sends, and what of it no other agent on its endpoint sends."""
+    exchanges = {agent: [e for o in outcomes for e in o.generations] for agent, outcomes in by_agent.items()}
+    plain = {"model", "messages", "tools", "stream=true", "input", "max_tokens"}
+    parts = []
+    for agent, seen in exchanges.items():
+        peers = [e for other, those in exchanges.items() for e in those if other is not agent]
+        fields = _union(seen, "fields") - plain
+        alike = _union([e for e in peers if e.path == agent.endpoint], "fields")
+        keywords = _union(seen, "keywords") - _union(peers, "keywords")
+        lines = [f"**{agent.name}**", ""]
+        lines.append(f"* fields: {_code(_top(fields))}")
+        if alike:
+            lines.append(f"* fields and kinds of no other agent on this endpoint: {_code(fields - alike)}")
+        else:
+            lines.append(f"* kinds: {_code(name for name in fields if '=' in name)}")
+        if keywords:
+            lines.append(f"* schema keywords of no other agent: {_code(keywords)}")
+        if headers := _union(seen, "headers"):
+            lines.append(f"* `anthropic-beta`: {_code(headers)}")
+        others = sorted(
+            {f"{e.method} {e.path} ({e.status})" for o in by_agent[agent] for e in o.exchanges} - _paths(seen)
+        )
+        if others:
+            lines.append(f"* other requests: {_code(others)}")
+        lines.append(f"* ends of its answers: {_code({e.stop for e in seen if e.stop})}")
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _paths(exchanges: Iterable[Exchange]) -> set[str]:
+    return {f"{exchange.method} {exchange.path} ({exchange.status})" for exchange in exchanges}
+
+
+def _union(exchanges: Iterable[Exchange], name: str) -> set[str]:
+    return {value for exchange in exchanges for value in getattr(exchange, name)}
+
+
+def _top(fields: Iterable[str]) -> set[str]:
+    return {field for field in fields if "." not in field.partition("=")[0] and "[" not in field}
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names)) or "none"
+
+
+def _refused(outcomes: Sequence[Outcome]) -> str:
+    rows = [_row(["agent", "scenario", "status", "times", "by", "reason"]), _row(["---"] * 6)]
+    for outcome in outcomes:
+        reasons = Counter((e.status, e.refused_by, e.reason) for e in outcome.generations if e.status >= 400)
+        for (status, refused_by, reason), times in reasons.items():
+            rows.append(_row([outcome.agent.name, outcome.scenario.title, status, times, refused_by, reason]))
+    return "\n".join(rows) + "\n" if len(rows) > 2 else "None.\n"
+
+
+def _others(outcomes: Sequence[Outcome]) -> str:
+    lines = []
+    for outcome in outcomes:
+        problems = [problem for problem in outcome.problems if " answered " not in problem]
+        refused = any(exchange.status >= 400 for exchange in outcome.generations)
+        if problems and not refused:
+            lines.append(f"* {outcome.agent.name}, {outcome.scenario.title}: {'; '.join(problems)}")
+    return "\n".join(lines) + "\n" if lines else "None.\n"
