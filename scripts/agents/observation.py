@@ -11,7 +11,7 @@ from typing import Any
 GENERATING = ("/v1/messages", "/v1/chat/completions", "/v1/responses")
 _KIND = re.compile(r"[a-z][a-z0-9_.-]{0,39}\Z")  # a value of `type` or `role`; anything else could be a user's text
 _KINDS = ("type", "role", "phase", "effort", "syntax", "tool_choice", "strict", "stream", "parallel_tool_calls", "ttl")
-# Below these keys stands what a user or a tool's author wrote: its keys are no fields of the protocol.
+# What a user or a tool author wrote is below these keys: its keys are not fields of the protocol.
 _OPAQUE = ("input_schema", "parameters", "arguments", "input", "metadata", "client_metadata", "schema", "definition")
 _NAMED = ("properties", "$defs", "definitions", "patternProperties", "dependentRequired", "dependentSchemas")
 _VALUES = ("enum", "const", "default", "examples", "required", "description", "title")

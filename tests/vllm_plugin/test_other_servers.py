@@ -35,7 +35,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", CHAT | {"response_format": {"type": "json_object"}}),
     ("/v1/chat/completions", CHAT | {"messages": [{"role": "user", "content": [{"type": "smell"}]}]}),
     ("/v1/completions", {"prompt": "x", "max_tokens": 8, "seed": 2, "vllm_xargs": XARGS}),
-    ("/v1/completions", {"prompt": "x", "max_tokens": 8, "seed": 2, "stream": True, "structured_outputs": {"regex": "a+"}}),
+    ("/v1/completions", {"prompt": "x", "max_tokens": 8, "seed": 2, "stream": True, "logprobs": 2}),
     ("/v1/completions", {"prompt": "x", "max_tokens": 4, "n": 2, "use_beam_search": True, "vllm_xargs": XARGS}),
     ("/v1/completions", {"prompt": "x", "max_tokens": -1}),
     ("/tokenize", {"messages": CALLED, "tools": [WEATHER]}),
