@@ -14,11 +14,11 @@ mypy_log=$(mktemp)
 trap 'rm -f "$mypy_log"' EXIT
 "$PYTHON" -m mypy >"$mypy_log" 2>&1 &
 mypy=$!
-# One process more than cores, up to four: they wait for servers a third of the time, and each may have one of some 3 GiB.
+# One process per core, up to four: each may have a server of some 3 GiB, and three on two cores took longer than two.
 # Tests that share a server or a file stay in one process.
-processes=$(($(nproc) + 1))
+cores=$(nproc)
 failed=0
-"$PYTHON" -m pytest -n $((processes < 4 ? processes : 4)) --no-loadscope-reorder --durations=15 "$@" || failed=$?
+"$PYTHON" -m pytest -n $((cores < 4 ? cores : 4)) --no-loadscope-reorder --durations=15 "$@" || failed=$?
 wait "$mypy" || failed=1
 cat "$mypy_log"
 exit "$failed"
