@@ -51,6 +51,7 @@ def test_hostile_schemas_end_with_a_grammar_or_a_clear_error(case: Case) -> None
         assert COMPILER.grammar(case.schema, "schema").matcher("schema").fork()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [["--write-baseline"], *(["--part", part] for part in PARTS if part != "hostile")])
 def test_without_data_nothing_is_measured_or_written(
     options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

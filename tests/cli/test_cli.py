@@ -16,6 +16,7 @@ def test_help_shows_an_example(verb: str, capsys: pytest.CaptureFixture[str]) ->
     assert f"example: constrained-k2 {verb}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_standard_input_that_is_not_text_and_output_that_is_closed() -> None:
     command = [sys.executable, "-m", "constrained_k2", "parse", "-"]
     done = subprocess.run(command, input=b"\xff\xfe", capture_output=True, check=False)

@@ -30,6 +30,7 @@ def texts(count: int) -> list[str]:
     return ['{"a":"' + "".join(chance.choice(list("abc"), 300)) + "a" + "b" * 20 + '"}' for _ in range(count)]
 
 
+@pytest.mark.slow
 def test_an_exhausted_lexer_is_replaced(small_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
     renewed = []
     renew = LLGuidanceGrammar.renew

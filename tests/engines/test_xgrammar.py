@@ -253,6 +253,7 @@ def test_a_random_model_calls_through_xgrammar(compiler: Compiler, choice: str) 
     assert calls or choice == "auto"
 
 
+@pytest.mark.slow
 def test_each_request_chooses_its_engine(small_vocabulary: Vocabulary) -> None:
     compiler = Compiler(small_vocabulary)
     tool = {

@@ -132,12 +132,14 @@ def test_pass_hat_k(tmp_path: Path) -> None:
     assert totals(results.rows("a"))["requests"] == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("b", "c"), [(0, 0), (0, 5), (5, 0), (1, 9), (30, 30), (480, 530), (0, 1200), (4000, 4300)])
 def test_mcnemars_probability_is_exact(b: int, c: int) -> None:
     exact = min(Fraction(1), 2 * Fraction(sum(math.comb(b + c, k) for k in range(min(b, c) + 1)), 2 ** (b + c)))
     assert compare.exact_p(b, c) == pytest.approx(float(exact), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     chance, covered = np.random.default_rng(5), 0
     for seed in range(100):

@@ -86,6 +86,7 @@ FAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_endpoints_do_wrong_is_recorded_as_that(fault: str, endpoint: FakeEndpoint, tmp_path: Path) -> None:
     directory = start(tmp_path, body(fake={"fault": fault}), body("a good one"))

@@ -124,6 +124,7 @@ def test_every_check_has_a_fault_that_it_finds() -> None:
     }
 
 
+@pytest.mark.slow
 def test_answers_are_bounded_in_size_and_time() -> None:
     with Fake("endless") as fake:
         found = examined(fake, "auto_tool_choice", limits=Limits(size=1 << 20, seconds=20))
@@ -133,6 +134,7 @@ def test_answers_are_bounded_in_size_and_time() -> None:
     assert "took longer" in found["auto_tool_choice"].seen
 
 
+@pytest.mark.slow
 def test_garbage_is_a_finding() -> None:
     with Fake("garbage") as fake:
         for _ in range(20):

@@ -54,6 +54,7 @@ def test_transcripts_by_the_lark_grammar(case: Path) -> None:
         assert ended == row["accept"], row["text"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_transcripts_by_the_structural_tag(case: Path) -> None:
     """A line's ``xgrammar`` is the verdict of a structural tag where it differs, and why."""

@@ -140,6 +140,7 @@ def test_a_server_may_be_stricter_than_its_clients_or_less(parser_class: Any, to
         settings.remember_server(config(ours, stricter="strict"), "logits_processor")
 
 
+@pytest.mark.slow
 def test_engines_that_the_server_offers(parser_class: Any, tokenizer: Any) -> None:
     asked = {"vllm_xargs": {"constrained_k2": "xgrammar"}}
     with pytest.raises(VLLMValidationError, match="does not offer 'xgrammar'.*additional-config"):
