@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
+from constrained_k2.request.strictness import StrictPolicy
 from constrained_k2.turn.drafts.drafter import Drafter
 from constrained_k2.vocabulary.bitmask import allocate_bitmask
 from scripts.bundled_samples.ordinary import TOOLS
@@ -112,3 +113,16 @@ def test_a_draft_waits_for_no_compilation(compiler: Compiler) -> None:
     matcher.rollback(1)
     assert matcher.is_compiled
     assert Drafter(matcher).draft(32)[0] == markers.argument_begin
+
+
+def test_a_schema_that_is_not_enforced_may_have_lone_surrogates() -> None:
+    vocabulary = Vocabulary.of_bytes()
+    schema = {"type": "object", "properties": {"a": {"enum": ["\ud800"]}}, "required": ["a"]}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    policy = StrictPolicy(max="json_object")
+    matcher = Compiler(vocabulary, policy=policy).compile(spec(tools=[tool])).matcher()
+    markers = vocabulary.format
+    call_id = vocabulary.encode("functions.f:0")
+    start = [markers.section_begin, markers.call_begin, *call_id, markers.argument_begin, *vocabulary.encode("{")]
+    assert matcher.accept_tokens(start)
+    assert bytes(Drafter(matcher).draft(6)) == b'"a": "'
