@@ -15,7 +15,7 @@ from constrained_k2.vllm_plugin.settings import FINISH_RESERVE_KEY, OFF, REQUEST
 _OLD_FINISH_RESERVE_KEY = next(row.old_name for row in REQUEST_FIELDS if row.name == FINISH_RESERVE_KEY)
 
 _TAG = "constrained_k2, precompile: "
-"""How the structured output of a request tells the engine core that it is ours."""
+"""The beginning of the structured output by which the engine core recognizes a tagged request."""
 
 
 def constraint_text(extra_args: dict[str, Any] | None) -> str | None:

@@ -15,7 +15,7 @@ from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.log import logger
 
 Route = Literal["structured_output", "logits_processor"]
-"""Where masks are computed: see :mod:`constrained_k2.vllm_plugin.route`."""
+"""The process that computes masks: see :mod:`constrained_k2.vllm_plugin.route`."""
 
 _LOCATION = f"additional_config.{XARGS_KEY}"
 
@@ -100,7 +100,7 @@ class Server:
     """The server that this process belongs to; set where vLLM sets up its admission of requests."""
 
     constrains: bool = True
-    """Whether its engine constrains, by either route."""
+    """True if its engine constrains, by either route."""
     model_name: str = ""
     """vLLM's ``model_name`` label."""
     settings: Settings = Settings()

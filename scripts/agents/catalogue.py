@@ -40,12 +40,8 @@ class Launch:
     files: dict[Path, str] = field(default_factory=dict)
 
 
-def _shell(tool: str, key: str) -> Callable[[str], Call]:
-    return lambda command: Call(tool, {key: command})
-
-
-def _read(tool: str, key: str) -> Callable[[Path], Call]:
-    return lambda path: Call(tool, {key: str(path)})
+def _with(tool: str, key: str) -> Callable[[str | Path], Call]:
+    return lambda argument: Call(tool, {key: str(argument)})
 
 
 def _cat(tool: str, key: str) -> Callable[[Path], Call]:
@@ -224,8 +220,8 @@ _AGENTS = (
         program="claude",
         endpoint="/v1/messages",
         launch=_claude_code,
-        shell=_shell("Bash", "command"),
-        read=_read("Read", "file_path"),
+        shell=_with("Bash", "command"),
+        read=_with("Read", "file_path"),
         tool_search="ToolSearch",
         known_model="claude-sonnet-4-5",
         answer=Turn(calls=(Call("StructuredOutput", ANSWER),)),
@@ -236,7 +232,7 @@ _AGENTS = (
         program="codex",
         endpoint="/v1/responses",
         launch=_codex,
-        shell=_shell("exec_command", "cmd"),
+        shell=_with("exec_command", "cmd"),
         read=_cat("exec_command", "cmd"),
         known_model="gpt-5.5",
         answer=Turn(text=json.dumps(ANSWER)),
@@ -247,8 +243,8 @@ _AGENTS = (
         program="opencode",
         endpoint="/v1/chat/completions",
         launch=_opencode,
-        shell=_shell("bash", "command"),
-        read=_read("read", "filePath"),
+        shell=_with("bash", "command"),
+        read=_with("read", "filePath"),
     ),
     Agent(
         name="qwen-code",
@@ -256,8 +252,8 @@ _AGENTS = (
         program="qwen",
         endpoint="/v1/chat/completions",
         launch=_qwen_code,
-        shell=_shell("run_shell_command", "command"),
-        read=_read("read_file", "file_path"),
+        shell=_with("run_shell_command", "command"),
+        read=_with("read_file", "file_path"),
         tool_search="tool_search",
         answer=Turn(calls=(Call("structured_output", ANSWER),)),
     ),
@@ -267,8 +263,8 @@ _AGENTS = (
         program="aider",
         endpoint="/v1/chat/completions",
         launch=_aider,
-        shell=_shell("", "command"),
-        read=_read("", "path"),
+        shell=_with("", "command"),
+        read=_with("", "path"),
         tools=False,
         mcp=False,
     ),
@@ -278,7 +274,7 @@ _AGENTS = (
         program="mini",
         endpoint="/v1/chat/completions",
         launch=_mini_swe_agent,
-        shell=_shell("bash", "command"),
+        shell=_with("bash", "command"),
         read=_cat("bash", "command"),
         last=Turn(calls=(Call("bash", {"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"}),)),
         mcp=False,

@@ -16,22 +16,22 @@ def install(agent: Agent, folder: Path) -> None:
     Raises:
         RuntimeError: Its registry does not have it, or the installation failed; the message has the end of the output.
     """
-    own_folder = folder / agent.program
-    done = own_folder / "installed"
+    agent_folder = folder / agent.program
+    done = agent_folder / "installed"
     if done.is_file() and done.read_text() == repr(agent.packages):
         return
     print(f"installing {agent.name} {agent.version}", flush=True)
-    own_folder.mkdir(parents=True, exist_ok=True)
+    agent_folder.mkdir(parents=True, exist_ok=True)
     if agent.from_npm:
         # Install scripts are run below, and only those of the agent itself: npm may ask a person to approve them.
-        _run(["npm", "install", "--prefix", str(own_folder), "--ignore-scripts", "--no-fund", *agent.packages])
+        _run(["npm", "install", "--prefix", str(agent_folder), "--ignore-scripts", "--no-fund", *agent.packages])
         for script in ("install.cjs", "postinstall.mjs"):
-            package = own_folder / "node_modules" / agent.packages[0].rpartition("@")[0]
+            package = agent_folder / "node_modules" / agent.packages[0].rpartition("@")[0]
             if (package / script).is_file():
                 _run(["node", script], package)
     else:
-        _run([sys.executable, "-m", "venv", str(own_folder)])
-        _run([str(own_folder / "bin" / "python"), "-m", "pip", "install", "-q", *agent.packages])
+        _run([sys.executable, "-m", "venv", str(agent_folder)])
+        _run([str(agent_folder / "bin" / "python"), "-m", "pip", "install", "-q", *agent.packages])
     done.write_text(repr(agent.packages))
 
 

@@ -32,7 +32,7 @@ class Limits:
     """Bounds on the time, size and attempts of one request."""
 
     seconds: float = 600.0  # from the request to the last byte, for each attempt
-    attempts: int = 4  # while there is no connection, or the status is 429 or 500 to 599
+    attempts: int = 4  # sent again after a failed connection, HTTP 429 or HTTP 500 to 599
     backoff: float = 1.0  # seconds before the second attempt; doubled each time
     longest_wait: float = 60.0  # seconds between attempts, whatever the server asks for
     size: int = 64 << 20  # bytes of an answer

@@ -16,7 +16,7 @@ from constrained_k2.compiler.compiler import CompiledToolCalls
 from constrained_k2.vllm_plugin.settings import Server
 
 Covered = Literal["whole", "relaxed", "object", "none"]
-"""How the arguments of a request's calls are enforced: wholly, in part, as any JSON object; none: no calls allowed."""
+"""The enforcement of a request's arguments: wholly, in part, as any JSON object; none: no calls allowed."""
 
 PHASES = ("constant", "header", "arguments")
 
