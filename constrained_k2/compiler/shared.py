@@ -6,8 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from constrained_k2.compiler.cache import CompileCounts, LeastRecentlyUsed
 from constrained_k2.engines.protocol import ArgumentGrammar, Engine
@@ -33,6 +34,16 @@ _MAX_PRECOMPILING = 4
 _MIN_CACHE_BYTES = 1 << 20
 _TRIES_BYTES = 32 << 20
 _REFUSAL_BYTES = 2048  # estimate for a refusal and its key
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarOptions:
+    """What a grammar depends on besides its schema and its engine."""
+
+    root: Literal["object", "any"] = "object"  # arguments are always an object, an answer is any value of its schema
+
+
+DEFAULT_OPTIONS = GrammarOptions()
 
 
 class _Compiled(NamedTuple):
@@ -71,7 +82,9 @@ class SharedGrammars:
         self._mask_cache_bytes = mask_cache_bytes
         self._compile_seconds = compile_seconds
         self._engines: dict[EngineName, Engine] = {}
-        self._grammars: LeastRecentlyUsed[tuple[EngineName, str], _Compiled] = LeastRecentlyUsed(cache_bytes)
+        self._grammars: LeastRecentlyUsed[tuple[EngineName, GrammarOptions, str], _Compiled] = LeastRecentlyUsed(
+            cache_bytes
+        )
         self._tries: LeastRecentlyUsed[tuple[str, ...], CallIdTrie] = LeastRecentlyUsed(_TRIES_BYTES)
         self._name_endings: NameEndings = {}
         self._phase_sets: dict[tuple[Any, ...], Mapping[Phase, TokenSet]] = {}  # one for each kind of request
@@ -116,8 +129,9 @@ class SharedGrammars:
         location: str,
         engine: EngineName | None = None,
         note: Callable[[float | None], None] | None = None,
+        options: GrammarOptions = DEFAULT_OPTIONS,
     ) -> ArgumentGrammar:
-        """The grammar of a tool's schema (JSON text), restricted to objects; from the cache or compiled now.
+        """The grammar of a schema (JSON text); from the cache or compiled now.
 
         ``note`` is called with the seconds that compiling took, or None for a cache hit; also before an error.
 
@@ -131,10 +145,10 @@ class SharedGrammars:
         def build() -> tuple[_Compiled, int]:
             nonlocal begun
             begun = time.monotonic()
-            return self._build(schema, self.engine(name))
+            return self._build(schema, self.engine(name), options)
 
         try:
-            found = self._grammars.get((name, cache_key(schema)), build).outcome
+            found = self._grammars.get((name, options, cache_key(schema)), build).outcome
         except TimeoutError as error:  # not cached: the next request may find the server idle
             limit = round((self._compile_seconds or 0) * 1000)
             problem, remedy = f"{error} (over {limit} ms)", "Simplify the schema, or try again"
@@ -148,21 +162,25 @@ class SharedGrammars:
             raise found.at_location(location)
         return found
 
-    def compile_time(self, schema: str, engine: EngineName | None = None) -> float | None:
+    def compile_time(
+        self, schema: str, engine: EngineName | None = None, options: GrammarOptions = DEFAULT_OPTIONS
+    ) -> float | None:
         """Seconds that compiling a schema took by the engine's clock; None if it is not cached."""
-        found = self._grammars.peek((engine or self.default_engine, cache_key(schema)))
+        found = self._grammars.peek((engine or self.default_engine, options, cache_key(schema)))
         return None if found is None else found.seconds
 
-    def precompile(self, schema: str, engine: EngineName | None = None) -> None:
+    def precompile(
+        self, schema: str, engine: EngineName | None = None, options: GrammarOptions = DEFAULT_OPTIONS
+    ) -> None:
         """Start compiling a schema in one of at most four background threads; :meth:`grammar` raises its error."""
         name = engine or self.default_engine
-        if self.compile_time(schema, name) is not None or not self._precompiling.acquire(blocking=False):
+        if self.compile_time(schema, name, options) is not None or not self._precompiling.acquire(blocking=False):
             return
 
         def work() -> None:
             try:
                 with suppress(ConstrainedK2Error):
-                    self.grammar(schema, "", name)
+                    self.grammar(schema, "", name, options=options)
             finally:
                 self._precompiling.release()
 
@@ -188,12 +206,13 @@ class SharedGrammars:
             self._phase_sets[kind] = phase_sets(spec, self.vocabulary)
         return self._phase_sets[kind]
 
-    def _build(self, schema: str, engine: Engine) -> tuple[_Compiled, int]:
+    def _build(self, schema: str, engine: Engine, options: GrammarOptions) -> tuple[_Compiled, int]:
         """The outcome of compiling a schema, and its cost in the cache in bytes; a TimeoutError if it took too long."""
         try:
             document = _read(schema)
             check_budget(document)
-            _restrict_to_objects(document)
+            if options.root == "object":
+                _restrict_to_objects(document)
             text = json.dumps(document, separators=(",", ":"))
 
             def work() -> tuple[ArgumentGrammar, float]:

@@ -10,7 +10,7 @@ import pytest
 from constrained_k2 import Compiler, ConstrainedK2Error, ToolCallSpec, Vocabulary
 from constrained_k2.compiler import cache as cache_module
 from constrained_k2.compiler.cache import LeastRecentlyUsed
-from constrained_k2.compiler.shared import cache_key
+from constrained_k2.compiler.shared import DEFAULT_OPTIONS, cache_key
 
 
 def test_what_was_used_longest_ago_goes_first() -> None:
@@ -102,7 +102,7 @@ def test_a_refusal_is_remembered_without_what_was_refused() -> None:
         with pytest.raises(ConstrainedK2Error) as refused:
             compiler.grammar(schema, "here")
         cached = compiler._grammars.get(
-            ("llguidance", cache_key(schema)), lambda: pytest.fail("not remembered")
+            ("llguidance", DEFAULT_OPTIONS, cache_key(schema)), lambda: pytest.fail("not remembered")
         ).outcome
         assert isinstance(cached, ConstrainedK2Error) and cached is not refused.value
         assert (cached.__traceback__, cached.__context__, cached.__cause__) == (None, None, None)
