@@ -46,7 +46,7 @@ def walk(
         matcher.fill_bitmask(row[None], 0)
         assert row.any(), f"nothing is allowed after {vocabulary.decode(ids)!r}"
         choices = row
-        if matcher.phase in (Phase.ARGUMENTS, Phase.BETWEEN) and chance.random() < 0.7:
+        if matcher.phase in (Phase.ARGUMENTS, Phase.BETWEEN, Phase.ANSWER) and chance.random() < 0.7:
             in_string = int(np.bitwise_count(row).sum()) > vocabulary.size // 4
             ends = tiers[in_string]
             if (row & ends).any():

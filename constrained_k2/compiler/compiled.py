@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 
-from constrained_k2.compiler.shared import SharedGrammars
+from constrained_k2.compiler.shared import GrammarOptions, SharedGrammars
 from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.request.spec import ANY_OBJECT, Tool, ToolCallSpec
@@ -13,13 +13,16 @@ from constrained_k2.schema.coverage import Coverage
 from constrained_k2.turn.call_id import CallIdMatcher, CallIdTrie
 from constrained_k2.turn.matcher import ToolCallMatcher
 
+ANSWER = ""
+"""The answer's key in :attr:`CompiledToolCalls.compile_seconds`; no function has this name."""
+
 
 class CompiledToolCalls:
     """One compiled request, made by :meth:`constrained_k2.Compiler.compile` and shared by its matchers.
 
     Attributes:
-        compile_seconds: Function name -> seconds that its schema took to compile, None for a cache hit; only of
-            functions whose grammar has been used.
+        compile_seconds: Function name, or :data:`ANSWER` -> seconds that its schema took to compile, None for a
+            cache hit; only of grammars that have been used.
     """
 
     def __init__(self, shared: SharedGrammars, spec: ToolCallSpec) -> None:
@@ -46,6 +49,21 @@ class CompiledToolCalls:
                 self._trie = self._shared.call_id_trie(tuple(self._tools))
             found = self._call_ids = (call, self._trie.with_index(self.spec.first_index + call))
         return found[1]
+
+    def answer(self) -> ArgumentMatcher | None:
+        """A matcher at the start of the answer; None where the request asks for no form of it."""
+        form, grammar = self.spec.answer, self.answer_grammar
+        return None if form is None or grammar is None else grammar.matcher(form.location)
+
+    @cached_property
+    def answer_grammar(self) -> ArgumentGrammar | None:
+        """The grammar of the answer; None where the request asks for no form of it. Raises as :meth:`grammar`."""
+        form = self.spec.answer
+        if form is None:
+            return None
+        note = partial(self.compile_seconds.__setitem__, ANSWER)
+        options = GrammarOptions("any", form.kind)
+        return self._shared.grammar(form.text, form.location, self.spec.engine, note, options)
 
     def precompile(self, name: str) -> None:
         """Start compiling a function's schema in the background, once per request."""
@@ -86,15 +104,18 @@ class CompiledToolCalls:
         return [index for index, taken in enumerate(times) if taken is None or taken >= seconds]
 
     def check_all(self, indexes: Sequence[int] | None = None) -> None:
-        """Compile and check the schemas of tools, by their indexes in the spec, unless the request allows no calls.
+        """Compile and check the answer's form and the schemas of tools, by their indexes in the spec.
+
+        The schemas are left out if the request allows no calls.
 
         Raises:
             UnsupportedSchema: A schema has no grammar, or is strict and cannot be fully enforced.
             SchemaTooCostly: A schema, or all of them together, are over a budget.
         """
+        start = time.monotonic()
+        self._check_answer()
         if self.spec.max_calls == 0:
             return
-        start = time.monotonic()
         tools = self.spec.tools
         for tool in tools if indexes is None else [tools[index] for index in indexes]:
             self._check_time(time.monotonic() - start, tool.name)
@@ -102,15 +123,13 @@ class CompiledToolCalls:
 
     def _check(self, tool: Tool) -> None:
         coverage = self.coverage(tool.name)
-        if coverage.relaxed and self.level(tool.name) == "strict":
-            use = coverage.relaxed[0]
-            raise UnsupportedSchema(
-                f"the tool is strict, and {use.keyword!r} cannot be enforced: {use.reason}",
-                schema_location(tool.name) + use.pointer,
-                "Rewrite it, or leave strict out to have the rest enforced",
-                use.keyword,
-                coverage.engine,
-            )
+        if self.level(tool.name) == "strict":
+            _require_all(coverage, "the tool", schema_location(tool.name))
+
+    def _check_answer(self) -> None:
+        grammar, form = self.answer_grammar, self.spec.answer
+        if grammar is not None and form is not None and self._shared.policy.level(form.strict or None) == "strict":
+            _require_all(grammar.coverage, "the answer", form.location)
 
     def level(self, name: str) -> Level:
         """The strictness of a function's schema."""
@@ -129,6 +148,18 @@ class CompiledToolCalls:
             problem = f"the schemas before this one took {actual} ms to compile, over the limit of {limit} ms a request"
             remedy = "Send the request again: compiled schemas are cached; or send fewer tools, or simpler ones"
             raise SchemaTooCostly(problem, schema_location(name), remedy, "request_ms", limit, actual)
+
+
+def _require_all(coverage: Coverage, what: str, location: str) -> None:
+    if coverage.relaxed:
+        use = coverage.relaxed[0]
+        raise UnsupportedSchema(
+            f"{what} is strict, and {use.keyword!r} cannot be enforced: {use.reason}",
+            location + use.pointer,
+            "Rewrite it, or leave strict out to have the rest enforced",
+            use.keyword,
+            coverage.engine,
+        )
 
 
 def schema_location(name: str) -> str:

@@ -20,6 +20,7 @@ from constrained_k2.errors import (
     kind_of_json,
     missing_dependency,
 )
+from constrained_k2.request.answer_format import AnswerKind
 from constrained_k2.request.spec import ENGINES, EngineName, ToolCallSpec
 from constrained_k2.request.strictness import DEFAULT_POLICY, StrictPolicy
 from constrained_k2.schema.budget import check_budget
@@ -38,9 +39,10 @@ _REFUSAL_BYTES = 2048  # estimate for a refusal and its key
 
 @dataclass(frozen=True, slots=True)
 class GrammarOptions:
-    """What a grammar depends on besides its schema and its engine."""
+    """What a grammar depends on besides its text and its engine."""
 
     root: Literal["object", "any"] = "object"  # arguments are always an object, an answer is any value of its schema
+    kind: AnswerKind = "json"  # how the text is read
 
 
 DEFAULT_OPTIONS = GrammarOptions()
@@ -131,7 +133,7 @@ class SharedGrammars:
         note: Callable[[float | None], None] | None = None,
         options: GrammarOptions = DEFAULT_OPTIONS,
     ) -> ArgumentGrammar:
-        """The grammar of a schema (JSON text); from the cache or compiled now.
+        """The grammar of a schema (JSON text), or of an answer's other form; from the cache or compiled now.
 
         ``note`` is called with the seconds that compiling took, or None for a cache hit; also before an error.
 
@@ -201,7 +203,7 @@ class SharedGrammars:
 
     def phase_sets(self, spec: ToolCallSpec) -> Mapping[Phase, TokenSet]:
         """The constant masks of a request's phases."""
-        kind = (spec.choice, spec.max_calls, spec.thinking)
+        kind = (spec.choice, spec.max_calls, spec.thinking, spec.answer is not None)
         if kind not in self._phase_sets:
             self._phase_sets[kind] = phase_sets(spec, self.vocabulary)
         return self._phase_sets[kind]
@@ -209,15 +211,13 @@ class SharedGrammars:
     def _build(self, schema: str, engine: Engine, options: GrammarOptions) -> tuple[_Compiled, int]:
         """The outcome of compiling a schema, and its cost in the cache in bytes; a TimeoutError if it took too long."""
         try:
-            document = _read(schema)
-            check_budget(document)
-            if options.root == "object":
-                _restrict_to_objects(document)
-            text = json.dumps(document, separators=(",", ":"))
+            text = schema if options.kind != "json" else _checked(schema, options)
+            kind = options.kind
 
             def work() -> tuple[ArgumentGrammar, float]:
                 begun = engine.clock()
-                return engine.compile(text), engine.clock() - begun
+                grammar = engine.compile(text) if kind == "json" else engine.compile_text(kind, text)
+                return grammar, engine.clock() - begun
 
             grammar, seconds = run_bounded(work, self._compile_seconds)
         except (UnsupportedSchema, SchemaTooCostly) as error:
@@ -233,6 +233,14 @@ class SharedGrammars:
 def cache_key(schema: str) -> str:
     """The schema's text, or the digest of a long one, so that caching its refusal costs little."""
     return schema if len(schema) <= 1024 else sha256(schema.encode(errors="backslashreplace")).hexdigest()
+
+
+def _checked(schema: str, options: GrammarOptions) -> str:
+    document = _read(schema)
+    check_budget(document)
+    if options.root == "object":
+        _restrict_to_objects(document)
+    return json.dumps(document, separators=(",", ":"))
 
 
 def _read(schema: str) -> dict[str, Any]:

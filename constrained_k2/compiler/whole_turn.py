@@ -1,7 +1,6 @@
 """Writes the grammar of a whole turn as text: for other servers, for readers, and as an oracle in the tests."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -49,29 +48,29 @@ def build_grammar(  # noqa: PLR0913 - the last three have defaults that most kee
     if format not in FORMATS[engine]:
         supported = " or ".join(map(repr, FORMATS[engine]))
         raise InvalidRequest(f"{engine} does not support the format {str(format)[:40]!r}", "format", f"Use {supported}")
+    compiled: Any = byte_compiler(policy).compile(replace(spec, engine=engine))
+    tools = [tool.name for tool in spec.tools if spec.max_calls != 0]
     if engine == "llguidance":
-        arguments = {name: _nested(grammar.text) for name, grammar in _grammars(spec, engine, policy)}
-        return write_lark(spec, arguments, in_reasoning=in_reasoning)
+        arguments = {name: _nested(compiled.grammar(name).text) for name in tools}
+        form = None if spec.answer is None else _nested(compiled.answer_grammar.text)
+        return write_lark(spec, arguments, form, in_reasoning=in_reasoning)
     try:
         from constrained_k2.engines.xgrammar import ebnf
     except ModuleNotFoundError as error:
         raise InvalidRequest(missing_dependency(error), "engine") from error
-    schemas = {name: json.loads(grammar.schema) for name, grammar in _grammars(spec, engine, policy)}
-    tag = StructuralTagWriter(spec, schemas, None if format == "ebnf" else markers, in_reasoning).write()
+    schemas = {name: json.loads(compiled.grammar(name).schema) for name in tools}
+    schema = None if spec.answer is None else json.loads(compiled.answer_grammar.schema)
+    tag = StructuralTagWriter(spec, schemas, None if format == "ebnf" else markers, in_reasoning, schema).write()
     if format == "ebnf":
         return run_bounded(lambda: ebnf(json.dumps(tag)), COMPILE_SECONDS)
     return json.dumps(tag, ensure_ascii=False)
-
-
-def _grammars(spec: ToolCallSpec, engine: EngineName, policy: StrictPolicy) -> Iterator[tuple[str, Any]]:
-    """The functions that may be called, with the engine's grammars of their arguments."""
-    compiled = byte_compiler(policy).compile(replace(spec, engine=engine))
-    return ((tool.name, compiled.grammar(tool.name)) for tool in spec.tools if spec.max_calls != 0)
 
 
 def _nested(text: str) -> str:
     """Return a grammar as the body of a rule; its own rules and terminals stay local to it."""
     if text.startswith("{"):  # from LLGuidance's builtin compiler: the schema as JSON
         (only,) = json.loads(text)["grammars"]
+        if only["json_schema"] is None:  # of a regular expression
+            return f"%lark {{\n{only['lark_grammar']}\n}}"
         return f"%json {json.dumps(only['json_schema'], ensure_ascii=False)}"
     return f"%lark {{\n{text.strip()}\n}}"

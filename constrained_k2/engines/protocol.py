@@ -1,7 +1,7 @@
-"""The interface of a grammar engine. Engines see only arguments: no markers, names or indexes."""
+"""The interface of a grammar engine. Engines see only arguments and answers: no markers, names or indexes."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -76,9 +76,12 @@ class Engine(Protocol):
         """Clear its caches."""
 
     def compile(self, schema: str) -> ArgumentGrammar:
-        """Compile a schema (JSON text) whose instances are JSON objects.
+        """Compile a schema (JSON text).
 
         Raises:
             UnsupportedSchema: The engine has no grammar for it.
             SchemaTooCostly: The schema is over a budget.
         """
+
+    def compile_text(self, kind: Literal["regex", "lark"], text: str) -> ArgumentGrammar:
+        """Compile a regular expression or a Lark grammar, of an answer. Raises as :meth:`compile` does."""

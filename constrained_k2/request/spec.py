@@ -9,6 +9,7 @@ import msgspec
 
 from constrained_k2.errors import InvalidRequest, excerpt, old_name_of
 from constrained_k2.formats.kimi_k2 import KIMI_K2
+from constrained_k2.request.answer_format import AnswerFormat, read_answer_format
 from constrained_k2.request.tool_choice import Choice, read_tool_choice
 from constrained_k2.request.tools import ANY_OBJECT, DEFAULT_LIMITS, Limits, Tool, read_tools
 from constrained_k2.request.values import array_at, boolean_at, object_at
@@ -51,6 +52,7 @@ class ToolCallSpec:
     first_index: int = 0  # of the turn's first call: the number of calls in the dialog's history
     thinking: bool = False  # the model may reason first, between <think> and </think>
     engine: EngineName | None = None  # for the arguments; None for the compiler's default
+    answer: AnswerFormat | None = None  # the only text that the turn may hold beside reasoning; None for any
 
     @classmethod
     def from_openai(cls, body: object, *, limits: Limits = DEFAULT_LIMITS, thinking: bool = False) -> "ToolCallSpec":
@@ -58,7 +60,8 @@ class ToolCallSpec:
 
         Reads ``tools``, ``tool_choice``, ``parallel_tool_calls``, ``messages`` (to count the calls in the history;
         ``first_index`` overrides that), ``thinking`` (a boolean, or Moonshot's ``{"type": "enabled"}``),
-        ``chat_template_kwargs.thinking`` (``thinking`` here is the default) and this package's ``engine``.
+        ``chat_template_kwargs.thinking`` (``thinking`` here is the default), ``response_format`` (``text.format``,
+        vLLM's ``structured_outputs``), which does not apply where a call is required, and this package's ``engine``.
 
         Raises:
             InvalidRequest: A field is invalid; ``location`` is its path.
@@ -70,6 +73,7 @@ class ToolCallSpec:
         stated = _read_thinking(body)
         first_index, engine = _read_first_index(body), _read_engine(body.get("engine"))
         choice = read_tool_choice(body.get("tool_choice"), {tool.name for tool in tools})
+        answer = read_answer_format(body, limits)
         return cls(
             tools=tools if choice.names is None else tuple(tool for tool in tools if tool.name in choice.names),
             choice=choice.mode,
@@ -77,6 +81,7 @@ class ToolCallSpec:
             first_index=first_index,
             thinking=thinking if stated is None else stated,
             engine=engine,
+            answer=None if choice.mode == "required" else answer,
         )
 
     @classmethod
@@ -106,6 +111,7 @@ class ToolCallSpec:
             "first_index": self.first_index,
             "thinking": self.thinking,
         } | ({} if self.engine is None else {"engine": self.engine})
+        body |= {} if self.answer is None else self.answer.to_body()
         return json.dumps(body, separators=(",", ":"))
 
     @property
@@ -166,6 +172,16 @@ class _Tool(msgspec.Struct, forbid_unknown_fields=True):
     function: _Function
 
 
+class _JsonSchema(msgspec.Struct, forbid_unknown_fields=True):
+    schema: msgspec.Raw
+    strict: bool | None = None
+
+
+class _ResponseFormat(msgspec.Struct, forbid_unknown_fields=True):
+    type: Literal["json_schema"]
+    json_schema: _JsonSchema
+
+
 class _Spec(msgspec.Struct, forbid_unknown_fields=True):
     tools: list[_Tool]
     tool_choice: str
@@ -173,6 +189,8 @@ class _Spec(msgspec.Struct, forbid_unknown_fields=True):
     first_index: int
     thinking: bool
     engine: str | None = None
+    response_format: _ResponseFormat | None = None
+    structured_outputs: dict[str, str] | None = None
 
 
 _DECODER = msgspec.json.Decoder(_Spec)
@@ -183,9 +201,15 @@ def _undecoded(text: str | bytes) -> dict[str, Any] | None:
     try:
         spec = _DECODER.decode(text)
         functions = [tool.function for tool in spec.tools]
+        schemas = [function.parameters for function in functions]
+        schemas += [] if spec.response_format is None else [spec.response_format.json_schema.schema]
         # msgspec does not decode the schemas, so it does not see bytes in them that are not UTF-8.
-        if not all(bytes(function.parameters).decode().startswith("{") for function in functions):
+        if not all(bytes(schema).decode().startswith("{") for schema in schemas):
             return None
     except (msgspec.DecodeError, RecursionError, TypeError, UnicodeError):
         return None
-    return msgspec.structs.asdict(spec) | {"tools": [{"function": msgspec.structs.asdict(each)} for each in functions]}
+    form = spec.response_format
+    return msgspec.structs.asdict(spec) | {
+        "tools": [{"function": msgspec.structs.asdict(each)} for each in functions],
+        "response_format": form and {"type": form.type, "json_schema": msgspec.structs.asdict(form.json_schema)},
+    }

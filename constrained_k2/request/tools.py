@@ -85,11 +85,11 @@ def _read_tool(entry: object, location: str, limits: Limits) -> Tool:
         problem = f"the name {name[:40]!r}… takes {length} bytes, over the limit of {limits.name_bytes}"
         where, remedy = f"{location}.name", "Rename the function"
         raise SchemaTooCostly(problem, where, remedy, "name_bytes", limits.name_bytes, length)
-    schema = _schema_text(function.get("parameters"), f"{location}.parameters")
+    schema = schema_text(function.get("parameters"), f"{location}.parameters")
     return Tool(name, schema, boolean_at(f"{location}.strict", function.get("strict")))
 
 
-def _schema_text(parameters: object, location: str) -> str:
+def schema_text(parameters: object, location: str) -> str:
     """The schema as compact JSON; :data:`ANY_OBJECT` if there is none."""
     if isinstance(parameters, msgspec.Raw):
         text = bytes(parameters).decode()  # an object, as spec.py has checked

@@ -60,7 +60,7 @@ def fill_bitmasks(
     failed = {row for row, _ in failures}
     for matcher, row in computed:
         if row not in failed:
-            matcher.filter_row(target[row])
+            matcher.finish_row(target[row])
     if counts is not None:
         counts[Phase.ARGUMENTS].seconds += perf_counter() - start
         counts[Phase.ARGUMENTS].rows += len(computed) - len(failures)

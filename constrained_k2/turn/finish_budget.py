@@ -50,6 +50,7 @@ class FinishBudget:
             Phase.START: TokenSet((markers.section_begin,), size),
             Phase.REASONING: TokenSet(after_reasoning, size),
         }
+        self.think_end = TokenSet((markers.think_end,) if markers.think_end != ABSENT else (), size)
         self.between = TokenSet((markers.section_end,), size)
 
     def apply(self, matcher: ToolCallMatcher, max_tokens: int, reserved_tokens: int) -> None:
@@ -77,6 +78,8 @@ class _FinishFilter:
         phase = turn.phase
         if phase is Phase.BETWEEN:
             return self._budget.between
+        if phase is Phase.REASONING and turn.spec.answer is not None:
+            return self._budget.think_end
         return self._budget.required.get(phase, tokens) if turn.spec.choice == "required" else tokens
 
     def filter_row(self, turn: ToolCallMatcher, row: npt.NDArray[np.int32]) -> None:
@@ -85,7 +88,8 @@ class _FinishFilter:
                 self._follow(turn)
             return
         if turn.arguments is not None and turn.arguments.is_complete():
-            _allow_only(turn.vocabulary.format.call_end, row)
+            markers = turn.vocabulary.format
+            _allow_only(markers.call_end if turn.phase is Phase.ARGUMENTS else markers.turn_end, row)
             return
         tracker = self._follow(turn).tracker
         if tracker is None:

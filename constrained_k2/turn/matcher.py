@@ -47,11 +47,13 @@ class ToolCallMatcher:
     Attributes:
         spec: The request.
         vocabulary: The vocabulary of the token ids.
+        begins_in_reasoning: The argument ``in_reasoning``.
         mask_filter: Filters masks, if set; it belongs to this turn.
     """
 
     __slots__ = (
-        "_automaton", "_grammar", "_history", "_ids", "_initial", "_state", "mask_filter", "spec", "vocabulary"
+        "_automaton", "_grammar", "_history", "_ids", "_state",
+        "begins_in_reasoning", "mask_filter", "spec", "vocabulary",
     )  # fmt: skip
 
     def __init__(self, grammar: CallGrammar, *, in_reasoning: bool = False) -> None:
@@ -59,9 +61,9 @@ class ToolCallMatcher:
         self.spec: ToolCallSpec = grammar.spec
         self.vocabulary: Vocabulary = grammar.vocabulary
         self._automaton = Automaton(grammar)
-        self._initial = State(Phase.REASONING if in_reasoning else Phase.START)
+        self.begins_in_reasoning = in_reasoning
         self.mask_filter: MaskFilter | None = None
-        self._state = self._initial
+        self._state = self._automaton.initial(in_reasoning=in_reasoning)
         self._ids = array("q")
         self._history: deque[State] = deque(maxlen=ROLLBACK_WINDOW)
 
@@ -77,7 +79,7 @@ class ToolCallMatcher:
 
     @property
     def arguments(self) -> ArgumentMatcher | None:
-        """The engine's matcher in the arguments; None elsewhere."""
+        """The engine's matcher, in the arguments and where an answer of some form may be written; None elsewhere."""
         return self._state.arguments
 
     def token_ids(self, start: int = 0) -> Sequence[int]:
@@ -94,17 +96,19 @@ class ToolCallMatcher:
         return name is None or self._grammar.is_compiled(name)
 
     def token_set(self) -> TokenSet | None:
-        """The allowed tokens in a phase that needs no engine; None in the arguments."""
+        """The allowed tokens in a phase that needs no engine; None where :attr:`arguments` is an engine's matcher."""
         state = self._state
-        if state.phase is Phase.ARGUMENTS:
+        if state.arguments is not None:
             return None
         if state.phase is Phase.CALL_ID:
             return self._grammar.call_ids(state.calls).allowed(state.call_id)
         tokens = self._grammar.phase_sets[state.phase]
         return tokens if self.mask_filter is None else self.mask_filter.filter_set(self, tokens)
 
-    def filter_row(self, row: npt.NDArray[np.int32]) -> None:
-        """Apply the mask filter, if any, to a mask that the engine computed, int32 ``[words]``, in place."""
+    def finish_row(self, row: npt.NDArray[np.int32]) -> None:
+        """Turn a mask that the engine computed, int32 ``[words]``, into the turn's, in place."""
+        if self._state.phase is not Phase.ARGUMENTS:
+            self._automaton.open_answer(self._state, row)
         if self.mask_filter is not None:
             self.mask_filter.filter_row(self, row)
 
@@ -125,7 +129,7 @@ class ToolCallMatcher:
         if not self.try_fill(rows[row]):
             assert self._state.arguments is not None
             self._state.arguments.fill(rows[row], rows.address + row * rows.row_bytes)
-            self.filter_row(rows[row])
+            self.finish_row(rows[row])
 
     def try_fill(self, row: npt.NDArray[np.int32]) -> bool:
         """Write the allowed tokens into a mask, int32 ``[words]``; False if the engine has to compute them."""
@@ -139,8 +143,8 @@ class ToolCallMatcher:
         if cached is None:
             return False
         row[:] = cached
-        if self.mask_filter is not None:
-            self.mask_filter.filter_row(self, row)
+        if self.mask_filter is not None or self._state.phase is not Phase.ARGUMENTS:
+            self.finish_row(row)
         return True
 
     def accept_tokens(self, ids: Iterable[int]) -> bool:
@@ -194,7 +198,7 @@ class ToolCallMatcher:
         state, in_arguments = self._state, 0
         for _ in range(count):
             before = self._history.pop()
-            in_arguments = in_arguments + 1 if before is state else 0
+            in_arguments = in_arguments + 1 if before.arguments is state.arguments else 0
             state = before
         if in_arguments and state.arguments is not None:
             state.arguments.rollback(in_arguments)
@@ -207,7 +211,7 @@ class ToolCallMatcher:
 
     def reset(self) -> None:
         """Return to the start of the turn."""
-        self._state = self._initial
+        self._state = self._automaton.initial(in_reasoning=self.begins_in_reasoning)
         self._ids = array("q")
         self._history.clear()
         if self.mask_filter is not None:
@@ -215,8 +219,7 @@ class ToolCallMatcher:
 
     def fork(self) -> "ToolCallMatcher":
         """An independent copy."""
-        copy = ToolCallMatcher(self._grammar)
-        copy._initial = self._initial
+        copy = ToolCallMatcher(self._grammar, in_reasoning=self.begins_in_reasoning)
         copy._ids.extend(self._ids)
         copy.mask_filter = self.mask_filter and self.mask_filter.fork()
         arguments = self._state.arguments

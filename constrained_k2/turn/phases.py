@@ -22,10 +22,16 @@ class Phase(IntEnum):
     BETWEEN = 6  # after ``<|tool_call_end|>``
     CLOSED = 7  # after ``<|tool_calls_section_end|>``
     DONE = 8  # after a stop
+    ANSWER = 9  # in an answer of a form that the request asks for
 
 
 def phase_sets(spec: ToolCallSpec, vocabulary: Vocabulary) -> dict[Phase, TokenSet]:
-    """The tokens that each phase outside a call allows; of the spec, only choice, max_calls and thinking are read."""
+    """The tokens that each phase outside a call allows.
+
+    Where the answer has a form, these are the tokens beside the form's own: what may open instead of the answer, and
+    the stops that end a complete one. Of the spec, only choice, max_calls, thinking, and whether it has an answer are
+    read.
+    """
     markers = vocabulary.format
     stops = markers.stop_ids
 
@@ -38,7 +44,7 @@ def phase_sets(spec: ToolCallSpec, vocabulary: Vocabulary) -> dict[Phase, TokenS
     section = () if spec.max_calls == 0 else (markers.section_begin,)
     think = (markers.think_begin,) if spec.thinking else ()
     text, start = text_and(*section, *stops), text_and(*section, *stops, *think)
-    if spec.choice == "required":
+    if spec.choice == "required" or spec.answer is not None:
         text, start = only(*section), only(*section, *think)
     return {
         Phase.START: start,
@@ -48,6 +54,7 @@ def phase_sets(spec: ToolCallSpec, vocabulary: Vocabulary) -> dict[Phase, TokenS
         Phase.BETWEEN: only(markers.section_end, *(() if spec.max_calls == 1 else (markers.call_begin,))),
         Phase.CLOSED: only(*stops),
         Phase.DONE: only(*stops),
+        Phase.ANSWER: only(*stops),
     }
 
 

@@ -116,3 +116,8 @@ class TokenSet:
         else:
             row.fill(0)
             row[self._words] = self._bits
+
+    def add_to(self, row: npt.NDArray[np.int32]) -> None:
+        """Allow the set's tokens in a bitmask row too, int32 ``[words]``; for sets that list what they allow."""
+        assert not self.complement
+        row[self._words] |= self._bits

@@ -53,7 +53,7 @@ def assert_masks_agree(
     LLGuidance allows only the canonical token if text is forced: our matchers do so only in arguments.
     """
     ours = allowed(matcher, vocabulary)
-    theirs = (forcing if matcher.phase is Phase.ARGUMENTS else oracle).mask()
+    theirs = (forcing if matcher.phase in (Phase.ARGUMENTS, Phase.ANSWER) else oracle).mask()
     differ = {int(token) for token in np.nonzero(ours != theirs)[0]}
     if matcher.phase in (Phase.START, Phase.REASONING, Phase.TEXT):
         for token in differ:  # ours: any bytes are text
@@ -113,6 +113,10 @@ PRELUDES = {
 }
 
 
+def first_byte(schema: str) -> str:
+    return "[" if json.loads(schema).get("type") == "array" else "{"
+
+
 @pytest.mark.parametrize("drawn_from", ["split", "lark"])
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_turns_drawn_under_one_mask_are_accepted_by_the_other_and_masks_agree(
@@ -123,6 +127,9 @@ def test_turns_drawn_under_one_mask_are_accepted_by_the_other_and_masks_agree(
     text = (case / "grammar.lark").read_text(encoding="utf-8")
     compiled = small_compiler.compile(spec)
     preludes = PRELUDES[spec.choice]
+    if spec.answer is not None:
+        preludes = [first_byte(spec.answer.text), "<|tool_calls_section_begin|>"]
+        preludes = preludes[:1] if spec.max_calls == 0 else preludes
     if spec.thinking:
         preludes = [*preludes, *(f"<think>So: </think>{prelude}" for prelude in preludes)]
         preludes.append("<think>So: <|tool_calls_section_begin|>")
@@ -131,7 +138,9 @@ def test_turns_drawn_under_one_mask_are_accepted_by_the_other_and_masks_agree(
         for token in transcript_ids(prelude, vocabulary):
             both.fill_bitmask(allocate_bitmask(1, vocabulary.size))
             assert both.accept_tokens([token]), prelude
-        walk(both, vocabulary, seed, [tool.parameters for tool in spec.tools])  # type: ignore[arg-type]
+        schemas = [tool.parameters for tool in spec.tools]
+        schemas += [] if spec.answer is None else [json.loads(spec.answer.text)]
+        walk(both, vocabulary, seed, schemas)  # type: ignore[arg-type]
         assert both.oracle.matcher.is_stopped()
 
 

@@ -213,8 +213,8 @@ def test_responses(server: VllmServer, choice: Any, stream: bool) -> None:
     ("extra", "field"),
     [
         ({"use_beam_search": True}, "use_beam_search"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
+        ({"structured_outputs": {"regex": "("}, "tool_choice": "auto"}, "structured_outputs.regex"),
         ({"thinking_token_budget": 5}, "thinking_token_budget"),
         ({"vllm_xargs": {"constrained_k2_finish_reserve": 5000}}, "constrained_k2_finish_reserve"),
         ({"vllm_xargs": {"constrained_k2_finish_reserve": "all"}}, "constrained_k2_finish_reserve"),
@@ -225,12 +225,90 @@ def test_what_is_refused_beside_tools(client: openai.OpenAI, extra: Any, field: 
         create(client, extra_body=extra, stream=stream)
 
 
-def test_a_responses_format_beside_tools_is_refused(server: VllmServer) -> None:
-    tools = [{"type": "function", "name": "f", "parameters": {"type": "object"}}]
-    body = {"input": "hi", "tools": tools, "text": {"format": {"type": "json_schema", "name": "a", "schema": {}}}}
-    answer = post(server, "/v1/responses", **body)
-    assert answer.status_code == 400, answer.text
-    assert "text.format" in answer.text
+# An answer in the form asked for
+
+REPORT = {
+    "type": "object",
+    "properties": {"summary": {"type": "string", "maxLength": 9}, "certain": {"type": "boolean"}},
+    "required": ["certain"],
+    "additionalProperties": False,
+}
+FORM = {"type": "json_schema", "name": "report", "schema": REPORT, "strict": True}
+RESPONSE_FORMAT = {"type": "json_schema", "json_schema": {"name": "report", "schema": REPORT, "strict": True}}
+
+
+def answer_of_chat(server: VllmServer, choice: str, *, stream: bool) -> tuple[str, list[tuple[str, str, str]]]:
+    body = {"messages": MESSAGES, "tools": list(TOOLS), "tool_choice": choice, "max_tokens": 900, "temperature": 1.0,
+            "response_format": RESPONSE_FORMAT} | ENDING  # fmt: skip
+    if not stream:
+        message = post(server, "/v1/chat/completions", **body).raise_for_status().json()["choices"][0]["message"]
+        return message["content"] or "", [
+            (call["id"], call["function"]["name"], call["function"]["arguments"])
+            for call in message["tool_calls"] or ()
+        ]
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="-") as client:
+        body.pop("vllm_xargs")
+        with client.chat.completions.stream(model="kimi-k2", **body, extra_body=ENDING) as pieces:  # type: ignore[arg-type]
+            message = pieces.get_final_completion().choices[0].message
+    calls = [(call.id, call.function.name, call.function.arguments) for call in message.tool_calls or ()]
+    return message.content or "", calls
+
+
+def answer_of_responses(server: VllmServer, choice: str, *, stream: bool) -> tuple[str, list[tuple[str, str, str]]]:
+    tools = [{"type": "function", "name": tool["function"]["name"], "parameters": SCHEMAS[tool["function"]["name"]]}
+             for tool in TOOLS]  # fmt: skip
+    body = {"input": "Weather?", "tools": tools, "tool_choice": choice, "max_output_tokens": 900, "temperature": 1.0,
+            "text": {"format": FORM}} | ENDING  # fmt: skip
+    if stream:
+        answer = events(server, "/v1/responses", **body)[-1]["response"]
+    else:
+        answer = post(server, "/v1/responses", **body).raise_for_status().json()
+    assert answer["text"]["format"]["schema"] == REPORT
+    texts = [part["text"] for item in answer["output"] if item["type"] == "message" for part in item["content"]]
+    calls = [item for item in answer["output"] if item["type"] == "function_call"]
+    return "".join(texts), [(item["call_id"], item["name"], item["arguments"]) for item in calls]
+
+
+def answer_of_claude(server: VllmServer, choice: str, *, stream: bool) -> tuple[str, list[tuple[str, str, str]]]:
+    tools = [{"name": tool["function"]["name"], "input_schema": SCHEMAS[tool["function"]["name"]]} for tool in TOOLS]
+    body = {"messages": MESSAGES, "tools": tools, "tool_choice": {"type": choice}, "max_tokens": 900, "temperature": 1.0,
+            "output_config": {"format": {"type": "json_schema", "schema": REPORT}}} | ENDING  # fmt: skip
+    texts, calls = "", []
+    if stream:
+        for event in events(server, "/v1/messages", **body):
+            texts += event.get("delta", {}).get("text", "")
+            block = event.get("content_block", {})
+            if block.get("type") == "tool_use":
+                calls.append((block["id"], block["name"], ""))
+            if "partial_json" in event.get("delta", {}):
+                calls[-1] = (*calls[-1][:2], calls[-1][2] + event["delta"]["partial_json"])
+        return texts, calls
+    for block in post(server, "/v1/messages", **body).raise_for_status().json()["content"]:
+        texts += block.get("text", "")
+        if block["type"] == "tool_use":
+            calls.append((block["id"], block["name"], json.dumps(block["input"])))
+    return texts, calls
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choice", ["auto", "none"])
+@pytest.mark.parametrize(
+    "ask", [answer_of_chat, answer_of_responses, answer_of_claude], ids=["chat", "responses", "messages"]
+)
+def test_a_call_or_an_answer_in_the_form_asked_for(server: VllmServer, ask: Any, choice: str, stream: bool) -> None:
+    content, calls = ask(server, choice, stream=stream)
+    if calls:
+        assert choice == "auto" and not content
+        check_calls(calls)
+    else:
+        jsonschema.validate(json.loads(content), REPORT)
+
+
+def test_completions_with_the_form_of_an_answer(server: VllmServer) -> None:
+    spec = {"tools": list(TOOLS), "tool_choice": "none", "response_format": RESPONSE_FORMAT}
+    xargs = {"constrained_k2": json.dumps(spec)} | ENDING["vllm_xargs"]
+    answer = post(server, "/v1/completions", prompt="hi", max_tokens=900, temperature=1.0, vllm_xargs=xargs)
+    jsonschema.validate(json.loads(answer.raise_for_status().json()["choices"][0]["text"]), REPORT)
 
 
 # Fields accepted together with tools

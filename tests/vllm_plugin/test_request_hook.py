@@ -77,8 +77,12 @@ def test_requests_that_are_not_constrained(parser_class: Any, tokenizer: Any, fi
         ({"bad_words": ["a"]}, "bad_words"),
         ({"allowed_token_ids": [1]}, "allowed_token_ids"),
         ({"use_beam_search": True}, "use_beam_search"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}},
+            "response_format.json_schema.schema",
+        ),
+        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
+        ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex"),
     ],
 )
 def test_requests_that_cannot_be_constrained(parser_class: Any, tokenizer: Any, fields: Any, message: str) -> None:
@@ -86,9 +90,53 @@ def test_requests_that_cannot_be_constrained(parser_class: Any, tokenizer: Any, 
         adjusted(parser_class, tokenizer, chat(**fields))
 
 
-def test_a_response_format_beside_tools_that_may_not_be_called(parser_class: Any, tokenizer: Any) -> None:
-    request = chat(response_format={"type": "json_object"}, tool_choice="none")
-    assert spec_of(adjusted(parser_class, tokenizer, request)).choice == "none"
+REGEX = {"structured_outputs": {"regex": "a+"}}
+OBJECT = {"response_format": {"type": "json_object"}}
+
+
+@pytest.mark.parametrize("choice", ["auto", "none"])
+@pytest.mark.parametrize("fields", [REGEX, OBJECT], ids=["regex", "object"])
+def test_the_form_of_an_answer_goes_into_the_constraint(
+    parser_class: Any, tokenizer: Any, fields: Any, choice: str
+) -> None:
+    request = chat(**fields, tool_choice=choice)
+    assert request.extract_structured_outputs() is not None
+    spec = spec_of(adjusted(parser_class, tokenizer, request))
+    assert spec.choice == choice
+    assert spec.answer is not None
+    assert spec.answer.text == ("a+" if fields is REGEX else '{"type":"object"}')
+    assert request.to_sampling_params(10, {}).structured_outputs is None  # vLLM would constrain calls by it too
+
+
+def test_a_required_call_leaves_no_form(parser_class: Any, tokenizer: Any) -> None:
+    request = adjusted(parser_class, tokenizer, chat(**OBJECT, tool_choice="required"))
+    assert spec_of(request).answer is None
+    assert request.to_sampling_params(10, {}).structured_outputs is None
+
+
+def test_a_form_that_only_vllm_knows_stays_vllms_where_no_tool_may_be_called(parser_class: Any, tokenizer: Any) -> None:
+    request = chat(structured_outputs={"regex": "a", "whitespace_pattern": " "}, tool_choice="none")
+    assert spec_of(adjusted(parser_class, tokenizer, request)).answer is None
+    assert request.to_sampling_params(10, {}).structured_outputs.regex == "a"
+
+
+@pytest.mark.parametrize("fields", [{"tools": None}, {"vllm_xargs": {"constrained_k2": "off"}}])
+def test_the_form_stays_vllms_without_a_constraint(parser_class: Any, tokenizer: Any, fields: Any) -> None:
+    request = adjusted(parser_class, tokenizer, chat(**REGEX, **fields))
+    assert request.to_sampling_params(10, {}).structured_outputs.regex == "a+"
+
+
+def test_a_responses_format_goes_into_the_constraint(parser_class: Any, tokenizer: Any) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    form = {"type": "json_schema", "name": "x", "schema": schema, "strict": True}
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+    body = {"input": "x", "model": "m", "tools": [tool], "text": {"format": form}}
+    request = ResponsesRequest.model_validate(body)
+    answer = spec_of(adjusted(parser_class, tokenizer, request)).answer
+    assert answer is not None
+    assert (answer.kind, answer.strict) == ("json", True)
+    assert request.to_sampling_params(10, {}).structured_outputs is None
+    assert request.text.format.schema_ == schema  # the answer repeats the field to the client
 
 
 def config(*processors: str, **ours: Any) -> Any:

@@ -4,6 +4,7 @@ import json
 import os
 import time
 from contextlib import suppress
+from typing import Literal
 
 import llguidance
 
@@ -14,6 +15,7 @@ from constrained_k2.engines.llguidance.grammar_text import (
     Refused,
     builtin_text,
     our_text,
+    written_text,
 )
 from constrained_k2.engines.llguidance.mask_cache import MaskCache
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
@@ -82,6 +84,15 @@ class LLGuidanceEngine:
         if ours is None:
             raise problem
         return ours
+
+    def compile_text(self, kind: Literal["regex", "lark"], text: str) -> "LLGuidanceGrammar":
+        what = "regular expression" if kind == "regex" else "grammar"
+        try:
+            return self._probed(written_text(kind, text))
+        except Refused as error:
+            cause = (str(error).strip().splitlines() or ["unknown error"])[0][:300]
+            problem = f"LLGuidance does not accept this {what}: {cause}"
+            raise UnsupportedSchema(problem, "", f"Correct the {what}", "", self.name) from None
 
     def _probed(self, source: GrammarText) -> "LLGuidanceGrammar":
         """Compile a grammar and compute its first masks: a few grammars fail only then."""

@@ -1,9 +1,10 @@
 """Turns a schema into grammar text for LLGuidance: our own, or that of its builtin JSON Schema compiler."""
 
 import json
+import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import llguidance
 
@@ -24,6 +25,8 @@ _MAX_PATTERNS = 256
 # Fewer symbols than by default, so that a schema of 100 bytes ("maxItems": 100000) is refused within 0.2 s instead of
 # compiling for seconds. More items in a row than by default, since objects may have thousands of optional properties.
 LIMITS = llguidance.LLParserLimits(max_grammar_size=50_000, max_items_in_row=20_000, step_max_items=200_000)
+# The strings, comments and regular expressions of a Lark grammar, in which "<" refers to no token.
+_LARK_TEXT = re.compile(r"\"(?:\\.|[^\"\\])*\"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\])+/", re.DOTALL)
 _LEAKY_FORMATS = frozenset({"date", "date-time", "time", "hostname"})
 
 
@@ -64,6 +67,24 @@ def builtin_text(document: Any) -> GrammarText:
     except (ValueError, UnsupportedSchema, SchemaTooCostly) as error:
         raise Refused(str(error)) from error
     return GrammarText(text, coverage_of(known, "llguidance", _builtin_notes(known)), model=None)
+
+
+def written_text(kind: Literal["regex", "lark"], text: str) -> GrammarText:
+    """Return the grammar of a regular expression or of a Lark grammar that a request gives for its answer.
+
+    Raises:
+        Refused: LLGuidance rejects it, or it refers to tokens, which no answer may hold.
+    """
+    try:
+        if kind == "regex":
+            grammar = llguidance.LLMatcher.grammar_from_regex(text)
+        elif "<" in _LARK_TEXT.sub("", text):
+            raise Refused("it refers to a token by <…>; only text can be written in an answer")
+        else:
+            grammar = llguidance.LLMatcher.grammar_from_lark(text)
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    return GrammarText(grammar, Coverage("llguidance"), model=None)
 
 
 def _builtin_notes(document: SchemaDocument) -> dict[str, tuple[Status, str]]:

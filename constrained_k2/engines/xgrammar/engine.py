@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +74,12 @@ class XGrammarEngine:
         notes = {pointer: (status, reason) for pointer, (status, reason) in answer["notes"].items()}
         coverage = coverage_of(SchemaDocument(json.loads(schema)), self.name, notes)
         return XGrammarGrammar(compiled, answer["rewritten"], coverage, self._encode)
+
+    def compile_text(self, kind: Literal["regex", "lark"], text: str) -> "XGrammarGrammar":
+        del text
+        name = "a regular expression" if kind == "regex" else "a Lark grammar"
+        problem = f"this package compiles {name} with LLGuidance only"
+        raise UnsupportedSchema(problem, "", "Use the engine 'llguidance'", engine=self.name)
 
 
 @dataclass(eq=False)

@@ -24,20 +24,30 @@ _DIGIT = 4  # bits
 _MARK = SimpleNamespace(**MARKER_TEXTS)
 
 
-def write_lark(spec: ToolCallSpec, arguments: Mapping[str, str], *, in_reasoning: bool = False) -> str:
+def write_lark(
+    spec: ToolCallSpec, arguments: Mapping[str, str], form: str | None = None, *, in_reasoning: bool = False
+) -> str:
     """Write the grammar of a turn. ``<|im_end|>`` is optional: the engine's stop token ends the turn too.
 
-    ``arguments`` has the body of the arguments' rule (``%lark { … }`` or ``%json { … }``) for each function name.
+    ``arguments`` has the body of the arguments' rule (``%lark { … }`` or ``%json { … }``) for each function name,
+    ``form`` that of the answer, None for any text.
     ``in_reasoning``: the prompt ends in ``<think>``, so that the turn begins inside the reasoning.
     """
     has_calls = spec.max_calls != 0
-    answer = "section" if spec.choice == "required" else "TEXT? section?"
+    if form is not None:
+        answer = "form | section" if has_calls else "form"
+    elif has_calls:
+        answer = "section" if spec.choice == "required" else "TEXT? section?"
+    else:
+        answer = "TEXT?"
     lines = [
         "%llguidance {}",
         f"start: turn {_MARK.turn_end}?",
         f"turn: {' | '.join(_turns(spec, has_calls=has_calls, in_reasoning=in_reasoning))}",
-        f"answer: {answer if has_calls else 'TEXT?'}",
+        f"answer: {answer}",
     ]
+    if form is not None:
+        lines.append(f"form: {form}")
     if has_calls:
         lines += _one_call(spec) if spec.max_calls == 1 else _calls(spec)
         lines += [f"arguments_{number}: {arguments[tool.name]}" for number, tool in enumerate(spec.tools)]

@@ -22,6 +22,7 @@ class StructuralTagWriter:
     schemas: Mapping[str, Any]  # function name -> the schema of its arguments
     markers: ToolCallFormat | None  # None to write markers as text
     in_reasoning: bool = False  # True if the prompt ends in <think>
+    form: Any = None  # the schema of the answer; None for any text
 
     def write(self) -> dict[str, Any]:
         """Return the structural tag. It has no stops: the engine allows its stop tokens where the format may end."""
@@ -29,22 +30,24 @@ class StructuralTagWriter:
 
     def _turn(self) -> dict[str, Any]:
         """Return the forms of a turn. The section is written only once, since it contains the schemas."""
-        required = self.spec.choice == "required"
+        only_section = self.spec.choice == "required" or self.form is not None  # no text before a section
         opening = [] if self.in_reasoning else [self._marker("think_begin")]
-        answer = [] if required else [self._text()]
+        answer = [] if only_section else [self._text()]
         whole = [] if self.in_reasoning else [answer]  # without a section
         reasoning = []
         if self.spec.thinking or self.in_reasoning:
             whole.append([*opening, self._text(), self._marker("think_end"), *answer])
             reasoning = [[*opening, self._text()]]  # a call may begin inside it
         if self.spec.max_calls == 0:
-            return _either(whole)
-        before = [parts for parts in (*whole, *reasoning) if parts]
-        if not before:
-            return self._section()
-        lead = _either(before)
-        turn = [{"type": "optional", "content": lead} if [] in whole else lead, self._section()]
-        return _either([turn] if required else [turn, *whole])
+            return _either(whole if self.form is None else [[*_lead(whole), self._answer(self.form)]])
+        turn = [*_lead([*whole, *reasoning]), self._section()]
+        if self.form is not None:
+            return _either([turn, [*_lead(whole), self._answer(self.form)]])
+        return _either([turn] if only_section else [turn, *whole])
+
+    @staticmethod
+    def _answer(schema: Any) -> dict[str, Any]:
+        return {"type": "json_schema", "json_schema": schema}
 
     def _section(self) -> dict[str, Any]:
         calls = _either([[self._call(tool.name)] for tool in self.spec.tools])
@@ -80,6 +83,15 @@ def _text(value: str) -> dict[str, Any]:
 
 def _sequence(*elements: dict[str, Any]) -> dict[str, Any]:
     return elements[0] if len(elements) == 1 else {"type": "sequence", "elements": list(elements)}
+
+
+def _lead(ways: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return what precedes the rest of a turn, one of several ways; none at all is one of them if one is empty."""
+    some = [parts for parts in ways if parts]
+    if not some:
+        return []
+    lead = _either(some)
+    return [{"type": "optional", "content": lead} if [] in ways else lead]
 
 
 def _either(ways: list[list[dict[str, Any]]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Tracks the position in a call's arguments through the tokens of a turn."""
+"""Tracks the position in a call's arguments, or in an answer that follows a schema, through the tokens of a turn."""
 
 import codecs
 import json
@@ -15,22 +15,25 @@ _Decoder = codecs.getincrementaldecoder("utf-8")
 
 @dataclass(slots=True)
 class ArgumentsTracker:
-    """The position in the arguments after the first ``num_tokens`` tokens of a turn."""
+    """The position in the arguments or the answer after the first ``num_tokens`` tokens of a turn."""
 
     num_tokens: int = 0
-    tracker: JsonTracker | None = None  # the position in the arguments that are being written; None elsewhere
+    tracker: JsonTracker | None = None  # the position in what is being written of them; None elsewhere
+    _outside: bool = False  # in reasoning or after a section's beginning, where no answer begins
     _call_id: tuple[int, ...] | None = None  # tokens of the call id that is being written; None elsewhere
     _decoder: codecs.IncrementalDecoder = field(default_factory=partial(_Decoder, "replace"))
 
     def copy(self) -> "ArgumentsTracker":
         """An independent copy."""
-        other = ArgumentsTracker(self.num_tokens, self.tracker and self.tracker.copy(), self._call_id)
+        other = ArgumentsTracker(self.num_tokens, self.tracker and self.tracker.copy(), self._outside, self._call_id)
         other._decoder.setstate(self._decoder.getstate())
         return other
 
     def follow(self, ids: Sequence[int], turn: ToolCallMatcher) -> None:
         """Follow the next tokens of the turn."""
-        markers, vocabulary = turn.vocabulary.format, turn.vocabulary
+        markers, vocabulary, answer = turn.vocabulary.format, turn.vocabulary, turn.spec.answer
+        if not self.num_tokens:
+            self._outside = turn.begins_in_reasoning
         for token_id in ids:
             if token_id == markers.call_begin:
                 self._call_id, self.tracker = (), None
@@ -43,6 +46,12 @@ class ArgumentsTracker:
                 self._call_id, self.tracker = None, None
             elif self._call_id is not None:
                 self._call_id += (token_id,)
+            elif token_id in {markers.think_begin, markers.think_end, markers.section_begin}:
+                self._outside = token_id != markers.think_end
+            elif self.tracker is None and not self._outside and answer is not None and answer.kind == "json":
+                self.tracker = JsonTracker(_decoded(answer.text))
+                self._decoder.reset()
+                self.tracker.feed(self._decoder.decode(vocabulary.token_bytes(token_id)))
             elif self.tracker is not None:
                 self.tracker.feed(self._decoder.decode(vocabulary.token_bytes(token_id)))
         self.num_tokens += len(ids)

@@ -56,9 +56,9 @@ class Drafter:
         """The likely next tokens; empty if unknown."""
         matcher, markers = self._matcher, self._matcher.vocabulary.format
         phase = matcher.phase
-        if phase is Phase.ARGUMENTS and tracker.tracker is not None:
+        if matcher.arguments is not None and tracker.tracker is not None:
             if tracker.tracker.is_done:
-                return (markers.call_end,)
+                return (markers.call_end if phase is Phase.ARGUMENTS else markers.turn_end,)
             likely = likely_continuation(tracker.tracker, _CHARACTERS_A_TOKEN * limit)
             likely = likely.encode(errors="ignore").decode()  # a schema that is not enforced may have lone surrogates
             return matcher.vocabulary.encode(likely) if likely else matcher.forced_tokens(limit)

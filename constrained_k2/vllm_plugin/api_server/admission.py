@@ -69,7 +69,10 @@ def report(compiled: CompiledToolCalls, *, first: bool) -> None:
     constraint = compiled.spec
     for tool in constraint.tools if constraint.max_calls != 0 else ():
         if relaxed := compiled.coverage(tool.name).relaxed:
-            _warn_once(tool.name, sha256(tool.schema.encode(errors="backslashreplace")).digest(), relaxed[:8])
+            _warn_once(f"{tool.name!r}", _digest(tool.schema), relaxed[:8])
+    answer = compiled.answer_grammar
+    if constraint.answer is not None and answer is not None and answer.coverage.relaxed:
+        _warn_once("the answer", _digest(constraint.answer.text), answer.coverage.relaxed[:8])
     if first:
         metrics.record_request(compiled, grammar_engine(constraint))
 
@@ -82,7 +85,11 @@ def grammar_engine(constraint: ToolCallSpec) -> EngineName:
 @lru_cache(maxsize=4096)
 def _warn_once(name: str, schema: bytes, relaxed: tuple[KeywordUse, ...]) -> None:  # noqa: ARG001 - part of the key
     lost = "; ".join(f"{use.pointer} ({use.reason})" for use in relaxed)
-    warn("not enforced in a tool's schema", f"{name!r}: {lost}")
+    warn("not enforced in a schema", f"{name}: {lost}")
+
+
+def _digest(text: str) -> bytes:
+    return sha256(text.encode(errors="backslashreplace")).digest()
 
 
 def require_route() -> None:
@@ -138,6 +145,8 @@ def check_params(sampling_params: Any, *, first: bool = False) -> CompiledToolCa
 
 def _refuse_beside(constraint: ToolCallSpec, sampling_params: Any) -> None:
     conflicting = ["trace_decode_token_ids"] if sampling_params.trace_decode_token_ids else []
+    if constraint.answer is not None and sampling_params.structured_outputs:
+        conflicting.append("structured_outputs")
     if constraint.max_calls != 0:
         fields = ("bad_words", "allowed_token_ids", "structured_outputs")
         conflicting += [field for field in fields if getattr(sampling_params, field)]

@@ -2,6 +2,7 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,7 +12,9 @@ from vllm.parser.utils import count_history_tool_calls
 
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.formats.kimi_k2 import THINK_BEGIN
+from constrained_k2.request.answer_format import read_answer_format
 from constrained_k2.request.spec import ENGINES, ToolCallSpec
+from constrained_k2.request.tools import DEFAULT_LIMITS
 from constrained_k2.vllm_plugin.api_server.admission import compile_tools, grammar_engine, report, require_route
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
@@ -87,17 +90,42 @@ def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: F
     switch = (request.vllm_xargs or {}).get(XARGS_KEY, ON)
     choice = request.tool_choice
     calls = state.history_calls
-    body = {
-        "tools": [tool.model_dump() for tool in request.tools],
-        "tool_choice": choice.model_dump() if hasattr(choice, "model_dump") else choice,
-        "parallel_tool_calls": request.parallel_tool_calls,
-        "first_index": count_history_tool_calls(request) if calls is None else calls,
-        "chat_template_kwargs": request.chat_template_kwargs,
-    } | ({"engine": switch} if switch in ENGINES else {})
+    body = (
+        {
+            "tools": [tool.model_dump() for tool in request.tools],
+            "tool_choice": choice.model_dump() if hasattr(choice, "model_dump") else choice,
+            "parallel_tool_calls": request.parallel_tool_calls,
+            "first_index": count_history_tool_calls(request) if calls is None else calls,
+            "chat_template_kwargs": request.chat_template_kwargs,
+        }
+        | _answer_fields(request)
+        | ({"engine": switch} if switch in ENGINES else {})
+    )
     try:
         state.compiled = compile_tools(ToolCallSpec.from_openai(body, thinking=thinking), count=True)
     except ConstrainedK2Error as error:
         state.error = error
+
+
+def _answer_fields(request: Any) -> dict[str, Any]:
+    """The fields of a chat or responses request that give its answer a form, as decoded JSON.
+
+    A form that only vLLM knows is left to vLLM where no tool may be called.
+    """
+    fields: dict[str, Any] = {}
+    for name in ("response_format", "text"):
+        value = getattr(request, name, None)
+        if value is not None:
+            fields[name] = value.model_dump(by_alias=True, exclude_none=True)
+    if request.structured_outputs is not None:
+        given = asdict(request.structured_outputs)
+        fields["structured_outputs"] = {name: value for name, value in given.items() if not name.startswith("_")}
+    if request.tool_choice == "none":
+        try:
+            read_answer_format(fields, DEFAULT_LIMITS)
+        except InvalidRequest:
+            return {}
+    return fields
 
 
 def _set(request: Any, **fields: Any) -> None:
@@ -113,10 +141,6 @@ def _refuse_conflicts(request: Any) -> None:
         for field in ("bad_words", "allowed_token_ids"):
             conflicting[field] = getattr(request, field, None)
         conflicting["thinking_token_budget"] = getattr(request, "thinking_token_budget", None) is not None
-        if request.extract_structured_outputs() is not None:
-            asked = ("structured_outputs", "response_format")
-            field = next((name for name in asked if getattr(request, name, None) is not None), "text.format")
-            conflicting[field] = True
     for field, value in conflicting.items():
         if value:
             raise InvalidRequest(

@@ -6,9 +6,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from constrained_k2.compiler.compiled import CompiledToolCalls
+from constrained_k2.compiler.compiled import ANSWER, CompiledToolCalls
 from constrained_k2.errors import ConstrainedK2Error
-from constrained_k2.vllm_plugin.metrics.families import coverage_of_tool
+from constrained_k2.schema.coverage import Coverage
+from constrained_k2.vllm_plugin.metrics.families import Covered, coverage_of_tool, covered
 
 _ATTRIBUTE = "_constrained_k2"
 
@@ -49,6 +50,12 @@ class RequestState:
         """The state of the request that this task serves."""
         return _current.get()
 
+    @property
+    def has_own_answer(self) -> bool:
+        """True if the constraint that goes to the engine says what text the turn may hold."""
+        spec = None if self.compiled is None or self.text is None else self.compiled.spec
+        return spec is not None and (spec.answer is not None or spec.choice == "required")
+
     def attach(self, request: Any) -> None:
         """Keep the state with a request of vLLM's, out of what pydantic serializes."""
         object.__setattr__(request, _ATTRIBUTE, self)
@@ -88,15 +95,27 @@ class RequestState:
             choice.constrained_k2 = {
                 "grammar_engine": self.diagnosed_engine,
                 "tool_choice": self.compiled.spec.choice,
-                "tools_called": {name: _diagnostics(self.compiled, name) for name in called if name in declared},
+                "tools_called": {
+                    name: _diagnostics(
+                        coverage_of_tool(self.compiled, name),
+                        self.compiled.coverage(name),
+                        self.compiled.compile_seconds.get(name),
+                    )
+                    for name in called
+                    if name in declared
+                },
             }
+            answer = self.compiled.answer_grammar
+            if answer is not None and not called:
+                choice.constrained_k2["answer"] = _diagnostics(
+                    covered(answer.coverage), answer.coverage, self.compiled.compile_seconds.get(ANSWER)
+                )
 
 
-def _diagnostics(compiled: CompiledToolCalls, name: str) -> dict[str, Any]:
-    relaxed = compiled.coverage(name).relaxed
-    seconds = compiled.compile_seconds.get(name)
+def _diagnostics(level: Covered, coverage: Coverage, seconds: float | None) -> dict[str, Any]:
+    relaxed = coverage.relaxed
     return {
-        "coverage": coverage_of_tool(compiled, name),
+        "coverage": level,
         "relaxed": [{"pointer": use.pointer, "reason": use.reason} for use in relaxed[:32]],
         "relaxed_count": len(relaxed),
         "cached": seconds is None,

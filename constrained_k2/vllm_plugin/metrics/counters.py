@@ -61,6 +61,7 @@ engine_counters = EngineCounters()
 MASK_COUNTS = dict.fromkeys(Phase, engine_counters.constant) | {
     Phase.CALL_ID: engine_counters.header,
     Phase.ARGUMENTS: engine_counters.arguments,
+    Phase.ANSWER: engine_counters.arguments,
 }
 
 

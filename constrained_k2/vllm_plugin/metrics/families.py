@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from prometheus_client import Counter, Histogram
 
 from constrained_k2.compiler.compiler import CompiledToolCalls
+from constrained_k2.schema.coverage import Coverage
 from constrained_k2.vllm_plugin.settings import Server
 
 Covered = Literal["whole", "relaxed", "object", "none"]
@@ -117,11 +118,14 @@ def record_engine(news: Mapping[str, Any], model_name: str, rank: int) -> None:
 
 
 def coverage_of_request(compiled: CompiledToolCalls) -> Covered:
-    """The coverage of a request: that of its least enforced tool."""
-    if compiled.spec.max_calls == 0:
+    """The coverage of a request: that of its least enforced tool, or of its answer."""
+    answer = compiled.answer_grammar
+    if compiled.spec.max_calls == 0 and answer is None:
         return "none"
     weakest_last: list[Covered] = ["whole", "relaxed", "object"]
-    found = (coverage_of_tool(compiled, tool.name) for tool in compiled.spec.tools)
+    tools = () if compiled.spec.max_calls == 0 else compiled.spec.tools
+    found = [coverage_of_tool(compiled, tool.name) for tool in tools]
+    found += [] if answer is None else [covered(answer.coverage)]
     return max(found, key=weakest_last.index, default="whole")
 
 
@@ -129,4 +133,9 @@ def coverage_of_tool(compiled: CompiledToolCalls, name: str) -> Covered:
     """The coverage of one function's arguments."""
     if compiled.level(name) == "json_object":
         return "object"
-    return "relaxed" if compiled.coverage(name).relaxed else "whole"
+    return covered(compiled.coverage(name))
+
+
+def covered(coverage: Coverage) -> Covered:
+    """The coverage of one schema, in one word."""
+    return "relaxed" if coverage.relaxed else "whole"

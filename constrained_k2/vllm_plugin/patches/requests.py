@@ -44,6 +44,13 @@ def postprocess_messages(original: Any, messages: list[Any]) -> None:
 
 
 @wrapper
+def extract_structured_outputs(original: Any, self: Any) -> Any:
+    """Nothing where our constraint holds the form of the answer: vLLM would constrain the whole turn to it."""
+    state = RequestState.attached_to(self)
+    return None if state is not None and state.has_own_answer else original(self)
+
+
+@wrapper
 def to_sampling_params(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Check the parameters before the response starts."""
     params = original(self, *args, **kwargs)

@@ -1,0 +1,230 @@
+"""Turns whose answer has a form: a call or an answer of that form, nothing else."""
+
+import json
+import random
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+
+from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec, UnsupportedSchema, parse_completion
+from constrained_k2.turn.drafts.drafter import Drafter
+from constrained_k2.turn.finish_budget import FinishBudget
+from constrained_k2.turn.phases import Phase
+from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+from tests.walks import walk
+
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}}
+REPORT = {
+    "type": "object",
+    "properties": {
+        "summary": {"type": "string", "maxLength": 12},
+        "sources": {"type": "array", "items": {"enum": ["radio", "paper"]}, "maxItems": 2},
+        "certain": {"type": "boolean"},
+    },
+    "required": ["summary", "certain"],
+    "additionalProperties": False,
+}
+SCHEMAS: list[Any] = [
+    REPORT,
+    {"type": "array", "items": {"type": "integer"}, "maxItems": 3},
+    {"type": ["number", "null"]},
+    {},
+]
+TEXTS = [
+    ({"regex": "[a-c]{2,4}"}, "[a-c]{2,4}"),
+    ({"choice": ["yes", "no", "yes!"]}, "yes|no|yes!"),
+    ({"grammar": 'start: "x"+'}, "x+"),
+]
+
+
+def schema_format(schema: Any, **more: Any) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema} | more}}
+
+
+def matcher_of(compiler: Compiler, *, in_reasoning: bool = False, **fields: Any) -> ToolCallMatcher:
+    spec = ToolCallSpec.from_openai({"tools": [TOOL]} | fields)
+    return compiler.compile(spec).matcher(in_reasoning=in_reasoning)
+
+
+def mask(matcher: ToolCallMatcher) -> set[int]:
+    bitmask = allocate_bitmask(1, matcher.vocabulary.size)
+    matcher.fill_bitmask(bitmask)
+    return set(map(int, allowed_ids(bitmask[0])))
+
+
+@pytest.mark.parametrize("choice", ["auto", "none"])
+@pytest.mark.parametrize("schema", SCHEMAS, ids=["object", "array", "number or null", "anything"])
+def test_a_random_model_calls_or_answers_in_the_form(small_compiler: Compiler, schema: Any, choice: str) -> None:
+    vocabulary, seen = small_compiler.vocabulary, set[str]()
+    for seed in range(40):
+        matcher = matcher_of(small_compiler, tool_choice=choice, **schema_format(schema))
+        completion = parse_completion(walk(matcher, vocabulary, seed, [schema, WEATHER]), vocabulary)
+        assert not (completion.cut_calls or completion.malformed or completion.reasoning)
+        if completion.tool_calls:
+            assert choice == "auto" and not completion.content
+            for call in completion.tool_calls:
+                jsonschema.validate(json.loads(call.arguments), WEATHER)
+        else:
+            jsonschema.validate(json.loads(completion.content), schema)
+        seen.add("call" if completion.tool_calls else "answer")
+    assert "answer" in seen
+
+
+@pytest.mark.parametrize(("form", "pattern"), TEXTS, ids=["regex", "choice", "grammar"])
+def test_texts_of_other_forms(small_compiler: Compiler, form: Any, pattern: str) -> None:
+    for seed in range(20):
+        matcher = matcher_of(small_compiler, tool_choice="none", structured_outputs=form)
+        completion = parse_completion(walk(matcher, small_compiler.vocabulary, seed), small_compiler.vocabulary)
+        assert re.fullmatch(pattern, completion.content), completion.content
+
+
+def test_the_first_token_is_a_call_reasoning_or_the_answer(small_compiler: Compiler) -> None:
+    vocabulary = small_compiler.vocabulary
+    markers = vocabulary.format
+    auto = mask(matcher_of(small_compiler, **schema_format(REPORT)))
+    braces = {token for token in range(vocabulary.size) if vocabulary.ordinary_bytes(token).startswith(b"{")}
+    assert markers.section_begin in auto and auto - {markers.section_begin} <= braces
+    thinking = mask(matcher_of(small_compiler, thinking=True, **schema_format(REPORT)))
+    assert thinking == auto | {markers.think_begin}
+    assert mask(matcher_of(small_compiler, tool_choice="none", **schema_format(REPORT))) == auto - {
+        markers.section_begin
+    }
+
+
+def test_after_reasoning_comes_the_answer(small_compiler: Compiler) -> None:
+    vocabulary = small_compiler.vocabulary
+    markers = vocabulary.format
+    matcher = matcher_of(small_compiler, in_reasoning=True, thinking=True, **schema_format(REPORT))
+    assert matcher.phase is Phase.REASONING
+    assert matcher.accept_tokens([*vocabulary.encode("any text {"), markers.think_end])
+    assert not matcher.accept_tokens(vocabulary.encode("text"))
+    assert matcher.accept_tokens(vocabulary.encode('{"certain": true, "summary": "ok"}'))
+    assert mask(matcher) == set(markers.stop_ids)
+    assert matcher.accept_tokens([markers.turn_end]) and matcher.is_terminated()
+
+
+def test_markers_and_stops_are_refused_within_the_answer(small_compiler: Compiler) -> None:
+    vocabulary = small_compiler.vocabulary
+    matcher = matcher_of(small_compiler, **schema_format(REPORT))
+    assert matcher.accept_tokens(vocabulary.encode('{"summary": "'))
+    for token in vocabulary.special_tokens.values():
+        assert not matcher.accept_tokens([token])
+    assert not mask(matcher) & set(vocabulary.special_tokens.values())
+
+
+def test_rollback_and_forks_follow_the_state(small_compiler: Compiler) -> None:
+    vocabulary, chance = small_compiler.vocabulary, random.Random(0)
+    for seed in range(12):
+        make = {"thinking": bool(seed % 2), **schema_format(SCHEMAS[seed % 4])}
+        ids = walk(matcher_of(small_compiler, **make), vocabulary, seed, SCHEMAS)
+        matcher, masks = matcher_of(small_compiler, **make), []
+        for token in ids:
+            masks.append(mask(matcher))
+            assert matcher.accept_tokens([token])
+        for _ in range(20):
+            left = chance.randrange(len(ids))
+            fork = matcher.fork()
+            matcher.rollback(matcher.num_tokens - left)
+            assert mask(matcher) == masks[left]
+            assert fork.num_tokens == len(ids)
+            assert matcher.validate_tokens(ids[left:]) == ids[left:]
+            assert matcher.accept_tokens(ids[left:])
+        matcher.reset()
+        assert mask(matcher) == masks[0]
+
+
+def test_drafts_are_legal_and_guess_keys(small_compiler: Compiler) -> None:
+    vocabulary = small_compiler.vocabulary
+    matcher = matcher_of(small_compiler, thinking=True, **schema_format(REPORT))
+    ids = [
+        vocabulary.format.think_begin,
+        *vocabulary.encode("so"),
+        vocabulary.format.think_end,
+        *vocabulary.encode("{"),
+    ]
+    assert matcher.accept_tokens(ids)
+    drafts = Drafter(matcher).draft(8)
+    assert vocabulary.decode(drafts).startswith('"summary":')
+    assert matcher.validate_tokens(drafts) == drafts
+    assert matcher.accept_tokens(vocabulary.encode('"summary": "x", "certain": true}'))
+    assert Drafter(matcher).draft(4) == [vocabulary.format.turn_end]
+
+
+def test_a_finish_reserve_ends_the_answer(small_compiler: Compiler) -> None:
+    vocabulary, budget = small_compiler.vocabulary, FinishBudget(small_compiler.vocabulary)
+    for seed in range(30):
+        chance = random.Random(seed)
+        matcher = matcher_of(
+            small_compiler, thinking=True, tool_choice="none", in_reasoning=True, **schema_format(REPORT)
+        )
+        budget.apply(matcher, 200, 96)
+        ids: list[int] = []
+        while len(ids) < 200 and not matcher.is_terminated():
+            allowed = sorted(mask(matcher))
+            assert allowed
+            ids.append(chance.choice(allowed))
+            assert matcher.accept_tokens(ids[-1:])
+        assert matcher.is_terminated()
+        content = vocabulary.decode(ids[ids.index(vocabulary.format.think_end) + 1 : -1])
+        jsonschema.validate(json.loads(content), REPORT)
+
+
+def test_forced_tokens_write_the_only_answer(small_compiler: Compiler) -> None:
+    vocabulary = small_compiler.vocabulary
+    only = schema_format({"const": "sunny"})
+    assert matcher_of(small_compiler, **only).forced_tokens() == []  # a call is possible too
+    forced = matcher_of(small_compiler, tool_choice="none", **only).forced_tokens()
+    assert '"sunny"'.startswith(vocabulary.decode(forced)) and forced
+
+
+UNKEPT = {"type": "object", "minProperties": 2}
+
+
+def test_strict_refuses_what_cannot_be_enforced(small_compiler: Compiler) -> None:
+    matcher_of(small_compiler, **schema_format(UNKEPT))
+    with pytest.raises(
+        UnsupportedSchema, match=r"response_format.json_schema.schema#/minProperties: the answer is strict"
+    ):
+        matcher_of(small_compiler, **schema_format(UNKEPT, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("form", "problem"),
+    [
+        ({"grammar": "start: <|im_end|>"}, "refers to a token"),
+        ({"grammar": 'start: "a" <[5]>'}, "refers to a token"),
+        ({"grammar": 'root ::= "a"'}, "does not accept this grammar"),
+        ({"grammar": "start: other"}, "does not accept this grammar"),
+        ({"regex": "a(?!b)"}, "does not accept this regular expression"),
+        ({"regex": "("}, "does not accept this regular expression"),
+        ({"json": {"type": "string", "enum": [1]}}, "no value satisfies"),
+    ],
+)
+def test_forms_without_a_grammar(small_compiler: Compiler, form: Any, problem: str) -> None:
+    with pytest.raises(UnsupportedSchema, match=problem):
+        matcher_of(small_compiler, structured_outputs=form)
+
+
+def test_a_grammar_may_spell_markers_in_its_texts(small_compiler: Compiler) -> None:
+    vocabulary = small_compiler.vocabulary
+    matcher = matcher_of(small_compiler, structured_outputs={"grammar": 'start: "<|im_end|>" /<a>/ // <[1]>\n'})
+    assert matcher.accept_tokens(vocabulary.encode("<|im_end|><a>"))
+    assert set(vocabulary.format.stop_ids) <= mask(matcher)
+
+
+def test_xgrammar_compiles_schemas_only(small_compiler: Compiler) -> None:
+    pytest.importorskip("xgrammar", reason="xgrammar is not installed")
+    vocabulary = small_compiler.vocabulary
+    matcher = matcher_of(small_compiler, engine="xgrammar", **schema_format(REPORT))
+    completion = parse_completion(walk(matcher, vocabulary, 3, [REPORT, WEATHER]), vocabulary)
+    assert completion.tool_calls or jsonschema.validate(json.loads(completion.content), REPORT) is None
+    with pytest.raises(UnsupportedSchema, match="regular expression with LLGuidance only"):
+        matcher_of(small_compiler, engine="xgrammar", structured_outputs={"regex": "a"})
