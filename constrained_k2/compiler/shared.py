@@ -39,7 +39,7 @@ _REFUSAL_BYTES = 2048  # estimate for a refusal and its key
 
 @dataclass(frozen=True, slots=True)
 class GrammarOptions:
-    """What a grammar depends on besides its text and its engine."""
+    """The choices that a grammar depends on besides its text and its engine."""
 
     root: Literal["object", "any"] = "object"  # arguments are always an object, an answer is any value of its schema
     kind: AnswerKind = "json"  # how the text is read
