@@ -64,7 +64,7 @@ class Ours:
     name = "ours"
 
     def __init__(self, vocabulary: Vocabulary, threads: int | None = None) -> None:
-        self.compiler = Compiler(vocabulary, threads=threads)
+        self.compiler = Compiler(vocabulary, undeclared_keys="allow", threads=threads)
 
     def forget(self) -> None:
         """See :class:`Arm`."""

@@ -69,7 +69,9 @@ def bounded(  # noqa: PLR0913, PLR0917 - what one run is
         seed: Seed of the choice.
     """
     chance = random.Random(seed)  # noqa: S311 - choosing samples
-    compiler = Compiler(workload.vocabulary, cache_bytes=cache_bytes, mask_cache_bytes=mask_cache_bytes)
+    compiler = Compiler(
+        workload.vocabulary, undeclared_keys="allow", cache_bytes=cache_bytes, mask_cache_bytes=mask_cache_bytes
+    )
     bitmask = allocate_bitmask(1, workload.vocabulary.size)
     tools = workload.first(schemas)
     specs = [ToolCallSpec.from_openai({"tools": [tool], "tool_choice": "required"}) for tool in tools]

@@ -17,6 +17,7 @@ from constrained_k2.compiler.coverage import schema_coverage
 from constrained_k2.request.spec import ENGINES, EngineName
 from constrained_k2.schema.coverage import STATUSES, Coverage, Status
 from constrained_k2.schema.keywords import ROWS
+from constrained_k2.schema.undeclared_keys import DEFAULT, UNDECLARED_KEYS
 
 _MAX_SHOWN = 5
 _COLORS: dict[Status, str] = {"enforced": "green", "narrowed": "cyan", "relaxed": "yellow", "refused": "red"}
@@ -27,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("tools", nargs="?", default="-", help="a JSON file, or - for standard input")
     add("--engine", choices=ENGINES, default="llguidance", help="(default: %(default)s)")
+    add("--undeclared-keys", choices=UNDECLARED_KEYS, default=DEFAULT, help="(default: %(default)s)")
     add("--json", action="store_true", help="every keyword with its JSON pointer, as JSON")
     add("--keywords", action="store_true", help="print a Markdown table of all keywords and engines")
 
@@ -36,7 +38,10 @@ def run(options: argparse.Namespace) -> int:
     if options.keywords:
         print(keyword_table())
         return 0
-    found = [(name, schema_coverage(schema, options.engine)) for name, schema in _schemas(read_json(options.tools))]
+    found = [
+        (name, schema_coverage(schema, options.engine, undeclared_keys=options.undeclared_keys))
+        for name, schema in _schemas(read_json(options.tools))
+    ]
     if options.json:
         print(json.dumps([{"tool": name} | coverage.to_json() for name, coverage in found], indent=2))
     else:
@@ -90,7 +95,7 @@ def keyword_table() -> str:
     lines = [f"| keyword | {' | '.join(ENGINES)} |", f"|---|{'---|' * len(ENGINES)}"]
     for title, schema in (example for row in ROWS for example in row.examples.items()):
         tool = {"type": "object", "properties": {"p": schema}, "additionalProperties": False}
-        cells = [_cell(schema_coverage(tool, engine), title) for engine in ENGINES]
+        cells = [_cell(schema_coverage(tool, engine, undeclared_keys="allow"), title) for engine in ENGINES]
         lines.append(f"| {title} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -23,9 +23,11 @@ example: constrained-k2 grammar grammars/single_tool/request.json --engine xgram
 import argparse
 import json
 import sys
+from dataclasses import replace
 
 from constrained_k2.cli.reading import read_text
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
+from constrained_k2.schema.undeclared_keys import UNDECLARED_KEYS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--engine", choices=("llguidance", "xgrammar"), default="llguidance", help="(default: %(default)s)")
     add("--format", choices=("lark", "structural-tag", "ebnf"), help="(default: the engine's first one above)")
     add("--in-reasoning", action="store_true", help="the prompt ends in <think>, as K2.5's does")
+    add("--undeclared-keys", choices=UNDECLARED_KEYS, help="as the request's field (default: what the request says)")
     add("--json", action="store_true", help='{"engine", "format", "grammar"} instead of the text alone')
 
 
@@ -45,6 +48,8 @@ def run(options: argparse.Namespace) -> int:
 
     format_name = options.format or FORMATS[options.engine][0]
     spec = ToolCallSpec.from_json(read_text(options.request))
+    if options.undeclared_keys:
+        spec = replace(spec, undeclared_keys=options.undeclared_keys)
     try:
         text = build_grammar(spec, options.engine, format_name, in_reasoning=options.in_reasoning)
     except (UnsupportedSchema, SchemaTooCostly) as error:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 
 from constrained_k2.compiler.shared import GrammarOptions, SharedGrammars
@@ -36,6 +37,7 @@ class CompiledToolCalls:
         self._grammars: dict[str, ArgumentGrammar] = {}
         self._precompiled: str | None = None  # the latest function
         self._tools = {tool.name: tool for tool in spec.tools}
+        self._options = GrammarOptions(undeclared_keys=spec.undeclared_keys or shared.undeclared_keys)
 
     def matcher(self, *, in_reasoning: bool = False) -> ToolCallMatcher:
         """A matcher at the start of a turn, whose prompt ends in ``<think>`` if ``in_reasoning``, as K2.5's does."""
@@ -62,14 +64,14 @@ class CompiledToolCalls:
         if form is None:
             return None
         note = partial(self.compile_seconds.__setitem__, ANSWER)
-        options = GrammarOptions("any", form.kind)
+        options = replace(self._options, root="any", kind=form.kind)
         return self._shared.grammar(form.text, form.location, self.spec.engine, note, options)
 
     def precompile(self, name: str) -> None:
         """Start compiling a function's schema in the background, once per request."""
         if name != self._precompiled:
             self._precompiled = name
-            self._shared.precompile(self._schema(name), self.spec.engine)
+            self._shared.precompile(self._schema(name), self.spec.engine, self._options)
 
     def is_compiled(self, name: str) -> bool:
         """False if :meth:`arguments` would block on compiling the function's schema."""
@@ -89,7 +91,7 @@ class CompiledToolCalls:
         if name not in self._grammars:
             note = partial(self.compile_seconds.__setitem__, name)
             schema, location = self._schema(name), schema_location(name)
-            self._grammars[name] = self._shared.grammar(schema, location, self.spec.engine, note)
+            self._grammars[name] = self._shared.grammar(schema, location, self.spec.engine, note, self._options)
         return self._grammars[name]
 
     def coverage(self, name: str) -> Coverage:
@@ -139,7 +141,7 @@ class CompiledToolCalls:
         return ANY_OBJECT if self.level(name) == "json_object" else self._tools[name].schema
 
     def _compile_time(self, name: str) -> float | None:
-        return self._shared.compile_time(self._schema(name), self.spec.engine)
+        return self._shared.compile_time(self._schema(name), self.spec.engine, self._options)
 
     def _check_time(self, spent: float, name: str) -> None:
         allowed = self._shared.request_seconds

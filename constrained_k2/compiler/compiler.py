@@ -14,6 +14,8 @@ class Compiler(SharedGrammars):
         vocabulary: The model's vocabulary.
         engine: The default grammar engine for arguments; a spec may name another.
         policy: Bounds on the tools' strictness.
+        undeclared_keys: ``allow`` keeps to JSON Schema; ``forbid`` narrows objects with ``properties`` to the keys that
+            their schema declares. A spec may say another.
         cache_bytes: Budget of the compiled schemas, estimated.
         compile_seconds: Time limit for one schema. Set it where requests are admitted only: an admitted schema must
             compile in every process, however busy.

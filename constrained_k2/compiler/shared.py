@@ -26,6 +26,7 @@ from constrained_k2.request.strictness import DEFAULT_POLICY, StrictPolicy
 from constrained_k2.schema.budget import check_budget
 from constrained_k2.schema.compile_pool import run_bounded
 from constrained_k2.schema.document import SchemaDocument
+from constrained_k2.schema.undeclared_keys import DEFAULT, UndeclaredKeys, read_undeclared_keys
 from constrained_k2.turn.call_id import CallIdTrie, NameEndings
 from constrained_k2.turn.phases import Phase, phase_sets
 from constrained_k2.vocabulary.bitmask import TokenSet
@@ -43,6 +44,7 @@ class GrammarOptions:
 
     root: Literal["object", "any"] = "object"  # arguments are always an object, an answer is any value of its schema
     kind: AnswerKind = "json"  # how the text is read
+    undeclared_keys: UndeclaredKeys | None = None  # None for the compiler's default
 
 
 DEFAULT_OPTIONS = GrammarOptions()
@@ -62,6 +64,7 @@ class SharedGrammars:
         engine: EngineName = "llguidance",
         *,
         policy: StrictPolicy = DEFAULT_POLICY,
+        undeclared_keys: UndeclaredKeys = DEFAULT,
         cache_bytes: int = 256 << 20,
         compile_seconds: float | None = None,
         request_seconds: float | None = None,
@@ -77,6 +80,7 @@ class SharedGrammars:
         vocabulary.sorted_tokens  # noqa: B018
         self.vocabulary = vocabulary
         self.policy = policy
+        self.undeclared_keys = read_undeclared_keys(undeclared_keys)
         self.request_seconds = request_seconds
         self.counts = counts or CompileCounts()
         self.default_engine: EngineName = engine
@@ -212,11 +216,11 @@ class SharedGrammars:
         """The outcome of compiling a schema, and its cost in the cache in bytes; a TimeoutError if it took too long."""
         try:
             text = schema if options.kind != "json" else _checked(schema, options)
-            kind = options.kind
+            kind, undeclared_keys = options.kind, options.undeclared_keys or self.undeclared_keys
 
             def work() -> tuple[ArgumentGrammar, float]:
                 begun = engine.clock()
-                grammar = engine.compile(text) if kind == "json" else engine.compile_text(kind, text)
+                grammar = engine.compile(text, undeclared_keys) if kind == "json" else engine.compile_text(kind, text)
                 return grammar, engine.clock() - begun
 
             grammar, seconds = run_bounded(work, self._compile_seconds)

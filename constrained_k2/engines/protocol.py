@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.schema.coverage import Coverage
+from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 from constrained_k2.vocabulary.bitmask import BitmaskRows
 
 Failures = list[tuple[int, ConstrainedK2Error]]  # numbers of rows that could not be filled, each with its error
@@ -75,8 +76,11 @@ class Engine(Protocol):
     def forget(self) -> None:
         """Clear its caches."""
 
-    def compile(self, schema: str) -> ArgumentGrammar:
+    def compile(self, schema: str, undeclared_keys: UndeclaredKeys = "allow") -> ArgumentGrammar:
         """Compile a schema (JSON text).
+
+        ``forbid`` narrows objects with ``properties`` to the keys that their schema declares
+        (:mod:`constrained_k2.schema.undeclared_keys`).
 
         Raises:
             UnsupportedSchema: The engine has no grammar for it.

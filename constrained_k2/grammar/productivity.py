@@ -1,12 +1,13 @@
 """Which nodes of a schema are productive (some finite value satisfies them), and which keys their objects may have."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import compress, product, takewhile
 from typing import Any
 
 from constrained_k2.schema.normalize import Normalizer
-from constrained_k2.schema.shapes import ANY, Array, Boolean, Node, Null, Number, Object, Shape, String, Value
+from constrained_k2.schema.shapes import ANY, Array, Boolean, Node, Null, Number, Object, Shape, Shapes, String, Value
+from constrained_k2.schema.undeclared_keys import UndeclaredKeys, requires_undeclared, with_declared_keys
 
 MAX_COMBINED_PATTERNS = 4  # up to so many patterns of an object are combined, since one key may match several of them
 
@@ -18,7 +19,17 @@ class Productivity:
     normalizer: Normalizer
     leaf_has_value: Callable[[String | Number], bool]
     has_extra_key: Callable[[Object, tuple[str, ...]], bool]  # one that matches exactly these patterns
+    undeclared_keys: UndeclaredKeys = "allow"
     _productive: set[Node] = field(default_factory=set)
+    _narrowed: dict[Node, Shapes] = field(default_factory=dict)  # without undeclared keys, where that changes a node
+
+    def shapes(self, node: Node) -> Shapes:
+        """The shapes of a node as they are written."""
+        return self._narrowed.get(node) or self.normalizer.shapes(node)
+
+    def is_narrowed(self, node: Node) -> bool:
+        """True if a node's undeclared keys are not written."""
+        return node in self._narrowed
 
     def is_productive(self, node: Node) -> bool:
         """True if some value satisfies a node, which must be reachable from one that :meth:`analyze` was given."""
@@ -36,14 +47,43 @@ class Productivity:
                     if child not in reachable and child != ANY:
                         reachable[child] = None
                         waiting.append(child)
+        settled = frozenset(self._productive)  # by an earlier call
+        self._add_productive({other: self.normalizer.shapes(other) for other in reachable})
+        if self.undeclared_keys == "forbid":
+            self._narrow([other for other in reachable if other in self._productive and other not in settled], settled)
+        return node in self._productive
+
+    def _add_productive(self, nodes: Mapping[Node, Iterable[Shape]]) -> None:
+        """Find the productive ones of these nodes with these shapes."""
         changed = True
         while changed:  # iterate to the least fixed point
             changed = False
-            for other in reachable:
-                if other not in self._productive and any(map(self.has_value, self.normalizer.shapes(other))):
-                    self._productive.add(other)
+            for node, shapes in nodes.items():
+                if node not in self._productive and any(map(self.has_value, shapes)):
+                    self._productive.add(node)
                     changed = True
-        return node in self._productive
+
+    def _narrow(self, nodes: list[Node], settled: frozenset[Node]) -> None:
+        """Forbid undeclared keys in productive nodes; a node that would become unproductive stays as it is."""
+        shapes = {node: self.normalizer.shapes(node) for node in nodes}
+        closed = {node: tuple(map(with_declared_keys, shapes[node])) for node in nodes}
+        if closed == shapes:
+            return
+        productive, self._productive = self._productive, set(settled)
+        self._add_productive(closed)
+        productive_closed, self._productive = self._productive, productive
+        for node in nodes:
+            if node in productive_closed and closed[node] != shapes[node]:
+                ways = zip(shapes[node], closed[node], strict=True)
+                written = tuple(way for some, less in ways if (way := self._unless_empty(some, less)) is not None)
+                if written != shapes[node]:
+                    self._narrowed[node] = written
+
+    def _unless_empty(self, shape: Shape, closed: Shape) -> Shape | None:
+        """The shape without undeclared keys, unless only these could make up the number of keys that it needs."""
+        if self.has_value(closed):
+            return closed
+        return None if requires_undeclared(shape) else shape
 
     def empty_location(self, node: Node) -> str:
         """Return the pointer to the cause of an unproductive node: the innermost required part without a value."""

@@ -13,6 +13,7 @@ from constrained_k2.request.answer_format import AnswerFormat, read_answer_forma
 from constrained_k2.request.tool_choice import Choice, read_tool_choice
 from constrained_k2.request.tools import ANY_OBJECT, DEFAULT_LIMITS, Limits, Tool, read_tools
 from constrained_k2.request.values import array_at, boolean_at, object_at
+from constrained_k2.schema.undeclared_keys import UndeclaredKeys, read_undeclared_keys
 
 __all__ = ["ANY_OBJECT", "ENGINES", "EngineName", "Limits", "Tool", "ToolCall", "ToolCallSpec"]
 
@@ -53,6 +54,7 @@ class ToolCallSpec:
     thinking: bool = False  # the model may reason first, between <think> and </think>
     engine: EngineName | None = None  # for the arguments; None for the compiler's default
     answer: AnswerFormat | None = None  # the only text that the turn may hold beside reasoning; None for any
+    undeclared_keys: UndeclaredKeys | None = None  # in objects whose properties are declared; None as above
 
     @classmethod
     def from_openai(cls, body: object, *, limits: Limits = DEFAULT_LIMITS, thinking: bool = False) -> "ToolCallSpec":
@@ -61,7 +63,8 @@ class ToolCallSpec:
         Reads ``tools``, ``tool_choice``, ``parallel_tool_calls``, ``messages`` (to count the calls in the history;
         ``first_index`` overrides that), ``thinking`` (a boolean, or Moonshot's ``{"type": "enabled"}``),
         ``chat_template_kwargs.thinking`` (``thinking`` here is the default), ``response_format`` (``text.format``,
-        vLLM's ``structured_outputs``), which does not apply where a call is required, and this package's ``engine``.
+        vLLM's ``structured_outputs``), which does not apply where a call is required, and this package's ``engine``
+        and ``undeclared_keys``.
 
         Raises:
             InvalidRequest: A field is invalid; ``location`` is its path.
@@ -72,6 +75,7 @@ class ToolCallSpec:
         parallel = boolean_at("parallel_tool_calls", body.get("parallel_tool_calls"))
         stated = _read_thinking(body)
         first_index, engine = _read_first_index(body), _read_engine(body.get("engine"))
+        undeclared_keys = body.get("undeclared_keys")
         choice = read_tool_choice(body.get("tool_choice"), {tool.name for tool in tools})
         answer = read_answer_format(body, limits)
         return cls(
@@ -82,6 +86,7 @@ class ToolCallSpec:
             thinking=thinking if stated is None else stated,
             engine=engine,
             answer=None if choice.mode == "required" else answer,
+            undeclared_keys=None if undeclared_keys is None else read_undeclared_keys(undeclared_keys),
         )
 
     @classmethod
@@ -104,13 +109,15 @@ class ToolCallSpec:
             | ({} if tool.strict is None else {"strict": tool.strict})
             for tool in self.tools
         ]
-        body = {
+        body: dict[str, Any] = {
             "tools": [{"type": "function", "function": function} for function in functions],
             "tool_choice": self.choice,
             "parallel_tool_calls": self.parallel,
             "first_index": self.first_index,
             "thinking": self.thinking,
-        } | ({} if self.engine is None else {"engine": self.engine})
+        }
+        stated = {"engine": self.engine, "undeclared_keys": self.undeclared_keys}
+        body |= {name: value for name, value in stated.items() if value is not None}
         body |= {} if self.answer is None else self.answer.to_body()
         return json.dumps(body, separators=(",", ":"))
 
@@ -191,6 +198,7 @@ class _Spec(msgspec.Struct, forbid_unknown_fields=True):
     engine: str | None = None
     response_format: _ResponseFormat | None = None
     structured_outputs: dict[str, str] | None = None
+    undeclared_keys: str | None = None
 
 
 _DECODER = msgspec.json.Decoder(_Spec)

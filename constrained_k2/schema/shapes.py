@@ -89,6 +89,22 @@ class KeyMap:
 
 
 @dataclass(frozen=True, slots=True)
+class Declared:
+    """What the schemas of an object say of its keys."""
+
+    names: frozenset[str] = frozenset()  # in properties, required and the dependent keywords
+    has_properties: bool = False
+    rules_others: bool = False  # a keyword says which keys are allowed besides those of properties
+
+    def __or__(self, other: "Declared") -> "Declared":
+        return Declared(
+            self.names | other.names,
+            self.has_properties or other.has_properties,
+            self.rules_others or other.rules_others,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Object:
     """Objects: every map applies to every key."""
 
@@ -97,7 +113,13 @@ class Object:
     fewest: int = 0
     most: int | None = None
     names: Node = ANY
+    declared: Declared = Declared()
     kind: Kind = "object"
+
+    def in_order(self) -> list[str]:
+        """The keys that the maps name, in the order of the schema, and of its subschemas by their pointers."""
+        maps = sorted(self.maps, key=lambda rules: [sorted(value) for _, value in rules.named])
+        return list(dict.fromkeys(name for rules in maps for name, _ in rules.named))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +215,7 @@ def meet(one: Shape, other: Shape) -> Shape | None:
             most = _tighter(one.most, other.most)
             object_ = Object(
                 one.maps | other.maps, one.required | other.required,
-                max(one.fewest, other.fewest), most, one.names | other.names,
+                max(one.fewest, other.fewest), most, one.names | other.names, one.declared | other.declared,
             )  # fmt: skip
             return object_ if most is None or max(object_.fewest, len(object_.required)) <= most else None
     return None

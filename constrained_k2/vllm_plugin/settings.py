@@ -10,6 +10,8 @@ from msgspec import Meta
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.request.spec import EngineName
 from constrained_k2.request.strictness import DEFAULT_POLICY, StrictPolicy
+from constrained_k2.schema.undeclared_keys import DEFAULT as DEFAULT_UNDECLARED_KEYS
+from constrained_k2.schema.undeclared_keys import EXPECTED, UndeclaredKeys
 from constrained_k2.turn.finish_budget import MAX_FINISH_RESERVE
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.log import logger
@@ -24,6 +26,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's settings in ``--additional-config '{"constrained_k2": {…}}'``: see :data:`SETTINGS`."""
 
     strict: Any = DEFAULT_POLICY  # a StrictPolicy, which msgspec does not take apart
+    undeclared_keys: UndeclaredKeys = DEFAULT_UNDECLARED_KEYS
     engines: Annotated[tuple[EngineName, ...], Meta(min_length=1)] = ("llguidance",)
     repair: bool = True
     route: Route | None = None
@@ -51,6 +54,9 @@ _RESERVE = f"a whole number from 0 to {MAX_FINISH_RESERVE}"
 SETTINGS = (
     Row("strict", "'json_object', 'best_effort', 'strict', or an object of min and max", "no bounds",
         "How strictly schemas are enforced: a level for all tools, or bounds on what their `strict` declares."),
+    Row("undeclared_keys", EXPECTED, _DEFAULTS.undeclared_keys,
+        "Whether the model may write keys that a schema with `properties` does not declare, where neither another "
+        "keyword nor the request says."),
     Row("engines", "a list of 'llguidance' and 'xgrammar'", ["llguidance"],
         "The engines that a request may name; the first one serves requests that name none. xgrammar is off by "
         "default: on the real vocabulary one schema may hold up the engine core for seconds."),
@@ -81,6 +87,7 @@ ON, OFF = "on", "off"
 REPAIR_KEY = "constrained_k2_repair"
 FINISH_RESERVE_KEY = "constrained_k2_finish_reserve"
 DIAGNOSTICS_KEY = "constrained_k2_diagnostics"
+UNDECLARED_KEYS_KEY = "constrained_k2_undeclared_keys"
 
 REQUEST_FIELDS = (
     Row(XARGS_KEY,
@@ -88,6 +95,9 @@ REQUEST_FIELDS = (
         ON,
         "Whether and by which engine the calls of a request with tools are constrained. "
         "Completions carry their tools."),
+    Row(UNDECLARED_KEYS_KEY, EXPECTED, "the setting undeclared_keys",
+        "Whether the model may write keys that the tools' schemas do not declare. "
+        "On /v1/completions: `undeclared_keys` beside `tools`."),
     Row(REPAIR_KEY, "'on' or 'off'", "the setting repair", "Whether the request's history is repaired."),
     Row(FINISH_RESERVE_KEY, _RESERVE, "the setting finish_reserve",
         "How many of its last tokens the request keeps for ending its calls.", "constrained_k2_close"),

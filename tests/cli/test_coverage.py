@@ -37,6 +37,13 @@ def test_fully_enforced_tools(tmp_path: Path, document: Any, capsys: pytest.Capt
     assert "2 of 2 fully enforced by llguidance" in said
 
 
+def test_undeclared_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for setting, narrowed in (("allow", []), ("forbid", ["#/properties"])):
+        assert main(["coverage", written(tmp_path, KEPT["parameters"]), "--undeclared-keys", setting, "--json"]) == 0
+        (tool,) = json.loads(capsys.readouterr().out)
+        assert [use["pointer"] for use in tool["narrowed"]] == narrowed
+
+
 def test_relaxed_and_refused_tools(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["coverage", written(tmp_path, [KEPT, RELAXED, REFUSED])]) == 1
     said = capsys.readouterr().out

@@ -1,6 +1,7 @@
 """Forced tokens are allowed by the masks, and asking for them changes no state."""
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -71,11 +72,11 @@ def test_a_schema_compiles_while_its_functions_name_is_written(
     compiled, begun, go_on = [], threading.Event(), threading.Event()
     compile_schema = LLGuidanceEngine.compile
 
-    def slow(self: LLGuidanceEngine, schema: str) -> object:
+    def slow(self: LLGuidanceEngine, schema: str, *options: Any) -> object:
         compiled.append(schema)
         begun.set()
         assert go_on.wait(30)
-        return compile_schema(self, schema)
+        return compile_schema(self, schema, *options)
 
     monkeypatch.setattr(LLGuidanceEngine, "compile", slow)
     matcher = compiler.compile(ToolCallSpec.from_openai(BODY), check=False).matcher()

@@ -54,7 +54,7 @@ def test_an_unexpected_error_is_not_reported_as_a_budget(
 ) -> None:
     limits = {"seconds": 5, "memory_bytes": 1 << 28}
     compiler: Any = None
-    answer = xgrammar_worker._forked(compiler, b'{"type": "object"}', limits)
+    answer = xgrammar_worker._forked(compiler, "allow", b'{"type": "object"}', limits)
     assert json.loads(answer) == {"killed": xgrammar_worker.FAILED}
     assert "AttributeError" in capfd.readouterr().err
     engine = XGrammarEngine(Vocabulary.of_bytes())

@@ -37,6 +37,21 @@ def test_the_policy_decides_how_strictly_a_schema_is_enforced(engine: Any) -> No
     assert "kept" in build_grammar(spec, engine, policy=StrictPolicy(min="best_effort"))
 
 
+@pytest.mark.parametrize("engine", ["llguidance", pytest.param("xgrammar", marks=pytest.mark.slow)])
+def test_the_spec_and_the_command_say_whether_undeclared_keys_are_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: Any
+) -> None:
+    body = {"tools": [tool("f", {"type": "object", "properties": {"q": {}}})]}
+    (tmp_path / "request.json").write_text(json.dumps(body))
+    texts = {}
+    for setting in ("allow", "forbid"):
+        texts[setting] = build_grammar(ToolCallSpec.from_openai(body | {"undeclared_keys": setting}), engine)
+        arguments = [str(tmp_path / "request.json"), "--engine", engine, "--undeclared-keys", setting]
+        assert main(["grammar", *arguments]) == 0
+        assert capsys.readouterr().out.rstrip("\n") == texts[setting].rstrip("\n")
+    assert len(texts["forbid"]) < len(texts["allow"])
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     case = CASES[0]
     assert main(["grammar", str(case / "request.json")]) == 0

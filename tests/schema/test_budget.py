@@ -189,7 +189,12 @@ def test_a_schema_that_took_too_long_once_is_tried_again(monkeypatch: pytest.Mon
     vocabulary = byte_compiler().vocabulary
     compiler = Compiler(vocabulary, compile_seconds=0.05)
     compile_now = compiler.engine("llguidance").compile
-    monkeypatch.setattr(compiler.engine("llguidance"), "compile", lambda schema: time.sleep(0.5) or compile_now(schema))
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(0.5)
+        return compile_now(*arguments)
+
+    monkeypatch.setattr(compiler.engine("llguidance"), "compile", slow)
     with pytest.raises(SchemaTooCostly, match="takes too long") as refused:
         compiler.grammar('{"title":"slow"}', "schema")
     assert (refused.value.budget, refused.value.limit, refused.value.location) == ("compile_ms", 50, "schema")

@@ -202,6 +202,33 @@ def test_engines_that_the_server_offers(parser_class: Any, tokenizer: Any) -> No
             settings.remember_server(config(ours, engines=wrong), "logits_processor")
 
 
+OPEN = {"type": "object", "properties": {"a": {}}}
+
+
+def test_undeclared_keys_by_the_setting_and_by_the_request(parser_class: Any, tokenizer: Any) -> None:
+    field, ours = "constrained_k2_undeclared_keys", "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
+    for setting in ("allow", "forbid"):
+        settings.remember_server(config(ours, undeclared_keys=setting), "logits_processor")
+        for asked, expected in ((None, setting), ("allow", "allow"), ("forbid", "forbid")):
+            extra = {} if asked is None else {field: asked}
+            request = adjusted(parser_class, tokenizer, chat(tools=[tool_with(parameters=OPEN)], vllm_xargs=extra))
+            assert field not in request.vllm_xargs  # the constraint says it
+            assert spec_of(request).undeclared_keys == asked
+            params = SamplingParams(extra_args=request.vllm_xargs)
+            compiled = admission.check_params(params)
+            assert compiled is not None
+            assert bool(compiled.coverage("f").narrowed) == (expected == "forbid")
+    with pytest.raises(InvalidRequest, match="additional_config.constrained_k2.undeclared_keys"):
+        settings.remember_server(config(ours, undeclared_keys="deny"), "logits_processor")
+
+
+@pytest.mark.parametrize("value", ["deny", "", 1])
+def test_an_unknown_rule_for_undeclared_keys(parser_class: Any, tokenizer: Any, value: Any) -> None:
+    said = r"vllm_xargs.constrained_k2_undeclared_keys: must be 'allow' or 'forbid'"
+    with pytest.raises(VLLMValidationError, match=said):
+        adjusted(parser_class, tokenizer, chat(vllm_xargs={"constrained_k2_undeclared_keys": value}))
+
+
 def test_what_is_not_kept_is_said_once(parser_class: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
     admission._warn_once.cache_clear()
     request = chat(tools=[tool_with(name="said_once")])

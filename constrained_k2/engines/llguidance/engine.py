@@ -20,6 +20,7 @@ from constrained_k2.engines.llguidance.grammar_text import (
 from constrained_k2.engines.llguidance.mask_cache import MaskCache
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSchema
+from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 from constrained_k2.vocabulary.tokenizer_files import SPLIT_PATTERN, TiktokenEncoder
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -56,7 +57,7 @@ class LLGuidanceEngine:
     def forget(self) -> None:
         self.mask_cache.clear()
 
-    def compile(self, schema: str) -> "LLGuidanceGrammar":
+    def compile(self, schema: str, undeclared_keys: UndeclaredKeys = "allow") -> "LLGuidanceGrammar":
         """Compile a schema into our own grammar, or into LLGuidance's builtin one.
 
         Our own grammar allows any property order. The builtin one is used if ours fails, or if ours relaxes a keyword
@@ -65,7 +66,7 @@ class LLGuidanceEngine:
         document = json.loads(schema)
         ours: LLGuidanceGrammar | None = None
         try:
-            ours = self._probed(our_text(document, self._patterns))
+            ours = self._probed(our_text(document, self._patterns, undeclared_keys))
         except RecursionError:
             problem: Exception = UnsupportedSchema("the schema is nested too deeply", "", "Flatten it", "", self.name)
         except SchemaTooCostly as error:

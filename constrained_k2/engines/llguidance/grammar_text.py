@@ -18,6 +18,7 @@ from constrained_k2.schema.coverage import Coverage, Status, coverage_of
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.keywords import keyword_uses
 from constrained_k2.schema.normalize import Normalizer
+from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 
 # All JSON options of LLGuidance are set, so that "x-guidance" in a user's schema cannot change them.
 _JSON_OPTIONS: Any = {"item_separator": ",", "key_separator": ":", "whitespace_flexible": True, "coerce_one_of": False}
@@ -43,10 +44,10 @@ class GrammarText:
     model: StateModel | None  # None for builtin grammars
 
 
-def our_text(document: Any, patterns: "Patterns") -> GrammarText:
+def our_text(document: Any, patterns: "Patterns", undeclared_keys: UndeclaredKeys = "allow") -> GrammarText:
     """Write our own grammar of a decoded schema."""
     normalizer = Normalizer(SchemaDocument(document), patterns.is_found)
-    writer, root = LarkWriter(normalizer, patterns.has_match), frozenset({("#", True)})
+    writer, root = LarkWriter(normalizer, patterns.has_match, undeclared_keys), frozenset({("#", True)})
     text = llguidance.LLMatcher.grammar_from_lark(writer.write(root))
     coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes)
     return GrammarText(text, coverage, state_model(root, writer.shapes, writer.members))
@@ -54,6 +55,8 @@ def our_text(document: Any, patterns: "Patterns") -> GrammarText:
 
 def builtin_text(document: Any) -> GrammarText:
     """Return the grammar of LLGuidance's builtin JSON Schema compiler: properties in the schema's order.
+
+    It does not forbid undeclared keys.
 
     Raises:
         Refused: The compiler rejects the schema, or would enforce it wrongly.

@@ -24,6 +24,7 @@ from constrained_k2.engines.xgrammar.worker import FAILED, compile_rewritten, gr
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.schema.coverage import Coverage, coverage_of
 from constrained_k2.schema.document import SchemaDocument
+from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 from constrained_k2.vocabulary.bitmask import BitmaskRows, words_per_row
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -54,8 +55,8 @@ class XGrammarEngine:
     def forget(self) -> None:
         """Do nothing: it has no caches."""
 
-    def compile(self, schema: str) -> "XGrammarGrammar":
-        answer: dict[str, Any] = json.loads(self._worker.ask(schema.encode()))
+    def compile(self, schema: str, undeclared_keys: UndeclaredKeys = "allow") -> "XGrammarGrammar":
+        answer: dict[str, Any] = json.loads(self._worker.ask(undeclared_keys, schema.encode()))
         if answer.get("killed") == FAILED:
             problem = "xgrammar's worker process failed on this one: see the traceback in the log"
             raise UnsupportedSchema(problem, "", "Use the engine 'llguidance'", engine=self.name)
@@ -147,12 +148,13 @@ class _Worker:
         self._connection: Connection | None = None
         self._owner = 0
 
-    def ask(self, schema: bytes) -> bytes:
+    def ask(self, undeclared_keys: UndeclaredKeys, schema: bytes) -> bytes:
         """Return the process's answer to a schema."""
         with self._lock:
             for _ in range(2):
                 connection = self.connect()
                 try:
+                    connection.send_bytes(undeclared_keys.encode())
                     connection.send_bytes(schema)
                     return connection.recv_bytes()
                 except (EOFError, OSError):

@@ -5,7 +5,8 @@ and forks for every schema. The fork, which its own timers end, rewrites and com
 The parent compiles an accepted schema again: to send the compiled grammar (as xgrammar's JSON) would take ten times as
 long, and hundreds of megabytes. Standard input is one end of a :func:`multiprocessing.Pipe`. For Linux only. Messages:
 
-    in    (tokens, stop_id, {"seconds": …, "memory_bytes": …}) pickled, then schemas as JSON text
+    in    (tokens, stop_id, {"seconds": …, "memory_bytes": …}) pickled, then pairs: "allow" or "forbid" for undeclared
+          keys, and a schema as JSON text
     out   {} when ready, then for each schema {"notes": …, "rewritten": …}, {"error": …} or {"killed": …}, as JSON
 """
 
@@ -26,6 +27,7 @@ from constrained_k2.grammar.xgrammar.strings import is_found
 from constrained_k2.grammar.xgrammar.writer import XGrammarWriter
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.normalize import Normalizer
+from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 
 FAILED = 1  # exit code of a fork that hit no limit but an unexpected error, whose traceback it prints
 _WALL_FACTOR = 10  # the limit is on CPU time, so that it does not depend on the load; wall time only ends what hangs
@@ -46,11 +48,11 @@ def compile_rewritten(compiler: xgrammar.GrammarCompiler, schema: str) -> xgramm
     return compiler.compile_json_schema(schema, strict_mode=False, max_whitespace_cnt=_MAX_WHITESPACE)
 
 
-def _try_out(compiler: xgrammar.GrammarCompiler, schema: bytes) -> dict[str, Any]:
+def _try_out(compiler: xgrammar.GrammarCompiler, undeclared_keys: UndeclaredKeys, schema: bytes) -> dict[str, Any]:
     """Rewrite a schema and compile it; a MemoryError means that xgrammar hit the memory limit."""
     try:
         normalizer = Normalizer(SchemaDocument(json.loads(schema)), is_found)
-        rewritten = json.dumps(XGrammarWriter(normalizer).write(frozenset({("#", True)})))
+        rewritten = json.dumps(XGrammarWriter(normalizer, undeclared_keys).write(frozenset({("#", True)})))
         compiled = compile_rewritten(compiler, rewritten)
         if _AUTOMATON.search(str(compiled.grammar)):
             raise UnsupportedSchema("xgrammar reads a pattern as an automaton, which is not exact", "", _REMEDY)
@@ -64,7 +66,9 @@ def _try_out(compiler: xgrammar.GrammarCompiler, schema: bytes) -> dict[str, Any
     return {"notes": normalizer.notes, "rewritten": rewritten}
 
 
-def _forked(compiler: xgrammar.GrammarCompiler, schema: bytes, limits: dict[str, Any]) -> bytes:
+def _forked(
+    compiler: xgrammar.GrammarCompiler, undeclared_keys: UndeclaredKeys, schema: bytes, limits: dict[str, Any]
+) -> bytes:
     """Try a schema out in a fork under the limits; ``{"killed": exit code}`` if the fork ends without an answer."""
     source, sink = os.pipe()
     child = os.fork()
@@ -74,7 +78,7 @@ def _forked(compiler: xgrammar.GrammarCompiler, schema: bytes, limits: dict[str,
             os.close(source)
             _limit(**limits)
             try:
-                answer = _try_out(compiler, schema)
+                answer = _try_out(compiler, undeclared_keys, schema)
             except ConstrainedK2Error as error:
                 answer = {"error": [type(error).__name__, error.args]}
             with os.fdopen(sink, "wb") as stream:
@@ -112,7 +116,8 @@ def main() -> None:
         compiler = grammar_compiler(tokens, stop_id)
         connection.send_bytes(b"{}")
         while True:
-            connection.send_bytes(_forked(compiler, connection.recv_bytes(), limits))
+            undeclared_keys: UndeclaredKeys = "forbid" if connection.recv_bytes() == b"forbid" else "allow"
+            connection.send_bytes(_forked(compiler, undeclared_keys, connection.recv_bytes(), limits))
 
 
 if __name__ == "__main__":

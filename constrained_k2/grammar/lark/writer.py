@@ -32,6 +32,7 @@ from constrained_k2.schema.shapes import (
     Value,
     meet,
 )
+from constrained_k2.schema.undeclared_keys import REASON, UndeclaredKeys
 
 _MAX_PERMUTED = 4  # properties of a constant object that may come in any order: 4! = 24 alternatives
 _MAX_PERMUTED_TEXT = 8_000  # characters of all alternatives: in nested constants they multiply with every level
@@ -44,11 +45,13 @@ class LarkWriter:
     lengths and exclusions, which would be dead ends for a call.
     """
 
-    def __init__(self, normalizer: Normalizer, has_match: Callable[[str], bool]) -> None:
+    def __init__(
+        self, normalizer: Normalizer, has_match: Callable[[str], bool], undeclared_keys: UndeclaredKeys = "allow"
+    ) -> None:
         self.normalizer = normalizer
         self._has_match = has_match
         self.productivity = Productivity(
-            normalizer, lambda shape: leaf_has_value(shape, has_match), self._has_extra_key
+            normalizer, lambda shape: leaf_has_value(shape, has_match), self._has_extra_key, undeclared_keys
         )
         self.shapes: dict[Node, list[Shape]] = {ANY: list(EVERYTHING)}  # as written
         self.members: dict[Node, list[Members]] = {ANY: [({}, frozenset({ANY}), False)]}  # of the objects
@@ -66,9 +69,11 @@ class LarkWriter:
         lines = [f"start: {self.rule(root)}"]
         while self._waiting:
             node = self._waiting.pop()
-            shapes = filter(self.productivity.has_value, self.normalizer.shapes(node))
+            shapes = filter(self.productivity.has_value, self.productivity.shapes(node))
             bodies = [self._body(node, shape, number) for number, shape in enumerate(shapes)]
             lines.append(f"{self._names[node]}: {' | '.join(bodies)}")
+            if self.productivity.is_narrowed(node):
+                self.note(("properties",), "narrowed", REASON)
         terminals = [f"{name}: {expression}" for expression, name in self._terminals.items()]
         return "\n".join([*lines, *self.rules, *terminals, PREAMBLE])
 

@@ -22,6 +22,7 @@ from constrained_k2.schema.coverage import Status
 from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.shapes import ANY, Array, Boolean, Node, Null, Number, Object, Shape, String, Value
 from constrained_k2.schema.string_formats import patterns_of
+from constrained_k2.schema.undeclared_keys import REASON, UndeclaredKeys
 
 _DIGITS = 10**6  # xgrammar writes the numbers of a range, and reads their bounds, with at most six decimals
 _EXACT = 2**53
@@ -43,10 +44,10 @@ _ANYTHING: dict[str, Any] = {
 class XGrammarWriter:
     """Writes the schema for xgrammar; what is not enforced exactly is added to the normalizer's notes."""
 
-    def __init__(self, normalizer: Normalizer) -> None:
+    def __init__(self, normalizer: Normalizer, undeclared_keys: UndeclaredKeys = "allow") -> None:
         self.normalizer = normalizer
         # Of several demands on a string only one is written, so they cannot contradict each other.
-        self.productivity = Productivity(normalizer, lambda _: True, lambda _, __: True)
+        self.productivity = Productivity(normalizer, lambda _: True, lambda _, __: True, undeclared_keys)
         self._names: dict[Node, str] = {}
         self._waiting: list[Node] = []
         self.relax, self.narrow = partial(self._note, "relaxed"), partial(self._note, "narrowed")
@@ -59,8 +60,10 @@ class XGrammarWriter:
         start = self.ref(root)
         while self._waiting:
             node = self._waiting.pop()
-            shapes = filter(self.productivity.has_value, self.normalizer.shapes(node))
+            shapes = filter(self.productivity.has_value, self.productivity.shapes(node))
             ways = [way for way in (self._shape(node, shape) for shape in shapes) if way is not None]
+            if self.productivity.is_narrowed(node):
+                self.narrow(node, {"properties"}, REASON)
             if not ways:
                 raise self.normalizer.document.unsupported("no value of this schema can be written", min(node)[0])
             definitions[self._names[node]] = ways[0] if len(ways) == 1 else {"anyOf": ways}
@@ -258,9 +261,8 @@ class XGrammarWriter:
 
 
 def _declared(shape: Object) -> list[str]:
-    """Return the declared keys, in the order of the schema (and of its subschemas by their pointers)."""
-    maps = sorted(shape.maps, key=lambda rules: [sorted(value) for _, value in rules.named])
-    return list(dict.fromkeys([name for rules in maps for name, _ in rules.named] + sorted(shape.required)))
+    """Return the declared keys, in the order of the schema."""
+    return list(dict.fromkeys(shape.in_order() + sorted(shape.required)))
 
 
 def _holds_fractions(value: Any) -> bool:

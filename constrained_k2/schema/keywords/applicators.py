@@ -9,7 +9,7 @@ from typing import Any
 
 from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.schema.keywords.keyword import Case, CasesOf, Children, Keyword, NotExpressible, Reader
-from constrained_k2.schema.shapes import ANY, EVERYTHING, Node, Object, Shapes, negated, without_key
+from constrained_k2.schema.shapes import ANY, EVERYTHING, Declared, Node, Object, Shapes, negated, without_key
 
 _MAX_BRANCHES = 5  # of an anyOf beside unevaluated*: each subset of them is a case
 
@@ -93,12 +93,12 @@ def _evaluated_by_if(read: Reader, cases: CasesOf) -> Iterator[list[Case]]:
         yield [one | other for name, conditions in ways for one in conditions for other in below[name]]
 
 
-def _absent(key: str) -> Shapes:
-    return (*(shape for shape in EVERYTHING if shape.kind != "object"), without_key(key))
+def _absent(key: str, declared: Declared = Declared()) -> Shapes:  # noqa: B008 - frozen
+    return (*(shape for shape in EVERYTHING if shape.kind != "object"), replace(without_key(key), declared=declared))
 
 
-def _present(*keys: str) -> Shapes:
-    return (Object(required=frozenset(keys)),)
+def _present(*keys: str, declared: Declared = Declared()) -> Shapes:  # noqa: B008 - frozen
+    return (Object(required=frozenset(keys), declared=declared),)
 
 
 def _dependency(keyword: str, children: Children, examples: dict[str, dict[str, Any]] | None = None) -> Keyword:
@@ -108,8 +108,9 @@ def _dependency(keyword: str, children: Children, examples: dict[str, dict[str, 
         n, found = read.normalizer, EVERYTHING
         for key, value in read.dependencies(keyword):
             needed = (key, *value) if isinstance(value, list) else (key,)
+            declared = Declared(frozenset(needed))
             below = EVERYTHING if isinstance(value, list) else n.shapes(read.at(keyword, key))
-            found = n.both(found, n.either(_absent(key), n.both(_present(*needed), below)))
+            found = n.both(found, n.either(_absent(key, declared), n.both(_present(*needed, declared=declared), below)))
         return found
 
     def negate(read: Reader) -> Shapes:

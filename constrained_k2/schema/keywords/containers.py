@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from constrained_k2.schema.keywords.keyword import Case, Children, Keyword, NotExpressible, Reader, size_keywords
-from constrained_k2.schema.shapes import ANY, Array, KeyMap, Object, Shape, negated, with_value, without_key
+from constrained_k2.schema.shapes import ANY, Array, Declared, KeyMap, Object, Shape, negated, with_value, without_key
 
 
 def _members(read: Reader) -> list[Shape]:
@@ -17,7 +17,14 @@ def _members(read: Reader) -> list[Shape]:
             extra = ANY  # unknown which keys match the pattern
         else:
             patterns.append((pattern, read.at("patternProperties", pattern)))
-    return [Object(maps=frozenset({KeyMap(named, tuple(patterns), extra)}))]
+    rules_others = "additionalProperties" in read.schema or bool(read.object("patternProperties"))
+    declared = Declared(frozenset(read.object("properties")), bool(named), rules_others)
+    return [Object(maps=frozenset({KeyMap(named, tuple(patterns), extra)}), declared=declared)]
+
+
+def _required(read: Reader) -> list[Shape]:
+    names = frozenset(read.names("required"))
+    return [Object(required=names, declared=Declared(names))]
 
 
 def _not_members(read: Reader) -> list[Shape]:
@@ -97,13 +104,13 @@ KEYWORDS = (
     ),
     Keyword(
         {"required": Children.NONE},
-        lambda read: [Object(required=frozenset(read.names("required")))],
+        _required,
         negate=lambda read: map(without_key, read.names("required")),
         examples={"required, more than 64": {"type": "object", "required": [f"key{n}" for n in range(70)]}},
     ),
     Keyword(
         {"propertyNames": Children.SCHEMA},
-        lambda read: [Object(names=read.at("propertyNames"))],
+        lambda read: [Object(names=read.at("propertyNames"), declared=Declared(rules_others=True))],
         negate=_not_property_names,
         examples={"propertyNames": {"type": "object", "propertyNames": {"pattern": "^[a-z]+$", "maxLength": 8}}},
     ),

@@ -7,7 +7,7 @@ is only stricter than necessary, so only ``else`` and absent dependencies assume
 from typing import Any
 
 from constrained_k2.schema.keywords.keyword import Case, Children, Expander, Keyword, NotExpressible, Reader
-from constrained_k2.schema.shapes import ANY, EVERYTHING, Array, KeyMap, Object, Shapes
+from constrained_k2.schema.shapes import ANY, EVERYTHING, Array, Declared, KeyMap, Object, Shapes
 
 _MAX_CASES = 64
 _MAX_DEPTH = 32
@@ -19,8 +19,10 @@ def with_unevaluated(others: tuple[Keyword, ...]) -> tuple[Keyword, ...]:
     rows: list[Keyword] = [*others]
 
     def row(keyword: str, case: Case, example: dict[str, Any]) -> Keyword:
+        bound = Object(declared=Declared(rules_others=True)) if case.all_properties else Array()
         return Keyword(
             {keyword: Children.SCHEMA},
+            bounds=lambda _: [bound],
             holds=lambda read: _unevaluated(read, rows, keyword),
             evaluates=lambda _, __: [[case]],
             examples={keyword: {**example, keyword: False}},

@@ -39,6 +39,7 @@ def byte_compiler(settings: Settings) -> Compiler:
         Vocabulary.of_bytes(),
         settings.engines[0],
         policy=settings.strict,
+        undeclared_keys=settings.undeclared_keys,
         cache_bytes=settings.cache_mib << 20,
         compile_seconds=_COMPILE_SECONDS,
         request_seconds=_REQUEST_SECONDS,

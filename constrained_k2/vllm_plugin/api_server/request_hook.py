@@ -15,12 +15,13 @@ from constrained_k2.formats.kimi_k2 import THINK_BEGIN
 from constrained_k2.request.answer_format import read_answer_format
 from constrained_k2.request.spec import ENGINES, ToolCallSpec
 from constrained_k2.request.tools import DEFAULT_LIMITS
+from constrained_k2.schema.undeclared_keys import read_undeclared_keys
 from constrained_k2.vllm_plugin.api_server.admission import compile_tools, grammar_engine, report, require_route
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.constraint import finish_reserve_in
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.settings import DIAGNOSTICS_KEY, OFF, ON, read_switch
+from constrained_k2.vllm_plugin.settings import DIAGNOSTICS_KEY, OFF, ON, UNDECLARED_KEYS_KEY, read_switch
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="constrained_k2 admission")
@@ -48,6 +49,7 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
         return
     extra = dict(request.vllm_xargs or {})
     switch = extra.pop(XARGS_KEY, ON)
+    extra.pop(UNDECLARED_KEYS_KEY, None)  # part of the constraint
     with_diagnostics = read_switch(extra.pop(DIAGNOSTICS_KEY, OFF), DIAGNOSTICS_KEY)
     if switch not in (ON, OFF, *ENGINES):
         raise InvalidRequest(
@@ -87,7 +89,8 @@ async def precompile(request: Any, state: RequestState, *, thinking: bool) -> No
 
 
 def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: FBT001 - run_in_executor's
-    switch = (request.vllm_xargs or {}).get(XARGS_KEY, ON)
+    extra = request.vllm_xargs or {}
+    switch, undeclared_keys = extra.get(XARGS_KEY, ON), extra.get(UNDECLARED_KEYS_KEY)
     choice = request.tool_choice
     calls = state.history_calls
     body = (
@@ -97,11 +100,14 @@ def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: F
             "parallel_tool_calls": request.parallel_tool_calls,
             "first_index": count_history_tool_calls(request) if calls is None else calls,
             "chat_template_kwargs": request.chat_template_kwargs,
+            "undeclared_keys": undeclared_keys,
         }
         | _answer_fields(request)
         | ({"engine": switch} if switch in ENGINES else {})
     )
     try:
+        if undeclared_keys is not None:
+            read_undeclared_keys(undeclared_keys, f"vllm_xargs.{UNDECLARED_KEYS_KEY}")
         state.compiled = compile_tools(ToolCallSpec.from_openai(body, thinking=thinking), count=True)
     except ConstrainedK2Error as error:
         state.error = error

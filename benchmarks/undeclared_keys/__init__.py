@@ -1,0 +1,1 @@
+"""Measures the right answers with undeclared keys allowed and forbidden."""

@@ -1,0 +1,82 @@
+"""Compare answers with undeclared keys allowed and forbidden (about 5 minutes; resumes in --output).
+
+Serves the demo model, and sends its held-out requests with ``additionalProperties`` removed from their schemas: as
+they are, every schema forbids other keys itself.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from constrained_k2.evaluation.ab.arms import Arm
+from constrained_k2.evaluation.ab.directory import RunDirectory, Sampling, begin, read_records
+from constrained_k2.evaluation.ab.figures import totals
+from constrained_k2.evaluation.ab.loaders import numbered_keys
+from constrained_k2.evaluation.ab.results import score
+from constrained_k2.evaluation.ab.runner import Limits
+from constrained_k2.evaluation.answer import Record
+from constrained_k2.evaluation.demo.comparison import TEMPERATURE, DemoRun, Served, demo_samples
+from constrained_k2.evaluation.sample import Sample, key_of
+from constrained_k2.evaluation.server import CONSTRAINED_FLAGS
+from constrained_k2.schema.undeclared_keys import UNDECLARED_KEYS
+from constrained_k2.vllm_plugin.settings import UNDECLARED_KEYS_KEY
+
+ARMS = tuple(
+    Arm(setting, preset="constrained", body={"vllm_xargs": {UNDECLARED_KEYS_KEY: setting}})
+    for setting in UNDECLARED_KEYS
+)
+
+
+def main() -> int:
+    """Send the requests, and print one line per arm."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.undeclared_keys", description=__doc__)
+    parser.add_argument("--requests", type=int, default=300, help="an arm (default: %(default)s)")
+    parser.add_argument("--repetitions", type=int, default=1, help="of each request (default: %(default)s)")
+    parser.add_argument("--output", type=Path, default=Path("undeclared_keys_output"), help="(default: %(default)s)")
+    options = parser.parse_args()
+    sampling = Sampling(TEMPERATURE, repetitions=options.repetitions)
+    source = f"{options.requests} held-out requests of the demo model, without additionalProperties"
+    directory = begin(options.output, source, numbered_keys(map(opened, demo_samples(options.requests))), sampling)
+    DemoRun(directory, Limits(), is_shown=sys.stderr.isatty()).run([Served("server", CONSTRAINED_FLAGS, ARMS)])
+    results = score(directory, baseline=ARMS[0].name)
+    for name in results.arms:
+        counts, undeclared = totals(results.rows(name)), sum(_undeclared(directory, name))
+        print(
+            f"{name:7} right {counts['right']} of {counts['requests']}, expected functions {counts['tool_match']} and "
+            f"arguments {counts['argument_match']} of {counts['expected']}, valid calls {counts['valid']} of "
+            f"{counts['calls']}, calls with undeclared keys {undeclared}, cut off {counts['truncated']}"
+        )
+    print(f"McNemar, right answers: {results.pairings[ARMS[1].name]['right']}")
+    return 0
+
+
+def opened(sample: Sample) -> Sample:
+    """The sample without ``additionalProperties`` in the schemas of its tools."""
+    body = sample.body | {"tools": _without(sample.body["tools"])}
+    return replace(sample, body=body, key=key_of(body, 0))
+
+
+def _without(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _without(inner) for name, inner in value.items() if name != "additionalProperties"}
+    return value
+
+
+def _undeclared(directory: RunDirectory, arm: str) -> Iterator[bool]:
+    """For each finished call of a declared function, True if it has a key that the schema does not declare."""
+    with directory.samples_path.open(encoding="utf-8") as file:
+        tools = {sample.key: sample.tools for sample in (Sample.from_json(json.loads(line)) for line in file)}
+    for record in read_records(directory.records_path(arm)):
+        if isinstance(record, Record) and record.finish_reason != "length":
+            for _, name, arguments in record.calls:
+                yield not json.loads(arguments).keys() <= tools[record.key][name]["properties"].keys()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""Keys that no schema declares: JSON Schema allows them; they can be forbidden where a schema declares properties.
+
+Shapes are narrowed after the intersection of all subschemas, so that the branches of an ``allOf`` do not forbid each
+other's keys. Each alternative of an ``anyOf`` or ``oneOf`` declares its own keys.
+"""
+
+from dataclasses import replace
+from typing import Literal, get_args
+
+from constrained_k2.errors import InvalidRequest, excerpt
+from constrained_k2.schema.shapes import ANY, NEVER, KeyMap, Object, Shape
+
+UndeclaredKeys = Literal["allow", "forbid"]
+UNDECLARED_KEYS: tuple[UndeclaredKeys, ...] = get_args(UndeclaredKeys)
+DEFAULT: UndeclaredKeys = "forbid"
+EXPECTED = " or ".join(map(repr, UNDECLARED_KEYS))
+REASON = "keys that the schema does not declare are not written"
+
+
+def read_undeclared_keys(value: object, location: str = "undeclared_keys") -> UndeclaredKeys:
+    """The setting with this value; raises InvalidRequest for any other value."""
+    for known in UNDECLARED_KEYS:
+        if value == known:
+            return known
+    raise InvalidRequest(f"must be {EXPECTED}, not {excerpt(value)}", location)
+
+
+def with_declared_keys(shape: Shape) -> Shape:
+    """The objects of a shape that have declared keys alone.
+
+    Unchanged are objects without ``properties``, and those where ``additionalProperties``, ``patternProperties``,
+    ``unevaluatedProperties`` or ``propertyNames`` says which other keys are allowed.
+    """
+    if not isinstance(shape, Object) or not shape.declared.has_properties or shape.declared.rules_others:
+        return shape
+    names = shape.declared.names
+    ordered = [name for name in shape.in_order() if name in names]
+    ordered += sorted(names.difference(ordered))
+    return replace(shape, maps=shape.maps | {KeyMap(tuple((name, ANY) for name in ordered), extra=NEVER)})
+
+
+def requires_undeclared(shape: Shape) -> bool:
+    """True if an object requires a key that no schema declares, as the negation of a subschema may."""
+    return isinstance(shape, Object) and not shape.required <= shape.declared.names

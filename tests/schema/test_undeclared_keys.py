@@ -1,0 +1,280 @@
+"""Undeclared keys: what ``forbid`` keeps of an object, against jsonschema and an oracle of declared keys."""
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from constrained_k2 import Compiler, ConstrainedK2Error, InvalidRequest, ToolCallSpec, Vocabulary, schema_coverage
+from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar
+from constrained_k2.engines.protocol import ArgumentGrammar
+from constrained_k2.request.spec import EngineName
+from constrained_k2.schema.undeclared_keys import REASON, UndeclaredKeys
+from tests.schema.compilers import byte_compiler
+from tests.schema.test_suite import accepts, walk
+from tests.schema.universe import OBJECTS, UNIVERSE
+
+A: dict[str, Any] = {"properties": {"a": {"type": "integer"}}}
+B: dict[str, Any] = {"properties": {"b": {"type": "integer"}}}
+NEXT: dict[str, Any] = {"$ref": "#/$defs/n"}
+
+# (schema, instances that forbid keeps, instances that allow accepts and forbid does not)
+CASES: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
+    "properties": (A, [{}, {"a": 1}, 1, [{"x": 1}]], [{"x": 1}, {"a": 1, "b": 1}]),
+    "no properties": ({"type": "object"}, [{}, {"x": 1}], []),
+    "empty properties": ({"properties": {}}, [{}, {"x": 1}], []),
+    "required alone": ({"required": ["a"]}, [{"a": 1}, {"a": 1, "x": 1}], []),
+    "required besides properties": (A | {"required": ["r"]}, [{"r": 1}, {"r": "", "a": 1}], [{"r": 1, "x": 1}]),
+    "open by its author": (A | {"additionalProperties": True}, [{"x": 1}], []),
+    "a rule for others": (A | {"additionalProperties": {"type": "null"}}, [{"x": None}, {"a": 1}], []),
+    "patterns": (A | {"patternProperties": {"^x": {}}}, [{"x": 1}, {"y": 1}], []),
+    "names": (A | {"propertyNames": {"maxLength": 1}}, [{"x": 1}, {"a": 1}], []),
+    "unevaluated": (A | {"unevaluatedProperties": True}, [{"x": 1}], []),
+    "unevaluated in a branch": (A | {"allOf": [{"unevaluatedProperties": {"type": "integer"}}]}, [{"a": 1}], []),
+    "nested": ({"properties": {"o": A}}, [{"o": {"a": 1}}, {"o": 1}], [{"o": {"x": 1}}, {"o": {"a": 1, "b": 1}}]),
+    "items": ({"items": A}, [[{"a": 1}, {}]], [[{}, {"x": 1}]]),
+    "under additionalProperties": ({"additionalProperties": A}, [{"x": {"a": 1}}], [{"x": {"x": 1}}]),
+    "allOf": ({"allOf": [A, B]}, [{"a": 1, "b": 1}], [{"a": 1, "b": 1, "c": 1}]),
+    "$ref": ({"$ref": "#/$defs/a", "$defs": {"a": A}} | B, [{"a": 1, "b": 1}], [{"c": 1}]),
+    "anyOf": (
+        {"anyOf": [A | {"required": ["a"]}, {"type": "string"}]},
+        [{"a": 1}, "x"],
+        [{"a": 1, "x": 1}],
+    ),
+    "anyOf of what is required": (
+        {"properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        [{"a": 1}, {"b": 1}, {"a": 1, "b": 1}],
+        [{"a": 1, "c": 1}],
+    ),
+    "oneOf": (
+        {"oneOf": [A | {"required": ["a"]}, B | {"required": ["b"]}]},
+        [{"a": 1}, {"b": 1}],
+        [{"a": 1, "b": ""}, {"a": 1, "c": 1}],
+    ),
+    "one open alternative": (
+        {"anyOf": [A | {"required": ["a"]}, {"required": ["k"]}]},
+        [{"k": 1, "x": 1}],
+        [{"a": 1, "x": 1}],
+    ),
+    "if": (
+        {"properties": {"k": {}}, "if": {"properties": {"k": {"const": 1}}}, "then": A, "else": B},
+        [{"k": 1, "a": 1}, {"k": 2, "b": 1}, {"a": 1}],
+        [{"k": 1, "b": 1}, {"k": 2, "a": 1}],
+    ),
+    "not": (A | {"not": {"required": ["b"]}}, [{}, {"a": 1}], [{"c": 1}]),
+    "not with properties": ({"not": {"properties": {"b": {"type": "null"}}, "required": ["b"]}}, [{"x": 1}], []),
+    "dependentRequired": (A | {"dependentRequired": {"a": ["d"]}}, [{"d": 1}, {"a": 1, "d": 1}], [{"x": 1}]),
+    "dependentSchemas": (
+        A | {"dependentSchemas": {"d": B}},
+        [{"d": 1, "b": 1}, {"d": 1}, {"a": 1}],
+        [{"b": 1}, {"d": 1, "x": 1}],
+    ),
+    "dependencies": (A | {"dependencies": {"a": ["d"]}}, [{"a": 1, "d": 1}], [{"x": 1}]),
+    "enum": (A | {"enum": [{"a": 1, "x": 1}]}, [{"a": 1, "x": 1}], []),
+    "minProperties within reach": (A | {"minProperties": 1}, [{"a": 1}], [{"x": 1}]),
+    "minProperties out of reach": (A | {"minProperties": 2}, [{"a": 1, "x": 1}], []),
+    "an alternative out of reach": (
+        {"anyOf": [A | {"minProperties": 2}, {"type": "null"}]},
+        [{"a": 1, "x": 1}, None],
+        [],
+    ),
+    "an undeclared key that a negation requires": (
+        {"properties": {"a": {}}, "not": {"properties": {"b": {"type": "null"}}}},
+        [{"b": 1}, {"a": 1, "b": 1}],
+        [],
+    ),
+    "a recursion that would have no end": (
+        {
+            "$defs": {
+                "n": {
+                    "type": "object",
+                    "anyOf": [{"properties": {"n": NEXT}, "required": ["n"]}, A | {"minProperties": 2}],
+                }
+            }
+        }
+        | NEXT,
+        [{"a": 1, "x": 1}, {"n": {"a": 1, "x": 1}}, {"n": {"n": {"a": 1, "x": 1}}}],
+        [],
+    ),
+}
+
+
+def grammar_of(schema: Any, undeclared_keys: UndeclaredKeys, engine: EngineName = "llguidance") -> ArgumentGrammar:
+    return byte_compiler().engine(engine).compile(json.dumps(schema), undeclared_keys)
+
+
+@pytest.mark.parametrize("engine", ["llguidance", pytest.param("xgrammar", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_kept_and_what_is_not(name: str, engine: EngineName) -> None:
+    schema, kept, gone = CASES[name]
+    validator = jsonschema.Draft202012Validator(schema)
+    assert all(validator.is_valid(instance) for instance in [*kept, *gone])
+    allow, forbid = (grammar_of(schema, setting, engine) for setting in ("allow", "forbid"))
+    for instance in kept:
+        assert accepts(forbid, instance) == accepts(allow, instance), instance
+        assert accepts(forbid, instance) or engine == "xgrammar", instance  # which has a fixed order of properties
+    for instance in gone:
+        assert accepts(allow, instance) or engine == "xgrammar", instance
+        assert not accepts(forbid, instance), instance
+    noted = {use.keyword for use in forbid.coverage.narrowed if use.reason == REASON}
+    assert noted == ({"properties"} if gone else set())
+    assert not {use for use in allow.coverage.narrowed if use.reason == REASON}
+
+
+KEYS = st.sampled_from(["a", "b", "c", "d"])
+LEAVES = st.sampled_from([{}, {"type": "integer"}, {"type": ["null", "object"]}, {"const": "a"}])
+
+
+def some_keywords(inner: st.SearchStrategy[Any], *, plain: bool) -> st.SearchStrategy[Any]:
+    """Schemas with properties and up to two other keywords.
+
+    Plain ones lose nothing but undeclared keys: no counts, no items that satisfy ``contains``, and no negation that
+    requires a key.
+    """
+    several = st.lists(inner, min_size=1, max_size=2)
+    keywords: dict[str, st.SearchStrategy[Any]] = {
+        "patternProperties": st.dictionaries(st.sampled_from(["^a", "b"]), inner, max_size=1),
+        "additionalProperties": inner | st.booleans(),
+        "required": st.lists(KEYS, max_size=1),
+        "dependentRequired": st.dictionaries(KEYS, st.lists(KEYS, max_size=1), max_size=1),
+        "dependentSchemas": st.dictionaries(KEYS, inner, max_size=1),
+        "items": inner,
+        "allOf": several,
+        "anyOf": several,
+    }
+    if not plain:
+        keywords |= {
+            "oneOf": several,
+            "not": inner,
+            "contains": inner,
+            "minProperties": st.integers(0, 3),
+            "maxProperties": st.integers(0, 3),
+            "unevaluatedProperties": inner | st.booleans(),
+            "enum": st.lists(st.sampled_from(OBJECTS), min_size=1, max_size=3),
+        }
+    condition = st.builds(lambda key: {"required": [key]}, KEYS) if plain else inner
+    conditional = st.fixed_dictionaries({"if": condition}, optional={"then": inner, "else": inner})
+    names = st.lists(st.sampled_from(sorted(keywords)), max_size=2, unique=True)
+    others = names.flatmap(lambda found: st.fixed_dictionaries({name: keywords[name] for name in found}))
+    properties = st.fixed_dictionaries({"properties": st.dictionaries(KEYS, inner, min_size=1, max_size=2)})
+    return st.builds(lambda some, more, rest: some | more | rest, st.just({}) | properties, others,
+                     st.just({}) | st.just({"type": "object"}) | conditional)  # fmt: skip
+
+
+PLAIN = st.recursive(LEAVES, lambda inner: some_keywords(inner, plain=True), max_leaves=6)
+ANY_KEYWORDS = st.recursive(LEAVES, lambda inner: some_keywords(inner, plain=False), max_leaves=6)
+
+
+def is_ours(grammar: ArgumentGrammar) -> bool:
+    """False for a grammar of LLGuidance's builtin compiler, which has a fixed order of properties."""
+    return isinstance(grammar, LLGuidanceGrammar) and grammar.any_order
+
+
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@given(schema=ANY_KEYWORDS)
+def test_forbidding_is_sound_and_leaves_something(schema: Any) -> None:
+    try:
+        allow = grammar_of(schema, "allow")
+    except ConstrainedK2Error:
+        assume(False)
+    forbid = grammar_of(schema, "forbid")  # never refused
+    if is_ours(allow) and is_ours(forbid):
+        for instance in UNIVERSE:
+            assert accepts(allow, instance) or not accepts(forbid, instance), instance
+    if forbid.coverage.is_sound and (text := walk(forbid, 0)) is not None:
+        assert jsonschema.Draft202012Validator(schema).is_valid(json.loads(text)), text
+
+
+def applied(schema: Any, instance: Any) -> Iterator[list[dict[str, Any]]]:
+    """The schemas that apply to an instance in place: one list for each choice of a branch in each anyOf."""
+    valid = jsonschema.Draft202012Validator
+    if isinstance(schema, bool):
+        yield []
+        return
+    parts = [[[schema]], *([*applied(branch, instance)] for branch in schema.get("allOf", ()))]
+    if "anyOf" in schema:
+        held = [branch for branch in schema["anyOf"] if valid(branch).is_valid(instance)]
+        parts.append([way for branch in held for way in applied(branch, instance)])
+    if "if" in schema:
+        holds = valid(schema["if"]).is_valid(instance)
+        parts += [[*applied(schema["if"], instance)]] if holds else []
+        parts.append([*applied(schema.get("then" if holds else "else", True), instance)])
+    if isinstance(instance, dict):
+        for key, inner in schema.get("dependentSchemas", {}).items():
+            parts += [[*applied(inner, instance)]] if key in instance else []
+    for way in product(*parts):
+        yield [each for part in way for each in part]
+
+
+def is_declared(schemas: list[Any], instance: Any) -> bool:
+    """True if a valid instance has declared keys alone, in itself and below."""
+    ways = ([each for part in way for each in part] for way in product(*(list(applied(s, instance)) for s in schemas)))
+    return any(_is_declared(way, instance) for way in ways)
+
+
+def _is_declared(applying: list[dict[str, Any]], instance: Any) -> bool:
+    if isinstance(instance, list):
+        below = [schema["items"] for schema in applying if "items" in schema]
+        return all(is_declared(below, item) for item in instance)
+    if not isinstance(instance, dict):
+        return True
+    declared = {name for schema in applying for name in (*schema.get("properties", ()), *schema.get("required", ()))}
+    for schema in applying:
+        dependent = schema.get("dependentRequired", {}).items()
+        declared.update(schema.get("dependentSchemas", ()), *((key, *names) for key, names in dependent))
+    has_properties = any(schema.get("properties") for schema in applying)
+    rules = any("additionalProperties" in schema or schema.get("patternProperties") for schema in applying)
+    if has_properties and not rules and not instance.keys() <= declared:
+        return False
+    return all(is_declared(list(_rules_of(applying, key)), value) for key, value in instance.items())
+
+
+def _rules_of(applying: list[dict[str, Any]], key: str) -> Iterator[Any]:
+    for schema in applying:
+        found = [schema["properties"][key]] if key in schema.get("properties", ()) else []
+        found += [value for pattern, value in schema.get("patternProperties", {}).items() if re.search(pattern, key)]
+        yield from found or ([schema["additionalProperties"]] if "additionalProperties" in schema else [])
+
+
+@settings(max_examples=400, suppress_health_check=list(HealthCheck))
+@given(schema=PLAIN)
+def test_what_is_kept_is_what_an_oracle_keeps(schema: Any) -> None:
+    try:
+        allow = grammar_of(schema, "allow")
+    except ConstrainedK2Error:
+        assume(False)
+    assume(not allow.coverage.relaxed and not allow.coverage.narrowed)
+    forbid = grammar_of(schema, "forbid")
+    for instance in UNIVERSE:
+        expected = accepts(allow, instance) and is_declared([schema], instance)
+        assert accepts(forbid, instance) == expected, instance
+
+
+def test_the_request_outweighs_the_compiler() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": A | {"type": "object"}}}
+    for default, request, is_open in (("allow", None, True), ("forbid", None, False), ("allow", "forbid", False),
+                                      ("forbid", "allow", True)):  # fmt: skip
+        spec = ToolCallSpec.from_openai({"tools": [tool], "undeclared_keys": request})
+        spec = ToolCallSpec.from_json(spec.to_json())
+        assert spec.undeclared_keys == request
+        compiled = Compiler(Vocabulary.of_bytes(), undeclared_keys=default).compile(spec)  # type: ignore[arg-type]
+        assert accepts(compiled.grammar("f"), {"x": 1}) == is_open
+        assert compiled.is_compiled("f")
+
+
+@pytest.mark.parametrize("value", ["deny", True, [], {}])
+def test_another_value_is_refused(value: Any) -> None:
+    for ask in (
+        lambda: ToolCallSpec.from_openai({"undeclared_keys": value}),
+        lambda: schema_coverage({}, undeclared_keys=value),
+        lambda: Compiler(Vocabulary.of_bytes(), undeclared_keys=value),
+    ):
+        with pytest.raises(InvalidRequest, match="'allow' or 'forbid'") as refused:
+            ask()
+        assert refused.value.location == "undeclared_keys"
