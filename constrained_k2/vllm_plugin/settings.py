@@ -82,6 +82,10 @@ REPAIR_KEY = "constrained_k2_repair"
 FINISH_RESERVE_KEY = "constrained_k2_finish_reserve"
 DIAGNOSTICS_KEY = "constrained_k2_diagnostics"
 
+ALLOWED_TOOLS_KEY = "constrained_k2_allowed_tools"
+"""The names in a chat request's ``tool_choice`` of type allowed_tools, on their way from vLLM's reading of the request
+to ours: see :mod:`constrained_k2.vllm_plugin.patches.request_models`."""
+
 REQUEST_FIELDS = (
     Row(XARGS_KEY,
         "'on', 'off', 'llguidance' or 'xgrammar'; on /v1/completions a JSON object with tools and tool_choice, as text",

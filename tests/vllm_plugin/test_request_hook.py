@@ -71,7 +71,6 @@ def test_requests_that_are_not_constrained(parser_class: Any, tokenizer: Any, fi
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"tools": [TOOL, TOOL]}, r"tools\[1\].function.name"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}]}, "no value satisfies"),
         ({"vllm_xargs": {"constrained_k2": "{}"}}, r"vllm_xargs.constrained_k2"),
         ({"bad_words": ["a"]}, "bad_words"),

@@ -22,7 +22,7 @@ from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.constraint import constraint_in, constraint_text, finish_reserve_in, tag
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.metrics import families as metrics
-from constrained_k2.vllm_plugin.settings import OFF, Server, Settings
+from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, OFF, Server, Settings
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _COMPILE_SECONDS = 1.0  # how long one schema may hold up the admission of requests
@@ -125,6 +125,7 @@ def check_params(sampling_params: Any, *, first: bool = False) -> CompiledToolCa
         with refusals_noted():
             text = constraint_text(sampling_params.extra_args)
             if text is None:
+                _refuse_unread(sampling_params.extra_args)
                 return None
             require_route()
             finish_reserve_in(sampling_params.extra_args, 0)
@@ -141,6 +142,14 @@ def check_params(sampling_params: Any, *, first: bool = False) -> CompiledToolCa
             return state.compiled
     except ConstrainedK2Error as error:
         raise ValueError(str(error)) from error
+
+
+def _refuse_unread(extra_args: dict[str, Any] | None) -> None:
+    """Refuse allowed tools of a request that is not constrained: the server has another tool parser."""
+    if extra_args and ALLOWED_TOOLS_KEY in extra_args:
+        raise InvalidRequest(
+            "cannot be of type 'allowed_tools' on this server", "tool_choice", "Use 'auto', or send fewer tools"
+        )
 
 
 def _refuse_beside(constraint: ToolCallSpec, sampling_params: Any) -> None:

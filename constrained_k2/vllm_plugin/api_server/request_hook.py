@@ -16,11 +16,12 @@ from constrained_k2.request.answer_format import read_answer_format
 from constrained_k2.request.spec import ENGINES, ToolCallSpec
 from constrained_k2.request.tools import DEFAULT_LIMITS
 from constrained_k2.vllm_plugin.api_server.admission import compile_tools, grammar_engine, report, require_route
+from constrained_k2.vllm_plugin.api_server.functions import choice_of, functions_of, report_left_out
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.constraint import finish_reserve_in
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.settings import DIAGNOSTICS_KEY, OFF, ON, read_switch
+from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, DIAGNOSTICS_KEY, OFF, ON, read_switch
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="constrained_k2 admission")
@@ -47,6 +48,7 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
     if not request.tools:
         return
     extra = dict(request.vllm_xargs or {})
+    extra.pop(ALLOWED_TOOLS_KEY, None)
     switch = extra.pop(XARGS_KEY, ON)
     with_diagnostics = read_switch(extra.pop(DIAGNOSTICS_KEY, OFF), DIAGNOSTICS_KEY)
     if switch not in (ON, OFF, *ENGINES):
@@ -55,10 +57,12 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
             f"vllm_xargs.{XARGS_KEY}",
             "Only /v1/completions takes tools here",
         )
-    # So that vLLM's text is exactly the text of the tokens, markers included.
-    _set(request, skip_special_tokens=False, spaces_between_special_tokens=False)
+    functions = functions_of(request)
+    if functions:
+        # So that vLLM's text is exactly the text of the tokens, markers included.
+        _set(request, skip_special_tokens=False, spaces_between_special_tokens=False)
     if switch != OFF:
-        _refuse_conflicts(request)
+        _refuse_conflicts(request, may_call=bool(functions) and request.tool_choice != "none")
         require_route()
         finish_reserve_in(extra, 0)
         state = RequestState.of(request)
@@ -68,6 +72,7 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
             raise state.error
         assert state.compiled is not None
         report(state.compiled, first=True)
+        report_left_out(request)
         constraint = state.compiled.spec
         if with_diagnostics:
             state.diagnosed_engine = grammar_engine(constraint)
@@ -88,17 +93,17 @@ async def precompile(request: Any, state: RequestState, *, thinking: bool) -> No
 
 def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: FBT001 - run_in_executor's
     switch = (request.vllm_xargs or {}).get(XARGS_KEY, ON)
-    choice = request.tool_choice
     calls = state.history_calls
+    functions = functions_of(request)
     body = (
         {
-            "tools": [tool.model_dump() for tool in request.tools],
-            "tool_choice": choice.model_dump() if hasattr(choice, "model_dump") else choice,
+            "tools": [function.model_dump() for function in functions],
+            "tool_choice": choice_of(request),
             "parallel_tool_calls": request.parallel_tool_calls,
             "first_index": count_history_tool_calls(request) if calls is None else calls,
             "chat_template_kwargs": request.chat_template_kwargs,
         }
-        | _answer_fields(request)
+        | _answer_fields(request, may_call=bool(functions) and request.tool_choice != "none")
         | ({"engine": switch} if switch in ENGINES else {})
     )
     try:
@@ -107,7 +112,7 @@ def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: F
         state.error = error
 
 
-def _answer_fields(request: Any) -> dict[str, Any]:
+def _answer_fields(request: Any, *, may_call: bool) -> dict[str, Any]:
     """The fields of a chat or responses request that give its answer a form, as decoded JSON.
 
     A form that only vLLM knows is left to vLLM where no tool may be called.
@@ -120,7 +125,7 @@ def _answer_fields(request: Any) -> dict[str, Any]:
     if request.structured_outputs is not None:
         given = asdict(request.structured_outputs)
         fields["structured_outputs"] = {name: value for name, value in given.items() if not name.startswith("_")}
-    if request.tool_choice == "none":
+    if not may_call:
         try:
             read_answer_format(fields, DEFAULT_LIMITS)
         except InvalidRequest:
@@ -135,9 +140,9 @@ def _set(request: Any, **fields: Any) -> None:
             setattr(request, name, value)
 
 
-def _refuse_conflicts(request: Any) -> None:
+def _refuse_conflicts(request: Any, *, may_call: bool) -> None:
     conflicting = {"use_beam_search": getattr(request, "use_beam_search", False)}
-    if request.tool_choice != "none":
+    if may_call:
         for field in ("bad_words", "allowed_token_ids"):
             conflicting[field] = getattr(request, field, None)
         conflicting["thinking_token_budget"] = getattr(request, "thinking_token_budget", None) is not None
