@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.request.spec import EngineName
-from constrained_k2.request.strictness import DEFAULT_POLICY, StrictPolicy
+from constrained_k2.request.strictness import DEFAULT_POLICY, StrictFalse, StrictPolicy
 from constrained_k2.turn.finish_budget import MAX_FINISH_RESERVE
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.log import logger
@@ -24,6 +24,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's settings in ``--additional-config '{"constrained_k2": {…}}'``: see :data:`SETTINGS`."""
 
     strict: Any = DEFAULT_POLICY  # a StrictPolicy, which msgspec does not take apart
+    strict_false: StrictFalse = DEFAULT_POLICY.strict_false  # part of ``strict`` too
     engines: Annotated[tuple[EngineName, ...], Meta(min_length=1)] = ("llguidance",)
     repair: bool = True
     route: Route | None = None
@@ -51,6 +52,8 @@ _RESERVE = f"a whole number from 0 to {MAX_FINISH_RESERVE}"
 SETTINGS = (
     Row("strict", "'json_object', 'best_effort', 'strict', or an object of min and max", "no bounds",
         "How strictly schemas are enforced: a level for all tools, or bounds on what their `strict` declares."),
+    Row("strict_false", "'best_effort' or 'json_object'", _DEFAULTS.strict_false,
+        "The level that a tool's `strict: false` declares, where the request does not say."),
     Row("engines", "a list of 'llguidance' and 'xgrammar'", ["llguidance"],
         "The engines that a request may name; the first one serves requests that name none. xgrammar is off by "
         "default: on the real vocabulary one schema may hold up the engine core for seconds."),
@@ -80,6 +83,7 @@ ON, OFF = "on", "off"
 
 REPAIR_KEY = "constrained_k2_repair"
 FINISH_RESERVE_KEY = "constrained_k2_finish_reserve"
+STRICT_FALSE_KEY = "constrained_k2_strict_false"
 DIAGNOSTICS_KEY = "constrained_k2_diagnostics"
 
 ALLOWED_TOOLS_KEY = "constrained_k2_allowed_tools"
@@ -95,6 +99,8 @@ REQUEST_FIELDS = (
     Row(REPAIR_KEY, "'on' or 'off'", "the setting repair", "Whether the request's history is repaired."),
     Row(FINISH_RESERVE_KEY, _RESERVE, "the setting finish_reserve",
         "How many of its last tokens the request keeps for ending its calls.", "constrained_k2_close"),
+    Row(STRICT_FALSE_KEY, "'best_effort' or 'json_object'", "the setting strict_false",
+        "The level that `strict: false` declares on the request's tools."),
     Row(DIAGNOSTICS_KEY, "'on' or 'off'", OFF, "Whether each choice of the answer carries diagnostics."),
 )  # fmt: skip
 """The fields of a request's ``vllm_xargs``."""
@@ -129,7 +135,7 @@ def settings_in(vllm_config: Any) -> Settings:
         raise InvalidRequest(f"unknown setting {str(min(unknown, key=str))[:40]!r}", _LOCATION, f"Use {names}")
     if isinstance(given.get("route"), str):
         given["route"] = _renamed(given["route"], _OLD_ROUTES)
-    strict = StrictPolicy.from_config(given.pop("strict", None))
+    bounds = given.pop("strict", None)
     for name, value in given.items():
         try:
             msgspec.convert({name: value}, Settings)
@@ -137,7 +143,8 @@ def settings_in(vllm_config: Any) -> Settings:
             raise InvalidRequest(
                 f"must be {_EXPECTED[name]}, not {str(value)[:40]!r}", f"{_LOCATION}.{name}"
             ) from error
-    return msgspec.structs.replace(msgspec.convert(given, Settings), strict=strict)
+    read = msgspec.convert(given, Settings)
+    return msgspec.structs.replace(read, strict=StrictPolicy.from_config(bounds, read.strict_false))
 
 
 def read_switch(value: object, key: str) -> bool:

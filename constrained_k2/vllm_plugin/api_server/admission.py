@@ -136,6 +136,9 @@ def check_params(sampling_params: Any, *, first: bool = False) -> CompiledToolCa
                 _refuse_beside(constraint, sampling_params)
                 state = RequestState()
                 state.compiled, state.text = compile_tools(constraint, count=first), text
+                if (resolved := state.compiled.resolved_spec) is not constraint:
+                    state.text = resolved.to_json()
+                    sampling_params.extra_args = {**sampling_params.extra_args, XARGS_KEY: state.text}
                 report(state.compiled, first=first)
                 state.enter()
             _refuse_beside(state.compiled.spec, sampling_params)

@@ -19,7 +19,7 @@ from constrained_k2.vllm_plugin.api_server.admission import compile_tools, gramm
 from constrained_k2.vllm_plugin.api_server.functions import choice_of, functions_of, report_left_out
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
-from constrained_k2.vllm_plugin.constraint import finish_reserve_in
+from constrained_k2.vllm_plugin.constraint import finish_reserve_in, strict_false_in
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, DIAGNOSTICS_KEY, OFF, ON, read_switch
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -79,7 +79,7 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
         if constraint.choice == "required":
             # There is no text to stop in: a stop could only cut the call that was asked for.
             _set(request, stop=[], stop_token_ids=[])
-        extra[XARGS_KEY] = state.text = constraint.to_json()
+        extra[XARGS_KEY] = state.text = state.compiled.resolved_spec.to_json()
     request.vllm_xargs = extra
 
 
@@ -95,7 +95,7 @@ def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: F
     switch = (request.vllm_xargs or {}).get(XARGS_KEY, ON)
     calls = state.history_calls
     functions = functions_of(request)
-    body = (
+    body: dict[str, Any] = (
         {
             "tools": [function.model_dump() for function in functions],
             "tool_choice": choice_of(request),
@@ -107,6 +107,7 @@ def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: F
         | ({"engine": switch} if switch in ENGINES else {})
     )
     try:
+        body["strict_false"] = strict_false_in(request.vllm_xargs)
         state.compiled = compile_tools(ToolCallSpec.from_openai(body, thinking=thinking), count=True)
     except ConstrainedK2Error as error:
         state.error = error
