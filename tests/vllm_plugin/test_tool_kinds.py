@@ -121,8 +121,8 @@ def test_choices_on_responses(parser_class: Any, tokenizer: Any, choice: Any, na
     ("tools", "choice", "location"),
     [
         ([WEB], "required", "tool_choice"),
-        ([WEB, F], {"type": "web_search_preview"}, "tool_choice.type"),
-        ([WEB, F], {"type": "allowed_tools", "mode": "required", "tools": [WEB]}, "tool_choice.tools[0].type"),
+        ([WEB, F], {"type": "web_search_preview"}, "tool_choice"),
+        ([WEB, F], {"type": "allowed_tools", "mode": "required", "tools": [WEB]}, "tool_choice"),
         ([F], {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "h"}]},
          "tool_choice.tools[0]"),
     ],
@@ -174,7 +174,7 @@ def test_allowed_tools_of_a_request_that_is_not_constrained() -> None:
 
 def test_allowed_tools_on_a_server_with_another_tool_parser() -> None:
     params = chat(tool_choice=allowed("auto", "f")).to_sampling_params(10, {})
-    with pytest.raises(ValueError, match="tool_choice: cannot be of type 'allowed_tools'"):
+    with pytest.raises(ValueError, match="tool_choice.allowed_tools: cannot be combined with another tool parser"):
         admission.check_params(params)
 
 

@@ -17,6 +17,7 @@ from constrained_k2.compiler.compiler import Compiler
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.request.spec import EngineName, ToolCallSpec
 from constrained_k2.schema.coverage import KeywordUse
+from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted, warn
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.constraint import constraint_in, constraint_text, finish_reserve_in, tag
@@ -108,9 +109,7 @@ def refuse_beam_search(extra_args: dict[str, Any] | None) -> None:
     try:
         with refusals_noted():
             if constraint_in(extra_args) is not None:
-                raise InvalidRequest(
-                    "cannot be combined with constrained tool calls", "use_beam_search", "Leave it out"
-                )
+                raise refusal("use_beam_search")
     except ConstrainedK2Error as error:
         raise ValueError(str(error)) from error
 
@@ -150,9 +149,7 @@ def check_params(sampling_params: Any, *, first: bool = False) -> CompiledToolCa
 def _refuse_unread(extra_args: dict[str, Any] | None) -> None:
     """Refuse allowed tools of a request that is not constrained: the server has another tool parser."""
     if extra_args and ALLOWED_TOOLS_KEY in extra_args:
-        raise InvalidRequest(
-            "cannot be of type 'allowed_tools' on this server", "tool_choice", "Use 'auto', or send fewer tools"
-        )
+        raise refusal("tool_choice.allowed_tools")
 
 
 def _refuse_beside(constraint: ToolCallSpec, sampling_params: Any) -> None:
@@ -165,7 +162,7 @@ def _refuse_beside(constraint: ToolCallSpec, sampling_params: Any) -> None:
         # vLLM forces the end of reasoning while it sees none: within a call that opened in reasoning too.
         conflicting += ["thinking_token_budget"] if sampling_params.thinking_token_budget is not None else []
     for field in conflicting:
-        raise InvalidRequest("cannot be combined with tools that may be called", field, "Leave it out")
+        raise refusal(field)
 
 
 class Admission:
@@ -185,7 +182,7 @@ class Admission:
         except ValueError as error:
             raise VLLMValidationError(str(error)) from error
         if admitted is not None and arguments.get("resumable", False):
-            raise VLLMValidationError("tool calls cannot be constrained where the input is a stream. Send it whole.")
+            raise VLLMValidationError(str(refusal("resumable")))
         return admitted
 
     def constrain(self, request: Any, admitted: CompiledToolCalls) -> None:

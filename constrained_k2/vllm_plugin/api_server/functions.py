@@ -7,12 +7,17 @@ from typing import Any
 from vllm.tool_parsers.utils import build_responses_tool_call_name_map, get_function_tools
 
 from constrained_k2.request.tools import Tool
+from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.api_server.refusals import warn
 from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY
 
 _SHOWN = ("function", "custom", "namespace")
 """The types of tools that vLLM shows the model: a custom tool as a function of one string, a namespace as its functions
 under the names ``NAMESPACE__FUNCTION``."""
+
+
+_CHOSEN = ("function", "custom")
+"""The types of a ``tool_choice`` of one tool that the model is shown."""
 
 
 def functions_of(request: Any) -> list[Any]:
@@ -37,8 +42,12 @@ def set_default_choice(request: Any) -> None:
         request.tool_choice = "auto"
 
 
-def choice_of(request: Any) -> Any:
-    """The decoded ``tool_choice``, without the tools that are not in the prompt."""
+def choice_of(request: Any, functions: Sequence[Any]) -> Any:
+    """The decoded ``tool_choice``, without the tools that are not in the prompt.
+
+    Raises:
+        InvalidRequest: It demands a call of such a tool.
+    """
     choice = request.tool_choice
     if hasattr(choice, "model_dump"):
         choice = choice.model_dump()
@@ -47,12 +56,17 @@ def choice_of(request: Any) -> Any:
         tools = [{"name": name} for name in names] if isinstance(names, list) else names
         return {"type": "allowed_tools", "allowed_tools": {"mode": choice, "tools": tools}}
     if not isinstance(choice, Mapping) or choice.get("type") != "allowed_tools":
+        is_shown = not isinstance(choice, Mapping) or choice.get("type") in _CHOSEN
+        if not is_shown or (choice == "required" and not functions):
+            raise refusal("tool_choice")
         return choice
     left_out = set(_left_out(request.tools))
     tools = [_flattened(entry, request.tools) for entry in choice["tools"] if entry.get("type") not in left_out]
-    if not tools and choice["mode"] == "auto":
-        return "none"
-    return {**choice, "tools": tools or choice["tools"]}
+    if tools or not choice["tools"]:
+        return {**choice, "tools": tools}
+    if choice["mode"] == "required":
+        raise refusal("tool_choice")
+    return "none"
 
 
 def _flattened(entry: Mapping[str, Any], tools: Sequence[Any]) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ from constrained_k2.request.spec import ENGINES, ToolCallSpec
 from constrained_k2.request.tools import DEFAULT_LIMITS
 from constrained_k2.vllm_plugin.api_server.admission import compile_tools, grammar_engine, report, require_route
 from constrained_k2.vllm_plugin.api_server.functions import choice_of, functions_of, report_left_out
+from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.constraint import finish_reserve_in, strict_false_in
@@ -62,7 +63,8 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
         # So that vLLM's text is exactly the text of the tokens, markers included.
         _set(request, skip_special_tokens=False, spaces_between_special_tokens=False)
     if switch != OFF:
-        _refuse_conflicts(request, may_call=bool(functions) and request.tool_choice != "none")
+        if functions:
+            _refuse_conflicts(request)
         require_route()
         finish_reserve_in(extra, 0)
         state = RequestState.of(request)
@@ -95,19 +97,16 @@ def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: F
     switch = (request.vllm_xargs or {}).get(XARGS_KEY, ON)
     calls = state.history_calls
     functions = functions_of(request)
-    body: dict[str, Any] = (
-        {
+    try:
+        body = {
             "tools": [function.model_dump() for function in functions],
-            "tool_choice": choice_of(request),
+            "tool_choice": choice_of(request, functions),
             "parallel_tool_calls": request.parallel_tool_calls,
             "first_index": count_history_tool_calls(request) if calls is None else calls,
             "chat_template_kwargs": request.chat_template_kwargs,
-        }
-        | _answer_fields(request, may_call=bool(functions) and request.tool_choice != "none")
-        | ({"engine": switch} if switch in ENGINES else {})
-    )
-    try:
-        body["strict_false"] = strict_false_in(request.vllm_xargs)
+            "engine": switch if switch in ENGINES else None,
+            "strict_false": strict_false_in(request.vllm_xargs),
+        } | _answer_fields(request, may_call=bool(functions) and request.tool_choice != "none")
         state.compiled = compile_tools(ToolCallSpec.from_openai(body, thinking=thinking), count=True)
     except ConstrainedK2Error as error:
         state.error = error
@@ -141,16 +140,12 @@ def _set(request: Any, **fields: Any) -> None:
             setattr(request, name, value)
 
 
-def _refuse_conflicts(request: Any, *, may_call: bool) -> None:
+def _refuse_conflicts(request: Any) -> None:
     conflicting = {"use_beam_search": getattr(request, "use_beam_search", False)}
-    if may_call:
+    if request.tool_choice != "none":
         for field in ("bad_words", "allowed_token_ids"):
             conflicting[field] = getattr(request, field, None)
         conflicting["thinking_token_budget"] = getattr(request, "thinking_token_budget", None) is not None
     for field, value in conflicting.items():
         if value:
-            raise InvalidRequest(
-                "cannot be combined with tools that may be called",
-                field,
-                f'Leave it out, send tool_choice "none", or switch off with vllm_xargs {{"{XARGS_KEY}": "{OFF}"}}',
-            )
+            raise refusal(field)
