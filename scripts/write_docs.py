@@ -52,7 +52,8 @@ Fields that a request with tools cannot have, or that do not do all that they sa
 
 {table}
 
-A wrong value of any field gets HTTP 400 too, with the field and what is expected. For schemas see [Strictness](../strictness.md).
+A wrong value of any field gets HTTP 400 too, with the field and what is expected.
+[Strictness](../strictness.md) tells which schemas are refused.
 """
 
 _ENDPOINTS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages",
