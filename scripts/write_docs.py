@@ -1,4 +1,4 @@
-"""Write the generated parts of docs/: keywords, settings and request fields, metrics.
+"""Write the generated parts of docs/: keywords, settings and request fields, reasons of refusals, metrics.
 
 .venv/bin/python -m scripts.write_docs [--check]
 """
@@ -41,9 +41,29 @@ Old names work until version 0.3, with one warning in the log.
 """
 
 
+REASONS = """# What is refused or ignored, and why
+
+Fields that a request with tools cannot have, or that do not do all that they say. The code refuses by this table.
+
+* **refused**: HTTP 400 with the field, the reason and what to do.
+* **refused by vLLM**: HTTP 400 from vLLM itself, with or without this package.
+* **ignored**: the field has no effect.
+* **limited**: the field has an effect, within the limits that the reason names.
+
+{table}
+
+A wrong value of any field gets HTTP 400 too, with the field and what is expected.
+[Strictness](../strictness.md) tells which schemas are refused.
+"""
+
+_ENDPOINTS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages",
+              "completions": "/v1/completions", "python": "Python only"}  # fmt: skip
+
+
 def generated() -> dict[Path, str]:
     """Return the text of every generated page, by its path."""
     from constrained_k2.cli.coverage import keyword_table
+    from constrained_k2.vllm_plugin.api_server.reasons import REASONS as REASON_ROWS
     from constrained_k2.vllm_plugin.metrics.families import FAMILIES
     from constrained_k2.vllm_plugin.settings import REQUEST_FIELDS
     from constrained_k2.vllm_plugin.settings import SETTINGS as ROWS
@@ -56,7 +76,14 @@ def generated() -> dict[Path, str]:
         for family in FAMILIES
     ]
     table = _table(("metric", "labels besides `model_name`", "meaning"), families)
+    reasons = [
+        (f"`{row.field}`", row.beside, row.outcome, ", ".join(_ENDPOINTS[each] for each in row.endpoints), row.why)
+        for row in REASON_ROWS
+    ]
     return {
+        DOCS / "reference" / "reasons.md": REASONS.format(
+            table=_table(("field", "beside", "outcome", "endpoints", "reason"), reasons)
+        ),
         DOCS / "reference" / "keywords.md": KEYWORDS.format(table=keyword_table()),
         DOCS / "reference" / "settings.md": SETTINGS.format(settings=_rows(ROWS), fields=_rows(REQUEST_FIELDS)),
         metrics: f"{before}{_BEGIN}\n\n{table}\n\n{_END}{after}",

@@ -10,7 +10,7 @@ from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.request.spec import ANY_OBJECT, Tool, ToolCallSpec
 from constrained_k2.request.strictness import Level
-from constrained_k2.schema.coverage import Coverage
+from constrained_k2.schema.coverage import Coverage, KeywordUse
 from constrained_k2.turn.call_id import CallIdMatcher, CallIdTrie
 from constrained_k2.turn.matcher import ToolCallMatcher
 
@@ -38,6 +38,7 @@ class CompiledToolCalls:
         self._precompiled: str | None = None  # the latest function
         self._tools = {tool.name: tool for tool in spec.tools}
         self._options = GrammarOptions(undeclared_keys=spec.undeclared_keys or shared.undeclared_keys)
+        self._without_grammar: dict[str, KeywordUse] = {}  # functions that take any JSON object instead, and why
 
     def matcher(self, *, in_reasoning: bool = False) -> ToolCallMatcher:
         """A matcher at the start of a turn, whose prompt ends in ``<think>`` if ``in_reasoning``, as K2.5's does."""
@@ -91,12 +92,28 @@ class CompiledToolCalls:
         if name not in self._grammars:
             note = partial(self.compile_seconds.__setitem__, name)
             schema, location = self._schema(name), schema_location(name)
-            self._grammars[name] = self._shared.grammar(schema, location, self.spec.engine, note, self._options)
+            try:
+                self._grammars[name] = self._shared.grammar(schema, location, self.spec.engine, note, self._options)
+            except (UnsupportedSchema, SchemaTooCostly) as error:
+                self._allow_any_object(name, error)
+                self._grammars[name] = self._shared.grammar(ANY_OBJECT, location, self.spec.engine, None, self._options)
         return self._grammars[name]
 
     def coverage(self, name: str) -> Coverage:
         """The enforcement of each keyword of a function's schema; raises as :meth:`grammar`."""
-        return self.grammar(name).coverage
+        coverage = self.grammar(name).coverage
+        reason = self._without_grammar.get(name)
+        return coverage if reason is None else Coverage(coverage.engine, relaxed=(reason,))
+
+    @property
+    def resolved_spec(self) -> ToolCallSpec:
+        """The spec with any JSON object in place of the schemas that have no grammar, which none need try again."""
+        if not self._without_grammar:
+            return self.spec
+        tools = (
+            replace(tool, schema=ANY_OBJECT) if tool.name in self._without_grammar else tool for tool in self.spec.tools
+        )
+        return replace(self.spec, tools=tuple(tools))
 
     def slow_tools(self, seconds: float) -> list[int]:
         """The indexes of tools whose schemas took this long by the engine's clock to compile, or are not cached."""
@@ -120,7 +137,10 @@ class CompiledToolCalls:
             return
         tools = self.spec.tools
         for tool in tools if indexes is None else [tools[index] for index in indexes]:
-            self._check_time(time.monotonic() - start, tool.name)
+            try:
+                self._check_time(time.monotonic() - start, tool.name)
+            except SchemaTooCostly as error:
+                self._allow_any_object(tool.name, error)
             self._check(tool)
 
     def _check(self, tool: Tool) -> None:
@@ -135,7 +155,16 @@ class CompiledToolCalls:
 
     def level(self, name: str) -> Level:
         """The strictness of a function's schema."""
-        return self._shared.policy.level(self._tools[name].strict)
+        if name in self._without_grammar:
+            return "json_object"
+        return self._shared.policy.level(self._tools[name].strict, self.spec.strict_false)
+
+    def _allow_any_object(self, name: str, error: UnsupportedSchema | SchemaTooCostly) -> None:
+        """Let a function take any JSON object, where its ``strict: false`` allows that; else raise the error."""
+        if not self._shared.policy.allows_any_object(self._tools[name].strict):
+            raise error
+        pointer = error.location.removeprefix(schema_location(name)) or "#"
+        self._without_grammar[name] = KeywordUse(pointer, f"{error.problem}: any JSON object is allowed")
 
     def _schema(self, name: str) -> str:
         return ANY_OBJECT if self.level(name) == "json_object" else self._tools[name].schema

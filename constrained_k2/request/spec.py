@@ -10,6 +10,7 @@ import msgspec
 from constrained_k2.errors import InvalidRequest, excerpt, old_name_of
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.request.answer_format import AnswerFormat, read_answer_format
+from constrained_k2.request.strictness import StrictFalse, read_strict_false
 from constrained_k2.request.tool_choice import Choice, read_tool_choice
 from constrained_k2.request.tools import ANY_OBJECT, DEFAULT_LIMITS, Limits, Tool, read_tools
 from constrained_k2.request.values import array_at, boolean_at, object_at
@@ -55,6 +56,7 @@ class ToolCallSpec:
     engine: EngineName | None = None  # for the arguments; None for the compiler's default
     answer: AnswerFormat | None = None  # the only text that the turn may hold beside reasoning; None for any
     undeclared_keys: UndeclaredKeys | None = None  # in objects whose properties are declared; None as above
+    strict_false: StrictFalse | None = None  # the level of tools with ``strict: false``; None for the policy's
 
     @classmethod
     def from_openai(cls, body: object, *, limits: Limits = DEFAULT_LIMITS, thinking: bool = False) -> "ToolCallSpec":
@@ -63,8 +65,8 @@ class ToolCallSpec:
         Reads ``tools``, ``tool_choice``, ``parallel_tool_calls``, ``messages`` (to count the calls in the history;
         ``first_index`` overrides that), ``thinking`` (a boolean, or Moonshot's ``{"type": "enabled"}``),
         ``chat_template_kwargs.thinking`` (``thinking`` here is the default), ``response_format`` (``text.format``,
-        vLLM's ``structured_outputs``), which does not apply where a call is required, and this package's ``engine``
-        and ``undeclared_keys``.
+        vLLM's ``structured_outputs``), which does not apply where a call is required, and this package's ``engine``,
+        ``undeclared_keys`` and ``strict_false``.
 
         Raises:
             InvalidRequest: A field is invalid; ``location`` is its path.
@@ -87,6 +89,7 @@ class ToolCallSpec:
             engine=engine,
             answer=None if choice.mode == "required" else answer,
             undeclared_keys=None if undeclared_keys is None else read_undeclared_keys(undeclared_keys),
+            strict_false=read_strict_false(body.get("strict_false"), "strict_false"),
         )
 
     @classmethod
@@ -116,8 +119,8 @@ class ToolCallSpec:
             "first_index": self.first_index,
             "thinking": self.thinking,
         }
-        stated = {"engine": self.engine, "undeclared_keys": self.undeclared_keys}
-        body |= {name: value for name, value in stated.items() if value is not None}
+        optional = ("engine", "undeclared_keys", "strict_false")
+        body |= {field: value for field in optional if (value := getattr(self, field)) is not None}
         body |= {} if self.answer is None else self.answer.to_body()
         return json.dumps(body, separators=(",", ":"))
 
@@ -199,6 +202,7 @@ class _Spec(msgspec.Struct, forbid_unknown_fields=True):
     response_format: _ResponseFormat | None = None
     structured_outputs: dict[str, str] | None = None
     undeclared_keys: str | None = None
+    strict_false: str | None = None
 
 
 _DECODER = msgspec.json.Decoder(_Spec)

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from constrained_k2.errors import InvalidRequest, excerpt, kind_of_json, old_name_of
 
@@ -12,7 +12,10 @@ Level = Literal["json_object", "best_effort", "strict"]
 reported. ``strict``: everything is enforced, or the request is refused."""
 
 LEVELS: tuple[Level, ...] = get_args(Level)
-_DECLARED: dict[bool | None, Level] = {False: "json_object", None: "best_effort", True: "strict"}
+StrictFalse = Literal["json_object", "best_effort"]
+"""The level that ``strict: false`` declares."""
+
+STRICT_FALSE: tuple[StrictFalse, ...] = get_args(StrictFalse)
 _OLD_LEVELS = {"object": "json_object", "enforce": "best_effort"}
 _EXPECTED = f"Use {', '.join(map(repr, LEVELS))}"
 
@@ -21,14 +24,17 @@ _EXPECTED = f"Use {', '.join(map(repr, LEVELS))}"
 class StrictPolicy:
     """The bounds that a server sets on its tools' ``strict``.
 
-    ``strict: true`` declares ``strict``, ``strict: false`` declares ``json_object``, and a tool without ``strict``
-    gets ``best_effort`` (Moonshot's own rule: left out means enforced); ``min`` and ``max`` bound these levels.
+    ``strict: true`` declares ``strict``, and a tool without ``strict`` gets ``best_effort`` (Moonshot's own rule: left
+    out means enforced). ``strict: false``, which frameworks send where the field is mandatory, declares
+    ``strict_false``, and never refuses a schema: one without a grammar becomes any JSON object. ``min`` and ``max``
+    bound these levels; with a ``min`` above ``json_object``, a schema without a grammar is refused in any case.
     """
 
     min: Level = "json_object"
     max: Level = "strict"
     least: InitVar[str | None] = None  # the old name of min, until 0.3
     most: InitVar[str | None] = None  # the old name of max, until 0.3
+    strict_false: StrictFalse = "best_effort"
 
     def __post_init__(self, least: str | None, most: str | None) -> None:
         for name, old_name, old in (("min", "least", least), ("max", "most", most)):
@@ -41,18 +47,26 @@ class StrictPolicy:
             object.__setattr__(self, name, level)
             if level not in LEVELS:
                 raise InvalidRequest(f"unknown level {excerpt(level)}", f"strict.{name}", _EXPECTED)
+        read_strict_false(self.strict_false, "strict_false")
         if LEVELS.index(self.min) > LEVELS.index(self.max):
             raise InvalidRequest(f"min {self.min!r} is above max {self.max!r}", "strict", "Swap them")
 
-    def level(self, strict: bool | None) -> Level:  # noqa: FBT001 - as the request has it
-        """The level for a tool whose ``strict`` is this."""
-        return max(self.min, min(self.max, _DECLARED[strict], key=LEVELS.index), key=LEVELS.index)
+    def level(self, strict: bool | None, strict_false: StrictFalse | None = None) -> Level:  # noqa: FBT001 - as sent
+        """The level for a tool whose ``strict`` is this, in a request with its own level for ``strict: false``."""
+        declared: Level = "strict" if strict else "best_effort"
+        if strict is False:
+            declared = strict_false or self.strict_false
+        return max(self.min, min(self.max, declared, key=LEVELS.index), key=LEVELS.index)
+
+    def allows_any_object(self, strict: bool | None) -> bool:  # noqa: FBT001 - as sent
+        """True if a tool whose ``strict`` is this takes any JSON object where its schema has no grammar."""
+        return strict is False and self.min == "json_object"
 
     @classmethod
-    def from_config(cls, config: object) -> "StrictPolicy":
+    def from_config(cls, config: object, strict_false: StrictFalse = "best_effort") -> "StrictPolicy":
         """Read ``{"min": …, "max": …}``, or one level for both; None is the default."""
         if config is None:
-            return cls()
+            return cls(strict_false=strict_false)
         if isinstance(config, str):
             config = {"min": config, "max": config}
         if not isinstance(config, Mapping):
@@ -61,7 +75,15 @@ class StrictPolicy:
         if unknown := config.keys() - {"min", "max", "least", "most"}:
             raise InvalidRequest(f"unknown field {excerpt(next(iter(unknown)))}", "strict", "Use 'min' and 'max'")
         known: Mapping[str, Any] = config
-        return cls(**known)
+        return cls(**known, strict_false=strict_false)
+
+
+def read_strict_false(value: object, location: str) -> StrictFalse | None:
+    """Read the level that ``strict: false`` declares; None for null."""
+    if value is None or (isinstance(value, str) and value in STRICT_FALSE):
+        return cast(StrictFalse | None, value)
+    expected = f"Use {' or '.join(map(repr, STRICT_FALSE))}"
+    raise InvalidRequest(f"unknown level {excerpt(value)}", location, expected)
 
 
 # Set here, since a dataclass takes a name in its body for the default of the argument.

@@ -27,7 +27,8 @@ def read_tool_choice(choice: object, declared: Collection[str]) -> ToolChoice:
         remedy = "Use 'auto', 'none', 'required', a named tool or allowed_tools"
         raise InvalidRequest(f"unknown tool_choice {excerpt(choice)}", "tool_choice", remedy)
     if not declared:
-        raise InvalidRequest("asks for a call, but the request has no tools", "tool_choice", "Send tools")
+        problem = "asks for a call, but the request has no tools that can be called"
+        raise InvalidRequest(problem, "tool_choice", "Send tools, or 'auto'")
     if not isinstance(choice, Mapping):
         return ToolChoice("required")
     if choice.get("type") == "allowed_tools":
@@ -49,10 +50,11 @@ def _allowed_tools(choice: Mapping[str, Any], declared: Collection[str]) -> Tool
 
 
 def _name(entry: object, location: str, declared: Collection[str]) -> str:
-    """The declared name in ``{"type": "function", "function": {"name": …}}`` or its flat form."""
+    """The declared name in ``{"type": "function", "function": {"name": …}}``, its flat form, or a custom tool."""
     choice = object_at(location, entry)
-    if choice.get("type", "function") != "function":
-        raise InvalidRequest(f"the type is {excerpt(choice['type'])}, not 'function'", f"{location}.type")
+    if choice.get("type", "function") not in ("function", "custom"):
+        problem = f"the type is {excerpt(choice['type'])}, not 'function' or 'custom'"
+        raise InvalidRequest(problem, f"{location}.type", "Name a function of tools")
     function = choice.get("function", choice)
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -52,20 +53,34 @@ def read_tools(value: object, limits: Limits) -> tuple[Tool, ...]:
         problem = f"{len(entries)} tools exceed the limit of {limits.tools} a request"
         remedy = "Send only the tools that this turn may need"
         raise SchemaTooCostly(problem, "tools", remedy, "tools", limits.tools, len(entries))
-    tools: dict[str, Tool] = {}
+    tools: dict[str, dict[Tool, int]] = {}  # the different tools of each name, with their positions
     size = 0
     for number, entry in enumerate(entries):
         tool = _read_tool(entry, f"tools[{number}]", limits)
-        if tool.name in tools:
-            problem = f"the name {tool.name!r} is already used by tools[{list(tools).index(tool.name)}]"
-            raise InvalidRequest(problem, f"tools[{number}].function.name", "Give every function a unique name")
-        tools[tool.name] = tool
+        tools.setdefault(tool.name, {})[tool] = number
         size += len(tool.schema)
         if size > limits.tools_bytes:
             problem = f"the schemas up to this tool take {size} bytes, over the limit of {limits.tools_bytes} a request"
             remedy = "Send fewer tools or smaller schemas"
             raise SchemaTooCostly(problem, f"tools[{number}]", remedy, "tools_bytes", limits.tools_bytes, size)
-    return tuple(tools.values())
+    return tuple(next(iter(found)) if len(found) == 1 else _either(found) for found in tools.values())
+
+
+def _either(tools: Mapping[Tool, int]) -> Tool:
+    """One tool for several of one name, as vLLM takes them: its arguments satisfy at least one of the schemas."""
+    schemas = dict.fromkeys(tool.schema for tool in tools)
+    strict = {tool.strict for tool in tools}
+    try:
+        text = next(iter(schemas)) if len(schemas) == 1 else _COMPACT.encode({"anyOf": list(map(_resource, schemas))})
+    except (ValueError, RecursionError) as error:  # schemas that msgspec did not decode may be anything
+        raise InvalidRequest(f"the schema cannot be read: {error}", f"tools[{max(tools.values())}]") from error
+    return Tool(next(iter(tools)).name, text, True if True in strict else None if None in strict else False)
+
+
+def _resource(schema: str) -> Any:
+    """A decoded schema as a resource of its own, inside which its references resolve."""
+    name = sha256(schema.encode(errors="backslashreplace")).hexdigest()
+    return {"$id": f"urn:sha256:{name}", **json.loads(schema)}
 
 
 def _read_tool(entry: object, location: str, limits: Limits) -> Tool:

@@ -2,15 +2,23 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from vllm.sampling_params import StructuredOutputsParams
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.request.spec import ToolCallSpec
+from constrained_k2.request.strictness import StrictFalse, read_strict_false
 from constrained_k2.turn.finish_budget import read_finish_reserve
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.settings import FINISH_RESERVE_KEY, OFF, REQUEST_FIELDS, report_old_name
+from constrained_k2.vllm_plugin.settings import (
+    FINISH_RESERVE_KEY,
+    OFF,
+    REQUEST_FIELDS,
+    STRICT_FALSE_KEY,
+    report_old_name,
+)
 
 _OLD_FINISH_RESERVE_KEY = next(row.old_name for row in REQUEST_FIELDS if row.name == FINISH_RESERVE_KEY)
 
@@ -33,7 +41,16 @@ def constraint_text(extra_args: dict[str, Any] | None) -> str | None:
 def constraint_in(extra_args: dict[str, Any] | None) -> ToolCallSpec | None:
     """The constraint that a request carries; None for a request that is not constrained."""
     text = constraint_text(extra_args)
-    return None if text is None else ToolCallSpec.from_json(text, location=f"vllm_xargs.{XARGS_KEY}")
+    if text is None:
+        return None
+    constraint = ToolCallSpec.from_json(text, location=f"vllm_xargs.{XARGS_KEY}")
+    strict_false = strict_false_in(extra_args)
+    return constraint if strict_false is None else replace(constraint, strict_false=strict_false)
+
+
+def strict_false_in(extra_args: dict[str, Any] | None) -> StrictFalse | None:
+    """The level that a request gives to tools with ``strict: false``; None if it does not say."""
+    return read_strict_false((extra_args or {}).get(STRICT_FALSE_KEY), f"vllm_xargs.{STRICT_FALSE_KEY}")
 
 
 def finish_reserve_in(extra_args: dict[str, Any] | None, default: int) -> int:

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.request.spec import EngineName
-from constrained_k2.request.strictness import DEFAULT_POLICY, StrictPolicy
+from constrained_k2.request.strictness import DEFAULT_POLICY, StrictFalse, StrictPolicy
 from constrained_k2.schema.undeclared_keys import DEFAULT as DEFAULT_UNDECLARED_KEYS
 from constrained_k2.schema.undeclared_keys import EXPECTED, UndeclaredKeys
 from constrained_k2.turn.finish_budget import MAX_FINISH_RESERVE
@@ -27,6 +27,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     strict: Any = DEFAULT_POLICY  # a StrictPolicy, which msgspec does not take apart
     undeclared_keys: UndeclaredKeys = DEFAULT_UNDECLARED_KEYS
+    strict_false: StrictFalse = DEFAULT_POLICY.strict_false  # part of ``strict`` too
     engines: Annotated[tuple[EngineName, ...], Meta(min_length=1)] = ("llguidance",)
     repair: bool = True
     route: Route | None = None
@@ -57,6 +58,8 @@ SETTINGS = (
     Row("undeclared_keys", EXPECTED, _DEFAULTS.undeclared_keys,
         "Whether the model may write keys that a schema with `properties` does not declare, where neither another "
         "keyword nor the request says."),
+    Row("strict_false", "'best_effort' or 'json_object'", _DEFAULTS.strict_false,
+        "The level that a tool's `strict: false` declares, where the request does not say."),
     Row("engines", "a list of 'llguidance' and 'xgrammar'", ["llguidance"],
         "The engines that a request may name; the first one serves requests that name none. xgrammar is off by "
         "default: on the real vocabulary one schema may hold up the engine core for seconds."),
@@ -86,8 +89,13 @@ ON, OFF = "on", "off"
 
 REPAIR_KEY = "constrained_k2_repair"
 FINISH_RESERVE_KEY = "constrained_k2_finish_reserve"
+STRICT_FALSE_KEY = "constrained_k2_strict_false"
 DIAGNOSTICS_KEY = "constrained_k2_diagnostics"
 UNDECLARED_KEYS_KEY = "constrained_k2_undeclared_keys"
+
+ALLOWED_TOOLS_KEY = "constrained_k2_allowed_tools"
+"""The names in a chat request's ``tool_choice`` of type allowed_tools, on their way from vLLM's reading of the request
+to ours: see :mod:`constrained_k2.vllm_plugin.patches.request_models`."""
 
 REQUEST_FIELDS = (
     Row(XARGS_KEY,
@@ -101,6 +109,8 @@ REQUEST_FIELDS = (
     Row(REPAIR_KEY, "'on' or 'off'", "the setting repair", "Whether the request's history is repaired."),
     Row(FINISH_RESERVE_KEY, _RESERVE, "the setting finish_reserve",
         "How many of its last tokens the request keeps for ending its calls.", "constrained_k2_close"),
+    Row(STRICT_FALSE_KEY, "'best_effort' or 'json_object'", "the setting strict_false",
+        "The level that `strict: false` declares on the request's tools."),
     Row(DIAGNOSTICS_KEY, "'on' or 'off'", OFF, "Whether each choice of the answer carries diagnostics."),
 )  # fmt: skip
 """The fields of a request's ``vllm_xargs``."""
@@ -135,7 +145,7 @@ def settings_in(vllm_config: Any) -> Settings:
         raise InvalidRequest(f"unknown setting {str(min(unknown, key=str))[:40]!r}", _LOCATION, f"Use {names}")
     if isinstance(given.get("route"), str):
         given["route"] = _renamed(given["route"], _OLD_ROUTES)
-    strict = StrictPolicy.from_config(given.pop("strict", None))
+    bounds = given.pop("strict", None)
     for name, value in given.items():
         try:
             msgspec.convert({name: value}, Settings)
@@ -143,7 +153,8 @@ def settings_in(vllm_config: Any) -> Settings:
             raise InvalidRequest(
                 f"must be {_EXPECTED[name]}, not {str(value)[:40]!r}", f"{_LOCATION}.{name}"
             ) from error
-    return msgspec.structs.replace(msgspec.convert(given, Settings), strict=strict)
+    read = msgspec.convert(given, Settings)
+    return msgspec.structs.replace(read, strict=StrictPolicy.from_config(bounds, read.strict_false))
 
 
 def read_switch(value: object, key: str) -> bool:

@@ -99,7 +99,6 @@ BAD: list[tuple[Any, str]] = [
     ({"tools": [function("")]}, r"tools\[0\]\.function\.name.*empty"),
     ({"tools": [function("a\tb")]}, r"tools\[0\]\.function\.name.*control"),
     ({"tools": [function("a<|tool_call_end|>")]}, r"tools\[0\]\.function\.name.*special token"),
-    ({"tools": [F, G, F]}, r"tools\[2\]\.function\.name.*tools\[0\]"),
     ({"tools": [function("f", parameters=[])]}, r"tools\[0\]\.function\.parameters"),
     ({"tools": [function("f", parameters="{}")]}, r"tools\[0\]\.function\.parameters"),
     ({"tools": [function("f", parameters=False)]}, r"tools\[0\]\.function\.parameters"),
@@ -109,7 +108,8 @@ BAD: list[tuple[Any, str]] = [
     ({"tools": [F], "tool_choice": function("h")}, "tool_choice.*'h'"),
     ({"tools": [F], "tool_choice": {"type": "function"}}, "tool_choice"),
     ({"tools": [F], "tool_choice": {"type": "function", "function": 1}}, "tool_choice"),
-    ({"tools": [F], "tool_choice": {"type": "custom"}}, r"tool_choice\.type"),
+    ({"tools": [F], "tool_choice": {"type": "custom"}}, r"tool_choice: missing"),
+    ({"tools": [F], "tool_choice": {"type": "web_search"}}, r"tool_choice\.type"),
     ({"tools": [F], "tool_choice": {"type": "allowed_tools"}}, r"tool_choice\.tools"),
     ({"tools": [F], "tool_choice": {"type": "allowed_tools", "allowed_tools": 1}}, r"tool_choice\.allowed_tools"),
     ({"tools": [F], "tool_choice": {"type": "allowed_tools", "mode": "x", "tools": [F]}}, r"tool_choice\.mode"),
@@ -218,8 +218,41 @@ def test_specs_of_others_are_checked_all_the_same(small_compiler: Compiler, para
 
 def test_names_in_specs_of_others() -> None:
     text = ToolCallSpec((Tool("f"), Tool("g"))).to_json().replace('"g"', '"f"')
-    with pytest.raises(InvalidRequest, match=r"tools\[1\]\.function\.name"):
-        ToolCallSpec.from_json(text)
+    assert ToolCallSpec.from_json(text).tools == (Tool("f"),)
+    either = ToolCallSpec((Tool("f", '{"title":0}'), Tool("f", '{"title":1}'))).to_json()
+    with pytest.raises(InvalidRequest, match=r"tools\[1\]"):
+        ToolCallSpec.from_json(either.replace('{"title":1}', '{"title":NaN}'))
+
+
+def test_equal_tools_of_one_name_are_one() -> None:
+    assert ToolCallSpec.from_openai({"tools": [F, G, F]}).tools == ToolCallSpec.from_openai({"tools": [F, G]}).tools
+
+
+@pytest.mark.parametrize(
+    ("strict", "merged"), [([None, True], True), ([False, False], False), ([None, False], None), ([None, None], None)]
+)
+def test_tools_of_one_name_and_one_schema(strict: list[bool | None], merged: bool | None) -> None:
+    same = [function("f", parameters={"title": "a"}, strict=each) for each in strict]
+    assert ToolCallSpec.from_openai({"tools": same}).tools == (Tool("f", '{"title":"a"}', merged),)
+
+
+def test_arguments_of_different_tools_of_one_name_satisfy_either_schema(small_compiler: Compiler) -> None:
+    """References resolve inside the schema that they stand in."""
+    schemas = [
+        {"type": "object", "properties": {name: {"$ref": "#/$defs/x"}}, "required": [name],
+         "additionalProperties": False, "$defs": {"x": {"type": kind}}}
+        for name, kind in (("a", "integer"), ("b", "string"))
+    ]  # fmt: skip
+    read = ToolCallSpec.from_openai({"tools": [function("f", parameters=each) for each in schemas]})
+    assert ToolCallSpec.from_json(read.to_json()) == read
+    compiled = small_compiler.compile(read)
+
+    def accepts(text: str) -> bool:
+        matcher = compiled.arguments("f")
+        return all(map(matcher.accept, small_compiler.vocabulary.encode(text))) and matcher.is_complete()
+
+    assert accepts('{"a":1}') and accepts('{"b":"x"}')
+    assert not any(map(accepts, ('{"a":"x"}', '{"b":1}', "{}", '{"a":1,"b":"x"}')))
 
 
 @pytest.mark.parametrize("schema", ["{", "[]", '"a"', "{} x"])

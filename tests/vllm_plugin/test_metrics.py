@@ -229,7 +229,7 @@ def admit(spec: ToolCallSpec, *, first: bool = False) -> None:
     [
         ([function("f")], "auto", "whole"),
         ([function("f"), function("g", RELAXED)], "required", "relaxed"),
-        ([function("f", RELAXED), function("g", strict=False)], "auto", "object"),
+        ([function("f", RELAXED), function("g", {"type": "nonsense"}, strict=False)], "auto", "object"),
         ([function("f", RELAXED)], "none", "none"),
     ],
 )

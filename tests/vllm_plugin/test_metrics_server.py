@@ -85,7 +85,7 @@ def test_what_requests_leave_behind(server: VllmServer, client: openai.OpenAI) -
         for tools, fields in (
             ([function("f")], {"tool_choice": "required"}),
             ([function("f"), function("g", RELAXED)], {}),
-            ([function("f", strict=False)], {}),
+            ([function("f", {"type": "nonsense"}, strict=False)], {}),
             ([function("f")], {"tool_choice": "none"}),
             ([function("f")], {"tool_choice": "required"}),
         )

@@ -12,9 +12,10 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.exceptions import VLLMValidationError
 
-from constrained_k2 import InvalidRequest, ToolCallSpec
+from constrained_k2 import InvalidRequest, Tool, ToolCallSpec
 from constrained_k2.vllm_plugin import settings
 from constrained_k2.vllm_plugin.api_server import admission
+from constrained_k2.vllm_plugin.constraint import constraint_in
 from tests.vllm_plugin.parsers import TOOL, adjusted, chat
 from tests.vllm_plugin.patched import patch_vllm
 
@@ -71,7 +72,6 @@ def test_requests_that_are_not_constrained(parser_class: Any, tokenizer: Any, fi
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"tools": [TOOL, TOOL]}, r"tools\[1\].function.name"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}]}, "no value satisfies"),
         ({"vllm_xargs": {"constrained_k2": "{}"}}, r"vllm_xargs.constrained_k2"),
         ({"bad_words": ["a"]}, "bad_words"),
@@ -171,6 +171,60 @@ def test_a_strict_tool_is_kept_whole_or_refused(parser_class: Any, tokenizer: An
     adjusted(parser_class, tokenizer, chat(tools=[tool_with(strict=False)]))
     with pytest.raises(VLLMValidationError, match="#/minProperties: the tool is strict"):
         adjusted(parser_class, tokenizer, chat(tools=[tool_with(strict=True)]))
+
+
+NOT_STRICT = tool_with(strict=False, parameters={"type": "object", "properties": {"a": {}}})
+WITHOUT_GRAMMAR = tool_with(strict=False, name="g", parameters={"type": "nonsense"})
+
+
+def level_of(request: Any) -> str:
+    params = request.to_sampling_params(10, {})
+    compiled = admission.check_params(params)
+    assert compiled is not None
+    in_the_engine = constraint_in(params.extra_args)
+    assert in_the_engine is not None
+    policy = settings.Server.settings.strict
+    assert compiled.level("f") == policy.level(in_the_engine.tools[0].strict, in_the_engine.strict_false)
+    return compiled.level("f")
+
+
+def test_what_strict_false_means(parser_class: Any, tokenizer: Any) -> None:
+    """By default what left out means; an operator's setting or a request's switch makes it any JSON object."""
+    switch = {"vllm_xargs": {"constrained_k2_strict_false": "json_object"}}
+    back = {"vllm_xargs": {"constrained_k2_strict_false": "best_effort"}}
+    assert level_of(adjusted(parser_class, tokenizer, chat(tools=[NOT_STRICT]))) == "best_effort"
+    assert level_of(adjusted(parser_class, tokenizer, chat(tools=[NOT_STRICT], **switch))) == "json_object"
+    ours = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
+    settings.remember_server(config(ours, strict_false="json_object"), "logits_processor")
+    assert level_of(adjusted(parser_class, tokenizer, chat(tools=[NOT_STRICT]))) == "json_object"
+    assert level_of(adjusted(parser_class, tokenizer, chat(tools=[NOT_STRICT], **back))) == "best_effort"
+    with pytest.raises(InvalidRequest, match=r"constrained_k2\.strict_false: must be 'best_effort' or 'json_object'"):
+        settings.remember_server(config(ours, strict_false="strict"), "logits_processor")
+    with pytest.raises(VLLMValidationError, match=r"vllm_xargs\.constrained_k2_strict_false: unknown level 'maybe'"):
+        adjusted(parser_class, tokenizer, chat(vllm_xargs={"constrained_k2_strict_false": "maybe"}))
+
+
+def test_strict_false_on_completions() -> None:
+    spec = ToolCallSpec.from_openai({"tools": [NOT_STRICT]}).to_json()
+    xargs = {"constrained_k2": spec, "constrained_k2_strict_false": "json_object"}
+    request = CompletionRequest.model_validate({"prompt": "x", "model": "m", "vllm_xargs": xargs})
+    assert level_of(request) == "json_object"
+
+
+def test_the_engine_compiles_no_schema_that_admission_gave_up(
+    parser_class: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    admission._warn_once.cache_clear()
+    request = adjusted(parser_class, tokenizer, chat(tools=[NOT_STRICT, WITHOUT_GRAMMAR]))
+    given = ToolCallSpec.from_openai({"tools": [NOT_STRICT, WITHOUT_GRAMMAR]})
+    params = SamplingParams(extra_args={"constrained_k2": given.to_json()})
+    admission.check_params(params)
+    for extra_args in (request.vllm_xargs, params.extra_args):
+        sent = constraint_in(extra_args)
+        assert sent is not None
+        assert sent.tools == (given.tools[0], Tool("g", strict=False))
+    (line,) = (record.getMessage() for record in caplog.records if "'g': #/type" in record.getMessage())
+    assert line.endswith("any JSON object is allowed)")
 
 
 def test_a_server_may_be_stricter_than_its_clients_or_less(parser_class: Any, tokenizer: Any) -> None:

@@ -47,7 +47,6 @@ def function(name: str, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"tools": [WEATHER, WEATHER]}, r"tools\[1\].function.name"),
         ({"tools": [function("")]}, "is empty"),
         ({"tools": [function("a<|tool_call_end|>")]}, "special token"),
         ({"tools": [function("n" * 10_240)]}, "10240 bytes|maximum context length"),
@@ -120,7 +119,7 @@ def test_bad_requests_and_aborts_do_not_disturb_the_others(server: VllmServer, c
         async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=120) as opened:
 
             async def bad(number: int) -> str:
-                tools = [function("f", parameters={"not": {}})] if number % 2 else [WEATHER, WEATHER]
+                tools = [function("f", parameters={"not": {}})] if number % 2 else [function("")]
                 body: dict[str, Any] = {"model": "kimi-k2", "messages": MESSAGES, "tools": tools}
                 with pytest.raises(openai.BadRequestError):
                     await opened.chat.completions.create(**body)

@@ -17,12 +17,13 @@ from constrained_k2.compiler.compiler import Compiler
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.request.spec import EngineName, ToolCallSpec
 from constrained_k2.schema.coverage import KeywordUse
+from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted, warn
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.constraint import constraint_in, constraint_text, finish_reserve_in, tag
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.metrics import families as metrics
-from constrained_k2.vllm_plugin.settings import OFF, Server, Settings
+from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, OFF, Server, Settings
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _COMPILE_SECONDS = 1.0  # how long one schema may hold up the admission of requests
@@ -109,9 +110,7 @@ def refuse_beam_search(extra_args: dict[str, Any] | None) -> None:
     try:
         with refusals_noted():
             if constraint_in(extra_args) is not None:
-                raise InvalidRequest(
-                    "cannot be combined with constrained tool calls", "use_beam_search", "Leave it out"
-                )
+                raise refusal("use_beam_search")
     except ConstrainedK2Error as error:
         raise ValueError(str(error)) from error
 
@@ -126,6 +125,7 @@ def check_params(sampling_params: Any, *, first: bool = False) -> CompiledToolCa
         with refusals_noted():
             text = constraint_text(sampling_params.extra_args)
             if text is None:
+                _refuse_unread(sampling_params.extra_args)
                 return None
             require_route()
             finish_reserve_in(sampling_params.extra_args, 0)
@@ -136,12 +136,21 @@ def check_params(sampling_params: Any, *, first: bool = False) -> CompiledToolCa
                 _refuse_beside(constraint, sampling_params)
                 state = RequestState()
                 state.compiled, state.text = compile_tools(constraint, count=first), text
+                if (resolved := state.compiled.resolved_spec) is not constraint:
+                    state.text = resolved.to_json()
+                    sampling_params.extra_args = {**sampling_params.extra_args, XARGS_KEY: state.text}
                 report(state.compiled, first=first)
                 state.enter()
             _refuse_beside(state.compiled.spec, sampling_params)
             return state.compiled
     except ConstrainedK2Error as error:
         raise ValueError(str(error)) from error
+
+
+def _refuse_unread(extra_args: dict[str, Any] | None) -> None:
+    """Refuse allowed tools of a request that is not constrained: the server has another tool parser."""
+    if extra_args and ALLOWED_TOOLS_KEY in extra_args:
+        raise refusal("tool_choice.allowed_tools")
 
 
 def _refuse_beside(constraint: ToolCallSpec, sampling_params: Any) -> None:
@@ -154,7 +163,7 @@ def _refuse_beside(constraint: ToolCallSpec, sampling_params: Any) -> None:
         # vLLM forces the end of reasoning while it sees none: within a call that opened in reasoning too.
         conflicting += ["thinking_token_budget"] if sampling_params.thinking_token_budget is not None else []
     for field in conflicting:
-        raise InvalidRequest("cannot be combined with tools that may be called", field, "Leave it out")
+        raise refusal(field)
 
 
 class Admission:
@@ -174,7 +183,7 @@ class Admission:
         except ValueError as error:
             raise VLLMValidationError(str(error)) from error
         if admitted is not None and arguments.get("resumable", False):
-            raise VLLMValidationError("tool calls cannot be constrained where the input is a stream. Send it whole.")
+            raise VLLMValidationError(str(refusal("resumable")))
         return admitted
 
     def constrain(self, request: Any, admitted: CompiledToolCalls) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from vllm.entrypoints.generate.base.protocol import (
@@ -18,7 +19,8 @@ from vllm.tool_parsers.abstract_tool_parser import ToolParser
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.parsing import Completion, ToolCallParser
 from constrained_k2.parsing import events as ev
-from constrained_k2.request.spec import Tool, ToolCall
+from constrained_k2.request.spec import ToolCall
+from constrained_k2.vllm_plugin.api_server.functions import declared_in, functions_of
 from constrained_k2.vllm_plugin.api_server.request_hook import constrain_request, may_think, vocabulary_of
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.api_server.stop_strings import TextBudget
@@ -69,6 +71,7 @@ class ParsingByTokenId:
         super().__init__(tokenizer, tools, *args, **kwargs)  # type: ignore[call-arg]
         self._vocabulary: Vocabulary = self.tool_parser.vocabulary  # type: ignore[attr-defined]
         self._in_reasoning = False
+        self._functions: list[Any] | None = None
         self._stream: ToolCallParser | None = None
         self._budget: TextBudget | None = None
         self._buffered: list[ev.Event] = []  # of the current call, where only whole calls are shown
@@ -77,6 +80,8 @@ class ParsingByTokenId:
 
     def adjust_request(self, request: Any) -> Any:
         """Constrain the request; vLLM answers the error raised here with HTTP 400."""
+        state = RequestState.of(request)
+        state.hides_special_tokens = state.hides_special_tokens or request.skip_special_tokens
         if self.reasoning_parser is not None:  # type: ignore[attr-defined]
             request = self.reasoning_parser.adjust_request(request)  # type: ignore[attr-defined]
         try:
@@ -97,10 +102,11 @@ class ParsingByTokenId:
         model_output_token_ids: Sequence[int] = (),
     ) -> tuple[str | None, str | None, list[FunctionCall] | None]:
         """Read a whole completion: ``(reasoning, content, tool calls)``."""
-        if not request.tools:
+        if not self._functions_of(request):
             RequestState.of(request).cuts.append(False)
+            text = self._as_asked(model_output, model_output_token_ids, request)
             return super().parse(  # type: ignore[misc, no-any-return]
-                model_output, request, enable_auto_tools, model_output_token_ids
+                text, request, enable_auto_tools, model_output_token_ids
             )
         events = self._read(model_output_token_ids, model_output, request, finished=True)
         RequestState.of(request).cuts.append(self._cut)
@@ -121,9 +127,10 @@ class ParsingByTokenId:
         finished: bool,
     ) -> DeltaMessage | None:
         """Read the next tokens of a stream; None if they add nothing to show."""
-        if not request.tools:
+        if not self._functions_of(request):
+            text = self._as_asked(delta_text, delta_token_ids, request)
             return super().parse_delta(  # type: ignore[misc]
-                delta_text, delta_token_ids, request, prompt_token_ids, finished=finished
+                text, delta_token_ids, request, prompt_token_ids, finished=finished
             )
         if self._stream is None:
             self.set_prompt_token_ids(prompt_token_ids or ())
@@ -138,6 +145,24 @@ class ParsingByTokenId:
         kind = CutDelta if is_cut else DeltaMessage
         return kind(reasoning=reasoning or None, content=content or None, tool_calls=calls)
 
+    def _functions_of(self, request: Any) -> list[Any]:
+        """The request's functions, which stay the same for all of a stream."""
+        if self._functions is None:
+            self._functions = functions_of(request)
+        return self._functions
+
+    def _as_asked(self, text: str, token_ids: Sequence[int], request: Any) -> str:
+        """The text of tokens without the special ones, unless the client asked for them.
+
+        vLLM shows them for its reasoning parser, and those that the tokenizer's files call added but not special.
+        """
+        state = RequestState.attached_to(request)
+        if state is not None and state.hides_special_tokens:
+            for token in token_ids:
+                if (special := _hidden(self._vocabulary).get(token)) is not None:
+                    text = text.replace(special, "", 1)
+        return text
+
     def _read(self, token_ids: Sequence[int], text: str, request: Any, *, finished: bool) -> list[ev.Event]:
         """The events of the next tokens, as far as stop strings let them be seen."""
         if self._stream is None:
@@ -146,7 +171,7 @@ class ParsingByTokenId:
                 self._vocabulary,
                 in_reasoning=self._in_reasoning,
                 level="strict" if constrained else "tolerant",
-                tools=_declared(request),
+                tools=declared_in(self._functions_of(request)),
                 calls=request.tool_choice != "none",
             )
             stop = getattr(request, "stop", None)
@@ -177,17 +202,18 @@ class ParsingByTokenId:
         return shown
 
 
+@lru_cache(maxsize=8)
+def _hidden(vocabulary: Vocabulary) -> dict[int, str]:
+    """The special tokens that no parser needs in a text without calls."""
+    read = (vocabulary.format.think_begin, vocabulary.format.think_end)
+    return {token: text for text, token in vocabulary.special_tokens.items() if token not in read}
+
+
 def _shows_whole_calls_only(request: Any) -> bool:
     """True if calls are shown once whole: a stop may cut one, and responses streams complete all that have begun."""
     return isinstance(request, ResponsesRequest) or any(
         getattr(request, field, None) for field in ("stop", "stop_token_ids")
     )
-
-
-def _declared(request: Any) -> list[Tool]:
-    """The functions of a chat or responses request, by name; tools of other kinds have none."""
-    names = (getattr(getattr(tool, "function", tool), "name", None) for tool in request.tools)
-    return [Tool(name) for name in names if name]
 
 
 def _report(events: Iterable[ev.Event]) -> None:

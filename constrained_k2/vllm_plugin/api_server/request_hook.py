@@ -17,11 +17,20 @@ from constrained_k2.request.spec import ENGINES, ToolCallSpec
 from constrained_k2.request.tools import DEFAULT_LIMITS
 from constrained_k2.schema.undeclared_keys import read_undeclared_keys
 from constrained_k2.vllm_plugin.api_server.admission import compile_tools, grammar_engine, report, require_route
+from constrained_k2.vllm_plugin.api_server.functions import choice_of, functions_of, report_left_out
+from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
-from constrained_k2.vllm_plugin.constraint import finish_reserve_in
+from constrained_k2.vllm_plugin.constraint import finish_reserve_in, strict_false_in
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.settings import DIAGNOSTICS_KEY, OFF, ON, UNDECLARED_KEYS_KEY, read_switch
+from constrained_k2.vllm_plugin.settings import (
+    ALLOWED_TOOLS_KEY,
+    DIAGNOSTICS_KEY,
+    OFF,
+    ON,
+    UNDECLARED_KEYS_KEY,
+    read_switch,
+)
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="constrained_k2 admission")
@@ -48,6 +57,7 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
     if not request.tools:
         return
     extra = dict(request.vllm_xargs or {})
+    extra.pop(ALLOWED_TOOLS_KEY, None)
     switch = extra.pop(XARGS_KEY, ON)
     extra.pop(UNDECLARED_KEYS_KEY, None)  # part of the constraint
     with_diagnostics = read_switch(extra.pop(DIAGNOSTICS_KEY, OFF), DIAGNOSTICS_KEY)
@@ -57,10 +67,13 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
             f"vllm_xargs.{XARGS_KEY}",
             "Only /v1/completions takes tools here",
         )
-    # So that vLLM's text is exactly the text of the tokens, markers included.
-    _set(request, skip_special_tokens=False, spaces_between_special_tokens=False)
+    functions = functions_of(request)
+    if functions:
+        # So that vLLM's text is exactly the text of the tokens, markers included.
+        _set(request, skip_special_tokens=False, spaces_between_special_tokens=False)
     if switch != OFF:
-        _refuse_conflicts(request)
+        if functions:
+            _refuse_conflicts(request)
         require_route()
         finish_reserve_in(extra, 0)
         state = RequestState.of(request)
@@ -70,13 +83,14 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
             raise state.error
         assert state.compiled is not None
         report(state.compiled, first=True)
+        report_left_out(request)
         constraint = state.compiled.spec
         if with_diagnostics:
             state.diagnosed_engine = grammar_engine(constraint)
         if constraint.choice == "required":
             # There is no text to stop in: a stop could only cut the call that was asked for.
             _set(request, stop=[], stop_token_ids=[])
-        extra[XARGS_KEY] = state.text = constraint.to_json()
+        extra[XARGS_KEY] = state.text = state.compiled.resolved_spec.to_json()
     request.vllm_xargs = extra
 
 
@@ -91,29 +105,27 @@ async def precompile(request: Any, state: RequestState, *, thinking: bool) -> No
 def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: FBT001 - run_in_executor's
     extra = request.vllm_xargs or {}
     switch, undeclared_keys = extra.get(XARGS_KEY, ON), extra.get(UNDECLARED_KEYS_KEY)
-    choice = request.tool_choice
     calls = state.history_calls
-    body = (
-        {
-            "tools": [tool.model_dump() for tool in request.tools],
-            "tool_choice": choice.model_dump() if hasattr(choice, "model_dump") else choice,
+    functions = functions_of(request)
+    try:
+        if undeclared_keys is not None:
+            read_undeclared_keys(undeclared_keys, f"vllm_xargs.{UNDECLARED_KEYS_KEY}")
+        body = {
+            "tools": [function.model_dump() for function in functions],
+            "tool_choice": choice_of(request, functions),
             "parallel_tool_calls": request.parallel_tool_calls,
             "first_index": count_history_tool_calls(request) if calls is None else calls,
             "chat_template_kwargs": request.chat_template_kwargs,
             "undeclared_keys": undeclared_keys,
-        }
-        | _answer_fields(request)
-        | ({"engine": switch} if switch in ENGINES else {})
-    )
-    try:
-        if undeclared_keys is not None:
-            read_undeclared_keys(undeclared_keys, f"vllm_xargs.{UNDECLARED_KEYS_KEY}")
+            "engine": switch if switch in ENGINES else None,
+            "strict_false": strict_false_in(request.vllm_xargs),
+        } | _answer_fields(request, may_call=bool(functions) and request.tool_choice != "none")
         state.compiled = compile_tools(ToolCallSpec.from_openai(body, thinking=thinking), count=True)
     except ConstrainedK2Error as error:
         state.error = error
 
 
-def _answer_fields(request: Any) -> dict[str, Any]:
+def _answer_fields(request: Any, *, may_call: bool) -> dict[str, Any]:
     """The fields of a chat or responses request that give its answer a form, as decoded JSON.
 
     A form that only vLLM knows is left to vLLM where no tool may be called.
@@ -126,7 +138,7 @@ def _answer_fields(request: Any) -> dict[str, Any]:
     if request.structured_outputs is not None:
         given = asdict(request.structured_outputs)
         fields["structured_outputs"] = {name: value for name, value in given.items() if not name.startswith("_")}
-    if request.tool_choice == "none":
+    if not may_call:
         try:
             read_answer_format(fields, DEFAULT_LIMITS)
         except InvalidRequest:
@@ -149,8 +161,4 @@ def _refuse_conflicts(request: Any) -> None:
         conflicting["thinking_token_budget"] = getattr(request, "thinking_token_budget", None) is not None
     for field, value in conflicting.items():
         if value:
-            raise InvalidRequest(
-                "cannot be combined with tools that may be called",
-                field,
-                f'Leave it out, send tool_choice "none", or switch off with vllm_xargs {{"{XARGS_KEY}": "{OFF}"}}',
-            )
+            raise refusal(field)

@@ -6,6 +6,7 @@ from typing import Any
 
 from constrained_k2.vllm_plugin.api_server import repair, request_hook
 from constrained_k2.vllm_plugin.api_server.admission import check_params, refuse_beam_search
+from constrained_k2.vllm_plugin.api_server.functions import set_default_choice
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.patches import wrapper
 from constrained_k2.vllm_plugin.patches.start import ADMISSION
@@ -21,12 +22,14 @@ def preprocess_chat(original: Any) -> Any:
         if not parses_with_us(self.parser):
             return await original(self, *args, **kwargs)
         call = parameters.bind(self, *args, **kwargs)
+        request = call.arguments["request"]
+        set_default_choice(request)
         tokenizer = self.renderer.get_tokenizer()
         template = repair.template_of(call.arguments, tokenizer, self.model_config)
         state = repair.prepare(call.arguments, repair.specials_of(tokenizer), template)
-        with state.rendering(call.arguments["request"]):
+        with state.rendering(request):
             thinking = request_hook.may_think(self.parser, tokenizer)
-            await request_hook.precompile(call.arguments["request"], state, thinking=thinking)
+            await request_hook.precompile(request, state, thinking=thinking)
             return await original(*call.args, **call.kwargs)
 
     return prepared

@@ -1,0 +1,90 @@
+"""The functions of a request: those of its tools that vLLM shows the model, and which of them its choice allows."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from vllm.tool_parsers.utils import build_responses_tool_call_name_map, get_function_tools
+
+from constrained_k2.request.tools import Tool
+from constrained_k2.vllm_plugin.api_server.reasons import refusal
+from constrained_k2.vllm_plugin.api_server.refusals import warn
+from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY
+
+_SHOWN = ("function", "custom", "namespace")
+"""The types of tools that vLLM shows the model: a custom tool as a function of one string, a namespace as its functions
+under the names ``NAMESPACE__FUNCTION``."""
+
+
+_CHOSEN = ("function", "custom")
+"""The types of a ``tool_choice`` of one tool that the model is shown."""
+
+
+def functions_of(request: Any) -> list[Any]:
+    """The functions in the prompt of a chat or responses request, as vLLM's objects."""
+    return list(get_function_tools(request.tools or ()))
+
+
+def declared_in(functions: Sequence[Any]) -> list[Tool]:
+    """The functions by their names alone."""
+    return [Tool(getattr(function, "function", function).name) for function in functions]
+
+
+def report_left_out(request: Any) -> None:
+    """Log, once a type, the tools of a request that are not in its prompt, so that no call of them is allowed."""
+    for kind in _left_out(request.tools):
+        _warn_once(kind)
+
+
+def set_default_choice(request: Any) -> None:
+    """Make a ``tool_choice`` of null beside tools ``auto``, which it means; vLLM drops the calls from such answers."""
+    if getattr(request, "tools", None) and getattr(request, "tool_choice", "") is None:
+        request.tool_choice = "auto"
+
+
+def choice_of(request: Any, functions: Sequence[Any]) -> Any:
+    """The decoded ``tool_choice``, without the tools that are not in the prompt.
+
+    Raises:
+        InvalidRequest: It demands a call of such a tool.
+    """
+    choice = request.tool_choice
+    if hasattr(choice, "model_dump"):
+        choice = choice.model_dump()
+    names = (request.vllm_xargs or {}).get(ALLOWED_TOOLS_KEY)
+    if names is not None:
+        tools = [{"name": name} for name in names] if isinstance(names, list) else names
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice, "tools": tools}}
+    if not isinstance(choice, Mapping) or choice.get("type") != "allowed_tools":
+        is_shown = not isinstance(choice, Mapping) or choice.get("type") in _CHOSEN
+        if not is_shown or (choice == "required" and not functions):
+            raise refusal("tool_choice")
+        return choice
+    left_out = set(_left_out(request.tools))
+    tools = [_flattened(entry, request.tools) for entry in choice["tools"] if entry.get("type") not in left_out]
+    if tools or not choice["tools"]:
+        return {**choice, "tools": tools}
+    if choice["mode"] == "required":
+        raise refusal("tool_choice")
+    return "none"
+
+
+def _flattened(entry: Mapping[str, Any], tools: Sequence[Any]) -> Mapping[str, Any]:
+    """An allowed tool, with the name of a function in a namespace as the model sees it."""
+    name = entry.get("name")
+    names = [flat for flat, call in build_responses_tool_call_name_map(list(tools)).items() if call.name == name]
+    is_declared = any(getattr(tool, "name", None) == name for tool in tools)
+    return {**entry, "name": names[0]} if len(names) == 1 and not is_declared else entry
+
+
+def _left_out(tools: Sequence[Any]) -> Iterator[str]:
+    for tool in tools:
+        if tool.type not in _SHOWN:
+            yield tool.type
+        elif tool.type == "namespace":
+            yield from (f"{inner.type} in a namespace" for inner in tool.tools if inner.type != "function")
+
+
+@lru_cache(maxsize=64)
+def _warn_once(kind: str) -> None:
+    warn("not in the prompt and not callable", f"tools of type {kind}")

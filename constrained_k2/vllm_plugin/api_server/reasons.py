@@ -1,0 +1,82 @@
+"""The fields that are refused, ignored or limited beside tools: the code that does it reads the rows of one table.
+
+``docs/reference/reasons.md`` is written from them.
+"""
+
+from typing import Literal, NamedTuple
+
+from constrained_k2.errors import InvalidRequest
+from constrained_k2.vllm_plugin.flags import XARGS_KEY
+from constrained_k2.vllm_plugin.settings import OFF
+
+Endpoint = Literal["chat", "responses", "messages", "completions", "python"]
+Outcome = Literal["refused", "refused by vLLM", "ignored", "limited"]
+
+_OFF = f'vllm_xargs {{"{XARGS_KEY}": "{OFF}"}}'
+_LEAVE_OUT = f'Leave it out, send tool_choice "none", or switch off with {_OFF}'
+_CALLABLE = "tools that may be called"
+_EVERYWHERE: tuple[Endpoint, ...] = ("chat", "responses", "messages", "completions")
+
+
+class Reason(NamedTuple):
+    """One row: what happens to a field beside something else, and why."""
+
+    field: str  # its path in the request, as errors name it
+    beside: str
+    outcome: Outcome
+    endpoints: tuple[Endpoint, ...]  # those whose requests can have it
+    why: str
+    remedy: str = _LEAVE_OUT  # for the client, where it is refused
+
+    def error(self) -> InvalidRequest:
+        """The error of a request that is refused for this reason."""
+        return InvalidRequest(f"cannot be combined with {self.beside}: {self.why}", self.field, self.remedy)
+
+
+REASONS = (
+    Reason("use_beam_search", "constrained tool calls", "refused", ("chat", "completions"),
+           "vLLM's beam search makes requests of its own, which carry no constraint",
+           f"Leave it out, or switch off with {_OFF}"),
+    Reason("bad_words", _CALLABLE, "refused", ("chat", "completions"),
+           "it may forbid the only token that a call allows"),
+    Reason("allowed_token_ids", _CALLABLE, "refused", ("chat", "completions"),
+           "it may forbid the only token that a call allows"),
+    Reason("thinking_token_budget", _CALLABLE, "refused", ("chat", "messages", "completions"),
+           "vLLM forces the end of reasoning into a call that opened in reasoning"),
+    Reason("structured_outputs", "a constraint", "refused", ("completions",),
+           "a completions request carries the form of its answer inside vllm_xargs.constrained_k2",
+           "Move it there, also if it is called response_format"),
+    Reason("structured_outputs.structural_tag", _CALLABLE, "refused", ("chat", "responses"),
+           "it has a grammar of a whole turn, and the turn has one by the tools"),
+    Reason("trace_decode_token_ids", "a constraint", "refused", ("python",),
+           "it forces tokens that the constraint forbids", "Leave it out"),
+    Reason("resumable", "a constraint", "refused", ("python",),
+           "the prompt of an input stream is not known when the answer begins", "Send the input whole"),
+    Reason("tool_choice", "a tool that is not in the prompt", "refused", ("responses",),
+           "vLLM shows the model functions and custom tools only, so no call of another tool can be made",
+           "Name a function of tools, or use 'auto'"),
+    Reason("tool_choice.allowed_tools", "another tool parser", "refused", ("chat",),
+           "only the parser kimi_k2_constrained masks the other tools", "Use 'auto', or send fewer tools"),
+    Reason("tools[…].format", "a custom tool", "refused by vLLM", ("responses",),
+           "vLLM takes custom tools of free text only; a grammar format is a 400 without this package too"),
+    Reason("tools[…].input_schema", "a tool without one", "refused by vLLM", ("messages",),
+           "vLLM's tools of /v1/messages are functions; tools that a server runs are a 400 without this package too"),
+    Reason("tools", "a type other than function, custom or namespace", "ignored", ("responses",),
+           "vLLM does not show the model such a tool, so no call of it is allowed; the log has one line a type"),
+    Reason("stop", "a required call", "ignored", _EVERYWHERE[:3],
+           "there is no text to stop in: a stop could only cut the call that was asked for"),
+    Reason("stop", "calls that the model may make", "limited", _EVERYWHERE,
+           "a stop within a call ends the answer there, and that call is not shown"),
+    Reason("tools[…].strict", "false and a schema without a grammar", "limited", _EVERYWHERE,
+           "any JSON object is allowed as arguments; the log, metrics and diagnostics name the tool"),
+    Reason("tools[…].name", "other tools of the same name", "limited", _EVERYWHERE,
+           "equal tools are one; arguments of different ones satisfy at least one of the schemas"),
+)  # fmt: skip
+"""The table."""
+
+_REFUSED = {reason.field: reason for reason in REASONS if reason.outcome == "refused"}
+
+
+def refusal(field: str) -> InvalidRequest:
+    """The error for a field that the table has as refused."""
+    return _REFUSED[field].error()

@@ -1,0 +1,213 @@
+"""Tools of other kinds beside functions, and forms of ``tool_choice``, on vLLM's own request objects."""
+
+import itertools
+import re
+from typing import Annotated, Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from fastapi import Body, FastAPI
+from fastapi.testclient import TestClient
+from pydantic import ValidationError
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.entrypoints.openai.responses.utils import construct_tool_dicts
+from vllm.exceptions import VLLMValidationError
+
+from constrained_k2 import ToolCallSpec, Vocabulary
+from constrained_k2.vllm_plugin.api_server import admission, functions
+from tests.vllm_plugin.parsers import TOOL, adjusted, chat, make
+from tests.vllm_plugin.patched import patch_vllm
+
+F = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}
+WEB = {"type": "web_search"}
+CUSTOM = {"type": "custom", "name": "patch", "description": "Applies a patch."}
+NAMESPACE = {"type": "namespace", "name": "crm", "description": "Customers.", "tools": [{**F, "name": "find"}]}
+OTHERS = [
+    WEB,
+    {"type": "local_shell"},
+    {"type": "image_generation"},
+    {"type": "code_interpreter", "container": {"type": "auto"}},
+    {"type": "mcp", "server_label": "docs", "server_url": "http://localhost"},
+]
+G = {"type": "function", "function": {"name": "g"}}
+
+
+@pytest.fixture(autouse=True)
+def patched() -> None:
+    patch_vllm()
+
+
+def responses(**fields: Any) -> ResponsesRequest:
+    return ResponsesRequest.model_validate({"input": "x", "model": "m"} | fields)
+
+
+def spec_of(request: Any) -> ToolCallSpec:
+    return ToolCallSpec.from_json(request.vllm_xargs["constrained_k2"])
+
+
+def names_of(request: Any) -> list[str]:
+    return [tool.name for tool in spec_of(request).tools]
+
+
+def test_the_constraint_has_the_functions_of_the_prompt(parser_class: Any, tokenizer: Any) -> None:
+    request = adjusted(parser_class, tokenizer, responses(tools=[*OTHERS, F, NAMESPACE, CUSTOM]))
+    assert names_of(request) == ["f", "crm__find", "patch"]
+    shown = construct_tool_dicts(request.tools, request.tool_choice)
+    assert shown is not None and [tool["function"]["name"] for tool in shown] == names_of(request)
+    assert spec_of(request).tools[2].parameters["required"] == ["input"]  # vLLM shows a custom tool as this function
+
+
+@pytest.mark.parametrize("tool", OTHERS, ids=lambda tool: tool["type"])
+def test_where_no_function_is_left_no_call_is_allowed(parser_class: Any, tokenizer: Any, tool: Any) -> None:
+    request = adjusted(parser_class, tokenizer, responses(tools=[tool], text={"format": {"type": "json_object"}}))
+    assert (spec_of(request).tools, spec_of(request).max_calls) == ((), 0)
+
+
+@pytest.mark.parametrize("fields", [{}, {"tools": [WEB]}], ids=str)
+def test_without_functions_no_special_token_is_shown(
+    parser_class: Any, tokenizer: Any, vocabulary: Vocabulary, fields: Any
+) -> None:
+    """vLLM's text has Kimi's markers, whatever is asked for. Spelled in ordinary tokens a marker is text."""
+    markers, spelled = vocabulary.format, "<|tool_calls_section_end|>"
+    texts = [[markers.section_begin], vocabulary.encode("a"), [markers.call_end], vocabulary.encode(spelled)]
+    for asked in (True, False):
+        request = adjusted(parser_class, tokenizer, responses(skip_special_tokens=asked, **fields))
+
+        def shown(ids: list[int], request: Any = request) -> str:
+            return str(tokenizer.decode(ids, skip_special_tokens=request.skip_special_tokens))
+
+        ids = [markers.think_end, *itertools.chain(*texts)]
+        whole = make(parser_class, tokenizer, request).parse(shown(ids), request, True, ids)[1]
+        stream = make(parser_class, tokenizer, request)
+        deltas = [
+            stream.parse_delta(shown(part), part, request, [1], finished=part is texts[-1])
+            for part in ([markers.think_end], *texts)
+        ]
+        streamed = "".join(delta.content or "" for delta in deltas if delta is not None)
+        expected = f"a{spelled}" if asked else shown(ids[1:])
+        assert whole.removeprefix("</think>") == streamed.removeprefix("</think>") == expected
+
+
+def test_what_is_left_out_is_logged_once(parser_class: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    functions._warn_once.cache_clear()
+    for _ in range(3):
+        adjusted(parser_class, tokenizer, responses(tools=[WEB, F]))
+    (line,) = (record.getMessage() for record in caplog.records if "web_search" in record.getMessage())
+    assert "not in the prompt and not callable" in line
+
+
+@pytest.mark.parametrize(
+    ("choice", "names", "mode"),
+    [
+        ({"type": "custom", "name": "patch"}, ["patch"], "required"),
+        ({"type": "function", "name": "find"}, ["crm__find"], "required"),
+        ({"type": "allowed_tools", "mode": "auto", "tools": [WEB, {"type": "function", "name": "f"}]}, ["f"], "auto"),
+        ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "find"}]},
+         ["crm__find"], "required"),
+        ({"type": "allowed_tools", "mode": "auto", "tools": [WEB]}, ["f", "crm__find", "patch"], "none"),
+        (None, ["f", "crm__find", "patch"], "auto"),
+    ],
+)  # fmt: skip
+def test_choices_on_responses(parser_class: Any, tokenizer: Any, choice: Any, names: list[str], mode: str) -> None:
+    request = responses(tools=[WEB, F, NAMESPACE, CUSTOM], tool_choice=choice)
+    spec = spec_of(adjusted(parser_class, tokenizer, request))
+    assert ([tool.name for tool in spec.tools], spec.choice) == (names, mode)
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "location"),
+    [
+        ([WEB], "required", "tool_choice"),
+        ([WEB, F], {"type": "web_search_preview"}, "tool_choice"),
+        ([WEB, F], {"type": "allowed_tools", "mode": "required", "tools": [WEB]}, "tool_choice"),
+        ([F], {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "h"}]},
+         "tool_choice.tools[0]"),
+    ],
+)  # fmt: skip
+def test_choices_that_need_what_is_left_out(
+    parser_class: Any, tokenizer: Any, tools: Any, choice: Any, location: str
+) -> None:
+    with pytest.raises(VLLMValidationError) as refused:
+        adjusted(parser_class, tokenizer, responses(tools=tools, tool_choice=choice))
+    assert refused.value.parameter == location
+
+
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+@pytest.mark.parametrize("flat", [False, True])
+def test_allowed_tools_on_chat_completions(parser_class: Any, tokenizer: Any, mode: str, flat: bool) -> None:
+    choice = allowed(mode, "g")
+    request = chat(tools=[TOOL, G], tool_choice=choice["allowed_tools"] | {"type": "allowed_tools"} if flat else choice)
+    assert request.tool_choice == mode and len(request.tools) == 2  # the prompt has all tools
+    adjusted(parser_class, tokenizer, request)
+    assert (names_of(request), spec_of(request).choice) == (["g"], mode)
+    assert request.to_sampling_params(10, {}).extra_args.keys() == {"constrained_k2"}
+
+
+@pytest.mark.parametrize(
+    ("choice", "location"),
+    [
+        (allowed("auto", "f", "h"), "tool_choice.allowed_tools.tools[1]"),
+        (allowed("none", "f"), "tool_choice.allowed_tools.mode"),
+        (allowed("auto"), "tool_choice.allowed_tools.tools"),
+        ({"type": "allowed_tools"}, "tool_choice.tools"),
+        ({"type": "allowed_tools", "allowed_tools": []}, "tool_choice.allowed_tools"),
+    ],
+)
+def test_allowed_tools_that_are_wrong(choice: Any, location: str) -> None:
+    with pytest.raises(VLLMValidationError, match=re.escape(location)) as refused:
+        chat(tool_choice=choice)
+    assert refused.value.parameter == location
+
+
+def test_allowed_tools_of_a_request_that_is_not_constrained() -> None:
+    with pytest.raises(VLLMValidationError, match="Invalid value for `function`"):
+        chat(tool_choice=allowed("auto", "f"), vllm_xargs={"constrained_k2": "off"})
+
+
+def test_allowed_tools_on_a_server_with_another_tool_parser() -> None:
+    params = chat(tool_choice=allowed("auto", "f")).to_sampling_params(10, {})
+    with pytest.raises(ValueError, match="tool_choice.allowed_tools: cannot be combined with another tool parser"):
+        admission.check_params(params)
+
+
+@pytest.mark.parametrize(("fields", "choice"), [({}, "auto"), ({"tools": None}, None)])
+def test_a_choice_of_null_beside_tools_is_the_default(fields: Any, choice: str | None) -> None:
+    request = chat(tool_choice=None, **fields)
+    functions.set_default_choice(request)
+    assert request.tool_choice == choice
+
+
+def test_routes_read_bodies_as_python_does() -> None:
+    """FastAPI compiles a route's reading of its body from the model's schema, in which the validators are compiled."""
+    app = FastAPI()
+
+    @app.post("/chat")
+    def chat_route(body: Annotated[ChatCompletionRequest, Body()]) -> Any:
+        return {"choice": body.tool_choice, "xargs": body.vllm_xargs}
+
+    @app.post("/responses")
+    def responses_route(body: Annotated[ResponsesRequest, Body()]) -> Any:
+        return {"choice": body.tool_choice}
+
+    client = TestClient(app)
+    body = {"messages": [], "tools": [TOOL, G], "tool_choice": allowed("required", "g")}
+    xargs = {"constrained_k2_allowed_tools": ["g"]}
+    assert client.post("/chat", json=body).json() == {"choice": "required", "xargs": xargs}
+    assert client.post("/responses", json={"input": "x", "tools": [F], "tool_choice": None}).json() == {
+        "choice": "auto"
+    }
+    assert client.get("/openapi.json").status_code == 200
+
+
+@pytest.mark.parametrize("body", [None, [], "x", 1, {"messages": [], "vllm_xargs": 1}])
+def test_bodies_that_are_none(body: Any) -> None:
+    with pytest.raises(ValidationError):
+        ChatCompletionRequest.model_validate(body)
