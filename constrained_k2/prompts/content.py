@@ -10,11 +10,12 @@ from constrained_k2.request.values import object_at
 
 # Part type -> the field that holds its text: chat completions, responses, and vLLM's own.
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
-_MEDIA_PARTS = frozenset(
+MEDIA_PARTS = frozenset(
     {
         *("image", "image_url", "input_image", "image_pil", "image_embeds"),
         *("video", "video_url", "video_embeds", "video_chunk", "vision_chunk"),
-        *("audio_url", "input_audio", "audio_embeds", "prompt_embeds", "file"),
+        *("audio", "audio_url", "input_audio", "audio_embeds", "prompt_embeds"),
+        *("file", "input_file", "document"),
     }
 )
 REASONING_PARTS = frozenset({"thinking", "reasoning", "reasoning_text", "redacted_thinking"})
@@ -24,7 +25,7 @@ _REASONING_TEXTS = ("thinking", "reasoning", "text", "content", "summary")
 _BILLING_HEADER = "x-anthropic-billing-header"
 _TOO_DEEP = "is nested too deeply"
 
-PAYLOADS = _MEDIA_PARTS | {"data", "type", "url", "uuid"}
+PAYLOADS = MEDIA_PARTS | {"data", "type", "url", "uuid"}
 """Keys of a part that hold images and other media: templates write placeholders, never these values."""
 
 
@@ -105,10 +106,10 @@ def _part_text(part: object, role: str, location: str) -> str | None:
     fields = object_at(location, part)
     kind = fields.get("type")
     if kind is None:
-        kind = "text" if "text" in fields else next(filter(_MEDIA_PARTS.__contains__, fields), None)
+        kind = "text" if "text" in fields else next(filter(MEDIA_PARTS.__contains__, fields), None)
     if not isinstance(kind, str):
         raise _unknown_part(kind, location)
-    if kind in _MEDIA_PARTS:
+    if kind in MEDIA_PARTS:
         return None
     if kind in REASONING_PARTS:
         return reasoning_text(fields, location)

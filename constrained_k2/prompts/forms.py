@@ -36,7 +36,7 @@ def message_form(message: object, location: str, repairs: TextRepairs) -> dict[s
         new["role"] = repairs.change(at, "role", before=role, after=_ROLES[role])
     elif role == "assistant":
         _read_legacy_call(new, location, repairs)
-        _read_reasoning(new, location, repairs)
+        read_reasoning(new, location, repairs)
     else:
         new["role"] = repairs.clean(role, at)
     if role != "assistant" and new.get("tool_calls") is not None:
@@ -53,7 +53,7 @@ def call_form(given: object, location: str, only_name: str | None, repairs: Text
     call = object_at(location, given)
     inner = f"{location}.function"
     if call.get("function") is None:
-        _read_function(call, location, repairs)
+        read_function(call, location, repairs)
     if call.get("type", "function") != "function":
         call["type"] = repairs.change(f"{location}.type", "shape", before=call["type"], after="function")
     call["function"] = function = object_at(inner, call.get("function"))
@@ -89,7 +89,7 @@ def _read_legacy_call(new: dict[str, Any], location: str, repairs: TextRepairs) 
     new["tool_calls"] = repairs.change(here, "shape", before=legacy, after=[call])
 
 
-def _read_reasoning(new: dict[str, Any], location: str, repairs: TextRepairs) -> None:
+def read_reasoning(new: dict[str, Any], location: str, repairs: TextRepairs) -> None:
     """Put reasoning of any form where Kimi's templates read it, ``reasoning_content``, and where vLLM reads it."""
     field = next((name for name in _REASONING_FIELDS if new.get(name)), "reasoning")
     text = reasoning_text(new.get(field), f"{location}.{field}")
@@ -107,7 +107,7 @@ def _read_reasoning(new: dict[str, Any], location: str, repairs: TextRepairs) ->
             new[name] = repairs.change(f"{location}.{name}", "reasoning", before=given, after=text)
 
 
-def _read_function(call: dict[str, Any], location: str, repairs: TextRepairs) -> None:
+def read_function(call: dict[str, Any], location: str, repairs: TextRepairs) -> None:
     """Read a custom call, or one whose name and arguments have no object of their own."""
     before = dict(call)
     custom = call.pop("custom", None)
