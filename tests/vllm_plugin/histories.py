@@ -172,11 +172,14 @@ REASONING: Table = {
     "partial": ([GO, said("So", partial=True)], "U|user>go$A|assistant><think></think>So"),
 }  # fmt: skip
 
-FC = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"x":1}'}
-OUT = {"type": "function_call_output", "call_id": "c1", "output": "r"}
+FC: dict[str, Any] = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"x":1}'}
+OUT: dict[str, Any] = {"type": "function_call_output", "call_id": "c1", "output": "r"}
 RESULT = ASKED + "S|tool>## Return of functions.f:0\n{}$" + OPEN
-THOUGHT_ITEM = {"type": "reasoning", "id": "rs", "summary": []}
 MESSAGE = {"type": "message", "role": "assistant"}
+
+
+def reasoned(**fields: Any) -> dict[str, Any]:
+    return {"type": "reasoning", "id": "rs", "summary": [], **fields}
 
 
 def thought(text: str) -> dict[str, Any]:
@@ -208,7 +211,7 @@ ITEMS: Table = {
     "a chat's text": ([user([TEXT])], "~U|user>x$A|assistant>"),
     "a chat's calls": ([GO, said("x", tool_calls=[call()]), back()], RESULT.replace("{}", "r").replace("{{", "x{{")),
     "developer": ([{"role": "developer", "content": [{"type": "input_text", "text": "be"}]}, GO], "S|system>be$U|user>go$A|assistant>"),
-    "encrypted reasoning": ([GO, THOUGHT_ITEM | {"encrypted_content": "x"}, FC, OUT], RESULT.replace("{}", "r")),
+    "encrypted reasoning": ([GO, reasoned(encrypted_content="x"), FC, OUT], RESULT.replace("{}", "r")),
     "a reference": ([GO, {"type": "item_reference", "id": "x"}], None),
     "a web search": ([GO, {"type": "web_search_call", "id": "a", "status": "completed", "action": {"type": "search", "query": "q"}}], None),
     "unknown": ([GO, {"type": "smell"}], None),
@@ -216,13 +219,13 @@ ITEMS: Table = {
 
 # With the template of K2.5.
 REASONING_ITEMS: Table = {
-    name: ([GO, THOUGHT_ITEM | fields, FC, OUT], "U|user>go$A|assistant><think>hm</think>" + ANSWERED)
-    for name, fields in {
-        "content": {"content": [thought("hm")]},
-        "several parts": {"content": [thought("h"), thought("m")]},
-        "summary": {"summary": [{"type": "summary_text", "text": "hm"}]},
-        "several summaries": {"summary": [{"type": "summary_text", "text": text} for text in "hm"]},
-        "encrypted too": {"content": [thought("hm")], "encrypted_content": "x"},
+    name: ([GO, item, FC, OUT], "U|user>go$A|assistant><think>hm</think>" + ANSWERED)
+    for name, item in {
+        "content": reasoned(content=[thought("hm")]),
+        "several parts": reasoned(content=[thought("h"), thought("m")]),
+        "summary": reasoned(summary=[{"type": "summary_text", "text": "hm"}]),
+        "several summaries": reasoned(summary=[{"type": "summary_text", "text": text} for text in "hm"]),
+        "encrypted too": reasoned(content=[thought("hm")], encrypted_content="x"),
     }.items()
 }
 

@@ -119,8 +119,7 @@ def _is_output(item: Mapping[str, Any]) -> bool:
 
 
 def _function_call(call: Any) -> dict[str, Any]:
-    function = _call(call)["function"]
-    return {"type": "function_call", "call_id": _text(call.get("id"), "")} | function
+    return {"type": "function_call", "call_id": _text(call.get("id"), ""), **_call(call)["function"]}
 
 
 def _client_item(item: Mapping[str, Any], kind: str) -> dict[str, Any]:
