@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
@@ -95,7 +97,8 @@ def rendered(request: Any, tokenizer: Any, template: str, given: dict[str, Any])
 def stock(messages: list[Any], tokenizer: Any, template: str) -> str | None:
     """The prompt of vLLM alone; None if it refuses the request."""
     try:
-        request = ChatCompletionRequest.model_validate({"model": "k", "messages": copy.deepcopy(messages)})
+        off = {"vllm_xargs": {"constrained_k2_repair": "off"}}
+        request = ChatCompletionRequest.model_validate({"model": "k", "messages": copy.deepcopy(messages)} | off)
         given = {"messages": request.messages, "default_template_content_format": "auto"}
         return rendered(request, tokenizer, template, given)
     except REFUSALS:
@@ -177,6 +180,26 @@ def test_the_switches_leave_a_body_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def test_other_bodies_stay_as_they_are(body: dict[str, Any]) -> None:
     assert accepted(body) == body
+
+
+KEYS = ["role", "type", "content", "text", "name", "tool_calls", "function", "custom", "arguments", "input", "output"]
+KEYS += ["id", "call_id", "tool_call_id", "reasoning", "thinking", "summary", "action", "function_call", "refusal"]
+VALUES = ["assistant", "tool", "user", "function_call", "function_call_output", "reasoning", "thinking", "message", "x"]
+scalars = st.none() | st.booleans() | st.integers() | st.sampled_from(VALUES)
+objects = st.dictionaries(st.sampled_from(KEYS), scalars, max_size=4)
+deeper = objects | st.lists(scalars | objects, max_size=3) | st.dictionaries(st.sampled_from(KEYS), objects, max_size=3)
+odd_messages = st.lists(
+    st.dictionaries(st.sampled_from(KEYS), scalars | deeper | st.lists(deeper, max_size=2)), max_size=3
+)
+
+
+@settings(max_examples=500)
+@given(odd_messages)
+def test_no_history_raises_here(given_messages: list[Any]) -> None:
+    """A value without a meaning is for vLLM to refuse; what is rewritten once stays."""
+    for field in ("messages", "input"):
+        once = accepted({field: copy.deepcopy(given_messages)})
+        assert accepted(once) == once
 
 
 def test_hostile_histories_take_linear_time() -> None:

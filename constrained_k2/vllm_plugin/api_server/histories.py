@@ -38,7 +38,7 @@ def accepted(body: dict[str, Any]) -> dict[str, Any]:
 def _rewritten(value: Any, rewrite: Callable[[dict[str, Any]], list[Any]]) -> list[Any]:
     try:
         return rewrite(dict(value)) if isinstance(value, Mapping) else [value]
-    except (InvalidRequest, TypeError, ValueError, RecursionError):
+    except (InvalidRequest, KeyError, TypeError, ValueError, RecursionError):
         return [value]
 
 
