@@ -3,15 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from constrained_k2.errors import InvalidRequest, excerpt, kind_of_json
+from constrained_k2.errors import InvalidRequest, kind_of_json
 from constrained_k2.formats.kimi_k2 import KIMI_K2
+from constrained_k2.prompts.content import PAYLOADS, text_of
+from constrained_k2.prompts.forms import IPYTHON, call_form, message_form, name_in, usable_name
 from constrained_k2.prompts.pairing import Call, Pairing, Result
 from constrained_k2.prompts.special_text import KIMI_SPECIALS, THINK_TAGS, SpecialTexts
-from constrained_k2.prompts.text_repairs import PAYLOADS, Repair, TextRepairs, text_of, within
+from constrained_k2.prompts.text_repairs import Repair, TextRepairs, within
 from constrained_k2.request.values import array_at, object_at
 
-ROLES = frozenset({"system", "user", "assistant", "tool"})
-_TEXT_FIELDS = frozenset({"name", "reasoning_content", "reasoning"})
 _HANDLED_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
 
 
@@ -21,12 +21,14 @@ def repair_messages(body: object, *, specials: SpecialTexts = KIMI_SPECIALS) -> 
     * Call ids become ``functions.NAME:INDEX``, numbered over the dialog, and results refer to their calls
       (:class:`constrained_k2.prompts.pairing.Pairing`). A result without a call gets one inserted before it, with no
       arguments, so that a truncated dialog loses nothing. A call without a result stays as it is.
-    * Content that is only text becomes a string: parts are joined without a separator, as Kimi's own templates do.
-      None stays only beside tool calls, where every template accepts it.
+    * Messages of older and other APIs take today's form (:mod:`constrained_k2.prompts.forms`).
+    * Content that is only text becomes a string (:func:`constrained_k2.prompts.content.text_of`). None stays only
+      beside tool calls, where every template accepts it.
     * Tools keep what the model is shown: ``type``, ``name``, ``description``, ``parameters``.
     * Special tokens in any text stay text (:mod:`constrained_k2.prompts.special_text`). ``<think>`` and ``</think>``
       in an assistant's content stay as they are: clients send reasoning back in this form.
-    * A generation prompt is added, unless the request continues its last message.
+    * A generation prompt is added, unless the request continues its last message: it says so itself, or that message
+      is an assistant's with Moonshot's ``"partial": true``.
 
     ``body`` is never changed; the result, returned with the changes in order, shares the values that need no repair.
     Repairing a result changes nothing.
@@ -40,10 +42,25 @@ def repair_messages(body: object, *, specials: SpecialTexts = KIMI_SPECIALS) -> 
     if (tools := given.get("tools")) is not None:
         entries = enumerate(array_at("tools", tools))
         changed["tools"] = [_tool(tool, f"tools[{number}]", repairs) for number, tool in entries]
-    changed["messages"] = _Dialog(repairs).messages(given.get("messages"), _only_name(changed.get("tools")))
-    if given.get("add_generation_prompt") is False and not given.get("continue_final_message"):
-        changed["add_generation_prompt"] = repairs.change("add_generation_prompt", "prompt", before=False, after=True)
+    changed["messages"] = _Dialog(repairs, _only_name(changed.get("tools"))).messages(given.get("messages"))
+    changed |= _ending(given, changed["messages"][-1:], repairs)
     return given | changed if repairs.repairs else given, repairs.repairs
+
+
+def _ending(given: Mapping[str, Any], last: Sequence[dict[str, Any]], repairs: TextRepairs) -> dict[str, Any]:
+    """The fields by which the prompt ends with a generation prompt, or in the last message, without its calls then."""
+    answers = [message for message in last if message["role"] == "assistant"]
+    if given.get("continue_final_message"):
+        for message in answers:
+            if message.get("tool_calls") and message.get("content") is not None:
+                location = f"messages[{len(given['messages']) - 1}].tool_calls"
+                repairs.change(location, "shape", before=message.pop("tool_calls"), after=None)
+    elif any(message.get("partial") is True and not message.get("tool_calls") for message in answers):
+        repairs.change("continue_final_message", "prompt", before=None, after=True)
+        return {"continue_final_message": True, "add_generation_prompt": False}
+    elif given.get("add_generation_prompt") is False:
+        return {"add_generation_prompt": repairs.change("add_generation_prompt", "prompt", before=False, after=True)}
+    return {}
 
 
 def _only_name(tools: Any) -> str | None:
@@ -52,39 +69,36 @@ def _only_name(tools: Any) -> str | None:
 
 
 class _Dialog:
-    def __init__(self, repairs: TextRepairs) -> None:
+    def __init__(self, repairs: TextRepairs, only_name: str | None) -> None:
         self._repairs = repairs
+        self._only_name = only_name  # of the only tool that is declared
         self._pairing = Pairing()
         self._calls = 0  # their number so far
 
-    def messages(self, messages: object, only_name: str | None) -> list[Any]:
+    def messages(self, messages: object) -> list[Any]:
         repaired: list[dict[str, Any]] = []
         results: list[tuple[int, dict[str, Any]]] = []  # consecutive tool messages, paired together
         for number, message in enumerate(array_at("messages", messages)):
             new = self._message(message, f"messages[{number}]")
-            if new["role"] == "tool":
+            if new["role"] in {"tool", IPYTHON}:
                 results.append((number, new))
                 continue
-            repaired += self._paired(results, only_name)
+            repaired += self._paired(results)
             results = []
             if new["role"] == "assistant" and new.get("tool_calls") is not None:
                 new["tool_calls"] = self._numbered(new["tool_calls"], f"messages[{number}].tool_calls")
             repaired.append(new)
-        return repaired + self._paired(results, only_name)
+        return repaired + self._paired(results)
 
     def _message(self, message: object, location: str) -> dict[str, Any]:
         """Repair everything in a message but its ids."""
-        new = object_at(location, message)
-        role = new.get("role")
-        if role == "developer":  # OpenAI's newer name for the system role
-            role = new["role"] = self._repairs.change(f"{location}.role", "role", before=role, after="system")
-        if not isinstance(role, str) or role not in ROLES:
-            remedy = f"Use {', '.join(sorted(ROLES))}"
-            raise InvalidRequest(f"unknown role {excerpt(role)}", f"{location}.role", remedy)
-        if role != "assistant" and new.get("tool_calls") is not None:
-            self._repairs.change(f"{location}.tool_calls", "shape", before=new.pop("tool_calls"), after=None)
+        new = message_form(message, location, self._repairs)
+        role: str = new["role"]
         given, at = new.get("content"), f"{location}.content"
         content = text_of(given, role, at, calls=bool(new.get("tool_calls")))
+        refusal = new.get("refusal")
+        if role == "assistant" and refusal and isinstance(refusal, str) and not content:
+            content = refusal
         if content != given or type(content) is not type(given):
             self._repairs.change(at, "content", before=given, after=content)
         keep = THINK_TAGS if role == "assistant" else frozenset[str]()
@@ -98,9 +112,9 @@ class _Dialog:
             ]
         elif content is not None or "content" in new:
             new["content"] = self._repairs.clean(content, at, keep)
+        if not isinstance(name := new.get("name"), str | None):  # templates would print its Python form
+            raise InvalidRequest(f"must be a string, not {kind_of_json(name)}", f"{location}.name")
         for field, value in new.items():
-            if field in _TEXT_FIELDS and not isinstance(value, str | None):  # templates would print its Python form
-                raise InvalidRequest(f"must be a string, not {kind_of_json(value)}", f"{location}.{field}")
             if field not in _HANDLED_FIELDS:
                 new[field] = self._repairs.clean(value, f"{location}.{field}")
         return new
@@ -109,13 +123,10 @@ class _Dialog:
         made, repaired = [], []
         for number, given in enumerate(array_at(location, calls)):
             here = f"{location}[{number}]"
-            call = self._call(given, here)
+            call = call_form(given, here, self._only_name, self._repairs)
             name = call["function"]["name"]
             given_id = call.get("id")
-            try:
-                canonical = KIMI_K2.call_id(name, self._calls)
-            except InvalidRequest as error:
-                raise InvalidRequest(error.problem, f"{here}.function.name", error.remedy) from error
+            canonical = KIMI_K2.call_id(name, self._calls)
             self._calls += 1
             if given_id != canonical:
                 call["id"] = self._repairs.change(f"{here}.id", "call id", before=given_id, after=canonical)
@@ -125,38 +136,22 @@ class _Dialog:
             self._pairing.add_turn(made)
         return repaired
 
-    def _call(self, given: object, location: str) -> dict[str, Any]:
-        """Return a call in OpenAI's form with its arguments repaired."""
-        call = object_at(location, given)
-        inner = f"{location}.function"
-        if call.get("function") is None and "name" in call:
-            call["function"] = {key: call.pop(key) for key in ("name", "arguments") if key in call}
-            self._repairs.change(location, "shape", before=given, after=dict(call))
-        call["function"] = function = object_at(inner, call.get("function"))
-        name = function.get("name")
-        if not name and isinstance(call.get("id"), str):
-            name = self._repairs.change(f"{inner}.name", "shape", before=name, after=_name_in(call["id"]))
-            function["name"] = name
-        if not isinstance(name, str):
-            raise InvalidRequest("must be a string", f"{inner}.name", "Name the function that was called")
-        arguments = function.get("arguments")
-        if arguments is None or arguments == "":
-            function["arguments"] = self._repairs.change(f"{inner}.arguments", "shape", before=arguments, after="{}")
-        elif isinstance(arguments, str | Mapping):
-            function["arguments"] = self._repairs.clean(arguments, f"{inner}.arguments")
-        else:
-            problem = f"must be a JSON object or its text, not {kind_of_json(arguments)}"
-            raise InvalidRequest(problem, f"{inner}.arguments")
-        return call
+    def _paired(self, results: Sequence[tuple[int, dict[str, Any]]]) -> list[dict[str, Any]]:
+        """Give tool messages the ids of their calls; insert a call before each that has none.
 
-    def _paired(self, results: Sequence[tuple[int, dict[str, Any]]], only_name: str | None) -> list[dict[str, Any]]:
-        """Give tool messages the ids of their calls; insert a call before each that has none."""
+        An output whose role names no tool is the result of a call that is open, and otherwise stays as it is.
+        """
         repaired: list[dict[str, Any]] = []
         given = [Result(_text(message.get("tool_call_id")), _text(message.get("name"))) for _, message in results]
         for (number, message), result, found in zip(results, given, self._pairing.pair(given), strict=True):
             location, call = f"messages[{number}]", found
+            if call is None and message["role"] == IPYTHON:
+                repaired.append(message)
+                continue
+            if message["role"] == IPYTHON:
+                message["role"] = self._repairs.change(f"{location}.role", "role", before=IPYTHON, after="tool")
             if call is None:
-                name = _function_name(result, only_name)
+                name = usable_name(result.name, result.given_id and name_in(result.given_id), self._only_name)
                 call = Call(result.given_id, name, KIMI_K2.call_id(name, self._calls), answered=True)
                 self._calls += 1
                 made = {"id": call.id, "type": "function", "function": {"name": name, "arguments": "{}"}}
@@ -172,20 +167,6 @@ class _Dialog:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
-
-
-def _function_name(result: Result, only_name: str | None) -> str:
-    """Name the function of a result without a call: by its ``name``, its id, or as the only one declared."""
-    for candidate in (result.name, result.given_id and _name_in(result.given_id), only_name):
-        if candidate and not KIMI_K2.name_problem(candidate):
-            return candidate
-    return "unknown"
-
-
-def _name_in(call_id: str) -> str | None:
-    """Return the function's name in ``functions.NAME:INDEX`` or ``NAME:INDEX``."""
-    name, colon, index = call_id.rpartition(":")
-    return name.removeprefix("functions.") if colon and index.isdecimal() else None
 
 
 def _tool(tool: object, location: str, repairs: TextRepairs) -> Any:

@@ -1,35 +1,29 @@
-"""Records every change to a request, cleans its texts, and turns contents that are only text into strings."""
+"""Records every change to a request, and cleans its texts."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, Literal
 
-from constrained_k2.errors import InvalidRequest, excerpt, kind_of_json, old_name_of
+from constrained_k2.errors import InvalidRequest, old_name_of
 from constrained_k2.prompts.special_text import SpecialTexts
-from constrained_k2.request.values import object_at
 
 Kind = Literal[
-    "call id", "result id", "call inserted", "content", "special token", "surrogate", "tool", "role", "shape", "prompt"
+    "call id",
+    "result id",
+    "call inserted",
+    "content",
+    "reasoning",
+    "special token",
+    "surrogate",
+    "tool",
+    "role",
+    "shape",
+    "prompt",
 ]
-
-# Part type -> the field that holds its text: chat completions, responses, and vLLM's own.
-_TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
-_MEDIA_PARTS = frozenset(
-    {
-        *("image", "image_url", "input_image", "image_pil", "image_embeds"),
-        *("video", "video_url", "video_embeds", "video_chunk", "vision_chunk"),
-        *("audio_url", "input_audio", "audio_embeds", "prompt_embeds", "file"),
-    }
-)
 
 _LONG_LOCATION = 300  # characters
 _SURROGATE = re.compile("[\ud800-\udfff]")  # lone ones, which UTF-8 cannot encode
-
-PAYLOADS = _MEDIA_PARTS | {"data", "type", "url", "uuid"}
-"""Keys of a part that hold images and other media: templates write placeholders, never these values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,53 +85,3 @@ class TextRepairs:
 def within(location: str, step: str) -> str:
     """The location of a value inside another one. Long ones are cut: one is made for each value of a hostile body."""
     return location if len(location) > _LONG_LOCATION else location + step[:_LONG_LOCATION]
-
-
-def text_of(content: object, role: str, location: str, *, calls: bool) -> Any:
-    """Convert a content to what all of Kimi's templates accept.
-
-    Returns:
-        A string; None if it was None beside ``calls``; a list of parts if some are not text, with neighbouring texts
-        joined (a special token could be split between them). A tool's JSON value becomes its text.
-    """
-    if isinstance(content, str):
-        return content
-    if content is None:
-        return None if calls else ""
-    if role == "tool" and _is_data(content):  # the result as JSON rather than parts
-        try:
-            return json.dumps(content, ensure_ascii=False)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidRequest(f"cannot be written as JSON: {error}", location) from error
-    if not isinstance(content, list | tuple):
-        raise InvalidRequest(f"must be a string or an array of parts, not {kind_of_json(content)}", location)
-    parts: list[Any] = []
-    texts = [_part_text(part, f"{location}[{number}]") for number, part in enumerate(content)]
-    for is_text, run in groupby(zip(texts, content, strict=True), key=lambda pair: pair[0] is not None):
-        if is_text:
-            parts.append({"type": "text", "text": "".join(text or "" for text, _ in run)})
-        else:
-            parts += [part for _, part in run]
-    return "".join(filter(None, texts)) if None not in texts else parts
-
-
-def _is_data(content: object) -> bool:
-    return isinstance(content, Mapping) or (
-        isinstance(content, list | tuple)
-        and not all(isinstance(part, str) or (isinstance(part, Mapping) and "type" in part) for part in content)
-    )
-
-
-def _part_text(part: object, location: str) -> str | None:
-    if isinstance(part, str):
-        return part
-    fields = object_at(location, part)
-    kind = fields.get("type")
-    if isinstance(kind, str) and kind in _MEDIA_PARTS | {"tool_reference"}:
-        return None
-    if not isinstance(kind, str) or kind not in _TEXT_PARTS:
-        raise InvalidRequest(f"unknown part type {excerpt(kind)}", f"{location}.type", "Send text parts")
-    text = fields.get(_TEXT_PARTS[kind])
-    if not isinstance(text, str | None):
-        raise InvalidRequest(f"must be a string, not {kind_of_json(text)}", f"{location}.{_TEXT_PARTS[kind]}")
-    return text or ""

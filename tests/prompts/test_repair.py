@@ -1,6 +1,7 @@
 """Requests are repaired where needed, and only there."""
 
 import copy
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -27,12 +28,23 @@ from tests.prompts.test_goldens import TEMPLATES, TEST_TEMPLATE, template_render
         ({"role": "tool", "content": [1, 2]}, "[1, 2]"),
         ({"role": "tool", "content": [{"type": "text", "text": "a"}]}, "a"),
         ({"role": "developer", "content": "be"}, "be"),
+        ({"role": "tool", "content": ["a", {"type": "input_text", "text": "b"}]}, "a\nb"),
+        ({"role": "tool", "content": [{"type": "text", "text": "a"}, {"type": "resource", "uri": "b"}]}, 'a\n{"type": "resource", "uri": "b"}'),
+        ({"role": "tool", "content": [{"type": "tool_reference", "name": "f"}, {"type": "tool_reference", "tool_name": "g"}]}, "f\ng"),
+        ({"role": "tool", "content": 5}, "5"),
+        ({"role": "tool", "content": False}, "false"),
+        ({"role": "user", "content": [{"text": "a"}, {"type": "thinking", "thinking": "b"}]}, "ab"),
+        ({"role": "system", "content": [{"type": "text", "text": "x-anthropic-billing-header: cch=1"}, "be"]}, "be"),
+        ({"role": "system", "content": "x-anthropic-billing-header: cch=1\nbe"}, "be"),
+        ({"role": "assistant", "content": None, "refusal": "no"}, "no"),
+        ({"role": "assistant", "content": [{"type": "reasoning", "text": "hm"}, {"type": "text", "text": "a"}]}, "a"),
+        ({"role": "assistant", "content": [{"type": "redacted_thinking", "data": "hm"}]}, ""),
     ],
-)
+)  # fmt: skip
 def test_content(message: dict[str, Any], content: str) -> None:
     corrected, repairs = repair_messages({"messages": [calls(call(F0)), message]})
     assert corrected["messages"][1]["content"] == content
-    assert {repair.kind for repair in repairs} <= {"content", "role", "result id"}
+    assert {repair.kind for repair in repairs} <= {"content", "reasoning", "role", "result id"}
     assert repairs
 
 
@@ -88,6 +100,102 @@ def test_other_shapes_of_calls() -> None:
     assert made[0] == {"id": "functions.f:0", "function": {"name": "f", "arguments": {"x": 1}}}
     assert made[1]["function"]["arguments"] == "{}"
     assert "tool_calls" not in corrected["messages"][1]
+
+
+def test_calls_without_a_usable_name() -> None:
+    named = call("functions.g:7", name="")
+    body = {"messages": [calls(call("a", name=""), named, call("b", name="<|im_end|>"), call("c", name="a\n"))]}
+    made = repair_messages(body)[0]["messages"][0]["tool_calls"]
+    assert [each["function"]["name"] for each in made] == ["unknown", "g", f"<{JOINER}|im_end|>", "unknown"]
+    only = repair_messages(body | {"tools": [{"type": "function", "function": {"name": "f"}}]})[0]
+    assert only["messages"][0]["tool_calls"][0]["id"] == "functions.f:0"
+
+
+def test_a_custom_call_has_its_input_as_an_argument() -> None:
+    custom = {"id": "a", "type": "custom", "custom": {"name": "patch", "input": '*** "x"'}}
+    message = repair_messages({"messages": [calls(custom), result("a")]})[0]["messages"][0]
+    function = {"name": "patch", "arguments": '{"input": "*** \\"x\\""}'}
+    assert message["tool_calls"] == [{"id": "functions.patch:0", "type": "function", "function": function}]
+
+
+def test_legacy_functions_are_calls_and_results() -> None:
+    legacy = {"role": "assistant", "content": None, "function_call": {"name": "search", "arguments": "{}"}}
+    back = {"role": "function", "name": "search", "content": "r"}
+    (asked, answered), _ = _repaired(legacy, back)
+    assert asked["tool_calls"] == [call(F0, arguments="{}")]
+    assert answered == result(F0, name="search")
+    both = legacy | {"tool_calls": [call("a", "other")]}
+    assert [each["function"]["name"] for each in _repaired(both)[0][0]["tool_calls"]] == ["other"]
+
+
+def test_an_output_without_a_tools_name() -> None:
+    output = {"role": "ipython", "content": "42"}
+    messages, repairs = _repaired(calls(call(F0)), output, output)
+    assert messages[1:] == [{"role": "tool", "content": "42", "tool_call_id": F0}, output]
+    assert [repair.kind for repair in repairs] == ["role", "result id"]
+    assert _repaired(output) == ([output], [])
+
+
+def test_other_roles_are_the_templates_to_name() -> None:
+    assert _repaired({"role": "critic", "content": "no"}) == ([{"role": "critic", "content": "no"}], [])
+    assert _repaired({"role": "<|im_end|>", "content": ""})[0][0]["role"] == f"<{JOINER}|im_end|>"
+
+
+THOUGHT = {"type": "thinking", "thinking": "hm"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"content": [THOUGHT, {"type": "text", "text": "a"}]}, "hm"),
+        ({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]}, "hm"),
+        ({"content": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}]}, "hm"),
+        ({"content": [THOUGHT], "reasoning_content": "ah, hm"}, "ah, hm"),
+        ({"content": [THOUGHT], "reasoning": "ah, "}, "ah, hm"),
+        ({"reasoning": "hm"}, "hm"),
+        ({"reasoning": None, "reasoning_content": "hm"}, "hm"),
+        ({"reasoning": ["h", {"text": "m"}]}, "hm"),
+        ({"reasoning": {"a": "<|im_end|>"}}, None),
+        ({"thinking": "hm"}, "hm"),
+        ({"thinking_blocks": [THOUGHT, {"type": "redacted_thinking", "data": "x"}]}, "hm"),
+        ({"reasoning_details": [{"type": "reasoning.text", "text": "h"}, {"type": "reasoning.summary", "summary": "m"}]}, "hm"),
+    ],
+)  # fmt: skip
+def test_reasoning_of_every_form(fields: dict[str, Any], text: str | None) -> None:
+    (message,), _ = _repaired({"role": "assistant", "content": "a"} | fields)
+    assert message.get("reasoning_content") == text
+    assert message.get("reasoning") in {None, text, ""}
+
+
+PARTIAL = {"role": "assistant", "content": "So", "partial": True}
+
+
+def test_a_partial_message_is_continued() -> None:
+    for content in ("So", "", None, [{"type": "text", "text": "So"}]):
+        body, _ = repair_messages({"messages": [USER, PARTIAL | {"name": "Kim", "content": content}]})
+        assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
+        assert (body["messages"][1]["content"], body["messages"][1]["name"]) == ("So" if content else "", "Kim")
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [[PARTIAL, USER], [PARTIAL | {"partial": False}], [PARTIAL | {"tool_calls": [call(F0)]}], [USER | {"partial": True}]],
+)  # fmt: skip
+def test_other_messages_are_not_continued(messages: list[dict[str, Any]]) -> None:
+    assert repair_messages({"messages": messages}) == ({"messages": messages}, [])
+
+
+def test_a_continued_message_loses_the_calls_that_follow_its_text() -> None:
+    """They are not in its prompt: see transformers' ``render_jinja_template``."""
+    body = {"messages": [calls(call(F0)), {**calls(call("x")), "content": "So"}], "continue_final_message": True}
+    corrected, _ = repair_messages(body)
+    assert "tool_calls" not in corrected["messages"][1]
+    assert "tool_calls" in corrected["messages"][0]
+
+
+def _repaired(*messages: Any) -> Any:
+    corrected, repairs = repair_messages({"messages": [*messages]})
+    return corrected["messages"], repairs
 
 
 def test_a_generation_prompt_is_asked_for() -> None:
@@ -156,7 +264,6 @@ def test_lone_surrogates_become_replacement_characters() -> None:
         ({"messages": "hi"}, "messages"),
         ({"messages": {"role": "user"}}, "messages"),
         ({"messages": [USER, "hi"]}, "messages[1]"),
-        ({"messages": [USER, {"role": "oracle", "content": ""}]}, "messages[1].role"),
         ({"messages": [USER, {"content": ""}]}, "messages[1].role"),
         ({"messages": [USER, {"role": ["user"], "content": ""}]}, "messages[1].role"),
         ({"messages": [USER, {"role": "user", "content": 5}]}, "messages[1].content"),
@@ -168,12 +275,9 @@ def test_lone_surrogates_become_replacement_characters() -> None:
         ({"messages": [USER, {"role": "assistant", "content": "", "tool_calls": {}}]}, "messages[1].tool_calls"),
         ({"messages": [USER, calls("x")]}, "messages[1].tool_calls[0]"),
         ({"messages": [USER, calls({"id": "a"})]}, "messages[1].tool_calls[0].function"),
-        ({"messages": [USER, calls(call("a", name=None))]}, "messages[1].tool_calls[0].function.name"),
         ({"messages": [USER, calls(call("a", name=5))]}, "messages[1].tool_calls[0].function.name"),
-        ({"messages": [USER, calls(call("a", name="<|im_end|>"))]}, "messages[1].tool_calls[0].function.name"),
         ({"messages": [USER, calls(call("a", arguments=[1]))]}, "messages[1].tool_calls[0].function.arguments"),
         ({"messages": [USER, {**USER, "name": ["<|im_end|>"]}]}, "messages[1].name"),
-        ({"messages": [USER, {**calls(), "reasoning": {"a": "<|im_end|>"}}]}, "messages[1].reasoning"),
         ({"messages": [USER], "tools": {}}, "tools"),
         ({"messages": [USER], "tools": ["f"]}, "tools[0]"),
         ({"messages": [USER], "tools": [{"type": "function", "function": 5}]}, "tools[0].function"),
@@ -239,6 +343,10 @@ messages_of = st.one_of(
     st.builds(lambda content, made: {"role": "assistant", "content": content, "tool_calls": made}, contents,
               st.none() | st.lists(st.builds(call, some_ids, names, arguments), max_size=3)),
     st.builds(result, some_ids, contents),
+    st.fixed_dictionaries({"role": st.sampled_from(["function", "ipython", "critic", "[EOS]"]), "content": contents, "name": names}),
+    st.fixed_dictionaries({"role": st.just("assistant"), "content": contents | st.just([THOUGHT])}, optional={
+        "function_call": st.builds(lambda name: {"name": name, "arguments": "{}"}, names), "partial": st.booleans(),
+        "refusal": texts, "reasoning": texts | st.lists(texts), "reasoning_content": texts, "thinking": texts}),
 )  # fmt: skip
 
 
@@ -250,9 +358,9 @@ def test_repairing_twice_changes_nothing_more(messages: list[dict[str, Any]], to
     corrected, _ = repair_messages(body)
     assert body == before
     assert repair_messages(corrected) == (corrected, [])
-    assert len([m for m in corrected["messages"] if m["role"] == "tool"]) == len(
-        [m for m in messages if m["role"] == "tool"]
-    )
+    roles = [Counter(m["role"] for m in each["messages"]) for each in (body, corrected)]
+    results = ("tool", "function", "ipython")
+    assert len({sum(counted[role] for role in results) for counted in roles}) == 1
 
 
 @settings(max_examples=200)

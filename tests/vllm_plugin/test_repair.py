@@ -81,6 +81,17 @@ def test_the_generation_prompt_of_chats_only() -> None:
         assert request.add_generation_prompt is wanted
 
 
+@pytest.mark.parametrize("kind", [ChatCompletionRequest, TokenizeChatRequest])
+def test_a_partial_message_is_continued(kind: Any) -> None:
+    last = {"role": "assistant", "content": "So", "partial": True}
+    request = kind(model="k", messages=[USER, last])
+    prepared(request)
+    assert (request.continue_final_message, request.add_generation_prompt) == (True, False)
+    off = chat(USER, last, **OFF)
+    prepared(off)
+    assert not off.continue_final_message
+
+
 def test_what_is_lazy_is_read_and_reasoning_has_vllms_name() -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     asked = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call]}

@@ -201,6 +201,22 @@ def test_a_generation_prompt_is_not_left_out(server: VllmServer) -> None:
     assert post(server, "/v1/chat/completions", **continued).json()["prompt_token_ids"] != usual
 
 
+def test_a_partial_message_is_continued(server: VllmServer, vocabulary: Vocabulary) -> None:
+    """With the index that is due, and calls in the answer alone."""
+    made = {"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+    history = [{"role": "user", "content": "go"}, {"role": "assistant", "content": None, "tool_calls": [made]}]
+    history += [{"role": "function", "name": "get_weather", "content": "rain"}]
+    body = {"messages": [*history, {"role": "assistant", "content": "So", "partial": True}], "tools": [WEATHER]}
+    ids = prompt_ids(server, **body)
+    assert vocabulary.decode(ids).endswith(
+        "## Return of functions.get_weather:0\nrain<|im_end|><|im_assistant|>assistant<|im_middle|>So"
+    )
+    body |= {"tool_choice": "required", "max_tokens": 500, "return_token_ids": True}
+    answer = post(server, "/v1/chat/completions", **body).json()
+    assert answer["prompt_token_ids"] == ids
+    assert answer["choices"][0]["message"]["tool_calls"][0]["id"] == "functions.get_weather:1"
+
+
 def test_render_compares_with_the_server(
     server: VllmServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

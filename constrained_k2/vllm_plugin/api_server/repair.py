@@ -63,9 +63,10 @@ def _repair(given: dict[str, Any], specials: SpecialTexts) -> None:
     if is_chat:
         body |= {field: getattr(request, field) for field in ("add_generation_prompt", "continue_final_message")}
     body, repairs = repair_messages(body, specials=specials)
-    if is_chat:
-        request.add_generation_prompt = body["add_generation_prompt"]
-    given["messages"], given["tool_dicts"] = body["messages"], body["tools"]
+    for field in ("add_generation_prompt", "continue_final_message"):
+        if field in body and field in type(request).model_fields:  # a responses request has none of them
+            setattr(request, field, body[field])
+    given["messages"], given["tool_dicts"] = [*map(_with_reasoning, body["messages"])], body["tools"]
     text_alone = all(isinstance(message.get("content"), str | None) for message in body["messages"])
     if given["default_template_content_format"] == "auto" and text_alone:
         given["default_template_content_format"] = "string"
@@ -75,7 +76,7 @@ def _repair(given: dict[str, Any], specials: SpecialTexts) -> None:
 
 
 def _plain(message: Any, number: int) -> Any:
-    """A message without pydantic's lazy iterators, and its reasoning under the name that vLLM reads."""
+    """A message without pydantic's lazy iterators, and with its reasoning for vLLM."""
     if not isinstance(message, dict):
         return message
     for field, remedy in _FORMS.items():
@@ -90,6 +91,11 @@ def _plain(message: Any, number: int) -> Any:
                     f"messages[{number}].{field}",
                     remedy,
                 ) from error
+    return _with_reasoning(message)
+
+
+def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
+    """A message with its reasoning under the name that vLLM reads."""
     if message.get("reasoning") is None and "reasoning_content" in message:
         return {**message, "reasoning": message["reasoning_content"]}
     return message
