@@ -244,7 +244,7 @@ def answer_of_chat(server: VllmServer, choice: str, *, stream: bool) -> tuple[st
         message = post(server, "/v1/chat/completions", **body).raise_for_status().json()["choices"][0]["message"]
         return message["content"] or "", [
             (call["id"], call["function"]["name"], call["function"]["arguments"])
-            for call in message["tool_calls"] or ()
+            for call in message.get("tool_calls") or ()
         ]
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="-") as client:
         body.pop("vllm_xargs")
