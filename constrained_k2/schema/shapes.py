@@ -90,7 +90,7 @@ class KeyMap:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What the schemas of an object say of its keys."""
+    """The keys that the schemas of an object declare."""
 
     names: frozenset[str] = frozenset()  # in properties, required and the dependent keywords
     has_properties: bool = False

@@ -58,7 +58,7 @@ def test_an_unexpected_error_is_not_reported_as_a_budget(
     assert json.loads(answer) == {"killed": xgrammar_worker.FAILED}
     assert "AttributeError" in capfd.readouterr().err
     engine = XGrammarEngine(Vocabulary.of_bytes())
-    monkeypatch.setattr(engine._worker, "ask", lambda _: answer)
+    monkeypatch.setattr(engine._worker, "ask", lambda *_: answer)
     with pytest.raises(UnsupportedSchema, match="failed on this one"):
         engine.compile('{"type": "object"}')
 
