@@ -21,7 +21,7 @@ from constrained_k2.prompts import Fault
 from constrained_k2.vllm_plugin import settings
 
 ROOT = Path(__file__).parents[1]
-SECTION = (ROOT / "CHANGELOG.md").read_text("utf-8").split("\n## ")[1]
+SECTION = (ROOT / "CHANGELOG.md").read_text("utf-8").partition("\n## 0.2.0\n")[2].partition("\n## ")[0]
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in SECTION.splitlines() if line.startswith("| ")]
 NAMES = re.compile("`([^`]+)`")
 

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from constrained_k2.errors import InvalidRequest, excerpt, kind_of_json, old_name_of
 
@@ -81,7 +81,7 @@ class StrictPolicy:
 def read_strict_false(value: object, location: str) -> StrictFalse | None:
     """Read the level that ``strict: false`` declares; None for null."""
     if value is None or (isinstance(value, str) and value in STRICT_FALSE):
-        return cast(StrictFalse | None, value)
+        return value
     expected = f"Use {' or '.join(map(repr, STRICT_FALSE))}"
     raise InvalidRequest(f"unknown level {excerpt(value)}", location, expected)
 

@@ -87,8 +87,9 @@ def test_tools_that_no_one_runs(server: VllmServer, stream: bool) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_allowed_tools(server: VllmServer, stream: bool) -> None:
     tools = [{"type": "function", "function": {"name": "g"}}]
-    for choice in ({"allowed_tools": {"mode": "required", "tools": tools}}, {"mode": "required", "tools": tools}):
-        names = chat(server, stream=stream, tool_choice={"type": "allowed_tools"} | choice)
+    asked: dict[str, Any] = {"mode": "required", "tools": tools}
+    for given in ({"allowed_tools": asked}, asked):
+        names = chat(server, stream=stream, tool_choice={"type": "allowed_tools"} | given)
         assert names and set(names) == {"g"}
     tools[0]["function"] = {"name": "h"}
     body = {"tools": CHAT, "messages": MESSAGES, "stream": stream}

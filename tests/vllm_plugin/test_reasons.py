@@ -1,0 +1,94 @@
+"""Every row of the table of refused fields, on each endpoint whose requests can have the field, as vLLM reads them."""
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from pydantic import ValidationError
+from vllm import SamplingParams
+from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
+from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.exceptions import VLLMValidationError
+
+from constrained_k2 import ToolCallSpec
+from constrained_k2.vllm_plugin.api_server import admission
+from constrained_k2.vllm_plugin.api_server.admission import Admission
+from constrained_k2.vllm_plugin.api_server.reasons import REASONS, Reason
+from tests.vllm_plugin.parsers import TOOL, adjusted, chat
+
+SPEC = ToolCallSpec.from_openai({"tools": [TOOL]}).to_json()
+FLAT = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+ALLOWED = {"type": "allowed_tools", "mode": "auto", "tools": [FLAT]}
+FIELDS: dict[str, dict[str, Any]] = {
+    # The row -> what a request has of it, by endpoint where that differs.
+    "use_beam_search": {"use_beam_search": True},
+    "bad_words": {"bad_words": ["a"]},
+    "allowed_token_ids": {"allowed_token_ids": [1]},
+    "thinking_token_budget": {"thinking_token_budget": 5},
+    "structured_outputs": {"structured_outputs": {"regex": "a"}},
+    "structured_outputs.structural_tag": {"structured_outputs": {"structural_tag": '{"structures": [], "triggers": []}'}},
+    "trace_decode_token_ids": {"trace_decode_token_ids": [1]},
+    "resumable": {},
+    "tool_choice": {"tools": [FLAT, {"type": "web_search"}], "tool_choice": {"type": "web_search_preview"}},
+    "tool_choice.allowed_tools": {"tool_choice": ALLOWED},
+    "tools[…].format": {"tools": [{"type": "custom", "name": "f",
+                                   "format": {"type": "grammar", "syntax": "lark", "definition": "start: /a/"}}]},
+    "tools[…].input_schema": {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+}  # fmt: skip
+ON_MESSAGES = {"thinking_token_budget": {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000}}
+REFUSED = [row for row in REASONS if row.outcome.startswith("refused")]
+PAIRS = [pytest.param(row, endpoint, id=f"{endpoint} {row.field}") for row in REFUSED for endpoint in row.endpoints]
+
+
+def send(endpoint: str, row: Reason, parser_class: Any, tokenizer: Any) -> None:
+    """Pass a request through what reads it on its way to the engine; a field is a part of the body."""
+    fields = FIELDS[row.field]
+    match endpoint:
+        case "chat":
+            request = chat(**fields)
+            if row.field != "tool_choice.allowed_tools":  # this one is read by another tool parser
+                request = adjusted(parser_class, tokenizer, request)
+            admission.check_params(request.to_sampling_params(10, {}))
+        case "responses":
+            body = {"input": "x", "model": "m", "tools": [FLAT]} | fields
+            adjusted(parser_class, tokenizer, ResponsesRequest.model_validate(body))
+        case "messages":
+            tool = {"name": "f", "input_schema": {"type": "object"}}
+            body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}], "tools": [tool]}
+            read = AnthropicMessagesRequest.model_validate(body | ON_MESSAGES.get(row.field, fields))
+            converted = AnthropicServingMessages.to_chat_completion_request(read)
+            adjusted(parser_class, tokenizer, converted)
+        case "completions":
+            body = {"prompt": "x", "model": "m", "vllm_xargs": {"constrained_k2": SPEC}} | fields
+            read = CompletionRequest.model_validate(body)
+            if row.field == "use_beam_search":
+                read.to_beam_search_params(10, {})
+            read.to_sampling_params(10, {})
+        case _:
+            params = SamplingParams(extra_args={"constrained_k2": SPEC}, **fields)
+            Admission.check({"params": params, "resumable": row.field == "resumable"})
+
+
+@pytest.mark.parametrize(("row", "endpoint"), PAIRS)
+def test_a_row_is_refused_on_its_endpoints(row: Reason, endpoint: str, parser_class: Any, tokenizer: Any) -> None:
+    """By the row's own words, where the refusal is ours: other code that refuses the field would use others."""
+    with pytest.raises((VLLMValidationError, ValidationError, ValueError)) as refused:
+        send(endpoint, row, parser_class, tokenizer)
+    if row.outcome == "refused" and row.field != "structured_outputs.structural_tag":
+        assert str(row.error()) in str(refused.value)
+    else:
+        assert row.field.rpartition(".")[2] in str(refused.value)
+
+
+@pytest.mark.parametrize(("row", "endpoint"), [pair for pair in PAIRS if "python" not in pair.values])
+def test_without_the_field_the_request_passes(
+    row: Reason, endpoint: str, parser_class: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FIELDS, row.field, {})
+    monkeypatch.delitem(ON_MESSAGES, row.field, raising=False)
+    if row.field != "use_beam_search" or endpoint != "completions":  # the test itself searches
+        send(endpoint, row, parser_class, tokenizer)
