@@ -64,13 +64,12 @@ CHATS |= {f"call: {name}": row for name, row in CALLS.items()}
 
 def chat(messages: list[Any]) -> tuple[Any, list[Any]]:
     """A validated request, and its messages as vLLM's renderer gets them."""
-    body = accepted({"model": "k", "messages": copy.deepcopy(messages)})
-    request = ChatCompletionRequest.model_validate(body)
+    request = ChatCompletionRequest.model_validate({"model": "k", "messages": copy.deepcopy(messages)})
     return request, request.messages
 
 
 def responses(items: list[Any]) -> tuple[Any, list[Any]]:
-    request = ResponsesRequest.model_validate(accepted({"model": "k", "input": copy.deepcopy(items)}))
+    request = ResponsesRequest.model_validate({"model": "k", "input": copy.deepcopy(items)})
     return request, construct_input_messages(request_input=request.input)
 
 

@@ -1,4 +1,4 @@
-"""Bodies of requests before pydantic validates them: forms of ``tool_choice`` that vLLM's models refuse.
+"""Bodies of requests before pydantic validates them: histories and forms of ``tool_choice`` that vLLM's models refuse.
 
 Pydantic compiles a model's validators when the class is made, so replacing one of its functions has no effect. These
 replace what the class was compiled to, with a function in front of it.
@@ -15,19 +15,21 @@ from vllm.exceptions import VLLMValidationError
 
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.request.tool_choice import read_tool_choice
+from constrained_k2.vllm_plugin.api_server.histories import accepted
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, OFF
 
 
 def prepared(body: Any) -> Any:
-    """A body whose ``tool_choice`` vLLM's validators take; anything else as it is.
+    """A body whose history and ``tool_choice`` vLLM's validators take; anything else as it is.
 
     The tools of ``allowed_tools`` go into ``vllm_xargs``, and its mode becomes the choice: the prompt shows all tools,
     and vLLM knows ``auto`` and ``required``. Null on /v1/responses is the default.
     """
     if not isinstance(body, dict):
         return body
+    body = accepted(body)
     choice = body.get("tool_choice", "")
     if choice is None and "input" in body:
         return {name: value for name, value in body.items() if name != "tool_choice"}
