@@ -1,5 +1,6 @@
 """Parses answers inside vLLM by token id, streamed or whole."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -158,9 +159,9 @@ class ParsingByTokenId:
         """
         state = RequestState.attached_to(request)
         if state is not None and state.hides_special_tokens:
-            for token in token_ids:
-                if (special := _hidden(self._vocabulary).get(token)) is not None:
-                    text = text.replace(special, "", 1)
+            hidden = _hidden(self._vocabulary)
+            for token, count in Counter(filter(hidden.__contains__, token_ids)).items():
+                text = text.replace(hidden[token], "", count)
         return text
 
     def _read(self, token_ids: Sequence[int], text: str, request: Any, *, finished: bool) -> list[ev.Event]:
