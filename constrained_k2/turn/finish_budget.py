@@ -56,7 +56,8 @@ class FinishBudget:
     def apply(self, matcher: ToolCallMatcher, max_tokens: int, reserved_tokens: int) -> None:
         """Steer a turn, from its start, to its end within ``max_tokens``; the last ``reserved_tokens`` are filtered."""
         start = max(0, max_tokens - reserved_tokens)
-        matcher.mask_filter = _FinishFilter(self, start) if reserved_tokens else None
+        if reserved_tokens:
+            matcher.mask_filters += (_FinishFilter(self, start),)
 
     def longest(self, text: bytes, row: npt.NDArray[np.int32]) -> int | None:
         """The longest token that ``text`` starts with and a row allows; None if there is none."""

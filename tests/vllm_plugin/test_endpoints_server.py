@@ -215,7 +215,6 @@ def test_responses(server: VllmServer, choice: Any, stream: bool) -> None:
         ({"use_beam_search": True}, "use_beam_search"),
         ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
         ({"structured_outputs": {"regex": "("}, "tool_choice": "auto"}, "structured_outputs.regex"),
-        ({"thinking_token_budget": 5}, "thinking_token_budget"),
         ({"vllm_xargs": {"constrained_k2_finish_reserve": 5000}}, "constrained_k2_finish_reserve"),
         ({"vllm_xargs": {"constrained_k2_finish_reserve": "all"}}, "constrained_k2_finish_reserve"),
     ],
