@@ -12,7 +12,7 @@ import numpy.typing as npt
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.formats.base import ABSENT
 from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker
-from constrained_k2.turn.drafts.guesses import endings
+from constrained_k2.turn.drafts.endings import endings
 from constrained_k2.turn.drafts.json_tracker import Expect
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase

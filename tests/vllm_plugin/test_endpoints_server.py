@@ -333,6 +333,25 @@ def test_several_choices_of_a_seed(client: openai.OpenAI) -> None:
         assert choice.logprobs.content
 
 
+@pytest.mark.parametrize("limits", [
+    {"thinking_token_budget": 5}, {"bad_words": ["0", "1", "}"]}, {"allowed_token_ids": [5, 6, 7]},
+    {"thinking_token_budget": 0, "bad_words": ["a"], "allowed_token_ids": list(range(900))},
+])  # fmt: skip
+def test_limits_on_tokens(client: openai.OpenAI, server: VllmServer, limits: Any) -> None:
+    """Also a thinking budget, which vLLM alone refuses on a server without a reasoning parser."""
+    check_calls(calls_of(create(client, extra_body=ENDING | limits).choices[0]))
+    body = {"messages": MESSAGES, "tools": list(TOOLS), "tool_choice": "required", "max_tokens": 900}
+    seen = events(server, "/v1/chat/completions", **(body | ENDING | limits))
+    assert seen[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_anthropic_thinking_budget(server: VllmServer, stream: bool) -> None:
+    reason, calls = claude(server, stream=stream, thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=1500)
+    assert reason == "tool_use"
+    check_calls(calls)
+
+
 def test_a_bias_cannot_push_past_the_mask(client: openai.OpenAI, vocabulary: Vocabulary) -> None:
     markers = vocabulary.format
     wanted = dict.fromkeys((str(markers.turn_end), str(vocabulary.encode("a")[0])), 100)
