@@ -153,6 +153,11 @@ def _refuse_beside(constraint: ToolCallSpec, sampling_params: Any) -> None:
         raise InvalidRequest("cannot be combined with tools that may be called", field, "Leave it out")
 
 
+def _is_masked(constraint: ToolCallSpec) -> bool:
+    """False where the text is free and no tool may be called: vLLM's own limits on tokens leave a token then."""
+    return constraint.max_calls != 0 or constraint.answer is not None
+
+
 class Admission:
     """Wraps vLLM's ``InputProcessor.process_inputs``, which all requests pass, on either route.
 
@@ -167,7 +172,7 @@ class Admission:
     def check(self, arguments: dict[str, Any]) -> CompiledToolCalls | None:
         """A request to be constrained, compiled over bytes, by ``process_inputs``' arguments; None for any other.
 
-        If calls are possible, ``params`` in the arguments is replaced by a copy without the thinking budget.
+        If masks hold more than free text, ``params`` in the arguments becomes a copy without the thinking budget.
         """
         params = arguments["params"]
         if not isinstance(params, SamplingParams):
@@ -180,7 +185,7 @@ class Admission:
             return None
         if self._openings is not None and arguments.get("resumable", False):
             raise VLLMValidationError("tool calls cannot be constrained where the input is a stream. Send it whole.")
-        if admitted.spec.max_calls != 0:
+        if _is_masked(admitted.spec):
             arguments["params"] = take_thinking_budget(params)
         return admitted
 
@@ -191,7 +196,7 @@ class Admission:
         opening a section is forbidden by bad words, since vLLM's backends take special tokens for text.
         """
         params = request.sampling_params
-        if admitted.spec.max_calls != 0:
+        if _is_masked(admitted.spec):
             take_token_ids(params)
         if self._openings is None:
             return
