@@ -12,7 +12,7 @@ import numpy.typing as npt
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.formats.base import ABSENT
 from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker
-from constrained_k2.turn.drafts.guesses import endings
+from constrained_k2.turn.drafts.endings import endings
 from constrained_k2.turn.drafts.json_tracker import Expect
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase
@@ -56,7 +56,8 @@ class FinishBudget:
     def apply(self, matcher: ToolCallMatcher, max_tokens: int, reserved_tokens: int) -> None:
         """Steer a turn, from its start, to its end within ``max_tokens``; the last ``reserved_tokens`` are filtered."""
         start = max(0, max_tokens - reserved_tokens)
-        matcher.mask_filter = _FinishFilter(self, start) if reserved_tokens else None
+        if reserved_tokens:
+            matcher.mask_filters += (_FinishFilter(self, start),)
 
     def longest(self, text: bytes, row: npt.NDArray[np.int32]) -> int | None:
         """The longest token that ``text`` starts with and a row allows; None if there is none."""

@@ -37,6 +37,13 @@ class MaskFilter(Protocol):
         """An independent copy."""
 
 
+class Restriction(Protocol):
+    """Removes tokens that the client forbids from masks. It holds nothing of the turn."""
+
+    def apply(self, turn: "ToolCallMatcher", row: npt.NDArray[np.int32]) -> None:
+        """Remove some but not all tokens from a mask of any phase, int32 ``[words]``, in place."""
+
+
 class ToolCallMatcher:
     """The state of one turn. Made by :meth:`constrained_k2.CompiledToolCalls.matcher`, one per request.
 
@@ -48,12 +55,13 @@ class ToolCallMatcher:
         spec: The request.
         vocabulary: The vocabulary of the token ids.
         begins_in_reasoning: The argument ``in_reasoning``.
-        mask_filter: Filters masks, if set; it belongs to this turn.
+        mask_filters: Filter the masks, in this order; they belong to this turn.
+        restriction: The request's own limits on tokens, kept where a mask leaves the choice; None for none.
     """
 
     __slots__ = (
         "_automaton", "_grammar", "_history", "_ids", "_state",
-        "begins_in_reasoning", "mask_filter", "spec", "vocabulary",
+        "begins_in_reasoning", "mask_filters", "restriction", "spec", "vocabulary",
     )  # fmt: skip
 
     def __init__(self, grammar: CallGrammar, *, in_reasoning: bool = False) -> None:
@@ -62,7 +70,8 @@ class ToolCallMatcher:
         self.vocabulary: Vocabulary = grammar.vocabulary
         self._automaton = Automaton(grammar)
         self.begins_in_reasoning = in_reasoning
-        self.mask_filter: MaskFilter | None = None
+        self.mask_filters: tuple[MaskFilter, ...] = ()
+        self.restriction: Restriction | None = None
         self._state = self._automaton.initial(in_reasoning=in_reasoning)
         self._ids = array("q")
         self._history: deque[State] = deque(maxlen=ROLLBACK_WINDOW)
@@ -96,21 +105,25 @@ class ToolCallMatcher:
         return name is None or self._grammar.is_compiled(name)
 
     def token_set(self) -> TokenSet | None:
-        """The allowed tokens in a phase that needs no engine; None where :attr:`arguments` is an engine's matcher."""
+        """The allowed tokens, without the restriction; None where :attr:`arguments` is an engine's matcher."""
         state = self._state
         if state.arguments is not None:
             return None
         if state.phase is Phase.CALL_ID:
             return self._grammar.call_ids(state.calls).allowed(state.call_id)
         tokens = self._grammar.phase_sets[state.phase]
-        return tokens if self.mask_filter is None else self.mask_filter.filter_set(self, tokens)
+        for mask_filter in self.mask_filters:
+            tokens = mask_filter.filter_set(self, tokens)
+        return tokens
 
     def finish_row(self, row: npt.NDArray[np.int32]) -> None:
         """Turn a mask that the engine computed, int32 ``[words]``, into the turn's, in place."""
         if self._state.phase is not Phase.ARGUMENTS:
             self._automaton.open_answer(self._state, row)
-        if self.mask_filter is not None:
-            self.mask_filter.filter_row(self, row)
+        if self.restriction is not None:
+            self.restriction.apply(self, row)
+        for mask_filter in self.mask_filters:
+            mask_filter.filter_row(self, row)
 
     def fill_bitmask(self, bitmask: Bitmask, row: int = 0) -> None:
         """Write the allowed tokens into one row.
@@ -138,13 +151,14 @@ class ToolCallMatcher:
             tokens = self.token_set()
             assert tokens is not None
             tokens.fill(row)
+            if self.restriction is not None:
+                self.restriction.apply(self, row)
             return True
         cached = arguments.cached_mask()
         if cached is None:
             return False
         row[:] = cached
-        if self.mask_filter is not None or self._state.phase is not Phase.ARGUMENTS:
-            self.finish_row(row)
+        self.finish_row(row)
         return True
 
     def accept_tokens(self, ids: Iterable[int]) -> bool:
@@ -188,8 +202,9 @@ class ToolCallMatcher:
         if not 0 <= count <= len(self._ids):
             raise InvalidRequest(f"cannot roll back {count} of {len(self._ids)} tokens", "rollback")
         left = len(self._ids) - count
-        if count and self.mask_filter is not None:
-            self.mask_filter.truncate(left)
+        if count:
+            for mask_filter in self.mask_filters:
+                mask_filter.truncate(left)
         if count > len(self._history):
             ids = self._ids[:left]
             self.reset()
@@ -214,14 +229,15 @@ class ToolCallMatcher:
         self._state = self._automaton.initial(in_reasoning=self.begins_in_reasoning)
         self._ids = array("q")
         self._history.clear()
-        if self.mask_filter is not None:
-            self.mask_filter.truncate(0)
+        for mask_filter in self.mask_filters:
+            mask_filter.truncate(0)
 
     def fork(self) -> "ToolCallMatcher":
         """An independent copy."""
         copy = ToolCallMatcher(self._grammar, in_reasoning=self.begins_in_reasoning)
         copy._ids.extend(self._ids)
-        copy.mask_filter = self.mask_filter and self.mask_filter.fork()
+        copy.mask_filters = tuple(mask_filter.fork() for mask_filter in self.mask_filters)
+        copy.restriction = self.restriction
         arguments = self._state.arguments
         copy._state = self._state._replace(arguments=arguments and arguments.fork())
         return copy

@@ -16,6 +16,7 @@ from constrained_k2.turn.finish_budget import MAX_FINISH_RESERVE, FinishBudget, 
 from constrained_k2.turn.phases import Phase
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from scripts.bundled_samples.ordinary import TOOLS
+from tests.data import data
 
 RESERVE = 96  # more than any of the tools below needs on the small vocabulary, from wherever its writing stands
 
@@ -40,7 +41,35 @@ OPEN = (
     tool("odd_keys", {"type": "object", "required": ['a"b', "\n"],
                      "properties": {'a"b': {"type": "string"}, "\n": {"type": "boolean"}}}),
 )  # fmt: skip
-EVERY = (*TOOLS, *OPEN)
+LIST = {"type": "object", "properties": {"v": {"type": "number"}, "next": {"anyOf": [{"$ref": "#/$defs/list"}, {"type": "null"}]}},
+        "required": ["v", "next"], "additionalProperties": False}  # fmt: skip
+PAIR = {"type": "object", "properties": {"left": {"$ref": "#/$defs/tree"}, "right": {"$ref": "#/$defs/tree"}},
+        "required": ["left", "right"], "additionalProperties": False}  # fmt: skip
+SHAPES = [{"type": "object", "properties": {"kind": {"const": kind}, key: {"type": "string"}, "more": {"$ref": "#/$defs/shape"}},
+           "required": ["kind", key, *more]} for kind, key, more in (("a", "x", ["more"]), ("b", "y", []), ("c", "z", ["more"]))]  # fmt: skip
+
+
+def of(schema: Any, **definitions: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"q": schema}, "required": ["q"], "$defs": definitions}
+
+
+RECURSIVE = (
+    tool("linked_list", of({"$ref": "#/$defs/list"}, list=LIST)),
+    tool("root_again", {"type": "object", "required": ["node"], "properties": {
+        "node": {"anyOf": [{"type": "null"}, {"type": "object", "required": ["next"], "properties": {"next": {"$ref": "#"}}}]}}}),
+    tool("tree", of({"$ref": "#/$defs/tree"}, tree={"oneOf": [PAIR, {"type": "integer"}]})),
+    tool("arrays_of_itself", of({"$ref": "#/$defs/a"}, a={"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 0})),
+    tool("array_or_text", of({"$ref": "#/$defs/a"}, a={"anyOf": [
+        {"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 2}, {"type": "string"}]})),
+    tool("kinds_of_object", of({"$ref": "#/$defs/shape"}, shape={"oneOf": SHAPES})),
+    tool("optional_itself", of({"$ref": "#/$defs/o"}, o={
+        "type": "object", "properties": {"o": {"$ref": "#/$defs/o"}, "s": {"type": "string"}}, "required": ["s"]})),
+    tool("either_key", {"type": "object", "properties": {"x": {"type": "string"}, "why": {"type": "integer"}},
+                        "anyOf": [{"required": ["x", "why"]}, {"required": ["why"]}], "additionalProperties": False}),
+    tool("formats", {"type": "object", "required": ["t", "m"], "properties": {
+        "t": {"type": "string", "format": "date-time"}, "m": {"type": "string", "format": "email"}}}),
+)  # fmt: skip
+EVERY = (*TOOLS, *OPEN, *RECURSIVE)
 SCHEMAS = {entry["function"]["name"]: entry["function"].get("parameters", {}) for entry in EVERY}
 
 
@@ -89,6 +118,29 @@ def test_a_random_turn_ends_valid_within_its_budget(
         assert completion.tool_calls and not completion.cut_calls, said
         for call in completion.tool_calls:
             jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
+
+
+@pytest.mark.slow
+def test_the_vendor_verifiers_schemas(real_compiler: Compiler) -> None:
+    """From within the arguments, as an untrained model meets its reserve: an answer without an end."""
+    finish_budget, chance, cut = FinishBudget(real_compiler.vocabulary), random.Random(7), []
+    lines = (data("schemas/kvv-walle/cases.jsonl")).read_text().splitlines()
+    for number, schema in enumerate(json.loads(line)["schema"] for line in lines):
+        if not isinstance(schema, dict) or schema.get("type") != "object":
+            schema = {"type": "object", "properties": {"value": schema}, "required": ["value"]}  # noqa: PLW2901
+        matcher = matcher_of(real_compiler, required(tool("kvv_walle_case", schema)))
+        header = real_compiler.vocabulary.format
+        start = [header.section_begin, header.call_begin]
+        start += [*real_compiler.vocabulary.encode("functions.kvv_walle_case:0"), header.argument_begin]
+        finish_budget.apply(matcher, len(start) + 100, 60)
+        assert matcher.accept_tokens(start)
+        steps(matcher, chance, 100)
+        if not matcher.is_terminated():
+            cut.append((number, json.dumps(schema)[:100]))
+    assert [number for number, _ in cut] == [ENDLESS], cut
+
+
+ENDLESS = 157  # a string of at least 999,999,999,999 characters
 
 
 @pytest.mark.slow

@@ -215,7 +215,6 @@ def test_responses(server: VllmServer, choice: Any, stream: bool) -> None:
         ({"use_beam_search": True}, "use_beam_search"),
         ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
         ({"structured_outputs": {"regex": "("}, "tool_choice": "auto"}, "structured_outputs.regex"),
-        ({"thinking_token_budget": 5}, "thinking_token_budget"),
         ({"vllm_xargs": {"constrained_k2_finish_reserve": 5000}}, "constrained_k2_finish_reserve"),
         ({"vllm_xargs": {"constrained_k2_finish_reserve": "all"}}, "constrained_k2_finish_reserve"),
     ],
@@ -332,6 +331,25 @@ def test_several_choices_of_a_seed(client: openai.OpenAI) -> None:
     for choice in first:
         check_calls(calls_of(choice))
         assert choice.logprobs.content
+
+
+@pytest.mark.parametrize("limits", [
+    {"thinking_token_budget": 5}, {"bad_words": ["0", "1", "}"]}, {"allowed_token_ids": [5, 6, 7]},
+    {"thinking_token_budget": 0, "bad_words": ["a"], "allowed_token_ids": list(range(900))},
+])  # fmt: skip
+def test_limits_on_tokens(client: openai.OpenAI, server: VllmServer, limits: Any) -> None:
+    """Also a thinking budget, which vLLM alone refuses on a server without a reasoning parser."""
+    check_calls(calls_of(create(client, extra_body=ENDING | limits).choices[0]))
+    body = {"messages": MESSAGES, "tools": list(TOOLS), "tool_choice": "required", "max_tokens": 900}
+    seen = events(server, "/v1/chat/completions", **(body | ENDING | limits))
+    assert seen[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_anthropic_thinking_budget(server: VllmServer, stream: bool) -> None:
+    reason, calls = claude(server, stream=stream, thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=1500)
+    assert reason == "tool_use"
+    check_calls(calls)
 
 
 def test_a_bias_cannot_push_past_the_mask(client: openai.OpenAI, vocabulary: Vocabulary) -> None:

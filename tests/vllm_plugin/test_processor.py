@@ -151,8 +151,6 @@ def test_a_token_from_outside_the_grammar_ends_its_request(
          "structured_outputs"),
         (SamplingParams(extra_args={"constrained_k2": 1}), "must be a string"),
         (SamplingParams(extra_args={"constrained_k2": json.dumps(BODY | {"tool_choice": "x"})}), "tool_choice"),
-        (SamplingParams(extra_args={"constrained_k2": json.dumps(BODY)}, bad_words=["a"]), "bad_words"),
-        (SamplingParams(extra_args={"constrained_k2": json.dumps(BODY)}, allowed_token_ids=[1]), "allowed_token_ids"),
         (SamplingParams(extra_args={"constrained_k2": json.dumps(
             {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}]})}), "no value satisfies"),
     ],

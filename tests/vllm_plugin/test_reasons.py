@@ -18,6 +18,7 @@ from constrained_k2 import ToolCallSpec
 from constrained_k2.vllm_plugin.api_server import admission
 from constrained_k2.vllm_plugin.api_server.admission import Admission
 from constrained_k2.vllm_plugin.api_server.reasons import REASONS, Reason
+from constrained_k2.vllm_plugin.api_server.request_hook import vocabulary_of
 from tests.vllm_plugin.parsers import TOOL, adjusted, chat
 
 SPEC = ToolCallSpec.from_openai({"tools": [TOOL]}).to_json()
@@ -26,11 +27,13 @@ ALLOWED = {"type": "allowed_tools", "mode": "auto", "tools": [FLAT]}
 FIELDS: dict[str, dict[str, Any]] = {
     # The row -> what a request has of it, by endpoint where that differs.
     "use_beam_search": {"use_beam_search": True},
-    "bad_words": {"bad_words": ["a"]},
-    "allowed_token_ids": {"allowed_token_ids": [1]},
-    "thinking_token_budget": {"thinking_token_budget": 5},
     "structured_outputs": {"structured_outputs": {"regex": "a"}},
     "structured_outputs.structural_tag": {"structured_outputs": {"structural_tag": '{"structures": [], "triggers": []}'}},
+    "response_format.type": {"response_format": {"type": "structural_tag", "format": {"type": "any_text"}}},
+    "structured_outputs.whitespace_pattern": {"structured_outputs": {"regex": "a", "whitespace_pattern": " "}},
+    "structured_outputs.disable_any_whitespace": {"structured_outputs": {"regex": "a", "disable_any_whitespace": True}},
+    "structured_outputs.disable_additional_properties": {
+        "structured_outputs": {"json": "{}", "disable_additional_properties": True}},
     "trace_decode_token_ids": {"trace_decode_token_ids": [1]},
     "resumable": {},
     "tool_choice": {"tools": [FLAT, {"type": "web_search"}], "tool_choice": {"type": "web_search_preview"}},
@@ -39,7 +42,6 @@ FIELDS: dict[str, dict[str, Any]] = {
                                    "format": {"type": "grammar", "syntax": "lark", "definition": "start: /a/"}}]},
     "tools[…].input_schema": {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
 }  # fmt: skip
-ON_MESSAGES = {"thinking_token_budget": {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000}}
 REFUSED = [row for row in REASONS if row.outcome.startswith("refused")]
 PAIRS = [pytest.param(row, endpoint, id=f"{endpoint} {row.field}") for row in REFUSED for endpoint in row.endpoints]
 
@@ -59,7 +61,7 @@ def send(endpoint: str, row: Reason, parser_class: Any, tokenizer: Any) -> None:
         case "messages":
             tool = {"name": "f", "input_schema": {"type": "object"}}
             body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}], "tools": [tool]}
-            read = AnthropicMessagesRequest.model_validate(body | ON_MESSAGES.get(row.field, fields))
+            read = AnthropicMessagesRequest.model_validate(body | fields)
             converted = AnthropicServingMessages.to_chat_completion_request(read)
             adjusted(parser_class, tokenizer, converted)
         case "completions":
@@ -70,7 +72,7 @@ def send(endpoint: str, row: Reason, parser_class: Any, tokenizer: Any) -> None:
             read.to_sampling_params(10, {})
         case _:
             params = SamplingParams(extra_args={"constrained_k2": SPEC}, **fields)
-            Admission.check({"params": params, "resumable": row.field == "resumable"})
+            Admission(vocabulary_of(tokenizer)).check({"params": params, "resumable": row.field == "resumable"})
 
 
 @pytest.mark.parametrize(("row", "endpoint"), PAIRS)
@@ -78,7 +80,7 @@ def test_a_row_is_refused_on_its_endpoints(row: Reason, endpoint: str, parser_cl
     """By the row's own words, where the refusal is ours: other code that refuses the field would use others."""
     with pytest.raises((VLLMValidationError, ValidationError, ValueError)) as refused:
         send(endpoint, row, parser_class, tokenizer)
-    if row.outcome == "refused" and row.field != "structured_outputs.structural_tag":
+    if row.outcome == "refused" and not row.field.startswith(("structured_outputs.", "response_format")):
         assert str(row.error()) in str(refused.value)
     else:
         assert row.field.rpartition(".")[2] in str(refused.value)
@@ -89,6 +91,5 @@ def test_without_the_field_the_request_passes(
     row: Reason, endpoint: str, parser_class: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(FIELDS, row.field, {})
-    monkeypatch.delitem(ON_MESSAGES, row.field, raising=False)
     if row.field != "use_beam_search" or endpoint != "completions":  # the test itself searches
         send(endpoint, row, parser_class, tokenizer)

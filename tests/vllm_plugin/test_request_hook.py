@@ -74,8 +74,6 @@ def test_requests_that_are_not_constrained(parser_class: Any, tokenizer: Any, fi
     [
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}]}, "no value satisfies"),
         ({"vllm_xargs": {"constrained_k2": "{}"}}, r"vllm_xargs.constrained_k2"),
-        ({"bad_words": ["a"]}, "bad_words"),
-        ({"allowed_token_ids": [1]}, "allowed_token_ids"),
         ({"use_beam_search": True}, "use_beam_search"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}},

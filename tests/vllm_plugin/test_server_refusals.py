@@ -62,7 +62,6 @@ def function(name: str, **more: Any) -> dict[str, Any]:
         ),
         ({"tools": [function("f", parameters={"type": "string"})]}, "arguments are always an object"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"extra_body": {"bad_words": ["a"]}}, "bad_words"),
         ({"extra_body": {"vllm_xargs": {"constrained_k2": "maybe"}}}, "vllm_xargs.constrained_k2"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Guesses of what follows in a call's arguments: the likely text, for draft tokens, and the texts that end it soonest.
+"""Guesses of what follows in a call's arguments: the likely text, for draft tokens.
 
 Likely are required keys in the prompt's order, punctuation in this call's style, how a value of the type begins, the
 rest of a key or enum value once its beginning leaves one, and the end after the last required key. The grammar decides
@@ -6,7 +6,7 @@ whether a guess is allowed.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 from constrained_k2.turn.drafts.json_tracker import Expect, Frame, JsonTracker
@@ -18,8 +18,6 @@ _LITERALS = ("true", "false", "null")
 _NUMBERS = ("integer", "number")
 _STEPS = 64
 _BEGINNINGS = {"string": '"', "object": "{", "array": "["}
-_ENDING_LENGTH = 24  # about the length of the longest tokens in endings
-_MAX_PIECES = 12
 
 
 def likely_continuation(tracker: JsonTracker, limit: int) -> str:
@@ -73,15 +71,15 @@ def _value(view: SchemaView) -> str:
 def _next_key(frame: Frame) -> str:
     """The next missing required key, with quotes and colon; empty if there is none."""
     written = set(frame.keys)
-    return next((f'"{key}":' for key in map(_spelled, frame.view.required) if key not in written), "")
+    return next((f'"{key}":' for key in map(spelled, frame.view.required) if key not in written), "")
 
 
-def _rest_of_key(prefix: str, frame: Frame, *, any_declared: bool = False) -> str:
-    """The rest of a key that has been begun: a required one, else the only one left (or any); empty if unknown."""
-    written, required = set(frame.keys), [*map(_spelled, frame.view.required)]
-    declared = dict.fromkeys((*required, *map(_spelled, frame.view.properties)))  # the required ones first
+def _rest_of_key(prefix: str, frame: Frame) -> str:
+    """The rest of a key that has been begun: a required one, else the only one left; empty if unknown."""
+    written, required = set(frame.keys), [*map(spelled, frame.view.required)]
+    declared = dict.fromkeys((*required, *map(spelled, frame.view.properties)))  # the required ones first
     left = [key for key in declared if key.startswith(prefix) and key not in written]
-    is_known = bool(left) and (any_declared or len(left) == 1 or left[0] in required)
+    is_known = bool(left) and (len(left) == 1 or left[0] in required)
     return f'{left[0][len(prefix) :]}":' if is_known else ""
 
 
@@ -91,57 +89,7 @@ def _rest(prefix: str, options: Sequence[str]) -> str:
     return left[0][len(prefix) :] if prefix and len(left) == 1 else ""
 
 
-def endings(tracker: JsonTracker) -> Iterator[str]:
-    """Texts that may follow to end the arguments soonest, the best first. The tracker is left unchanged."""
-    for piece in _pieces(tracker):
-        if piece:
-            yield _lengthened(tracker, piece)
-
-
-def _lengthened(tracker: JsonTracker, piece: str) -> str:
-    ahead, text = tracker.copy(), piece
-    for _ in range(_MAX_PIECES):
-        ahead.feed(piece)
-        if ahead.is_done or len(text) >= _ENDING_LENGTH:
-            break
-        # Append only what the schema demands: a text that is too short still works, a wrong one would be discarded.
-        piece = next(filter(None, _pieces(ahead, known_only=True)), "")
-        if not piece:
-            break
-        text += piece
-    return text[:_ENDING_LENGTH]
-
-
-def _pieces(tracker: JsonTracker, *, known_only: bool = False) -> Sequence[str]:
-    """The next pieces to try, the best first; with ``known_only`` at most one, which the schema demands."""
-    expect = tracker.expect
-    if expect is Expect.IN_STRING:
-        return () if tracker.value.options else ('"',)
-    if expect is Expect.COLON:
-        return (":",)
-    opening = "" if tracker.value.options else _BEGINNINGS.get(tracker.value.kind, "")  # else left to the model
-    if expect is Expect.VALUE:
-        return (opening,)
-    if expect is Expect.FIRST_ITEM:
-        return ("]",) if known_only else ("]", opening)
-    if not tracker.frames:
-        return ()
-    frame = tracker.frames[-1]
-    if not frame.is_object:
-        return ("]",) if known_only else ("]", ",")
-    key = _next_key(frame)
-    if expect is Expect.IN_KEY:
-        return (_rest_of_key(tracker.token, frame, any_declared=True) or ("" if known_only else '":'),)
-    if expect is Expect.KEY:
-        return (key,) if known_only or frame.view.properties else (key, '"')
-    if expect is Expect.FIRST_KEY:
-        pieces = ("}", key) if frame.view.properties else ("}", key, '"')
-    else:
-        pieces = ("}", "," + key)
-    return pieces[bool(key) :][:1] if known_only else pieces
-
-
 @lru_cache(maxsize=4096)
-def _spelled(key: str) -> str:
+def spelled(key: str) -> str:
     """A key as JSON without its quotes, in the only spelling that the grammars accept."""
     return json.dumps(key, ensure_ascii=False)[1:-1]

@@ -33,6 +33,7 @@ class Frame:
     view: SchemaView
     is_object: bool
     keys: list[str] = field(default_factory=list)  # an object's keys so far
+    scalars: dict[str, str] = field(default_factory=dict)  # by key, its strings, numbers and literals so far, as JSON
 
 
 @dataclass(slots=True)
@@ -58,7 +59,9 @@ class JsonTracker:
         other = JsonTracker.__new__(JsonTracker)
         for name in JsonTracker.__slots__:
             setattr(other, name, getattr(self, name))
-        other.frames = [Frame(frame.view, frame.is_object, frame.keys.copy()) for frame in self.frames]
+        other.frames = [
+            Frame(frame.view, frame.is_object, frame.keys.copy(), frame.scalars.copy()) for frame in self.frames
+        ]
         return other
 
     def feed(self, text: str) -> None:
@@ -136,5 +139,8 @@ class JsonTracker:
             self.expect, self.token = Expect.IN_SCALAR, character
 
     def _end_value(self) -> None:
+        if self.token and self.frames and self.frames[-1].keys:
+            text = f'"{self.token}"' if self.expect is Expect.IN_STRING else self.token
+            self.frames[-1].scalars[self.frames[-1].keys[-1]] = text
         self.token, self.expect, self._blanks = "", Expect.AFTER, None
         self.is_done = not self.frames

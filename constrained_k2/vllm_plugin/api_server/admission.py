@@ -4,7 +4,6 @@ A schema is checked by compiling it over a vocabulary of the 256 bytes: whether 
 on the model's vocabulary, and that one costs nothing to set up.
 """
 
-from collections.abc import Mapping
 from functools import cache, lru_cache
 from hashlib import sha256
 from typing import Any
@@ -24,6 +23,7 @@ from constrained_k2.vllm_plugin.constraint import constraint_in, constraint_text
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.metrics import families as metrics
 from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, OFF, Server, Settings
+from constrained_k2.vllm_plugin.token_limits import take_thinking_budget, take_token_ids
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _COMPILE_SECONDS = 1.0  # how long one schema may hold up the admission of requests
@@ -158,23 +158,32 @@ def _refuse_beside(constraint: ToolCallSpec, sampling_params: Any) -> None:
     if constraint.answer is not None and sampling_params.structured_outputs:
         conflicting.append("structured_outputs")
     if constraint.max_calls != 0:
-        fields = ("bad_words", "allowed_token_ids", "structured_outputs")
-        conflicting += [field for field in fields if getattr(sampling_params, field)]
-        # vLLM forces the end of reasoning while it sees none: within a call that opened in reasoning too.
-        conflicting += ["thinking_token_budget"] if sampling_params.thinking_token_budget is not None else []
+        conflicting += ["structured_outputs"] if sampling_params.structured_outputs else []
     for field in conflicting:
         raise refusal(field)
 
 
+def _is_masked(constraint: ToolCallSpec) -> bool:
+    """False where the text is free and no tool may be called: vLLM's own limits on tokens leave a token then."""
+    return constraint.max_calls != 0 or constraint.answer is not None
+
+
 class Admission:
-    """The structured-output route: wraps vLLM's ``InputProcessor.process_inputs``, which all requests pass."""
+    """Wraps vLLM's ``InputProcessor.process_inputs``, which all requests pass, on either route.
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._openings = [[vocabulary.format.section_begin], [vocabulary.format.call_begin]]
+    Args:
+        vocabulary: The model's, where the engine core is to constrain; None where logits processors do.
+    """
 
-    @staticmethod
-    def check(arguments: Mapping[str, Any]) -> CompiledToolCalls | None:
-        """A request to be constrained, compiled over bytes, by ``process_inputs``' arguments; None for any other."""
+    def __init__(self, vocabulary: Vocabulary | None) -> None:
+        markers = None if vocabulary is None else vocabulary.format
+        self._openings = None if markers is None else [[markers.section_begin], [markers.call_begin]]
+
+    def check(self, arguments: dict[str, Any]) -> CompiledToolCalls | None:
+        """A request to be constrained, compiled over bytes, by ``process_inputs``' arguments; None for any other.
+
+        If masks hold more than free text, ``params`` in the arguments becomes a copy without the thinking budget.
+        """
         params = arguments["params"]
         if not isinstance(params, SamplingParams):
             return None
@@ -182,17 +191,25 @@ class Admission:
             admitted = check_params(params)
         except ValueError as error:
             raise VLLMValidationError(str(error)) from error
-        if admitted is not None and arguments.get("resumable", False):
+        if admitted is None:
+            return None
+        if self._openings is not None and arguments.get("resumable", False):
             raise VLLMValidationError(str(refusal("resumable")))
+        if _is_masked(admitted.spec):
+            arguments["params"] = take_thinking_budget(params)
         return admitted
 
     def constrain(self, request: Any, admitted: CompiledToolCalls) -> None:
-        """Make the engine core constrain an admitted request, by changing its parameters in place.
+        """Have an admitted request constrained, by changing its parameters in place.
 
         A request for vLLM's own structured outputs, which are possible only where no tool may be called, keeps them;
         opening a section is forbidden by bad words, since vLLM's backends take special tokens for text.
         """
         params = request.sampling_params
+        if _is_masked(admitted.spec):
+            take_token_ids(params)
+        if self._openings is None:
+            return
         if params.structured_outputs is None:
             tag(params, admitted.slow_tools(_SLOW_SECONDS))
             return

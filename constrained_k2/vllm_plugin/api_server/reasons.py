@@ -15,6 +15,7 @@ Outcome = Literal["refused", "refused by vLLM", "ignored", "limited"]
 _OFF = f'vllm_xargs {{"{XARGS_KEY}": "{OFF}"}}'
 _LEAVE_OUT = f'Leave it out, send tool_choice "none", or switch off with {_OFF}'
 _CALLABLE = "tools that may be called"
+_LEFT = "where it leaves no token that the constraint allows, it is ignored for that token, which the metrics count"
 _EVERYWHERE: tuple[Endpoint, ...] = ("chat", "responses", "messages", "completions")
 
 
@@ -37,17 +38,16 @@ REASONS = (
     Reason("use_beam_search", "constrained tool calls", "refused", ("chat", "completions"),
            "vLLM's beam search makes requests of its own, which carry no constraint",
            f"Leave it out, or switch off with {_OFF}"),
-    Reason("bad_words", _CALLABLE, "refused", ("chat", "completions"),
-           "it may forbid the only token that a call allows"),
-    Reason("allowed_token_ids", _CALLABLE, "refused", ("chat", "completions"),
-           "it may forbid the only token that a call allows"),
-    Reason("thinking_token_budget", _CALLABLE, "refused", ("chat", "messages", "completions"),
-           "vLLM forces the end of reasoning into a call that opened in reasoning"),
     Reason("structured_outputs", "a constraint", "refused", ("completions",),
            "a completions request carries the form of its answer inside vllm_xargs.constrained_k2",
            "Move it there, also if it is called response_format"),
     Reason("structured_outputs.structural_tag", _CALLABLE, "refused", ("chat", "responses"),
            "it has a grammar of a whole turn, and the turn has one by the tools"),
+    Reason("response_format.type", "structural_tag and " + _CALLABLE, "refused", ("chat",),
+           "a structural tag has a grammar of a whole turn, and the turn has one by the tools"),
+    *(Reason(f"structured_outputs.{option}", _CALLABLE, "refused", ("chat", "responses"),
+             "it is an option of vLLM's own backends, and this package's engine writes the answer")
+      for option in ("whitespace_pattern", "disable_any_whitespace", "disable_additional_properties")),
     Reason("trace_decode_token_ids", "a constraint", "refused", ("python",),
            "it forces tokens that the constraint forbids", "Leave it out"),
     Reason("resumable", "a constraint", "refused", ("python",),
@@ -63,6 +63,8 @@ REASONS = (
            "vLLM's tools of /v1/messages are functions; tools that a server runs are a 400 without this package too"),
     Reason("tools", "a type other than function, custom or namespace", "ignored", ("responses",),
            "vLLM does not show the model such a tool, so no call of it is allowed; the log has one line a type"),
+    Reason("bad_words", _CALLABLE, "limited", ("chat", "completions"), _LEFT),
+    Reason("allowed_token_ids", _CALLABLE, "limited", ("chat", "completions"), _LEFT),
     Reason("stop", "a required call", "ignored", _EVERYWHERE[:3],
            "there is no text to stop in: a stop could only cut the call that was asked for"),
     Reason("stop", "calls that the model may make", "limited", _EVERYWHERE,

@@ -21,8 +21,8 @@ from constrained_k2.vllm_plugin.metrics import families as metrics
 _CHARACTERS = 220  # of an error's text; with what is before it, a line stays under 300
 
 PLACES = frozenset({"tools", "tool_choice", "parallel_tool_calls", "messages", "thinking", "chat_template_kwargs",
-                    "engine", "first_index", "vllm_xargs", "server", "body", "use_beam_search", "bad_words",
-                    "allowed_token_ids", "structured_outputs", "response_format", "text"})  # fmt: skip
+                    "engine", "first_index", "vllm_xargs", "server", "body", "use_beam_search",
+                    "structured_outputs", "response_format", "text"})  # fmt: skip
 """The first words of locations in a request that have a label of their own."""
 
 BUDGETS = frozenset({field.name for kind in (Limits, SchemaBudget) for field in fields(kind)}) | {

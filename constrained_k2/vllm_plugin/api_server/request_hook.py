@@ -155,10 +155,6 @@ def _set(request: Any, **fields: Any) -> None:
 
 def _refuse_conflicts(request: Any) -> None:
     conflicting = {"use_beam_search": getattr(request, "use_beam_search", False)}
-    if request.tool_choice != "none":
-        for field in ("bad_words", "allowed_token_ids"):
-            conflicting[field] = getattr(request, field, None)
-        conflicting["thinking_token_budget"] = getattr(request, "thinking_token_budget", None) is not None
     for field, value in conflicting.items():
         if value:
             raise refusal(field)

@@ -7,9 +7,12 @@ from vllm import SamplingParams
 from constrained_k2.compiler.compiler import CompiledToolCalls, Compiler
 from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.turn.matcher import ToolCallMatcher
+from constrained_k2.turn.thinking_budget import ThinkingBudget
+from constrained_k2.turn.token_restriction import TokenRestriction
 from constrained_k2.vllm_plugin.constraint import constraint_in, finish_reserve_in
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
 from constrained_k2.vllm_plugin.settings import settings_in
+from constrained_k2.vllm_plugin.token_limits import token_limits_in
 from constrained_k2.vocabulary.bitmask import TokenSet
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -34,6 +37,7 @@ class MatcherFactory:
         )
         self.settings = settings_in(vllm_config)
         self._finish_budget = FinishBudget(self.vocabulary)
+        self._thinking_budget = ThinkingBudget(self.vocabulary)
         self._max_model_len: int = model.max_model_len
         self.stop = TokenSet((self.vocabulary.format.turn_end,), self.vocabulary.size)
         self._compiler = Compiler(
@@ -58,4 +62,11 @@ class MatcherFactory:
             left = self._max_model_len - prompt.length  # vLLM ends a request at whichever of the two comes first
             tokens = left if params.max_tokens is None else min(params.max_tokens, left)
             self._finish_budget.apply(matcher, tokens, reserve)
+        limits = token_limits_in(params.extra_args)
+        if limits.thinking_token_budget is not None:
+            self._thinking_budget.apply(matcher, limits.thinking_token_budget)
+        if limits.allowed_token_ids is not None or limits.bad_words:
+            matcher.restriction = TokenRestriction(
+                self.vocabulary.size, limits.allowed_token_ids, limits.bad_words, engine_counters.count_ignored_limit
+            )
         return matcher

@@ -29,6 +29,7 @@ class EngineCounters:
     arguments: MaskCount = field(default_factory=MaskCount)
     masked_steps: int = 0
     ended_early: int = 0  # requests, by an error in the engine
+    ignored_limits: int = 0  # rows in which a request's allowed_token_ids or bad_words left no legal token
     grammars: CompileCounts = field(default_factory=CompileCounts)
     examined_rows: int = 0
     changed_rows: list[npt.NDArray[np.int64]] = field(default_factory=list)
@@ -45,6 +46,7 @@ class EngineCounters:
         totals: dict[str, float] = {
             "masked_steps": self.masked_steps,
             "ended_early": self.ended_early,
+            "ignored_limits": self.ignored_limits,
             "hits": grammars["hits"],
             "compiled": grammars["compiled"],
             "examined_rows": self.examined_rows,
@@ -53,6 +55,10 @@ class EngineCounters:
         for kind, masks in (("constant", self.constant), ("header", self.header), ("arguments", self.arguments)):
             totals |= {f"{kind}_rows": masks.rows, f"{kind}_seconds": masks.seconds}
         return {"source": self.source, "totals": totals, "recent": grammars["recent"]}
+
+    def count_ignored_limit(self) -> None:
+        """Count a row in which a request's limits on tokens are ignored."""
+        self.ignored_limits += 1
 
 
 engine_counters = EngineCounters()

@@ -69,7 +69,7 @@ def to_beam_search_params(original: Any, self: Any, *args: Any, **kwargs: Any) -
 
 
 def process_inputs(original: Any) -> Any:
-    """Check a request, and tag it for the engine core."""
+    """Check a request, take over its limits on tokens, and tag it for the engine core."""
     parameters = signature(original)
 
     @wraps(original)
@@ -77,8 +77,9 @@ def process_inputs(original: Any) -> Any:
         admission = getattr(self, ADMISSION, None)
         if admission is None:
             return original(self, *args, **kwargs)
-        compiled = admission.check(parameters.bind(self, *args, **kwargs).arguments)
-        request = original(self, *args, **kwargs)
+        call = parameters.bind(self, *args, **kwargs)
+        compiled = admission.check(call.arguments)
+        request = original(*call.args, **call.kwargs)
         if compiled is not None:
             admission.constrain(request, compiled)
         return request

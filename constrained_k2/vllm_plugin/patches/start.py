@@ -7,7 +7,7 @@ from constrained_k2.vllm_plugin.patches import wrapper
 from constrained_k2.vllm_plugin.patches.apply import activate
 
 ADMISSION = "_constrained_k2"
-"""The attribute of an ``InputProcessor`` on the structured-output route: what admits its requests."""
+"""The attribute of an ``InputProcessor`` of a server that constrains: what admits its requests."""
 
 
 @wrapper
@@ -39,6 +39,8 @@ def input_processor_init(original: Any, self: Any, vllm_config: Any, *args: Any,
     if route == "structured_output":
         # Raises where the tokenizer is not Kimi K2's; vLLM does not start then.
         setattr(self, ADMISSION, Admission(vocabulary_of(self.get_tokenizer())))
+    elif route == "logits_processor":
+        setattr(self, ADMISSION, Admission(None))
 
 
 def structured_output_manager(original: Any) -> Any:

@@ -91,9 +91,10 @@ PATCHES = (
           "Beam search passes extra_args on, or is removed."),
     Patch("vllm.v1.engine.input_processor:InputProcessor.process_inputs", "requests:process_inputs", ("api_server",),
           reads("params resumable", "vllm.v1.engine:EngineCoreRequest sampling_params",
-                "vllm:SamplingParams structured_outputs bad_words_token_ids _bad_words_token_ids",
-                "vllm:SamplingParams allowed_token_ids thinking_token_budget trace_decode_token_ids"),
-          "On the structured-output route every request of every endpoint is checked here and tagged for the core.",
+                "vllm:SamplingParams structured_outputs bad_words bad_words_token_ids _bad_words_token_ids",
+                "vllm:SamplingParams extra_args allowed_token_ids thinking_token_budget trace_decode_token_ids"),
+          "Every request of every endpoint passes here: limits on tokens, which beside masks may leave no token, are "
+          "taken over, and on the structured-output route the request is checked and tagged for the core.",
           "A registry of structured-output backends, each with its validation.",
           "A backend can be registered and named by a request."),
     Patch("vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest.__pydantic_core_schema__",

@@ -35,9 +35,11 @@ class MaskedRequest(GuardedMatcher):
         """A request at the start of its turn; refused if its matcher cannot be made.
 
         ``min_tokens`` forbids the stops, which ``stop_token_ids`` may add any token to; ``logit_bias`` is bounded in
-        the servers' protocols, but not where vLLM is called in process.
+        the servers' protocols, but not where vLLM is called in process. ``allowed_token_ids`` and ``bad_words`` are
+        found here only if the request did not pass vLLM's own front end.
         """
-        guarded = bool(params.min_tokens or params.logit_bias)
+        forbidding = (params.min_tokens, params.logit_bias, params.allowed_token_ids, params.bad_words_token_ids)
+        guarded = any(forbidding)
         try:
             matcher = factory.matcher(compiled, prompt, params)
         except Exception as error:  # noqa: BLE001 - an error that leaves a logits processor ends the whole engine

@@ -59,7 +59,8 @@ class RowMasks:
         ``guarded``: other stages may forbid all that the mask allows, so that the row has to be restored.
         """
         self._wait_for_the_host_buffers()
-        if matcher.phase is Phase.CALL_ID or matcher.arguments is not None:
+        # Only sets that requests share go to the device's constants, which have few places.
+        if matcher.phase is Phase.CALL_ID or matcher.arguments is not None or matcher.restriction is not None:
             fill(matcher, self._mask_view, self._computed)
             self._take(row, None, guarded=guarded)
         else:

@@ -1,0 +1,49 @@
+"""Ends reasoning within a token budget: once it is used up, masks allow only the marker that closes the reasoning."""
+
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from constrained_k2.formats.base import ABSENT
+from constrained_k2.turn.matcher import ToolCallMatcher
+from constrained_k2.turn.phases import Phase
+from constrained_k2.vocabulary.bitmask import TokenSet
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+
+
+class ThinkingBudget:
+    """The part of thinking budgets that depends on the vocabulary alone; make one for each vocabulary."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        marker = vocabulary.format.think_end
+        self._end = None if marker == ABSENT else TokenSet((marker,), vocabulary.size)
+
+    def apply(self, matcher: ToolCallMatcher, max_tokens: int) -> None:
+        """Allow a turn, from its start, ``max_tokens`` tokens of reasoning, its markers not counted; 0 for none.
+
+        A finish budget, which may end reasoning by a call as well, is applied before.
+        """
+        if self._end is not None:
+            opening = matcher.phase is not Phase.REASONING  # reasoning opens with the turn's first token, or before it
+            matcher.mask_filters += (_ThinkingFilter(self._end, max_tokens + opening),)
+
+
+class _ThinkingFilter:
+    """The :class:`constrained_k2.turn.matcher.MaskFilter` of one turn, active from token ``start`` on; stateless."""
+
+    def __init__(self, end: TokenSet, start: int) -> None:
+        self._end = end
+        self._start = start
+
+    def filter_set(self, turn: ToolCallMatcher, tokens: TokenSet) -> TokenSet:
+        return self._end if turn.phase is Phase.REASONING and turn.num_tokens >= self._start else tokens
+
+    def filter_row(self, turn: ToolCallMatcher, row: npt.NDArray[np.int32]) -> None:
+        """Arguments are not reasoning."""
+
+    def truncate(self, num_tokens: int) -> None:
+        """Nothing is remembered of the tokens."""
+
+    def fork(self) -> Self:
+        return self

@@ -1,0 +1,78 @@
+"""A client's limits on tokens, ``allowed_token_ids`` and ``bad_words``, applied to masks so that none becomes empty."""
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from constrained_k2.turn.matcher import ToolCallMatcher
+from constrained_k2.vocabulary.bitmask import words_per_row
+
+Row = npt.NDArray[np.int32]
+
+
+class TokenRestriction:
+    """The :class:`constrained_k2.turn.matcher.Restriction` of one request.
+
+    Where a limit would leave no token of a mask, the mask wins: for that token the limit is ignored.
+
+    Args:
+        size: The width of the logits.
+        allowed: The ids that may be written; None for all.
+        bad_words: Token sequences that must not be completed: the last token of each is forbidden where the turn ends
+            in the others.
+        on_ignored: Called for each mask for which a limit is ignored.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        allowed: Iterable[int] | None,
+        bad_words: Iterable[Sequence[int]],
+        on_ignored: Callable[[], None],
+    ) -> None:
+        self._allowed = None if allowed is None else _row(allowed, size)
+        words = [array("q", word) for word in bad_words if word]
+        self._not_bad = ~_row((word[0] for word in words if len(word) == 1), size) if words else None
+        # By the last but one token of words of several tokens: all tokens but the last, the last.
+        self._endings: dict[int, list[tuple[array[int], int]]] = {}
+        for word in words:
+            if len(word) > 1:
+                self._endings.setdefault(word[-2], []).append((word[:-1], word[-1]))
+        self._on_ignored = on_ignored
+
+    def apply(self, turn: ToolCallMatcher, row: Row) -> None:
+        """Remove what the client forbids from a mask, in place."""
+        ignored = self._allowed is not None and not _keep(row, row & self._allowed)
+        if self._not_bad is not None:
+            left = row & self._not_bad
+            for token_id in self._completing(turn):
+                left[token_id >> 5] &= ~np.uint32(1 << (token_id & 31)).view(np.int32)
+            ignored |= not _keep(row, left)
+        if ignored:
+            self._on_ignored()
+
+    def _completing(self, turn: ToolCallMatcher) -> Iterable[int]:
+        """The tokens that would complete a bad word of several tokens."""
+        length = turn.num_tokens
+        if not self._endings or not length:
+            return
+        for begun, last in self._endings.get(turn.token_ids(length - 1)[0], ()):
+            if len(begun) <= length and turn.token_ids(length - len(begun)) == begun:
+                yield last
+
+
+def _keep(row: Row, left: Row) -> bool:
+    """Reduce a row to what is left of it, unless that is nothing."""
+    if not left.any():
+        return False
+    row[:] = left
+    return True
+
+
+def _row(ids: Iterable[int], size: int) -> Row:
+    """A bitmask row of these ids, int32 ``[words]``; the ids are below ``size``."""
+    bits = np.zeros(32 * words_per_row(size), dtype=np.uint8)
+    bits[np.fromiter(ids, np.intp)] = 1
+    return np.packbits(bits, bitorder="little").view(np.int32)

@@ -1,0 +1,102 @@
+"""The ways to satisfy a schema, and the texts that end arguments soonest."""
+
+import json
+import time
+from math import inf
+from typing import Any
+
+import pytest
+
+from constrained_k2.turn.drafts.endings import endings
+from constrained_k2.turn.drafts.json_tracker import JsonTracker
+from constrained_k2.turn.drafts.ways import ways_of
+
+LIST = {"type": "object", "properties": {"v": {"type": "number"}, "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
+        "required": ["v", "next"]}  # fmt: skip
+KINDS = {
+    "type": "object",
+    "oneOf": [
+        {
+            "properties": {"kind": {"const": "long"}, "a": {"type": "string"}, "b": {"$ref": "#"}},
+            "required": ["kind", "a", "b"],
+        },
+        {"properties": {"kind": {"const": "short"}, "c": {"type": "string"}}, "required": ["kind", "c"]},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "best"),
+    [
+        (LIST, '{"v":1,"next":', None),  # the mask forbids containers then: null is left
+        (LIST, '{"v":1', ',"next":'),
+        (LIST, '{"v":1,"next":{"v":2,"next":null', "}}"),
+        (KINDS, "", '{"kind":"short","c":""}'),
+        (KINDS, '{"kind":', '"short","c":""}'),
+        (KINDS, '{"kind":"', 'short","c":""}'),
+        (KINDS, '{"kind":"long","a":"x"', ',"b":{"kind":"short","c"'),
+        (KINDS, '{"kind":"short"', ',"c":""}'),
+        ({"type": "object", "additionalProperties": {"type": "array"}}, '{"x":', "[]}"),
+        ({"type": "object", "properties": {"x": {"type": ["array", "string"], "minItems": 1}}}, '{"x":', '""}'),
+        ({"type": "object", "properties": {"x": {"enum": ["ab", "cd"]}}}, '{"x":"a', 'b"}'),
+        ({"type": "object", "properties": {"x": {"enum": ["ab", "cd"]}}}, '{"x":"', None),
+        ({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}, '{"x":', None),
+    ],
+)  # fmt: skip
+def test_the_best_ending(schema: Any, text: str, best: str | None) -> None:
+    tracker = JsonTracker(schema)
+    tracker.feed(text)
+    tried = list(endings(tracker))  # an end is tried before a key
+    assert (best[:24] in tried[:2]) if best else not tried
+
+
+@pytest.mark.parametrize(
+    ("schema", "length"),
+    [
+        ({"type": "string"}, 2), ({"type": "string", "minLength": 5}, 7), ({"type": ["null", "integer"]}, 1),
+        ({"enum": ["abc", 12]}, 2), ({"type": "array"}, 2), ({"type": "array", "items": {"type": "null"}, "minItems": 2}, 12),
+        ({"type": "array", "items": {"$ref": "#"}, "minItems": 1}, inf), (LIST, 20), (True, 1), (False, inf), ({}, 1),
+        ({"type": "object", "required": ["a", 5]}, 8), ({"allOf": [{"type": "string"}, {"type": "number"}]}, inf),
+        ({"type": "array", "items": {"type": "null"}, "minItems": 10**30}, 2 + 5 * 10**30),
+        ({"$ref": "#"}, 1), ({"anyOf": 3, "type": 5, "properties": []}, 1),
+        ({"if": {}, "then": {"type": "string"}, "else": {"type": "null"}}, 2),
+    ],
+)  # fmt: skip
+def test_the_shortest_value(schema: Any, length: float) -> None:
+    assert ways_of(schema).shortest(schema) == length
+
+
+def test_lengths_do_not_depend_on_the_order_of_questions() -> None:
+    """All ranks filter alike, whatever they answered before."""
+    for first in ("a", "b", "c"):
+        document: Any = {"$defs": {
+            "a": {"type": "object", "properties": {"x": {"$ref": "#/$defs/b"}}, "required": ["x"]},
+            "b": {"anyOf": [{"$ref": "#/$defs/c"}, {"type": "object", "properties": {"y": {"$ref": "#/$defs/a"}}, "required": ["y"]}]},
+            "c": {"anyOf": [{"type": "object", "properties": {"z": {"$ref": "#/$defs/a"}}, "required": ["z"]}, {"type": "null"}]},
+        }}  # fmt: skip
+        ways = ways_of(document)
+        ways.shortest(document["$defs"][first])
+        assert [ways.shortest(document["$defs"][name]) for name in "abc"] == [11, 4, 4]
+
+
+def test_hostile_schemas_cost_little() -> None:
+    """Branches that multiply, references that fan out, and depth."""
+    doubling: Any = {
+        f"d{n}": {"allOf": [{"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"title": str(n)}]}] * 3} for n in range(40)
+    }
+    fan: Any = {f"d{n}": {"type": "object", "properties": {f"k{m}": {"$ref": f"#/$defs/d{(n + m) % 60}"} for m in range(60)},
+                          "required": [f"k{m}" for m in range(60)]} for n in range(60)}  # fmt: skip
+    deep: Any = {"d0": json.loads('{"items":' * 400 + "{}" + "}" * 400)}
+    for definitions in (doubling, fan, deep):
+        schema = {
+            "$defs": definitions,
+            "type": "object",
+            "properties": {"x": {"$ref": "#/$defs/d0"}},
+            "required": ["x"],
+        }
+        tracker = JsonTracker(schema)
+        started = time.process_time()
+        for text in ("{", '"x":', "{", '"k0":'):
+            tracker.feed(text)
+            list(endings(tracker))
+        assert time.process_time() - started < 3

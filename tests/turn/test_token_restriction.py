@@ -1,0 +1,171 @@
+"""A client's limits on tokens: kept where the mask leaves a token, else ignored and counted; never an empty mask."""
+
+import json
+import random
+import re
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec, parse_completion
+from constrained_k2.turn.batch import fill_bitmasks
+from constrained_k2.turn.finish_budget import FinishBudget
+from constrained_k2.turn.token_restriction import TokenRestriction
+from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+from scripts.bundled_samples.ordinary import TOOLS
+
+WEATHER = TOOLS[0]
+LETTERS = {"type": "object", "properties": {"n": {"type": "string", "pattern": "^[ab]{1,8}$"}}, "required": ["n"],
+           "additionalProperties": False}  # fmt: skip
+
+
+class Limited:
+    """A matcher without limits and one with them, at the same tokens."""
+
+    def __init__(self, compiler: Compiler, body: dict[str, Any], allowed: Any = None, bad_words: Any = ()) -> None:
+        compiled = compiler.compile(ToolCallSpec.from_openai(body))
+        self.ignored = 0
+        self.free, self.limited = compiled.matcher(), compiled.matcher()
+        self.limited.restriction = TokenRestriction(compiler.vocabulary.size, allowed, bad_words, self._count)
+        self.bad_words = [list(word) for word in bad_words]
+        self.allowed = allowed
+
+    def _count(self) -> None:
+        self.ignored += 1
+
+    def accept(self, ids: list[int]) -> None:
+        assert self.free.accept_tokens(ids) and self.limited.accept_tokens(ids)
+
+    def expected(self) -> tuple[set[int], bool]:
+        """The mask under the limits, by their definition, and whether one is ignored."""
+        left, ignored = set(ids_of(self.free)), False
+        if self.allowed is not None:
+            kept = left & set(self.allowed)
+            left, ignored = kept or left, not kept
+        written = list(self.free.token_ids())
+        bad = {word[-1] for word in self.bad_words if (written[-len(word) + 1 :] if word[1:] else []) == word[:-1]}
+        kept = left - bad
+        return kept or left, ignored or not kept
+
+
+def ids_of(matcher: ToolCallMatcher) -> list[int]:
+    bitmask = allocate_bitmask(1, matcher.vocabulary.size)
+    matcher.fill_bitmask(bitmask)
+    found: list[int] = allowed_ids(bitmask[0]).tolist()
+    return found
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 2**32),
+    choice=st.sampled_from(["auto", "required"]),
+    number_allowed=st.sampled_from([None, 1, 5, 300, 900]),
+    lengths=st.lists(st.integers(1, 4), max_size=40),
+)
+def test_masks_are_what_the_limits_leave(
+    small_compiler: Compiler, seed: int, choice: str, number_allowed: int | None, lengths: list[int]
+) -> None:
+    """In every phase; half of the bad words are made of what was written, so that they are completed."""
+    chance, size = random.Random(seed), small_compiler.vocabulary.size
+    body = {"tools": list(TOOLS[:3]), "tool_choice": choice, "thinking": seed % 2 == 0}
+    written = walk(small_compiler, body, chance, 60)
+    words = []
+    for length in lengths:
+        start = chance.randrange(len(written))
+        word = written[start : start + length] if chance.random() < 0.5 else []
+        words.append(word or [chance.randrange(size) for _ in range(length)])
+    allowed = None if number_allowed is None else chance.sample(range(size), number_allowed)
+    limited = Limited(small_compiler, body, allowed, words)
+    for token in written:
+        before = limited.ignored
+        left, ignored = limited.expected()
+        assert set(ids_of(limited.limited)) == left
+        assert limited.ignored - before == ignored
+        if limited.free.is_terminated():
+            break
+        limited.accept([token])
+        if chance.random() < 0.1:
+            assert limited.limited.rollback(1) is None and limited.free.rollback(1) is None
+            limited.accept([token])
+
+
+def walk(compiler: Compiler, body: dict[str, Any], chance: random.Random, limit: int) -> list[int]:
+    matcher = compiler.compile(ToolCallSpec.from_openai(body)).matcher()
+    ids: list[int] = []
+    while len(ids) < limit and not matcher.is_terminated():
+        section = compiler.vocabulary.format.section_begin
+        allowed = ids_of(matcher)
+        ids.append(section if section in allowed else chance.choice(allowed))
+        assert matcher.accept_tokens(ids[-1:])
+    return ids
+
+
+def test_a_bad_word_in_arguments_is_not_written(small_compiler: Compiler) -> None:
+    """Also one of several tokens, and where every other token leads on."""
+    vocabulary = small_compiler.vocabulary
+    (a,), (b,) = vocabulary.encode("a"), vocabulary.encode("b")
+    tool = {"type": "function", "function": {"name": "f", "parameters": LETTERS}}
+    body = {"tools": [tool], "tool_choice": "required"}
+    for seed in range(30):
+        limited = Limited(small_compiler, body, None, [[a, b], [vocabulary.format.call_begin]])
+        matcher, chance = limited.limited, random.Random(seed)
+        FinishBudget(vocabulary).apply(matcher, 100, 40)
+        while not matcher.is_terminated():
+            assert matcher.accept_tokens([chance.choice(ids_of(matcher))])
+        ids = list(matcher.token_ids())
+        assert (a, b) not in list(pairwise(ids))
+        (call,) = parse_completion(ids, vocabulary).tool_calls
+        assert re.fullmatch("[ab]+", json.loads(call.arguments)["n"])
+        assert limited.ignored == 1  # the call has to begin, whatever the client forbids
+
+
+def test_markers_win_over_allowed_tokens_that_have_none(small_compiler: Compiler) -> None:
+    vocabulary = small_compiler.vocabulary
+    ordinary = [token for token in range(vocabulary.size) if vocabulary.is_ordinary(token)]
+    limited = Limited(small_compiler, {"tools": [WEATHER], "tool_choice": "required"}, ordinary)
+    markers = vocabulary.format
+    assert ids_of(limited.limited) == [markers.section_begin]
+    limited.accept([markers.section_begin])
+    assert ids_of(limited.limited) == [markers.call_begin]
+    assert limited.ignored == 2
+    limited.accept([markers.call_begin])
+    assert ids_of(limited.limited) == ids_of(limited.free)
+    assert limited.ignored == 2
+
+
+def test_batches_and_forks_are_limited_alike(small_compiler: Compiler) -> None:
+    body = {"tools": list(TOOLS[:3]), "tool_choice": "required"}
+    written = walk(small_compiler, body, random.Random(3), 40)
+    size = small_compiler.vocabulary.size
+    allowed = random.Random(4).sample(range(size), 200)
+    matchers = []
+    for end in range(len(written)):
+        limited = Limited(small_compiler, body, allowed, [written[2:4], written[9:12], written[5:6]])
+        limited.accept(written[:end])
+        matchers.append(limited.limited)
+    batch = allocate_bitmask(len(matchers), size)
+    assert not fill_bitmasks(matchers, batch, range(len(matchers)))
+    for matcher, row in zip(matchers, batch, strict=True):
+        assert ids_of(matcher) == ids_of(matcher.fork()) == allowed_ids(row).tolist()
+
+
+@pytest.mark.parametrize("words", [[], [[]], [[], []]])
+def test_words_without_tokens_forbid_nothing(small_compiler: Compiler, words: Any) -> None:
+    limited = Limited(small_compiler, {"tools": [WEATHER]}, None, words)
+    assert ids_of(limited.limited) == ids_of(limited.free)
+    assert not limited.ignored
+
+
+def test_a_long_bad_word_is_matched_only_whole(small_compiler: Compiler) -> None:
+    """As vLLM does: against the output alone, which has to be at least as long."""
+    (token,) = small_compiler.vocabulary.encode("a")
+    limited = Limited(small_compiler, {"tools": [WEATHER]}, None, [[token] * 20])
+    for _ in range(19):
+        assert token in ids_of(limited.limited)
+        limited.accept([token])
+    assert token not in ids_of(limited.limited)
+    assert np.count_nonzero(ids_of(limited.limited)) > 500
