@@ -27,14 +27,17 @@ def scripts(module: ModuleType) -> dict[str, Callable[[str], Any]]:
     }
 
 
-def problem(script: Callable[[str], Any], url: str) -> str | None:
-    """Run a script; return its traceback if it raises or exceeds its time."""
+def problem(script: Callable[[str], Any], url: str, runner: asyncio.Runner) -> str | None:
+    """Run a script; return its traceback if it raises or exceeds its time.
+
+    One event loop serves all scripts: libraries keep asynchronous connections for the length of a process.
+    """
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.alarm(_SECONDS)
     try:
         found = script(url)
         if inspect.iscoroutine(found):
-            asyncio.run(found)
+            runner.run(found)
     except (Exception, KeyboardInterrupt):  # noqa: BLE001 - whatever a script raises is its result
         return traceback.format_exc(limit=-12)
     finally:
@@ -45,9 +48,10 @@ def problem(script: Callable[[str], Any], url: str) -> str | None:
 def main() -> None:
     """Run the scripts in the order of the module."""
     name, url, *wanted = sys.argv[1:]
-    for script_name, script in scripts(importlib.import_module(f"tests.clients.scripts.{name}")).items():
-        if not wanted or script_name in wanted:
-            print(json.dumps({"name": script_name, "problem": problem(script, url)}), flush=True)
+    with asyncio.Runner() as runner:
+        for script_name, script in scripts(importlib.import_module(f"tests.clients.scripts.{name}")).items():
+            if not wanted or script_name in wanted:
+                print(json.dumps({"name": script_name, "problem": problem(script, url, runner)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -123,10 +123,6 @@ def thinking_budget(url: str) -> None:
             _check(_create(url, thinking=_BUDGET, max_tokens=2048))
 
 
-def thinking_budget_without_tools(url: str) -> None:
-    assert _create(url, tools=..., thinking=_BUDGET, max_tokens=2048).stop_reason
-
-
 def thinking_disabled_and_adaptive(url: str) -> None:
     for kind in ("disabled", "adaptive"):
         _check(_create(url, thinking={"type": kind}))

@@ -1,7 +1,7 @@
 """The model, tools and checks that the scripts of all client libraries share."""
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 from pydantic import BaseModel, Field
@@ -40,7 +40,7 @@ MESSAGES_TOOLS: list[dict[str, Any]] = [
 class Weather(BaseModel):
     """A report that an answer is parsed into."""
 
-    city: str = Field(max_length=12)
+    city: Literal["Oslo", "Bergen"]
     degrees: int = Field(ge=-50, le=60)
 
 
@@ -54,3 +54,10 @@ def check_ids(calls: list[tuple[str, str]], first: int = 0) -> None:
     """Require ids that name the tool and count the calls of the whole dialog: each call is ``(id, name)``."""
     expected = [f"functions.{name}:{index}" for index, (_, name) in enumerate(calls, first)]
     assert [call_id for call_id, _ in calls] == expected, calls
+
+
+class LooseWeather(BaseModel):
+    """A report of which every part may be missing."""
+
+    city: Literal["Oslo", "Bergen"] | None = None
+    degrees: int | None = None

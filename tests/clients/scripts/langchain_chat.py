@@ -15,21 +15,21 @@ _QUESTION = "How warm is it in Oslo?"
 _RECURSION: Any = {"recursion_limit": 80}
 
 
-@tool
-def get_weather(city: str, units: Literal["celsius", "fahrenheit"]) -> str:
+@tool("get_weather")
+def _get_weather(city: str, units: Literal["celsius", "fahrenheit"]) -> str:
     """Return the weather of a city."""
     assert units in {"celsius", "fahrenheit"}
     return f"{city[:20]}: 7"
 
 
-@tool
-def find(place: str, limit: int = 3) -> str:
+@tool("find")
+def _find(place: str, limit: int = 3) -> str:
     """Find what lies near a place."""
     assert isinstance(limit, int)
     return "nothing"
 
 
-_TOOLS = [get_weather, find]
+_TOOLS = [_get_weather, _find]
 
 
 def _openai_models(url: str, **fields: Any) -> Iterator[Any]:
@@ -48,8 +48,7 @@ def _check(message: Any) -> list[str]:
     """Check that calls have the arguments' types and return the tools' names."""
     assert not message.invalid_tool_calls, message.invalid_tool_calls
     for call in message.tool_calls:
-        by_name = {"get_weather": get_weather, "find": find}
-        by_name[call["name"]].invoke(call["args"])
+                {"get_weather": _get_weather, "find": _find}[call["name"]].invoke(call["args"])
     return [call["name"] for call in message.tool_calls]
 
 
@@ -87,7 +86,7 @@ def tools_none(url: str) -> None:
 def tools_strict(url: str) -> None:
     for strict in (True, False):
         for model in _openai_models(url):
-            assert _check(model.bind_tools([get_weather], tool_choice="any", strict=strict).invoke(_QUESTION))
+            assert _check(model.bind_tools([_get_weather], tool_choice="any", strict=strict).invoke(_QUESTION))
 
 
 def one_call_at_a_time(url: str) -> None:
@@ -141,7 +140,7 @@ def structured_output_with_the_raw_message(url: str) -> None:
 def structured_output_beside_tools(url: str) -> None:
     """OpenAI's form of an agent with an answer type: each answer is a call, or an instance."""
     for model in _openai_models(url):
-        bound = model.with_structured_output(Weather, method="json_schema", tools=[get_weather], strict=True, include_raw=True)
+        bound = model.with_structured_output(Weather, method="json_schema", tools=[_get_weather], strict=True, include_raw=True)
         for _ in range(4):
             found = bound.invoke(_QUESTION)
             assert _check(found["raw"]) or isinstance(found["parsed"], Weather), found

@@ -1,10 +1,12 @@
 """LiteLLM: completion, responses and the messages adapter, over its providers for OpenAI's form and for vLLM."""
 
+import os
 from typing import Any
 
-import litellm
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # read on import, which downloads prices without it
+import litellm  # noqa: E402
 
-from tests.clients.scripts.common import (
+from tests.clients.scripts.common import (  # noqa: E402
     CHAT_TOOLS,
     KEY,
     MESSAGES_TOOLS,
@@ -17,6 +19,7 @@ from tests.clients.scripts.common import (
     check_ids,
 )
 
+litellm.suppress_debug_info = True
 _PROVIDERS = (f"openai/{MODEL}", f"hosted_vllm/{MODEL}")
 
 

@@ -161,7 +161,7 @@ def strict_pydantic_tool(url: str) -> None:
     response = _client(url).responses.parse(model=MODEL, input="Weather?", tools=[tool], tool_choice="required", max_output_tokens=600)
     for item in response.output:
         if item.type == "function_call":
-            assert isinstance(item.parsed_arguments, Weather)
+            assert Weather.model_validate(item.parsed_arguments)
 
 
 def strict_false(url: str) -> None:
