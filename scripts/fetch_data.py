@@ -2,7 +2,7 @@
 
     python scripts/fetch_data.py [--to data] [--only schemas/mcp-tools]
 
-Writes the layout that `data.json` lists into data/. Files that the folder ../shared beside the clone has are not fetched.
+Writes the layout that `data.json` lists into data/. Files that ../shared beside the clone has are not fetched.
 """
 
 import argparse

@@ -22,9 +22,14 @@ def main() -> int:
     """Run the suite; 1 if a case fails."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.vendor_verifier", description=__doc__)
     parser.add_argument(
-        "--server", choices=_SERVERS, default="structured_output", help="a route, or vLLM's strict level (default: %(default)s)"
+        "--server",
+        choices=_SERVERS,
+        default="structured_output",
+        help="a route, or vLLM's strict level (default: %(default)s)",
     )
-    parser.add_argument("--finish-reserve", type=int, default=60, help="of the operator, in tokens (default: %(default)s)")
+    parser.add_argument(
+        "--finish-reserve", type=int, default=60, help="of the operator, in tokens (default: %(default)s)"
+    )
     parser.add_argument("--arch", choices=("kimi_k2", "llama"), default="kimi_k2", help="(default: %(default)s)")
     parser.add_argument("--tokenizer", type=Path, help="directory of the real vocabulary (default: a small one)")
     parser.add_argument("--report", type=Path, help="keep the suite's report here")

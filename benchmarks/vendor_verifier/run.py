@@ -13,7 +13,7 @@ FOLDER = "vendor_verifier"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What the suite found.
+    """The outcome of the suite.
 
     Attributes:
         total: Cases that ran: each schema once whole and once streamed.

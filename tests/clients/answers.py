@@ -65,7 +65,10 @@ def _is_json(text: str) -> bool:
 def _chat(answer: dict[str, Any]) -> Answer:
     choice = answer["choices"][0]
     message = choice["message"]
-    calls = ((call["id"], call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or ())
+    calls = (
+        (call["id"], call["function"]["name"], call["function"]["arguments"])
+        for call in message.get("tool_calls") or ()
+    )
     return Answer(200, text=message.get("content") or "", calls=tuple(calls), end=choice["finish_reason"])
 
 
@@ -104,7 +107,9 @@ def _responses_stream(events: list[dict[str, Any]]) -> Answer:
 def _messages(answer: dict[str, Any]) -> Answer:
     blocks = answer["content"]
     text = "".join(block["text"] for block in blocks if block["type"] == "text")
-    calls = ((block["id"], block["name"], json.dumps(block["input"])) for block in blocks if block["type"] == "tool_use")
+    calls = (
+        (block["id"], block["name"], json.dumps(block["input"])) for block in blocks if block["type"] == "tool_use"
+    )
     return Answer(200, text=text, calls=tuple(calls), end=answer["stop_reason"])
 
 
@@ -135,4 +140,9 @@ def _completions_stream(events: list[dict[str, Any]]) -> Answer:
 
 
 _WHOLE = {"chat": _chat, "responses": _responses, "messages": _messages, "completions": _completions}
-_STREAMED = {"chat": _chat_stream, "responses": _responses_stream, "messages": _messages_stream, "completions": _completions_stream}
+_STREAMED = {
+    "chat": _chat_stream,
+    "responses": _responses_stream,
+    "messages": _messages_stream,
+    "completions": _completions_stream,
+}

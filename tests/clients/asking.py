@@ -12,7 +12,9 @@ from tests.clients.table import Row
 _AT_ONCE = 16  # what the servers run in a batch
 
 
-def ask(url: str, endpoint: str, rows: Sequence[Row], *, stream: bool, max_tokens: int, at_once: int = _AT_ONCE) -> list[Answer]:
+def ask(
+    url: str, endpoint: str, rows: Sequence[Row], *, stream: bool, max_tokens: int, at_once: int = _AT_ONCE
+) -> list[Answer]:
     """Send the rows to an endpoint; the answers come in the rows' order.
 
     Args:

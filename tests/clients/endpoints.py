@@ -2,10 +2,12 @@
 
 import json
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 from tests.clients.table import LEFT_OUT, Row
 
+Body = dict[str, Any]
 PATHS = {
     "chat": "/v1/chat/completions",
     "responses": "/v1/responses",
@@ -14,18 +16,18 @@ PATHS = {
 }
 
 
-def body(endpoint: str, row: Row, *, stream: bool, max_tokens: int) -> dict[str, Any]:
+def body(endpoint: str, row: Row, *, stream: bool, max_tokens: int) -> Body:
     """The body of a row's request."""
     fields = {"max_tokens": max_tokens, "stream": stream} | row.fields
-    made = {"chat": _chat, "responses": _responses, "messages": _messages, "completions": _completions}[endpoint](row)
-    return {"model": "kimi-k2"} | made | _FIELDS[endpoint](fields)
+    body_of, fields_of = _FORMS[endpoint]
+    return {"model": "kimi-k2"} | body_of(row) | fields_of(fields)
 
 
-def _chat(row: Row) -> dict[str, Any]:
+def _chat(row: Row) -> Body:
     return {"messages": row.messages, "seed": _seed(row)} | _given(tools=row.tools, tool_choice=_choice(row))
 
 
-def _responses(row: Row) -> dict[str, Any]:
+def _responses(row: Row) -> Body:
     items: list[dict[str, Any]] = []
     for message in row.messages:
         if message["role"] == "tool":
@@ -36,21 +38,27 @@ def _responses(row: Row) -> dict[str, Any]:
             items.append({"type": "reasoning", "id": "r", "summary": [], "content": content})
         if message.get("content") is not None:
             items.append({"role": message["role"], "content": _text(message)})
-        for call in message.get("tool_calls", ()):
-            items.append({"type": "function_call", "call_id": call["id"], **call["function"]})
-    tools = row.tools and [{"type": tool["type"], "strict": None} | tool["function"] if "function" in tool else tool for tool in row.tools]
+        calls = message.get("tool_calls", ())
+        items += [{"type": "function_call", "call_id": call["id"], **call["function"]} for call in calls]
+    tools = row.tools and [
+        {"type": tool["type"], "strict": None} | tool["function"] if "function" in tool else tool for tool in row.tools
+    ]
     choice = _choice(row)
     if isinstance(choice, dict):
         allowed = choice.get("allowed_tools")
         choice = (
             {"type": "function", "name": choice["function"]["name"]}
             if allowed is None
-            else {"type": "allowed_tools", "mode": allowed["mode"], "tools": [{"type": "function", "name": tool["function"]["name"]} for tool in allowed["tools"]]}
+            else {
+                "type": "allowed_tools",
+                "mode": allowed["mode"],
+                "tools": [{"type": "function", "name": tool["function"]["name"]} for tool in allowed["tools"]],
+            }
         )
     return {"input": items, "seed": _seed(row)} | _given(tools=tools, tool_choice=choice)
 
 
-def _messages(row: Row) -> dict[str, Any]:
+def _messages(row: Row) -> Body:
     messages: list[dict[str, Any]] = []
     system: Any = LEFT_OUT
     for message in row.messages:
@@ -59,7 +67,9 @@ def _messages(row: Row) -> dict[str, Any]:
             continue
         blocks: list[dict[str, Any]] = []
         if message["role"] == "tool":
-            blocks.append({"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": message["content"]})
+            blocks.append(
+                {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": message["content"]}
+            )
             messages.append({"role": "user", "content": blocks})
             continue
         if message.get("reasoning_content"):
@@ -67,10 +77,20 @@ def _messages(row: Row) -> dict[str, Any]:
         blocks.append({"type": "text", "text": _text(message)})
         for call in message.get("tool_calls", ()):
             function = call["function"]
-            blocks.append({"type": "tool_use", "id": call["id"], "name": function["name"], "input": json.loads(function["arguments"])})
+            blocks.append(
+                {
+                    "type": "tool_use",
+                    "id": call["id"],
+                    "name": function["name"],
+                    "input": json.loads(function["arguments"]),
+                }
+            )
         messages.append({"role": message["role"], "content": blocks})
     tools = row.tools and [
-        {"input_schema" if name == "parameters" else name: value for name, value in ({"parameters": {}} | tool["function"]).items()}
+        {
+            "input_schema" if name == "parameters" else name: value
+            for name, value in ({"parameters": {}} | tool["function"]).items()
+        }
         for tool in row.tools
     ]
     choice = _choice(row)
@@ -78,11 +98,15 @@ def _messages(row: Row) -> dict[str, Any]:
         choice = {"type": {"required": "any"}.get(choice, choice)}
     elif isinstance(choice, dict):
         allowed = choice.get("allowed_tools")  # of no form here: what comes closest
-        choice = {"type": "tool", "name": choice["function"]["name"]} if allowed is None else {"type": "any" if allowed["mode"] == "required" else "auto"}
+        choice = (
+            {"type": "tool", "name": choice["function"]["name"]}
+            if allowed is None
+            else {"type": "any" if allowed["mode"] == "required" else "auto"}
+        )
     return {"messages": messages, "temperature": 0} | _given(tools=tools, tool_choice=choice, system=system)
 
 
-def _completions(row: Row) -> dict[str, Any]:
+def _completions(row: Row) -> Body:
     made: dict[str, Any] = {"prompt": "How warm is it in Oslo?", "seed": _seed(row)}
     if row.tools is not None:
         made["vllm_xargs"] = {"constrained_k2": json.dumps(_given(tools=row.tools, tool_choice=_choice(row)))}
@@ -97,8 +121,12 @@ def _choice(row: Row) -> Any:
     return row.choice if row.tools is not None or row.choice is not LEFT_OUT else LEFT_OUT
 
 
-def _given(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not LEFT_OUT and (name != "tools" or value is not None)}
+def _given(**fields: Any) -> Body:
+    return {
+        name: value
+        for name, value in fields.items()
+        if value is not LEFT_OUT and (name != "tools" or value is not None)
+    }
 
 
 def _text(message: dict[str, Any]) -> str:
@@ -106,11 +134,11 @@ def _text(message: dict[str, Any]) -> str:
     return "".join(part["text"] for part in content) if isinstance(content, list) else content or ""
 
 
-def _renamed(fields: dict[str, Any], **names: str) -> dict[str, Any]:
+def _renamed(fields: Body, **names: str) -> Body:
     return {names.get(name, name): value for name, value in fields.items()}
 
 
-def _responses_fields(fields: dict[str, Any]) -> dict[str, Any]:
+def _responses_fields(fields: Body) -> Body:
     fields = _renamed(fields, max_tokens="max_output_tokens")
     fields.pop("logprobs", None)
     if effort := fields.pop("reasoning_effort", None):
@@ -120,19 +148,33 @@ def _responses_fields(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _messages_fields(fields: dict[str, Any]) -> dict[str, Any]:
+def _messages_fields(fields: Body) -> Body:
     fields = _renamed(fields, stop="stop_sequences")
     if "thinking_token_budget" in fields:
-        fields |= {"thinking": {"type": "enabled", "budget_tokens": fields.pop("thinking_token_budget")}, "max_tokens": 1100}
+        fields |= {
+            "thinking": {"type": "enabled", "budget_tokens": fields.pop("thinking_token_budget")},
+            "max_tokens": 1100,
+        }
     if wanted := fields.pop("response_format", None):
-        fields["output_config"] = {"format": {"type": wanted["type"], "schema": wanted.get("json_schema", {}).get("schema", {"type": "object"})}}
+        fields["output_config"] = {
+            "format": {
+                "type": wanted["type"],
+                "schema": wanted.get("json_schema", {}).get("schema", {"type": "object"}),
+            }
+        }
     return fields
 
 
-def _completions_fields(fields: dict[str, Any]) -> dict[str, Any]:
+def _completions_fields(fields: Body) -> Body:
     if fields.pop("logprobs", None):
         fields["logprobs"] = fields.pop("top_logprobs")
     return fields
 
 
-_FIELDS = {"chat": dict, "responses": _responses_fields, "messages": _messages_fields, "completions": _completions_fields}
+_FORMS: dict[str, tuple[Callable[[Row], Body], Callable[[Body], Body]]] = {
+    "chat": (_chat, dict),
+    "responses": (_responses, _responses_fields),
+    "messages": (_messages, _messages_fields),
+    "completions": (_completions, _completions_fields),
+}
+"""How each endpoint says a row and its further fields."""

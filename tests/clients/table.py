@@ -1,6 +1,6 @@
 """Some 300 requests, from a compact table: tools by tool choices, fields by choices, histories, kinds of tools."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from tests.clients.scripts.common import CHAT_TOOLS, QUESTION, WEATHER_SCHEMA
@@ -8,7 +8,12 @@ from tests.clients.scripts.common import CHAT_TOOLS, QUESTION, WEATHER_SCHEMA
 LEFT_OUT = object()
 """A tool choice that the body does not have."""
 
-_ANSWER = {"type": "object", "properties": {"warm": {"type": "boolean"}}, "required": ["warm"], "additionalProperties": False}
+_ANSWER = {
+    "type": "object",
+    "properties": {"warm": {"type": "boolean"}},
+    "required": ["warm"],
+    "additionalProperties": False,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,11 @@ def _of(**properties: Any) -> list[dict[str, Any]]:
 
 
 _WEATHER = CHAT_TOOLS[:1]
-_NODE = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}, "required": ["next"]}
+_NODE = {
+    "type": "object",
+    "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
+    "required": ["next"],
+}
 TOOLS: dict[str, list[dict[str, Any]] | None] = {
     "no tools": None,
     "one tool": _WEATHER,
@@ -113,7 +122,13 @@ FIELDS: dict[str, dict[str, Any]] = {
     "template arguments": {"chat_template_kwargs": {"thinking": False, "enable_thinking": False}},
     "no generation prompt": {"add_generation_prompt": False},
     "documents": {"documents": [{"title": "t", "text": "x"}]},
-    "accounting": {"user": "u", "metadata": {"a": "b"}, "store": False, "service_tier": "auto", "prompt_cache_key": "k"},
+    "accounting": {
+        "user": "u",
+        "metadata": {"a": "b"},
+        "store": False,
+        "service_tier": "auto",
+        "prompt_cache_key": "k",
+    },
     "request id": {"cache_salt": "salt", "session_id": "s"},
     "priority": {"priority": 0},
     "unknown field": {"never_heard_of": {"a": 1}},
@@ -123,7 +138,11 @@ FIELDS: dict[str, dict[str, Any]] = {
     "wrong: tokens": {"max_tokens": 1_000_000},
     "wrong: format": {"response_format": {"type": "poem"}},
 }
-_CALL = {"id": "functions.get_weather:0", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"Oslo","units":"celsius"}'}}
+_CALL = {
+    "id": "functions.get_weather:0",
+    "type": "function",
+    "function": {"name": "get_weather", "arguments": '{"city":"Oslo","units":"celsius"}'},
+}
 _FOREIGN = {"id": "call_x", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
 _RESULT = {"role": "tool", "tool_call_id": "functions.get_weather:0", "content": "7 degrees"}
 
@@ -176,13 +195,14 @@ def rows() -> list[Row]:
     ]
     for fields_name, fields in FIELDS.items():
         found.append(Row(f"no tools; {fields_name}", fields=fields))
-        for choice in ("auto", "required"):
-            found.append(Row(f"{fields_name}; choice {choice}", _WEATHER, choice, fields))
-    for history_name, messages in HISTORIES.items():
-        for choice in ("auto", "none"):
-            row = Row(f"{history_name}; choice {choice}", _WEATHER, choice, messages=messages)
-            found.append(replace(row, only=("chat", "responses", "messages")))
+        found += [Row(f"{fields_name}; choice {choice}", _WEATHER, choice, fields) for choice in ("auto", "required")]
+    dialogs = ("chat", "responses", "messages")
+    found += [
+        Row(f"{history_name}; choice {choice}", _WEATHER, choice, messages=messages, only=dialogs)
+        for history_name, messages in HISTORIES.items()
+        for choice in ("auto", "none")
+    ]
     for kind_name, kind in _KINDS.items():
-        for name, tools in (("alone", [kind]), ("beside a function", [*_WEATHER, kind])):
-            found.append(Row(f"{kind_name} {name}", tools, only=("chat", "responses")))
+        found.append(Row(f"{kind_name} alone", [kind], only=("chat", "responses")))
+        found.append(Row(f"{kind_name} beside a function", [*_WEATHER, kind], only=("chat", "responses")))
     return found

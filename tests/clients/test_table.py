@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import jsonschema
 import pytest
@@ -66,7 +67,11 @@ def test_what_stock_vllm_takes_is_taken(asked: Asked) -> None:
 
 
 def test_no_request_is_an_error_of_the_server(asked: Asked) -> None:
-    failed = [f"{row.name} [{form}]: {answer.status} {answer.problem[:200]}" for row, form, answer in asked.ours() if answer.status >= 500]
+    failed = [
+        f"{row.name} [{form}]: {answer.status} {answer.problem[:200]}"
+        for row, form, answer in asked.ours()
+        if answer.status >= 500
+    ]
     assert not failed, "\n".join(["", *failed])
 
 
@@ -78,8 +83,8 @@ def test_calls_are_valid(asked: Asked) -> None:
 
 
 def _problems(row: Row, answer: Answer) -> Iterator[str]:
-    """What is wrong with an answer's calls."""
-    schemas: dict[str, list[object]] = {}
+    """The faults of an answer's calls."""
+    schemas: dict[str, list[Any]] = {}
     for tool in row.tools or ():
         if function := tool.get("function"):
             schemas.setdefault(function["name"], []).append(function.get("parameters") or {"type": "object"})
@@ -90,7 +95,9 @@ def _problems(row: Row, answer: Answer) -> Iterator[str]:
             yield f"the id is {call_id!r}, expected functions.{name}:{index}"
         if name not in schemas:
             yield f"{name!r} is not declared"
-        elif not any(jsonschema.Draft202012Validator(schema).is_valid(json.loads(arguments)) for schema in schemas[name]):  # type: ignore[arg-type]
+        elif not any(
+            jsonschema.Draft202012Validator(schema).is_valid(json.loads(arguments)) for schema in schemas[name]
+        ):
             yield f"{name}: {arguments[:200]}"
     if row.fields.get("parallel_tool_calls") is False and len(answer.calls) > 1:
         yield f"{len(answer.calls)} calls"
@@ -102,12 +109,8 @@ def test_a_stream_says_what_the_whole_answer_says(asked: Asked, served: VllmServ
     differ = [row for row, whole, streamed in pairs if whole.is_good and streamed.is_good and whole != streamed]
     assert len(differ) < len(asked.rows) / 4, [row.name for row in differ]
     whole, streamed = (
-        ask(served.url, asked.endpoint, differ, stream=stream, max_tokens=_MAX_TOKENS, at_once=1) for stream in (False, True)
+        ask(served.url, asked.endpoint, differ, stream=stream, max_tokens=_MAX_TOKENS, at_once=1)
+        for stream in (False, True)
     )
     again = [f"{row.name}:\n  {a}\n  {b}" for row, a, b in zip(differ, whole, streamed, strict=True) if a != b]
     assert not again, "\n".join(["", *again])
-
-
-def test_the_table_is_large() -> None:
-    names = [row.name for row in rows()]
-    assert len(names) == len(set(names)) >= 300

@@ -57,7 +57,7 @@ def check_ids(calls: list[tuple[str, str]], first: int = 0) -> None:
 
 
 class LooseWeather(BaseModel):
-    """A report of which every part may be missing."""
+    """A report without required parts."""
 
     city: Literal["Oslo", "Bergen"] | None = None
     degrees: int | None = None

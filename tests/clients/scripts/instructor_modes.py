@@ -40,7 +40,7 @@ def any_json(url: str) -> None:
         try:
             _create(url, mode)
         except InstructorRetryException as error:
-            assert "validation error" in str(error), error  # noqa: PT017 - no pytest in the clients' environment
+            assert "validation error" in str(error), error
 
 
 def parallel_tools(url: str) -> None:
@@ -69,7 +69,9 @@ def partial_stream(url: str) -> None:
 
 
 def iterable_stream(url: str) -> None:
-    found = list(_client(url, Mode.TOOLS).create_iterable(response_model=Weather, model=MODEL, messages=QUESTION, max_tokens=600))
+    found = list(
+        _client(url, Mode.TOOLS).create_iterable(response_model=Weather, model=MODEL, messages=QUESTION, max_tokens=600)
+    )
     assert all(isinstance(report, Weather) for report in found)
 
 
@@ -89,7 +91,9 @@ def responses_tools(url: str) -> None:
 async def asynchronous(url: str) -> None:
     opened = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=TIMEOUT)
     client: Any = instructor.from_openai(opened, mode=Mode.TOOLS)
-    assert isinstance(await client.create(response_model=Weather, model=MODEL, messages=QUESTION, max_tokens=600), Weather)
+    assert isinstance(
+        await client.create(response_model=Weather, model=MODEL, messages=QUESTION, max_tokens=600), Weather
+    )
 
 
 def anthropic_tools(url: str) -> None:

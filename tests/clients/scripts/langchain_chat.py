@@ -33,14 +33,28 @@ _TOOLS = [_get_weather, _find]
 
 
 def _openai_models(url: str, **fields: Any) -> Iterator[Any]:
-    shared: Any = {"model": MODEL, "base_url": f"{url}/v1", "api_key": KEY, "max_retries": 0, "timeout": TIMEOUT, "max_tokens": 600}
+    shared: Any = {
+        "model": MODEL,
+        "base_url": f"{url}/v1",
+        "api_key": KEY,
+        "max_retries": 0,
+        "timeout": TIMEOUT,
+        "max_tokens": 600,
+    }
     yield ChatOpenAI(**shared | fields)
     yield ChatOpenAI(**shared | fields, use_responses_api=True)
 
 
 def _models(url: str, **fields: Any) -> Iterator[Any]:
     yield from _openai_models(url, **fields)
-    shared: Any = {"model": MODEL, "base_url": url, "api_key": KEY, "max_retries": 0, "timeout": TIMEOUT, "max_tokens": 600}
+    shared: Any = {
+        "model": MODEL,
+        "base_url": url,
+        "api_key": KEY,
+        "max_retries": 0,
+        "timeout": TIMEOUT,
+        "max_tokens": 600,
+    }
     yield ChatAnthropic(**shared | fields)
 
 
@@ -48,7 +62,7 @@ def _check(message: Any) -> list[str]:
     """Check that calls have the arguments' types and return the tools' names."""
     assert not message.invalid_tool_calls, message.invalid_tool_calls
     for call in message.tool_calls:
-                {"get_weather": _get_weather, "find": _find}[call["name"]].invoke(call["args"])
+        {"get_weather": _get_weather, "find": _find}[call["name"]].invoke(call["args"])
     return [call["name"] for call in message.tool_calls]
 
 
@@ -91,7 +105,9 @@ def tools_strict(url: str) -> None:
 
 def one_call_at_a_time(url: str) -> None:
     for model in _models(url):
-        assert len(_check(model.bind_tools(_TOOLS, tool_choice="any", parallel_tool_calls=False).invoke(_QUESTION))) == 1
+        assert (
+            len(_check(model.bind_tools(_TOOLS, tool_choice="any", parallel_tool_calls=False).invoke(_QUESTION))) == 1
+        )
 
 
 def streamed_calls(url: str) -> None:
@@ -140,7 +156,9 @@ def structured_output_with_the_raw_message(url: str) -> None:
 def structured_output_beside_tools(url: str) -> None:
     """OpenAI's form of an agent with an answer type: each answer is a call, or an instance."""
     for model in _openai_models(url):
-        bound = model.with_structured_output(Weather, method="json_schema", tools=[_get_weather], strict=True, include_raw=True)
+        bound = model.with_structured_output(
+            Weather, method="json_schema", tools=[_get_weather], strict=True, include_raw=True
+        )
         for _ in range(4):
             found = bound.invoke(_QUESTION)
             assert _check(found["raw"]) or isinstance(found["parsed"], Weather), found
@@ -172,7 +190,9 @@ def agent(url: str) -> None:
 
 def agent_with_an_answer_type(url: str) -> None:
     for model in _models(url):
-        found: Any = create_agent(model, _TOOLS, response_format=Weather).invoke({"messages": [HumanMessage(_QUESTION)]}, _RECURSION)
+        found: Any = create_agent(model, _TOOLS, response_format=Weather).invoke(
+            {"messages": [HumanMessage(_QUESTION)]}, _RECURSION
+        )
         assert isinstance(found["structured_response"], Weather)
 
 
@@ -180,5 +200,5 @@ def thinking(url: str) -> None:
     model: Any = ChatAnthropic(
         model=MODEL, base_url=url, api_key=KEY, max_retries=0, timeout=TIMEOUT, max_tokens=2048,
         thinking={"type": "enabled", "budget_tokens": 1024},
-    )  # type: ignore[call-arg, arg-type]  # fmt: skip
+    )  # fmt: skip
     _check(model.bind_tools(_TOOLS).invoke(_QUESTION))

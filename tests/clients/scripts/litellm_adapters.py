@@ -4,9 +4,9 @@ import os
 from typing import Any
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # read on import, which downloads prices without it
-import litellm  # noqa: E402
+import litellm
 
-from tests.clients.scripts.common import (  # noqa: E402
+from tests.clients.scripts.common import (
     CHAT_TOOLS,
     KEY,
     MESSAGES_TOOLS,
@@ -72,7 +72,10 @@ def several_turns(url: str) -> None:
     for model in _PROVIDERS:
         message = _create(url, model, tools=CHAT_TOOLS, tool_choice="required").choices[0].message
         assert _check(message)
-        results = [{"role": "tool", "tool_call_id": call.id, "name": call.function.name, "content": "7"} for call in message.tool_calls]
+        results = [
+            {"role": "tool", "tool_call_id": call.id, "name": call.function.name, "content": "7"}
+            for call in message.tool_calls
+        ]
         messages = [*QUESTION, message.model_dump(), *results]
         assert _create(url, model, messages=messages, tools=CHAT_TOOLS, tool_choice="none").choices[0].message.content
 
@@ -93,7 +96,13 @@ def response_format_beside_tools(url: str) -> None:
 async def asynchronous(url: str) -> None:
     for model in _PROVIDERS:
         answer: Any = await litellm.acompletion(
-            model=model, api_base=f"{url}/v1", api_key=KEY, messages=QUESTION, tools=CHAT_TOOLS, tool_choice="required", max_tokens=500
+            model=model,
+            api_base=f"{url}/v1",
+            api_key=KEY,
+            messages=QUESTION,
+            tools=CHAT_TOOLS,
+            tool_choice="required",
+            max_tokens=500,
         )
         assert _check(answer.choices[0].message)
 
@@ -126,7 +135,7 @@ def responses_streamed(url: str) -> None:
 
 
 async def messages_adapter(url: str) -> None:
-    """What a proxy does for Claude Code: messages in, chat completions to the server."""
+    """A proxy for Claude Code does this: messages in, chat completions to the server."""
     for model in _PROVIDERS:
         answer: Any = await litellm.anthropic.messages.acreate(
             model=model, api_base=f"{url}/v1", api_key=KEY, messages=QUESTION, tools=MESSAGES_TOOLS,
@@ -149,7 +158,13 @@ async def messages_adapter_streamed(url: str) -> None:
 
 def anthropic_provider(url: str) -> None:
     answer: Any = litellm.completion(
-        model=f"anthropic/{MODEL}", api_base=url, api_key=KEY, messages=QUESTION, tools=CHAT_TOOLS, tool_choice="required", max_tokens=500
+        model=f"anthropic/{MODEL}",
+        api_base=url,
+        api_key=KEY,
+        messages=QUESTION,
+        tools=CHAT_TOOLS,
+        tool_choice="required",
+        max_tokens=500,
     )
     assert _check(answer.choices[0].message)
 
@@ -157,4 +172,6 @@ def anthropic_provider(url: str) -> None:
 def extra_body(url: str) -> None:
     for model in _PROVIDERS:
         extra = {"vllm_xargs": {"constrained_k2_finish_reserve": 60}}
-        assert _check(_create(url, model, tools=CHAT_TOOLS, tool_choice="required", extra_body=extra).choices[0].message)
+        assert _check(
+            _create(url, model, tools=CHAT_TOOLS, tool_choice="required", extra_body=extra).choices[0].message
+        )

@@ -119,7 +119,9 @@ async def loose_output_type_beside_tools(url: str) -> None:
 
 async def streamed(url: str) -> None:
     for model in _models(url):
-        agent: Any = agents.Agent(name="a", model=model, tools=_TOOLS, model_settings=agents.ModelSettings(max_tokens=500))
+        agent: Any = agents.Agent(
+            name="a", model=model, tools=_TOOLS, model_settings=agents.ModelSettings(max_tokens=500)
+        )
         result = agents.Runner.run_streamed(agent, _QUESTION, max_turns=_TURNS)
         kinds = {event.type async for event in result.stream_events()}
         assert "raw_response_event" in kinds
@@ -128,7 +130,13 @@ async def streamed(url: str) -> None:
 
 async def streamed_output_type_beside_tools(url: str) -> None:
     for model in _models(url):
-        agent: Any = agents.Agent(name="a", model=model, tools=_TOOLS, output_type=Weather, model_settings=agents.ModelSettings(max_tokens=500))
+        agent: Any = agents.Agent(
+            name="a",
+            model=model,
+            tools=_TOOLS,
+            output_type=Weather,
+            model_settings=agents.ModelSettings(max_tokens=500),
+        )
         result = agents.Runner.run_streamed(agent, _QUESTION, max_turns=_TURNS)
         async for _ in result.stream_events():
             pass
@@ -161,10 +169,14 @@ async def agent_as_tool(url: str) -> None:
 
 async def history_of_a_session(url: str) -> None:
     for model in _models(url):
-        agent: Any = agents.Agent(name="a", model=model, tools=_TOOLS, model_settings=agents.ModelSettings(max_tokens=300))
+        agent: Any = agents.Agent(
+            name="a", model=model, tools=_TOOLS, model_settings=agents.ModelSettings(max_tokens=300)
+        )
         session = agents.SQLiteSession("s")
         for question in (_QUESTION, "And in Bergen?"):
-            assert isinstance((await agents.Runner.run(agent, question, session=session, max_turns=_TURNS)).final_output, str)
+            assert isinstance(
+                (await agents.Runner.run(agent, question, session=session, max_turns=_TURNS)).final_output, str
+            )
         items = await session.get_items()
         assert isinstance((await agents.Runner.run(agent, items, max_turns=_TURNS)).final_output, str)
 
@@ -192,7 +204,9 @@ async def hosted_tool_beside_functions(url: str) -> None:
 
 async def conversation_by_previous_response(url: str) -> None:
     *_, responses = _models(url)
-    agent: Any = agents.Agent(name="a", model=responses, tools=[_get_weather], model_settings=agents.ModelSettings(max_tokens=300, store=True))
+    agent: Any = agents.Agent(
+        name="a", model=responses, tools=[_get_weather], model_settings=agents.ModelSettings(max_tokens=300, store=True)
+    )
     first = await agents.Runner.run(agent, _QUESTION, max_turns=_TURNS, auto_previous_response_id=True)
     second = await agents.Runner.run(agent, "And?", previous_response_id=first.last_response_id, max_turns=_TURNS)
     assert isinstance(second.final_output, str)

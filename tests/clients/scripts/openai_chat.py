@@ -6,70 +6,39 @@ from typing import Any
 
 import openai
 
-from tests.clients.scripts.common import (
-    CHAT_TOOLS,
-    KEY,
-    MODEL,
-    QUESTION,
-    TIMEOUT,
-    WEATHER_SCHEMA,
-    Weather,
-    check_call,
-    check_ids,
-)
-
-
-def _client(url: str) -> Any:
-    return openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=TIMEOUT)
-
-
-def _async_client(url: str) -> Any:
-    return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=TIMEOUT)
-
-
-def _create(url: str, **fields: Any) -> Any:
-    body = {"model": MODEL, "messages": QUESTION, "tools": CHAT_TOOLS, "max_tokens": 500} | fields
-    return _client(url).chat.completions.create(**{name: value for name, value in body.items() if value is not ...})
-
-
-def _check(message: Any, first: int = 0) -> list[str]:
-    """Check the calls of a message and return the tools' names."""
-    calls = message.tool_calls or []
-    for call in calls:
-        check_call(call.function.name, call.function.arguments)
-    check_ids([(call.id, call.function.name) for call in calls], first)
-    return [call.function.name for call in calls]
+from tests.clients.scripts.common import CHAT_TOOLS, MODEL, QUESTION, WEATHER_SCHEMA, check_call, check_ids
+from tests.clients.scripts.openai_client import async_client, check, client, create
 
 
 def plain_answer(url: str) -> None:
-    answer = _create(url, tools=...)
+    answer = create(url, tools=...)
     assert answer.choices[0].message.content
     assert not answer.choices[0].message.tool_calls
     assert answer.usage.completion_tokens > 0
 
 
 def streamed_answer_with_usage(url: str) -> None:
-    chunks = list(_create(url, tools=..., stream=True, stream_options={"include_usage": True}))
+    chunks = list(create(url, tools=..., stream=True, stream_options={"include_usage": True}))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert chunks[-1].usage.completion_tokens > 0
 
 
 def auto(url: str) -> None:
     for seed in range(4):
-        choice = _create(url, seed=seed, tool_choice="auto").choices[0]
-        names = _check(choice.message)
+        choice = create(url, seed=seed, tool_choice="auto").choices[0]
+        names = check(choice.message)
         assert choice.finish_reason == ("tool_calls" if names else "stop"), choice
 
 
 def required(url: str) -> None:
-    choice = _create(url, tool_choice="required").choices[0]
-    assert _check(choice.message)
+    choice = create(url, tool_choice="required").choices[0]
+    assert check(choice.message)
     assert choice.finish_reason == "tool_calls"
 
 
 def required_streamed(url: str) -> None:
     calls: dict[int, list[str]] = {}
-    for chunk in _create(url, tool_choice="required", stream=True):
+    for chunk in create(url, tool_choice="required", stream=True):
         for delta in chunk.choices[0].delta.tool_calls or () if chunk.choices else ():
             call = calls.setdefault(delta.index, ["", "", ""])
             call[0] += delta.id or ""
@@ -82,21 +51,21 @@ def required_streamed(url: str) -> None:
 
 
 def named(url: str) -> None:
-    choice = _create(url, tool_choice={"type": "function", "function": {"name": "get_time"}}).choices[0]
-    assert set(_check(choice.message)) == {"get_time"}
+    choice = create(url, tool_choice={"type": "function", "function": {"name": "get_time"}}).choices[0]
+    assert set(check(choice.message)) == {"get_time"}
 
 
 def none(url: str) -> None:
     for seed in range(3):
-        message = _create(url, tool_choice="none", seed=seed).choices[0].message
+        message = create(url, tool_choice="none", seed=seed).choices[0].message
         assert not message.tool_calls
         assert "<|tool_call" not in (message.content or "")
 
 
 def null(url: str) -> None:
     for seed in range(4):
-        choice = _create(url, tool_choice=None, seed=seed).choices[0]
-        assert choice.finish_reason == ("tool_calls" if _check(choice.message) else "stop"), choice
+        choice = create(url, tool_choice=None, seed=seed).choices[0]
+        assert choice.finish_reason == ("tool_calls" if check(choice.message) else "stop"), choice
         assert "<|tool_call" not in (choice.message.content or "")
 
 
@@ -105,28 +74,28 @@ def allowed_tools(url: str) -> None:
     for mode in ("required", "auto"):
         choice = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": allowed}}
         for seed in range(3):
-            names = _check(_create(url, tool_choice=choice, seed=seed).choices[0].message)
+            names = check(create(url, tool_choice=choice, seed=seed).choices[0].message)
             assert set(names) <= {"get_time"}
             assert names or mode == "auto"
 
 
 def one_call_at_a_time(url: str) -> None:
     for seed in range(3):
-        answer = _create(url, tool_choice="required", parallel_tool_calls=False, seed=seed)
-        assert len(_check(answer.choices[0].message)) == 1
+        answer = create(url, tool_choice="required", parallel_tool_calls=False, seed=seed)
+        assert len(check(answer.choices[0].message)) == 1
 
 
 def several_turns(url: str) -> None:
     messages: list[Any] = list(QUESTION)
     called = 0
     for turn in range(3):
-        message = _create(url, messages=messages, tool_choice="required", seed=turn).choices[0].message
-        names = _check(message, called)
+        message = create(url, messages=messages, tool_choice="required", seed=turn).choices[0].message
+        names = check(message, called)
         called += len(names)
         messages.append(message)
-        for call in message.tool_calls:
-            messages.append({"role": "tool", "tool_call_id": call.id, "content": [{"type": "text", "text": "7 degrees"}]})
-    answer = _create(url, messages=messages, tool_choice="none").choices[0]
+        content = [{"type": "text", "text": "7 degrees"}]
+        messages += [{"role": "tool", "tool_call_id": call.id, "content": content} for call in message.tool_calls]
+    answer = create(url, messages=messages, tool_choice="none").choices[0]
     assert answer.message.content
 
 
@@ -138,120 +107,48 @@ def foreign_ids_in_the_history(url: str) -> None:
         {"role": "assistant", "content": "", "tool_calls": [call], "refusal": None},
         {"role": "tool", "tool_call_id": "call_abc", "content": "noon"},
     ]
-    assert _check(_create(url, messages=messages, tool_choice="required").choices[0].message, 1)
-
-
-def parsed_format(url: str) -> None:
-    answer = _client(url).chat.completions.parse(model=MODEL, messages=QUESTION, response_format=Weather, max_tokens=600)
-    assert isinstance(answer.choices[0].message.parsed, Weather)
-
-
-def parsed_format_beside_tools(url: str) -> None:
-    tools = [{"type": "function", "function": CHAT_TOOLS[0]["function"] | {"strict": True}}]
-    kinds = set()
-    for seed in range(6):
-        answer = _client(url).chat.completions.parse(
-            model=MODEL, messages=QUESTION, tools=tools, response_format=Weather, max_tokens=600, seed=seed
-        )
-        message = answer.choices[0].message
-        called = bool(_check(message))
-        assert called or isinstance(message.parsed, Weather)
-        kinds.add(called)
-    assert kinds == {True, False}, "either only calls or only answers"
-
-
-def parsed_format_after_a_result(url: str) -> None:
-    call = {"id": "functions.get_time:0", "type": "function", "function": {"name": "get_time", "arguments": '{"zone":"UTC"}'}}
-    messages = [*QUESTION, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": call["id"], "content": "1"}]
-    answer = _client(url).chat.completions.parse(
-        model=MODEL, messages=messages, response_format=Weather, max_tokens=600
-    )
-    assert isinstance(answer.choices[0].message.parsed, Weather)
-
-
-def json_object_beside_tools(url: str) -> None:
-    for seed in range(4):
-        message = _create(url, response_format={"type": "json_object"}, seed=seed).choices[0].message
-        assert _check(message) or isinstance(json.loads(message.content), dict)
-
-
-def format_beside_a_required_call(url: str) -> None:
-    shape = {"type": "json_schema", "json_schema": {"name": "weather", "schema": Weather.model_json_schema(), "strict": True}}
-    assert _check(_create(url, response_format=shape, tool_choice="required").choices[0].message)
-    message = _create(url, response_format=shape, tool_choice="none").choices[0].message
-    assert not message.tool_calls
-    Weather.model_validate_json(message.content)
-
-
-def format_streamed_beside_tools(url: str) -> None:
-    with _client(url).chat.completions.stream(
-        model=MODEL, messages=QUESTION, tools=_strict(), response_format=Weather, max_tokens=600, seed=1
-    ) as stream:
-        for _ in stream:
-            pass
-        message = stream.get_final_completion().choices[0].message
-    assert _check(message) or isinstance(message.parsed, Weather)
-
-
-def _strict() -> list[dict[str, Any]]:
-    return [tool | {"function": tool["function"] | {"strict": True}} for tool in CHAT_TOOLS]
-
-
-def strict_pydantic_tool(url: str) -> None:
-    answer = _client(url).chat.completions.parse(
-        model=MODEL, messages=QUESTION, tools=[openai.pydantic_function_tool(Weather)], tool_choice="required", max_tokens=600
-    )
-    for call in answer.choices[0].message.tool_calls:
-        assert isinstance(call.function.parsed_arguments, Weather)
+    assert check(create(url, messages=messages, tool_choice="required").choices[0].message, 1)
 
 
 def strict_false(url: str) -> None:
     tools = [tool | {"function": tool["function"] | {"strict": False}} for tool in CHAT_TOOLS]
-    assert _check(_create(url, tools=tools, tool_choice="required").choices[0].message)
+    assert check(create(url, tools=tools, tool_choice="required").choices[0].message)
 
 
 def strict_null_and_no_description(url: str) -> None:
     function = {"name": "get_weather", "description": None, "parameters": WEATHER_SCHEMA, "strict": None}
-    assert _check(_create(url, tools=[{"type": "function", "function": function}], tool_choice="required").choices[0].message)
+    assert check(
+        create(url, tools=[{"type": "function", "function": function}], tool_choice="required").choices[0].message
+    )
 
 
 def tools_without_parameters(url: str) -> None:
     tools = [{"type": "function", "function": {"name": "ping"}}]
-    (call, *_) = _create(url, tools=tools, tool_choice="required").choices[0].message.tool_calls
+    (call, *_) = create(url, tools=tools, tool_choice="required").choices[0].message.tool_calls
     assert isinstance(json.loads(call.function.arguments), dict)
 
 
 def legacy_functions(url: str) -> None:
     functions = [tool["function"] for tool in CHAT_TOOLS]
-    assert _create(url, tools=..., functions=functions, function_call="auto").choices[0].message.content is not None
+    assert create(url, tools=..., functions=functions, function_call="auto").choices[0].message.content is not None
     messages = [
         *QUESTION,
         {"role": "assistant", "content": None, "function_call": {"name": "get_time", "arguments": "{}"}},
         {"role": "function", "name": "get_time", "content": "noon"},
     ]
-    assert _create(url, messages=messages).choices[0].finish_reason
-
-
-def stream_helper(url: str) -> None:
-    with _client(url).chat.completions.stream(
-        model=MODEL, messages=QUESTION, tools=_strict(), tool_choice="required", max_tokens=500
-    ) as stream:
-        kinds = {event.type for event in stream}
-        message = stream.get_final_completion().choices[0].message
-    assert "tool_calls.function.arguments.done" in kinds, kinds
-    assert _check(message)
+    assert create(url, messages=messages).choices[0].finish_reason
 
 
 def several_choices(url: str) -> None:
-    choices = _create(url, n=3, tool_choice="required", logprobs=True, top_logprobs=2).choices
+    choices = create(url, n=3, tool_choice="required", logprobs=True, top_logprobs=2).choices
     assert len(choices) == 3
     for choice in choices:
-        assert _check(choice.message)
+        assert check(choice.message)
         assert choice.logprobs.content
 
 
 async def eight_at_once(url: str) -> None:
-    async with _async_client(url) as client:
+    async with async_client(url) as client:
         answers = await asyncio.gather(
             *(
                 client.chat.completions.create(
@@ -261,27 +158,33 @@ async def eight_at_once(url: str) -> None:
             )
         )
     for answer in answers:
-        assert _check(answer.choices[0].message)
+        assert check(answer.choices[0].message)
 
 
 async def cancelled_stream(url: str) -> None:
-    async with _async_client(url) as client:
-        fields: dict[str, Any] = {"model": MODEL, "messages": QUESTION, "tools": CHAT_TOOLS, "tool_choice": "required", "max_tokens": 500}
+    async with async_client(url) as client:
+        fields: dict[str, Any] = {
+            "model": MODEL,
+            "messages": QUESTION,
+            "tools": CHAT_TOOLS,
+            "tool_choice": "required",
+            "max_tokens": 500,
+        }
         stream = await client.chat.completions.create(**fields, stream=True)
         async for chunk in stream:
             if chunk.choices and chunk.choices[0].delta.tool_calls:
                 break
         await stream.close()
         answer = await client.chat.completions.create(**fields)
-        assert _check(answer.choices[0].message)
+        assert check(answer.choices[0].message)
 
 
 def raw_response(url: str) -> None:
-    raw = _client(url).chat.completions.with_raw_response.create(
+    raw = client(url).chat.completions.with_raw_response.create(
         model=MODEL, messages=QUESTION, tools=CHAT_TOOLS, tool_choice="required", max_tokens=500
     )
     assert raw.status_code == 200
-    assert _check(raw.parse().choices[0].message)
+    assert check(raw.parse().choices[0].message)
 
 
 def usual_extras(url: str) -> None:
@@ -303,31 +206,35 @@ def usual_extras(url: str) -> None:
         "prompt_cache_key": "k",
         "safety_identifier": "s",
     }
-    assert _check(_create(url, tool_choice="required", **fields).choices[0].message)
+    assert check(create(url, tool_choice="required", **fields).choices[0].message)
 
 
 def sampling_fields(url: str) -> None:
-    for extra in ({"bad_words": ["Oslo"]}, {"thinking_token_budget": 20}, {"min_p": 0.01, "top_k": 40, "repetition_penalty": 1.1}):
-        assert _check(_create(url, tool_choice="required", extra_body=extra).choices[0].message), extra
-    assert _check(_create(url, tool_choice="required", logit_bias={"5": -100, "6": 100}).choices[0].message)
+    for extra in (
+        {"bad_words": ["Oslo"]},
+        {"thinking_token_budget": 20},
+        {"min_p": 0.01, "top_k": 40, "repetition_penalty": 1.1},
+    ):
+        assert check(create(url, tool_choice="required", extra_body=extra).choices[0].message), extra
+    assert check(create(url, tool_choice="required", logit_bias={"5": -100, "6": 100}).choices[0].message)
 
 
 def a_bad_schema_is_a_bad_request(url: str) -> None:
     function = {"name": "f", "strict": True, "parameters": {"type": "object", "not": {}}}
     try:
-        _create(url, tools=[{"type": "function", "function": function}], tool_choice="required")
+        create(url, tools=[{"type": "function", "function": function}], tool_choice="required")
     except openai.BadRequestError as error:
-        assert "no value satisfies" in error.message, error.message  # noqa: PT017 - no pytest in the clients' environment
+        assert "no value satisfies" in error.message, error.message
     else:
         raise AssertionError("accepted")
 
 
 def completions(url: str) -> None:
-    answer = _client(url).completions.create(model=MODEL, prompt="Oslo is", max_tokens=20)
+    answer = client(url).completions.create(model=MODEL, prompt="Oslo is", max_tokens=20)
     assert answer.choices[0].text
-    stream = _client(url).completions.create(model=MODEL, prompt=["a", "b"], max_tokens=20, stream=True, echo=False)
+    stream = client(url).completions.create(model=MODEL, prompt=["a", "b"], max_tokens=20, stream=True, echo=False)
     assert {chunk.choices[0].index for chunk in stream if chunk.choices} == {0, 1}
 
 
 def models(url: str) -> None:
-    assert MODEL in {model.id for model in _client(url).models.list()}
+    assert MODEL in {model.id for model in client(url).models.list()}

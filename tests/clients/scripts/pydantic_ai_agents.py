@@ -81,14 +81,18 @@ async def tool_output(url: str) -> None:
 
 async def tool_output_beside_tools(url: str) -> None:
     for model in _models(url):
-        result = await _agent(model, output_type=ToolOutput(Weather, strict=True), tools=_TOOLS).run(_QUESTION, usage_limits=_LIMITS)
+        result = await _agent(model, output_type=ToolOutput(Weather, strict=True), tools=_TOOLS).run(
+            _QUESTION, usage_limits=_LIMITS
+        )
         assert isinstance(result.output, Weather)
         _no_retries(result)
 
 
 async def tool_output_of_several_types(url: str) -> None:
     for model in _models(url):
-        result = await _agent(model, output_type=[Weather, int, bool], tools=_TOOLS).run(_QUESTION, usage_limits=_LIMITS)
+        result = await _agent(model, output_type=[Weather, int, bool], tools=_TOOLS).run(
+            _QUESTION, usage_limits=_LIMITS
+        )
         assert isinstance(result.output, (Weather, int, bool))
         _no_retries(result)
 
@@ -109,7 +113,9 @@ async def native_output(url: str) -> None:
 async def native_output_beside_tools(url: str) -> None:
     for model in _models(url):
         for _ in range(3):
-            result = await _agent(model, output_type=NativeOutput(Weather), tools=_TOOLS).run(_QUESTION, usage_limits=_LIMITS)
+            result = await _agent(model, output_type=NativeOutput(Weather), tools=_TOOLS).run(
+                _QUESTION, usage_limits=_LIMITS
+            )
             assert isinstance(result.output, Weather)
             _no_retries(result)
 
@@ -119,9 +125,11 @@ async def prompted_output(url: str) -> None:
     for model in _models(url):
         for tools_ in ((), _TOOLS):
             try:
-                await _agent(model, output_type=PromptedOutput(Weather), tools=tools_, retries=2).run(_QUESTION, usage_limits=_LIMITS)
+                await _agent(model, output_type=PromptedOutput(Weather), tools=tools_, retries=2).run(
+                    _QUESTION, usage_limits=_LIMITS
+                )
             except UnexpectedModelBehavior as error:
-                assert "output" in str(error), error  # noqa: PT017 - no pytest in the clients' environment
+                assert "output" in str(error), error
 
 
 async def streamed_text(url: str) -> None:
@@ -133,7 +141,9 @@ async def streamed_text(url: str) -> None:
 
 async def streamed_native_output_beside_tools(url: str) -> None:
     for model in _models(url):
-        async with _agent(model, output_type=NativeOutput(Weather), tools=_TOOLS).run_stream(_QUESTION, usage_limits=_LIMITS) as stream:
+        async with _agent(model, output_type=NativeOutput(Weather), tools=_TOOLS).run_stream(
+            _QUESTION, usage_limits=_LIMITS
+        ) as stream:
             async for _ in stream.stream_output():
                 pass
             assert isinstance(await stream.get_output(), Weather)
@@ -166,7 +176,9 @@ async def history_of_one_endpoint_on_another(url: str) -> None:
 
 async def one_call_at_a_time(url: str) -> None:
     for model in _models(url):
-        result = await _agent(model, tools=_TOOLS, model_settings=_SETTINGS | {"parallel_tool_calls": False}).run(_QUESTION, usage_limits=_LIMITS)
+        result = await _agent(model, tools=_TOOLS, model_settings=_SETTINGS | {"parallel_tool_calls": False}).run(
+            _QUESTION, usage_limits=_LIMITS
+        )
         for message in result.all_messages():
             assert sum(part.part_kind == "tool-call" for part in message.parts) <= 1
 
@@ -181,11 +193,17 @@ async def failing_tool(url: str) -> None:
 
     for model in _models(url):
         failed: list[str] = []
-        assert isinstance((await _agent(model, tools=[broken], output_type=str).run(_QUESTION, usage_limits=_LIMITS)).output, str)
+        assert isinstance(
+            (await _agent(model, tools=[broken], output_type=str).run(_QUESTION, usage_limits=_LIMITS)).output, str
+        )
 
 
 async def thinking(url: str) -> None:
     for model in _models(url):
-        settings = _SETTINGS | {"max_tokens": 2048, "openai_reasoning_effort": "low", "anthropic_thinking": {"type": "enabled", "budget_tokens": 1024}}
+        settings = _SETTINGS | {
+            "max_tokens": 2048,
+            "openai_reasoning_effort": "low",
+            "anthropic_thinking": {"type": "enabled", "budget_tokens": 1024},
+        }
         result = await _agent(model, tools=_TOOLS, model_settings=settings).run(_QUESTION, usage_limits=_LIMITS)
         assert isinstance(result.output, str)
