@@ -31,6 +31,15 @@ def served(client_model: Path) -> Iterator[VllmServer]:
 
 
 @pytest.fixture(scope="session")
+def thinking(client_model: Path) -> Iterator[VllmServer]:
+    """A server with this package and a reasoning parser: without ``</think>`` all text is reasoning."""
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    flags = (*BACKEND_FLAGS, *_CONTEXT, "--reasoning-parser", "kimi_k2", "--additional-config", _SETTINGS)
+    with VllmServer(client_model, flags, log=client_model / "thinking.log", environment=_ENVIRONMENT) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def stock(client_model: Path) -> Iterator[VllmServer]:
     """The same model on vLLM alone."""
     pytest.importorskip("vllm", reason="vLLM is not installed")

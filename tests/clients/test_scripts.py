@@ -42,7 +42,7 @@ def _python(module: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def problem(request: pytest.FixtureRequest, served: VllmServer) -> Callable[[str, str], str | None]:
+def problem(request: pytest.FixtureRequest) -> Callable[[str, str], str | None]:
     """A function of module and script that returns the script's traceback; a module's scripts share a process."""
     selected: dict[str, list[str]] = {}
     for item in request.session.items:
@@ -52,7 +52,9 @@ def problem(request: pytest.FixtureRequest, served: VllmServer) -> Callable[[str
 
     @cache
     def ran(module: str) -> dict[str, str | None]:
-        command = [str(_python(module)), "-W", "ignore", "-m", "tests.clients.scripts", module, served.url]
+        python = str(_python(module))
+        server: VllmServer = request.getfixturevalue("thinking" if module == "thinking_models" else "served")
+        command = [python, "-W", "ignore", "-m", "tests.clients.scripts", module, server.url]
         environment = {**os.environ, "PYTHONPATH": str(_ROOT), "NO_PROXY": "127.0.0.1"}
         done = subprocess.run(
             [*command, *selected[module]],

@@ -17,7 +17,7 @@ def test_every_row_of_the_table_has_a_body() -> None:
 
 
 def test_there_are_scripts_of_every_library() -> None:
-    assert len(MODULES) == 9
+    assert len(MODULES) == 10
     assert sum(map(len, MODULES.values())) >= 150
 
 
