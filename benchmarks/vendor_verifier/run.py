@@ -1,6 +1,7 @@
 """Runs the verifier's own pytest suite as a process, and reads the report that it writes."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ def run_suite(url: str, folder: Path, report: Path, options: Sequence[str] = ())
         url: The server's address, without ``/v1``.
         folder: The verifier's files.
         report: Where the suite writes its report.
-        options: Further options of the suite or of pytest, for example ``--max-cases=10``.
+        options: Further options of the suite or of pytest, for example ``--max-cases=10`` or ``-n 4``.
 
     Raises:
         RuntimeError: The suite wrote no report; the end of its output says why.
@@ -47,7 +48,9 @@ def run_suite(url: str, folder: Path, report: Path, options: Sequence[str] = ())
         *("--base-url", f"{url}/v1", "--api-key", "none", "--smoke-model", "kimi-k2", "--think-mode", "none"),
         *("--tool-json-report", str(report.resolve()), *options),
     ]
-    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)  # noqa: S603
+    # Without the variables of a pytest that runs this: the suite takes those of pytest-xdist for its own.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
     if not report.is_file():
         raise RuntimeError(f"the suite wrote no report:\n{(ran.stdout + ran.stderr)[-2000:]}")
     cases = json.loads(report.read_text("utf-8"))["results"]
