@@ -6,6 +6,8 @@ from tests.clients.endpoints import PATHS, body
 from tests.clients.table import rows
 from tests.clients.test_scripts import MODULES
 
+_ROOT = Path(__file__).parents[2]
+
 
 def test_every_row_of_the_table_has_a_body() -> None:
     table = rows()
@@ -21,7 +23,9 @@ def test_there_are_scripts_of_every_library() -> None:
     assert sum(map(len, MODULES.values())) >= 150
 
 
-def test_the_page_counts_the_scripts() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "clients.md").read_text("utf-8")
+def test_the_pages_count_the_scripts() -> None:
+    page = (_ROOT / "docs" / "clients.md").read_text("utf-8")
     counts = [int(line.rsplit("|", 2)[1]) for line in page.splitlines() if line.startswith("| `")]
-    assert sum(counts) == sum(map(len, MODULES.values()))
+    total = sum(map(len, MODULES.values()))
+    assert sum(counts) == total
+    assert f"[{total} scripts]" in (_ROOT / "README.md").read_text("utf-8")
