@@ -2,7 +2,7 @@
 
     python scripts/fetch_data.py [--to data] [--only schemas/mcp-tools]
 
-Writes the layout that `data.json` lists into data/. If the folder ../shared is beside the clone, it is used instead.
+Writes the layout that `data.json` lists into data/. Files that ../shared beside the clone has are not fetched.
 """
 
 import argparse
@@ -29,6 +29,12 @@ def data_folder() -> Path:
     """Return ``../shared`` if it is beside the clone, else ``data``; any file may be missing there."""
     shared = ROOT.parent / "shared"
     return shared if (shared / "kimi_k2").is_dir() else ROOT / "data"
+
+
+def data_path(path: str) -> Path:
+    """Return where a file or folder of the data lies, or would lie: in ``data_folder()``, else in ``data``."""
+    found = data_folder() / path
+    return found if found.exists() else ROOT / "data" / path
 
 
 def _jsonl(records: Iterable[Any], **options: Any) -> bytes:
@@ -125,12 +131,15 @@ def _archive(url: str, patterns: list[str], attempts: int = 3) -> Contents:
     raise AssertionError("unreachable")
 
 
-def fetch(to: Path, only: str = "", *, forge: str = FORGE, manifest: dict[str, Any] = MANIFEST) -> int:
+def fetch(
+    to: Path, only: str = "", *, beside: Path | None = None, forge: str = FORGE, manifest: dict[str, Any] = MANIFEST
+) -> int:
     """Write the files that are missing or differ; return how many.
 
     Args:
         to: The folder to write, as ``data_folder`` names it.
         only: Fetch only files whose paths start with this.
+        beside: A folder of the same layout, whose files are not fetched.
         forge: Base address of ``OWNER/NAME/tar.gz/COMMIT``.
         manifest: The content of ``data.json``.
 
@@ -138,9 +147,14 @@ def fetch(to: Path, only: str = "", *, forge: str = FORGE, manifest: dict[str, A
         SystemExit: A download failed, or a file's sha256 differs from the manifest's; that file is not written.
     """
     written = 0
+    folders = (to,) if beside is None else (to, beside)
     for repository in manifest["repositories"]:
         files = {path: spec for path, spec in repository["files"].items() if path.startswith(only)}
-        missing = {path: spec for path, spec in files.items() if not _is_there(to / path, spec["sha256"])}
+        missing = {
+            path: spec
+            for path, spec in files.items()
+            if not any(_is_there(folder / path, spec["sha256"]) for folder in folders)
+        }
         if not missing:
             continue
         url = f"{forge}/{repository['name']}/tar.gz/{repository['commit']}"
@@ -167,13 +181,11 @@ def fetch(to: Path, only: str = "", *, forge: str = FORGE, manifest: dict[str, A
 def main() -> None:
     """Read the options, fetch, and name what no public repository has."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--to", type=Path, help="the folder to write (default: data, unless ../shared is there)")
+    parser.add_argument("--to", type=Path, help="the folder to write, all files (default: data, what ../shared lacks)")
     parser.add_argument("--only", default="", help="fetch only files whose paths start with this")
     options = parser.parse_args()
-    if options.to is None and data_folder() != ROOT / "data":
-        print(f"{data_folder()} is used as it is. Give --to data to fetch all the same.")
-        return
-    written = fetch(options.to or ROOT / "data", options.only)
+    beside = data_folder() if options.to is None else None
+    written = fetch(options.to or ROOT / "data", options.only, beside=beside)
     print(f"{written} files written" if written else "everything is there already")
     for path, reason in MANIFEST["not_public"].items():
         print(f"not fetched: {path}: {reason}")

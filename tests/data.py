@@ -1,4 +1,4 @@
-"""Finds the data of larger tests: ``../shared`` beside the clone, else what ``scripts/fetch_data.py`` wrote."""
+"""Finds the data of larger tests: in ``../shared`` beside the clone, else where ``scripts/fetch_data.py`` writes."""
 
 import json
 from pathlib import Path
@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from scripts.fetch_data import MANIFEST, data_folder
+from scripts.fetch_data import MANIFEST, data_folder, data_path
 
 
 def data(path: str) -> Path:
     """Return a file or folder of the data by its path, e.g. ``kimi_k2/tokenizer``; skip the test without it."""
-    found = data_folder() / path
+    found = data_path(path)
     if not found.exists():
         pytest.skip(reason(path))
     return found

@@ -51,6 +51,8 @@ def group(nodeid: str) -> str:
     A test that starts a server or an engine of its own is a group, so that the processes end at about the same time.
     """
     path, _, name = nodeid.partition("::")
+    if "clients/test_" in path:
+        return "server clients"
     if path.endswith(_SHARING):
         for parameter in name.partition("[")[2].rstrip("]").split("-"):
             if parameter in SERVERS:

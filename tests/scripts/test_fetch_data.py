@@ -127,6 +127,12 @@ def test_only_a_part(two: Forge, tmp_path: Path) -> None:
     assert two.asked == [SECOND]
 
 
+def test_what_a_folder_beside_has_is_not_fetched(two: Forge, tmp_path: Path) -> None:
+    fetch(tmp_path / "beside", "a", forge=two.url, manifest=TWO)
+    assert fetch(tmp_path / "data", beside=tmp_path / "beside", forge=two.url, manifest=TWO) == 1
+    assert two.asked == [FIRST, SECOND]
+
+
 def test_a_broken_download_is_tried_again(two: Forge, tmp_path: Path) -> None:
     two.cut = 2
     assert fetch(tmp_path, forge=two.url, manifest=TWO) == 3
@@ -188,7 +194,7 @@ def test_the_validators_cases_keep_their_lines() -> None:
 
 def test_the_manifest_pins_every_file() -> None:
     files = [spec for found in MANIFEST["repositories"] for spec in found["files"].values()]
-    assert len(files) == 151
+    assert len(files) == 177
     assert all(len(spec["sha256"]) == 64 for spec in files)
     assert all(len(found["commit"]) == 40 for found in MANIFEST["repositories"])
     assert {path for found in MANIFEST["repositories"] for path in found["files"]} >= set(BUILDERS)

@@ -1,0 +1,102 @@
+"""Instructor, in the modes that its providers have, on chat completions, the Responses API and messages."""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import anthropic
+import instructor
+import openai
+from instructor import Mode, Partial
+from instructor.core import InstructorRetryException
+
+from tests.clients.scripts.common import KEY, MODEL, QUESTION, TIMEOUT, LooseWeather, Weather
+
+
+def _client(url: str, mode: Mode) -> Any:
+    opened = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=TIMEOUT)
+    return instructor.from_openai(opened, mode=mode)
+
+
+def _create(url: str, mode: Mode, response_model: Any = Weather, **fields: Any) -> Any:
+    body: dict[str, Any] = {"model": MODEL, "messages": QUESTION, "max_tokens": 600, "max_retries": 0}
+    return _client(url, mode).create(response_model=response_model, **body | fields)
+
+
+def tools(url: str) -> None:
+    assert isinstance(_create(url, Mode.TOOLS), Weather)
+
+
+def strict_tools(url: str) -> None:
+    assert isinstance(_create(url, Mode.TOOLS_STRICT), Weather)
+
+
+def json_schema(url: str) -> None:
+    assert isinstance(_create(url, Mode.JSON_SCHEMA), Weather)
+
+
+def any_json(url: str) -> None:
+    """The model may write any JSON object: the client's validation is the only error that may come of it."""
+    for mode in (Mode.JSON, Mode.MD_JSON):
+        try:
+            _create(url, mode)
+        except InstructorRetryException as error:
+            assert "validation error" in str(error), error
+
+
+def parallel_tools(url: str) -> None:
+    found = list(_create(url, Mode.PARALLEL_TOOLS, Iterable[Weather], tool_choice="required"))
+    assert all(isinstance(report, Weather) for report in found)
+
+
+def list_of_reports(url: str) -> None:
+    found = _create(url, Mode.TOOLS, list[Weather])
+    assert all(isinstance(report, Weather) for report in found)
+
+
+def plain_types(url: str) -> None:
+    assert isinstance(_create(url, Mode.TOOLS, int), int)
+    assert isinstance(_create(url, Mode.TOOLS, bool), bool)
+    assert _create(url, Mode.TOOLS, Literal["a", "b"]) in {"a", "b"}
+
+
+def partial_stream(url: str) -> None:
+    """A partial model requires nothing, and so does the schema that is sent for it."""
+    client = _client(url, Mode.TOOLS)
+    *_, last = client.create_partial(response_model=LooseWeather, model=MODEL, messages=QUESTION, max_tokens=600)
+    assert LooseWeather.model_validate(last.model_dump())
+    *_, last = _create(url, Mode.TOOLS, Partial[LooseWeather], stream=True)
+    assert LooseWeather.model_validate(last.model_dump())
+
+
+def iterable_stream(url: str) -> None:
+    found = list(
+        _client(url, Mode.TOOLS).create_iterable(response_model=Weather, model=MODEL, messages=QUESTION, max_tokens=600)
+    )
+    assert all(isinstance(report, Weather) for report in found)
+
+
+def with_the_completion(url: str) -> None:
+    report, completion = _client(url, Mode.TOOLS).create_with_completion(
+        response_model=Weather, model=MODEL, messages=QUESTION, max_tokens=600
+    )
+    assert isinstance(report, Weather)
+    assert completion.choices[0].message.tool_calls
+
+
+def responses_tools(url: str) -> None:
+    client = _client(url, Mode.RESPONSES_TOOLS)
+    assert isinstance(client.create(response_model=Weather, model=MODEL, messages=QUESTION, max_retries=0), Weather)
+
+
+async def asynchronous(url: str) -> None:
+    opened = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=TIMEOUT)
+    client: Any = instructor.from_openai(opened, mode=Mode.TOOLS)
+    assert isinstance(
+        await client.create(response_model=Weather, model=MODEL, messages=QUESTION, max_tokens=600), Weather
+    )
+
+
+def anthropic_tools(url: str) -> None:
+    opened = anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0, timeout=TIMEOUT)
+    client: Any = instructor.from_anthropic(opened, mode=Mode.ANTHROPIC_TOOLS)
+    assert isinstance(client.create(response_model=Weather, model=MODEL, messages=QUESTION, max_tokens=600), Weather)

@@ -1,0 +1,212 @@
+"""The OpenAI Agents SDK, each script on chat completions and on the Responses API."""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import agents
+import openai
+from pydantic import BaseModel
+
+from tests.clients.scripts.common import KEY, MODEL, TIMEOUT, Weather
+
+_TURNS = 40  # the untrained model calls a tool in two of three turns
+_QUESTION = "How warm is it in Oslo?"
+
+
+class _Place(BaseModel):
+    city: str
+    country: str | None = None
+
+
+@agents.function_tool
+def _get_weather(city: str, units: Literal["celsius", "fahrenheit"]) -> str:
+    """Return the weather of a city."""
+    assert units in {"celsius", "fahrenheit"}
+    return f"{city[:20]}: 7"
+
+
+@agents.function_tool(strict_mode=False)
+def _find(place: _Place, limit: int = 3) -> str:
+    """Find what lies near a place."""
+    assert isinstance(place, _Place)
+    assert isinstance(limit, int)
+    return "nothing"
+
+
+_TOOLS = [_get_weather, _find]
+
+
+def _models(url: str) -> Iterator[Any]:
+    agents.set_tracing_disabled(disabled=True)
+    client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=TIMEOUT)
+    yield agents.OpenAIChatCompletionsModel(MODEL, client)
+    yield agents.OpenAIResponsesModel(MODEL, client)
+
+
+async def _run(model: Any, **fields: Any) -> Any:
+    settings = fields.pop("settings", {})
+    agent: Any = agents.Agent(
+        name="a",
+        instructions="Be brief.",
+        model=model,
+        model_settings=agents.ModelSettings(**{"max_tokens": 500} | settings),
+        **fields,
+    )
+    return await agents.Runner.run(agent, _QUESTION, max_turns=_TURNS)
+
+
+def _calls(result: Any) -> int:
+    return sum(item.type == "tool_call_item" for item in result.new_items)
+
+
+async def plain(url: str) -> None:
+    for model in _models(url):
+        assert isinstance((await _run(model)).final_output, str)
+
+
+async def tools(url: str) -> None:
+    for model in _models(url):
+        for _ in range(3):
+            assert isinstance((await _run(model, tools=_TOOLS)).final_output, str)
+
+
+async def required_tools(url: str) -> None:
+    for model in _models(url):
+        assert _calls(await _run(model, tools=_TOOLS, settings={"tool_choice": "required"}))
+
+
+async def named_tool(url: str) -> None:
+    for model in _models(url):
+        result = await _run(model, tools=[_get_weather], settings={"tool_choice": "_get_weather"})
+        assert _calls(result)
+
+
+async def one_call_at_a_time(url: str) -> None:
+    for model in _models(url):
+        result = await _run(model, tools=_TOOLS, settings={"parallel_tool_calls": False, "tool_choice": "required"})
+        for response in result.raw_responses:
+            assert sum(item.type == "function_call" for item in response.output) <= 1
+
+
+async def stop_on_first_tool(url: str) -> None:
+    for model in _models(url):
+        result = await _run(
+            model, tools=[_get_weather], tool_use_behavior="stop_on_first_tool", settings={"tool_choice": "required"}
+        )
+        assert str(result.final_output).endswith(": 7")
+
+
+async def output_type(url: str) -> None:
+    for model in _models(url):
+        assert isinstance((await _run(model, output_type=Weather)).final_output, Weather)
+
+
+async def output_type_beside_tools(url: str) -> None:
+    called = 0
+    for model in _models(url):
+        for _ in range(3):
+            result = await _run(model, output_type=Weather, tools=_TOOLS)
+            assert isinstance(result.final_output, Weather)
+            called += _calls(result)
+    assert called
+
+
+async def loose_output_type_beside_tools(url: str) -> None:
+    schema = agents.AgentOutputSchema(_Place, strict_json_schema=False)
+    for model in _models(url):
+        assert isinstance((await _run(model, output_type=schema, tools=_TOOLS)).final_output, _Place)
+
+
+async def streamed(url: str) -> None:
+    for model in _models(url):
+        agent: Any = agents.Agent(
+            name="a", model=model, tools=_TOOLS, model_settings=agents.ModelSettings(max_tokens=500)
+        )
+        result = agents.Runner.run_streamed(agent, _QUESTION, max_turns=_TURNS)
+        kinds = {event.type async for event in result.stream_events()}
+        assert "raw_response_event" in kinds
+        assert isinstance(result.final_output, str)
+
+
+async def streamed_output_type_beside_tools(url: str) -> None:
+    for model in _models(url):
+        agent: Any = agents.Agent(
+            name="a",
+            model=model,
+            tools=_TOOLS,
+            output_type=Weather,
+            model_settings=agents.ModelSettings(max_tokens=500),
+        )
+        result = agents.Runner.run_streamed(agent, _QUESTION, max_turns=_TURNS)
+        async for _ in result.stream_events():
+            pass
+        assert isinstance(result.final_output, Weather)
+
+
+async def cancelled_stream(url: str) -> None:
+    for model in _models(url):
+        agent: Any = agents.Agent(name="a", model=model, tools=_TOOLS)
+        result = agents.Runner.run_streamed(agent, _QUESTION, max_turns=_TURNS)
+        async for _ in result.stream_events():
+            result.cancel()
+        assert isinstance((await _run(model, tools=_TOOLS)).final_output, str)
+
+
+async def handoffs(url: str) -> None:
+    for model in _models(url):
+        other: Any = agents.Agent(name="other", model=model, model_settings=agents.ModelSettings(max_tokens=200))
+        result = await _run(model, handoffs=[other], settings={"tool_choice": "required"})
+        assert isinstance(result.final_output, str)
+        assert result.last_agent.name == "other"
+
+
+async def agent_as_tool(url: str) -> None:
+    for model in _models(url):
+        other: Any = agents.Agent(name="other", model=model, model_settings=agents.ModelSettings(max_tokens=200))
+        tool = other.as_tool(tool_name="ask_other", tool_description="Ask.")
+        assert _calls(await _run(model, tools=[tool], settings={"tool_choice": "required"}))
+
+
+async def history_of_a_session(url: str) -> None:
+    for model in _models(url):
+        agent: Any = agents.Agent(
+            name="a", model=model, tools=_TOOLS, model_settings=agents.ModelSettings(max_tokens=300)
+        )
+        session = agents.SQLiteSession("s")
+        for question in (_QUESTION, "And in Bergen?"):
+            assert isinstance(
+                (await agents.Runner.run(agent, question, session=session, max_turns=_TURNS)).final_output, str
+            )
+        items = await session.get_items()
+        assert isinstance((await agents.Runner.run(agent, items, max_turns=_TURNS)).final_output, str)
+
+
+async def reasoning_and_extras(url: str) -> None:
+    settings = {
+        "reasoning": {"effort": "low"},
+        "verbosity": "low",
+        "store": False,
+        "temperature": 0.8,
+        "top_p": 0.9,
+        "metadata": {"a": "b"},
+        "include_usage": True,
+    }
+    for model in _models(url):
+        assert isinstance((await _run(model, tools=_TOOLS, settings=settings)).final_output, str)
+
+
+async def hosted_tool_beside_functions(url: str) -> None:
+    """Only the Responses API has hosted tools; the SDK refuses them on chat completions itself."""
+    *_, responses = _models(url)
+    result = await _run(responses, tools=[_get_weather, agents.WebSearchTool()])
+    assert isinstance(result.final_output, str)
+
+
+async def conversation_by_previous_response(url: str) -> None:
+    *_, responses = _models(url)
+    agent: Any = agents.Agent(
+        name="a", model=responses, tools=[_get_weather], model_settings=agents.ModelSettings(max_tokens=300, store=True)
+    )
+    first = await agents.Runner.run(agent, _QUESTION, max_turns=_TURNS, auto_previous_response_id=True)
+    second = await agents.Runner.run(agent, "And?", previous_response_id=first.last_response_id, max_turns=_TURNS)
+    assert isinstance(second.final_output, str)

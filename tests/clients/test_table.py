@@ -1,0 +1,123 @@
+"""Every row of the table on every endpoint, whole and streamed, beside a server without this package."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jsonschema
+import pytest
+
+from constrained_k2.evaluation.server import VllmServer
+from tests.clients.answers import Answer
+from tests.clients.asking import ask
+from tests.clients.endpoints import PATHS
+from tests.clients.table import Row, rows
+
+pytestmark = pytest.mark.server
+
+_MAX_TOKENS = 160
+_STOCK_MAX_TOKENS = 2  # of stock vLLM only the status counts
+_REFUSED_FIELDS = {
+    "chat": {"use_beam_search"},
+    "responses": set[str](),
+    "messages": set[str](),
+    "completions": {"use_beam_search", "response_format", "structured_outputs"},
+}
+"""Fields that are refused beside tools that may be called, by endpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The answers to all rows of an endpoint: of this package whole and streamed, and of stock vLLM."""
+
+    endpoint: str
+    rows: list[Row]
+    whole: list[Answer]
+    streamed: list[Answer]
+    stock_whole: list[Answer]
+    stock_streamed: list[Answer]
+
+    def ours(self) -> Iterator[tuple[Row, str, Answer]]:
+        """Each row with each of our two answers."""
+        for row, whole, streamed in zip(self.rows, self.whole, self.streamed, strict=True):
+            yield row, "whole", whole
+            yield row, "streamed", streamed
+
+
+@pytest.fixture(scope="session", params=PATHS)
+def asked(request: pytest.FixtureRequest, served: VllmServer, stock: VllmServer) -> Asked:
+    endpoint = request.param
+    table = [row for row in rows() if endpoint in row.only]
+    answers = [
+        ask(server.url, endpoint, table, stream=stream, max_tokens=tokens)
+        for server, tokens in ((served, _MAX_TOKENS), (stock, _STOCK_MAX_TOKENS))
+        for stream in (False, True)
+    ]
+    return Asked(endpoint, table, *answers)
+
+
+def test_what_stock_vllm_takes_is_taken(asked: Asked) -> None:
+    stock_answers = (answer for pair in zip(asked.stock_whole, asked.stock_streamed, strict=True) for answer in pair)
+    taken, refused = 0, []
+    for (row, form, answer), stock_answer in zip(asked.ours(), stock_answers, strict=True):
+        if not stock_answer.is_good:
+            continue
+        taken += 1
+        has_reason = (
+            row.tools is not None and row.choice != "none" and row.fields.keys() & _REFUSED_FIELDS[asked.endpoint]
+        )
+        if not answer.is_good and not has_reason:
+            refused.append(f"{row.name} [{form}]: {answer.status} {answer.problem[:200]}")
+    assert taken > len(asked.rows)
+    assert not refused, "\n".join(["", *refused])
+
+
+def test_no_request_is_an_error_of_the_server(asked: Asked) -> None:
+    failed = [
+        f"{row.name} [{form}]: {answer.status} {answer.problem[:200]}"
+        for row, form, answer in asked.ours()
+        if answer.status >= 500
+    ]
+    assert not failed, "\n".join(["", *failed])
+
+
+def test_calls_are_valid(asked: Asked) -> None:
+    found = [(row, form, answer) for row, form, answer in asked.ours() if answer.calls]
+    problems = [f"{row.name} [{form}]: {problem}" for row, form, answer in found for problem in _problems(row, answer)]
+    assert found or asked.endpoint == "completions"
+    assert not problems, "\n".join(["", *problems])
+
+
+def _problems(row: Row, answer: Answer) -> Iterator[str]:
+    """The faults of an answer's calls."""
+    schemas: dict[str, list[Any]] = {}
+    for tool in row.tools or ():
+        if function := tool.get("function"):
+            schemas.setdefault(function["name"], []).append(function.get("parameters") or {"type": "object"})
+    calls = sum(len(message.get("tool_calls", ())) for message in row.messages)
+    first = max(calls, sum(message["role"] == "tool" for message in row.messages))  # a result implies its call
+    for index, (call_id, name, arguments) in enumerate(answer.calls, first):
+        if call_id != f"functions.{name}:{index}":
+            yield f"the id is {call_id!r}, expected functions.{name}:{index}"
+        if name not in schemas:
+            yield f"{name!r} is not declared"
+        elif not any(
+            jsonschema.Draft202012Validator(schema).is_valid(json.loads(arguments)) for schema in schemas[name]
+        ):
+            yield f"{name}: {arguments[:200]}"
+    if row.fields.get("parallel_tool_calls") is False and len(answer.calls) > 1:
+        yield f"{len(answer.calls)} calls"
+
+
+def test_a_stream_says_what_the_whole_answer_says(asked: Asked, served: VllmServer) -> None:
+    """Under one seed. Rows that differ are asked again one at a time: sums in another order may change a token."""
+    pairs = zip(asked.rows, asked.whole, asked.streamed, strict=True)
+    differ = [row for row, whole, streamed in pairs if whole.is_good and streamed.is_good and whole != streamed]
+    assert len(differ) < len(asked.rows) / 4, [row.name for row in differ]
+    whole, streamed = (
+        ask(served.url, asked.endpoint, differ, stream=stream, max_tokens=_MAX_TOKENS, at_once=1)
+        for stream in (False, True)
+    )
+    again = [f"{row.name}:\n  {a}\n  {b}" for row, a, b in zip(differ, whole, streamed, strict=True) if a != b]
+    assert not again, "\n".join(["", *again])
