@@ -90,8 +90,14 @@ def _chat_stream(events: list[dict[str, Any]]) -> Answer:
 def _responses(answer: dict[str, Any]) -> Answer:
     items = answer["output"]
     text = "".join(part["text"] for item in items if item["type"] == "message" for part in item["content"])
-    calls = ((item["call_id"], item["name"], item["arguments"]) for item in items if item["type"] == "function_call")
-    return Answer(200, text=text, calls=tuple(calls), end=answer["status"])
+    return Answer(200, text=text, calls=_function_calls(items), end=answer["status"])
+
+
+def _function_calls(items: list[dict[str, Any]]) -> tuple[tuple[str, str, str], ...]:
+    """The calls of response items; vLLM's prompt has a namespace's tool as ``NAMESPACE__NAME``."""
+    calls = [item for item in items if item["type"] == "function_call"]
+    names = ("__".join(filter(None, (call.get("namespace"), call["name"]))) for call in calls)
+    return tuple((call["call_id"], name, call["arguments"]) for call, name in zip(calls, names, strict=True))
 
 
 def _responses_stream(events: list[dict[str, Any]]) -> Answer:
@@ -100,8 +106,7 @@ def _responses_stream(events: list[dict[str, Any]]) -> Answer:
         return Answer(200, f"the stream ends with {events[-1]['type']}")
     items = [event["item"] for event in events if event["type"] == "response.output_item.done"]
     text = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
-    calls = ((item["call_id"], item["name"], item["arguments"]) for item in items if item["type"] == "function_call")
-    return Answer(200, text=text, calls=tuple(calls), end=ended[0]["status"])
+    return Answer(200, text=text, calls=_function_calls(items), end=ended[0]["status"])
 
 
 def _messages(answer: dict[str, Any]) -> Answer:

@@ -103,6 +103,8 @@ def _messages(row: Row) -> Body:
             if allowed is None
             else {"type": "any" if allowed["mode"] == "required" else "auto"}
         )
+    if isinstance(choice, dict) and row.fields.get("parallel_tool_calls") is False:
+        choice["disable_parallel_tool_use"] = True
     return {"messages": messages, "temperature": 0} | _given(tools=tools, tool_choice=choice, system=system)
 
 
@@ -155,6 +157,7 @@ def _messages_fields(fields: Body) -> Body:
             "thinking": {"type": "enabled", "budget_tokens": fields.pop("thinking_token_budget")},
             "max_tokens": 1100,
         }
+    fields.pop("parallel_tool_calls", None)
     if wanted := fields.pop("response_format", None):
         fields["output_config"] = {
             "format": {

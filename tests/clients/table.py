@@ -72,18 +72,23 @@ TOOLS: dict[str, list[dict[str, Any]] | None] = {
     "same tool twice": [*_WEATHER, *_WEATHER],
     "same name twice": [*_WEATHER, _tool(parameters={"type": "object", "properties": {"b": {"type": "boolean"}}, "required": ["b"]})],
     "odd names": [_tool("mcp__files-read_2", parameters=WEATHER_SCHEMA), _tool("Ns.read", parameters=WEATHER_SCHEMA)],
-    "strict false, no grammar": [_tool(parameters={"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=x)y*"}}}, strict=False)],
+    "strict false, no grammar": [_tool(parameters={"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=.*)x?"}}}, strict=False)],
 }  # fmt: skip
-CHOICES: dict[str, Any] = {
-    "left out": LEFT_OUT,
-    "auto": "auto",
-    "required": "required",
-    "named": {"type": "function", "function": {"name": "get_weather"}},
-    "none": "none",
-    "null": None,
-    "allowed, auto": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": _WEATHER}},
-    "allowed, required": {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": _WEATHER}},
-}
+
+
+def _choices(tools: list[dict[str, Any]] | None) -> dict[str, Any]:
+    """The tool choices for some tools; those that name a tool name the first one."""
+    found = {"left out": LEFT_OUT, "auto": "auto", "none": "none"}
+    if tools is None:
+        return found
+    first = _tool(tools[0]["function"]["name"])
+    allowed = {
+        f"allowed, {mode}": {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [first]}}
+        for mode in ("auto", "required")
+    }
+    return found | {"required": "required", "named": first, "null": None} | allowed
+
+
 _JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "answer", "schema": _ANSWER, "strict": True}}
 FIELDS: dict[str, dict[str, Any]] = {
     "one call at a time": {"parallel_tool_calls": False},
@@ -190,8 +195,7 @@ def rows() -> list[Row]:
     found = [
         Row(f"{tools_name}; choice {choice_name}", tools, choice)
         for tools_name, tools in TOOLS.items()
-        for choice_name, choice in CHOICES.items()
-        if tools is not None or choice_name in {"left out", "none", "auto"}
+        for choice_name, choice in _choices(tools).items()
     ]
     for fields_name, fields in FIELDS.items():
         found.append(Row(f"no tools; {fields_name}", fields=fields))

@@ -93,6 +93,8 @@ def _problems(row: Row, answer: Answer) -> Iterator[str]:
     """The faults of an answer's calls."""
     schemas: dict[str, list[Any]] = {}
     for tool in row.tools or ():
+        for inner in tool.get("tools", ()):  # a namespace's
+            schemas.setdefault(f"{tool['name']}__{inner['name']}", []).append(inner["parameters"])
         if function := tool.get("function"):
             schemas.setdefault(function["name"], []).append(function.get("parameters") or {"type": "object"})
     calls = sum(len(message.get("tool_calls", ())) for message in row.messages)
