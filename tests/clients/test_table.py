@@ -18,13 +18,6 @@ pytestmark = pytest.mark.server
 
 _MAX_TOKENS = 160
 _STOCK_MAX_TOKENS = 2  # of stock vLLM only the status counts
-_REFUSED_FIELDS = {
-    "chat": {"use_beam_search"},
-    "responses": set[str](),
-    "messages": set[str](),
-    "completions": {"use_beam_search", "response_format", "structured_outputs"},
-}
-"""Fields that are refused beside tools that may be called, by endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +58,20 @@ def test_what_stock_vllm_takes_is_taken(asked: Asked) -> None:
             continue
         taken += 1
         has_reason = (
-            row.tools is not None and row.choice != "none" and row.fields.keys() & _REFUSED_FIELDS[asked.endpoint]
+            row.tools is not None and row.choice != "none" and row.fields.keys() & _refused_fields(asked.endpoint)
         )
         if not answer.is_good and not has_reason:
             refused.append(f"{row.name} [{form}]: {answer.status} {answer.problem[:200]}")
     assert taken > len(asked.rows)
     assert not refused, "\n".join(["", *refused])
+
+
+def _refused_fields(endpoint: str) -> set[str]:
+    """The fields that the table of reasons refuses beside tools that may be called."""
+    from constrained_k2.vllm_plugin.api_server.reasons import REASONS
+
+    found = {row.field for row in REASONS if row.outcome == "refused" and endpoint in row.endpoints}
+    return found | ({"response_format"} if "structured_outputs" in found else set())  # one constraint by two names
 
 
 def test_no_request_is_an_error_of_the_server(asked: Asked) -> None:
