@@ -91,8 +91,8 @@ def _read_legacy_call(new: dict[str, Any], location: str, repairs: TextRepairs) 
 
 def read_reasoning(new: dict[str, Any], location: str, repairs: TextRepairs) -> None:
     """Put reasoning of any form where Kimi's templates read it, ``reasoning_content``, and where vLLM reads it."""
-    field = next((name for name in _REASONING_FIELDS if new.get(name)), "reasoning")
-    text = reasoning_text(new.get(field), f"{location}.{field}")
+    texts = (reasoning_text(new[name], f"{location}.{name}") for name in _REASONING_FIELDS if new.get(name))
+    text = next(filter(None, texts), "")
     content = new.get("content")
     if isinstance(content, list | tuple) and (thoughts := [part for part in content if is_reasoning(part)]):
         at = f"{location}.content"

@@ -153,7 +153,7 @@ def test_a_server_with_invalid_tokens(
     [
         ("{", (), "is not JSON"),
         ([], (), "body: must be an object"),
-        ({"messages": [{"role": "oracle"}]}, (), "messages[0].role"),
+        ({"messages": [{"role": 5}]}, (), "messages[0].role"),
         (RIGHT, ("--template", "/nowhere"), "cannot be read"),
         (RIGHT, ("--diff", "http://127.0.0.1:9"), "ConnectError"),
         (RIGHT, ("--diff", "nonsense"), "--diff: malformed address"),

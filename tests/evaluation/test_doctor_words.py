@@ -7,17 +7,19 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import InvalidRequest, ToolCallSpec
-from constrained_k2.evaluation.doctor.target import _DUPLICATES, _OUR_WORDS, _SPEC
+from constrained_k2.evaluation.doctor.target import _NO_JSON, _OUR_WORDS, _SPEC
 from constrained_k2.vllm_plugin.api_server.admission import require_route
+from constrained_k2.vllm_plugin.api_server.request_hook import constrain_request
 from constrained_k2.vllm_plugin.constraint import constraint_in
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.settings import Server
+from tests.vllm_plugin.parsers import chat
 
 
 def test_each_refusal_has_one_of_the_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Server, "constrains", False)
     refused: list[Callable[[], object]] = [
-        lambda: ToolCallSpec.from_openai(_DUPLICATES),
+        lambda: constrain_request(chat(vllm_xargs=_NO_JSON), thinking=False),
         lambda: constraint_in({XARGS_KEY: "{"}),
         require_route,
     ]
@@ -26,7 +28,8 @@ def test_each_refusal_has_one_of_the_words(monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises(InvalidRequest) as error:
             refuse()
         refusals.append(str(error.value))
-    assert [[words for words in _OUR_WORDS if words in text] for text in refusals] == [[words] for words in _OUR_WORDS]
+    first, second = _OUR_WORDS
+    assert [[words for words in _OUR_WORDS if words in text] for text in refusals] == [[first], [first], [second]]
 
 
 def test_the_good_constraint_is_good() -> None:

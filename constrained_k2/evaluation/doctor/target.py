@@ -7,7 +7,7 @@ from typing import Any
 from constrained_k2.evaluation.answer import ChatAnswer, NoAnswer
 from constrained_k2.evaluation.client import Client, NotServed, Refused
 from constrained_k2.evaluation.doctor.prompt import Piece, Prompt
-from constrained_k2.evaluation.doctor.requests import BOOK, TOOLS, user
+from constrained_k2.evaluation.doctor.requests import TOOLS, user
 from constrained_k2.evaluation.server import BACKEND_FLAGS
 from constrained_k2.formats import kimi_k2
 
@@ -20,9 +20,9 @@ NEWER_TEMPLATE = (  # the commits are named by https://vllm.ai/blog/2025-10-28-k
 )
 _MAX_PIECES = 4096  # each may cost a request, and the ids come from the server
 _OPTIONAL = {kimi_k2.THINK_BEGIN, kimi_k2.THINK_END, kimi_k2.HEADER_BEGIN, kimi_k2.HEADER_END}
-_DUPLICATES = {"messages": [user("a")], "tools": [BOOK, *TOOLS], "tool_choice": "auto"}
+_NO_JSON = {"constrained_k2": "{"}
 _SPEC = '{"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}'
-_OUR_WORDS = ("].function.name: ", "vllm_xargs.constrained_k2", "does not constrain them")  # of our refusals; tested
+_OUR_WORDS = ("vllm_xargs.constrained_k2", "does not constrain them")  # of our refusals; tested
 
 
 @dataclass
@@ -115,8 +115,9 @@ class Target:
             self.markers = markers if found.keys() - markers.keys() <= _OPTIONAL else None
         except NoAnswer:
             self.markers = None
-        self.parser = await self._refuses("/v1/chat/completions", _DUPLICATES)
-        if await self._refuses("/v1/completions", {"prompt": "a", "vllm_xargs": {"constrained_k2": "{"}}):
+        chat = {"messages": [user("a")], "tools": list(TOOLS), "tool_choice": "auto", "vllm_xargs": _NO_JSON}
+        self.parser = await self._refuses("/v1/chat/completions", chat)
+        if await self._refuses("/v1/completions", {"prompt": "a", "vllm_xargs": _NO_JSON}):
             good = {"prompt": "a", "vllm_xargs": {"constrained_k2": _SPEC}}
             self.constrains = not await self._refuses("/v1/completions", good)
 
