@@ -174,6 +174,10 @@ class Fake:
             if self.has("opt-out refused"):
                 raise Refusal(400, "no")
             return
+        if value == "{" and on_chat and body.get("tools") and not self.has("no parser"):
+            raise Refusal(
+                400, "vllm_xargs.constrained_k2: must be 'on', 'off' or an engine's name beside tools, not '{'."
+            )
         if value == "{":
             raise Refusal(400, "vllm_xargs.constrained_k2: must be JSON.")
         if self.has("no route") and (value or (on_chat and body.get("tools"))):
@@ -245,9 +249,6 @@ class Fake:
         if body["model"] != "kimi-k2":
             raise Refusal(404, f"The model `{body['model']}` does not exist.")
         tools = body.get("tools") or ()
-        names = [tool["function"]["name"] for tool in tools]
-        if not self.has("not installed") and not self.has("no parser") and len(names) > len(set(names)):
-            raise Refusal(400, "tools[1].function.name: the name is already that of tools[0].")
         if any(tool["function"].get("strict") and "uniqueItems" in str(tool) for tool in tools):
             if self.has("strict refused by another"):
                 raise Refusal(400, "No compatible backend.")

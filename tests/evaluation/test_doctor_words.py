@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import InvalidRequest, ToolCallSpec
-from constrained_k2.evaluation.doctor.target import _NO_JSON, _OUR_WORDS, _SPEC
+from constrained_k2.evaluation.doctor.target import _NO_JSON, _OUR_WORDS, _PARSER_WORDS, _SPEC
 from constrained_k2.vllm_plugin.api_server.admission import require_route
 from constrained_k2.vllm_plugin.api_server.request_hook import constrain_request
 from constrained_k2.vllm_plugin.constraint import constraint_in
@@ -28,8 +28,9 @@ def test_each_refusal_has_one_of_the_words(monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises(InvalidRequest) as error:
             refuse()
         refusals.append(str(error.value))
-    first, second = _OUR_WORDS
-    assert [[words for words in _OUR_WORDS if words in text] for text in refusals] == [[first], [first], [second]]
+    every = (*_PARSER_WORDS, *_OUR_WORDS)
+    parser, form, route = every
+    assert [[words for words in every if words in text] for text in refusals] == [[parser, form], [form], [route]]
 
 
 def test_the_good_constraint_is_good() -> None:

@@ -22,7 +22,8 @@ _MAX_PIECES = 4096  # each may cost a request, and the ids come from the server
 _OPTIONAL = {kimi_k2.THINK_BEGIN, kimi_k2.THINK_END, kimi_k2.HEADER_BEGIN, kimi_k2.HEADER_END}
 _NO_JSON = {"constrained_k2": "{"}
 _SPEC = '{"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}'
-_OUR_WORDS = ("vllm_xargs.constrained_k2", "does not constrain them")  # of our refusals; tested
+_PARSER_WORDS = ("an engine's name beside tools",)  # of our refusals where a request's tools are read; tested
+_OUR_WORDS = ("vllm_xargs.constrained_k2", "does not constrain them")  # of those where it is admitted; tested
 
 
 @dataclass
@@ -116,16 +117,16 @@ class Target:
         except NoAnswer:
             self.markers = None
         chat = {"messages": [user("a")], "tools": list(TOOLS), "tool_choice": "auto", "vllm_xargs": _NO_JSON}
-        self.parser = await self._refuses("/v1/chat/completions", chat)
+        self.parser = await self._refuses("/v1/chat/completions", chat, _PARSER_WORDS)
         if await self._refuses("/v1/completions", {"prompt": "a", "vllm_xargs": _NO_JSON}):
             good = {"prompt": "a", "vllm_xargs": {"constrained_k2": _SPEC}}
             self.constrains = not await self._refuses("/v1/completions", good)
 
-    async def _refuses(self, path: str, body: dict[str, Any]) -> bool:
+    async def _refuses(self, path: str, body: dict[str, Any], said: tuple[str, ...] = _OUR_WORDS) -> bool:
         try:
             await self.client.request(path, {"model": self.model, "max_tokens": 1} | body)
         except NoAnswer as refusal:
-            return isinstance(refusal, Refused) and any(words in refusal.message for words in _OUR_WORDS)
+            return isinstance(refusal, Refused) and any(words in refusal.message for words in said)
         return False
 
     async def _tokenize(self, body: dict[str, Any]) -> tuple[int, ...]:
