@@ -41,7 +41,6 @@ FAULTS = [
     ("no /tokenize+no ids", "special_tokens", "cannot tell", "/tokenize"),
     ("no /detokenize", "content", "cannot tell", "/detokenize is not served"),
     ("not installed", "flags", "fault", "not on"),
-    ("no route", "flags", "fault", "but no route"),
     ("no parser", "flags", "fault", "but not the parser"),
     ("no route", "flags", "fault", "but no route"),
     ("no parser+no route", "flags", "fault", "neither its parser nor a route"),

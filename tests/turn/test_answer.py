@@ -42,6 +42,7 @@ TEXTS = [
     ({"regex": "[a-c]{2,4}"}, "[a-c]{2,4}"),
     ({"choice": ["yes", "no", "yes!"]}, "yes|no|yes!"),
     ({"grammar": 'start: "x"+'}, "x+"),
+    ({"grammar": 'root ::= item+\nitem ::= "a" [0-3]'}, "(a[0-3])+"),
 ]
 
 
@@ -78,7 +79,7 @@ def test_a_random_model_calls_or_answers_in_the_form(small_compiler: Compiler, s
     assert "answer" in seen
 
 
-@pytest.mark.parametrize(("form", "pattern"), TEXTS, ids=["regex", "choice", "grammar"])
+@pytest.mark.parametrize(("form", "pattern"), TEXTS, ids=["regex", "choice", "Lark", "EBNF"])
 def test_texts_of_other_forms(small_compiler: Compiler, form: Any, pattern: str) -> None:
     for seed in range(20):
         matcher = matcher_of(small_compiler, tool_choice="none", structured_outputs=form)
@@ -201,7 +202,9 @@ def test_strict_refuses_what_cannot_be_enforced(small_compiler: Compiler) -> Non
     [
         ({"grammar": "start: <|im_end|>"}, "refers to a token"),
         ({"grammar": 'start: "a" <[5]>'}, "refers to a token"),
-        ({"grammar": 'root ::= "a"'}, "does not accept this grammar"),
+        ({"grammar": 'root ::= "a" other'}, "does not accept this grammar: as EBNF: Rule 'other' not found"),
+        ({"grammar": "root ::= " + "(" * 9000 + '"a"' + ")" * 9000}, "does not accept this grammar: as EBNF"),
+        ({"grammar": "root ::= " + '"a" ' * 20_000}, "at most 65536 characters"),
         ({"grammar": "start: other"}, "does not accept this grammar"),
         ({"regex": "a(?!b)"}, "does not accept this regular expression"),
         ({"regex": "("}, "does not accept this regular expression"),

@@ -91,6 +91,27 @@ def test_without_functions_no_special_token_is_shown(
         assert whole.removeprefix("</think>") == streamed.removeprefix("</think>") == expected
 
 
+def test_a_special_token_is_hidden_whose_text_comes_later_and_in_parts(
+    parser_class: Any, tokenizer: Any, vocabulary: Vocabulary
+) -> None:
+    """As under ``stop``, where vLLM holds back the end of its text."""
+    marker = vocabulary.format.argument_begin
+    special = vocabulary.special_text(marker)
+    request = adjusted(parser_class, tokenizer, responses(tools=[WEB]))
+    stream = make(parser_class, tokenizer, request)
+    assert special is not None
+    pieces = [
+        ([marker], "", False),
+        ([5], "a " + special[:9], False),
+        ([5], special[9:] + "b<", False),
+        ([5], "|c", True),
+    ]
+    deltas = [
+        stream.parse_delta(text, ids, request, [vocabulary.format.think_end], finished=end) for ids, text, end in pieces
+    ]
+    assert "".join(delta.content or "" for delta in deltas if delta is not None) == "a b<|c"
+
+
 def test_what_is_left_out_is_logged_once(parser_class: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
     functions._warn_once.cache_clear()
     for _ in range(3):

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import llguidance
+from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.grammar.lark.state_model import StateModel, state_model
@@ -28,6 +29,7 @@ _MAX_PATTERNS = 256
 LIMITS = llguidance.LLParserLimits(max_grammar_size=50_000, max_items_in_row=20_000, step_max_items=200_000)
 # The strings, comments and regular expressions of a Lark grammar, in which "<" refers to no token.
 _LARK_TEXT = re.compile(r"\"(?:\\.|[^\"\\])*\"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\])+/", re.DOTALL)
+_MAX_EBNF = 1 << 16  # characters that are converted, a second a megabyte
 _LEAKY_FORMATS = frozenset({"date", "date-time", "time", "hostname"})
 
 
@@ -78,16 +80,30 @@ def written_text(kind: Literal["regex", "lark"], text: str) -> GrammarText:
     Raises:
         Refused: LLGuidance rejects it, or it refers to tokens, which no answer may hold.
     """
+    if kind == "regex":
+        written = llguidance.LLMatcher.grammar_from_regex
+    else:
+        written, text = llguidance.LLMatcher.grammar_from_lark, _lark(text)
     try:
-        if kind == "regex":
-            grammar = llguidance.LLMatcher.grammar_from_regex(text)
-        elif "<" in _LARK_TEXT.sub("", text):
-            raise Refused("it refers to a token by <…>; only text can be written in an answer")
-        else:
-            grammar = llguidance.LLMatcher.grammar_from_lark(text)
+        grammar = written(text)
     except ValueError as error:
         raise Refused(str(error)) from error
     return GrammarText(grammar, Coverage("llguidance"), model=None)
+
+
+def _lark(text: str) -> str:
+    """Return a grammar as Lark: EBNF, which xgrammar reads, is converted."""
+    outside = _LARK_TEXT.sub("", text)
+    if "::=" in outside:
+        if len(text) > _MAX_EBNF:
+            raise Refused(f"an EBNF grammar has at most {_MAX_EBNF} characters; write it as Lark")
+        try:
+            return gbnf_to_lark(text)
+        except Exception as error:  # its parser raises plain exceptions
+            raise Refused(f"as EBNF: {error}") from error
+    if "<" in outside:
+        raise Refused("it refers to a token by <…>; only text can be written in an answer")
+    return text
 
 
 def _builtin_notes(document: SchemaDocument) -> dict[str, tuple[Status, str]]:

@@ -73,6 +73,8 @@ class ParsingByTokenId:
         self._vocabulary: Vocabulary = self.tool_parser.vocabulary  # type: ignore[attr-defined]
         self._in_reasoning = False
         self._functions: list[Any] | None = None
+        self._unseen = Counter[int]()  # special tokens to hide whose text has not come yet
+        self._held = ""  # the beginning of such a text
         self._stream: ToolCallParser | None = None
         self._budget: TextBudget | None = None
         self._buffered: list[ev.Event] = []  # of the current call, where only whole calls are shown
@@ -129,7 +131,7 @@ class ParsingByTokenId:
     ) -> DeltaMessage | None:
         """Read the next tokens of a stream; None if they add nothing to show."""
         if not self._functions_of(request):
-            text = self._as_asked(delta_text, delta_token_ids, request)
+            text = self._as_asked(delta_text, delta_token_ids, request, finished=finished)
             return super().parse_delta(  # type: ignore[misc]
                 text, delta_token_ids, request, prompt_token_ids, finished=finished
             )
@@ -152,16 +154,26 @@ class ParsingByTokenId:
             self._functions = functions_of(request)
         return self._functions
 
-    def _as_asked(self, text: str, token_ids: Sequence[int], request: Any) -> str:
+    def _as_asked(self, text: str, token_ids: Sequence[int], request: Any, *, finished: bool = True) -> str:
         """The text of tokens without the special ones, unless the client asked for them.
 
-        vLLM shows them for its reasoning parser, and those that the tokenizer's files call added but not special.
+        vLLM shows them for its reasoning parser, and those that the tokenizer's files call added but not special. In a
+        stream their text may come later than they, and in parts: vLLM holds back what may become a stop string.
         """
         state = RequestState.attached_to(request)
-        if state is not None and state.hides_special_tokens:
-            hidden = _hidden(self._vocabulary)
-            for token, count in Counter(filter(hidden.__contains__, token_ids)).items():
-                text = text.replace(hidden[token], "", count)
+        if state is None or not state.hides_special_tokens:
+            return text
+        hidden = _hidden(self._vocabulary)
+        self._unseen.update(filter(hidden.__contains__, token_ids))
+        text, self._held = self._held + text, ""
+        for token, count in self._unseen.items():
+            special = hidden[token]
+            seen = min(count, text.count(special))
+            text = text.replace(special, "", seen)
+            self._unseen[token] -= seen
+            if seen < count and not finished:
+                begun = next((n for n in range(len(special) - 1, 0, -1) if text.endswith(special[:n])), 0)
+                text, self._held = text[: len(text) - begun], text[len(text) - begun :] + self._held
         return text
 
     def _read(self, token_ids: Sequence[int], text: str, request: Any, *, finished: bool) -> list[ev.Event]:

@@ -154,7 +154,6 @@ def _set(request: Any, **fields: Any) -> None:
 
 
 def _refuse_conflicts(request: Any) -> None:
-    conflicting = {"use_beam_search": getattr(request, "use_beam_search", False)}
-    for field, value in conflicting.items():
-        if value:
-            raise refusal(field)
+    # Responses have no such field, and vLLM ignores one of that name.
+    if "use_beam_search" in type(request).model_fields and request.use_beam_search:
+        raise refusal("use_beam_search")
