@@ -158,7 +158,8 @@ class ToolCallMatcher:
         if cached is None:
             return False
         row[:] = cached
-        self.finish_row(row)
+        if self._state.phase is not Phase.ARGUMENTS or self.mask_filters or self.restriction is not None:
+            self.finish_row(row)
         return True
 
     def accept_tokens(self, ids: Iterable[int]) -> bool:
