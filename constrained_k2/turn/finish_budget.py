@@ -22,7 +22,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 MAX_FINISH_RESERVE = 4096
 """The most tokens that a request may reserve: each of their masks costs about 0.1 ms more."""
 
-_CATCH_UP = 256  # tokens to follow at once before the reserve begins, so that no single mask reads a long text
+_CATCH_UP = 16  # tokens to follow at once before the reserve begins; the depth is known as often
 _MAX_TRACKERS = 32  # snapshots for rollbacks; a longer rollback follows the turn anew
 _BLANKS = b" \t\r\n"
 
@@ -54,7 +54,10 @@ class FinishBudget:
         self.between = TokenSet((markers.section_end,), size)
 
     def apply(self, matcher: ToolCallMatcher, max_tokens: int, reserved_tokens: int) -> None:
-        """Steer a turn, from its start, to its end within ``max_tokens``; the last ``reserved_tokens`` are filtered."""
+        """Steer a turn, from its start, to its end within ``max_tokens``.
+
+        The last ``reserved_tokens`` are filtered, and as many before them as objects and arrays are open.
+        """
         start = max(0, max_tokens - reserved_tokens)
         if reserved_tokens:
             matcher.mask_filters += (_FinishFilter(self, start),)
@@ -66,12 +69,13 @@ class FinishBudget:
 
 
 class _FinishFilter:
-    """The :class:`constrained_k2.turn.matcher.MaskFilter` of one turn, active from token ``start`` on."""
+    """The :class:`constrained_k2.turn.matcher.MaskFilter` of one turn, active from token ``start`` on at the latest."""
 
     def __init__(self, budget: FinishBudget, start: int) -> None:
         self._budget = budget
         self._start = start
         self._trackers = [ArgumentsTracker()]  # snapshots of this turn, the newest last
+        self._depth = (0, 0)  # a number of tokens, and the containers that were open after them
 
     def filter_set(self, turn: ToolCallMatcher, tokens: TokenSet) -> TokenSet:
         if turn.num_tokens < self._start:
@@ -84,15 +88,13 @@ class _FinishFilter:
         return self._budget.required.get(phase, tokens) if turn.spec.choice == "required" else tokens
 
     def filter_row(self, turn: ToolCallMatcher, row: npt.NDArray[np.int32]) -> None:
-        if turn.num_tokens < self._start:
-            if turn.num_tokens - self._trackers[-1].num_tokens >= _CATCH_UP:
-                self._follow(turn)
+        if not self._is_reserved(turn):
             return
         if turn.arguments is not None and turn.arguments.is_complete():
             markers = turn.vocabulary.format
             _allow_only(markers.call_end if turn.phase is Phase.ARGUMENTS else markers.turn_end, row)
             return
-        tracker = self._follow(turn).tracker
+        tracker = self._follow(turn, turn.num_tokens).tracker
         if tracker is None:
             return
         for text in endings(tracker):
@@ -109,19 +111,34 @@ class _FinishFilter:
             self._trackers.pop()
         if not self._trackers:
             self._trackers.append(ArgumentsTracker())
+        if self._depth[0] > num_tokens:
+            self._depth = (0, 0)
 
     def fork(self) -> "_FinishFilter":
         other = _FinishFilter(self._budget, self._start)
         other._trackers = [tracker.copy() for tracker in self._trackers]
         return other
 
-    def _follow(self, turn: ToolCallMatcher) -> ArgumentsTracker:
-        tracker = self._trackers[-1]
-        if tracker.num_tokens < turn.num_tokens:
+    def _is_reserved(self, turn: ToolCallMatcher) -> bool:
+        """True in the reserve, by the accepted tokens alone, however often masks were made and tokens taken back."""
+        if turn.num_tokens >= self._start:
+            return True
+        at = turn.num_tokens - turn.num_tokens % _CATCH_UP
+        if at != self._depth[0]:
+            tracker = self._follow(turn, at).tracker
+            self._depth = (at, 0 if tracker is None else len(tracker.frames))
+        return turn.num_tokens >= self._start - self._depth[1]
+
+    def _follow(self, turn: ToolCallMatcher, num_tokens: int) -> ArgumentsTracker:
+        """The position after the first ``num_tokens`` tokens."""
+        tracker = next((each for each in reversed(self._trackers) if each.num_tokens <= num_tokens), ArgumentsTracker())
+        if tracker.num_tokens < num_tokens:
+            is_newest = tracker is self._trackers[-1]
             tracker = tracker.copy()
-            tracker.follow(turn.token_ids(tracker.num_tokens), turn)
-            self._trackers.append(tracker)
-            del self._trackers[:-_MAX_TRACKERS]
+            tracker.follow(turn.token_ids(tracker.num_tokens)[: num_tokens - tracker.num_tokens], turn)
+            if is_newest:
+                self._trackers.append(tracker)
+                del self._trackers[:-_MAX_TRACKERS]
         return tracker
 
 

@@ -290,3 +290,32 @@ def test_what_is_no_reserve(value: Any) -> None:
 
 def test_what_is_a_reserve() -> None:
     assert [read_finish_reserve(value, "") for value in (0, 1, MAX_FINISH_RESERVE)] == [0, 1, MAX_FINISH_RESERVE]
+
+
+def test_the_reserve_grows_with_the_depth(small_compiler: Compiler) -> None:
+    """A model that opens objects as long as it may: a reserve of fixed length would end before they are closed."""
+    node = {"type": "object", "additionalProperties": {"$ref": "#/$defs/node"}}
+    parameters = {
+        "type": "object",
+        "properties": {"root": {"$ref": "#/$defs/node"}},
+        "required": ["root"],
+        "$defs": {"node": node},
+    }
+    vocabulary, budget = small_compiler.vocabulary, FinishBudget(small_compiler.vocabulary)
+    deeper = vocabulary.encode('{"a":')
+    for seed in range(4):
+        matcher, chance = matcher_of(small_compiler, required(tool("f", parameters))), random.Random(seed)
+        budget.apply(matcher, 700, 60)
+        while matcher.num_tokens < 700 and not matcher.is_terminated():
+            allowed = set(map(int, allowed_ids(mask(matcher))))
+            wanted = next((token for token in deeper if token in allowed), None)
+            token = chance.choice(sorted(allowed)) if wanted is None or chance.random() < 0.1 else wanted
+            assert matcher.accept_tokens([token])
+            if chance.random() < 0.05:
+                taken_back = matcher.token_ids(max(0, matcher.num_tokens - chance.randrange(40)))
+                before = mask(matcher)
+                matcher.rollback(len(taken_back))
+                mask(matcher)
+                assert matcher.accept_tokens(taken_back)
+                assert (mask(matcher) == before).all()
+        assert matcher.is_terminated()

@@ -180,7 +180,8 @@ def other_kinds_of_tools(url: str) -> None:
     for _ in range(3):
         _check(_create(url, tools=[*RESPONSES_TOOLS, *_OTHER_KINDS]))
     for kind in _OTHER_KINDS:
-        assert _check(_create(url, tools=[*RESPONSES_TOOLS, kind], tool_choice="required"))
+        called = {item.type for item in _create(url, tools=[*RESPONSES_TOOLS, kind], tool_choice="required").output}
+        assert called & {"function_call", "custom_tool_call"}
 
 
 def only_other_kinds_of_tools(url: str) -> None:

@@ -29,6 +29,13 @@ def _models(url: str) -> Iterator[Any]:
     yield AnthropicModel(MODEL, provider=AnthropicProvider(base_url=url, api_key=KEY))
 
 
+def _native_models(url: str) -> Iterator[Any]:
+    """As above; Pydantic AI has to be told that messages of a model that it does not know take an answer's schema."""
+    yield from _openai_models(url)
+    profile: Any = {"supports_json_schema_output": True}
+    yield AnthropicModel(MODEL, provider=AnthropicProvider(base_url=url, api_key=KEY), profile=profile)
+
+
 def _get_weather(city: str, units: Literal["celsius", "fahrenheit"]) -> str:
     """Return the weather of a city."""
     assert units in {"celsius", "fahrenheit"}
@@ -104,14 +111,14 @@ async def text_or_tool_output(url: str) -> None:
 
 
 async def native_output(url: str) -> None:
-    for model in _models(url):
+    for model in _native_models(url):
         result = await _agent(model, output_type=NativeOutput(Weather)).run(_QUESTION)
         assert isinstance(result.output, Weather)
         _no_retries(result)
 
 
 async def native_output_beside_tools(url: str) -> None:
-    for model in _models(url):
+    for model in _native_models(url):
         for _ in range(3):
             result = await _agent(model, output_type=NativeOutput(Weather), tools=_TOOLS).run(
                 _QUESTION, usage_limits=_LIMITS
@@ -140,7 +147,7 @@ async def streamed_text(url: str) -> None:
 
 
 async def streamed_native_output_beside_tools(url: str) -> None:
-    for model in _models(url):
+    for model in _native_models(url):
         async with _agent(model, output_type=NativeOutput(Weather), tools=_TOOLS).run_stream(
             _QUESTION, usage_limits=_LIMITS
         ) as stream:
