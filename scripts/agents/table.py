@@ -17,7 +17,7 @@ as any model's; in the column *sampled* it chooses its calls itself. The protoco
 accepts every request, the client takes every answer to its end, calls come back with their results, and a cancelled
 request leaves the server idle.
 
-* *tool turns*: reasoning, text and a call; two calls in a turn, one of which fails; reasoning and a call; a last text.
+* *tool turns*: reasoning, text and a call; two calls in a turn, and one fails; reasoning and a call; a last text.
 * *cancelled*: the agent is interrupted while a long answer streams, and the server must be idle afterwards.
 * *sampled*: six turns in which the random model calls any declared tools with valid arguments, in at most 1,200 tokens
   and with a finish reserve. The agent may change nothing.
