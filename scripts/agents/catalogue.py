@@ -186,6 +186,8 @@ def _qwen_code(agent: Agent, job: Job) -> Launch:
         command += ["--exclude-tools", "tool_search"]
     environment = {"OPENAI_API_KEY": _KEY, "OPENAI_BASE_URL": f"{job.url}/v1", "OPENAI_MODEL": job.model}
     environment |= {"ANTHROPIC_API_KEY": _KEY, "ANTHROPIC_BASE_URL": job.url, "ANTHROPIC_MODEL": job.model}
+    # By default it sends messages a thinking budget of 32,000 tokens beside max_tokens 8,000, which the API refuses.
+    environment |= {"QWEN_CODE_MAX_OUTPUT_TOKENS": "40000"} if kind == "anthropic" else {}
     return Launch(command, environment, {job.home / ".qwen" / "settings.json": json.dumps(settings)})
 
 

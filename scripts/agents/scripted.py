@@ -69,7 +69,10 @@ class Dictation:
         if isinstance(turn, Sampled):
             limit = "max_output_tokens" if "input" in body else "max_tokens"
             ending = {"constrained_k2_finish_reserve": _FINISH_RESERVE}
-            return _script([self._vocabulary.format.section_begin], **ending) | {limit: _SAMPLED_TOKENS}
+            fields = _script([self._vocabulary.format.section_begin], **ending) | {limit: _SAMPLED_TOKENS}
+            if "budget_tokens" in (body.get("thinking") or {}):  # it must be below the limit
+                fields["thinking"] = body["thinking"] | {"budget_tokens": 1024}
+            return fields
         return _script(self._encode(turn, names, first_index))
 
     @property
