@@ -80,12 +80,11 @@ def written_text(kind: Literal["regex", "lark"], text: str) -> GrammarText:
     Raises:
         Refused: LLGuidance rejects it, or it refers to tokens, which no answer may hold.
     """
-    if kind == "regex":
-        written = llguidance.LLMatcher.grammar_from_regex
-    else:
-        written, text = llguidance.LLMatcher.grammar_from_lark, _lark(text)
     try:
-        grammar = written(text)
+        if kind == "regex":
+            grammar = llguidance.LLMatcher.grammar_from_regex(text)
+        else:
+            grammar = llguidance.LLMatcher.grammar_from_lark(_lark(text))
     except ValueError as error:
         raise Refused(str(error)) from error
     return GrammarText(grammar, Coverage("llguidance"), model=None)
