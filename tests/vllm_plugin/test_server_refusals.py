@@ -61,7 +61,10 @@ def function(name: str, **more: Any) -> dict[str, Any]:
             "the tool is strict, and 'minProperties' cannot be enforced",
         ),
         ({"tools": [function("f", parameters={"type": "string"})]}, "arguments are always an object"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        (
+            {"extra_body": {"response_format": {"type": "structural_tag", "format": {"type": "any_text"}}}},
+            "response_format.type",
+        ),
         ({"extra_body": {"vllm_xargs": {"constrained_k2": "maybe"}}}, "vllm_xargs.constrained_k2"),
     ],
 )
