@@ -180,4 +180,4 @@ _FORMS: dict[str, tuple[Callable[[Row], Body], Callable[[Body], Body]]] = {
     "messages": (_messages, _messages_fields),
     "completions": (_completions, _completions_fields),
 }
-"""How each endpoint says a row and its further fields."""
+"""Endpoint -> what writes a row as its request body, and what writes the row's further fields."""

@@ -39,15 +39,11 @@ class StructuralTagWriter:
             whole.append([*opening, self._text(), self._marker("think_end"), *answer])
             reasoning = [[*opening, self._text()]]  # a call may begin inside it
         if self.spec.max_calls == 0:
-            return _either(whole if self.form is None else [[*_lead(whole), self._answer(self.form)]])
+            return _either(whole if self.form is None else [[*_lead(whole), _instance(self.form)]])
         turn = [*_lead([*whole, *reasoning]), self._section()]
         if self.form is not None:
-            return _either([turn, [*_lead(whole), self._answer(self.form)]])
+            return _either([turn, [*_lead(whole), _instance(self.form)]])
         return _either([turn] if only_section else [turn, *whole])
-
-    @staticmethod
-    def _answer(schema: Any) -> dict[str, Any]:
-        return {"type": "json_schema", "json_schema": schema}
 
     def _section(self) -> dict[str, Any]:
         calls = _either([[self._call(tool.name)] for tool in self.spec.tools])
@@ -61,8 +57,7 @@ class StructuralTagWriter:
         if self.spec.max_calls == 1:
             header = [_text(f"functions.{name}:{self.spec.first_index}")]
         begin, argument_begin, end = map(self._marker, ("call_begin", "argument_begin", "call_end"))
-        arguments = {"type": "json_schema", "json_schema": self.schemas[name]}
-        return _sequence(begin, *header, argument_begin, arguments, end)
+        return _sequence(begin, *header, argument_begin, _instance(self.schemas[name]), end)
 
     def _marker(self, field: str) -> dict[str, Any]:
         if self.markers is None:
@@ -79,6 +74,10 @@ class StructuralTagWriter:
 
 def _text(value: str) -> dict[str, Any]:
     return {"type": "const_string", "value": value}
+
+
+def _instance(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": schema}
 
 
 def _sequence(*elements: dict[str, Any]) -> dict[str, Any]:

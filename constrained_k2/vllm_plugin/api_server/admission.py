@@ -154,13 +154,10 @@ def _refuse_unread(extra_args: dict[str, Any] | None) -> None:
 
 
 def _refuse_beside(constraint: ToolCallSpec, sampling_params: Any) -> None:
-    conflicting = ["trace_decode_token_ids"] if sampling_params.trace_decode_token_ids else []
-    if constraint.answer is not None and sampling_params.structured_outputs:
-        conflicting.append("structured_outputs")
-    if constraint.max_calls != 0:
-        conflicting += ["structured_outputs"] if sampling_params.structured_outputs else []
-    for field in conflicting:
-        raise refusal(field)
+    if sampling_params.trace_decode_token_ids:
+        raise refusal("trace_decode_token_ids")
+    if sampling_params.structured_outputs and _is_masked(constraint):
+        raise refusal("structured_outputs")
 
 
 def _is_masked(constraint: ToolCallSpec) -> bool:

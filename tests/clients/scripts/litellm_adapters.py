@@ -20,6 +20,13 @@ from tests.clients.scripts.common import (
 )
 
 litellm.suppress_debug_info = True
+_REQUIRED: Any = {
+    "api_key": KEY,
+    "messages": QUESTION,
+    "tools": CHAT_TOOLS,
+    "tool_choice": "required",
+    "max_tokens": 500,
+}
 _PROVIDERS = (f"openai/{MODEL}", f"hosted_vllm/{MODEL}")
 
 
@@ -98,11 +105,7 @@ async def asynchronous(url: str) -> None:
         answer: Any = await litellm.acompletion(
             model=model,
             api_base=f"{url}/v1",
-            api_key=KEY,
-            messages=QUESTION,
-            tools=CHAT_TOOLS,
-            tool_choice="required",
-            max_tokens=500,
+            **_REQUIRED,
         )
         assert _check(answer.choices[0].message)
 
@@ -157,15 +160,7 @@ async def messages_adapter_streamed(url: str) -> None:
 
 
 def anthropic_provider(url: str) -> None:
-    answer: Any = litellm.completion(
-        model=f"anthropic/{MODEL}",
-        api_base=url,
-        api_key=KEY,
-        messages=QUESTION,
-        tools=CHAT_TOOLS,
-        tool_choice="required",
-        max_tokens=500,
-    )
+    answer: Any = litellm.completion(model=f"anthropic/{MODEL}", api_base=url, **_REQUIRED)
     assert _check(answer.choices[0].message)
 
 
