@@ -192,7 +192,8 @@ def test_a_narrowed_mask_is_some_of_the_mask_and_not_none(
         whole, filtered = mask(free), mask(filtered_turn)
         assert filtered.any()
         assert not (filtered & ~whole).any()
-        if position < start:
+        written = small_compiler.vocabulary.decode(free.token_ids())
+        if position + written.count("{") + written.count("[") < start:  # the reserve begins earlier where more is open
             assert np.array_equal(filtered, whole)
         allowed = allowed_ids(filtered if chance.random() < 0.5 else whole)
         token = int(allowed[chance.randrange(len(allowed))])
