@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Lint, types and tests. `scripts/test.sh --fast` leaves out what starts a server or walks for long: about two minutes on
-# two cores where mypy has its cache, one more where it has none. Other options go to pytest.
+# Lint, types and tests. `scripts/test.sh --fast` leaves out what starts a server or walks for long: some three minutes
+# on two cores where mypy has its cache, one more where it has none. Other options go to pytest.
 set -euo pipefail
 EXTRAS=test
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
