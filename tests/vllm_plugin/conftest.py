@@ -12,6 +12,7 @@ import pytest
 from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.testing import build_model
+from constrained_k2.vllm_plugin import log
 from constrained_k2.vllm_plugin.settings import Server
 from tests.vllm_plugin.patched import patch_vllm
 
@@ -72,12 +73,7 @@ def seen_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) 
     """Let ``caplog`` see once what the plugin says: set up, vLLM's logger above it hands nothing on to the root."""
     logger = logging.getLogger("vllm.constrained_k2")
     monkeypatch.setattr(logger, "propagate", False)
-    if (
-        "constrained_k2.vllm_plugin.api_server.refusals" in sys.modules
-    ):  # lines are left, whatever other tests have had said
-        from constrained_k2.vllm_plugin.api_server import refusals
-
-        monkeypatch.setattr(refusals, "_limit", refusals.LineLimit(1.0, 20))
+    monkeypatch.setattr(log, "_limit", log.LineLimit(1.0, 20))  # lines are left, whatever other tests have had said
     logger.addHandler(caplog.handler)
     yield
     logger.removeHandler(caplog.handler)

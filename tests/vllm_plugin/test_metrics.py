@@ -19,7 +19,8 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
 from constrained_k2 import ToolCallSpec
-from constrained_k2.vllm_plugin.api_server.admission import byte_compiler, check_params
+from constrained_k2.vllm_plugin.api_server.admission import check_params
+from constrained_k2.vllm_plugin.byte_compiler import byte_compiler
 from constrained_k2.vllm_plugin.metrics import families as metrics
 from constrained_k2.vllm_plugin.metrics import transport
 from constrained_k2.vllm_plugin.metrics.counters import EngineCounters

@@ -69,7 +69,7 @@ def test_a_request_is_read_and_compiled_once(monkeypatch: pytest.MonkeyPatch) ->
     good, bad = request(), request(BAD)
     compiled = precompile(good).compiled
     precompile(bad)
-    monkeypatch.setattr(admission, "byte_compiler", lambda _: pytest.fail("compiled again"))
+    monkeypatch.setattr(admission, "looked_up", lambda *_: pytest.fail("compiled again"))
     monkeypatch.setattr(ToolCallSpec, "from_openai", lambda *_, **__: pytest.fail("read again"))
     monkeypatch.setattr(ToolCallSpec, "from_json", lambda *_, **__: pytest.fail("read again"))
     request_hook.constrain_request(good, thinking=False)

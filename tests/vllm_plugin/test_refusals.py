@@ -13,8 +13,9 @@ from prometheus_client import REGISTRY
 
 import constrained_k2
 from constrained_k2.errors import ConstrainedK2Error, FormatMismatch, InvalidRequest, SchemaTooCostly, UnsupportedSchema
-from constrained_k2.vllm_plugin.api_server import refusals
-from constrained_k2.vllm_plugin.api_server.refusals import BUDGETS, LineLimit, classified, in_one_line, refusals_noted
+from constrained_k2.vllm_plugin import log
+from constrained_k2.vllm_plugin.api_server.refusals import BUDGETS, classified, refusals_noted
+from constrained_k2.vllm_plugin.log import LineLimit, in_one_line
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def noted(caplog: pytest.LogCaptureFixture, error: Any) -> list[str]:
 
 
 def test_a_refusal_is_said_and_counted_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusals, "_limit", LineLimit(0, 1))
+    monkeypatch.setattr(log, "_limit", LineLimit(0, 1))
     labels = {"model_name": "", "reason": "unsupported_schema", "detail": "not"}
     before = REGISTRY.get_sample_value("constrained_k2_refused_requests_total", labels) or 0
     error = UnsupportedSchema("bad\nWARNING forged " + "x" * 1000, "tools[0]", keyword="not")

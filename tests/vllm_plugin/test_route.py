@@ -147,7 +147,7 @@ def test_only_requests_with_a_spec_are_marked(small_vocabulary: Vocabulary) -> N
 def test_the_engine_core_is_told_which_tools_were_slow(
     small_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, seconds: float, precompile: list[int]
 ) -> None:
-    monkeypatch.setattr(backend_admission, "_SLOW_SECONDS", seconds)
+    monkeypatch.setattr(backend_admission, "SLOW_SECONDS", seconds)
     tools = [{"type": "function", "function": {"name": name, "parameters": {"title": name}}} for name in "ab"]
     given = SamplingParams(extra_args={"constrained_k2": json.dumps({"tools": tools})})
     assert precompile_of(admitted(small_vocabulary, given)) == precompile

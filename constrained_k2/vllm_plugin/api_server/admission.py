@@ -1,10 +1,6 @@
-"""Decides in the API server whether a request can be constrained, before the engine sees it.
+"""Decides in the API server whether a request can be constrained, before the engine sees it."""
 
-A schema is checked by compiling it over a vocabulary of the 256 bytes: whether a grammar can be built does not depend
-on the model's vocabulary, and that one costs nothing to set up.
-"""
-
-from functools import cache, lru_cache
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
@@ -12,52 +8,25 @@ from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
 
 from constrained_k2.compiler.compiled import CompiledToolCalls
-from constrained_k2.compiler.compiler import Compiler
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.request.spec import EngineName, ToolCallSpec
 from constrained_k2.schema.coverage import KeywordUse
 from constrained_k2.vllm_plugin.api_server.reasons import refusal
-from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted, warn
+from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
+from constrained_k2.vllm_plugin.byte_compiler import SLOW_SECONDS, looked_up
 from constrained_k2.vllm_plugin.constraint import constraint_in, constraint_text, finish_reserve_in, tag
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
+from constrained_k2.vllm_plugin.log import warn
 from constrained_k2.vllm_plugin.metrics import families as metrics
-from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, OFF, Server, Settings
+from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, OFF, Server
 from constrained_k2.vllm_plugin.token_limits import take_thinking_budget, take_token_ids
 from constrained_k2.vocabulary.vocabulary import Vocabulary
-
-_COMPILE_SECONDS = 1.0  # how long one schema may hold up the admission of requests
-_REQUEST_SECONDS = 3.0  # how long the schemas of one request may, except for the last one
-_SLOW_SECONDS = 0.005
-"""A schema that took this long to compile here is compiled in the engine core before the request is scheduled; any
-other while the model writes the function's name, which takes a GPU some 50 ms."""
-
-
-@cache
-def byte_compiler(settings: Settings) -> Compiler:
-    """The compiler that admission uses."""
-    return Compiler(
-        Vocabulary.of_bytes(),
-        settings.engines[0],
-        policy=settings.strict,
-        undeclared_keys=settings.undeclared_keys,
-        cache_bytes=settings.cache_mib << 20,
-        compile_seconds=_COMPILE_SECONDS,
-        request_seconds=_REQUEST_SECONDS,
-        mask_cache_bytes=0,  # it only compiles
-    )
 
 
 def compile_tools(constraint: ToolCallSpec, *, count: bool) -> CompiledToolCalls:
     """Compile a request's tools over the vocabulary of bytes."""
-    if constraint.engine is not None and constraint.engine not in Server.settings.engines:
-        raise InvalidRequest(
-            f"this server does not offer {constraint.engine!r}",
-            "engine",
-            f"Leave it out, or start the server with --additional-config "
-            f'\'{{"{XARGS_KEY}": {{"engines": ["llguidance", "{constraint.engine}"]}}}}\'',
-        )
-    compiled = byte_compiler(Server.settings).compile(constraint, check=False)
+    compiled = looked_up(constraint, Server.settings)
     try:
         compiled.check_all()
     finally:
@@ -208,7 +177,7 @@ class Admission:
         if self._openings is None:
             return
         if params.structured_outputs is None:
-            tag(params, admitted.slow_tools(_SLOW_SECONDS))
+            tag(params, admitted.slow_tools(SLOW_SECONDS))
             return
         assert admitted.spec.max_calls == 0
         params._bad_words_token_ids = [*(params.bad_words_token_ids or []), *self._openings]  # noqa: SLF001 - no setter

@@ -8,7 +8,7 @@ from vllm.tool_parsers.utils import build_responses_tool_call_name_map, get_func
 
 from constrained_k2.request.tools import Tool
 from constrained_k2.vllm_plugin.api_server.reasons import refusal
-from constrained_k2.vllm_plugin.api_server.refusals import warn
+from constrained_k2.vllm_plugin.log import warn
 from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY
 
 _SHOWN = ("function", "custom", "namespace")
