@@ -153,7 +153,7 @@ def _section(form: Any) -> dict[str, Any]:
                 return {"tools": [_tool(calls)], "parallel_tool_calls": False}
             if isinstance(calls, _Tags):
                 return _calls(calls)
-    raise _foreign("the turn is no section of tool calls")
+    raise _foreign("the turn has another form than a section of tool calls")
 
 
 def _calls(form: _Tags) -> dict[str, Any]:

@@ -8,13 +8,14 @@ from typing import Any
 from vllm.sampling_params import StructuredOutputsParams
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.request.spec import ToolCallSpec
+from constrained_k2.request.spec import ENGINES, ToolCallSpec
 from constrained_k2.request.strictness import StrictFalse, read_strict_false
 from constrained_k2.turn.finish_budget import read_finish_reserve
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.settings import (
     FINISH_RESERVE_KEY,
     OFF,
+    ON,
     REQUEST_FIELDS,
     STRICT_FALSE_KEY,
     report_old_name,
@@ -36,6 +37,12 @@ def constraint_text(extra_args: dict[str, Any] | None) -> str | None:
             "must be a string", f"vllm_xargs.{XARGS_KEY}", 'Send \'{"tools": […], "tool_choice": …}\' as a JSON string'
         )
     return value
+
+
+def carries_constraint(extra_args: dict[str, Any] | None) -> bool:
+    """True if a request carries a constraint, right or wrong; False for a switch alone."""
+    value = (extra_args or {}).get(XARGS_KEY)
+    return value is not None and value not in (ON, OFF, *ENGINES)
 
 
 def constraint_in(extra_args: dict[str, Any] | None) -> ToolCallSpec | None:

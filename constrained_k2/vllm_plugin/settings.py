@@ -19,6 +19,9 @@ from constrained_k2.vllm_plugin.log import logger
 Route = Literal["structured_output", "logits_processor"]
 """The process that computes masks: see :mod:`constrained_k2.vllm_plugin.route`."""
 
+Adopt = Literal["tag", "prompt", "off"]
+"""The requests of other front ends that are constrained: see :mod:`constrained_k2.vllm_plugin.engine_core.adoption`."""
+
 _LOCATION = f"additional_config.{XARGS_KEY}"
 
 
@@ -31,6 +34,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     engines: Annotated[tuple[EngineName, ...], Meta(min_length=1)] = ("llguidance",)
     repair: bool = True
     route: Route | None = None
+    adopt: Adopt = "tag"
     drafts: bool = True
     finish_reserve: Annotated[int, Meta(ge=0, le=MAX_FINISH_RESERVE)] = 0
     argmax_sample_interval: Annotated[int, Meta(ge=0)] = 16
@@ -67,6 +71,9 @@ SETTINGS = (
         "Whether chat histories are repaired where the request does not say."),
     Row("route", "'structured_output' or 'logits_processor'", "by the flags",
         "Where masks are computed: 'logits_processor' with --logits-processors, else 'structured_output'."),
+    Row("adopt", "'tag', 'prompt' or 'off'", _DEFAULTS.adopt,
+        "Which requests of other front ends and parsers are constrained: 'tag' those with a structural tag of Kimi's "
+        "calls, 'prompt' also those without a tag whose prompt declares tools as JSON."),
     Row("drafts", "true or false", _DEFAULTS.drafts, "Whether the grammar drafts tokens under speculative decoding."),
     Row("finish_reserve", _RESERVE, _DEFAULTS.finish_reserve,
         "How many of its last tokens a request keeps for ending its calls, where it does not say. 0: none.", "close"),

@@ -96,8 +96,13 @@ def assert_refused(row: Patch, read: str | None, before: dict[str, Any]) -> None
     """The failure names a row that needs what is gone, and what was tested; vLLM is as before."""
     failure = apply.state.failure
     assert failure is not None
-    home = str(read).rpartition(".")[0]  # a method that sets what is gone is gone with it
-    culprits = [each.target for each in ROWS if each is row or read in each.reads or each.target.startswith(home)]
+    # A method that sets what is gone is gone with it, and what else it sets.
+    home = read.rpartition(".")[0] if read is not None and ":" in read else row.target
+    culprits = [
+        each.target
+        for each in ROWS
+        if each is row or read in each.reads or any(used.startswith(home) for used in (each.target, *each.reads))
+    ]
     assert any(target in str(failure) for target in culprits), failure
     assert version.__version__ in str(failure) and all(each in str(failure) for each in TESTED_VERSIONS)
     assert changed(before) == set()

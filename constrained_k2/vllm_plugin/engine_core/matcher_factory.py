@@ -24,17 +24,22 @@ class PromptInfo(NamedTuple):
     last_id: int | None
 
 
+def vocabulary_of(model_config: Any) -> Vocabulary:
+    """Read the vocabulary of the served model."""
+    return Vocabulary.from_pretrained(
+        model_config.tokenizer,
+        size=model_config.get_vocab_size(),
+        revision=model_config.tokenizer_revision,
+        trust=model_config.trust_remote_code,
+    )
+
+
 class MatcherFactory:
     """Compiles requests over the served model's vocabulary; ``stop`` holds the token by which a failed request ends."""
 
     def __init__(self, vllm_config: Any) -> None:
         model = vllm_config.model_config
-        self.vocabulary = Vocabulary.from_pretrained(
-            model.tokenizer,
-            size=model.get_vocab_size(),
-            revision=model.tokenizer_revision,
-            trust=model.trust_remote_code,
-        )
+        self.vocabulary = vocabulary_of(model)
         self.settings = settings_in(vllm_config)
         self._finish_budget = FinishBudget(self.vocabulary)
         self._thinking_budget = ThinkingBudget(self.vocabulary)

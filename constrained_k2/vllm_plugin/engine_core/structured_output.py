@@ -14,12 +14,14 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.vllm_plugin.constraint import is_tagged, precompile_of
+from constrained_k2.vllm_plugin.engine_core.adoption import Adoption
 from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar, fill_batch
-from constrained_k2.vllm_plugin.engine_core.matcher_factory import MatcherFactory, PromptInfo
+from constrained_k2.vllm_plugin.engine_core.matcher_factory import MatcherFactory, PromptInfo, vocabulary_of
 from constrained_k2.vllm_plugin.engine_core.proposer import drafts_of
 from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
 from constrained_k2.vllm_plugin.route import route_of
+from constrained_k2.vllm_plugin.settings import settings_in
 from constrained_k2.vocabulary.bitmask import words_per_row
 
 
@@ -29,7 +31,12 @@ class ConstrainedOutputManager(StructuredOutputManager):
     def __init__(self, vllm_config: Any) -> None:
         super().__init__(vllm_config)
         self._grammar_bitmask: torch.Tensor | None
-        self._factory = MatcherFactory(vllm_config) if route_of(vllm_config) == "structured_output" else None
+        route = route_of(vllm_config)
+        self._factory = MatcherFactory(vllm_config) if route == "structured_output" else None
+        self.adoption: Adoption | None = None
+        if route is not None and settings_in(vllm_config).adopt != "off":
+            vocabulary = vocabulary_of(vllm_config.model_config) if self._factory is None else self._factory.vocabulary
+            self.adoption = Adoption(vllm_config, vocabulary, route)
         self._drafts = drafts_of(vllm_config)
 
     def grammar_init(self, request: Any) -> None:

@@ -3,7 +3,7 @@
 import secrets
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +13,17 @@ from constrained_k2.turn.batch import MaskCount
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase
 
+Adopted = Literal["tag", "prompt", "xargs"]
+"""The source of an adopted request's tools."""
+
+Left = Literal["format", "tools", "option", "error"]
+"""The reason why a request that was to be adopted is left to vLLM: the tag or the declarations cannot be read, the tools cannot be
+constrained, the request's options rule it out, or this package failed."""
+
 
 @dataclass(slots=True, eq=False)
 class EngineCounters:
-    """Totals of one process that computes masks. Only the masking thread adds to them; other threads only read.
+    """Totals of one process that computes masks. One thread adds to each; other threads only read.
 
     ``constant`` rows are outside call ids and arguments, ``header`` rows inside ``functions.NAME:INDEX``. The mask
     forbade the unmasked argmax of ``changed_rows`` of the ``examined_rows``: int64 ``[1]`` each, to be summed; arrays,
@@ -30,6 +37,9 @@ class EngineCounters:
     masked_steps: int = 0
     ended_early: int = 0  # requests, by an error in the engine
     ignored_limits: int = 0  # rows in which a request's allowed_token_ids or bad_words left no legal token
+    adopted: dict[str, int] = field(default_factory=lambda: dict.fromkeys(get_args(Adopted), 0))  # requests
+    left: dict[str, int] = field(default_factory=lambda: dict.fromkeys(get_args(Left), 0))  # requests
+    unconstrained_calls: int = 0  # calls begun in answers that no constraint of ours held
     grammars: CompileCounts = field(default_factory=CompileCounts)
     examined_rows: int = 0
     changed_rows: list[npt.NDArray[np.int64]] = field(default_factory=list)
@@ -38,7 +48,8 @@ class EngineCounters:
     def age(self) -> int:
         """A number that grows with every count; 0 before the first."""
         grammars = self.grammars
-        return self.masked_steps + self.examined_rows + self.ended_early + grammars.compiled + grammars.hits
+        requests = sum(self.adopted.values()) + sum(self.left.values()) + self.unconstrained_calls
+        return self.masked_steps + self.examined_rows + self.ended_early + grammars.compiled + grammars.hits + requests
 
     def snapshot(self) -> dict[str, Any]:
         """The totals as plain values for any serializer."""
@@ -52,6 +63,9 @@ class EngineCounters:
             "examined_rows": self.examined_rows,
             "changed_rows": sum(int(count[0]) for count in self.changed_rows),
         }
+        totals |= {f"adopted_{source}": count for source, count in self.adopted.items()}
+        totals |= {f"left_{reason}": count for reason, count in self.left.items()}
+        totals["unconstrained_calls"] = self.unconstrained_calls
         for kind, masks in (("constant", self.constant), ("header", self.header), ("arguments", self.arguments)):
             totals |= {f"{kind}_rows": masks.rows, f"{kind}_seconds": masks.seconds}
         return {"source": self.source, "totals": totals, "recent": grammars["recent"]}

@@ -8,12 +8,13 @@ them a client's text.
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from prometheus_client import Counter, Histogram
 
 from constrained_k2.compiler.compiler import CompiledToolCalls
 from constrained_k2.schema.coverage import Coverage
+from constrained_k2.vllm_plugin.metrics.counters import Adopted, Left
 from constrained_k2.vllm_plugin.settings import Server
 
 Covered = Literal["whole", "relaxed", "object", "none"]
@@ -51,13 +52,26 @@ FAMILIES = (
     Family("ignored_limit_rows", Counter, "Masked rows in which allowed_token_ids or bad_words left no legal token, so "
            "that they were ignored.", _ENGINE),
     Family("ended_early_requests", Counter, "Requests ended because something failed in the engine.", _ENGINE),
+    Family("adopted_requests", Counter, "Requests of other front ends that the engine core constrains, by what they "
+           "are read from.", (*_ENGINE, "source")),
+    Family("left_requests", Counter, "Requests of other front ends that were to be adopted but are left to vLLM.",
+           (*_ENGINE, "reason")),
+    Family("unconstrained_calls", Counter, "Calls begun in answers without a constraint of this package.", _ENGINE),
 )  # fmt: skip
 """All metric families."""
 
 _ENGINE_TOTALS = {"masked_steps": "masked_steps", "examined_tokens": "examined_rows",
                   "masked_argmax_tokens": "changed_rows", "ignored_limit_rows": "ignored_limits",
-                  "ended_early_requests": "ended_early"}  # fmt: skip
+                  "ended_early_requests": "ended_early", "unconstrained_calls": "unconstrained_calls"}  # fmt: skip
 """The families with no label but the engine, and the names of their totals."""
+
+_LABELED_TOTALS = {
+    "masked_rows": {phase: f"{phase}_rows" for phase in PHASES},
+    "mask_seconds": {phase: f"{phase}_seconds" for phase in PHASES},
+    "adopted_requests": {source: f"adopted_{source}" for source in get_args(Adopted)},
+    "left_requests": {reason: f"left_{reason}" for reason in get_args(Left)},
+}
+"""The families with one label beside the engine: the names of their totals by that label."""
 
 
 @cache
@@ -80,9 +94,9 @@ def expose(model_name: str, engines: list[int]) -> None:
     for rank in engines:
         for family in _ENGINE_TOTALS:
             shown[family].labels(model_name, rank)
-        for phase in PHASES:
-            shown["masked_rows"].labels(model_name, rank, phase)
-            shown["mask_seconds"].labels(model_name, rank, phase)
+        for family, labels in _LABELED_TOTALS.items():
+            for label in labels:
+                shown[family].labels(model_name, rank, label)
 
 
 def record_request(compiled: CompiledToolCalls, grammar_engine: str) -> None:
@@ -111,9 +125,9 @@ def record_engine(news: Mapping[str, Any], model_name: str, rank: int) -> None:
     totals: Mapping[str, float] = news["totals"]
     for family, name in _ENGINE_TOTALS.items():
         shown[family].labels(model_name, rank).inc(totals.get(name, 0))
-    for phase in PHASES:
-        shown["masked_rows"].labels(model_name, rank, phase).inc(totals.get(f"{phase}_rows", 0))
-        shown["mask_seconds"].labels(model_name, rank, phase).inc(totals.get(f"{phase}_seconds", 0))
+    for family, labels in _LABELED_TOTALS.items():
+        for label, name in labels.items():
+            shown[family].labels(model_name, rank, label).inc(totals.get(name, 0))
     for result, name in (("hit", "hits"), ("miss", "compiled")):
         shown["grammar_lookups"].labels(model_name, "engine", result).inc(totals.get(name, 0))
     for seconds in news["compile_seconds"]:

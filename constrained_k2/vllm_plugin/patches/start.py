@@ -18,7 +18,12 @@ def from_cli_args(original: Any, cls: Any, args: Any, *more: Any, **kwargs: Any)
         from constrained_k2.vllm_plugin.route import choose_route
 
         choose_route(args)
-    return original(cls, args, *more, **kwargs)
+    engine_args = original(cls, args, *more, **kwargs)
+    if has_our_flags(engine_args):
+        from constrained_k2.vllm_plugin.front_end import report_front_end
+
+        report_front_end(args, engine_args)
+    return engine_args
 
 
 @wrapper

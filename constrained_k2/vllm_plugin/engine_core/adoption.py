@@ -1,0 +1,155 @@
+"""Constrains requests that came by a front end or parser which this package is not part of.
+
+vLLM's Rust front end, its Python front end with the ``kimi_k2`` tool parser, Dynamo and gateways describe the calls of
+a request by xgrammar's structural tag. The engine core reads the request back from the tag, and the rest from the
+prompt's token ids: the index of the first call and whether reasoning is open. The request then carries the constraint
+that this package's own front end would have written, and is the same from there on.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from vllm import SamplingParams
+
+from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
+from constrained_k2.prompts.declarations import Declarations
+from constrained_k2.request.spec import ToolCallSpec
+from constrained_k2.request.structural_tag import read_structural_tag
+from constrained_k2.request.tools import DEFAULT_LIMITS, read_tools
+from constrained_k2.schema.undeclared_keys import read_undeclared_keys
+from constrained_k2.vllm_plugin.byte_compiler import SLOW_SECONDS, looked_up
+from constrained_k2.vllm_plugin.constraint import carries_constraint, is_tagged, strict_false_in, tag
+from constrained_k2.vllm_plugin.flags import XARGS_KEY
+from constrained_k2.vllm_plugin.front_end import STRICT_LEVEL_FLAG
+from constrained_k2.vllm_plugin.log import warn
+from constrained_k2.vllm_plugin.metrics.counters import Adopted, Left, engine_counters
+from constrained_k2.vllm_plugin.settings import OFF, ON, UNDECLARED_KEYS_KEY, Route, settings_in
+from constrained_k2.vllm_plugin.token_limits import take_thinking_budget, take_token_ids
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+
+
+class Adoption:
+    """Reads the constraint of requests that reach the engine core without one of this package."""
+
+    def __init__(self, vllm_config: Any, vocabulary: Vocabulary, route: Route) -> None:
+        self._settings = settings_in(vllm_config)
+        self._vocabulary = vocabulary
+        self._is_tagged_here = route == "structured_output"  # else the workers read the constraint
+        self._reasons = bool(vllm_config.structured_outputs_config.reasoning_parser)
+        self._declarations = Declarations(vocabulary)
+        self._has_hinted = False
+
+    def adopt(self, request: Any) -> None:
+        """Write the constraint of an ``EngineCoreRequest`` into it, if it can be read; else leave the request alone."""
+        params = request.sampling_params
+        if not isinstance(params, SamplingParams) or is_tagged(params):
+            return
+        if carries_constraint(params.extra_args):
+            self._tag_own(params)
+            return
+        source = self._source(request)
+        if source is None:
+            return
+        reason: Left = "option"
+        try:
+            _refuse_options(request)
+            reason = "format"
+            body = self._body(request, source)
+            reason = "tools"
+            self._constrain(request, body)
+        except ConstrainedK2Error as error:
+            self._leave(request, reason, str(error))
+        except Exception as error:  # noqa: BLE001 - vLLM's own constraint still holds
+            self._leave(request, "error", repr(error))
+        else:
+            engine_counters.adopted[source] += 1
+
+    def count_calls(self, request: Any) -> None:
+        """Count the calls that a finished request began without a constraint."""
+        params = request.sampling_params
+        if params is not None and not carries_constraint(params.extra_args):
+            begun = request._output_token_ids.count(self._vocabulary.format.call_begin)  # noqa: SLF001 - not copied
+            engine_counters.unconstrained_calls += begun
+
+    def _tag_own(self, params: Any) -> None:
+        """Tag a constraint in ``vllm_xargs`` that passed no front end of ours; compiling it refuses what is wrong."""
+        if self._is_tagged_here and params.structured_outputs is None:
+            tag(params, ())
+            engine_counters.adopted["xargs"] += 1
+
+    def _source(self, request: Any) -> Adopted | None:
+        """The source that tells the request's tools; None without one."""
+        asked = request.sampling_params.structured_outputs
+        if asked is not None:
+            return "tag" if asked.structural_tag is not None else None
+        if not self._declares_tools(request.prompt_token_ids):
+            return None
+        if self._settings.adopt == "prompt":
+            return "prompt"
+        if not self._has_hinted and _switch(request.sampling_params) != OFF:
+            self._has_hinted = True
+            hint = f"Start the server with {STRICT_LEVEL_FLAG}, or with the setting adopt: 'prompt'"
+            warn("a request that declares tools came without a structural tag and is not constrained", hint)
+        return None
+
+    def _declares_tools(self, ids: Sequence[int] | None) -> bool:
+        return bool(ids) and self._declarations.are_in(ids)
+
+    def _body(self, request: Any, source: Adopted) -> dict[str, Any]:
+        """The request as its front end received it. A tag may leave arguments free that the prompt declares."""
+        ids = request.prompt_token_ids
+        declared: list[Any] = []
+        if source == "prompt" or (self._settings.adopt == "prompt" and self._declares_tools(ids)):
+            declared = self._declarations.read(ids)
+        if source == "prompt":
+            return {"tools": declared}
+        body = read_structural_tag(request.sampling_params.structured_outputs.structural_tag)
+        by_name = {tool.name: tool for tool in read_tools(declared, DEFAULT_LIMITS)}
+        for function in (tool["function"] for tool in body["tools"]):
+            if "parameters" not in function and (tool := by_name.get(function["name"])) is not None:
+                function |= {"parameters": tool.parameters, "strict": tool.strict}
+        return body
+
+    def _constrain(self, request: Any, body: dict[str, Any]) -> None:
+        ids, params = request.prompt_token_ids, request.sampling_params
+        switch, undeclared_keys = _switch(params), (params.extra_args or {}).get(UNDECLARED_KEYS_KEY)
+        if undeclared_keys is not None:
+            read_undeclared_keys(undeclared_keys, f"vllm_xargs.{UNDECLARED_KEYS_KEY}")
+        body |= {
+            "first_index": ids.count(self._vocabulary.format.call_begin),
+            "engine": None if switch == ON else switch,
+            "undeclared_keys": undeclared_keys,
+            "strict_false": strict_false_in(params.extra_args),
+        }
+        compiled = looked_up(ToolCallSpec.from_openai(body, thinking=self._may_think(ids)), self._settings)
+        compiled.check_all()
+        params = request.sampling_params = take_thinking_budget(params)
+        take_token_ids(params)
+        kept = {key: value for key, value in params.extra_args.items() if key != UNDECLARED_KEYS_KEY}
+        params.extra_args = kept | {XARGS_KEY: compiled.resolved_spec.to_json()}
+        if self._is_tagged_here:
+            tag(params, compiled.slow_tools(SLOW_SECONDS))
+        else:
+            params.structured_outputs = None
+
+    def _may_think(self, ids: Sequence[int]) -> bool:
+        """True if the prompt has opened reasoning, or the server parses reasoning and the prompt has not closed it."""
+        markers = self._vocabulary.format
+        return ids[-1] == markers.think_begin or (self._reasons and ids[-1] != markers.think_end)
+
+    def _leave(self, request: Any, reason: Left, problem: str) -> None:
+        engine_counters.left[reason] += 1
+        warn(f"a request is left to vLLM, {reason}", f"{request.request_id}: {problem}")
+
+
+def _refuse_options(request: Any) -> None:
+    if _switch(request.sampling_params) == OFF:
+        raise InvalidRequest("the request switches the constraint off", f"vllm_xargs.{XARGS_KEY}")
+    if not request.prompt_token_ids:
+        raise InvalidRequest("the prompt has no token ids, so the index of the first call is unknown", "prompt")
+    if request.resumable or request.sampling_params.trace_decode_token_ids:
+        raise InvalidRequest("resumable and trace_decode_token_ids cannot be combined with tools", "request")
+
+
+def _switch(params: Any) -> Any:
+    return (params.extra_args or {}).get(XARGS_KEY, ON)

@@ -1,0 +1,43 @@
+"""Logs at start the front end, tool parser, route and adoption in force, and the requests they leave unconstrained."""
+
+from typing import Any
+
+from vllm import envs
+
+from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME, has_our_logits_processor
+from constrained_k2.vllm_plugin.log import logger
+from constrained_k2.vllm_plugin.settings import settings_in
+
+STRICT_LEVEL_FLAG = "--tool-strict-level parameter"
+"""vLLM's flag by which its front ends send a structural tag, schemas included, for every request with tools."""
+
+
+def report_front_end(args: Any, engine_args: Any) -> None:
+    """Log one line about a server that is started with our flags, by its command line and vLLM's ``EngineArgs``."""
+    settings = settings_in(engine_args)
+    route = "logits_processor" if has_our_logits_processor(engine_args.logits_processors) else settings.route
+    parser = getattr(args, "tool_call_parser", None)
+    front_end = "Rust" if envs.VLLM_USE_RUST_FRONTEND else "Python"
+    line = f"front end {front_end}, tool parser {parser or 'none'}, route {route or 'none'}, adopt {settings.adopt}"
+    if problem := _unconstrained(parser, route, settings.adopt, getattr(args, "tool_strict_level", "auto")):
+        logger.warning("constrained_k2: %s: %s", line, problem)
+    else:
+        logger.info("constrained_k2: %s", line)
+
+
+def _unconstrained(parser: str | None, route: str | None, adopt: str, strict_level: str) -> str:
+    """The requests of such a server that are not constrained, and the remedy; empty if there are none."""
+    if route is None:
+        return f"no request is constrained. Set the route, or --tool-call-parser {TOOL_PARSER_NAME}"
+    if parser in {None, TOOL_PARSER_NAME}:
+        return ""
+    if adopt == "off":
+        return "requests of this front end are not constrained. Leave out adopt: 'off'"
+    if adopt == "tag" and strict_level == "auto":
+        return (
+            "requests with tool_choice auto and no strict tool come without a structural tag and are not constrained. "
+            f"Add {STRICT_LEVEL_FLAG}, or the setting adopt: 'prompt'"
+        )
+    if adopt == "tag" and strict_level == "function":
+        return f"the tag of a tool that is not strict leaves its arguments free. Use {STRICT_LEVEL_FLAG}"
+    return ""

@@ -1,0 +1,24 @@
+"""Requests in the engine core: as they arrive from any front end, and as they end."""
+
+from typing import Any
+
+from constrained_k2.vllm_plugin.engine_core.structured_output import ConstrainedOutputManager
+from constrained_k2.vllm_plugin.patches import wrapper
+
+
+@wrapper
+def preprocess_add_request(original: Any, self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+    """Adopt a request that no front end of ours has tagged."""
+    manager = self.structured_output_manager
+    if isinstance(manager, ConstrainedOutputManager) and manager.adoption is not None:
+        manager.adoption.adopt(request)
+    return original(self, request, *args, **kwargs)
+
+
+@wrapper
+def free_request(original: Any, self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+    """Count the calls of a finished request that was not constrained."""
+    manager = self.structured_output_manager
+    if isinstance(manager, ConstrainedOutputManager) and manager.adoption is not None:
+        manager.adoption.count_calls(request)
+    return original(self, request, *args, **kwargs)
