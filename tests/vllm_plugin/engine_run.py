@@ -1,8 +1,9 @@
 """One in-process vLLM engine in a process of its own: what it writes to given requests, as JSON.
 
 ``python engine_run.py job.json`` reads ``{"model": DIR, "engine": {…}, "requests": [{"prompt": [ids] | text, "params": {…},
-"structured": {…}}, …]}`` and writes ``{"answers": [[{"ids": […], "reason": …, "text": …}, …], …], "metrics": {…},
-"expanded": […]}`` into ``job.out.json``. A request that is refused or ends in an error has ``{"error": …}`` for its answer.
+"structured": {…}}, …]}`` and writes ``{"answers": [[{"ids": […], "reason": …, "text": …}, …], …], "metrics": {…}, "totals": {…},
+"expanded": […]}`` into ``job.out.json``; ``totals`` are this package's own counts. A request that is refused or ends in an error
+has ``{"error": …}`` for its answer.
 """
 
 import json
@@ -81,7 +82,9 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
             {"ids": list(one.token_ids), "reason": one.finish_reason, "text": one.text} for one in output.outputs
         ]
     metrics = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
-    return {"answers": answers, "metrics": metrics, "expanded": expanded}
+    ours = sys.modules.get("constrained_k2.vllm_plugin.metrics.counters")
+    totals = {} if ours is None else ours.engine_counters.snapshot()["totals"]
+    return {"answers": answers, "metrics": metrics, "totals": totals, "expanded": expanded}
 
 
 def run_in_its_own_process(job: Path, model: Path, engine: dict[str, Any], requests: list[Any]) -> dict[str, Any]:
