@@ -19,6 +19,7 @@ from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar, fill
 from constrained_k2.vllm_plugin.engine_core.matcher_factory import MatcherFactory, PromptInfo, vocabulary_of
 from constrained_k2.vllm_plugin.engine_core.proposer import drafts_of
 from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME
+from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
 from constrained_k2.vllm_plugin.route import route_of
 from constrained_k2.vllm_plugin.settings import settings_in
@@ -33,8 +34,10 @@ class ConstrainedOutputManager(StructuredOutputManager):
         self._grammar_bitmask: torch.Tensor | None
         route = route_of(vllm_config)
         self._factory = MatcherFactory(vllm_config) if route == "structured_output" else None
+        adopt = settings_in(vllm_config).adopt
+        logger.info("constrained_k2: engine core, route %s, adopt %s", route or "none", adopt)
         self.adoption: Adoption | None = None
-        if route is not None and settings_in(vllm_config).adopt != "off":
+        if route is not None and adopt != "off":
             vocabulary = vocabulary_of(vllm_config.model_config) if self._factory is None else self._factory.vocabulary
             self.adoption = Adoption(vllm_config, vocabulary, route)
         self._drafts = drafts_of(vllm_config)
