@@ -17,8 +17,8 @@ Adopted = Literal["tag", "prompt", "xargs"]
 """The source of an adopted request's tools."""
 
 Left = Literal["format", "tools", "option", "error"]
-"""The reason why a request that was to be adopted is left to vLLM: the tag or the declarations cannot be read, the tools cannot be
-constrained, the request's options rule it out, or this package failed."""
+"""The reason why a request that was to be adopted is left to vLLM: the tag or the declarations cannot be read, the
+tools cannot be constrained, the request's options rule it out, or this package failed."""
 
 
 @dataclass(slots=True, eq=False)
