@@ -35,7 +35,10 @@ class ArgumentMatcher(Protocol):
         """Fill the rows of distinct matchers of this class and of one engine, each with its own row number."""
 
     def forced_tokens(self) -> list[int]:
-        """Return tokens that every continuation begins with, for drafts; fewer if their split is not certain yet."""
+        """Return tokens that every continuation begins with, for drafts; fewer if their split is not certain yet.
+
+        Raises as :meth:`fill` does.
+        """
 
     def accept(self, token_id: int) -> bool:
         """Accept one ordinary token; False leaves the state unchanged. Raises as :meth:`fill` does."""
@@ -44,7 +47,7 @@ class ArgumentMatcher(Protocol):
         """Undo the last ``count`` accepted tokens; at most as many as were accepted."""
 
     def is_complete(self) -> bool:
-        """Return True if the arguments may end here."""
+        """Return True if the arguments may end here. Raises as :meth:`fill` does."""
 
     def fork(self) -> "ArgumentMatcher":
         """Return an independent copy."""

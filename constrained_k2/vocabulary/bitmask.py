@@ -76,6 +76,11 @@ def allowed_ids(row: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
     return np.flatnonzero(bits)
 
 
+def empty_rows(rows: npt.NDArray[np.int32]) -> list[int]:
+    """The numbers of the rows, of int32 ``[rows, words]``, that allow no token."""
+    return np.flatnonzero(np.bitwise_or.reduce(rows, axis=1) == 0).tolist()
+
+
 class TokenSet:
     """A constant set of allowed tokens that is written into masks at memory speed.
 

@@ -133,7 +133,10 @@ class LLGuidanceMatcher:
         state = self._state
         if state.is_complete is not None:
             return state.is_complete
-        is_complete = self.engine().is_accepting()
+        matcher = self.engine()
+        is_complete = matcher.is_accepting()
+        if not is_complete and matcher.is_error():  # then it says no, whatever the tokens are
+            is_complete = self._rebuild().is_accepting()
         if state.is_shared:
             state.is_complete = is_complete
         return is_complete

@@ -1,6 +1,7 @@
 """Draft tokens of one turn: those that its grammar forces, and those that the called tool's schema makes likely."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker
@@ -28,7 +29,7 @@ class Drafter:
         drafts: list[int] = []
         try:
             while len(drafts) < limit:
-                taken = self._take(self._guess(tracker, limit - len(drafts))[: limit - len(drafts)])
+                taken = self._take(tracker, limit - len(drafts))
                 if not taken:
                     break
                 drafts += taken
@@ -37,19 +38,17 @@ class Drafter:
             matcher.rollback(len(drafts))
         return drafts
 
-    def _take(self, ids: Sequence[int]) -> list[int]:
-        """Accept tokens up to the first illegal one."""
-        taken = []
-        for token_id in ids:
-            try:
+    def _take(self, tracker: ArgumentsTracker, limit: int) -> list[int]:
+        """Accept the likely next tokens, at most ``limit``, up to the first illegal one."""
+        taken: list[int] = []
+        with suppress(ConstrainedK2Error):  # the request's next mask raises it again
+            for token_id in self._guess(tracker, limit)[:limit]:
                 # Do not block a whole batch on compiling a schema, which has been started by now.
                 if self._matcher.is_terminated() or not self._matcher.is_compiled:
                     break
                 if not self._matcher.accept_tokens((token_id,)):
                     break
-            except ConstrainedK2Error:  # the request's next mask raises it again
-                break
-            taken.append(token_id)
+                taken.append(token_id)
         return taken
 
     def _guess(self, tracker: ArgumentsTracker, limit: int) -> Sequence[int]:

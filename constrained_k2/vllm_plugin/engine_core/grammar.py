@@ -6,7 +6,6 @@ end the engine: an error here ends its own request only.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
@@ -18,14 +17,15 @@ from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.vllm_plugin.engine_core.guarded_matcher import FAILED, GuardedMatcher
 from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.metrics.counters import MASK_COUNTS, fill
-from constrained_k2.vocabulary.bitmask import TokenSet
+from constrained_k2.vocabulary.bitmask import TokenSet, empty_rows
 
 
 class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
     """A turn under vLLM's scheduler; it owns the matcher.
 
-    A mask that cannot be computed becomes the stop alone. Where masks fail no stop is legal, so the request ends in an
-    error as soon as that stop is sampled; a draft that is never accepted ends nothing.
+    A mask that cannot be computed, or that is empty, becomes the stop alone, and nothing is accepted where it was to
+    be: the request ends in an error as soon as that stop is sampled. Behind a draft that is never accepted it ends
+    nothing.
     """
 
     def __init__(self, matcher: ToolCallMatcher, stop: TokenSet, request_id: str) -> None:
@@ -33,29 +33,21 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
         self._drafter = Drafter(matcher)
         self._request_id = request_id
         self._after_stop = 0  # stops taken after the first one
+        self._unmasked: set[int] = set()  # numbers of tokens after which there is no mask but the stop
         self._reported = False
 
     def accept_tokens(self, request_id: str, tokens: Sequence[int]) -> bool:  # noqa: ARG002 - vLLM's signature
         """Accept all tokens or, if one is illegal or the engine fails, none of them; vLLM then ends the request."""
-        matcher = self.matcher
-        if len(tokens) == 1 and matcher is not None and not matcher.is_terminated():  # as a rule
-            return self.attempt(matcher.accept_tokens, tokens) is True
-        taken = self._take(tokens)
-        if taken < len(tokens):
-            self.rollback(taken)
-        return taken == len(tokens)
+        return self.attempt(self._accept, tokens) is True
 
     def validate_tokens(self, tokens: Sequence[int]) -> list[int]:
         """The longest prefix that could be accepted; the state stays as it is."""
-        taken = self._take(tokens)
-        self.rollback(taken)
-        return list(tokens[:taken])
+        legal = self.attempt(self._validate, tokens)
+        return [] if legal is FAILED else legal
 
     def draft(self, limit: int) -> list[int]:
         """Tokens that may come next, legal in this order, at most ``limit``; the state stays as it is."""
-        if self.matcher is None or self.matcher.is_terminated():
-            return []
-        drafts = self.attempt(self._drafter.draft, limit)
+        drafts = FAILED if self.matcher is None else self.attempt(self._drafter.draft, limit)
         return [] if drafts is FAILED else drafts
 
     def rollback(self, num_tokens: int) -> None:
@@ -67,8 +59,13 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
 
     def fill_bitmask(self, bitmask: Any, batch_index: int) -> None:
         """Write the allowed tokens into one row of vLLM's bitmask, int32 ``[rows, words]``."""
-        if self.matcher is None or self.attempt(fill, self.matcher, bitmask, batch_index) is FAILED:
+        matcher = self.matcher
+        if matcher is None or self.attempt(fill, matcher, bitmask, batch_index) is FAILED:
             self._stop.fill(bitmask[batch_index].numpy())
+            if matcher is not None:
+                self._unmasked.add(matcher.num_tokens)
+        elif self._unmasked:  # other tokens may have come
+            self._unmasked.discard(matcher.num_tokens)
 
     def is_terminated(self) -> bool:
         """Never: vLLM leaves the rows of a terminated grammar unconstrained, ours allow the stops alone."""
@@ -77,31 +74,42 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
     def reset(self) -> None:
         """Back to the start of the turn."""
         if self.matcher is not None:
-            self.matcher.reset()
+            self.attempt(self.matcher.reset)
         self._after_stop = 0
+        self._unmasked.clear()
 
-    def failed(self, step: Callable[..., Any], error: Exception) -> None:
-        """Drop a matcher whose state is lost; log the reason once.
+    def failed(self, step: Callable[..., Any], error: BaseException) -> None:
+        """Drop a matcher whose state may be lost; log the reason once.
 
-        What engines announce leaves the matcher as it was, except for a rollback that could not be finished. A draft
-        lets through no other announced error than that of its own rollback.
+        Only a mask or a token at which the engine announces its limit leaves the matcher as it was.
         """
-        assert self.matcher is not None
-        if not isinstance(error, ConstrainedK2Error) or step in {self.matcher.rollback, self._drafter.draft}:
+        keeps = isinstance(error, ConstrainedK2Error) and self.matcher is not None
+        if not keeps or step not in {fill, self.matcher.accept_tokens}:
             self.matcher = None
         if not self._reported:
             logger.warning("constrained_k2: request %s cannot go on: %r", self._request_id, error)
             self._reported = True
 
+    def _accept(self, tokens: Sequence[int]) -> bool:
+        taken = self._take(tokens)
+        if taken < len(tokens):
+            self.rollback(taken)
+        return taken == len(tokens)
+
+    def _validate(self, tokens: Sequence[int]) -> list[int]:
+        taken = self._take(tokens)
+        self.rollback(taken)
+        return list(tokens[:taken])
+
     def _take(self, tokens: Sequence[int]) -> int:
         """Take tokens up to the first one that is illegal; how many were taken."""
         for number, token in enumerate(tokens):
             matcher = self.matcher
-            if matcher is None:
+            if matcher is None or (self._unmasked and matcher.num_tokens in self._unmasked):
                 return number
             if matcher.is_terminated():  # after a stop only with ignore_eos, and in drafts
-                stops = matcher.token_set()
-                legal: Any = stops is not None and token in stops
+                stops = self.attempt(matcher.token_set)
+                legal: Any = isinstance(stops, TokenSet) and token in stops
                 self._after_stop += legal
             else:
                 legal = self.attempt(matcher.accept_tokens, (token,))
@@ -111,11 +119,18 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
 
 
 def fill_batch(grammars: Sequence[ToolCallGrammar], bitmask: Any) -> None:
-    """Fill int32 ``[rows, words]``, a row for each grammar. Rows with a cached mask are filled first."""
+    """Fill int32 ``[rows, words]``, a row for each grammar. Rows with a cached mask are filled first.
+
+    Rows that fail are filled once more, alone, by which each decides what its failure means.
+    """
     matchers = {row: grammar.matcher for row, grammar in enumerate(grammars) if grammar.matcher is not None}
-    alone = set(range(len(grammars)))
-    with suppress(Exception):  # a mistake in one of them: it is found, and logged, when each is filled alone
+    try:
         failures = fill_bitmasks(list(matchers.values()), bitmask, list(matchers), MASK_COUNTS)
-        alone = alone - matchers.keys() | {row for row, _ in failures}
-    for row in alone:
-        grammars[row].fill_bitmask(bitmask, row)
+        failed = {row for row, _ in failures}.union(empty_rows(bitmask[: len(grammars)].numpy()))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # noqa: BLE001 - a mistake in one of them: it is found, and logged, when each is filled alone
+        failed = set(matchers)
+    for row, grammar in enumerate(grammars):
+        if row in failed or row not in matchers:
+            grammar.fill_bitmask(bitmask, row)

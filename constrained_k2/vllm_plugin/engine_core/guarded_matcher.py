@@ -25,10 +25,12 @@ class GuardedMatcher(ABC):
         """The result of a step, or :data:`FAILED`."""
         try:
             return step(*args)
-        except Exception as error:  # noqa: BLE001 - see the class
+        except (KeyboardInterrupt, SystemExit):  # vLLM's own way to end the engine
+            raise
+        except BaseException as error:  # noqa: BLE001 - see the class; a panic in Rust is no Exception
             self.failed(step, error)
         return FAILED
 
     @abstractmethod
-    def failed(self, step: Callable[..., Any], error: Exception) -> None:
+    def failed(self, step: Callable[..., Any], error: BaseException) -> None:
         """Decide what a failed step means for the request."""

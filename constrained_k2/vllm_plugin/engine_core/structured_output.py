@@ -105,9 +105,11 @@ class ConstrainedOutputManager(StructuredOutputManager):
             compiled.check_all(precompile_of(params))
             prompt = PromptInfo(request.num_prompt_tokens, ids[-1] if ids else None)
             matcher = self._factory.matcher(compiled, prompt, params)
-        except Exception:
+        except BaseException as error:
             engine_counters.ended_early += 1
-            raise
+            if isinstance(error, Exception):
+                raise
+            raise RuntimeError("a grammar engine failed") from error  # a panic in Rust would end the scheduler
         return ToolCallGrammar(matcher, self._factory.stop, request.request_id)
 
 

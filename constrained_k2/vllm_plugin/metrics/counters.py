@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.compiler.cache import CompileCounts
+from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.turn.batch import MaskCount
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase
+from constrained_k2.vocabulary.bitmask import bitmask_rows
 
 Adopted = Literal["tag", "prompt", "xargs"]
 """The source of an adopted request's tools."""
@@ -86,9 +88,16 @@ MASK_COUNTS = dict.fromkeys(Phase, engine_counters.constant) | {
 
 
 def fill(matcher: ToolCallMatcher, bitmask: Any, row: int) -> None:
-    """Fill a row as :meth:`ToolCallMatcher.fill_bitmask` does, and count it."""
+    """Fill a row as :meth:`ToolCallMatcher.fill_bitmask` does, and count it.
+
+    Raises:
+        ConstrainedK2Error: As there, or the row allows no token: nothing could be sampled from it.
+    """
     count = MASK_COUNTS[matcher.phase]
     start = perf_counter()
     matcher.fill_bitmask(bitmask, row)
+    if not np.count_nonzero(bitmask_rows(bitmask, matcher.vocabulary.size)[row]):
+        problem = f"no token may follow the first {matcher.num_tokens} of this turn ({matcher.phase.name})"
+        raise ConstrainedK2Error(problem, "mask", "Report it with the request's tools: a schema or an engine is at fault")
     count.seconds += perf_counter() - start
     count.rows += 1

@@ -72,7 +72,7 @@ class MaskedRequest(GuardedMatcher):
         if self.matcher is not None:  # it has taken none after a stop
             self.attempt(self.matcher.rollback, max(0, self.matcher.num_tokens - self.num_tokens))
 
-    def failed(self, step: Callable[..., Any], error: Exception) -> None:  # noqa: ARG002 - all steps are alike here
+    def failed(self, step: Callable[..., Any], error: BaseException) -> None:  # noqa: ARG002 - all steps are alike here
         """End this request."""
         self.fail(repr(error))
 
