@@ -60,6 +60,9 @@ class Broken:
     def rollback(self, _: int) -> bool:
         return False
 
+    def is_accepting(self) -> bool:
+        return False
+
 
 def test_a_lexer_that_cannot_be_replaced_is_an_error_of_this_request(
     small_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
@@ -75,6 +78,27 @@ def test_a_lexer_that_cannot_be_replaced_is_an_error_of_this_request(
             act()
     healthy.fill(row)
     assert row.any()
+
+
+@pytest.mark.parametrize("replaceable", [True, False])
+def test_a_failed_matcher_does_not_say_for_others_that_arguments_are_incomplete(
+    small_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, *, replaceable: bool
+) -> None:
+    """LLGuidance's matcher answers no once it has failed, and calls at one position share the answer."""
+    grammar = LLGuidanceEngine(small_vocabulary).compile('{"type":"object","properties":{"a":{"type":"null"}}}')
+    failed, healthy = grammar.matcher("schema"), grammar.matcher("schema")
+    for matcher in (failed, healthy):
+        assert all(matcher.accept(token) for token in small_vocabulary.encode("{}"))
+    assert failed._state is healthy._state, "they share no state, so this test shows nothing"
+    with monkeypatch.context() as patch:
+        patch.setattr(failed, "_matcher", Broken())
+        if replaceable:
+            assert failed.is_complete()
+        else:
+            patch.setattr(llguidance, "LLMatcher", lambda *_, **__: Broken())
+            with pytest.raises(SchemaTooCostly):
+                failed.is_complete()
+    assert healthy.is_complete()
 
 
 def test_the_cache_is_bounded_by_bytes(small_vocabulary: Vocabulary) -> None:

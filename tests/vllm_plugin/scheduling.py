@@ -124,6 +124,11 @@ class ScriptedEngine:
             if not self._asynchronous:
                 self.scheduler.update_draft_token_ids(self._drafts(scheduled))
 
+    def choose(self, name: str, at: int, token: int, row: np.ndarray) -> int:
+        """What is sampled from a row; ``token`` is the script's."""
+        assert row[token >> 5] >> (token & 31) & 1, f"{name}: {token} at {at} is forbidden"
+        return token
+
     def _drafts(self, scheduled: SchedulerOutput) -> DraftTokenIds:
         names = list(scheduled.num_scheduled_tokens)
         return DraftTokenIds(names, [list(self._drafted.get(name, [])) for name in names])
@@ -142,7 +147,7 @@ class ScriptedEngine:
                 token = script[start + offset] if start + offset < len(script) else script[-1]
                 if name in rows:
                     row = rows[name][offset]
-                    assert row[token >> 5] >> (token & 31) & 1, f"{name}: {token} at {start + offset} is forbidden"
+                    token = self.choose(name, start + offset, token, row)
                     self.rows[name][start + offset] = row
                 taken.append(token)
                 if offset < len(drafts) and drafts[offset] != token:
