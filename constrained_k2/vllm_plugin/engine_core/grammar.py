@@ -33,7 +33,7 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
         self._drafter = Drafter(matcher)
         self._request_id = request_id
         self._after_stop = 0  # stops taken after the first one
-        self._unmasked: set[int] = set()  # numbers of tokens after which there is no mask but the stop
+        self._unmasked: set[int] = set()  # numbers of tokens behind which there is no mask of the grammar
         self._reported = False
 
     def accept_tokens(self, request_id: str, tokens: Sequence[int]) -> bool:  # noqa: ARG002 - vLLM's signature
@@ -113,6 +113,8 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
                 self._after_stop += legal
             else:
                 legal = self.attempt(matcher.accept_tokens, (token,))
+                if legal is FAILED:  # vLLM repeats the mask before a refused draft behind it
+                    self._unmasked.add(matcher.num_tokens + 1)
             if legal is not True:
                 return number
         return len(tokens)

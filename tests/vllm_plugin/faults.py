@@ -1,0 +1,106 @@
+"""Faults in one request's matcher: each step that the structured-output route takes can be made to raise."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from constrained_k2 import SchemaTooCostly, ToolCallMatcher
+from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
+from constrained_k2.engines.xgrammar.engine import XGrammarMatcher
+from constrained_k2.turn.call_id import CallIdMatcher
+from constrained_k2.turn.drafts.drafter import Drafter
+from constrained_k2.turn.finish_budget import _FinishFilter
+from constrained_k2.turn.thinking_budget import _ThinkingFilter
+from constrained_k2.turn.token_restriction import TokenRestriction
+
+
+class Panic(BaseException):
+    """As PyO3 raises a panic of Rust code: no ``Exception``."""
+
+
+ERRORS: dict[str, Callable[[], BaseException]] = {
+    "announced": lambda: SchemaTooCostly("the engine gives up", "", "", budget="engine"),
+    "bug": lambda: RuntimeError("a bug"),
+    "panic": lambda: Panic("a panic"),
+}
+
+Owns = Callable[[ToolCallMatcher, Any], bool]
+"""Whether a step's first argument is of this matcher's request."""
+
+
+def _of_engine(victim: ToolCallMatcher, engine: Any) -> bool:
+    return victim.arguments is engine
+
+
+STEPS: dict[str, tuple[tuple[tuple[type, str], ...], Owns]] = {
+    f"turn {name}": (((ToolCallMatcher, name),), lambda victim, turn: turn is victim)
+    for name in ("accept_tokens", "rollback", "fill_bitmask", "try_fill", "finish_row", "token_set", "is_terminated",
+                 "forced_tokens", "token_ids")
+} | {
+    f"engine {name}": (((LLGuidanceMatcher, name), (XGrammarMatcher, name)), _of_engine)
+    for name in ("fill", "cached_mask", "forced_tokens", "accept", "rollback", "is_complete")
+} | {
+    "engine fill_batch": (
+        ((LLGuidanceMatcher, "fill_batch"), (XGrammarMatcher, "fill_batch")),
+        lambda victim, batch: any(matcher is victim.arguments for matcher, _ in batch),
+    ),
+    "call id allowed": (((CallIdMatcher, "allowed"),), lambda _, call_ids: "victim" in call_ids._trie.names.values()),
+    "call id step": (((CallIdMatcher, "step"),), lambda _, call_ids: "victim" in call_ids._trie.names.values()),
+    "call id name_of": (((CallIdMatcher, "name_of"),), lambda _, call_ids: "victim" in call_ids._trie.names.values()),
+    "draft": (((Drafter, "draft"),), lambda victim, drafter: drafter._matcher is victim),
+    "finish budget filter_set": (((_FinishFilter, "filter_set"),), lambda victim, each: each in victim.mask_filters),
+    "finish budget filter_row": (((_FinishFilter, "filter_row"),), lambda victim, each: each in victim.mask_filters),
+    "finish budget truncate": (((_FinishFilter, "truncate"),), lambda victim, each: each in victim.mask_filters),
+    "thinking budget filter_set": (((_ThinkingFilter, "filter_set"),), lambda victim, each: each in victim.mask_filters),
+    "restriction apply": (((TokenRestriction, "apply"),), lambda victim, each: each is victim.restriction),
+}  # fmt: skip
+
+
+@dataclass
+class Fault:
+    """What raises, and how often it has."""
+
+    step: str
+    error: str
+    start: int  # calls of the step that go well before
+    lasting: bool = True  # or once
+    after: bool = False  # raise once the step is done, so that its effects stay
+    is_paused: bool = False
+    calls: int = 0
+    raised: int = 0
+
+    def _is_due(self) -> bool:
+        self.calls += 1
+        due = self.calls > self.start and (self.lasting or not self.raised)
+        self.raised += due
+        return due
+
+    @contextmanager
+    def in_request(self, victim: Callable[[], ToolCallMatcher | None]) -> Iterator["Fault"]:
+        """Let the step raise wherever it is taken for the victim's matcher."""
+        places, owns = STEPS[self.step]
+        originals = [(owner, name, owner.__dict__[name]) for owner, name in places]
+
+        def wrapped(original: Any) -> Any:
+            call = original.__func__ if isinstance(original, staticmethod) else original
+
+            def step(first: Any, *args: Any, **kwargs: Any) -> Any:
+                matcher = victim()
+                due = not self.is_paused and matcher is not None and owns(matcher, first) and self._is_due()
+                if due and not self.after:
+                    raise ERRORS[self.error]()
+                result = call(first, *args, **kwargs)
+                if due:
+                    raise ERRORS[self.error]()
+                return result
+
+            return staticmethod(step) if isinstance(original, staticmethod) else step
+
+        try:
+            for owner, name, original in originals:
+                setattr(owner, name, wrapped(original))
+            yield self
+        finally:
+            for owner, name, original in originals:
+                setattr(owner, name, original)
