@@ -86,13 +86,13 @@ class Fault:
             call = original.__func__ if isinstance(original, staticmethod) else original
 
             def step(first: Any, *args: Any, **kwargs: Any) -> Any:
-                matcher = victim()
+                matcher, error = victim(), ERRORS[self.error]()
                 due = not self.is_paused and matcher is not None and owns(matcher, first) and self._is_due()
                 if due and not self.after:
-                    raise ERRORS[self.error]()
+                    raise error
                 result = call(first, *args, **kwargs)
                 if due:
-                    raise ERRORS[self.error]()
+                    raise error
                 return result
 
             return staticmethod(step) if isinstance(original, staticmethod) else step

@@ -1,6 +1,5 @@
 """Whatever fails in one request, no row that vLLM applies is empty, and the other requests notice nothing."""
 
-import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -13,14 +12,17 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
+import torch
 from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.sampling_params import StructuredOutputsParams
 
-from constrained_k2 import ToolCallMatcher, Vocabulary
+from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec, Vocabulary
+from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.vllm_plugin.engine_core import structured_output
+from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar
 from constrained_k2.vllm_plugin.engine_core.matcher_factory import MatcherFactory, PromptInfo
-from constrained_k2.vocabulary.bitmask import allowed_ids
+from constrained_k2.vocabulary.bitmask import TokenSet, allowed_ids, words_per_row
 from tests.vllm_plugin.faults import ERRORS, STEPS, Fault
 from tests.vllm_plugin.masks import row_of
 from tests.vllm_plugin.scheduling import ScriptedEngine, admitted, config_of, drafter
@@ -119,7 +121,8 @@ class Arm:
         for name, (params, prompt) in requests(self.vocabulary).items():
             request = engine.add(name, params, scripts[name], prompt)
             if name == "victim":
-                found.append(request.structured_output_request._grammar.result(timeout=60))
+                compiling = request.structured_output_request._grammar
+                found += [] if compiling.exception(timeout=60) else [compiling.result()]
         if mixed:
             params = admitted(self.vocabulary, structured_outputs=StructuredOutputsParams(regex="a{30}b"))
             assert params.structured_outputs is not None
@@ -129,7 +132,7 @@ class Arm:
             engine.add("theirs", params, scripts["theirs"])
 
         def victim() -> ToolCallMatcher | None:
-            return found[0].matcher
+            return found[0].matcher if found else None
 
         with nullcontext() if fault is None else fault.in_request(victim):
             if self.drafts:
@@ -200,3 +203,81 @@ def test_a_fault_ends_its_own_request(arm_of: Callable[[str, str], Arm], arm: st
 @pytest.mark.parametrize("arm", ARMS)
 def test_more_faults_on_each_engine(arm_of: Callable[[str, str], Arm], arm: str, settings: str) -> None:
     try_every_step(arm_of(settings, arm), [1, 3, 5, 8])
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_a_mask_without_tokens_ends_its_own_request(
+    arm_of: Callable[[str, str], Arm], vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, arm: str
+) -> None:
+    """As xgrammar leaves it where its grammar has a dead end."""
+    fill = LLGuidanceMatcher.fill
+    tried = arm_of("llguidance", arm)
+
+    def empty(self: LLGuidanceMatcher, row: np.ndarray, address: int = 0) -> None:
+        fill(self, row, address)
+        if "victim" in self._location:
+            row.fill(0)
+
+    monkeypatch.setattr(LLGuidanceMatcher, "fill", empty)
+    got = tried.run(mixed=False)
+    reasons = dict(tried.undisturbed[False].reasons) | {"victim": "error"}
+    assert got.reasons == reasons
+    at = tried.scripts["victim"].index(vocabulary.format.argument_begin) + 1
+    assert allowed_ids(got.rows["victim"][at]).tolist() == [vocabulary.format.turn_end]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_failed_mask_is_an_error_where_a_stop_is_legal(vocabulary: Vocabulary, error: str) -> None:
+    """An answer that may end here ends in an error all the same: nobody knows whether it would have ended."""
+    spec = {"tools": body("f", "auto")["tools"], "tool_choice": "auto",
+            "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "integer"}}}}  # fmt: skip
+    matcher = Compiler(vocabulary).compile(ToolCallSpec.from_openai(spec)).matcher()
+    stop = vocabulary.format.turn_end
+    grammar = ToolCallGrammar(matcher, TokenSet((stop,), vocabulary.size), "a")
+    assert grammar.accept_tokens("a", vocabulary.encode("1"))
+    assert grammar.validate_tokens([stop]) == [stop]
+    bitmask = torch.full((2, words_per_row(vocabulary.size)), -1, dtype=torch.int32)
+    with Fault("engine fill", error, 0).in_request(lambda: matcher):
+        grammar.fill_bitmask(bitmask, 1)
+    assert allowed_ids(bitmask[1].numpy()).tolist() == [stop]
+    assert not grammar.accept_tokens("a", [stop])
+    assert bool((bitmask[0] == -1).all())
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_fault_behind_a_draft_that_is_not_taken_ends_nothing(vocabulary: Vocabulary, error: str) -> None:
+    """Unless it is a mistake: then the matcher's state is lost."""
+    matcher = Compiler(vocabulary).compile(ToolCallSpec.from_openai(body("f"))).matcher()
+    stop = vocabulary.format.turn_end
+    grammar = ToolCallGrammar(matcher, TokenSet((stop,), vocabulary.size), "a")
+    header = [vocabulary.format.section_begin, vocabulary.format.call_begin, *vocabulary.encode("functions.f:0")]
+    assert grammar.accept_tokens("a", [*header, vocabulary.format.argument_begin])
+    bitmask = torch.zeros((2, words_per_row(vocabulary.size)), dtype=torch.int32)
+    draft, other = vocabulary.encode('{"'), vocabulary.encode("{")
+    assert grammar.accept_tokens("a", draft)
+    with Fault("engine fill", error, 0).in_request(lambda: matcher):
+        grammar.fill_bitmask(bitmask, 0)
+    grammar.rollback(len(draft))
+    assert grammar.accept_tokens("a", other) is (error == "announced")
+    grammar.fill_bitmask(bitmask, 1)
+    allowed = allowed_ids(bitmask[1].numpy()).tolist()
+    assert (allowed == [stop]) is (error != "announced")
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_matcher_that_cannot_be_made_ends_its_own_request(
+    arm_of: Callable[[str, str], Arm], monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    tried = arm_of("llguidance", "no drafts")
+    made = MatcherFactory.matcher
+
+    def failing(self: MatcherFactory, compiled: Any, prompt: PromptInfo, params: SamplingParams) -> ToolCallMatcher:
+        if compiled.spec.tools[0].name == "victim":
+            raised = ERRORS[error]()
+            raise raised
+        return made(self, compiled, prompt, params)
+
+    monkeypatch.setattr(MatcherFactory, "matcher", failing)
+    got = tried.run(mixed=False)
+    assert got.reasons == dict(tried.undisturbed[False].reasons) | {"victim": "error"}
+    assert not got.outputs["victim"]

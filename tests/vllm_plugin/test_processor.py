@@ -14,6 +14,7 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
+from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
 from constrained_k2.vocabulary.bitmask import allowed_ids
 from tests.vllm_plugin.masks import mask_after
@@ -139,6 +140,18 @@ def test_a_token_from_outside_the_grammar_ends_its_request(
     processor: KimiK2LogitsProcessor, vocabulary: Vocabulary
 ) -> None:
     processor.update_state(update(added=[(0, params(REQUIRED), [1], [65]), (1, params(REQUIRED), [1], [])]))
+    assert allowed(processor, vocabulary, 0) == {vocabulary.format.turn_end}
+    assert allowed(processor, vocabulary, 1) == {vocabulary.format.section_begin}
+
+
+def test_a_mask_without_tokens_ends_its_request(
+    processor: KimiK2LogitsProcessor, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill = LLGuidanceMatcher.fill
+    monkeypatch.setattr(LLGuidanceMatcher, "fill", lambda self, row, address=0: fill(self, row, address) or row.fill(0))
+    output = render_tool_calls([ToolCall("f", 0, "{}")], vocabulary)
+    output = output[: output.index(vocabulary.format.argument_begin) + 1]
+    processor.update_state(update(added=[(0, params(REQUIRED), [1], output), (1, params(REQUIRED), [1], [])]))
     assert allowed(processor, vocabulary, 0) == {vocabulary.format.turn_end}
     assert allowed(processor, vocabulary, 1) == {vocabulary.format.section_begin}
 

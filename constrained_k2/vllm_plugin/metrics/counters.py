@@ -98,8 +98,6 @@ def fill(matcher: ToolCallMatcher, bitmask: Any, row: int) -> None:
     matcher.fill_bitmask(bitmask, row)
     if not np.count_nonzero(bitmask_rows(bitmask, matcher.vocabulary.size)[row]):
         problem = f"no token may follow the first {matcher.num_tokens} of this turn ({matcher.phase.name})"
-        raise ConstrainedK2Error(
-            problem, "mask", "Report it with the request's tools: a schema or an engine is at fault"
-        )
+        raise ConstrainedK2Error(problem, "mask", "Report it with the request's tools")
     count.seconds += perf_counter() - start
     count.rows += 1
