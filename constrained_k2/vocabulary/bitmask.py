@@ -78,7 +78,8 @@ def allowed_ids(row: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
 
 def empty_rows(rows: npt.NDArray[np.int32]) -> list[int]:
     """The numbers of the rows, of int32 ``[rows, words]``, that allow no token."""
-    return np.flatnonzero(np.bitwise_or.reduce(rows, axis=1) == 0).tolist()
+    bits = np.bitwise_or.reduce(rows, axis=1)
+    return [] if bits.all() else np.flatnonzero(bits == 0).tolist()
 
 
 class TokenSet:

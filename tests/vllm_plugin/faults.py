@@ -16,7 +16,7 @@ from constrained_k2.turn.token_restriction import TokenRestriction
 
 
 class Panic(BaseException):
-    """As PyO3 raises a panic of Rust code: no ``Exception``."""
+    """Stands for PyO3's exception of Rust's panics, which derives from ``BaseException``."""
 
 
 ERRORS: dict[str, Callable[[], BaseException]] = {
@@ -59,7 +59,7 @@ STEPS: dict[str, tuple[tuple[tuple[type, str], ...], Owns]] = {
 
 @dataclass
 class Fault:
-    """What raises, and how often it has."""
+    """A step that raises, from some call of it on; ``raised`` counts how often it has."""
 
     step: str
     error: str

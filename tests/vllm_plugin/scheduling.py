@@ -125,7 +125,7 @@ class ScriptedEngine:
                 self.scheduler.update_draft_token_ids(self._drafts(scheduled))
 
     def choose(self, name: str, at: int, token: int, row: np.ndarray) -> int:
-        """What is sampled from a row; ``token`` is the script's."""
+        """The token that is sampled from a row; ``token`` is the script's."""
         assert row[token >> 5] >> (token & 31) & 1, f"{name}: {token} at {at} is forbidden"
         return token
 

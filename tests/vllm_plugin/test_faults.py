@@ -228,7 +228,7 @@ def test_a_mask_without_tokens_ends_its_own_request(
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_failed_mask_is_an_error_where_a_stop_is_legal(vocabulary: Vocabulary, error: str) -> None:
-    """An answer that may end here ends in an error all the same: nobody knows whether it would have ended."""
+    """An answer that may end here ends in an error all the same: the model might have continued it."""
     spec = {"tools": body("f", "auto")["tools"], "tool_choice": "auto",
             "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "integer"}}}}  # fmt: skip
     matcher = Compiler(vocabulary).compile(ToolCallSpec.from_openai(spec)).matcher()

@@ -128,7 +128,7 @@ def fill_batch(grammars: Sequence[ToolCallGrammar], bitmask: Any) -> None:
     matchers = {row: grammar.matcher for row, grammar in enumerate(grammars) if grammar.matcher is not None}
     try:
         failures = fill_bitmasks(list(matchers.values()), bitmask, list(matchers), MASK_COUNTS)
-        failed = {row for row, _ in failures}.union(empty_rows(bitmask[: len(grammars)].numpy()))
+        failed = {row for row, _ in failures}.union(empty_rows(bitmask.numpy()[: len(grammars)]))
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException:  # noqa: BLE001 - a mistake in one of them: it is found, and logged, when each is filled alone

@@ -27,7 +27,7 @@ class GuardedMatcher(ABC):
             return step(*args)
         except (KeyboardInterrupt, SystemExit):  # vLLM's own way to end the engine
             raise
-        except BaseException as error:  # noqa: BLE001 - see the class; a panic in Rust is no Exception
+        except BaseException as error:  # noqa: BLE001 - see the class; PyO3 raises Rust's panics as BaseException
             self.failed(step, error)
         return FAILED
 
