@@ -48,8 +48,8 @@ class Turn:
         spec = ToolCallSpec.from_openai(body("victim" if limited else "other") | {"thinking": limited})
         self._fresh = fresh.compile(spec)
         self.ids: list[int] = []
-        self.stop = TokenSet((compiler.vocabulary.format.turn_end,), compiler.vocabulary.size)
-        self.grammar = ToolCallGrammar(self._matcher(compiler.compile(spec)), self.stop, "")
+        stop = TokenSet((compiler.vocabulary.format.turn_end,), compiler.vocabulary.size)
+        self.grammar = ToolCallGrammar(self._matcher(compiler.compile(spec)), stop, "")
         self.is_over = False
 
     def _matcher(self, compiled: CompiledToolCalls) -> ToolCallMatcher:
@@ -106,7 +106,8 @@ class Scheduler:
 
     def __init__(self, turns: list[Turn], fault: Fault, chance: random.Random) -> None:
         self.turns, self._fault, self._chance = turns, fault, chance
-        self._size = turns[0].grammar._drafter._matcher.vocabulary.size
+        vocabulary = turns[0].grammar._drafter._matcher.vocabulary
+        self._size, self._stops = vocabulary.size, vocabulary.format.stop_ids
         self._bitmask = torch.zeros((8, words_per_row(self._size)), dtype=torch.int32)
 
     def step(self, *, drafting: bool) -> None:
@@ -156,8 +157,10 @@ class Scheduler:
                 sampled.append(int(self._chance.choice(allowed_ids(row))))
                 break
             sampled.append(draft)
+            if draft in self._stops:
+                break
         accepted = turn.grammar.accept_tokens("", sampled)
         assert (accepted and is_right) or (is_victim and self._fault.raised)
         assert is_right or not accepted, "the request goes on although a mask has failed"
         turn.ids += sampled
-        turn.is_over = not accepted or sampled[-1] in turn.stop.listed or len(turn.ids) >= LIMIT
+        turn.is_over = not accepted or sampled[-1] in self._stops or len(turn.ids) >= LIMIT

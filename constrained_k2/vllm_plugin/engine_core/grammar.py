@@ -33,7 +33,7 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
         self._drafter = Drafter(matcher)
         self._request_id = request_id
         self._after_stop = 0  # stops taken after the first one
-        self._unmasked: set[int] = set()  # numbers of tokens behind which there is no mask of the grammar
+        self.unmasked: set[int] = set()  # numbers of tokens behind which there is no mask of the grammar now
         self._reported = False
 
     def accept_tokens(self, request_id: str, tokens: Sequence[int]) -> bool:  # noqa: ARG002 - vLLM's signature
@@ -63,9 +63,9 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
         if matcher is None or self.attempt(fill, matcher, bitmask, batch_index) is FAILED:
             self._stop.fill(bitmask[batch_index].numpy())
             if matcher is not None:
-                self._unmasked.add(matcher.num_tokens)
-        elif self._unmasked:  # other tokens may have come
-            self._unmasked.discard(matcher.num_tokens)
+                self.unmasked.add(matcher.num_tokens)
+        elif self.unmasked:  # other tokens may have come
+            self.unmasked.discard(matcher.num_tokens)
 
     def is_terminated(self) -> bool:
         """Never: vLLM leaves the rows of a terminated grammar unconstrained, ours allow the stops alone."""
@@ -76,7 +76,7 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
         if self.matcher is not None:
             self.attempt(self.matcher.reset)
         self._after_stop = 0
-        self._unmasked.clear()
+        self.unmasked.clear()
 
     def failed(self, step: Callable[..., Any], error: BaseException) -> None:
         """Drop a matcher whose state may be lost; log the reason once.
@@ -105,7 +105,7 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
         """Take tokens up to the first one that is illegal; how many were taken."""
         for number, token in enumerate(tokens):
             matcher = self.matcher
-            if matcher is None or (self._unmasked and matcher.num_tokens in self._unmasked):
+            if matcher is None or (self.unmasked and matcher.num_tokens in self.unmasked):
                 return number
             if matcher.is_terminated():  # after a stop only with ignore_eos, and in drafts
                 stops = self.attempt(matcher.token_set)
@@ -114,7 +114,7 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
             else:
                 legal = self.attempt(matcher.accept_tokens, (token,))
                 if legal is FAILED:  # vLLM repeats the mask before a refused draft behind it
-                    self._unmasked.add(matcher.num_tokens + 1)
+                    self.unmasked.add(matcher.num_tokens + 1)
             if legal is not True:
                 return number
         return len(tokens)
@@ -123,7 +123,7 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
 def fill_batch(grammars: Sequence[ToolCallGrammar], bitmask: Any) -> None:
     """Fill int32 ``[rows, words]``, a row for each grammar. Rows with a cached mask are filled first.
 
-    Rows that fail are filled once more, alone, by which each decides what its failure means.
+    Rows that fail, or have failed, are filled alone, by which each request decides what that means.
     """
     matchers = {row: grammar.matcher for row, grammar in enumerate(grammars) if grammar.matcher is not None}
     try:
@@ -134,5 +134,5 @@ def fill_batch(grammars: Sequence[ToolCallGrammar], bitmask: Any) -> None:
     except BaseException:  # noqa: BLE001 - a mistake in one of them: it is found, and logged, when each is filled alone
         failed = set(matchers)
     for row, grammar in enumerate(grammars):
-        if row in failed or row not in matchers:
+        if row in failed or row not in matchers or grammar.unmasked:
             grammar.fill_bitmask(bitmask, row)
