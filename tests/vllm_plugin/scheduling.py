@@ -67,14 +67,14 @@ class ScriptedEngine:
     Every row that vLLM makes for a scripted position is kept in ``rows``, and a token that its row forbids raises.
     """
 
-    def __init__(self, config: VllmConfig, *, asynchronous: bool) -> None:
+    def __init__(self, config: VllmConfig, *, asynchronous: bool, blocks: int = 512) -> None:
         config.scheduler_config.async_scheduling = asynchronous
         self.manager = ConstrainedOutputManager(config)
-        config.cache_config.num_gpu_blocks = 512  # what an engine core finds out from its workers
+        config.cache_config.num_gpu_blocks = blocks  # what an engine core finds out from its workers
         attention = FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=8, dtype=torch.float32)
         self.scheduler = (AsyncScheduler if asynchronous else Scheduler)(
             vllm_config=config,
-            kv_cache_config=KVCacheConfig(512, [], [KVCacheGroupSpec(["layer"], attention)]),
+            kv_cache_config=KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], attention)]),
             structured_output_manager=self.manager,
             block_size=16,
             hash_block_size=16,

@@ -47,7 +47,9 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
 
     def draft(self, limit: int) -> list[int]:
         """Tokens that may come next, legal in this order, at most ``limit``; the state stays as it is."""
-        drafts = FAILED if self.matcher is None else self.attempt(self._drafter.draft, limit)
+        if self.matcher is None:
+            return []
+        drafts = self.attempt(self._drafter.draft, limit)
         return [] if drafts is FAILED else drafts
 
     def rollback(self, num_tokens: int) -> None:
@@ -83,8 +85,9 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
 
         Only a mask or a token at which the engine announces its limit leaves the matcher as it was.
         """
-        keeps = isinstance(error, ConstrainedK2Error) and self.matcher is not None
-        if not keeps or step not in {fill, self.matcher.accept_tokens}:
+        matcher = self.matcher
+        announced = isinstance(error, ConstrainedK2Error)
+        if matcher is not None and not (announced and step in {fill, matcher.accept_tokens}):
             self.matcher = None
         if not self._reported:
             logger.warning("constrained_k2: request %s cannot go on: %r", self._request_id, error)
