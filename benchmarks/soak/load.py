@@ -71,7 +71,8 @@ def mixed_load(count: int, seed: int = 0, models: Sequence[str] = (MODEL,)) -> I
     for number in range(count):
         ask = [{"role": "user", "content": f"{chance.choice(_ASKS)} ({chance.randrange(1000)})"}]
         common = {"model": models[number // 12 % len(models)], "seed": number, "temperature": 1.0}
-        chat = common | {"messages": ask, "max_tokens": _SHORT}
+        # Our tool parser shows no special tokens otherwise; vLLM without it does.
+        chat = common | {"messages": ask, "max_tokens": _SHORT, "skip_special_tokens": False}
         text = common | {"prompt": ask[0]["content"], "max_tokens": _SHORT}
         turn = number % 12
         if turn in {0, 2, 4, 6}:

@@ -48,7 +48,8 @@ class VllmServer:
 
     ``flags`` are added to those that a small model on a CPU needs. Raises ``RuntimeError`` with the end of the log if
     the server does not start. ``by_cli``: start it by ``vllm serve``, the only command that takes
-    ``--api-server-count`` and ``--headless``; ``vllm.entrypoints.openai.api_server`` ignores them.
+    ``--api-server-count`` and ``--headless``; ``vllm.entrypoints.openai.api_server`` ignores them. A headless server, of
+    a second node, answers no HTTP: it is ready with the server of the first node.
     """
 
     def __init__(  # noqa: PLR0913 - what a server is started with
@@ -63,6 +64,7 @@ class VllmServer:
     ) -> None:
         self.model = model
         self.log = log
+        self._is_headless = "--headless" in flags
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"  # without /v1
         entry = ("vllm.entrypoints.cli.main", "serve") if by_cli else ("vllm.entrypoints.openai.api_server",)
@@ -95,7 +97,8 @@ class VllmServer:
         with self.log.open("wb") as log:  # our interpreter and flags
             self._process = subprocess.Popen(self._command, stdout=log, env=os.environ | self._environment, **options)  # noqa: S603
         try:
-            self._wait(self._process)
+            if not self._is_headless:
+                self._wait(self._process)
         except BaseException:
             self._end()
             raise

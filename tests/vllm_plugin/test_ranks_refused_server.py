@@ -1,0 +1,53 @@
+"""What vLLM's CPU build cannot run, with its own error and without this package: docs/operators.md repeats it.
+
+A test that fails here says that this vLLM can, and that test_ranks_server.py should.
+"""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from constrained_k2.evaluation.server import WITHOUT_PLUGIN, VllmServer
+from constrained_k2.testing import build_model
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+ENVIRONMENT = {**WITHOUT_PLUGIN, "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+
+
+def started_log(tmp_path: Path, *flags: str) -> str:
+    model, log = build_model(tmp_path / "model", arch="llama"), tmp_path / "log"
+    server = VllmServer(model, flags, log=log, environment=ENVIRONMENT, by_cli=True)
+    with pytest.raises(RuntimeError, match="the server ended with [1-9]"), server:
+        pass
+    return log.read_text(errors="replace")
+
+
+def test_data_parallel_with_external_load_balancing_of_a_dense_model(tmp_path: Path) -> None:
+    log = started_log(tmp_path, "--data-parallel-size=2", "--data-parallel-rank=0")
+    assert "Non-MoE models do not support external data parallel mode" in log
+
+
+def test_ray(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed")
+    log = started_log(tmp_path, "--tensor-parallel-size=2", "--distributed-executor-backend=ray")
+    assert "current platform cpu does not support ray" in log
+
+
+@pytest.mark.parametrize(
+    ("arch", "flag", "error"),
+    [
+        ("llama", "--pipeline-parallel-size=2", "assert self.intermediate_tensors is not None"),
+        ("kimi_k2", "--data-parallel-size=2", "raise NotImplementedError"),  # CpuCommunicator.all_gatherv
+    ],
+)
+def test_what_fails_at_the_first_request(tmp_path: Path, arch: str, flag: str, error: str) -> None:
+    model = build_model(tmp_path / "model", arch=arch)  # type: ignore[arg-type]
+    body = {"model": "kimi-k2", "prompt": "hi", "max_tokens": 5}
+    with VllmServer(model, (flag,), log=tmp_path / "log", environment=ENVIRONMENT, by_cli=True) as server:
+        answers = [httpx.post(f"{server.url}/v1/completions", json=body, timeout=120) for _ in range(2)]
+        assert {answer.status_code for answer in answers} == {500}
+        assert error in server.log_text()
