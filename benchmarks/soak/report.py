@@ -73,6 +73,8 @@ def reference(
         of all requests in seconds.
     """
     others = [load for load in loads if load.expect == "same"]
+    if not others:
+        return {}, 0, 0.0
     with place.topology.server(model, (*FLAGS, *place.flags), log=log, environment=WITHOUT_PLUGIN) as server:
         asyncio.run(soak(server.url, others[:concurrency], concurrency=concurrency))  # warm up
         together = asyncio.run(soak(server.url, others, concurrency=concurrency))
