@@ -16,7 +16,7 @@ class Topology:
     Attributes:
         flags: The flags of ``vllm serve``.
         engines: Number of engine cores.
-        workers: Number of ranks in an engine; with one, the worker is in the engine core's process.
+        workers: Number of ranks in an engine; if there is one in all, it is in the engine core's process.
         api_servers: Number of API servers.
         is_dense: True if vLLM's CPU build cannot run it with a mixture-of-experts model.
         environment: Environment variables.

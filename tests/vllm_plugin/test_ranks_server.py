@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from benchmarks.ranks.topologies import TOPOLOGIES, Topology
-from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
+from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, STRICT_FLAGS, VllmServer
 from constrained_k2.evaluation.server_metrics import parse_counters, total
 from constrained_k2.testing import build_model
 from scripts.bundled_samples.ordinary import ordinary_samples
@@ -34,6 +34,7 @@ HERE = Path(__file__).parent
 # route, the workers finish_reserve, and the workers argmax_sample_interval.
 SETTINGS = {"strict_false": "json_object", "finish_reserve": 300, "argmax_sample_interval": 1}
 SETTING_FLAGS = ("--additional-config", json.dumps({"constrained_k2": SETTINGS}))
+ADOPTED = "constrained_k2_adopted_requests_total"
 BOTH = "tensor parallel 2, two API servers"
 SERVERS = {
     "TP 2, two API servers, structured_output": (BOTH, BACKEND_FLAGS),
@@ -94,7 +95,8 @@ def test_the_processes_are_those_of_the_topology(served: Served) -> None:
     titles = Counter(re.sub(r"[\d_].*", "", process.cmdline()[0]) for process in processes if process.cmdline())
     several = served.topology.api_servers if served.topology.api_servers > 1 else 0
     assert (titles["VLLM::APIServer"], titles["VLLM::EngineCore"]) == (several, served.topology.engines)
-    assert titles["VLLM::Worker"] == (served.topology.workers if served.topology.workers > 1 else 0)
+    workers = served.topology.engines * served.topology.workers
+    assert titles["VLLM::Worker"] == (workers if workers > 1 else 0)
 
 
 def test_calls_are_valid_and_counted_in_every_process(served: Served) -> None:
@@ -160,3 +162,26 @@ def test_every_rank_leaves_the_same_tokens(served: Served) -> None:
     assert first == second
     assert len(first) > 100
     assert len(set(first)) > 20  # masks of many states
+
+
+def test_each_engine_adopts_the_requests_of_other_parsers(tmp_path: Path) -> None:
+    """With vLLM's own tool parser the engine cores read the requests' structural tags."""
+    topology, model = TOPOLOGIES["data parallel 2"], build_model(tmp_path / "model", arch="llama")
+    ours = (
+        "--additional-config",
+        json.dumps({"constrained_k2": {"route": "structured_output", "finish_reserve": 300}}),
+    )
+    samples = [sample for sample in ordinary_samples(64, seed=9) if sample.choice in {"required", "named"}]
+    with topology.server(model, (*STRICT_FLAGS, *ours), log=tmp_path / "log") as server:
+        asked = ask_all(server.url, samples, model="kimi-k2", temperature=1.0, max_tokens=1500)
+        result, problems = judged(samples, asyncio.run(asked))
+        time.sleep(1)
+        counters = parse_counters(httpx.get(f"{server.url}/metrics", timeout=60).text)
+    assert not problems
+    assert result.served == result.due == len(samples) > 20
+    adopted = [
+        sum(value for name, value in counters.items() if re.match(f'{ADOPTED}.*engine="{rank}".*source="tag"', name))
+        for rank in range(2)
+    ]
+    assert all(adopted) and sum(adopted) == len(samples)
+    assert total(counters, "constrained_k2_left_requests_total") == 0
