@@ -1,11 +1,14 @@
-"""What vLLM's CPU build cannot run, with its own error and without this package: docs/operators.md repeats it.
+"""Topologies that vLLM's CPU build cannot run, with its own error and without this package: docs/operators.md repeats it.
 
 A test that fails here says that this vLLM can, and that test_ranks_server.py should.
 """
 
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
@@ -51,3 +54,21 @@ def test_what_fails_at_the_first_request(tmp_path: Path, arch: str, flag: str, e
         answers = [httpx.post(f"{server.url}/v1/completions", json=body, timeout=120) for _ in range(2)]
         assert {answer.status_code for answer in answers} == {500}
         assert error in server.log_text()
+
+
+def test_an_engine_core_that_dies_ends_the_server(tmp_path: Path) -> None:
+    """None is started in its place."""
+    model = build_model(tmp_path / "model", arch="llama")
+    with VllmServer(model, (), log=tmp_path / "log", environment=ENVIRONMENT, by_cli=True) as server:
+        process = psutil.Process(server.pid)
+        (core,) = (child for child in process.children() if child.cmdline()[:1] == ["VLLM::EngineCore"])
+        core.kill()
+        with suppress(httpx.TransportError):
+            body = {"model": "kimi-k2", "prompt": "hi", "max_tokens": 5}
+            assert httpx.post(f"{server.url}/v1/completions", json=body, timeout=120).status_code == 500
+        for _ in range(240):
+            if process.status() == psutil.STATUS_ZOMBIE:
+                break
+            time.sleep(0.25)
+        assert process.status() == psutil.STATUS_ZOMBIE
+        assert "EngineDeadError" in server.log_text()
