@@ -24,6 +24,7 @@ RESERVE = {"vllm_xargs": {"constrained_k2_finish_reserve": 300}}
 @pytest.mark.parametrize("route", [BACKEND_FLAGS, CONSTRAINED_FLAGS], ids=["structured_output", "logits_processor"])
 @pytest.mark.parametrize("kind", ["data parallel", "tensor parallel"])
 def test_both_nodes_constrain(kind: str, route: tuple[str, ...], tmp_path: Path) -> None:
+    first: tuple[str, ...]
     model, port = build_model(tmp_path / "model", arch="llama"), _free_port()
     if kind == "data parallel":
         both = ("--data-parallel-size=2", "--data-parallel-size-local=1", "--data-parallel-address=127.0.0.1",
