@@ -101,12 +101,12 @@ def test_the_processes_are_those_of_the_topology(served: Served) -> None:
 
 def test_calls_are_valid_and_counted_in_every_process(served: Served) -> None:
     before = served.counters()
-    samples = list(ordinary_samples(96, seed=3))
+    samples = list(ordinary_samples(48, seed=3))
     answers = asyncio.run(ask_all(served.url, samples, model="kimi-k2", temperature=1.0, max_tokens=1500))
     result, problems = judged(samples, answers)
     assert not problems
     assert result.truncated == 0  # the finish reserve is in force in each process that masks
-    assert result.calls == result.declared == result.valid == result.numbered > 60
+    assert result.calls == result.declared == result.valid == result.numbered > 25
     time.sleep(1)  # the last step's statistics come behind its answer
 
     after = served.counters()
@@ -118,7 +118,7 @@ def test_calls_are_valid_and_counted_in_every_process(served: Served) -> None:
     rows, examined = (total(after, f"constrained_k2_{name}_total") for name in ("masked_rows", "examined_tokens"))
     assert 0.9 * rows <= examined <= rows  # not the steps that also hold requests of other kinds
     if NGRAM in served.flags:
-        assert total(after, "vllm:spec_decode_num_accepted_tokens_total") > 100
+        assert total(after, "vllm:spec_decode_num_accepted_tokens_total") > 20
 
 
 def test_every_api_server_reads_the_settings_repairs_and_refuses(served: Served) -> None:
