@@ -44,17 +44,16 @@ def asked(server: VllmServer, samples: Sequence[Sample], max_tokens: int) -> lis
 @pytest.mark.parametrize("route", [BACKEND_FLAGS, CONSTRAINED_FLAGS], ids=["structured_output", "logits_processor"])
 def test_a_decode_server_goes_on_from_the_prompts_of_a_prefill_server(route: tuple[str, ...], tmp_path: Path) -> None:
     model = build_model(tmp_path / "model", arch="llama")
-    samples = [sample for sample in ordinary_samples(24, seed=5) if sample.tools]
+    samples = [sample for sample in ordinary_samples(40, seed=5) if sample.choice in {"required", "named"}]
     flags, storage = (*route, "--dtype=float32", "--no-enable-prefix-caching"), tmp_path / "storage"
     # One after the other: the example connector keeps the KV cache in files.
     with VllmServer(model, (*flags, *connector("kv_producer", storage)), log=tmp_path / "prefill.log") as server:
         expected = judged(samples, asked(server, samples, RUN))
-        assert "External Cache Hit!" not in server.log_text()
         first = judged(samples, asked(server, samples, 1))
     with VllmServer(model, (*flags, *connector("kv_consumer", storage)), log=tmp_path / "decode.log") as server:
         found = judged(samples, asked(server, samples, RUN))
         assert server.log_text().count("External Cache Hit!") >= len(samples)
     assert not expected.problems and not first.problems and not found.problems
-    assert found.calls > 5 and found.cut == 0
+    assert found.calls >= len(samples) > 10 and found.cut == 0
     assert [ids[0] for ids in found.ids] == [ids[0] for ids in first.ids]
     assert found.ids == expected.ids
