@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from benchmarks.ranks.topologies import TOPOLOGIES, Topology
-from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, STRICT_FLAGS, VllmServer
+from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
 from constrained_k2.evaluation.server_metrics import parse_counters, total
 from constrained_k2.testing import build_model
 from scripts.bundled_samples.ordinary import ordinary_samples
@@ -34,7 +34,6 @@ HERE = Path(__file__).parent
 # route, the workers finish_reserve, and the workers argmax_sample_interval.
 SETTINGS = {"strict_false": "json_object", "finish_reserve": 300, "argmax_sample_interval": 1}
 SETTING_FLAGS = ("--additional-config", json.dumps({"constrained_k2": SETTINGS}))
-ADOPTED = "constrained_k2_adopted_requests_total"
 BOTH = "tensor parallel 2, two API servers"
 SERVERS = {
     "TP 2, two API servers, structured_output": (BOTH, BACKEND_FLAGS),
@@ -162,26 +161,3 @@ def test_every_rank_leaves_the_same_tokens(served: Served) -> None:
     assert first == second
     assert len(first) > 100
     assert len(set(first)) > 20  # masks of many states
-
-
-def test_each_engine_adopts_the_requests_of_other_parsers(tmp_path: Path) -> None:
-    """With vLLM's own tool parser the engine cores read the requests' structural tags."""
-    topology, model = TOPOLOGIES["data parallel 2"], build_model(tmp_path / "model", arch="llama")
-    ours = (
-        "--additional-config",
-        json.dumps({"constrained_k2": {"route": "structured_output", "finish_reserve": 300}}),
-    )
-    samples = [sample for sample in ordinary_samples(64, seed=9) if sample.choice in {"required", "named"}]
-    with topology.server(model, (*STRICT_FLAGS, *ours), log=tmp_path / "log") as server:
-        asked = ask_all(server.url, samples, model="kimi-k2", temperature=1.0, max_tokens=1500)
-        result, problems = judged(samples, asyncio.run(asked))
-        time.sleep(1)
-        counters = parse_counters(httpx.get(f"{server.url}/metrics", timeout=60).text)
-    assert not problems
-    assert result.served == result.due == len(samples) > 20
-    adopted = [
-        sum(value for name, value in counters.items() if re.match(f'{ADOPTED}.*engine="{rank}".*source="tag"', name))
-        for rank in range(2)
-    ]
-    assert all(adopted) and sum(adopted) == len(samples)
-    assert total(counters, "constrained_k2_left_requests_total") == 0
