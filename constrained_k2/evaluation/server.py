@@ -48,8 +48,8 @@ class VllmServer:
 
     ``flags`` are added to those that a small model on a CPU needs. Raises ``RuntimeError`` with the end of the log if
     the server does not start. ``by_cli``: start it by ``vllm serve``, the only command that takes
-    ``--api-server-count`` and ``--headless``; ``vllm.entrypoints.openai.api_server`` ignores them. A headless server, of
-    a second node, answers no HTTP: it is ready with the server of the first node.
+    ``--api-server-count`` and ``--headless``; ``vllm.entrypoints.openai.api_server`` ignores them. A headless server,
+    of a second node, answers no HTTP: it is ready with the server of the first node.
     """
 
     def __init__(  # noqa: PLR0913 - what a server is started with
