@@ -22,7 +22,14 @@ settings.load_profile("untimed")
 # vLLM binds every server to the same core by default, where two of them would share it.
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
-LONGEST = ("server ", "test_engine_runs", "test_processor_v2", "test_doctor_server", "test_hostile_server")
+LONGEST = (
+    "server ",
+    "test_ranks_server",
+    "test_engine_runs",
+    "test_processor_v2",
+    "test_doctor_server",
+    "test_hostile_server",
+)
 
 
 class ByGroup(LoadScopeScheduling):

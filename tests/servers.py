@@ -42,7 +42,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
 
 _SHARING = ("test_server.py", "test_server_refusals.py", "test_parsing_server.py", "test_repair_server.py",
             "test_aborts_server.py", "test_doctor_server.py")  # fmt: skip
-_STARTING = ("test_doctor_server.py", "test_processor_v2.py", "test_finish_budget_engine.py", "test_server_start.py")
+_STARTING = ("test_doctor_server.py", "test_processor_v2.py", "test_finish_budget_engine.py", "test_server_start.py",
+             "test_nodes_server.py", "test_ranks_refused_server.py")  # fmt: skip
 
 
 def group(nodeid: str) -> str:

@@ -6,10 +6,13 @@ Checks that constrained calls are valid, other answers do not change, and memory
 import argparse
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.soak.load import mixed_load
-from benchmarks.soak.report import measure
+from benchmarks.ranks.topologies import ONE_RANK, TOPOLOGIES
+from benchmarks.soak.adapter import lora_flags, write_adapter
+from benchmarks.soak.load import ADAPTER, MODEL, mixed_load
+from benchmarks.soak.report import Place, measure
 from benchmarks.soak.routes import ROUTES
 from constrained_k2.testing import build_model
 
@@ -21,12 +24,33 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=500, help="(default: %(default)s)")
     parser.add_argument("--concurrency", type=int, default=32, help="requests at a time (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
+    parser.add_argument("--topology", choices=TOPOLOGIES, default=ONE_RANK, help="(default: %(default)s)")
+    parser.add_argument(
+        "--arch", choices=("kimi_k2", "llama"), default="kimi_k2", help="llama has prefix caching on a CPU, and LoRA"
+    )
+    parser.add_argument("--cache-blocks", type=int, help="size of the KV cache: a small one preempts requests")
+    parser.add_argument(
+        "--lora",
+        action="store_true",
+        help="send each second round of kinds to a LoRA adapter; other answers are not compared, since those of vLLM "
+        "alone then depend on the batch",
+    )
     options = parser.parse_args()
+    if options.lora and options.arch != "llama":
+        parser.error("--lora needs --arch llama")
+    if TOPOLOGIES[options.topology].is_dense and options.arch != "llama":
+        parser.error(f"--topology {options.topology!r} needs --arch llama")
     with tempfile.TemporaryDirectory() as directory:
-        loads = list(mixed_load(options.requests, options.seed))
-        model = build_model(Path(directory) / "model", arch="kimi_k2")
+        models = (MODEL, ADAPTER) if options.lora else (MODEL,)
+        loads = list(mixed_load(options.requests, options.seed, models))
+        model = build_model(Path(directory) / "model", arch=options.arch)
+        flags = [f"--num-gpu-blocks-override={options.cache_blocks}"] if options.cache_blocks else []
+        if options.lora:
+            loads = [replace(load, expect="served") if load.expect == "same" else load for load in loads]
+            flags += lora_flags(write_adapter(Path(directory) / ADAPTER, model))
+        place = Place(TOPOLOGIES[options.topology], tuple(flags))
         routes = {route: ROUTES[route] for route in options.route or ROUTES}
-        results = measure(model, routes, loads, Path(directory), concurrency=options.concurrency)
+        results = measure(model, routes, loads, Path(directory), place=place, concurrency=options.concurrency)
     return int(not all(result.is_good for result in results.values()))
 
 

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ from constrained_k2.evaluation.sample import Sample
 from scripts.bundled_samples.ordinary import ordinary_samples
 
 MODEL = "kimi-k2"
+ADAPTER = "adapter"  # the name of the LoRA adapter, if the server has one
 _HOSTILE_BYTES = 100_000  # a body of megabytes would only measure the web server
 _SHORT = 24  # max_tokens of an answer that is only compared
 
@@ -59,20 +60,25 @@ _TAG = {
 _ASKS = ("How are you?", "Tell me of Oslo.", "Name three rivers.", "请帮我查一下天气", "Write a haiku on caches.")
 
 
-def mixed_load(count: int, seed: int = 0) -> Iterator[Load]:
-    """Yield ``count`` requests, cycling through the kinds; ``seed`` selects samples and texts."""
+def mixed_load(count: int, seed: int = 0, models: Sequence[str] = (MODEL,)) -> Iterator[Load]:
+    """Yield ``count`` requests, cycling through the kinds; ``seed`` selects samples and texts.
+
+    Each round of kinds goes to the next of ``models``.
+    """
     chance = random.Random(seed)  # noqa: S311 - choosing requests
     samples = iter(ordinary_samples(count, seed))
     hostile_cases = [case for case in hostile() if len(case.schema) < _HOSTILE_BYTES]
     for number in range(count):
         ask = [{"role": "user", "content": f"{chance.choice(_ASKS)} ({chance.randrange(1000)})"}]
-        common = {"model": MODEL, "seed": number, "temperature": 1.0}
-        chat = common | {"messages": ask, "max_tokens": _SHORT}
+        common = {"model": models[number // 12 % len(models)], "seed": number, "temperature": 1.0}
+        # Our tool parser shows no special tokens otherwise; vLLM without it does.
+        chat = common | {"messages": ask, "max_tokens": _SHORT, "skip_special_tokens": False}
         text = common | {"prompt": ask[0]["content"], "max_tokens": _SHORT}
         turn = number % 12
         if turn in {0, 2, 4, 6}:
             sample = next(samples)
-            body = common | sample.body | {"stream": sample.stream, "max_tokens": 1500}
+            several = {"n": 2, "stream": False} if turn == 6 else {"stream": sample.stream}
+            body = common | sample.body | {"max_tokens": 1500} | several
             yield Load(number, "constrained", _CHAT, body, "valid", sample=sample)
         elif turn == 1:
             yield Load(number, "text", _CHAT, chat, "same")

@@ -6,16 +6,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.ranks.topologies import Topology
 from benchmarks.soak.load import Load
 from benchmarks.soak.run import Soak, soak
-from constrained_k2.evaluation.server import WITHOUT_PLUGIN, VllmServer
+from constrained_k2.evaluation.server import WITHOUT_PLUGIN
+from constrained_k2.evaluation.server_metrics import parse_counters, total
 
 # float32, so that batching does not change the sampled tokens
 FLAGS = ("--dtype=float32", "--max-num-seqs=32")
+_COUNTED = ("num_preemptions", "prefix_cache_hits")
 _TROUBLE = re.compile(r"Traceback|EngineDeadError|EngineCore.*(?:fatal|died)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The servers of a soak, with the package and without.
+
+    Attributes:
+        topology: Their ranks and processes.
+        flags: Flags of all of them.
+    """
+
+    topology: Topology
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +45,8 @@ class Compared:
         changed: Numbers of those whose answers differ.
         trouble: Lines of the server's log that report errors.
         others_seconds: Duration of the unconstrained requests alone.
+        preemptions: Number of requests that the scheduler took off the batch for a time.
+        cached_tokens: Prompt tokens that came from the prefix cache.
     """
 
     soak: Soak
@@ -35,6 +54,8 @@ class Compared:
     changed: tuple[int, ...]
     trouble: tuple[str, ...]
     others_seconds: float
+    preemptions: int
+    cached_tokens: int
 
     @property
     def is_good(self) -> bool:
@@ -42,7 +63,9 @@ class Compared:
         return not self.soak.problems and not self.changed and not self.trouble
 
 
-def reference(model: Path, loads: Sequence[Load], log: Path, *, concurrency: int) -> tuple[dict[int, str], int, float]:
+def reference(
+    model: Path, loads: Sequence[Load], log: Path, *, place: Place, concurrency: int
+) -> tuple[dict[int, str], int, float]:
     """Send the unconstrained requests to a server without the plugin.
 
     Returns:
@@ -50,7 +73,9 @@ def reference(model: Path, loads: Sequence[Load], log: Path, *, concurrency: int
         of all requests in seconds.
     """
     others = [load for load in loads if load.expect == "same"]
-    with VllmServer(model, FLAGS, log=log, environment=WITHOUT_PLUGIN) as server:
+    if not others:
+        return {}, 0, 0.0
+    with place.topology.server(model, (*FLAGS, *place.flags), log=log, environment=WITHOUT_PLUGIN) as server:
         asyncio.run(soak(server.url, others[:concurrency], concurrency=concurrency))  # warm up
         together = asyncio.run(soak(server.url, others, concurrency=concurrency))
         alone = asyncio.run(soak(server.url, others[: len(others) // 4], concurrency=1))
@@ -67,6 +92,7 @@ def compare(  # noqa: PLR0913 - one soak's settings
     expected: dict[int, str],
     log: Path,
     *,
+    place: Place,
     concurrency: int,
     say: Callable[[str], None],
 ) -> Compared:
@@ -78,15 +104,17 @@ def compare(  # noqa: PLR0913 - one soak's settings
         loads: The load.
         expected: The answers of the reference.
         log: File for the server's log.
+        place: The place.
         concurrency: Requests at a time.
         say: Receives progress messages.
     """
-    with VllmServer(model, (*FLAGS, *flags), log=log) as server:
+    with place.topology.server(model, (*FLAGS, *place.flags, *flags), log=log) as server:
         others = [load for load in loads if load.expect == "same"]
         asyncio.run(soak(server.url, others[:concurrency], concurrency=concurrency))
         alone = asyncio.run(soak(server.url, others, concurrency=concurrency))
         found = asyncio.run(soak(server.url, loads, concurrency=concurrency, pid=server.pid, say=say))
         written = server.log_text()
+        counters = parse_counters(httpx.get(f"{server.url}/metrics", timeout=60).text, "vllm:")
     changed = []
     both = found.texts.keys() & alone.texts.keys() & expected.keys()
     for number in sorted(both):
@@ -95,15 +123,24 @@ def compare(  # noqa: PLR0913 - one soak's settings
             say(f"#{number}: {expected[number]} became {unmixed} alone, {mixed} in the mix")
             changed.append(number)
     trouble = tuple(line for line in written.splitlines() if _TROUBLE.search(line))
-    return Compared(found, len(both), tuple(changed), trouble, alone.seconds)
+    preemptions, cached = (round(total(counters, f"vllm:{name}_total")) for name in _COUNTED)
+    return Compared(found, len(both), tuple(changed), trouble, alone.seconds, preemptions, cached)
 
 
-def measure(
-    model: Path, routes: dict[str, Sequence[str]], loads: Sequence[Load], directory: Path, *, concurrency: int
+def measure(  # noqa: PLR0913 - one soak's settings
+    model: Path,
+    routes: dict[str, Sequence[str]],
+    loads: Sequence[Load],
+    directory: Path,
+    *,
+    place: Place,
+    concurrency: int,
 ) -> dict[str, Compared]:
     """Send the same load to each route, and print the results."""
     console = Console()
-    expected, noise, seconds = reference(model, loads, directory / "reference.log", concurrency=concurrency)
+    expected, noise, seconds = reference(
+        model, loads, directory / "reference.log", place=place, concurrency=concurrency
+    )
     console.print(
         f"without the plugin: {len(expected)} answers in {seconds:.1f} s, {noise} of a quarter differ one at a time"
     )
@@ -111,7 +148,7 @@ def measure(
     for route, flags in routes.items():
         say = lambda line, route=route: console.print(f"{route}: {line}")  # noqa: E731 - a line of its own for each route
         log = directory / f"{route}.log"
-        results[route] = compare(model, flags, loads, expected, log, concurrency=concurrency, say=say)
+        results[route] = compare(model, flags, loads, expected, log, place=place, concurrency=concurrency, say=say)
     console.print(_table(results))
     for route, result in results.items():
         for line in [*result.soak.problems[:10], *result.trouble[:10]]:
@@ -138,6 +175,8 @@ def _table(results: dict[str, Compared]) -> Table:
     table.add_row("others changed", *(f"{len(r.changed)} of {r.compared}" for r in results.values()))
     table.add_row("seconds for the others alone", *(f"{r.others_seconds:.1f}" for r in results.values()))
     table.add_row("log lines of trouble", *(f"{len(r.trouble)}" for r in results.values()))
+    table.add_row("preemptions", *(f"{r.preemptions}" for r in results.values()))
+    table.add_row("prompt tokens from the prefix cache", *(f"{r.cached_tokens}" for r in results.values()))
     table.add_row("MiB", *(" ".join(f"{size:.0f}" for _, size in each.memory) for each in soaks))
     table.add_row("seconds", *(f"{each.seconds:.0f}" for each in soaks))
     return table

@@ -177,14 +177,15 @@ def _judge(load: Load, answer: Any, result: Soak) -> None:
         reader = StreamReader()
         for event in answer:
             reader.add(event)
-        read = reader.answer()
+        choices = [reader.answer()]
     else:
-        read = read_whole(answer)[0]
-    found = judge(load.sample, Record.of(read))
-    result.finished += 1 - found.counts.truncated
-    result.calls += found.counts.calls
-    if not found.counts.truncated:
-        result.problems += (f"#{load.sample.number} {load.kind}: {problem}" for problem in found.problems)
+        choices = read_whole(answer)
+    for choice in choices:
+        found = judge(load.sample, Record.of(choice))
+        result.finished += 1 - found.counts.truncated
+        result.calls += found.counts.calls
+        if not found.counts.truncated:
+            result.problems += (f"#{load.sample.number} {load.kind}: {problem}" for problem in found.problems)
 
 
 def _stable(choice: dict[str, Any]) -> Any:

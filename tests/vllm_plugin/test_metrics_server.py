@@ -37,7 +37,8 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     directory = tmp_path_factory.mktemp("server")
     model = build_model(directory / "model", arch="kimi_k2")
     flags = (*CONSTRAINED_FLAGS, "counting:CountingLogitsProcessor", *request.param)
-    with VllmServer(model, flags, log=directory / "server.log", python_path=[HERE]) as started:
+    by_cli = "--api-server-count=2" in flags  # the other way of starting ignores it
+    with VllmServer(model, flags, log=directory / "server.log", python_path=[HERE], by_cli=by_cli) as started:
         yield started
 
 

@@ -1,0 +1,84 @@
+"""Send greedy requests to servers of several ranks and of one, with the package and without; compare the token ids.
+
+The demo model runs with tensor parallel 2, a random dense model with data parallel 2: vLLM's CPU build cannot run
+mixture-of-experts models with data parallel. Exit code 1 if a call is invalid, or if answers of one rank and several
+differ more often with the package than without.
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.ranks.run import ARMS, STOCK, Row, greedy_samples, measure
+from benchmarks.ranks.topologies import ONE_RANK, TOPOLOGIES
+from constrained_k2.evaluation.bundled import build_demo_model
+from constrained_k2.testing import build_model
+
+SEVERAL = ("tensor parallel 2", "data parallel 2")
+
+
+def table(rows: list[Row], model: str) -> Table:
+    """Format the figures."""
+    found = Table(title=f"Greedy requests, {model}")
+    columns = "", "", "answers as with one rank", "of those that vLLM keeps", "calls", "cut", "invalid or failed"
+    for column in columns:
+        found.add_column(column, justify="right" if column else "left")
+    stock = {row.topology: row.same for row in rows if row.arm == STOCK}
+    for row in rows:
+        total, kept = len(row.answers.ids), stock.get(row.topology)
+        cells = ["", ""] if row.topology == ONE_RANK else [f"{len(row.same)} of {total}", ""]
+        if row.topology != ONE_RANK and row.arm != STOCK and kept is not None:
+            cells[1] = f"{len(row.same & kept)} of {len(kept)}"
+        wrong = "" if row.arm == STOCK else f"{len(row.answers.problems)}"  # vLLM alone promises no valid calls
+        found.add_row(row.topology, row.arm, *cells, f"{row.answers.calls}", f"{row.answers.cut}", wrong)
+    return found
+
+
+def is_good(rows: list[Row]) -> bool:
+    """True if no constrained call is invalid and no topology differs from one rank more often than vLLM alone."""
+    stock = {row.topology: row.same for row in rows if row.arm == STOCK}
+    ours = [row for row in rows if row.arm != STOCK]
+    return not any(row.answers.problems or len(row.same) < len(stock.get(row.topology, ())) for row in ours)
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ranks", description=__doc__)
+    parser.add_argument("--requests", type=int, default=400, help="(default: %(default)s)")
+    parser.add_argument("--concurrency", type=int, default=8, help="requests at a time (default: %(default)s)")
+    parser.add_argument("--topology", choices=SEVERAL, action="append", help="only this one; repeatable")
+    parser.add_argument("--arm", choices=ARMS, action="append", help="only this one; repeatable (default: all)")
+    options = parser.parse_args()
+    console, good = Console(width=150), True
+    with tempfile.TemporaryDirectory() as name:
+        for topology in options.topology or SEVERAL:
+            directory = Path(name) / topology.replace(" ", "-")
+            dense = TOPOLOGIES[topology].is_dense
+            model = directory / "model"
+            if dense:
+                build_model(model, arch="llama")
+            else:
+                build_demo_model(model)
+            rows = measure(
+                model,
+                directory,
+                greedy_samples(options.requests),
+                topologies=(ONE_RANK, topology),
+                arms=options.arm or list(ARMS),
+                concurrency=options.concurrency,
+                say=console.print,
+            )
+            console.print(table(rows, "a random dense model" if dense else "the demo model"))
+            for row in rows:
+                for problem in row.answers.problems[:5] if row.arm != STOCK else ():
+                    console.print(f"{row.topology}, {row.arm}: {problem}", markup=False, highlight=False)
+            good &= is_good(rows)
+    return int(not good)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

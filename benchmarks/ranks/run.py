@@ -1,0 +1,153 @@
+"""Sends the same greedy requests to servers of several topologies, and compares the token ids of the answers."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.ranks.topologies import ONE_RANK, TOPOLOGIES
+from constrained_k2.evaluation.answer import Record, read_whole
+from constrained_k2.evaluation.bundled import HELD_OUT, bundled_bodies
+from constrained_k2.evaluation.judge import FORM, judge
+from constrained_k2.evaluation.sample import Sample, read_sample
+from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, WITHOUT_PLUGIN
+
+_FLOAT32 = "--dtype=float32"  # in bfloat16 the likeliest token can depend on the batch size
+_MAX_TOKENS = 400
+_RESERVE = 200  # tokens that end the calls of the random model, which would go on otherwise
+
+STOCK = "vLLM without the package"
+ARMS: Mapping[str, tuple[Sequence[str], Mapping[str, str]]] = {
+    STOCK: (("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2"), WITHOUT_PLUGIN),
+    "structured_output": (BACKEND_FLAGS, {}),
+    "logits_processor": (CONSTRAINED_FLAGS, {}),
+}
+"""Name -> flags and environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The answers of one server.
+
+    Attributes:
+        ids: The token ids of each answer; empty for a failed request.
+        calls: Calls in the answers that ``max_tokens`` did not cut.
+        cut: Answers that it cut.
+        problems: What a constraint rules out, and failed requests, one line each.
+    """
+
+    ids: tuple[tuple[int, ...], ...]
+    calls: int
+    cut: int
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A topology and an arm, compared with one rank.
+
+    Attributes:
+        topology: The topology.
+        arm: The arm.
+        answers: Its answers.
+        same: Indexes of the answers whose token ids are those of one rank with the same arm.
+    """
+
+    topology: str
+    arm: str
+    answers: Answers
+    same: frozenset[int]
+
+
+def greedy_samples(count: int) -> list[Sample]:
+    """Return held-out requests, each second one with a required call."""
+    bodies = bundled_bodies(HELD_OUT, count)
+    return [
+        read_sample(body | {"tool_choice": "required" if number % 2 else "auto"}, number)
+        for number, body in enumerate(bodies)
+    ]
+
+
+async def ask_all(url: str, samples: Sequence[Sample], concurrency: int) -> Answers:
+    """Send the requests, so many at a time, with the same settings to every arm."""
+    slots = asyncio.Semaphore(concurrency)
+    common = {
+        "model": "kimi-k2",
+        "temperature": 0,
+        "max_tokens": _MAX_TOKENS,
+        "return_token_ids": True,
+        "vllm_xargs": {"constrained_k2_finish_reserve": _RESERVE},
+    }
+    async with httpx.AsyncClient(base_url=url, timeout=600) as client:
+
+        async def one(sample: Sample) -> httpx.Response:
+            async with slots:
+                return await client.post("/v1/chat/completions", json=sample.body | common)
+
+        return judged(
+            samples, [(answer.status_code, answer.json()) for answer in await asyncio.gather(*map(one, samples))]
+        )
+
+
+def judged(samples: Sequence[Sample], answers: Sequence[tuple[int, Any]]) -> Answers:
+    """Judge answers, each its HTTP status and JSON, by their form: names, ids and arguments of their calls."""
+    ids, problems = [], []
+    calls = cut = 0
+    for sample, (status, answer) in zip(samples, answers, strict=True):
+        if status != 200:
+            ids.append(())
+            problems.append(f"#{sample.number}: HTTP {status}: {str(answer)[:200]}")
+            continue
+        ids.append(tuple(answer["choices"][0]["token_ids"]))
+        found = judge(sample, Record.of(read_whole(answer)[0]))
+        calls += found.counts.calls
+        cut += found.counts.truncated
+        wrong = (problem for problem in found.problems if problem.partition(":")[0] in FORM)
+        problems += (f"#{sample.number}: {problem}" for problem in wrong)
+    return Answers(tuple(ids), calls, cut, tuple(problems))
+
+
+def compared(found: Mapping[tuple[str, str], Answers]) -> list[Row]:
+    """Compare answers by topology and arm with those of one rank by the same arm."""
+    rows = []
+    for (topology, arm), answers in found.items():
+        pairs = zip(found[ONE_RANK, arm].ids, answers.ids, strict=True)
+        same = frozenset(index for index, (one, several) in enumerate(pairs) if one and one == several)
+        rows.append(Row(topology, arm, answers, same))
+    return rows
+
+
+def measure(  # noqa: PLR0913 - one run's settings
+    model: Path,
+    directory: Path,
+    samples: Sequence[Sample],
+    *,
+    topologies: Sequence[str],
+    arms: Sequence[str],
+    concurrency: int,
+    say: Callable[[str], None],
+) -> list[Row]:
+    """Send the requests to one server after the other; one rank is the first topology.
+
+    Args:
+        model: The model's directory.
+        directory: Folder for the servers' logs.
+        samples: The requests.
+        topologies: Keys of :data:`~benchmarks.ranks.topologies.TOPOLOGIES`.
+        arms: Keys of :data:`ARMS`.
+        concurrency: Requests at a time.
+        say: Receives progress messages.
+    """
+    found = {}
+    for arm in arms:
+        flags, environment = ARMS[arm]
+        for number, topology in enumerate(topologies):
+            log = directory / f"{arm.partition(' ')[0]}-{number}.log"
+            server = TOPOLOGIES[topology].server(model, (*flags, _FLOAT32), log=log, environment=environment)
+            with server:
+                found[topology, arm] = asyncio.run(ask_all(server.url, samples, concurrency))
+            say(f"{topology}, {arm}: {found[topology, arm].calls} calls, {len(found[topology, arm].problems)} problems")
+    return compared(found)

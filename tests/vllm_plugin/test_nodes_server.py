@@ -1,0 +1,49 @@
+"""Servers of two nodes, here two servers of one machine: the second one is headless and has its own command line."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer, _free_port
+from constrained_k2.evaluation.server_metrics import parse_counters
+from constrained_k2.testing import build_model
+from scripts.bundled_samples.ordinary import ordinary_samples
+from tests.vllm_plugin.openai_client import ask_all, judged
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+UNBOUND = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+RESERVE = {"vllm_xargs": {"constrained_k2_finish_reserve": 300}}
+
+
+@pytest.mark.parametrize("route", [BACKEND_FLAGS, CONSTRAINED_FLAGS], ids=["structured_output", "logits_processor"])
+@pytest.mark.parametrize("kind", ["data parallel", "tensor parallel"])
+def test_both_nodes_constrain(kind: str, route: tuple[str, ...], tmp_path: Path) -> None:
+    first: tuple[str, ...]
+    model, port = build_model(tmp_path / "model", arch="llama"), _free_port()
+    if kind == "data parallel":
+        both = ("--data-parallel-size=2", "--data-parallel-size-local=1", "--data-parallel-address=127.0.0.1",
+                f"--data-parallel-rpc-port={port}")  # fmt: skip
+        first, second = (), ("--headless", "--data-parallel-start-rank=1")
+    else:
+        both = ("--tensor-parallel-size=2", "--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={port}")
+        first, second = ("--node-rank=0",), ("--headless", "--node-rank=1")
+    samples = list(ordinary_samples(48, seed=7))
+    with (
+        VllmServer(model, (*route, *both, *second), log=tmp_path / "1.log", environment=UNBOUND, by_cli=True),
+        VllmServer(model, (*route, *both, *first), log=tmp_path / "0.log", environment=UNBOUND, by_cli=True) as server,
+    ):
+        asked = ask_all(server.url, samples, model="kimi-k2", temperature=1.0, max_tokens=1000, extra_body=RESERVE)
+        result, problems = judged(samples, asyncio.run(asked))
+        time.sleep(1)  # the last step's statistics come behind its answer
+        counters = parse_counters(httpx.get(f"{server.url}/metrics", timeout=60).text)
+    assert not problems
+    assert result.calls == result.declared == result.valid == result.numbered > 20
+    steps = [value for name, value in counters.items() if name.startswith("constrained_k2_masked_steps_total{")]
+    assert len(steps) == (2 if kind == "data parallel" else 1)
+    assert all(steps)
