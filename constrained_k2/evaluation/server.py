@@ -45,11 +45,11 @@ _START_SECONDS = 480  # until a server must answer: several may start at once on
 class VllmServer:
     """Serves a small model with vLLM while the block is open; on Linux it also ends with the thread that entered it.
 
-    ``flags`` are added to those that a small model on a CPU needs. Raises ``RuntimeError`` with the end of the log if
-    the server does not start.
+    ``flags`` are added to those that a small model on a CPU needs; ``entry`` is the module that is run.
+    Raises ``RuntimeError`` with the end of the log if the server does not start.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what every server is started with
         self,
         model: Path,
         flags: Sequence[str] = CONSTRAINED_FLAGS,
@@ -57,6 +57,7 @@ class VllmServer:
         log: Path,
         python_path: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
+        entry: str = "vllm.entrypoints.openai.api_server",
     ) -> None:
         self.model = model
         self.log = log
@@ -64,7 +65,7 @@ class VllmServer:
         self.url = f"http://127.0.0.1:{port}"  # without /v1
         # Not ``vllm serve``: it does not find the CPU build, a distribution of another name.
         self._command = [
-            *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)),
+            *(sys.executable, "-m", entry, "--model", str(model)),
             *("--host", "127.0.0.1", "--port", str(port), "--served-model-name", "kimi-k2"),
             *("--trust-remote-code", *_SMALL_CPU_FLAGS, *flags),
         ]

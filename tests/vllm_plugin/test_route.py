@@ -80,7 +80,6 @@ def test_the_route_follows_the_flags(vllm_config: Any, route: Any) -> None:
         (config("logits_processor"), "does not run our logits processor.* Add --logits-processors"),
         (config(None, [OURS], speculative=True), "no logits processors under speculative decoding.* Leave out"),
         (config("both"), "route: must be 'structured_output' or 'logits_processor', not 'both'"),
-        (config("structured_output", skip_tokenizer_init=True), "no structured outputs"),
         (config("structured_output", is_diffusion=True), "no structured outputs"),
         (config("structured_output", runner_type="pooling"), "no structured outputs"),
     ],
