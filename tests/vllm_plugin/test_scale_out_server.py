@@ -35,7 +35,7 @@ WEATHER = {
     "required": ["city", "units"],
 }
 SEARCH = {"type": "object", "properties": {"q": {"type": "string", "maxLength": 30}}, "required": ["q"]}
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}},
     {"type": "function", "function": {"name": "search", "strict": True,
                                       "parameters": SEARCH | {"additionalProperties": False}}},
@@ -67,8 +67,8 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "no tools": {"tools": None},
     "cut": {"tool_choice": "required", "max_tokens": 12},
     "reserve": {"tool_choice": "required", "max_tokens": 40, "vllm_xargs": {"constrained_k2_finish_reserve": 30}},
-    "limits": {"tool_choice": "required", "bad_words": ["Oslo"], "thinking_token_budget": 3},
-    "two choices": {"n": 2},
+    "limits": {"tool_choice": "required", "thinking_token_budget": 3, "logit_bias": {"300": -100}},
+    "two choices": {"n": 2, "temperature": 0.7, "seed": 5},
     "off": {"vllm_xargs": {"constrained_k2": "off"}},
 }  # fmt: skip
 
@@ -233,7 +233,8 @@ def test_the_other_endpoints_that_render(
                                  "max_output_tokens": 120},
         "/v1/messages/render": {"messages": QUESTION, "tools": [messages_tool], "tool_choice": {"type": "any"},
                                 "max_tokens": 120},
-        "/v1/completions/render": {"prompt": "Go.", "vllm_xargs": {"constrained_k2": constraint}, "max_tokens": 120},
+        "/v1/completions/render": {"prompt": "Go.", "max_tokens": 120,
+                                   "vllm_xargs": {"constrained_k2": constraint, "constrained_k2_finish_reserve": 60}},
     }  # fmt: skip
     for path, body in bodies.items():
         rendered = answer(rendering, path, {"model": "kimi-k2", "temperature": 0, **body})
@@ -258,7 +259,6 @@ def test_hostile_parameters_cost_their_own_request(rendering: VllmServer, genera
         {"extra_args": {"constrained_k2": good, "constrained_k2_strict_false": {}}},
         {"extra_args": {"constrained_k2": good, "constrained_k2_finish_reserve": [1]}},
         {"extra_args": ["constrained_k2"]},
-        {"extra_args": {}, "structured_outputs": {"grammar": forged}},
         {"structured_outputs": {"grammar": forged, "_backend": None}},
     ]
     for fields in bad:
@@ -266,6 +266,13 @@ def test_hostile_parameters_cost_their_own_request(rendering: VllmServer, genera
             body = rendered | {"sampling_params": params | fields, "stream": stream}
             assert post(generating, "/inference/v1/generate", body).status_code == 400, (fields, stream)
     choiceless = json.dumps(json.loads(good) | {"tool_choice": "none"})
+    tagged = {
+        "extra_args": {},
+        "structured_outputs": {"grammar": forged},
+    }  # refused by vLLM, which takes it for a grammar
+    assert (
+        post(generating, "/inference/v1/generate", rendered | {"sampling_params": params | tagged}).status_code == 400
+    )
     for constraint in (good, choiceless):  # limits that only the front end may write
         extra = {"constrained_k2": constraint, "constrained_k2_token_limits": "x"}
         answer(generating, "/inference/v1/generate", rendered | {"sampling_params": params | {"extra_args": extra}})
