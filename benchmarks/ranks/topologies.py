@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from constrained_k2.evaluation.server import VllmServer
+from constrained_k2.evaluation.server import SERVE, VllmServer
 
 _UNBOUND = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}  # by default vLLM binds each rank to a NUMA node of its own
 
@@ -46,7 +46,7 @@ class Topology:
             log=log,
             python_path=python_path,
             environment=all_environment,
-            by_cli=True,
+            entry=SERVE,
         )
 
 

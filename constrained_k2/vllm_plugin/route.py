@@ -28,12 +28,8 @@ def route_of(vllm_config: Any) -> Route | None:
     route: Route | None = "logits_processor" if has_processor else asked
     if route == "logits_processor" and vllm_config.speculative_config:
         refuse_v1_speculation(v2=vllm_config.use_v2_model_runner)
-    if route == "structured_output" and (
-        model.skip_tokenizer_init or model.is_diffusion or model.runner_type != "generate"
-    ):
-        raise InvalidRequest(
-            "the engine has no structured outputs", location, "Serve a generative model, with its tokenizer"
-        )
+    if route == "structured_output" and (model.is_diffusion or model.runner_type != "generate"):
+        raise InvalidRequest("the engine has no structured outputs", location, "Serve a generative model")
     return route
 
 

@@ -53,6 +53,12 @@ def take_token_ids(params: SamplingParams) -> None:
     _carry(params, limits)
 
 
+def drop_limits(params: SamplingParams) -> None:
+    """Drop what a client wrote in the place of these limits, in place; for a request whose masks need none."""
+    if params.extra_args and _KEY in params.extra_args:
+        _carry(params, TokenLimits())
+
+
 def token_limits_in(extra_args: dict[str, Any] | None) -> TokenLimits:
     """The limits that a request carries."""
     return msgspec.convert((extra_args or {}).get(_KEY, {}), TokenLimits)

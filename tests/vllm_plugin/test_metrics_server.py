@@ -14,7 +14,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from constrained_k2.evaluation.server import CONSTRAINED_FLAGS, VllmServer
+from constrained_k2.evaluation.server import API_SERVER, CONSTRAINED_FLAGS, SERVE, VllmServer
 from constrained_k2.testing import build_model
 
 pytestmark = pytest.mark.server
@@ -37,8 +37,8 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     directory = tmp_path_factory.mktemp("server")
     model = build_model(directory / "model", arch="kimi_k2")
     flags = (*CONSTRAINED_FLAGS, "counting:CountingLogitsProcessor", *request.param)
-    by_cli = "--api-server-count=2" in flags  # the other way of starting ignores it
-    with VllmServer(model, flags, log=directory / "server.log", python_path=[HERE], by_cli=by_cli) as started:
+    entry = SERVE if "--api-server-count=2" in flags else API_SERVER
+    with VllmServer(model, flags, log=directory / "server.log", python_path=[HERE], entry=entry) as started:
         yield started
 
 

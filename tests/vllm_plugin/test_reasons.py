@@ -18,7 +18,7 @@ from constrained_k2 import ToolCallSpec
 from constrained_k2.vllm_plugin.api_server import admission
 from constrained_k2.vllm_plugin.api_server.admission import Admission
 from constrained_k2.vllm_plugin.api_server.reasons import REASONS, Reason
-from constrained_k2.vllm_plugin.api_server.request_hook import vocabulary_of
+from constrained_k2.vllm_plugin.vocabularies import vocabulary_of
 from tests.vllm_plugin.parsers import TOOL, adjusted, chat
 
 SPEC = ToolCallSpec.from_openai({"tools": [TOOL]}).to_json()

@@ -30,6 +30,7 @@ from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar
 from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME
 from constrained_k2.vllm_plugin.patches import answers, requests
 from constrained_k2.vllm_plugin.route import choose_route, route_of
+from constrained_k2.vllm_plugin.settings import Server
 from tests.vllm_plugin.patched import patch_vllm
 
 OURS = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
@@ -80,7 +81,6 @@ def test_the_route_follows_the_flags(vllm_config: Any, route: Any) -> None:
         (config("logits_processor"), "does not run our logits processor.* Add --logits-processors"),
         (config(None, [OURS], speculative=True), "no logits processors under speculative decoding.* Leave out"),
         (config("both"), "route: must be 'structured_output' or 'logits_processor', not 'both'"),
-        (config("structured_output", skip_tokenizer_init=True), "no structured outputs"),
         (config("structured_output", is_diffusion=True), "no structured outputs"),
         (config("structured_output", runner_type="pooling"), "no structured outputs"),
     ],
@@ -121,6 +121,14 @@ def test_a_servers_command_line_is_read_with_its_route() -> None:
     assert args.additional_config == {
         "constrained_k2": {"route": "structured_output"}
     }  # what API servers are started with
+
+
+def test_a_process_that_only_renders_reads_the_settings_from_its_command_line() -> None:
+    """It has no engine, and so nothing that reads a ``VllmConfig``."""
+    patch_vllm()
+    given = {"constrained_k2": {"repair": False}}
+    AsyncEngineArgs.from_cli_args(Namespace(model="m", tool_call_parser=TOOL_PARSER_NAME, additional_config=given))
+    assert not Server.settings.repair
 
 
 def admitted(vocabulary: Vocabulary, params: SamplingParams, **arguments: Any) -> SamplingParams:

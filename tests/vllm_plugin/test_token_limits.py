@@ -25,7 +25,7 @@ from constrained_k2.turn.token_restriction import TokenRestriction
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
 from constrained_k2.vllm_plugin.constraint import is_tagged
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
-from constrained_k2.vllm_plugin.token_limits import token_limits_in
+from constrained_k2.vllm_plugin.token_limits import TokenLimits, token_limits_in
 from constrained_k2.vocabulary.bitmask import allowed_ids
 from scripts.bundled_samples.ordinary import TOOLS
 from tests.vllm_plugin.masks import fresh_compiler, row_of
@@ -108,6 +108,9 @@ def test_no_client_can_forge_them(process: Process) -> None:
         limits = token_limits_in(sent.extra_args)
         assert limits.allowed_token_ids is None
         assert limits.thinking_token_budget == fields.get("thinking_token_budget")
+    sent = process(asking(SPEC | {"tool_choice": "none"}, extra_args=FORGED)).sampling_params
+    assert sent is not None
+    assert token_limits_in(sent.extra_args) == TokenLimits()
 
 
 @pytest.mark.parametrize("spec", [SPEC | {"tool_choice": "none"}, None], ids=["none", "no tools"])

@@ -20,7 +20,7 @@ from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.log import warn
 from constrained_k2.vllm_plugin.metrics import families as metrics
 from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, OFF, Server
-from constrained_k2.vllm_plugin.token_limits import take_thinking_budget, take_token_ids
+from constrained_k2.vllm_plugin.token_limits import drop_limits, take_thinking_budget, take_token_ids
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 
@@ -174,6 +174,8 @@ class Admission:
         params = request.sampling_params
         if _is_masked(admitted.spec):
             take_token_ids(params)
+        else:
+            drop_limits(params)
         if self._openings is None:
             return
         if params.structured_outputs is None:

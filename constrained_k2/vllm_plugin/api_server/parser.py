@@ -21,13 +21,17 @@ from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.parsing import Completion, ToolCallParser
 from constrained_k2.parsing import events as ev
 from constrained_k2.request.spec import ToolCall
+from constrained_k2.vllm_plugin.api_server.derendering import EngineText
 from constrained_k2.vllm_plugin.api_server.functions import declared_in, functions_of
-from constrained_k2.vllm_plugin.api_server.request_hook import constrain_request, may_think, vocabulary_of
+from constrained_k2.vllm_plugin.api_server.request_hook import constrain_request, may_think
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.api_server.stop_strings import TextBudget
 from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME, XARGS_KEY
 from constrained_k2.vllm_plugin.log import logger
+from constrained_k2.vllm_plugin.vocabularies import vocabulary_of
 from constrained_k2.vocabulary.vocabulary import Vocabulary
+
+_PROMPT_END = 16  # tokens; more than vLLM's detokenizers look back
 
 
 class CutDelta(DeltaMessage):
@@ -72,11 +76,13 @@ class ParsingByTokenId:
         super().__init__(tokenizer, tools, *args, **kwargs)  # type: ignore[call-arg]
         self._vocabulary: Vocabulary = self.tool_parser.vocabulary  # type: ignore[attr-defined]
         self._in_reasoning = False
+        self._prompt_end: Sequence[int] = ()
         self._functions: list[Any] | None = None
         self._unseen = Counter[int]()  # special tokens to hide whose text has not come yet
         self._held = ""  # the beginning of such a text
         self._stream: ToolCallParser | None = None
         self._budget: TextBudget | None = None
+        self._engine_text: EngineText | None = None
         self._buffered: list[ev.Event] = []  # of the current call, where only whole calls are shown
         self._shown = 0
         self._cut = False
@@ -94,7 +100,8 @@ class ParsingByTokenId:
         return request
 
     def set_prompt_token_ids(self, prompt_token_ids: Sequence[int]) -> None:
-        """Note whether the prompt ends inside the reasoning."""
+        """Note how the prompt ends, and whether inside the reasoning."""
+        self._prompt_end = prompt_token_ids[-_PROMPT_END:]
         self._in_reasoning = bool(prompt_token_ids) and prompt_token_ids[-1] == self._vocabulary.format.think_begin
 
     def parse(
@@ -105,6 +112,7 @@ class ParsingByTokenId:
         model_output_token_ids: Sequence[int] = (),
     ) -> tuple[str | None, str | None, list[FunctionCall] | None]:
         """Read a whole completion: ``(reasoning, content, tool calls)``."""
+        model_output = self._generated(model_output, model_output_token_ids, request, finished=True)
         if not self._functions_of(request):
             RequestState.of(request).cuts.append(False)
             text = self._as_asked(model_output, model_output_token_ids, request)
@@ -130,13 +138,14 @@ class ParsingByTokenId:
         finished: bool,
     ) -> DeltaMessage | None:
         """Read the next tokens of a stream; None if they add nothing to show."""
+        if self._stream is None and prompt_token_ids:
+            self.set_prompt_token_ids(prompt_token_ids)
+        delta_text = self._generated(delta_text, delta_token_ids, request, finished=finished)
         if not self._functions_of(request):
             text = self._as_asked(delta_text, delta_token_ids, request, finished=finished)
             return super().parse_delta(  # type: ignore[misc]
                 text, delta_token_ids, request, prompt_token_ids, finished=finished
             )
-        if self._stream is None:
-            self.set_prompt_token_ids(prompt_token_ids or ())
         events = self._read(delta_token_ids, delta_text, request, finished=finished)
         reasoning, content = _texts(events)
         calls = _call_deltas(self._whole_calls(events) if _shows_whole_calls_only(request) else events)
@@ -153,6 +162,17 @@ class ParsingByTokenId:
         if self._functions is None:
             self._functions = functions_of(request)
         return self._functions
+
+    def _generated(self, text: str, token_ids: Sequence[int], request: Any, *, finished: bool) -> str:
+        """The text of the next tokens; where another process has generated them, without what stopped it."""
+        state = RequestState.attached_to(request)
+        if state is None or not state.is_derendered:
+            return text
+        if self._engine_text is None:
+            if self.reasoning_parser is not None:  # type: ignore[attr-defined]
+                request = self.reasoning_parser.adjust_request(request)  # type: ignore[attr-defined]
+            self._engine_text = EngineText(self.model_tokenizer, request, self._vocabulary.format, self._prompt_end)  # type: ignore[attr-defined]
+        return self._engine_text.take(token_ids, finished=finished)
 
     def _as_asked(self, text: str, token_ids: Sequence[int], request: Any, *, finished: bool = True) -> str:
         """The text of tokens without the special ones, unless the client asked for them.

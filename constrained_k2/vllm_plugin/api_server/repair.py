@@ -17,10 +17,10 @@ from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.prompts import repair_messages
 from constrained_k2.prompts.special_text import SpecialTexts
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
-from constrained_k2.vllm_plugin.api_server.request_hook import vocabulary_of
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.settings import REPAIR_KEY, Server, read_switch
+from constrained_k2.vllm_plugin.vocabularies import vocabulary_of
 
 _FORMS = {"content": "Send text parts", "tool_calls": "Send calls in OpenAI's form, with arguments as text"}
 

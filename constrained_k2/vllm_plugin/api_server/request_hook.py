@@ -2,9 +2,9 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import asdict
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
@@ -16,7 +16,13 @@ from constrained_k2.request.answer_format import read_answer_format
 from constrained_k2.request.spec import ENGINES, ToolCallSpec
 from constrained_k2.request.tools import DEFAULT_LIMITS
 from constrained_k2.schema.undeclared_keys import read_undeclared_keys
-from constrained_k2.vllm_plugin.api_server.admission import compile_tools, grammar_engine, report, require_route
+from constrained_k2.vllm_plugin.api_server.admission import (
+    check_params,
+    compile_tools,
+    grammar_engine,
+    report,
+    require_route,
+)
 from constrained_k2.vllm_plugin.api_server.functions import choice_of, functions_of, report_left_out
 from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
@@ -31,19 +37,9 @@ from constrained_k2.vllm_plugin.settings import (
     UNDECLARED_KEYS_KEY,
     read_switch,
 )
-from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="constrained_k2 admission")
 """More than there are cores: what is compiled already must not wait for what takes long."""
-
-_vocabularies: WeakKeyDictionary[Any, Vocabulary] = WeakKeyDictionary()
-
-
-def vocabulary_of(tokenizer: Any) -> Vocabulary:
-    """The vocabulary of vLLM's tokenizer, read once for each; raises FormatMismatch if it is not Kimi K2's."""
-    if tokenizer not in _vocabularies:
-        _vocabularies[tokenizer] = Vocabulary.from_tokenizer(tokenizer)
-    return _vocabularies[tokenizer]
 
 
 def may_think(parser: Any, tokenizer: Any) -> bool:
@@ -69,8 +65,7 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
         )
     functions = functions_of(request)
     if functions:
-        # So that vLLM's text is exactly the text of the tokens, markers included.
-        _set(request, skip_special_tokens=False, spaces_between_special_tokens=False)
+        show_special_tokens(request)
     if switch != OFF:
         if functions:
             _refuse_conflicts(request)
@@ -88,10 +83,30 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
         if with_diagnostics:
             state.diagnosed_engine = grammar_engine(constraint)
         if constraint.choice == "required":
-            # There is no text to stop in: a stop could only cut the call that was asked for.
-            _set(request, stop=[], stop_token_ids=[])
+            ignore_stops(request)
         extra[XARGS_KEY] = state.text = state.compiled.resolved_spec.to_json()
     request.vllm_xargs = extra
+
+
+def show_special_tokens(request: Any) -> None:
+    """Have vLLM's text be exactly the text of the tokens, markers included."""
+    _set(request, skip_special_tokens=False, spaces_between_special_tokens=False)
+
+
+def ignore_stops(request: Any) -> None:
+    """Take the stops off a request that must call: there is no text to stop in, they could only cut its call."""
+    _set(request, stop=[], stop_token_ids=[])
+
+
+async def check_params_in_thread(params: Any) -> None:
+    """Admit parameters with their constraint in a thread, so that other requests go on while tools compile."""
+    state = await asyncio.get_running_loop().run_in_executor(_threads, copy_context().run, _checked, params)
+    if state is not None:
+        state.enter()
+
+
+def _checked(params: Any) -> RequestState | None:
+    return None if check_params(params, first=True) is None else RequestState.current()
 
 
 async def precompile(request: Any, state: RequestState, *, thinking: bool) -> None:

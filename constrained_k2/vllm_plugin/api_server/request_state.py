@@ -28,6 +28,7 @@ class RequestState:
     text: str | None = None  # the constraint as it goes to the engine
     diagnosed_engine: str | None = None  # the engine of the arguments, where the client asked for diagnostics
     hides_special_tokens: bool = False  # the client did not ask to see them
+    is_derendered: bool = False  # another process has rendered and generated: only the answer is parsed here
     cuts: list[bool] = field(default_factory=list)  # for each parsed choice of a whole answer: was a call cut off?
     _called: dict[int, dict[str, None]] = field(default_factory=dict)  # the functions each choice has called, in order
 

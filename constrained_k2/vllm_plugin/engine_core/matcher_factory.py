@@ -13,8 +13,8 @@ from constrained_k2.vllm_plugin.constraint import constraint_in, finish_reserve_
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
 from constrained_k2.vllm_plugin.settings import settings_in
 from constrained_k2.vllm_plugin.token_limits import token_limits_in
+from constrained_k2.vllm_plugin.vocabularies import vocabulary_of_model
 from constrained_k2.vocabulary.bitmask import TokenSet
-from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 
 class PromptInfo(NamedTuple):
@@ -24,22 +24,12 @@ class PromptInfo(NamedTuple):
     last_id: int | None
 
 
-def vocabulary_of(model_config: Any) -> Vocabulary:
-    """Read the vocabulary of the served model."""
-    return Vocabulary.from_pretrained(
-        model_config.tokenizer,
-        size=model_config.get_vocab_size(),
-        revision=model_config.tokenizer_revision,
-        trust=model_config.trust_remote_code,
-    )
-
-
 class MatcherFactory:
     """Compiles requests over the served model's vocabulary; ``stop`` holds the token by which a failed request ends."""
 
     def __init__(self, vllm_config: Any) -> None:
         model = vllm_config.model_config
-        self.vocabulary = vocabulary_of(model)
+        self.vocabulary = vocabulary_of_model(model)
         self.settings = settings_in(vllm_config)
         self._finish_budget = FinishBudget(self.vocabulary)
         self._thinking_budget = ThinkingBudget(self.vocabulary)

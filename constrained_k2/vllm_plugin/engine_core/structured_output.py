@@ -6,7 +6,8 @@ others to vLLM. Scheduling, overlap with the forward pass, draft validation, rol
 are vLLM's.
 """
 
-from concurrent.futures import wait
+from concurrent.futures import ThreadPoolExecutor, wait
+from os import cpu_count
 from typing import Any
 
 import torch
@@ -16,13 +17,14 @@ from constrained_k2.errors import InvalidRequest
 from constrained_k2.vllm_plugin.constraint import is_tagged, precompile_of
 from constrained_k2.vllm_plugin.engine_core.adoption import Adoption
 from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar, fill_batch
-from constrained_k2.vllm_plugin.engine_core.matcher_factory import MatcherFactory, PromptInfo, vocabulary_of
+from constrained_k2.vllm_plugin.engine_core.matcher_factory import MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.engine_core.proposer import drafts_of
 from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME
 from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
 from constrained_k2.vllm_plugin.route import route_of
 from constrained_k2.vllm_plugin.settings import settings_in
+from constrained_k2.vllm_plugin.vocabularies import vocabulary_of_model
 from constrained_k2.vocabulary.bitmask import words_per_row
 
 
@@ -38,9 +40,13 @@ class ConstrainedOutputManager(StructuredOutputManager):
         logger.info("constrained_k2: engine core, route %s, adopt %s", route or "none", adopt)
         self.adoption: Adoption | None = None
         if route is not None and adopt != "off":
-            vocabulary = vocabulary_of(vllm_config.model_config) if self._factory is None else self._factory.vocabulary
+            model = vllm_config.model_config
+            vocabulary = vocabulary_of_model(model) if self._factory is None else self._factory.vocabulary
             self.adoption = Adoption(vllm_config, vocabulary, route)
         self._drafts = drafts_of(vllm_config)
+        if self._factory is not None and vllm_config.model_config.skip_tokenizer_init:
+            # vLLM makes no threads then: without a tokenizer it has no structured outputs of its own.
+            self.executor = ThreadPoolExecutor(max_workers=max(1, ((cpu_count() or 1) + 1) // 2))
 
     def grammar_init(self, request: Any) -> None:
         """Compile a request's grammar off the scheduler's thread; the scheduler delays the request until then."""

@@ -13,7 +13,7 @@ from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.patches import wrapper
 from constrained_k2.vllm_plugin.route import parses_with_us
 
-_CORRECTED = ("stop", "tool_calls")
+CORRECTED = ("stop", "tool_calls")
 """vLLM's reasons that a cut call overrules; others, such as ``abort``, are left alone."""
 
 
@@ -43,7 +43,7 @@ async def chat_completion_full_generator(
     answer = await original(self, request, watched(), *args, **kwargs)
     if last is not None and hasattr(answer, "choices"):
         for choice, output, cut in zip(answer.choices, last.outputs, state.cuts, strict=True):
-            if (cut or output.finish_reason == "length") and choice.finish_reason in _CORRECTED:
+            if (cut or output.finish_reason == "length") and choice.finish_reason in CORRECTED:
                 choice.finish_reason = "length"
             elif choice.finish_reason == "tool_calls" and not choice.message.tool_calls:
                 choice.finish_reason = "stop"
@@ -56,7 +56,7 @@ def maybe_filter_parallel_tool_calls(original: Any, item: Any, request: Any) -> 
     """Correct one choice of a stream, or its next piece, and add diagnostics to the last."""
     item = original(item, request)
     delta = getattr(item, "delta", None)
-    if isinstance(delta, CutDelta) and item.finish_reason in _CORRECTED:
+    if isinstance(delta, CutDelta) and item.finish_reason in CORRECTED:
         item.finish_reason = "length"
     if delta is not None and (state := RequestState.attached_to(request)) is not None:
         state.add_diagnostics(item)
@@ -67,6 +67,6 @@ def maybe_filter_parallel_tool_calls(original: Any, item: Any, request: Any) -> 
 def stream_step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Correct the reason that comes with a stream's delta."""
     step = original(self, *args, **kwargs)
-    if isinstance(step.delta, CutDelta) and step.finish_reason in _CORRECTED:
+    if isinstance(step.delta, CutDelta) and step.finish_reason in CORRECTED:
         return step._replace(finish_reason="length")
     return step

@@ -16,8 +16,10 @@ def from_cli_args(original: Any, cls: Any, args: Any, *more: Any, **kwargs: Any)
     if getattr(args, "tool_call_parser", None) == TOOL_PARSER_NAME:
         activate("api_server")
         from constrained_k2.vllm_plugin.route import choose_route
+        from constrained_k2.vllm_plugin.settings import Server, settings_in
 
         choose_route(args)
+        Server.settings = settings_in(args)  # a process that only renders sees them nowhere else
     engine_args = original(cls, args, *more, **kwargs)
     if has_our_flags(engine_args):
         from constrained_k2.vllm_plugin.front_end import report_front_end
@@ -34,16 +36,19 @@ def input_processor_init(original: Any, self: Any, vllm_config: Any, *args: Any,
         return
     activate("api_server")
     from constrained_k2.vllm_plugin.api_server.admission import Admission
-    from constrained_k2.vllm_plugin.api_server.request_hook import vocabulary_of
     from constrained_k2.vllm_plugin.route import route_of
     from constrained_k2.vllm_plugin.settings import remember_server
+    from constrained_k2.vllm_plugin.vocabularies import vocabulary_of, vocabulary_of_model
 
     original(self, vllm_config, *args, **kwargs)
     route = route_of(vllm_config)
     remember_server(vllm_config, route)
     if route == "structured_output":
+        model = vllm_config.model_config
+        tokenizer = None if model.skip_tokenizer_init else self.get_tokenizer()
         # Raises where the tokenizer is not Kimi K2's; vLLM does not start then.
-        setattr(self, ADMISSION, Admission(vocabulary_of(self.get_tokenizer())))
+        vocabulary = vocabulary_of_model(model) if tokenizer is None else vocabulary_of(tokenizer)
+        setattr(self, ADMISSION, Admission(vocabulary))
     elif route == "logits_processor":
         setattr(self, ADMISSION, Admission(None))
 

@@ -1,0 +1,288 @@
+"""Requests split over three processes, through real servers: one renders and parses, another one generates.
+
+Every answer is compared with that of one server that does all of it.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from constrained_k2 import ToolCall, Vocabulary, parse_completion, render_tool_calls
+from constrained_k2.evaluation.bundled import build_demo_model
+from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, RENDER, VllmServer
+
+pytestmark = pytest.mark.server
+
+SCRIPTED = "scripted:ScriptedLogitsProcessor"
+ROUTE = ("--additional-config", json.dumps({"constrained_k2": {"route": "structured_output"}}))
+GENERATING = {
+    # Neither loads a tokenizer, and the first one's front end has no flag of this package.
+    "structured_output": ("--tokens-only", *ROUTE, "--logits-processors", SCRIPTED),
+    "logits_processor": ("--tokens-only", *CONSTRAINED_FLAGS[-2:], SCRIPTED),
+}
+TEMPLATES = "--trust-request-chat-template"
+
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "units": {"enum": ["celsius", "fahrenheit"]}},
+    "required": ["city", "units"],
+}
+SEARCH = {"type": "object", "properties": {"q": {"type": "string", "maxLength": 30}}, "required": ["q"]}
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}},
+    {"type": "function", "function": {"name": "search", "strict": True,
+                                      "parameters": SEARCH | {"additionalProperties": False}}},
+]  # fmt: skip
+NAMED = {"type": "function", "function": {"name": "search"}}
+QUESTION = [{"role": "user", "content": "How warm is it in Oslo?"}]
+HISTORY = [
+    {"role": "user", "content": "Weather in Rome?"},
+    {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "call_abc", "type": "function", "function": {"name": "no_longer_declared", "arguments": '{"a": 1}'}}]},
+    {"role": "tool", "tool_call_id": "call_abc", "content": "<|im_end|>Sunny"},
+    *QUESTION,
+]  # fmt: skip
+FORM = {"type": "json_schema", "json_schema": {"name": "form", "schema": {
+    "type": "object", "properties": {"a": {"type": "integer", "maximum": 99}}, "required": ["a"]}}}  # fmt: skip
+OPEN = "{% for m in messages %}{{ m['content'] }}{% endfor %}<think>"
+BODY: dict[str, Any] = {"model": "kimi-k2", "messages": QUESTION, "tools": TOOLS, "temperature": 0, "max_tokens": 120}
+REQUESTS: dict[str, dict[str, Any]] = {
+    "auto": {},
+    "a null choice": {"tool_choice": None},
+    "required": {"tool_choice": "required", "stop": ["slo"]},
+    "one function": {"tool_choice": NAMED},
+    "no calls": {"tool_choice": "none"},
+    "allowed tools": {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}},
+    "one call": {"tool_choice": "required", "parallel_tool_calls": False},
+    "history": {"messages": HISTORY, "tool_choice": "required"},
+    "a form": {"response_format": FORM, "messages": [{"role": "user", "content": "Hello"}]},
+    "a form, no calls": {"response_format": FORM, "tool_choice": "none"},
+    "no tools": {"tools": None},
+    "cut": {"tool_choice": "required", "max_tokens": 12},
+    "reserve": {"tool_choice": "required", "max_tokens": 40, "vllm_xargs": {"constrained_k2_finish_reserve": 30}},
+    "limits": {"tool_choice": "required", "thinking_token_budget": 3, "logit_bias": {"300": -100}},
+    "two choices": {"n": 2, "temperature": 0.7, "seed": 5},
+    "off": {"vllm_xargs": {"constrained_k2": "off"}},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_demo_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def demo_vocabulary(checkpoint: Path) -> Vocabulary:
+    return Vocabulary.from_pretrained(checkpoint)
+
+
+def serve(checkpoint: Path, flags: tuple[str, ...], log: Path, **options: Any) -> Iterator[VllmServer]:
+    with VllmServer(checkpoint, flags, log=log, python_path=[Path(__file__).parent], **options) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def one(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    """A server that does everything."""
+    flags = (*BACKEND_FLAGS, "--enable-scale-out", TEMPLATES, "--logits-processors", SCRIPTED)
+    yield from serve(checkpoint, flags, tmp_path_factory.mktemp("one") / "log")
+
+
+@pytest.fixture(scope="module")
+def rendering(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    """A server without a model."""
+    yield from serve(checkpoint, (*BACKEND_FLAGS, TEMPLATES), tmp_path_factory.mktemp("render") / "log", entry=RENDER)
+
+
+@pytest.fixture(scope="module", params=list(GENERATING))
+def generating(
+    request: pytest.FixtureRequest, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[VllmServer]:
+    """A server that generates only, by each route in turn."""
+    yield from serve(checkpoint, GENERATING[request.param], tmp_path_factory.mktemp("generate") / "log")
+
+
+def post(server: VllmServer, path: str, body: dict[str, Any]) -> httpx.Response:
+    return httpx.post(f"{server.url}{path}", json=body, timeout=120)
+
+
+def answer(server: VllmServer, path: str, body: dict[str, Any]) -> Any:
+    response = post(server, path, body)
+    assert response.is_success, response.text
+    return response.json()
+
+
+def shown(answered: Any) -> list[Any]:
+    """The parts of each choice that a client reads."""
+    return [
+        (
+            choice["message"]["content"],
+            choice["message"]["reasoning"],
+            [(call["id"], call["function"]) for call in choice["message"].get("tool_calls", [])],
+            choice["finish_reason"],
+            choice["stop_reason"],
+        )
+        for choice in answered["choices"]
+    ]
+
+
+def request_of(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in (BODY | fields).items() if name != "tools" or value is not None}
+
+
+def split(rendering: VllmServer, generating: VllmServer, body: dict[str, Any]) -> tuple[Any, list[list[int]]]:
+    """The derendered answer and the token ids of its choices."""
+    rendered = answer(rendering, "/v1/chat/completions/render", body)
+    generated = answer(generating, "/inference/v1/generate", rendered)
+    tail = {"chat_request": body, "prompt_token_ids": rendered["token_ids"]}
+    derendered = answer(rendering, "/v1/chat/completions/derender", {"generate_response": generated, **tail})
+    return derendered, [choice["token_ids"] for choice in generated["choices"]]
+
+
+@pytest.mark.parametrize("name", list(REQUESTS))
+def test_a_split_request_is_answered_as_by_one_server(
+    one: VllmServer, rendering: VllmServer, generating: VllmServer, name: str
+) -> None:
+    body = request_of(**REQUESTS[name])
+    whole = answer(one, "/v1/chat/completions", {**body, "return_token_ids": True})
+    derendered, ids = split(rendering, generating, body)
+    assert ids == [choice["token_ids"] for choice in whole["choices"]]
+    assert shown(derendered) == shown(whole)
+
+
+def test_the_server_that_does_everything_splits_too(one: VllmServer) -> None:
+    for name in ("auto", "history", "a form, no calls"):
+        body = request_of(**REQUESTS[name])
+        assert shown(split(one, one, body)[0]) == shown(answer(one, "/v1/chat/completions", body))
+    stopped = request_of(tool_choice="none", stop=["have"])  # --tokens-only servers refuse stop strings
+    whole = answer(one, "/v1/chat/completions", stopped)
+    assert whole["choices"][0]["stop_reason"] == "have"
+    assert shown(split(one, one, stopped)[0]) == shown(whole)
+
+
+def test_reasoning_that_the_prompt_opens(
+    one: VllmServer, rendering: VllmServer, generating: VllmServer, demo_vocabulary: Vocabulary
+) -> None:
+    markers = demo_vocabulary.format
+    call = render_tool_calls([ToolCall("get_weather", 0, '{"city": "Oslo", "units": "celsius"}')], demo_vocabulary)
+    script = [*demo_vocabulary.encode("Hm"), markers.think_end, *call, markers.turn_end]
+    body = request_of(chat_template=OPEN, vllm_xargs={"script": script}, chat_template_kwargs={"thinking": True})
+    whole = shown(answer(one, "/v1/chat/completions", body))
+    assert whole[0][1] == "Hm"
+    assert [call_id for call_id, _ in whole[0][2]] == ["functions.get_weather:0"]
+    derendered, ids = split(rendering, generating, body)
+    assert ids[0][: len(script)] == script
+    assert shown(derendered) == whole
+
+
+def chunks(server: VllmServer, path: str, body: dict[str, Any]) -> list[Any]:
+    with httpx.stream("POST", f"{server.url}{path}", json={**body, "stream": True}, timeout=120) as response:
+        assert response.status_code == 200
+        lines = [line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: {")]
+    return [json.loads(line) for line in lines]
+
+
+def joined(stream: list[Any]) -> tuple[str, list[list[str]], str]:
+    content, calls, finish = "", dict[int, list[str]](), ""
+    for choice in (choice for chunk in stream for choice in chunk["choices"]):
+        content += choice["delta"].get("content") or ""
+        finish = choice["finish_reason"] or finish
+        for delta in choice["delta"].get("tool_calls") or ():
+            call = calls.setdefault(delta["index"], ["", "", ""])
+            call[0] += delta.get("id") or ""
+            call[1] += delta["function"].get("name") or ""
+            call[2] += delta["function"].get("arguments") or ""
+    return content, list(calls.values()), finish
+
+
+@pytest.mark.parametrize("name", ["history", "cut"])
+def test_a_split_stream_is_that_of_one_server(
+    one: VllmServer, rendering: VllmServer, generating: VllmServer, name: str
+) -> None:
+    body = request_of(**REQUESTS[name])
+    rendered = answer(rendering, "/v1/chat/completions/render", {**body, "stream": True})
+    state, derendered = None, []
+    for chunk in chunks(generating, "/inference/v1/generate", rendered):
+        asked = {"stream": True, "generate_chunk": chunk, "stream_state": state, "chat_request": body,
+                 "prompt_token_ids": rendered["token_ids"]}  # fmt: skip
+        piece = answer(rendering, "/v1/chat/completions/derender", asked)
+        state = piece["stream_state"]
+        derendered.append(piece["chunk"])
+    assert len(derendered) > 5
+    assert joined(derendered) == joined(chunks(one, "/v1/chat/completions", body))
+
+
+def test_the_other_endpoints_that_render(
+    rendering: VllmServer, generating: VllmServer, demo_vocabulary: Vocabulary
+) -> None:
+    function = TOOLS[0]["function"]
+    history = [{"role": "user", "content": "go"},
+               {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": "{}"},
+               {"type": "function_call_output", "call_id": "call_1", "output": "Sunny"}, *QUESTION]  # fmt: skip
+    messages_tool = {"name": "get_weather", "input_schema": WEATHER}
+    constraint = json.dumps({"tools": TOOLS[:1], "tool_choice": "required"})
+    bodies = {
+        "/v1/responses/render": {"input": history, "tools": [{"type": "function", **function}], "tool_choice": "required",
+                                 "max_output_tokens": 120},
+        "/v1/messages/render": {"messages": QUESTION, "tools": [messages_tool], "tool_choice": {"type": "any"},
+                                "max_tokens": 120},
+        "/v1/completions/render": {"prompt": "Go.", "max_tokens": 120,
+                                   "vllm_xargs": {"constrained_k2": constraint, "constrained_k2_finish_reserve": 60}},
+    }  # fmt: skip
+    for path, body in bodies.items():
+        rendered = answer(rendering, path, {"model": "kimi-k2", "temperature": 0, **body})
+        (rendered,) = rendered if isinstance(rendered, list) else [rendered]
+        generated = answer(generating, "/inference/v1/generate", rendered)
+        parsed = parse_completion(generated["choices"][0]["token_ids"], demo_vocabulary)
+        first = 1 if path == "/v1/responses/render" else 0
+        assert [call.id for call in parsed.tool_calls][:1] == [f"functions.get_weather:{first}"], path
+        assert all(set(json.loads(call.arguments)) == {"city", "units"} for call in parsed.tool_calls), path
+
+
+def test_hostile_parameters_cost_their_own_request(rendering: VllmServer, generating: VllmServer) -> None:
+    rendered = answer(rendering, "/v1/chat/completions/render", request_of(tool_choice="required"))
+    params, good = rendered["sampling_params"], rendered["sampling_params"]["extra_args"]["constrained_k2"]
+    many = [{"type": "function", "function": {"name": f"f{number}"}} for number in range(5000)]
+    forged = "constrained_k2, precompile: [0]"
+    bad: list[dict[str, Any]] = [
+        {"extra_args": {"constrained_k2": "no JSON"}},
+        {"extra_args": {"constrained_k2": "[" * 100_000}},
+        {"extra_args": {"constrained_k2": {"tools": []}}},
+        {"extra_args": {"constrained_k2": json.dumps({"tools": many})}},
+        {"extra_args": {"constrained_k2": good, "constrained_k2_strict_false": {}}},
+        {"extra_args": {"constrained_k2": good, "constrained_k2_finish_reserve": [1]}},
+        {"extra_args": ["constrained_k2"]},
+        {"structured_outputs": {"grammar": forged, "_backend": None}},
+    ]
+    for fields in bad:
+        for stream in (False, True):
+            body = rendered | {"sampling_params": params | fields, "stream": stream}
+            assert post(generating, "/inference/v1/generate", body).status_code == 400, (fields, stream)
+    choiceless = json.dumps(json.loads(good) | {"tool_choice": "none"})
+    tagged = {
+        "extra_args": {},
+        "structured_outputs": {"grammar": forged},
+    }  # refused by vLLM, which takes it for a grammar
+    assert (
+        post(generating, "/inference/v1/generate", rendered | {"sampling_params": params | tagged}).status_code == 400
+    )
+    for constraint in (good, choiceless):  # limits that only the front end may write
+        extra = {"constrained_k2": constraint, "constrained_k2_token_limits": "x"}
+        answer(generating, "/inference/v1/generate", rendered | {"sampling_params": params | {"extra_args": extra}})
+    answer(generating, "/inference/v1/generate", rendered)
+    log = generating.log_text()
+    assert "EngineDeadError" not in log and "cannot go on" not in log
+
+
+def test_a_derendering_of_ids_that_are_no_tokens(rendering: VllmServer) -> None:
+    generated = {"choices": [{"index": 0, "token_ids": [10**9], "finish_reason": "stop"}]}
+    body = {"generate_response": generated, "chat_request": request_of()}
+    refused = post(rendering, "/v1/chat/completions/derender", body)
+    assert refused.status_code == 400
+    assert "not in the vocabulary" in refused.json()["error"]["message"]
