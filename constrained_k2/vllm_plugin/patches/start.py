@@ -14,9 +14,10 @@ ADMISSION = "_constrained_k2"
 def from_cli_args(original: Any, cls: Any, args: Any, *more: Any, **kwargs: Any) -> Any:
     """The API server: pass the route to every process, since only this one knows the tool parser's name."""
     if getattr(args, "tool_call_parser", None) == TOOL_PARSER_NAME:
-        activate("api_server")
-        from constrained_k2.vllm_plugin.route import choose_route
+        from constrained_k2.vllm_plugin.route import choose_route, refuse_rust_front_end
 
+        refuse_rust_front_end(args)
+        activate("api_server")
         choose_route(args)
     engine_args = original(cls, args, *more, **kwargs)
     if has_our_flags(engine_args):
