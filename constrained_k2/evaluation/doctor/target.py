@@ -92,7 +92,7 @@ class Target:
         return await self.client.chat_streamed({"model": self.model, "return_token_ids": True, "stream": True} | body)
 
     async def pushed(self, body: dict[str, Any], push: str) -> tuple[int, int]:
-        """How many tokens answer a request if one special token is made overwhelmingly likely; how many are that one.
+        """The tokens of an answer if one special token is made overwhelmingly likely, and those that are it, as counts.
 
         Raises ``NotServed`` if the server does not return token ids.
         """
@@ -104,7 +104,7 @@ class Target:
         return len(answer.token_ids), answer.token_ids.count(token_id)
 
     async def special_tokens_in_a_string(self) -> int:
-        """How many special tokens enter a call's string if one is made overwhelmingly likely; as :meth:`pushed`."""
+        """The number of special tokens in a call's string if one is made overwhelmingly likely; as :meth:`pushed`."""
         body = {"messages": [user("Search.")], "tools": [SEARCH], "tool_choice": named("search")}
         return (await self.pushed(body, kimi_k2.MIDDLE))[1]
 

@@ -48,7 +48,7 @@ async def single(target: Target) -> Finding:
 
 
 async def auto(target: Target) -> Finding:
-    """``tool_choice: auto`` binds what stands in a call, though nothing requires one."""
+    """Under ``tool_choice: auto`` calls are constrained, though none is required."""
     tokens, begins = await target.pushed(chat(EAGER, "auto"), k2.SECTION_BEGIN)
     if begins > 1:
         seen = f"pushed to open calls, {begins} of {tokens} tokens do: no grammar holds under tool_choice 'auto'"
@@ -57,7 +57,7 @@ async def auto(target: Target) -> Finding:
 
 
 async def special_tokens(target: Target) -> Finding:
-    """No special token stands in a call's string, where a parser takes it for a marker or drops it."""
+    """A call's strings hold no special tokens, which a parser takes for markers or drops."""
     if count := await target.special_tokens_in_a_string():
         return fault(f"a string takes special tokens: {k2.MIDDLE} came {count} times", target.constraining)
     return ok(f"a string takes no special token, though pushed to {k2.MIDDLE}")
