@@ -32,7 +32,7 @@ def call(call_id: str, arguments: str) -> str:
 
 
 def ids(vocabulary: Vocabulary, text: str) -> list[int]:
-    special = {found: number for number in range(vocabulary.size) if (found := vocabulary.special_text(number))}
+    special = {vocabulary.special_text(number): number for number in range(vocabulary.size)}
     found, start = list[int](), 0
     for match in _CUT.finditer(text):
         found += [*vocabulary.encode(text[start : match.start()]), special[match[0]]]
