@@ -27,7 +27,7 @@ class FrontEnd(NamedTuple):
     @property
     def file(self) -> str:
         """The name of its log."""
-        return f"{self.name} {self.constraint}".lower().replace(" ", "_")
+        return "".join(one if one.isalnum() else "_" for one in f"{self.name} {self.constraint}".lower())
 
 
 def front_ends(rust: Mapping[str, str] | None) -> list[FrontEnd]:
