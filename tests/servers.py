@@ -7,11 +7,30 @@ from typing import Literal
 
 import pytest
 
-from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
+from constrained_k2.evaluation.server import (
+    ADOPTED_FLAGS,
+    BACKEND_FLAGS,
+    CONSTRAINED_FLAGS,
+    STRICT_FLAGS,
+    VllmServer,
+    rust_front_end,
+)
 from constrained_k2.testing import build_model
+from tests.data import rust_front_end_binary
 
 NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1})
 SCRIPTED = "scripted:ScriptedLogitsProcessor"
+# vLLM's kimi_k2 parser: the front end sends structural tags, or nothing and the prompt is read.
+OTHER_PARSER = {
+    "tag_structured_output": ADOPTED_FLAGS,
+    "tag_logits_processor": (*STRICT_FLAGS, *CONSTRAINED_FLAGS[-2:]),
+    "prompt_structured_output": (
+        *STRICT_FLAGS[:3],
+        *("--additional-config", '{"constrained_k2": {"route": "structured_output", "adopt": "prompt"}}'),
+    ),
+    "tag_reasoning": (*ADOPTED_FLAGS, "--reasoning-parser", "kimi_k2"),
+}
+RUST = "rust_"
 SERVERS: dict[str, tuple[Literal["kimi_k2", "llama"], tuple[str, ...]]] = {
     # The shape of the random model, and the flags.
     "structured_output": ("kimi_k2", (*BACKEND_FLAGS, "--logits-processors", SCRIPTED)),
@@ -21,6 +40,11 @@ SERVERS: dict[str, tuple[Literal["kimi_k2", "llama"], tuple[str, ...]]] = {
         (*CONSTRAINED_FLAGS, SCRIPTED, "--reasoning-parser", "kimi_k2", "--trust-request-chat-template"),
     ),
     "ngram": ("llama", (*BACKEND_FLAGS, "--speculative-config", NGRAM)),
+    **{
+        f"{front_end}{name}": ("llama", flags)
+        for front_end in (RUST, "python_")
+        for name, flags in OTHER_PARSER.items()
+    },
 }
 
 
@@ -36,12 +60,14 @@ def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     arch, flags = SERVERS[request.param]
     model = build_model(directory / "model", arch=arch)
     python_path = [Path(__file__).parent / "vllm_plugin"]
-    with VllmServer(model, flags, log=directory / "server.log", python_path=python_path) as started:
+    environment = rust_front_end(rust_front_end_binary()) if request.param.startswith(RUST) else {}
+    log = directory / "server.log"
+    with VllmServer(model, flags, log=log, python_path=python_path, environment=environment) as started:
         yield started
 
 
 _SHARING = ("test_server.py", "test_server_refusals.py", "test_parsing_server.py", "test_repair_server.py",
-            "test_aborts_server.py", "test_doctor_server.py")  # fmt: skip
+            "test_aborts_server.py", "test_doctor_server.py", "test_front_ends_server.py")  # fmt: skip
 _STARTING = ("test_doctor_server.py", "test_processor_v2.py", "test_finish_budget_engine.py", "test_server_start.py",
              "test_nodes_server.py", "test_ranks_refused_server.py")  # fmt: skip
 

@@ -24,6 +24,9 @@ STRICT_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2", "-
 API_SERVER = ("vllm.entrypoints.openai.api_server",)
 SERVE = ("vllm.entrypoints.cli.main", "serve")  # as ``vllm serve``
 RENDER = ("vllm.entrypoints.launchers.render.entry",)  # as ``vllm launch render``: a server without a model
+# vLLM's parser, and masks of this package: it adopts the structural tags. The only way with vLLM's Rust front end.
+ADOPTED_FLAGS = (*STRICT_FLAGS, "--additional-config", '{"constrained_k2": {"route": "structured_output"}}')
+_RUST = "VLLM_USE_RUST_FRONTEND"
 WITHOUT_PLUGIN = {"VLLM_PLUGINS": "none"}  # environment of a server that does not load this package
 _SMALL_CPU_FLAGS = (
     "--enforce-eager",
@@ -44,6 +47,11 @@ _SMALL_CPU_ENVIRONMENT = {
     "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "60",
 }
 _START_SECONDS = 480  # until a server must answer: several may start at once on two cores
+
+
+def rust_front_end(binary: Path) -> dict[str, str]:
+    """The environment of a server whose HTTP is served by vLLM's binary ``vllm-rs`` in place of vLLM's Python."""
+    return {_RUST: "1", "VLLM_RUST_FRONTEND_PATH": str(binary.resolve())}
 
 
 class VllmServer:
@@ -70,6 +78,8 @@ class VllmServer:
         self._is_headless = "--headless" in flags
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"  # without /v1
+        if environment and _RUST in environment:  # only ``vllm serve`` starts the Rust front end
+            entry = SERVE
         self._command = [
             *(sys.executable, "-m", *entry, "--model", str(model)),
             *("--host", "127.0.0.1", "--port", str(port), "--served-model-name", "kimi-k2"),

@@ -12,6 +12,7 @@ from constrained_k2.vllm_plugin.flags import PACKAGE, TOOL_PARSER_NAME, XARGS_KE
 from constrained_k2.vllm_plugin.settings import Route, settings_in
 
 PROCESSOR_FLAG = "--logits-processors"
+PARSER_FLAG = "--tool-call-parser"
 _OUR_PROCESSOR = f"{PROCESSOR_FLAG} {PACKAGE}:KimiK2LogitsProcessor"
 
 
@@ -42,6 +43,24 @@ def refuse_v1_speculation(*, v2: bool) -> None:
             f"Leave out {_OUR_PROCESSOR}: with --tool-call-parser {TOOL_PARSER_NAME} alone the engine core "
             "constrains. Or use the V2 runner: VLLM_USE_V2_MODEL_RUNNER=1",
         )
+
+
+def refuse_rust_front_end(args: Any) -> None:
+    """Refuse our tool parser before vLLM's Rust front end does: it ends much later, and does not say what to use."""
+    from vllm import envs
+
+    # Only ``vllm serve`` starts it.
+    if not envs.VLLM_USE_RUST_FRONTEND or getattr(args, "subparser", None) != "serve":
+        return
+    flags = f"{PARSER_FLAG} kimi_k2 --tool-strict-level parameter"
+    if not has_our_logits_processor(getattr(args, "logits_processors", None)):
+        flags += f""" --additional-config '{{"{XARGS_KEY}": {{"route": "structured_output"}}}}'"""
+    raise InvalidRequest(
+        f"vLLM's Rust front end (VLLM_USE_RUST_FRONTEND) cannot load {TOOL_PARSER_NAME}, which is written in Python",
+        PARSER_FLAG,
+        f"Use {flags}: the engine core then constrains what the Rust front end asks of it. Or unset "
+        "VLLM_USE_RUST_FRONTEND",
+    )
 
 
 def choose_route(args: Any) -> None:

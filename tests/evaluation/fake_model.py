@@ -35,6 +35,8 @@ class FakeModel:
         count = 3 if "twice" in prompt else 1
         if (body.get("parallel_tool_calls") is False and not self.has("many calls")) or isinstance(choice, dict):
             count = 1
+        if choice == "auto" and body.get("logit_bias") and self.has("free under auto"):
+            return "<|tool_calls_section_begin|>" * 8
         if choice == "none":
             leak = "<|tool_calls_section_begin|>" if body.get("logit_bias") and self.has("leaks markers") else ""
             if not self.has("calls under none"):
@@ -52,6 +54,10 @@ class FakeModel:
             else (not self.has("names another") if isinstance(choice, dict) else number > 0)
         )
         name, arguments = ("list_tables", "{}") if listed else ("book_table", fake_server.GOOD)
+        if isinstance(choice, dict) and choice["function"]["name"] not in {"list_tables", "book_table"}:
+            name = choice["function"]["name"]
+            special = "<|im_middle|>" * (9 if self.has("special tokens in strings") else 0)
+            arguments = f'{{"query": "a{special}"}}' if name == "search" else "{}"
         if self.has("invalid arguments"):
             arguments = arguments.replace('"guests": 2', '"guests": 400')
         if self.has("markers in names"):
@@ -77,6 +83,8 @@ class FakeModel:
             if not found[3] and not self.body.get("stream") and not self.has("hands over pieces"):
                 continue
             name = call_id.removeprefix("functions.").rpartition(":")[0]
+            if self.has("last part of names"):
+                name = name.rpartition(".")[2]
             if self.has("deep arguments") or self.has("many digits"):
                 arguments = "[" * 200_000 if self.has("deep arguments") else "1" * 6_000
             if self.has("reformats") and found[3]:

@@ -62,6 +62,8 @@ class Fake:
                     "/detokenize": lambda body: {"prompt": text_of(body["tokens"])},
                     "/v1/completions": fake.completion,
                     "/v1/chat/completions": fake.chat,
+                    "/v1/messages": fake.unread,
+                    "/v1/responses": fake.unread,
                 }
                 fake.answer(self, endpoints)
 
@@ -154,7 +156,11 @@ class Fake:
         return {"data": [] if self.has("no models") else [{"id": "kimi-k2"}]}
 
     def version(self, _: Any) -> Any:
-        return {"version": "0.11.0" if self.has("old version") else "1.7.2" if self.has("new version") else "0.32.0"}
+        found = "0.11.0" if self.has("old version") else "1.7.2" if self.has("new version") else "0.32.0"
+        return {"version": found} | ({"rust_frontend_version": "0.32.0"} if self.has("rust") else {})
+
+    def unread(self, _: Any) -> Any:
+        raise Refusal(400, "a field is missing")
 
     def tokenize(self, body: Any) -> Any:
         text = body.get("prompt")
@@ -256,6 +262,8 @@ class Fake:
                 raise Refusal(400, "the tool is strict, and 'pattern' cannot be enforced.")
         if tools and body.get("tool_choice") == "auto" and self.has("no auto"):
             raise Refusal(400, '"auto" tool choice requires --enable-auto-tool-choice')
+        if body.get("n", 1) > 1 and self.has("no n"):
+            raise Refusal(400, "Only n=1 is supported.")
         if body.get("n", 1) > 1 and self.has("one at a time"):
             body["n"] = 1
         if body.get("logit_bias") and self.has("no logit_bias"):

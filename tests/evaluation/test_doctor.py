@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from constrained_k2.evaluation.client import Client, Limits
 from constrained_k2.evaluation.doctor.examination import CHECKS, examine
 from constrained_k2.evaluation.doctor.findings import Finding
 from constrained_k2.evaluation.doctor.target import open_target
+from constrained_k2.evaluation.server import ADOPTED_FLAGS
 from tests.evaluation.fake_server import Fake
 
 
@@ -44,6 +46,11 @@ FAULTS = [
     ("no parser", "flags", "fault", "but not the parser"),
     ("no route", "flags", "fault", "but no route"),
     ("no parser+no route", "flags", "fault", "neither its parser nor a route"),
+    ("rust", "front_end", "ok", "Rust front end 0.32.0"),
+    ("rust+no n+no /v1/messages", "front_end", "warning", "does not serve n > 1, POST /v1/messages"),
+    ("rust", "flags", "ok", "Rust front end"),
+    ("rust+special tokens in strings", "flags", "fault", "constrained_k2 is not on"),
+    ("rust+no ids", "flags", "cannot tell", "does not return what shows the masks"),
     ("no auto", "auto_tool_choice", "fault", "--enable-auto-tool-choice"),
     ("no generation prompt", "generation_prompt", "fault", "goes on as the user"),
     ("no generation prompt+no ids", "generation_prompt", "fault", "goes on as the user"),
@@ -72,6 +79,12 @@ FAULTS = [
     ("undeclared names", "required", "fault", "a call of an undeclared function: 'cancel_table'"),
     ("names another", "named", "fault", "not the named function"),
     ("calls under none", "none", "fault", "hold calls"),
+    ("free under auto", "auto", "fault", "8 of 8 tokens"),
+    ("no ids", "auto", "cannot tell", "return_token_ids"),
+    ("special tokens in strings", "special_in_arguments", "fault", "<|im_middle|> came 9 times"),
+    ("last part of names", "dotted_names", "fault", "'functions.mail.draft.send:0' is returned with the name 'send'"),
+    ("obeys the model", "dotted_names", "cannot tell", "no call came"),
+    ("no n", "required", "ok", "8 answers"),
     ("leaks markers", "none", "fault", "hold markers"),
     ("many calls", "single", "fault", "more calls than the request allows: 3 of at most 1"),
     ("invalid arguments", "arguments", "fault", "400 is greater than the maximum"),
@@ -116,11 +129,33 @@ def test_every_fault_is_found(faults: str, check: str, verdict: str, seen: str) 
     assert "\x1b" not in finding.seen
 
 
+RUST = (
+    "rust",
+    "special tokens in strings",
+    "last part of names",
+    "hands over pieces",
+    "foreign ids",
+    "streams other text",
+)
+
+
+def test_every_remedy_behind_the_rust_front_end_is_one_that_it_knows() -> None:
+    """Its flags where a mask is missing; vLLM's Python where an answer or a prompt is wrong; our parser is refused."""
+    with Fake(*RUST, "no parser") as fake:
+        found = examined(fake)
+    faults = {name: finding.remedy for name, finding in found.items() if finding.verdict == "fault"}
+    for name in ("flags", "special_in_arguments"):
+        assert shlex.join(ADOPTED_FLAGS) in faults.pop(name), name
+    assert faults.keys() >= {"dotted_names", "cut_calls", "ids_repaired", "stream_agrees"}
+    for name, remedy in faults.items():
+        assert "unset VLLM_USE_RUST_FRONTEND" in remedy, name
+
+
 def test_every_check_has_a_fault_that_it_finds() -> None:
     assert {check for _, check, verdict, _ in FAULTS if verdict == "fault"} >= {
         check.name
         for check in CHECKS
-        if check.name != "model"  # see test_another_model_than_the_server_has
+        if check.name not in {"model", "front_end"}  # see test_another_model_than_the_server_has; it only warns
     }
 
 

@@ -1,6 +1,7 @@
 """The doctor with real vLLM servers of a random model: ours, and vLLM's own parser."""
 
 import asyncio
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from constrained_k2.evaluation.client import Client
 from constrained_k2.evaluation.doctor.examination import examine
 from constrained_k2.evaluation.doctor.findings import Finding
 from constrained_k2.evaluation.doctor.target import open_target
-from constrained_k2.evaluation.server import VllmServer
+from constrained_k2.evaluation.server import ADOPTED_FLAGS, VllmServer, rust_front_end
 from constrained_k2.testing import build_model
-from tests.servers import on
+from tests.data import rust_front_end_binary
+from tests.servers import RUST, on
 
 pytestmark = pytest.mark.server
 
@@ -34,6 +36,32 @@ def test_our_server(server: VllmServer) -> None:
     assert faults == {}
     assert {name for name, finding in found.items() if finding.verdict == "cannot tell"} == set()
     assert {name for name, finding in found.items() if finding.verdict == "warning"} == set()
+
+
+@on(f"{RUST}tag_structured_output")
+def test_vllms_rust_front_end_with_our_masks(server: VllmServer) -> None:
+    found = examined(server)
+    assert found["flags"].verdict == "ok"
+    assert "constrained_k2 masks them" in found["flags"].seen
+    assert found["front_end"].verdict == "warning"
+    assert "n > 1, POST /v1/responses, POST /v1/messages" in found["front_end"].seen
+    held = {"required", "named", "auto", "single", "arguments", "special_in_arguments", "call_ids", "stream_agrees"}
+    assert {name: found[name] for name in held if found[name].verdict != "ok"} == {}
+    assert "is returned with the name 'send'" in found["dotted_names"].seen
+    for name in ("dotted_names", "ids_repaired", "special_tokens", "cut_calls"):
+        assert found[name].verdict == "fault", name
+        assert "unset VLLM_USE_RUST_FRONTEND" in found[name].remedy, name
+
+
+def test_a_rust_front_end_that_sends_no_tag(tmp_path: Path) -> None:
+    model = build_model(tmp_path / "model", arch="llama")
+    flags = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2")
+    environment = rust_front_end(rust_front_end_binary())
+    with VllmServer(model, flags, log=tmp_path / "server.log", environment=environment) as started:
+        found = examined(started)
+    for name in ("flags", "auto", "special_in_arguments"):
+        assert found[name].verdict == "fault", name
+        assert shlex.join(ADOPTED_FLAGS) in found[name].remedy, name
 
 
 def test_a_server_that_does_not_constrain(tmp_path: Path) -> None:

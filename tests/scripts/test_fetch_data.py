@@ -2,8 +2,10 @@ import hashlib
 import io
 import json
 import lzma
+import os
 import tarfile
 import threading
+import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from scripts.fetch_data import BUILDERS, FORGE, MANIFEST, fetch
-from tests.data import reason, suite
+from tests.data import data, reason, suite
 
 
 def archive(name: str, files: dict[str, bytes]) -> bytes:
@@ -182,6 +184,53 @@ def test_a_compressed_file_is_known_by_its_content(forge: Forge, tmp_path: Path)
     assert fetch(tmp_path, forge=forge.url, manifest=manifest) == 1
 
 
+def wheel(program: bytes) -> dict[str, Any]:
+    """A manifest of one file of a package."""
+    spec = {"from": "tool/bin", "sha256": hashlib.sha256(program).hexdigest(), "executable": True}
+    return {
+        "repositories": [],
+        "wheels": [{"wheel": "tool==1.0", "platform": "any", "licence": "MIT", "files": {"tool/1.0/bin": spec}}],
+    }
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that pip downloads from, with one package."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "tool-1.0-py3-none-any.whl", "w") as packed:
+        packed.writestr("tool/bin", b"program")
+        packed.writestr("tool/other", b"other")
+        packed.writestr("tool-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tool\nVersion: 1.0\n")
+        packed.writestr("tool-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        packed.writestr("tool-1.0.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def test_a_program_out_of_a_wheel(index: Path, tmp_path: Path) -> None:
+    assert fetch(tmp_path / "data", manifest=wheel(b"program")) == 1
+    (path,) = (path for path in (tmp_path / "data").rglob("*") if path.is_file())
+    assert (path.name, path.read_bytes()) == ("bin", b"program")
+    assert os.access(path, os.X_OK)
+    next(index.iterdir()).unlink()  # nothing is downloaded again
+    assert fetch(tmp_path / "data", manifest=wheel(b"program")) == 0
+
+
+@pytest.mark.usefixtures("index")
+def test_a_forged_program_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"^tool/1.0/bin: sha256 is "):
+        fetch(tmp_path / "data", manifest=wheel(b"another"))
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_wheel_that_pip_does_not_find(index: Path, tmp_path: Path) -> None:
+    next(index.iterdir()).unlink()
+    with pytest.raises(SystemExit, match=r"(?s)^tool==1.0: .*No matching distribution.*run this again"):
+        fetch(tmp_path / "data", manifest=wheel(b"program"))
+
+
 def test_the_validators_cases_keep_their_lines() -> None:
     built = BUILDERS["schemas/kvv-walle/cases.jsonl"](
         {"t/TestB/valid.jsonl": b'{"type": "null"}\n', "t/TestA/valid.jsonl": b'\n{"const": "\xe2\x80\xa8"}\n'}
@@ -195,7 +244,9 @@ def test_the_validators_cases_keep_their_lines() -> None:
 def test_the_manifest_pins_every_file() -> None:
     files = [spec for found in MANIFEST["repositories"] for spec in found["files"].values()]
     assert len(files) == 177
+    files += [spec for found in MANIFEST["wheels"] for spec in found["files"].values()]
     assert all(len(spec["sha256"]) == 64 for spec in files)
+    assert all("==" in found["wheel"] for found in MANIFEST["wheels"])
     assert all(len(found["commit"]) == 40 for found in MANIFEST["repositories"])
     assert {path for found in MANIFEST["repositories"] for path in found["files"]} >= set(BUILDERS)
     assert FORGE.startswith("https://")
@@ -212,3 +263,8 @@ def test_the_data_that_lie_here_are_the_pinned_ones() -> None:
         for path, spec in found["files"].items():
             if (folder / path).suffix != ".xz" and (folder / path).is_file():
                 assert hashlib.sha256((folder / path).read_bytes()).hexdigest() == spec["sha256"], path
+
+
+def test_the_front_end_that_lies_here_is_the_pinned_one() -> None:
+    for path, spec in MANIFEST["wheels"][0]["files"].items():
+        assert hashlib.sha256(data(path).read_bytes()).hexdigest() == spec["sha256"], path

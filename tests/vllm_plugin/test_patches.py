@@ -41,6 +41,8 @@ def unpatched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "argv", ["vllm", "serve", "llama"])
     apply._instance_attributes.cache_clear()
     yield
+    for target, original in reversed(apply.state.applied.items()):
+        setattr(*owner_of(target), original)
     apply._instance_attributes.cache_clear()
 
 

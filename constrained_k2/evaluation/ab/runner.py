@@ -59,7 +59,7 @@ class Endpoint:
         problem = "the server lists no model"
         try:
             models = await self.client.models()
-            self._is_vllm = "vllm" in models.values()
+            self._is_vllm = any(owner.startswith("vllm") for owner in models.values())
             self._model = self._model or next(iter(models), "")
         except NoAnswer as failed:
             problem = f"the server's models cannot be listed: {failed}"

@@ -28,6 +28,9 @@ TRICKY = closed(
     wishes={"type": "array", "maxItems": 2, "items": {"enum": ["window", "garden", "quiet"]}},
 )
 BOOK = tool("book_table", "Book a table.", TRICKY)
+# A tool with a free string, and two whose names hold dots.
+SEARCH = tool("search", "Search the web.", closed(query={"type": "string"}))
+DOTTED = [tool("mail.send", "Send the mail."), tool("mail.draft.send", "Send the draft.")]
 TOOLS = [tool("list_tables", "List the tables that are free."), BOOK]
 # Prompts against a required call; against the schema of book_table; against a ban on calls, or on more than one.
 UNWILLING = "Do not call any tool. Answer in plain prose, in one short sentence: why is the sky blue?"

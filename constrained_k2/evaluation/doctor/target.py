@@ -1,29 +1,44 @@
 """The examined server: its model, its special tokens, and the prompts it renders."""
 
 import asyncio
+import shlex
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from constrained_k2.evaluation.answer import ChatAnswer, NoAnswer
-from constrained_k2.evaluation.client import Client, NotServed, Refused
+import msgspec
+
+from constrained_k2.evaluation.answer import ChatAnswer, NoAnswer, validated
+from constrained_k2.evaluation.client import Client, NotServed, Refused, printable
 from constrained_k2.evaluation.doctor.prompt import Piece, Prompt
-from constrained_k2.evaluation.doctor.requests import TOOLS, user
-from constrained_k2.evaluation.server import BACKEND_FLAGS
+from constrained_k2.evaluation.doctor.requests import SEARCH, TOOLS, named, user
+from constrained_k2.evaluation.server import ADOPTED_FLAGS, BACKEND_FLAGS
 from constrained_k2.formats import kimi_k2
 
 # Kimi's special tokens without those of media: some servers look for an image where their text occurs.
 SPECIAL_TEXTS = tuple(text for text in kimi_k2.SPECIAL_TOKENS.values() if text not in kimi_k2.MEDIA_MARKERS)
 SWITCH_ON = f"Install constrained-k2 with vLLM and start it with {' '.join(BACKEND_FLAGS)}"
+PYTHON_FRONT_END = (
+    "Use vLLM's Python front end: unset VLLM_USE_RUST_FRONTEND, install constrained-k2 and start vLLM with "
+    f"{' '.join(BACKEND_FLAGS)}"
+)
+ADOPT = f"Install constrained-k2 with vLLM and start it with {shlex.join(ADOPTED_FLAGS)}"
 NEWER_TEMPLATE = (  # the commits are named by https://vllm.ai/blog/2025-10-28-kimi-k2-accuracy
     "Use a vLLM later than 0.11.0 and the checkpoint's current chat template (moonshotai/Kimi-K2-Instruct-0905 from "
     "commit 94a4053, Kimi-K2-Instruct from commit 0102674), without an older one in --chat-template"
 )
+PUSH = 100  # the maximum of OpenAI's logit_bias
+_PUSHED_TOKENS = 48  # a marked call and the first tokens of its string, for an ordinary tokenizer
 _MAX_PIECES = 4096  # each may cost a request, and the ids come from the server
 _OPTIONAL = {kimi_k2.THINK_BEGIN, kimi_k2.THINK_END, kimi_k2.HEADER_BEGIN, kimi_k2.HEADER_END}
 _NO_JSON = {"constrained_k2": "{"}
 _SPEC = '{"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}'
 _PARSER_WORDS = ("an engine's name beside tools",)  # of our refusals where a request's tools are read; tested
 _OUR_WORDS = ("vllm_xargs.constrained_k2", "does not constrain them")  # of those where it is admitted; tested
+
+
+class _FrontEnd(msgspec.Struct):
+    rust_frontend_version: str = ""
 
 
 @dataclass
@@ -36,22 +51,35 @@ class Target:
     markers: dict[str, int] | None = None  # text -> id of the special tokens; None if the server does not tokenize
     parser: bool = False  # our tool parser admits chat requests
     constrains: bool | None = None  # a route of ours is on; None if that cannot be observed
+    rust: str = ""  # the version of vLLM's Rust front end; empty for any other
     _texts: dict[tuple[int, ...], str] = field(default_factory=dict, repr=False)
 
     @property
     def is_ours(self) -> bool:
-        """True if this package both admits chat requests and constrains them."""
-        return self.parser and self.constrains is True
+        """True if this package constrains chat requests, and admits them unless vLLM's Rust front end does."""
+        return (self.parser or bool(self.rust)) and self.constrains is True
+
+    @property
+    def switching_on(self) -> str:
+        """The flags that switch this package on."""
+        return ADOPT if self.rust else SWITCH_ON
 
     @property
     def constraining(self) -> str:
         """The remedy where a constraint did not hold."""
         ours = "constrained_k2 is on but did not hold: read the server's log, and report it"
-        return ours if self.is_ours else SWITCH_ON
+        return ours if self.is_ours else self.switching_on
+
+    @property
+    def parsing(self) -> str:
+        """The remedy where an answer was not returned as the model wrote it."""
+        return PYTHON_FRONT_END if self.rust else self.constraining
 
     @property
     def repairing(self) -> str:
         """The remedy where a prompt was not repaired."""
+        if self.rust:
+            return PYTHON_FRONT_END
         ours = "Update constrained-k2 to a version that repairs requests, or check that it is not switched off"
         return ours if self.is_ours else SWITCH_ON
 
@@ -62,6 +90,23 @@ class Target:
     async def chat_streamed(self, body: dict[str, Any]) -> ChatAnswer:
         """As :meth:`chat`, streamed; of one choice."""
         return await self.client.chat_streamed({"model": self.model, "return_token_ids": True, "stream": True} | body)
+
+    async def pushed(self, body: dict[str, Any], push: str) -> tuple[int, int]:
+        """The tokens of an answer if one special token is made overwhelmingly likely, and those that are it, as counts.
+
+        Raises ``NotServed`` if the server does not return token ids.
+        """
+        token_id = self.marker(push)
+        more = {"max_tokens": _PUSHED_TOKENS, "temperature": 0.0, "logit_bias": {str(token_id): PUSH}}
+        (answer, *_) = await self.chat(body | more)
+        if answer.token_ids is None:
+            raise NotServed("return_token_ids is not served, so special tokens cannot be seen")
+        return len(answer.token_ids), answer.token_ids.count(token_id)
+
+    async def special_tokens_in_a_string(self) -> int:
+        """The number of special tokens in a call's string if one is made overwhelmingly likely; as :meth:`pushed`."""
+        body = {"messages": [user("Search.")], "tools": [SEARCH], "tool_choice": named("search")}
+        return (await self.pushed(body, kimi_k2.MIDDLE))[1]
 
     async def prompt_ids(self, body: dict[str, Any]) -> tuple[int, ...]:
         """The token ids of a chat request's prompt, from the chat endpoint; ``/tokenize`` may render another one."""
@@ -108,7 +153,11 @@ class Target:
         return self.markers[text]
 
     async def probe(self) -> None:
-        """Fill in the special tokens, and whether this package is on, by what it refuses in its own words."""
+        """Fill in the special tokens, the front end, and whether this package is on.
+
+        This package is known by what it refuses in its own words. Behind vLLM's Rust front end it refuses nothing in
+        the HTTP server: there it is known by its masks, which allow no special token in a string; xgrammar's do.
+        """
         try:
             bodies = [{"prompt": text, "add_special_tokens": False} for text in SPECIAL_TEXTS]
             found = dict(zip(SPECIAL_TEXTS, await asyncio.gather(*map(self._tokenize, bodies)), strict=True))
@@ -116,6 +165,13 @@ class Target:
             self.markers = markers if found.keys() - markers.keys() <= _OPTIONAL else None
         except NoAnswer:
             self.markers = None
+        with suppress(NoAnswer):
+            said = validated(await self.client.request("/version"), _FrontEnd, "/version").rust_frontend_version
+            self.rust = printable(said, 60)
+        if self.rust:
+            with suppress(NoAnswer):
+                self.constrains = not await self.special_tokens_in_a_string()
+            return
         chat = {"messages": [user("a")], "tools": list(TOOLS), "tool_choice": "auto", "vllm_xargs": _NO_JSON}
         self.parser = await self._refuses("/v1/chat/completions", chat, _PARSER_WORDS)
         if await self._refuses("/v1/completions", {"prompt": "a", "vllm_xargs": _NO_JSON}):

@@ -14,8 +14,10 @@ ADMISSION = "_constrained_k2"
 def from_cli_args(original: Any, cls: Any, args: Any, *more: Any, **kwargs: Any) -> Any:
     """The API server: pass the route to every process, since only this one knows the tool parser's name."""
     if getattr(args, "tool_call_parser", None) == TOOL_PARSER_NAME:
+        from constrained_k2.vllm_plugin.route import choose_route, refuse_rust_front_end
+
+        refuse_rust_front_end(args)
         activate("api_server")
-        from constrained_k2.vllm_plugin.route import choose_route
         from constrained_k2.vllm_plugin.settings import Server, settings_in
 
         choose_route(args)

@@ -10,8 +10,8 @@ from constrained_k2.evaluation.answer import ChatAnswer, Record
 from constrained_k2.evaluation.client import NotServed, Refused, printable
 from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
 from constrained_k2.evaluation.doctor.prompt import between
-from constrained_k2.evaluation.doctor.requests import EAGER, UNFIT, UNWILLING, chat, history, named
-from constrained_k2.evaluation.doctor.target import Target
+from constrained_k2.evaluation.doctor.requests import DOTTED, EAGER, UNFIT, UNWILLING, chat, history, named
+from constrained_k2.evaluation.doctor.target import PUSH, Target
 from constrained_k2.evaluation.judge import KINDS, judge
 from constrained_k2.evaluation.sample import Sample
 from constrained_k2.formats import kimi_k2 as k2
@@ -19,7 +19,6 @@ from constrained_k2.formats.kimi_k2 import CALL_BEGIN, TURN_END
 
 MAX_TOKENS = 2048  # some models reason for long before they call
 _SAMPLES = 4
-_PUSH = 100  # the maximum of OpenAI's logit_bias
 
 
 async def required(target: Target) -> Finding:
@@ -48,6 +47,38 @@ async def single(target: Target) -> Finding:
     return await _judge(target, chat(EAGER, parallel_tool_calls=False), push=CALL_BEGIN)
 
 
+async def auto(target: Target) -> Finding:
+    """Under ``tool_choice: auto`` calls are constrained, though none is required."""
+    tokens, begins = await target.pushed(chat(EAGER, "auto"), k2.SECTION_BEGIN)
+    if begins > 1:
+        seen = f"pushed to open calls, {begins} of {tokens} tokens do: no grammar holds under tool_choice 'auto'"
+        return fault(seen, target.constraining)
+    return ok("a section of calls opens once, though pushed to open again and again")
+
+
+async def special_tokens(target: Target) -> Finding:
+    """A call's strings hold no special tokens, which a parser takes for markers or drops."""
+    if count := await target.special_tokens_in_a_string():
+        return fault(f"a string takes special tokens: {k2.MIDDLE} came {count} times", target.constraining)
+    return ok(f"a string takes no special token, though pushed to {k2.MIDDLE}")
+
+
+async def dotted_names(target: Target) -> Finding:
+    """Names with dots are returned whole."""
+    names = {tool["function"]["name"] for tool in DOTTED}
+    answers = [
+        await target.chat(chat("Send it.", named(name), tools=DOTTED, max_tokens=MAX_TOKENS)) for name in sorted(names)
+    ]
+    calls = [call for (answer, *_) in answers for call in answer.calls]
+    for call_id, name, _ in calls:
+        if name not in names:
+            seen = f"the call {printable(call_id, 60)!r} is returned with the name {printable(name, 60)!r}"
+            return fault(seen, f"Declare tools without dots in their names. Or: {target.parsing}")
+    if not calls:
+        return Finding("cannot tell", "no call came", target.constraining)
+    return ok(f"{len(calls)} calls of tools with dots in their names, returned whole")
+
+
 async def none(target: Target) -> Finding:
     """``tool_choice: none`` yields no call and no marker, whatever the prompt asks for."""
     answers = await _ask(target, chat(EAGER, "none", max_tokens=256), push=k2.SECTION_BEGIN)
@@ -68,17 +99,17 @@ async def exact_arguments(target: Target) -> Finding:
             raise NotServed("return_token_ids is not served, so the sampled text cannot be compared")
         pieces = await target.pieces(answer.token_ids)
         ids, texts = between(pieces, CALL_BEGIN, k2.ARGUMENT_BEGIN), between(pieces, k2.ARGUMENT_BEGIN, k2.CALL_END)
-        if not texts and answer.calls:
+        if not texts and answer.calls and answer.finish_reason != "length":
             return Finding("cannot tell", "calls are not written in Kimi's format here", target.constraining)
         for (call_id, _, returned), written_id, written in zip(answer.calls, ids, texts, strict=False):
             if (call_id, returned) != (written_id, written):
                 pair = (written, returned) if returned != written else (written_id, call_id)
                 was, became = (repr(printable(text, 70)) for text in pair)
-                return fault(f"the model wrote {was}, returned is {became}", target.constraining)
+                return fault(f"the model wrote {was}, returned is {became}", target.parsing)
             compared += 1
         if answer.finish_reason != "length" and len(answer.calls) != len(texts):
             seen = f"the model wrote {len(texts)} calls, returned are {len(answer.calls)}"
-            return fault(seen, target.constraining)
+            return fault(seen, target.parsing)
     if not compared:
         return Finding("cannot tell", f"no call came in {_SAMPLES} answers", target.constraining)
     return ok(f"{compared} calls are returned as they were written, to the character")
@@ -87,11 +118,11 @@ async def exact_arguments(target: Target) -> Finding:
 async def _ask(target: Target, body: dict[str, Any], push: str = "") -> list[ChatAnswer]:
     """Several answers to a request, and to the same with a special token made overwhelmingly likely."""
     body = {"max_tokens": MAX_TOKENS, "temperature": 1.0, "seed": 1, "n": _SAMPLES} | body
-    pushes = [{"logit_bias": {str(target.marker(push)): _PUSH}}] if push and target.markers is not None else []
+    pushes = [{"logit_bias": {str(target.marker(push)): PUSH}}] if push and target.markers is not None else []
     answers: list[ChatAnswer] = []
     for bias in [{}, *pushes]:
         try:
-            found = await target.chat(body | bias)
+            found = await _choices(target, body | bias)
             for seed in range(len(found), _SAMPLES):  # the server ignores ``n``
                 found += (await target.chat(body | bias | {"n": 1, "seed": seed + 1}))[:1]
             answers += found
@@ -99,6 +130,16 @@ async def _ask(target: Target, body: dict[str, Any], push: str = "") -> list[Cha
             if not bias or "logit_bias" not in refusal.message:
                 raise
     return answers
+
+
+async def _choices(target: Target, body: dict[str, Any]) -> list[ChatAnswer]:
+    """The choices of a request, or one where the server takes no ``n``."""
+    try:
+        return await target.chat(body)
+    except Refused as refusal:
+        if "n=1" not in refusal.message:
+            raise
+        return await target.chat(body | {"n": 1})
 
 
 async def _judge(target: Target, body: dict[str, Any], push: str = "") -> Finding:

@@ -4,11 +4,11 @@ import re
 
 import msgspec
 
-from constrained_k2.evaluation.answer import validated
-from constrained_k2.evaluation.client import Refused, printable
+from constrained_k2.evaluation.answer import NoAnswer, validated
+from constrained_k2.evaluation.client import NotServed, Refused, printable
 from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
 from constrained_k2.evaluation.doctor.requests import UNWILLING, chat, closed, tool, user
-from constrained_k2.evaluation.doctor.target import SWITCH_ON, Target
+from constrained_k2.evaluation.doctor.target import PYTHON_FRONT_END, Target
 from constrained_k2.evaluation.sample import UNCONSTRAINED
 from constrained_k2.formats.kimi_k2 import TURN_END
 
@@ -50,7 +50,9 @@ async def version(target: Target) -> Finding:
 
 
 async def flags(target: Target) -> Finding:
-    """This package's parser and one of its routes are on."""
+    """This package's parser and one of its routes are on; behind vLLM's Rust front end, its masks."""
+    if target.rust:
+        return _masks(target)
     if target.is_ours:
         return ok("the parser kimi_k2_constrained is on, and a route that constrains")
     if target.parser and target.constrains is False:
@@ -61,7 +63,41 @@ async def flags(target: Target) -> Finding:
         seen = "constrained_k2 is installed, but neither its parser nor a route is on"
     else:
         seen = "constrained_k2 is not on: nothing was refused in its words"
-    return fault(seen, SWITCH_ON)
+    return fault(seen, target.switching_on)
+
+
+def _masks(target: Target) -> Finding:
+    if target.constrains is None:
+        seen = "vLLM's Rust front end: it does not return what shows the masks of constrained_k2"
+        return Finding("cannot tell", seen, target.switching_on)
+    if target.constrains:
+        return ok("vLLM's Rust front end; strings take no special token, so constrained_k2 masks them")
+    return fault("vLLM's Rust front end; constrained_k2 is not on: a string takes special tokens", target.switching_on)
+
+
+async def front_end(target: Target) -> Finding:
+    """The HTTP server is vLLM's own in Python, which serves more than the one in Rust."""
+    if not target.rust:
+        return ok("no sign of vLLM's Rust front end")
+    lacking = [f"POST {path}" for path in ("/v1/responses", "/v1/messages") if not await _is_served(target, path)]
+    try:
+        await target.chat({"messages": [user("Hello.")], "max_tokens": 1, "n": 2})
+    except Refused:
+        lacking.insert(0, "n > 1")
+    seen = f"vLLM's Rust front end {target.rust}"
+    if lacking:
+        return Finding("warning", f"{seen} does not serve {', '.join(lacking)}", PYTHON_FRONT_END)
+    return ok(seen)
+
+
+async def _is_served(target: Target, path: str) -> bool:
+    try:
+        await target.client.request(path, {})
+    except NotServed:
+        return False
+    except NoAnswer:
+        pass
+    return True
 
 
 async def auto_tool_choice(target: Target) -> Finding:
@@ -69,7 +105,7 @@ async def auto_tool_choice(target: Target) -> Finding:
     try:
         await target.chat(chat("Hello.", "auto", max_tokens=1))
     except Refused as refusal:
-        remedy = SWITCH_ON if "auto" in refusal.message else "See the server's error"
+        remedy = target.switching_on if "auto" in refusal.message else "See the server's error"
         return fault(f"tools with tool_choice 'auto' are refused: {refusal}", remedy)
     return ok("tools with tool_choice 'auto' are accepted")
 

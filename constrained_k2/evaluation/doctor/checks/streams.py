@@ -9,7 +9,7 @@ from constrained_k2.evaluation.client import printable
 from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
 from constrained_k2.evaluation.doctor.prompt import Prompt, opens_reasoning
 from constrained_k2.evaluation.doctor.requests import EAGER, UNFIT, UNWILLING, chat, named, user
-from constrained_k2.evaluation.doctor.target import SWITCH_ON, Target
+from constrained_k2.evaluation.doctor.target import PYTHON_FRONT_END, SWITCH_ON, Target
 from constrained_k2.evaluation.judge import decode_arguments
 from constrained_k2.formats.kimi_k2 import THINK_BEGIN, THINK_END, TURN_END
 
@@ -33,7 +33,9 @@ async def stream_agrees(target: Target) -> Finding:
                 (whole, *_), streamed = await target.chat(seeded), await target.chat_streamed(seeded)
                 if await _is_same_text(target, seeded, whole, streamed):
                     if difference := disagreement(whole, streamed):
-                        remedy = target.constraining if target.is_ours else f"Parse by token id: {SWITCH_ON}"
+                        remedy = f"Parse by token id: {PYTHON_FRONT_END if target.rust else SWITCH_ON}"
+                        if target.parser:
+                            remedy = target.constraining
                         return fault(f"{name}: {difference}", remedy)
                     compared += 1
                     break
@@ -85,7 +87,7 @@ async def cut_calls(target: Target) -> Finding:
         (whole, *_) = await target.chat(seeded | {"max_tokens": limit})
         streamed = await target.chat_streamed(seeded | {"max_tokens": limit})
         if problem := _cut_problem(target, whole, streamed, limit):
-            return fault(f"{name} is cut after {limit} of {tokens} tokens, and {problem}", target.constraining)
+            return fault(f"{name} is cut after {limit} of {tokens} tokens, and {problem}", target.parsing)
         if whole.finish_reason == "length":
             cut.append(name)
     if not cut:

@@ -1,0 +1,129 @@
+"""Real servers whose tool parser is vLLM's own: the token ids that the model writes are those of valid calls.
+
+The model is random and sampled at temperature 1, so what is not masked is soon written. The front end may rename calls or
+drop markers: only the token ids count here.
+"""
+
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from benchmarks.front_ends.raw import judge_raw, raw_calls
+from constrained_k2 import Vocabulary
+from constrained_k2.evaluation.doctor.requests import TRICKY, closed, tool, user
+from constrained_k2.evaluation.sample import read_sample
+from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer, rust_front_end
+from tests.data import rust_front_end_binary
+from tests.servers import OTHER_PARSER, RUST, on
+
+pytestmark = pytest.mark.server
+
+TAGS = [f"{front_end}{name}" for front_end in (RUST, "python_") for name in OTHER_PARSER if name.startswith("tag_")]
+ROUTES = [name for name in TAGS if "reasoning" not in name]
+PROMPTS = [f"{RUST}prompt_structured_output", "python_prompt_structured_output"]
+TOOLS = [
+    tool(
+        "mail.send", "Send.", closed({"cc"}, to={"enum": ["a", "b"]}, body={"type": "string"}, cc={"type": "boolean"})
+    ),
+    tool("book-table", "Book.", TRICKY),
+    tool("ping", "Ping."),
+]
+CALL = {"id": "functions.ping:0", "type": "function", "function": {"name": "ping", "arguments": "{}"}}
+RESULT = {"role": "tool", "tool_call_id": "functions.ping:0", "content": "pong"}
+CALLED = [user("go"), {"role": "assistant", "content": "", "tool_calls": [CALL]}, RESULT, user("again")]
+CHOICES: dict[str, dict[str, Any]] = {
+    "auto": {"tool_choice": "auto"},
+    "required": {"tool_choice": "required"},
+    "named": {"tool_choice": {"type": "function", "function": {"name": "book-table"}}},
+    "one call": {"tool_choice": "required", "parallel_tool_calls": False},
+    "history": {"tool_choice": "required", "messages": CALLED},
+}
+PUSH = 100  # of OpenAI's logit_bias
+SEEDS = range(4)
+
+
+def ids_of(server: VllmServer, body: dict[str, Any], **more: Any) -> tuple[list[int], bool]:
+    """The token ids of an answer, and whether it was cut."""
+    request = {"model": "kimi-k2", "messages": [user("go")], "tools": TOOLS, "return_token_ids": True}
+    request |= (
+        {"max_tokens": 400, "temperature": 1.0, "vllm_xargs": {"constrained_k2_finish_reserve": 300}} | body | more
+    )
+    answer = httpx.post(f"{server.url}/v1/chat/completions", json=request, timeout=300)
+    assert answer.status_code == 200, answer.text
+    (choice,) = answer.json()["choices"]
+    return choice["token_ids"], choice["finish_reason"] == "length"
+
+
+def problems_of(vocabulary: Vocabulary, body: dict[str, Any], ids: list[int], *, cut: bool) -> list[str]:
+    return judge_raw(read_sample({"messages": [user("go")], "tools": TOOLS} | body, 1), ids, vocabulary, cut=cut)[1]
+
+
+def special(vocabulary: Vocabulary, text: str) -> int:
+    return next(number for number in range(vocabulary.size) if vocabulary.special_text(number) == text)
+
+
+@on(*ROUTES)
+@pytest.mark.parametrize("choice", CHOICES)
+def test_calls_are_valid(server: VllmServer, vocabulary: Vocabulary, choice: str) -> None:
+    body = CHOICES[choice]
+    # Under auto a random model would hardly call: the marker of a call is pushed.
+    more = {"logit_bias": {str(vocabulary.format.section_begin): PUSH}} if choice == "auto" else {}
+    for seed in SEEDS:
+        ids, cut = ids_of(server, body, seed=seed, **more)
+        assert problems_of(vocabulary, body, ids, cut=cut) == []
+        assert not cut
+        calls = list(raw_calls(ids, vocabulary))
+        assert calls
+        assert all(call.is_whole for call in calls)
+        if choice == "named":
+            assert {call.call_id for call in calls} == {"functions.book-table:0"}
+        if choice in {"named", "one call"}:
+            assert len(calls) == 1
+
+
+@on(*ROUTES)
+def test_no_special_token_enters_a_string(server: VllmServer, vocabulary: Vocabulary) -> None:
+    body = {"tool_choice": {"type": "function", "function": {"name": "mail.send"}}}
+    for text in ("<|im_middle|>", "<|tool_call_end|>", "<|tool_calls_section_end|>", "<|im_end|>"):
+        ids, cut = ids_of(server, body, logit_bias={str(special(vocabulary, text)): PUSH}, seed=1)
+        assert problems_of(vocabulary, body, ids, cut=cut) == []
+        assert sum(call.is_whole for call in raw_calls(ids, vocabulary)) == 1
+
+
+@on(*PROMPTS)
+def test_tools_that_only_the_prompt_declares(server: VllmServer, vocabulary: Vocabulary) -> None:
+    push = {"logit_bias": {str(vocabulary.format.section_begin): PUSH}}
+    for body in ({"tool_choice": "auto"}, {"tool_choice": "auto", "messages": CALLED}):
+        for seed in SEEDS:
+            ids, cut = ids_of(server, body, seed=seed, **push)
+            assert problems_of(vocabulary, body, ids, cut=cut) == []
+            assert any(call.is_whole for call in raw_calls(ids, vocabulary))
+
+
+@on(f"{RUST}tag_reasoning", "python_tag_reasoning")
+def test_calls_after_reasoning_are_valid(server: VllmServer, vocabulary: Vocabulary) -> None:
+    begin, end = vocabulary.format.think_begin, vocabulary.format.think_end
+    body: dict[str, Any] = {"tool_choice": "required"}
+    for push in (end, begin):
+        ids, _ = ids_of(server, body, logit_bias={str(push): PUSH}, seed=2, max_tokens=40 if push == begin else 400)
+        assert ids.count(end) <= 1
+        if push == end:
+            assert ids.index(end) < ids.index(vocabulary.format.section_begin)
+            assert problems_of(vocabulary, body, ids, cut=False) == []
+            assert all(call.is_whole for call in raw_calls(ids, vocabulary))
+
+
+def test_our_tool_parser_ends_the_start_of_the_rust_front_end(tmp_path: Any, model: Any) -> None:
+    log = tmp_path / "server.log"
+    environment = rust_front_end(rust_front_end_binary())
+    with (
+        pytest.raises(RuntimeError, match="the server ended with"),
+        VllmServer(model, BACKEND_FLAGS, log=log, environment=environment),
+    ):
+        pass
+    text = log.read_text(errors="replace")
+    assert "--tool-call-parser kimi_k2 --tool-strict-level parameter --additional-config" in text
+    assert "is not registered" not in text
