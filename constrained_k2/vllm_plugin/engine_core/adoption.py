@@ -93,7 +93,7 @@ class Adoption:
         return None
 
     def _declares_tools(self, ids: Sequence[int] | None) -> bool:
-        return bool(ids) and self._declarations.are_in(ids)
+        return ids is not None and self._declarations.are_in(ids)
 
     def _body(self, request: Any, source: Adopted) -> dict[str, Any]:
         """The request as its front end received it. A tag may leave arguments free that the prompt declares."""
