@@ -217,10 +217,12 @@ def test_schemas_that_a_tag_leaves_free_come_from_the_prompt(config: VllmConfig,
 def test_a_constraint_that_no_front_end_of_ours_has_checked(
     config: VllmConfig, vocabulary: Vocabulary, counters: EngineCounters
 ) -> None:
-    extra = {"constrained_k2": json.dumps({"tools": TOOLS})}
-    asked = request(SamplingParams(extra_args=extra))
+    extra = {"constrained_k2": json.dumps({"tools": TOOLS}), "constrained_k2_token_limits": {"bad_words": [[7]]}}
+    asked = request(SamplingParams(extra_args=extra, allowed_token_ids=[5]))
     adopting(config, vocabulary).adopt(asked)
     assert asked.sampling_params is not None and is_tagged(asked.sampling_params)
+    limits = token_limits_in(asked.sampling_params.extra_args)
+    assert (limits.allowed_token_ids, limits.bad_words) == ((5,), ())  # not what the client put in their place
     on_workers = request(SamplingParams(extra_args=extra))
     adopting(config, vocabulary, "logits_processor").adopt(on_workers)
     assert on_workers.sampling_params is not None and on_workers.sampling_params.structured_outputs is None

@@ -45,7 +45,7 @@ class Adoption:
         if not isinstance(params, SamplingParams) or is_tagged(params):
             return
         if carries_constraint(params.extra_args):
-            self._tag_own(params)
+            self._tag_own(request)
             return
         source = self._source(request)
         if source is None:
@@ -71,9 +71,11 @@ class Adoption:
             begun = request._output_token_ids.count(self._vocabulary.format.call_begin)  # noqa: SLF001 - not copied
             engine_counters.unconstrained_calls += begun
 
-    def _tag_own(self, params: Any) -> None:
+    def _tag_own(self, request: Any) -> None:
         """Tag a constraint in ``vllm_xargs`` that passed no front end of ours; compiling it refuses what is wrong."""
-        if self._is_tagged_here and params.structured_outputs is None:
+        if self._is_tagged_here and request.sampling_params.structured_outputs is None:
+            params = request.sampling_params = take_thinking_budget(request.sampling_params)
+            take_token_ids(params)
             tag(params, ())
             engine_counters.adopted["xargs"] += 1
 
