@@ -27,7 +27,7 @@ from constrained_k2.formats.kimi_k2 import (
 )
 
 
-class _Format(msgspec.Struct, tag_field="type", forbid_unknown_fields=True, frozen=True):
+class _Format(msgspec.Struct, tag_field="type", forbid_unknown_fields=True):
     """One of xgrammar's formats, with the fields and defaults of ``xgrammar.structural_tag``."""
 
 
@@ -183,8 +183,10 @@ def _answer(form: Any) -> dict[str, Any]:
             return {"structured_outputs": {"regex": pattern}}
         case _Grammar(grammar):
             return {"structured_outputs": {"grammar": grammar}}
-        case _Or(elements) if elements and all(isinstance(element, _Text) for element in elements):
-            return {"structured_outputs": {"choice": [element.value for element in elements]}}
+        case _Or(elements):
+            texts = [element.value for element in elements if isinstance(element, _Text)]
+            if texts and len(texts) == len(elements):
+                return {"structured_outputs": {"choice": texts}}
     raise _foreign("the answer has a form that no request asks for")
 
 

@@ -98,7 +98,8 @@ def test_a_tag_that_differs_anywhere_is_not_read(choice: Any) -> None:
     harmless = {"excludes", "any_order", "max_whitespace_cnt"}  # narrower or wider than ours by no token that counts
     paths = list(places(tag))
     for path in paths:
-        for value in ("other", True, 3, None, [], {}, {"type": "any_text"}):
+        others: tuple[Any, ...] = ("other", True, 3, None, [], {}, {"type": "any_text"})
+        for value in others:
             try:
                 read = read_structural_tag(changed(tag, path, value))
             except InvalidRequest:

@@ -24,7 +24,7 @@ from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
 from constrained_k2.vllm_plugin.token_limits import token_limits_in
 from tests.vllm_plugin.scheduling import config_of
 
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {"q": {"enum": [name]}}}}}
     for name in ("search", "web.fetch")
 ]  # fmt: skip
