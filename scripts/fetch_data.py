@@ -10,6 +10,7 @@ import fnmatch
 import hashlib
 import json
 import lzma
+import os
 import subprocess
 import sys
 import tarfile
@@ -189,7 +190,7 @@ def fetch(
                     f"{path}: sha256 is {got}, expected {spec['sha256']} (from {origin}). Nothing was written. "
                     "The download is damaged, or is not the pinned one: run again, else report it."
                 )
-            part = to / f"{path}.part"
+            part = to / f"{path}.{os.getpid()}.part"  # two tests may fetch at once
             part.parent.mkdir(parents=True, exist_ok=True)
             part.write_bytes(lzma.compress(content) if path.endswith(".xz") else content)
             part.chmod(0o755 if spec.get("executable") else 0o644)
