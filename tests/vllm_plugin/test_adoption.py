@@ -128,6 +128,21 @@ UNSATISFIABLE = [{"type": "function", "function": {"name": "f", "parameters": {"
 FOREIGN = StructuredOutputsParams(structural_tag='{"type": "structural_tag", "format": {"type": "any_text"}}')
 
 
+def test_a_turn_that_the_prompt_continues_stays_vllms(
+    config: VllmConfig, vocabulary: Vocabulary, counters: EngineCounters, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After <think> and some text a turn of ours would forbid </think>. Earlier turns may have been cut anywhere."""
+    markers = vocabulary.format
+    earlier = [markers.think_begin, 7, markers.section_begin, markers.turn_end]
+    text = [*earlier, markers.think_begin, 7, markers.think_end, 8]
+    for ids in ([*earlier, markers.think_begin, 7], [*earlier, markers.section_begin, markers.call_begin, 7]):
+        adopting(config, vocabulary).adopt(request(SamplingParams(structured_outputs=tag_of()), ids))
+    assert counters.left["option"] == 2 and "ends inside" in caplog.text
+    for ids in ([*earlier, 7], [*earlier, markers.think_begin], text):
+        adopting(config, vocabulary).adopt(request(SamplingParams(structured_outputs=tag_of()), ids))
+    assert counters.adopted["tag"] == 3
+
+
 @pytest.mark.parametrize(
     ("reason", "structured", "extra", "fields"),
     [

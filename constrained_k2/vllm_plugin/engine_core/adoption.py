@@ -60,6 +60,7 @@ class Adoption:
         reason: Left = "option"
         try:
             _refuse_options(request)
+            self._refuse_continued(request.prompt_token_ids)
             reason = "format"
             body = self._body(request, source)
             reason = "tools"
@@ -146,6 +147,17 @@ class Adoption:
             tag(params, compiled.slow_tools(SLOW_SECONDS))
         else:
             params.structured_outputs = None
+
+    def _refuse_continued(self, ids: Sequence[int]) -> None:
+        """Refuse a prompt that ends inside a turn's reasoning or calls (continue_final_message): ours begin a turn."""
+        markers = self._vocabulary.format
+        tail = list(ids[::-1])
+        if markers.turn_end in tail:
+            tail = tail[: tail.index(markers.turn_end)]
+        seen = {marker: tail.index(marker) for marker in (markers.think_begin, markers.think_end) if marker in tail}
+        in_reasoning = 0 < seen.get(markers.think_begin, 0) < seen.get(markers.think_end, len(tail))
+        if in_reasoning or markers.section_begin in tail:
+            raise InvalidRequest("the prompt ends inside reasoning or calls, which a turn of ours begins", "prompt")
 
     def _may_think(self, ids: Sequence[int]) -> bool:
         """True if the prompt has opened reasoning, or the server parses reasoning and the prompt has not closed it."""
