@@ -30,6 +30,11 @@ from constrained_k2.formats.kimi_k2 import (
 class _Format(msgspec.Struct, tag_field="type", forbid_unknown_fields=True):
     """One of xgrammar's formats, with the fields and defaults of ``xgrammar.structural_tag``."""
 
+    def __post_init__(self) -> None:
+        """Refuse to leave text out, except for special tokens, which a turn has at their places only."""
+        if not KIMI_K2.special_texts.issuperset(getattr(self, "excludes", ())):
+            raise ValueError("text is excluded")
+
 
 class _JsonSchema(_Format, tag="json_schema"):
     json_schema: bool | dict[str, Any]

@@ -71,9 +71,13 @@ def finish_reserve_in(extra_args: dict[str, Any] | None, default: int) -> int:
     return default if value is None else read_finish_reserve(value, f"vllm_xargs.{key}")
 
 
-def tag(sampling_params: Any, precompile: Sequence[int]) -> None:
-    """Tag a validated request for the engine core, with the tools, by position, to compile before it is scheduled."""
-    sampling_params.structured_outputs = StructuredOutputsParams(grammar=_TAG + json.dumps(list(precompile)))
+def tag(sampling_params: Any, precompile: Sequence[int] | None) -> None:
+    """Tag a request for the engine core, with the tools, by position, to compile before it is scheduled.
+
+    None is for a constraint that no process has checked yet: the engine core does, before it is scheduled.
+    """
+    tools = None if precompile is None else list(precompile)
+    sampling_params.structured_outputs = StructuredOutputsParams(grammar=_TAG + json.dumps(tools))
 
 
 def is_tagged(sampling_params: Any) -> bool:
@@ -84,7 +88,7 @@ def is_tagged(sampling_params: Any) -> bool:
     return asked.grammar is not None and asked.grammar.startswith(_TAG)
 
 
-def precompile_of(sampling_params: Any) -> list[int]:
-    """The tools to compile before a tagged request is scheduled, by their positions in its constraint."""
-    positions: list[int] = json.loads(sampling_params.structured_outputs.grammar.removeprefix(_TAG))
+def precompile_of(sampling_params: Any) -> list[int] | None:
+    """The tools to compile before a tagged request is scheduled, by their positions; None if it is to be checked."""
+    positions: list[int] | None = json.loads(sampling_params.structured_outputs.grammar.removeprefix(_TAG))
     return positions

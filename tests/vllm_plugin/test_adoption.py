@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,12 +17,17 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.engine import EngineCoreRequest
 
 from constrained_k2 import ToolCallSpec, Vocabulary
+from constrained_k2.errors import ConstrainedK2Error
+from constrained_k2.vllm_plugin import byte_compiler
 from constrained_k2.vllm_plugin.constraint import constraint_in, is_tagged, precompile_of
 from constrained_k2.vllm_plugin.engine_core import adoption
 from constrained_k2.vllm_plugin.engine_core.adoption import Adoption
+from constrained_k2.vllm_plugin.engine_core.structured_output import ConstrainedOutputManager
 from constrained_k2.vllm_plugin.front_end import report_front_end
 from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
+from constrained_k2.vllm_plugin.settings import settings_in
 from constrained_k2.vllm_plugin.token_limits import token_limits_in
+from tests.vllm_plugin.faults import Panic
 from tests.vllm_plugin.scheduling import config_of
 
 TOOLS: list[dict[str, Any]] = [
@@ -122,6 +128,21 @@ UNSATISFIABLE = [{"type": "function", "function": {"name": "f", "parameters": {"
 FOREIGN = StructuredOutputsParams(structural_tag='{"type": "structural_tag", "format": {"type": "any_text"}}')
 
 
+def test_a_turn_that_the_prompt_continues_stays_vllms(
+    config: VllmConfig, vocabulary: Vocabulary, counters: EngineCounters, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After <think> and some text a turn of ours would forbid </think>. Earlier turns may have been cut anywhere."""
+    markers = vocabulary.format
+    earlier = [markers.think_begin, 7, markers.section_begin, markers.turn_end]
+    text = [*earlier, markers.think_begin, 7, markers.think_end, 8]
+    for ids in ([*earlier, markers.think_begin, 7], [*earlier, markers.section_begin, markers.call_begin, 7]):
+        adopting(config, vocabulary).adopt(request(SamplingParams(structured_outputs=tag_of()), ids))
+    assert counters.left["option"] == 2 and "ends inside" in caplog.text
+    for ids in ([*earlier, 7], [*earlier, markers.think_begin], text):
+        adopting(config, vocabulary).adopt(request(SamplingParams(structured_outputs=tag_of()), ids))
+    assert counters.adopted["tag"] == 3
+
+
 @pytest.mark.parametrize(
     ("reason", "structured", "extra", "fields"),
     [
@@ -129,6 +150,7 @@ FOREIGN = StructuredOutputsParams(structural_tag='{"type": "structural_tag", "fo
         ("tools", tag_of(tools=UNSATISFIABLE), None, {}),
         ("tools", tag_of(), {"constrained_k2": "xgrammar"}, {}),  # an engine that the server does not offer
         ("tools", tag_of(), {"constrained_k2_undeclared_keys": 7}, {}),
+        ("tools", tag_of(), {"constrained_k2_finish_reserve": "x"}, {}),
         ("option", tag_of(), {"constrained_k2": "off"}, {}),
         ("option", tag_of(), None, {"ids": None}),
         ("option", tag_of(), None, {"resumable": True}),
@@ -147,10 +169,11 @@ def test_what_cannot_be_adopted_stays_vllms(
     assert f"left to vLLM, {reason}: r: " in line
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError, Panic])
 def test_an_error_of_ours_leaves_the_request_to_vllm(
-    config: VllmConfig, vocabulary: Vocabulary, counters: EngineCounters, monkeypatch: pytest.MonkeyPatch
+    config: VllmConfig, vocabulary: Vocabulary, counters: EngineCounters, monkeypatch: pytest.MonkeyPatch, error: Any
 ) -> None:
-    monkeypatch.setattr(adoption, "looked_up", lambda *_: 1 // 0)
+    monkeypatch.setattr(adoption, "looked_up", Mock(side_effect=error))
     asked = request(SamplingParams(structured_outputs=tag_of()))
     adopting(config, vocabulary).adopt(asked)
     assert asked.sampling_params is not None and not is_tagged(asked.sampling_params)
@@ -232,14 +255,53 @@ def test_a_constraint_that_no_front_end_of_ours_has_checked(
 def test_calls_without_a_constraint_are_counted(
     config: VllmConfig, vocabulary: Vocabulary, counters: EngineCounters
 ) -> None:
+    """A constraint beside a structural tag holds nothing where the engine core constrains."""
     begin = vocabulary.format.call_begin
-    for extra in (None, {"constrained_k2": "off"}, {"constrained_k2": "{}"}):
-        params = SamplingParams(extra_args=extra)
-        adopting(config, vocabulary).count_calls(
-            SimpleNamespace(sampling_params=params, _output_token_ids=[begin, 1, begin])
-        )
-    assert counters.unconstrained_calls == 4
-    assert counters.snapshot()["totals"]["unconstrained_calls"] == 4
+    adopted = request(SamplingParams(extra_args={"constrained_k2": "{}"}))
+    beside = request(SamplingParams(extra_args={"constrained_k2": "{}"}, structured_outputs=tag_of()))
+    others = [request(SamplingParams(extra_args=extra)) for extra in (None, {"constrained_k2": "off"})]
+    for asked in (adopted, beside, *others):
+        adopting(config, vocabulary).adopt(asked)
+        finished = SimpleNamespace(sampling_params=asked.sampling_params, _output_token_ids=[begin, 1, begin])
+        adopting(config, vocabulary).count_calls(finished)
+    assert counters.unconstrained_calls == 6
+    assert counters.snapshot()["totals"]["unconstrained_calls"] == 6
+    on_workers = SimpleNamespace(
+        sampling_params=SamplingParams(extra_args={"constrained_k2": "{}"}), _output_token_ids=[begin]
+    )
+    adopting(config, vocabulary, "logits_processor").count_calls(on_workers)
+    assert counters.unconstrained_calls == 6
+
+
+SLOW = {
+    "properties": {f"p{n}": {"patternProperties": {f"^{n}a": {"type": "string"}, f"b{n}$": {}}} for n in range(100)}
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "fields", "said"),
+    [
+        (SLOW, {}, "too long"),
+        ({"type": "object"}, {"engine": "xgrammar"}, "does not offer"),
+        ({"type": "string"}, {}, "always an object"),
+    ],
+)
+def test_a_constraint_that_nothing_has_checked_is_checked_before_it_is_scheduled(
+    config: VllmConfig, vocabulary: Vocabulary, counters: EngineCounters, monkeypatch: pytest.MonkeyPatch,
+    schema: Any, fields: Any, said: str,
+) -> None:  # fmt: skip
+    """The model's grammars have no limit on time, and the scheduler's thread compiles those of tools that are called."""
+    monkeypatch.setattr(byte_compiler.byte_compiler(settings_in(config)), "_compile_seconds", 0.05)
+    manager = ConstrainedOutputManager(config)
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    asked = request(SamplingParams(extra_args={"constrained_k2": json.dumps({"tools": tools} | fields)}))
+    adopting(config, vocabulary).adopt(asked)
+    assert asked.sampling_params is not None and precompile_of(asked.sampling_params) is None
+    admitted = SimpleNamespace(
+        request_id="r", sampling_params=asked.sampling_params, prompt_token_ids=[5, 6], num_prompt_tokens=2
+    )
+    with pytest.raises(ConstrainedK2Error, match=said):
+        manager._tool_call_grammar(admitted)
 
 
 @pytest.mark.parametrize(

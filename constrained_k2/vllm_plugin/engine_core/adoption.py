@@ -17,8 +17,14 @@ from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.request.structural_tag import read_structural_tag
 from constrained_k2.request.tools import DEFAULT_LIMITS, read_tools
 from constrained_k2.schema.undeclared_keys import read_undeclared_keys
-from constrained_k2.vllm_plugin.byte_compiler import SLOW_SECONDS, looked_up
-from constrained_k2.vllm_plugin.constraint import carries_constraint, is_tagged, strict_false_in, tag
+from constrained_k2.vllm_plugin.byte_compiler import SLOW_SECONDS, byte_compiler, looked_up
+from constrained_k2.vllm_plugin.constraint import (
+    carries_constraint,
+    finish_reserve_in,
+    is_tagged,
+    strict_false_in,
+    tag,
+)
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.front_end import STRICT_LEVEL_FLAG
 from constrained_k2.vllm_plugin.log import warn
@@ -38,6 +44,7 @@ class Adoption:
         self._reasons = bool(vllm_config.structured_outputs_config.reasoning_parser)
         self._declarations = Declarations(vocabulary)
         self._has_hinted = False
+        byte_compiler(self._settings)  # it takes most of a second, and requests wait behind the first one
 
     def adopt(self, request: Any) -> None:
         """Write the constraint of an ``EngineCoreRequest`` into it, if it can be read; else leave the request alone."""
@@ -53,13 +60,16 @@ class Adoption:
         reason: Left = "option"
         try:
             _refuse_options(request)
+            self._refuse_continued(request.prompt_token_ids)
             reason = "format"
             body = self._body(request, source)
             reason = "tools"
             self._constrain(request, body)
         except ConstrainedK2Error as error:
             self._leave(request, reason, str(error))
-        except Exception as error:  # noqa: BLE001 - vLLM's own constraint still holds
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - a panic in Rust would end the thread that takes all requests
             self._leave(request, "error", repr(error))
         else:
             engine_counters.adopted[source] += 1
@@ -67,16 +77,19 @@ class Adoption:
     def count_calls(self, request: Any) -> None:
         """Count the calls that a finished request began without a constraint."""
         params = request.sampling_params
-        if params is not None and not carries_constraint(params.extra_args):
+        if params is None:
+            return
+        # Beside structured outputs of vLLM's, what the request carries does not hold on this route.
+        if not (is_tagged(params) if self._is_tagged_here else carries_constraint(params.extra_args)):
             begun = request._output_token_ids.count(self._vocabulary.format.call_begin)  # noqa: SLF001 - not copied
             engine_counters.unconstrained_calls += begun
 
     def _tag_own(self, request: Any) -> None:
-        """Tag a constraint in ``vllm_xargs`` that passed no front end of ours; compiling it refuses what is wrong."""
+        """Tag a constraint in ``vllm_xargs`` that passed no front end of ours; the engine core checks it."""
         if self._is_tagged_here and request.sampling_params.structured_outputs is None:
             params = request.sampling_params = take_thinking_budget(request.sampling_params)
             take_token_ids(params)
-            tag(params, ())
+            tag(params, None)
             engine_counters.adopted["xargs"] += 1
 
     def _source(self, request: Any) -> Adopted | None:
@@ -117,6 +130,7 @@ class Adoption:
         switch, undeclared_keys = _switch(params), (params.extra_args or {}).get(UNDECLARED_KEYS_KEY)
         if undeclared_keys is not None:
             read_undeclared_keys(undeclared_keys, f"vllm_xargs.{UNDECLARED_KEYS_KEY}")
+        finish_reserve_in(params.extra_args, 0)
         body |= {
             "first_index": ids.count(self._vocabulary.format.call_begin),
             "engine": None if switch == ON else switch,
@@ -133,6 +147,17 @@ class Adoption:
             tag(params, compiled.slow_tools(SLOW_SECONDS))
         else:
             params.structured_outputs = None
+
+    def _refuse_continued(self, ids: Sequence[int]) -> None:
+        """Refuse a prompt that ends inside a turn's reasoning or calls (continue_final_message): ours begin a turn."""
+        markers = self._vocabulary.format
+        tail = list(ids[::-1])
+        if markers.turn_end in tail:
+            tail = tail[: tail.index(markers.turn_end)]
+        seen = {marker: tail.index(marker) for marker in (markers.think_begin, markers.think_end) if marker in tail}
+        in_reasoning = 0 < seen.get(markers.think_begin, 0) < seen.get(markers.think_end, len(tail))
+        if in_reasoning or markers.section_begin in tail:
+            raise InvalidRequest("the prompt ends inside reasoning or calls, which a turn of ours begins", "prompt")
 
     def _may_think(self, ids: Sequence[int]) -> bool:
         """True if the prompt has opened reasoning, or the server parses reasoning and the prompt has not closed it."""

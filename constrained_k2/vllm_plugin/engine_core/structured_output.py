@@ -14,16 +14,17 @@ import torch
 from vllm.v1.structured_output import StructuredOutputManager
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.vllm_plugin.constraint import is_tagged, precompile_of
+from constrained_k2.vllm_plugin.byte_compiler import SLOW_SECONDS, looked_up
+from constrained_k2.vllm_plugin.constraint import constraint_in, is_tagged, precompile_of
 from constrained_k2.vllm_plugin.engine_core.adoption import Adoption
 from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar, fill_batch
 from constrained_k2.vllm_plugin.engine_core.matcher_factory import MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.engine_core.proposer import drafts_of
-from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME
+from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME, XARGS_KEY
 from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
 from constrained_k2.vllm_plugin.route import route_of
-from constrained_k2.vllm_plugin.settings import settings_in
+from constrained_k2.vllm_plugin.settings import Settings, settings_in
 from constrained_k2.vllm_plugin.vocabularies import vocabulary_of_model
 from constrained_k2.vocabulary.bitmask import words_per_row
 
@@ -105,10 +106,13 @@ class ConstrainedOutputManager(StructuredOutputManager):
             )
         params, ids = request.sampling_params, request.prompt_token_ids
         try:
+            precompile = precompile_of(params)
+            if precompile is None:
+                precompile = _check(params, self._factory.settings)
             compiled = self._factory.compile(params)
             if compiled is None:
                 raise InvalidRequest("the request is tagged, but carries no tools", "vllm_xargs")  # noqa: TRY301
-            compiled.check_all(precompile_of(params))
+            compiled.check_all(precompile)
             prompt = PromptInfo(request.num_prompt_tokens, ids[-1] if ids else None)
             matcher = self._factory.matcher(compiled, prompt, params)
         except BaseException as error:
@@ -117,6 +121,21 @@ class ConstrainedOutputManager(StructuredOutputManager):
                 raise
             raise RuntimeError("a grammar engine failed") from error  # a panic in Rust would end the scheduler
         return ToolCallGrammar(matcher, self._factory.stop, request.request_id)
+
+
+def _check(params: Any, settings: Settings) -> list[int]:
+    """Check a constraint as a front end of ours does, within its limits on time; the tools that are slow to compile.
+
+    The model's grammars are compiled without such limits, and in the scheduler's thread when their tool is called.
+    """
+    constraint = constraint_in(params.extra_args)
+    if constraint is None:
+        raise InvalidRequest("the request is tagged, but carries no tools", "vllm_xargs")
+    checked = looked_up(constraint, settings)
+    checked.check_all()
+    if (resolved := checked.resolved_spec) is not constraint:
+        params.extra_args = {**params.extra_args, XARGS_KEY: resolved.to_json()}
+    return checked.slow_tools(SLOW_SECONDS)
 
 
 def _grammar_of(request: Any) -> ToolCallGrammar | None:
