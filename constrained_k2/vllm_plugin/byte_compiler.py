@@ -1,6 +1,6 @@
 """Compiles a request's tools over a vocabulary of the 256 bytes, to decide whether it can be constrained.
 
-Whether a grammar can be built does not depend on the model's vocabulary, and that of the bytes costs nothing to set up.
+Whether a grammar can be built does not depend on the vocabulary, and one of bytes costs nothing to set up.
 """
 
 from functools import cache
@@ -37,7 +37,7 @@ def byte_compiler(settings: Settings) -> Compiler:
 
 
 def looked_up(constraint: ToolCallSpec, settings: Settings) -> CompiledToolCalls:
-    """A request's grammars over bytes, each compiled once :meth:`CompiledToolCalls.check_all` is called.
+    """A request's grammars over bytes; :meth:`CompiledToolCalls.check_all` compiles those that are not cached.
 
     Raises:
         InvalidRequest: The request asks for an engine that the server does not offer.

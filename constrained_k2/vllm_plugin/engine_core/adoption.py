@@ -1,9 +1,9 @@
-"""Constrains requests that came by a front end or parser which this package is not part of.
+"""Constrains requests of front ends and parsers other than this package's.
 
 vLLM's Rust front end, its Python front end with the ``kimi_k2`` tool parser, Dynamo and gateways describe the calls of
 a request by xgrammar's structural tag. The engine core reads the request back from the tag, and the rest from the
 prompt's token ids: the index of the first call and whether reasoning is open. The request then carries the constraint
-that this package's own front end would have written, and is the same from there on.
+that our tool parser would have written, and is handled like any other.
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ class Adoption:
             self._constrain(request, body)
         except ConstrainedK2Error as error:
             self._leave(request, reason, str(error))
-        except Exception as error:  # noqa: BLE001 - vLLM's own constraint still holds
+        except Exception as error:  # noqa: BLE001 - vLLM's constraint still holds
             self._leave(request, "error", repr(error))
         else:
             engine_counters.adopted[source] += 1
@@ -72,7 +72,7 @@ class Adoption:
             engine_counters.unconstrained_calls += begun
 
     def _tag_own(self, request: Any) -> None:
-        """Tag a constraint in ``vllm_xargs`` that passed no front end of ours; compiling it refuses what is wrong."""
+        """Tag a constraint that came in ``vllm_xargs`` and was not checked; if it is wrong, compiling it refuses it."""
         if self._is_tagged_here and request.sampling_params.structured_outputs is None:
             params = request.sampling_params = take_thinking_budget(request.sampling_params)
             take_token_ids(params)
@@ -80,7 +80,7 @@ class Adoption:
             engine_counters.adopted["xargs"] += 1
 
     def _source(self, request: Any) -> Adopted | None:
-        """The source that tells the request's tools; None without one."""
+        """The source of the request's tools; None if it has none that can be read."""
         asked = request.sampling_params.structured_outputs
         if asked is not None:
             return "tag" if asked.structural_tag is not None else None
@@ -98,7 +98,7 @@ class Adoption:
         return ids is not None and self._declarations.are_in(ids)
 
     def _body(self, request: Any, source: Adopted) -> dict[str, Any]:
-        """The request as its front end received it. A tag may leave arguments free that the prompt declares."""
+        """The request as its front end received it. Schemas that a tag leaves out may come from the prompt."""
         ids = request.prompt_token_ids
         declared: list[Any] = []
         if source == "prompt" or (self._settings.adopt == "prompt" and self._declares_tools(ids)):

@@ -45,7 +45,7 @@ class ConstrainedOutputManager(StructuredOutputManager):
             self.adoption = Adoption(vllm_config, vocabulary, route)
         self._drafts = drafts_of(vllm_config)
         if self._factory is not None and vllm_config.model_config.skip_tokenizer_init:
-            # vLLM makes no threads then: without a tokenizer it has no structured outputs of its own.
+            # Without a tokenizer vLLM has no structured outputs, and makes no threads for them.
             self.executor = ThreadPoolExecutor(max_workers=max(1, ((cpu_count() or 1) + 1) // 2))
 
     def grammar_init(self, request: Any) -> None:
