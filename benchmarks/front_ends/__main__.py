@@ -24,10 +24,10 @@ _HEADER = (
 
 
 def main() -> int:
-    """Print a table with one line per server; 1 if this package let a wrong call through."""
+    """Print a table with one row per server; return 1 if this package let a wrong call through."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.front_ends", description=__doc__)
     parser.add_argument("--requests", type=int, default=300, help="per server (default: %(default)s)")
-    parser.add_argument("--only", default="", help="servers whose line begins so, for example 'Rust structured'")
+    parser.add_argument("--only", default="", help="only rows that begin so, for example 'Rust structured'")
     parser.add_argument("--binary", type=Path, default=data_path(RUST_FRONT_END), help="vLLM's vllm-rs")
     parser.add_argument("--output", type=Path, help="keep the servers' logs here")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Calls in the token ids that a model wrote, whatever a front end makes of them. Shares no code with our parser."""
+"""Reads calls from the token ids that a model wrote, not from a front end's answer. Shares no code with our parser."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class RawCall(NamedTuple):
 
 
 def raw_calls(ids: Sequence[int], vocabulary: Vocabulary) -> Iterator[RawCall]:
-    """The calls of an answer. A special token inside a string of the arguments is part of it, a marker too."""
+    """The calls of an answer. A special token inside a string, even a marker, is part of the string."""
     rest = iter(ids)
     for token_id in rest:
         if vocabulary.special_text(token_id) == CALL_BEGIN:
@@ -34,7 +34,7 @@ def raw_calls(ids: Sequence[int], vocabulary: Vocabulary) -> Iterator[RawCall]:
 
 
 def _until_special(rest: Iterator[int], vocabulary: Vocabulary, *, is_json: bool) -> tuple[str, int, str]:
-    """The text up to a special token, the special tokens inside its JSON strings, and the special token; or its end."""
+    """The text up to a special token, the number of those inside its JSON strings, and that token; "" at the end."""
     text, in_strings = b"", 0
     for token_id in rest:
         special = vocabulary.special_text(token_id)
@@ -75,7 +75,7 @@ class Judged(NamedTuple):
 
 
 def judge_raw(sample: Sample, ids: Sequence[int], vocabulary: Vocabulary, *, cut: bool) -> tuple[Judged, list[str]]:
-    """Judge one answer; also what is wrong with it, in words."""
+    """Judge one answer: its counts, and a line for each problem."""
     counts, problems = Judged(answers=1, cut=int(cut)), list[str]()
     for number, call in enumerate(raw_calls(ids, vocabulary), sample.first_index):
         counts += Judged(in_strings=call.in_strings, calls=int(call.is_whole))

@@ -31,7 +31,7 @@ class FrontEnd(NamedTuple):
 
 
 def front_ends(rust: Mapping[str, str] | None) -> list[FrontEnd]:
-    """All servers; ``rust`` is the environment of one behind the Rust front end, None for none of these."""
+    """All servers; ``rust`` is the environment of those behind the Rust front end; None leaves them out."""
     found = []
     for name, environment in {"Rust": rust, "Python": {}}.items():
         if environment is not None:
@@ -44,7 +44,7 @@ def front_ends(rust: Mapping[str, str] | None) -> list[FrontEnd]:
 
 
 async def ask(url: str, samples: Sequence[Sample], vocabulary: Vocabulary) -> tuple[Judged, list[str]]:
-    """Send all requests, each seeded by its number; the counts, and what is wrong.
+    """Send all requests, each seeded by its number; return the counts and the problems.
 
     Raises:
         NoAnswer: A request was not answered.
@@ -74,7 +74,7 @@ async def ask(url: str, samples: Sequence[Sample], vocabulary: Vocabulary) -> tu
 
 
 def serve_and_ask(front_end: FrontEnd, model: Path, samples: Sequence[Sample], logs: Path) -> tuple[Judged, list[str]]:
-    """Start the server, and :func:`ask` it."""
+    """Start the server and send it the requests: see :func:`ask`."""
     log = logs / f"{front_end.file}.log"
     with VllmServer(model, front_end.flags, log=log, environment=front_end.environment) as server:
         return asyncio.run(ask(server.url, samples, Vocabulary.from_pretrained(model)))

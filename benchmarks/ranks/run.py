@@ -17,7 +17,7 @@ from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, W
 
 _FLOAT32 = "--dtype=float32"  # in bfloat16 the likeliest token can depend on the batch size
 _MAX_TOKENS = 400
-_RESERVE = 200  # tokens that end the calls of the random model, which would go on otherwise
+_RESERVE = 200  # finish reserve in tokens: without it the random model does not end its calls
 
 STOCK = "vLLM without the package"
 ARMS: Mapping[str, tuple[Sequence[str], Mapping[str, str]]] = {
@@ -36,7 +36,7 @@ class Answers:
         ids: The token ids of each answer; empty for a failed request.
         calls: Calls in the answers that ``max_tokens`` did not cut.
         cut: Answers that it cut.
-        problems: What a constraint rules out, and failed requests, one line each.
+        problems: Invalid calls and failed requests, one line each.
     """
 
     ids: tuple[tuple[int, ...], ...]
@@ -63,7 +63,7 @@ class Row:
 
 
 def greedy_samples(count: int) -> list[Sample]:
-    """Return held-out requests, each second one with a required call."""
+    """Return held-out requests; every second one requires a call."""
     bodies = bundled_bodies(HELD_OUT, count)
     return [
         read_sample(body | {"tool_choice": "required" if number % 2 else "auto"}, number)
@@ -72,7 +72,7 @@ def greedy_samples(count: int) -> list[Sample]:
 
 
 async def ask_all(url: str, samples: Sequence[Sample], concurrency: int) -> Answers:
-    """Send the requests, so many at a time, with the same settings to every arm."""
+    """Send the requests, ``concurrency`` at a time, with the same settings to every arm."""
     slots = asyncio.Semaphore(concurrency)
     common = {
         "model": "kimi-k2",

@@ -26,14 +26,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     parser.add_argument("--topology", choices=TOPOLOGIES, default=ONE_RANK, help="(default: %(default)s)")
     parser.add_argument(
-        "--arch", choices=("kimi_k2", "llama"), default="kimi_k2", help="llama has prefix caching on a CPU, and LoRA"
+        "--arch",
+        choices=("kimi_k2", "llama"),
+        default="kimi_k2",
+        help="on a CPU only llama has prefix caching and LoRA",
     )
-    parser.add_argument("--cache-blocks", type=int, help="size of the KV cache: a small one preempts requests")
+    parser.add_argument("--cache-blocks", type=int, help="blocks of the KV cache: with few, vLLM preempts requests")
     parser.add_argument(
         "--lora",
         action="store_true",
-        help="send each second round of kinds to a LoRA adapter; other answers are not compared, since those of vLLM "
-        "alone then depend on the batch",
+        help="send every second round of kinds to a LoRA adapter; unconstrained answers are not compared, because with "
+        "LoRA they depend on the batch in vLLM alone too",
     )
     options = parser.parse_args()
     if options.lora and options.arch != "llama":

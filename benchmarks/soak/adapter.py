@@ -13,7 +13,7 @@ _STD = 0.1  # of the weights: the adapter's answers differ from the model's
 
 
 def write_adapter(out: Path, model: Path) -> Path:
-    """Write an adapter of the query and value projections of a Llama-shaped model; return its directory."""
+    """Write an adapter for the query and value projections of a Llama-shaped model; return its directory."""
     config = json.loads((model / "config.json").read_bytes())
     width = config["num_attention_heads"] * config["head_dim"]
     generator = torch.Generator().manual_seed(0)

@@ -45,7 +45,7 @@ class Compared:
         changed: Numbers of those whose answers differ.
         trouble: Lines of the server's log that report errors.
         others_seconds: Duration of the unconstrained requests alone.
-        preemptions: Number of requests that the scheduler took off the batch for a time.
+        preemptions: Number of times that vLLM's scheduler preempted a request.
         cached_tokens: Prompt tokens that came from the prefix cache.
     """
 
@@ -104,7 +104,7 @@ def compare(  # noqa: PLR0913 - one soak's settings
         loads: The load.
         expected: The answers of the reference.
         log: File for the server's log.
-        place: The place.
+        place: Topology and flags of the server.
         concurrency: Requests at a time.
         say: Receives progress messages.
     """

@@ -23,8 +23,8 @@ CONSTRAINED_FLAGS = (*BACKEND_FLAGS, "--logits-processors", "constrained_k2.vllm
 STRICT_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2", "--tool-strict-level", "parameter")
 API_SERVER = ("vllm.entrypoints.openai.api_server",)
 SERVE = ("vllm.entrypoints.cli.main", "serve")  # as ``vllm serve``
-RENDER = ("vllm.entrypoints.launchers.render.entry",)  # as ``vllm launch render``: a server without a model
-# vLLM's parser, and masks of this package: it adopts the structural tags. The only way with vLLM's Rust front end.
+RENDER = ("vllm.entrypoints.launchers.render.entry",)  # as ``vllm launch render``: a server without the model's weights
+# vLLM's parser; this package adopts its structural tags. The only way with vLLM's Rust front end.
 ADOPTED_FLAGS = (*STRICT_FLAGS, "--additional-config", '{"constrained_k2": {"route": "structured_output"}}')
 _RUST = "VLLM_USE_RUST_FRONTEND"
 WITHOUT_PLUGIN = {"VLLM_PLUGINS": "none"}  # environment of a server that does not load this package
@@ -50,7 +50,7 @@ _START_SECONDS = 480  # until a server must answer: several may start at once on
 
 
 def rust_front_end(binary: Path) -> dict[str, str]:
-    """The environment of a server whose HTTP is served by vLLM's binary ``vllm-rs`` in place of vLLM's Python."""
+    """The environment of a server whose front end is vLLM's binary ``vllm-rs`` instead of vLLM's Python."""
     return {_RUST: "1", "VLLM_RUST_FRONTEND_PATH": str(binary.resolve())}
 
 
@@ -59,8 +59,8 @@ class VllmServer:
 
     ``flags`` are added to those that a small model on a CPU needs. Raises ``RuntimeError`` with the end of the log if
     the server does not start. ``entry``: the module that is run, and its first arguments. Only :data:`SERVE` takes
-    ``--api-server-count`` and ``--headless``; :data:`API_SERVER` ignores them. A headless server, of a second node,
-    answers no HTTP: it is ready with the server of the first node.
+    ``--api-server-count`` and ``--headless``; :data:`API_SERVER` ignores them. A headless server (of a second node)
+    serves no HTTP, so entering the block does not wait for it: it is ready when the first node's server is.
     """
 
     def __init__(  # noqa: PLR0913 - what a server is started with

@@ -17,7 +17,7 @@ _ROLE = "tool_declare"
 
 
 class Declarations:
-    """The place of tool declarations in the prompts of one vocabulary."""
+    """Finds and reads the tool declarations in prompts of one vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         opening = (vocabulary.special_tokens.get(SYSTEM), vocabulary.special_tokens.get(MIDDLE))
@@ -25,14 +25,14 @@ class Declarations:
         self._opening = None if None in opening else [opening[0], *vocabulary.encode(_ROLE), opening[1]]
 
     def are_in(self, prompt_ids: Sequence[int]) -> bool:
-        """True if the prompt declares tools, in whatever language."""
+        """True if the prompt declares tools, as JSON or otherwise."""
         return self._opening is not None and list(prompt_ids[: len(self._opening)]) == self._opening
 
     def read(self, prompt_ids: Sequence[int]) -> list[Any]:
-        """The tools of a prompt that declares some, as OpenAI's API names them.
+        """The tools that a prompt declares, in OpenAI's form.
 
         Raises:
-            InvalidRequest: They are not declared as a JSON array, as by the templates that write TypeScript.
+            InvalidRequest: They are not declared as a JSON array; some templates write TypeScript.
         """
         assert self._opening is not None
         try:

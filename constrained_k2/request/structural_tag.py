@@ -5,7 +5,7 @@ vLLM's Python and Rust front ends build this tag for their ``kimi_k2`` tool pars
 calls or reasoning are allowed. Source of the form: ``get_kimi_structural_tag`` of xgrammar 0.2.8, and vLLM 0.32's
 ``vllm.parser.abstract_parser``, which offers the form of an answer as an alternative.
 
-A tag is read whole or not at all: one that differs in any part allows something else.
+A tag is read whole or not at all: a tag that differs in any part allows other answers.
 """
 
 import json
@@ -115,7 +115,7 @@ def read_structural_tag(tag: str | Mapping[str, Any]) -> dict[str, Any]:
     form of the answer. A function whose arguments the tag leaves free has no ``parameters``.
 
     Raises:
-        InvalidRequest: This is no such tag, or it has parts that no request leads to.
+        InvalidRequest: The tag has another form, or parts that no request leads to.
     """
     try:
         # Not by msgspec's decoder, which rounds integers of more than 64 bits in schemas.
@@ -158,7 +158,7 @@ def _section(form: Any) -> dict[str, Any]:
                 return {"tools": [_tool(calls)], "parallel_tool_calls": False}
             if isinstance(calls, _Tags):
                 return _calls(calls)
-    raise _foreign("the turn has another form than a section of tool calls")
+    raise _foreign("the turn is not a section of tool calls")
 
 
 def _calls(form: _Tags) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def _tool(call: _Tag) -> dict[str, Any]:
         ):
             function = {"name": call.begin.removeprefix(_CALL_PREFIX).removesuffix(":")}
             return {"type": "function", "function": function if schema is True else function | {"parameters": schema}}
-    raise _foreign("a call has another form than Kimi K2's")
+    raise _foreign("a call is not in Kimi K2's form")
 
 
 def _answer(form: Any) -> dict[str, Any]:

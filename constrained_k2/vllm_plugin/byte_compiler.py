@@ -1,9 +1,10 @@
 """Compiles a request's tools over a vocabulary of the 256 bytes, to decide whether it can be constrained.
 
-Whether a grammar can be built does not depend on the model's vocabulary, and that of the bytes costs nothing to set up.
+Whether a grammar can be built does not depend on the vocabulary, and one of bytes costs nothing to set up.
 """
 
 from functools import cache
+from typing import NamedTuple
 
 from constrained_k2.compiler.compiled import CompiledToolCalls
 from constrained_k2.compiler.compiler import Compiler
@@ -13,8 +14,16 @@ from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.settings import Settings
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
-_COMPILE_SECONDS = 1.0  # how long one schema may hold up the admission of requests
-_REQUEST_SECONDS = 3.0  # how long the schemas of one request may, except for the last one
+
+class CompileLimits(NamedTuple):
+    """The most CPU time, in seconds, that the schemas of a request may take to compile."""
+
+    schema: float
+    request: float  # except for the last schema
+
+
+API_SERVER = CompileLimits(1.0, 3.0)  # in a thread for each request
+ENGINE_CORE = CompileLimits(0.25, 0.5)  # in the thread that takes all requests
 
 SLOW_SECONDS = 0.005
 """A schema that took this long to compile here is compiled in the engine core before the request is scheduled; any
@@ -22,7 +31,7 @@ other while the model writes the function's name, which takes a GPU some 50 ms."
 
 
 @cache
-def byte_compiler(settings: Settings) -> Compiler:
+def byte_compiler(settings: Settings, limits: CompileLimits = API_SERVER) -> Compiler:
     """The compiler of a process that admits requests."""
     return Compiler(
         Vocabulary.of_bytes(),
@@ -30,14 +39,14 @@ def byte_compiler(settings: Settings) -> Compiler:
         policy=settings.strict,
         undeclared_keys=settings.undeclared_keys,
         cache_bytes=settings.cache_mib << 20,
-        compile_seconds=_COMPILE_SECONDS,
-        request_seconds=_REQUEST_SECONDS,
+        compile_seconds=limits.schema,
+        request_seconds=limits.request,
         mask_cache_bytes=0,  # it only compiles
     )
 
 
-def looked_up(constraint: ToolCallSpec, settings: Settings) -> CompiledToolCalls:
-    """A request's grammars over bytes, each compiled once :meth:`CompiledToolCalls.check_all` is called.
+def looked_up(constraint: ToolCallSpec, settings: Settings, limits: CompileLimits = API_SERVER) -> CompiledToolCalls:
+    """A request's grammars over bytes; :meth:`CompiledToolCalls.check_all` compiles those that are not cached.
 
     Raises:
         InvalidRequest: The request asks for an engine that the server does not offer.
@@ -49,4 +58,4 @@ def looked_up(constraint: ToolCallSpec, settings: Settings) -> CompiledToolCalls
             f"Leave it out, or start the server with --additional-config "
             f'\'{{"{XARGS_KEY}": {{"engines": ["llguidance", "{constraint.engine}"]}}}}\'',
         )
-    return byte_compiler(settings).compile(constraint, check=False)
+    return byte_compiler(settings, limits).compile(constraint, check=False)

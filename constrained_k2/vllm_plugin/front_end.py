@@ -9,11 +9,11 @@ from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.settings import settings_in
 
 STRICT_LEVEL_FLAG = "--tool-strict-level parameter"
-"""vLLM's flag by which its front ends send a structural tag, schemas included, for every request with tools."""
+"""With this flag vLLM's front ends send a structural tag, schemas included, with every request that has tools."""
 
 
 def report_front_end(args: Any, engine_args: Any) -> None:
-    """Log one line about a server that is started with our flags, by its command line and vLLM's ``EngineArgs``."""
+    """Log one line about a server that is started with our flags, from its command line and vLLM's ``EngineArgs``."""
     settings = settings_in(engine_args)
     route = "logits_processor" if has_our_logits_processor(engine_args.logits_processors) else settings.route
     parser = getattr(args, "tool_call_parser", None)
@@ -28,7 +28,7 @@ def report_front_end(args: Any, engine_args: Any) -> None:
 def _unconstrained(parser: str | None, route: str | None, adopt: str, strict_level: str) -> str:
     """The requests of such a server that are not constrained, and the remedy; empty if there are none."""
     if route is None:
-        return f"no request is constrained. Set the route, or --tool-call-parser {TOOL_PARSER_NAME}"
+        return f"no request is constrained. Set a route, or --tool-call-parser {TOOL_PARSER_NAME}"
     if parser in {None, TOOL_PARSER_NAME}:
         return ""
     if adopt == "off":

@@ -1,7 +1,6 @@
 """The log of a vLLM server: this package's logger, and lines about requests.
 
-Requests are untrusted, and lines about them quote them. So a line has a bounded number of printable characters, and
-lines are limited in rate.
+Requests are untrusted, and log lines quote them: so lines are limited in length and rate, and to printable characters.
 """
 
 import logging
@@ -9,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-logger = logging.getLogger("vllm.constrained_k2")  # below vLLM's own: its servers show no other loggers' warnings
+logger = logging.getLogger("vllm.constrained_k2")  # vLLM's servers show no warnings of other loggers
 
 _CHARACTERS = 220  # of an error's text; with what is before it, a line stays under 300
 

@@ -46,7 +46,7 @@ def refuse_v1_speculation(*, v2: bool) -> None:
 
 
 def refuse_rust_front_end(args: Any) -> None:
-    """Refuse our tool parser before vLLM's Rust front end does: it ends much later, and does not say what to use."""
+    """Refuse our tool parser before vLLM's Rust front end does: that fails much later and names no remedy."""
     from vllm import envs
 
     # Only ``vllm serve`` starts it.
@@ -58,8 +58,7 @@ def refuse_rust_front_end(args: Any) -> None:
     raise InvalidRequest(
         f"vLLM's Rust front end (VLLM_USE_RUST_FRONTEND) cannot load {TOOL_PARSER_NAME}, which is written in Python",
         PARSER_FLAG,
-        f"Use {flags}: the engine core then constrains what the Rust front end asks of it. Or unset "
-        "VLLM_USE_RUST_FRONTEND",
+        f"Use {flags}: the engine core then constrains the requests of this front end. Or unset VLLM_USE_RUST_FRONTEND",
     )
 
 

@@ -54,7 +54,7 @@ def take_token_ids(params: SamplingParams) -> None:
 
 
 def drop_limits(params: SamplingParams) -> None:
-    """Drop what a client wrote in the place of these limits, in place; for a request whose masks need none."""
+    """Drop the limits that a client wrote into a request itself; for one that is not masked and needs none."""
     if params.extra_args and _KEY in params.extra_args:
         _carry(params, TokenLimits())
 

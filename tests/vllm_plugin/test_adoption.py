@@ -291,7 +291,9 @@ def test_a_constraint_that_nothing_has_checked_is_checked_before_it_is_scheduled
     schema: Any, fields: Any, said: str,
 ) -> None:  # fmt: skip
     """The model's grammars have no limit on time, and the scheduler's thread compiles those of tools that are called."""
-    monkeypatch.setattr(byte_compiler.byte_compiler(settings_in(config)), "_compile_seconds", 0.05)
+    monkeypatch.setattr(
+        byte_compiler.byte_compiler(settings_in(config), byte_compiler.ENGINE_CORE), "_compile_seconds", 0.05
+    )
     manager = ConstrainedOutputManager(config)
     tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
     asked = request(SamplingParams(extra_args={"constrained_k2": json.dumps({"tools": tools} | fields)}))

@@ -1,6 +1,6 @@
-"""Topologies that vLLM's CPU build cannot run, with its own error and without this package: docs/operators.md repeats it.
+"""Topologies that vLLM's CPU build cannot run without this package either, with the errors that docs/ranks.md lists.
 
-A test that fails here says that this vLLM can, and that test_ranks_server.py should.
+A test that fails here shows that this vLLM can run the topology: then test_ranks_server.py should cover it.
 """
 
 import time

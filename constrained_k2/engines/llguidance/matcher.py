@@ -135,7 +135,7 @@ class LLGuidanceMatcher:
             return state.is_complete
         matcher = self.engine()
         is_complete = matcher.is_accepting()
-        if not is_complete and matcher.is_error():  # then it says no, whatever the tokens are
+        if not is_complete and matcher.is_error():  # a failed matcher is never accepting
             is_complete = self._rebuild().is_accepting()
         if state.is_shared:
             state.is_complete = is_complete

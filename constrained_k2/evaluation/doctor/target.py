@@ -28,7 +28,7 @@ NEWER_TEMPLATE = (  # the commits are named by https://vllm.ai/blog/2025-10-28-k
     "commit 94a4053, Kimi-K2-Instruct from commit 0102674), without an older one in --chat-template"
 )
 PUSH = 100  # the maximum of OpenAI's logit_bias
-_PUSHED_TOKENS = 48  # a marked call and the first tokens of its string, for an ordinary tokenizer
+_PUSHED_TOKENS = 48  # enough for a call's markers and id, and the first tokens of its string
 _MAX_PIECES = 4096  # each may cost a request, and the ids come from the server
 _OPTIONAL = {kimi_k2.THINK_BEGIN, kimi_k2.THINK_END, kimi_k2.HEADER_BEGIN, kimi_k2.HEADER_END}
 _NO_JSON = {"constrained_k2": "{"}
@@ -92,7 +92,7 @@ class Target:
         return await self.client.chat_streamed({"model": self.model, "return_token_ids": True, "stream": True} | body)
 
     async def pushed(self, body: dict[str, Any], push: str) -> tuple[int, int]:
-        """The tokens of an answer if one special token is made overwhelmingly likely, and those that are it, as counts.
+        """Push one special token by a logit_bias: how many tokens the answer has, and how many are that one.
 
         Raises ``NotServed`` if the server does not return token ids.
         """
@@ -104,7 +104,7 @@ class Target:
         return len(answer.token_ids), answer.token_ids.count(token_id)
 
     async def special_tokens_in_a_string(self) -> int:
-        """The number of special tokens in a call's string if one is made overwhelmingly likely; as :meth:`pushed`."""
+        """The number of special tokens in a call's string if one is pushed as by :meth:`pushed`."""
         body = {"messages": [user("Search.")], "tools": [SEARCH], "tool_choice": named("search")}
         return (await self.pushed(body, kimi_k2.MIDDLE))[1]
 
@@ -155,8 +155,8 @@ class Target:
     async def probe(self) -> None:
         """Fill in the special tokens, the front end, and whether this package is on.
 
-        This package is known by what it refuses in its own words. Behind vLLM's Rust front end it refuses nothing in
-        the HTTP server: there it is known by its masks, which allow no special token in a string; xgrammar's do.
+        The wording of its refusals identifies this package. Behind vLLM's Rust front end it refuses nothing in the HTTP
+        server, so its masks identify it: they allow no special token in a string, and xgrammar's do.
         """
         try:
             bodies = [{"prompt": text, "add_special_tokens": False} for text in SPECIAL_TEXTS]

@@ -1,6 +1,6 @@
-"""Answers parsed in another process than the one that generated them: vLLM's ``/derender`` endpoints.
+"""Parses answers that another process has generated: vLLM's ``/derender`` endpoints.
 
-The process receives the client's request, not what its rendering made of it, and token ids without their text.
+They receive the client's request without the changes that rendering made to it, and token ids without their text.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from constrained_k2.vllm_plugin.settings import OFF, ON
 
 
 def follow_rendering(request: Any) -> RequestState:
-    """Change a chat request, in place, as its rendering did, as far as its answer's parsing depends on it."""
+    """Make the changes to a chat request, in place, that its rendering made and that the parser depends on."""
     state = RequestState.of(request)
     state.is_derendered = True
     state.hides_special_tokens = request.skip_special_tokens
@@ -39,9 +39,9 @@ def follow_rendering(request: Any) -> RequestState:
 
 
 class EngineText:
-    """The text of one completion as a server that generates makes it: cut at a stop string, without the stop token.
+    """The text of one completion as a single server returns it: cut at a stop string, without the stop token.
 
-    vLLM's derendering decodes all tokens, the stop included.
+    vLLM's derendering decodes all tokens, the stop token included.
     """
 
     def __init__(self, tokenizer: Any, request: Any, markers: WireFormat, prompt: Sequence[int]) -> None:

@@ -100,7 +100,7 @@ class ParsingByTokenId:
         return request
 
     def set_prompt_token_ids(self, prompt_token_ids: Sequence[int]) -> None:
-        """Note how the prompt ends, and whether inside the reasoning."""
+        """Remember the end of the prompt, and whether it opened the reasoning."""
         self._prompt_end = prompt_token_ids[-_PROMPT_END:]
         self._in_reasoning = bool(prompt_token_ids) and prompt_token_ids[-1] == self._vocabulary.format.think_begin
 
@@ -164,7 +164,7 @@ class ParsingByTokenId:
         return self._functions
 
     def _generated(self, text: str, token_ids: Sequence[int], request: Any, *, finished: bool) -> str:
-        """The text of the next tokens; where another process has generated them, without what stopped it."""
+        """The text of the next tokens; if another process generated them, without the stop that ended them."""
         state = RequestState.attached_to(request)
         if state is None or not state.is_derendered:
             return text

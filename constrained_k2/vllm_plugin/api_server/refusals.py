@@ -1,4 +1,4 @@
-"""Reports refused requests: one line in the log, one count in the metrics, whose labels are of fixed sets."""
+"""Reports refused requests: one line in the log, and one count in the metrics with labels from fixed sets."""
 
 import re
 from collections.abc import Iterator

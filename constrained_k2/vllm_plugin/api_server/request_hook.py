@@ -89,17 +89,17 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
 
 
 def show_special_tokens(request: Any) -> None:
-    """Have vLLM's text be exactly the text of the tokens, markers included."""
+    """Make vLLM's text exactly the text of the tokens, markers included."""
     _set(request, skip_special_tokens=False, spaces_between_special_tokens=False)
 
 
 def ignore_stops(request: Any) -> None:
-    """Take the stops off a request that must call: there is no text to stop in, they could only cut its call."""
+    """Remove the stops of a request that must call: it has no text, so a stop could only cut off the call."""
     _set(request, stop=[], stop_token_ids=[])
 
 
 async def check_params_in_thread(params: Any) -> None:
-    """Admit parameters with their constraint in a thread, so that other requests go on while tools compile."""
+    """Check the constraint in sampling parameters in a thread, so that other requests go on while tools compile."""
     state = await asyncio.get_running_loop().run_in_executor(_threads, copy_context().run, _checked, params)
     if state is not None:
         state.enter()

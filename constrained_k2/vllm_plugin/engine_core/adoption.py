@@ -1,9 +1,9 @@
-"""Constrains requests that came by a front end or parser which this package is not part of.
+"""Constrains requests of front ends and parsers other than this package's.
 
 vLLM's Rust front end, its Python front end with the ``kimi_k2`` tool parser, Dynamo and gateways describe the calls of
 a request by xgrammar's structural tag. The engine core reads the request back from the tag, and the rest from the
 prompt's token ids: the index of the first call and whether reasoning is open. The request then carries the constraint
-that this package's own front end would have written, and is the same from there on.
+that our tool parser would have written, and is handled like any other.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.request.structural_tag import read_structural_tag
 from constrained_k2.request.tools import DEFAULT_LIMITS, read_tools
 from constrained_k2.schema.undeclared_keys import read_undeclared_keys
-from constrained_k2.vllm_plugin.byte_compiler import SLOW_SECONDS, byte_compiler, looked_up
+from constrained_k2.vllm_plugin.byte_compiler import ENGINE_CORE, SLOW_SECONDS, byte_compiler, looked_up
 from constrained_k2.vllm_plugin.constraint import (
     carries_constraint,
     finish_reserve_in,
@@ -44,7 +44,7 @@ class Adoption:
         self._reasons = bool(vllm_config.structured_outputs_config.reasoning_parser)
         self._declarations = Declarations(vocabulary)
         self._has_hinted = False
-        byte_compiler(self._settings)  # it takes most of a second, and requests wait behind the first one
+        byte_compiler(self._settings, ENGINE_CORE)  # it takes most of a second, and requests wait behind the first one
 
     def adopt(self, request: Any) -> None:
         """Write the constraint of an ``EngineCoreRequest`` into it, if it can be read; else leave the request alone."""
@@ -93,7 +93,7 @@ class Adoption:
             engine_counters.adopted["xargs"] += 1
 
     def _source(self, request: Any) -> Adopted | None:
-        """The source that tells the request's tools; None without one."""
+        """The source of the request's tools; None if it has none that can be read."""
         asked = request.sampling_params.structured_outputs
         if asked is not None:
             return "tag" if asked.structural_tag is not None else None
@@ -111,7 +111,7 @@ class Adoption:
         return ids is not None and self._declarations.are_in(ids)
 
     def _body(self, request: Any, source: Adopted) -> dict[str, Any]:
-        """The request as its front end received it. A tag may leave arguments free that the prompt declares."""
+        """The request as its front end received it. Schemas that a tag leaves out may come from the prompt."""
         ids = request.prompt_token_ids
         declared: list[Any] = []
         if source == "prompt" or (self._settings.adopt == "prompt" and self._declares_tools(ids)):
@@ -137,7 +137,8 @@ class Adoption:
             "undeclared_keys": undeclared_keys,
             "strict_false": strict_false_in(params.extra_args),
         }
-        compiled = looked_up(ToolCallSpec.from_openai(body, thinking=self._may_think(ids)), self._settings)
+        constraint = ToolCallSpec.from_openai(body, thinking=self._may_think(ids))
+        compiled = looked_up(constraint, self._settings, ENGINE_CORE)
         compiled.check_all()
         params = request.sampling_params = take_thinking_budget(params)
         take_token_ids(params)

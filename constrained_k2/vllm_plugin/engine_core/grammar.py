@@ -23,8 +23,8 @@ from constrained_k2.vocabulary.bitmask import TokenSet, empty_rows
 class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
     """A turn under vLLM's scheduler; it owns the matcher.
 
-    A mask that cannot be computed, or that is empty, becomes the stop alone, and nothing is accepted where it was to
-    be: the request ends in an error as soon as that stop is sampled. Behind a draft that is never accepted it ends
+    If a mask cannot be computed, or is empty, its row allows the stop alone, and no token is accepted at its position:
+    the request ends with an error when that stop is sampled. After a draft that is not accepted, such a mask ends
     nothing.
     """
 
@@ -33,7 +33,7 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
         self._drafter = Drafter(matcher)
         self._request_id = request_id
         self._after_stop = 0  # stops taken after the first one
-        self.unmasked: set[int] = set()  # numbers of tokens behind which there is no mask of the grammar now
+        self.unmasked: set[int] = set()  # numbers of tokens after which the grammar has no mask
         self._reported = False
 
     def accept_tokens(self, request_id: str, tokens: Sequence[int]) -> bool:  # noqa: ARG002 - vLLM's signature
@@ -66,7 +66,7 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
             self._stop.fill(bitmask[batch_index].numpy())
             if matcher is not None:
                 self.unmasked.add(matcher.num_tokens)
-        elif self.unmasked:  # other tokens may have come
+        elif self.unmasked:  # its failure was after other tokens
             self.unmasked.discard(matcher.num_tokens)
 
     def is_terminated(self) -> bool:
@@ -81,9 +81,9 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
         self.unmasked.clear()
 
     def failed(self, step: Callable[..., Any], error: BaseException) -> None:
-        """Drop a matcher whose state may be lost; log the reason once.
+        """Drop the matcher if its state may be lost; log the reason once.
 
-        Only a mask or a token at which the engine announces its limit leaves the matcher as it was.
+        The state is kept only if computing a mask or accepting a token raised a ``ConstrainedK2Error``.
         """
         matcher = self.matcher
         announced = isinstance(error, ConstrainedK2Error)
@@ -116,7 +116,7 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
                 self._after_stop += legal
             else:
                 legal = self.attempt(matcher.accept_tokens, (token,))
-                if legal is FAILED:  # vLLM repeats the mask before a refused draft behind it
+                if legal is FAILED:  # vLLM copies the mask before a refused draft to the rows after it
                     self.unmasked.add(matcher.num_tokens + 1)
             if legal is not True:
                 return number
@@ -126,7 +126,7 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
 def fill_batch(grammars: Sequence[ToolCallGrammar], bitmask: Any) -> None:
     """Fill int32 ``[rows, words]``, a row for each grammar. Rows with a cached mask are filled first.
 
-    Rows that fail, or have failed, are filled alone, by which each request decides what that means.
+    Rows that fail, or have failed, are filled one by one, so that each request handles its failure.
     """
     matchers = {row: grammar.matcher for row, grammar in enumerate(grammars) if grammar.matcher is not None}
     try:
@@ -134,7 +134,7 @@ def fill_batch(grammars: Sequence[ToolCallGrammar], bitmask: Any) -> None:
         failed = {row for row, _ in failures}.union(empty_rows(bitmask.numpy()[: len(grammars)]))
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException:  # noqa: BLE001 - a mistake in one of them: it is found, and logged, when each is filled alone
+    except BaseException:  # noqa: BLE001 - the row at fault is found, and logged, when each is filled alone
         failed = set(matchers)
     for row, grammar in enumerate(grammars):
         if row in failed or row not in matchers or grammar.unmasked:

@@ -14,7 +14,7 @@ import torch
 from vllm.v1.structured_output import StructuredOutputManager
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.vllm_plugin.byte_compiler import SLOW_SECONDS, looked_up
+from constrained_k2.vllm_plugin.byte_compiler import ENGINE_CORE, SLOW_SECONDS, looked_up
 from constrained_k2.vllm_plugin.constraint import constraint_in, is_tagged, precompile_of
 from constrained_k2.vllm_plugin.engine_core.adoption import Adoption
 from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar, fill_batch
@@ -46,7 +46,7 @@ class ConstrainedOutputManager(StructuredOutputManager):
             self.adoption = Adoption(vllm_config, vocabulary, route)
         self._drafts = drafts_of(vllm_config)
         if self._factory is not None and vllm_config.model_config.skip_tokenizer_init:
-            # vLLM makes no threads then: without a tokenizer it has no structured outputs of its own.
+            # Without a tokenizer vLLM has no structured outputs, and makes no threads for them.
             self.executor = ThreadPoolExecutor(max_workers=max(1, ((cpu_count() or 1) + 1) // 2))
 
     def grammar_init(self, request: Any) -> None:
@@ -131,7 +131,7 @@ def _check(params: Any, settings: Settings) -> list[int]:
     constraint = constraint_in(params.extra_args)
     if constraint is None:
         raise InvalidRequest("the request is tagged, but carries no tools", "vllm_xargs")
-    checked = looked_up(constraint, settings)
+    checked = looked_up(constraint, settings, ENGINE_CORE)
     checked.check_all()
     if (resolved := checked.resolved_spec) is not constraint:
         params.extra_args = {**params.extra_args, XARGS_KEY: resolved.to_json()}

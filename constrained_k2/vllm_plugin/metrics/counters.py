@@ -41,7 +41,7 @@ class EngineCounters:
     ignored_limits: int = 0  # rows in which a request's allowed_token_ids or bad_words left no legal token
     adopted: dict[str, int] = field(default_factory=lambda: dict.fromkeys(get_args(Adopted), 0))  # requests
     left: dict[str, int] = field(default_factory=lambda: dict.fromkeys(get_args(Left), 0))  # requests
-    unconstrained_calls: int = 0  # calls begun in answers that no constraint of ours held
+    unconstrained_calls: int = 0  # calls begun in answers that this package did not constrain
     grammars: CompileCounts = field(default_factory=CompileCounts)
     examined_rows: int = 0
     changed_rows: list[npt.NDArray[np.int64]] = field(default_factory=list)
@@ -91,7 +91,7 @@ def fill(matcher: ToolCallMatcher, bitmask: Any, row: int) -> None:
     """Fill a row as :meth:`ToolCallMatcher.fill_bitmask` does, and count it.
 
     Raises:
-        ConstrainedK2Error: As there, or the row allows no token: nothing could be sampled from it.
+        ConstrainedK2Error: As there; or the row allows no token, so that nothing could be sampled.
     """
     count = MASK_COUNTS[matcher.phase]
     start = perf_counter()

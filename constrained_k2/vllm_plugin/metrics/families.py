@@ -52,9 +52,9 @@ FAMILIES = (
     Family("ignored_limit_rows", Counter, "Masked rows in which allowed_token_ids or bad_words left no legal token, so "
            "that they were ignored.", _ENGINE),
     Family("ended_early_requests", Counter, "Requests ended because something failed in the engine.", _ENGINE),
-    Family("adopted_requests", Counter, "Requests of other front ends that the engine core constrains, by what they "
-           "are read from.", (*_ENGINE, "source")),
-    Family("left_requests", Counter, "Requests of other front ends that were to be adopted but are left to vLLM.",
+    Family("adopted_requests", Counter, "Requests of other front ends that the engine core constrains, by the source "
+           "of their tools.", (*_ENGINE, "source")),
+    Family("left_requests", Counter, "Requests of other front ends that could not be adopted and were left to vLLM.",
            (*_ENGINE, "reason")),
     Family("unconstrained_calls", Counter, "Calls begun in answers without a constraint of this package.", _ENGINE),
 )  # fmt: skip

@@ -70,7 +70,7 @@ def _behind(function: Callable[[Any], Any], schema: Any) -> Any:
 
 
 def derendered_schema(schema: Any) -> Any:
-    """A model's schema behind :func:`prepared` for the chat request inside it."""
+    """The schema of a model that contains a chat request, which passes :func:`prepared` first."""
 
     def with_request(body: Any) -> Any:
         if not isinstance(body, dict) or "chat_request" not in body:

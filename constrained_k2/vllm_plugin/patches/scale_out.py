@@ -34,7 +34,7 @@ async def derender_chat(
         return await original(self, generate_response, chat_request, prompt_token_ids)
     state = follow_rendering(chat_request)
     if generate_response.prompt_token_ids is None and prompt_token_ids:
-        # vLLM takes these for decoding alone; the parser reads from them whether the prompt opened the reasoning.
+        # vLLM uses these only to decode; the parser needs them to know whether the prompt opened the reasoning.
         generate_response = generate_response.model_copy(update={"prompt_token_ids": prompt_token_ids})
     try:
         choices = await original(self, generate_response, chat_request, prompt_token_ids)

@@ -172,7 +172,7 @@ PATCHES = (
     *(Patch(f"vllm.entrypoints.scale_out.token_in_token_out.protocol:{model}.__pydantic_core_schema__",
             "request_models:derendered_schema", ("api_server",),
             reads(f"vllm.entrypoints.scale_out.token_in_token_out.protocol:{model} chat_request"),
-            "The model is compiled with the chat request's own validators, which refuse what the patched ones take.",
+            "The model is compiled with vLLM's validators of chat requests, which refuse what the patched ones take.",
             "A tool_choice of type allowed_tools on chat completions, as on responses.",
             "ChatCompletionRequest takes allowed_tools.")
       for model in ("DerenderChatRequest", "DerenderChatStreamRequest")),
@@ -189,7 +189,7 @@ PATCHES = (
                 "vllm:SamplingParams extra_args structured_outputs trace_decode_token_ids",
                 "vllm.config:VllmConfig structured_outputs_config",
                 "vllm.config:StructuredOutputsConfig reasoning_parser"),
-          "Requests of the Rust front end, of gateways and of other tool parsers pass nothing of ours before they "
+          "Requests of the Rust front end, of gateways and of other tool parsers pass no code of ours before they "
           "reach the engine core. It reads their structural tags, before vLLM compiles them.",
           "A registry of structured-output backends, chosen per request.",
           "A backend can be registered and takes structural tags."),

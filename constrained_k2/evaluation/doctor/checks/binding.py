@@ -51,16 +51,16 @@ async def auto(target: Target) -> Finding:
     """Under ``tool_choice: auto`` calls are constrained, though none is required."""
     tokens, begins = await target.pushed(chat(EAGER, "auto"), k2.SECTION_BEGIN)
     if begins > 1:
-        seen = f"pushed to open calls, {begins} of {tokens} tokens do: no grammar holds under tool_choice 'auto'"
+        seen = f"{begins} of {tokens} tokens, pushed by a logit_bias, open calls: nothing constrains tool_choice 'auto'"
         return fault(seen, target.constraining)
-    return ok("a section of calls opens once, though pushed to open again and again")
+    return ok("a section of calls opens only once, though a logit_bias pushes its marker")
 
 
 async def special_tokens(target: Target) -> Finding:
-    """A call's strings hold no special tokens, which a parser takes for markers or drops."""
+    """Strings in calls contain no special tokens: a parser would take them for markers, or drop them."""
     if count := await target.special_tokens_in_a_string():
-        return fault(f"a string takes special tokens: {k2.MIDDLE} came {count} times", target.constraining)
-    return ok(f"a string takes no special token, though pushed to {k2.MIDDLE}")
+        return fault(f"a string contains special tokens: {k2.MIDDLE} {count} times", target.constraining)
+    return ok(f"a string contains no special token, though a logit_bias pushes {k2.MIDDLE}")
 
 
 async def dotted_names(target: Target) -> Finding:
@@ -76,7 +76,7 @@ async def dotted_names(target: Target) -> Finding:
             return fault(seen, f"Declare tools without dots in their names. Or: {target.parsing}")
     if not calls:
         return Finding("cannot tell", "no call came", target.constraining)
-    return ok(f"{len(calls)} calls of tools with dots in their names, returned whole")
+    return ok(f"{len(calls)} calls of tools with dots in their names are returned with the whole name")
 
 
 async def none(target: Target) -> Finding:
@@ -133,7 +133,7 @@ async def _ask(target: Target, body: dict[str, Any], push: str = "") -> list[Cha
 
 
 async def _choices(target: Target, body: dict[str, Any]) -> list[ChatAnswer]:
-    """The choices of a request, or one where the server takes no ``n``."""
+    """The choices of a request, or a single one if the server refuses ``n``."""
     try:
         return await target.chat(body)
     except Refused as refusal:

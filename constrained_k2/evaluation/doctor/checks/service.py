@@ -50,7 +50,7 @@ async def version(target: Target) -> Finding:
 
 
 async def flags(target: Target) -> Finding:
-    """This package's parser and one of its routes are on; behind vLLM's Rust front end, its masks."""
+    """This package's parser and one of its routes are on; behind vLLM's Rust front end, one of its routes."""
     if target.rust:
         return _masks(target)
     if target.is_ours:
@@ -68,15 +68,15 @@ async def flags(target: Target) -> Finding:
 
 def _masks(target: Target) -> Finding:
     if target.constrains is None:
-        seen = "vLLM's Rust front end: it does not return what shows the masks of constrained_k2"
+        seen = "vLLM's Rust front end does not return what shows the masks of constrained_k2"
         return Finding("cannot tell", seen, target.switching_on)
     if target.constrains:
-        return ok("vLLM's Rust front end; strings take no special token, so constrained_k2 masks them")
-    return fault("vLLM's Rust front end; constrained_k2 is not on: a string takes special tokens", target.switching_on)
+        return ok("vLLM's Rust front end; a string contains no special token, so constrained_k2 masks it")
+    return fault("vLLM's Rust front end; constrained_k2 is off: a string contains special tokens", target.switching_on)
 
 
 async def front_end(target: Target) -> Finding:
-    """The HTTP server is vLLM's own in Python, which serves more than the one in Rust."""
+    """The HTTP server is vLLM's Python front end, which serves more than the one in Rust."""
     if not target.rust:
         return ok("no sign of vLLM's Rust front end")
     lacking = [f"POST {path}" for path in ("/v1/responses", "/v1/messages") if not await _is_served(target, path)]
