@@ -42,7 +42,7 @@ def test_our_server(server: VllmServer) -> None:
 def test_vllms_rust_front_end_with_our_masks(server: VllmServer) -> None:
     found = examined(server)
     assert found["flags"].verdict == "ok"
-    assert "constrained_k2 masks them" in found["flags"].seen
+    assert "constrained_k2 masks it" in found["flags"].seen
     assert found["front_end"].verdict == "warning"
     assert "n > 1, POST /v1/responses, POST /v1/messages" in found["front_end"].seen
     held = {"required", "named", "auto", "single", "arguments", "special_in_arguments", "call_ids", "stream_agrees"}
