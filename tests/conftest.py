@@ -23,8 +23,8 @@ settings.load_profile("untimed")
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
 LONGEST = (
+    "server topologies",
     "server ",
-    "test_ranks_server",
     "test_engine_runs",
     "test_processor_v2",
     "test_doctor_server",

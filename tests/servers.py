@@ -68,8 +68,9 @@ def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
 
 _SHARING = ("test_server.py", "test_server_refusals.py", "test_parsing_server.py", "test_repair_server.py",
             "test_aborts_server.py", "test_doctor_server.py", "test_front_ends_server.py")  # fmt: skip
-_STARTING = ("test_doctor_server.py", "test_processor_v2.py", "test_finish_budget_engine.py", "test_server_start.py",
-             "test_nodes_server.py", "test_ranks_refused_server.py")  # fmt: skip
+_STARTING = ("test_doctor_server.py", "test_processor_v2.py", "test_finish_budget_engine.py", "test_server_start.py")
+# A server of theirs takes up to 9 GiB: one at a time, and first, before other servers wait for their next test.
+_TOPOLOGIES = ("test_ranks_server.py", "test_nodes_server.py", "test_ranks_refused_server.py")
 
 
 def group(nodeid: str) -> str:
@@ -78,6 +79,8 @@ def group(nodeid: str) -> str:
     A test that starts a server or an engine of its own is a group, so that the processes end at about the same time.
     """
     path, _, name = nodeid.partition("::")
+    if path.endswith(_TOPOLOGIES):
+        return "server topologies"
     if "clients/test_" in path:
         return "server clients"
     if path.endswith(_SHARING):

@@ -16,12 +16,12 @@ _ENVIRONMENT = {"VLLM_ENABLE_RESPONSES_API_STORE": "1"}
 _SETTINGS = json.dumps({"constrained_k2": {"finish_reserve": 60}})
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def client_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_model(tmp_path_factory.mktemp("clients") / "model", arch="llama")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def served(client_model: Path) -> Iterator[VllmServer]:
     """A server with this package."""
     pytest.importorskip("vllm", reason="vLLM is not installed")
@@ -30,7 +30,7 @@ def served(client_model: Path) -> Iterator[VllmServer]:
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def thinking(client_model: Path) -> Iterator[VllmServer]:
     """A server with this package and a reasoning parser: without ``</think>`` all text is reasoning."""
     pytest.importorskip("vllm", reason="vLLM is not installed")
@@ -39,7 +39,7 @@ def thinking(client_model: Path) -> Iterator[VllmServer]:
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stock(client_model: Path) -> Iterator[VllmServer]:
     """The same model on vLLM alone."""
     pytest.importorskip("vllm", reason="vLLM is not installed")
