@@ -91,8 +91,8 @@ class Target:
         """As :meth:`chat`, streamed; of one choice."""
         return await self.client.chat_streamed({"model": self.model, "return_token_ids": True, "stream": True} | body)
 
-    async def pushed(self, body: dict[str, Any], push: str) -> tuple[int, int]:
-        """Push one special token by a logit_bias: how many tokens the answer has, and how many are that one.
+    async def pushed(self, body: dict[str, Any], push: str) -> tuple[int, ...]:
+        """The token ids of an answer while one special token is pushed by a logit_bias.
 
         Raises ``NotServed`` if the server does not return token ids.
         """
@@ -101,12 +101,18 @@ class Target:
         (answer, *_) = await self.chat(body | more)
         if answer.token_ids is None:
             raise NotServed("return_token_ids is not served, so special tokens cannot be seen")
-        return len(answer.token_ids), answer.token_ids.count(token_id)
+        return tuple(answer.token_ids)
 
-    async def special_tokens_in_a_string(self) -> int:
-        """The number of special tokens in a call's string if one is pushed as by :meth:`pushed`."""
-        body = {"messages": [user("Search.")], "tools": [SEARCH], "tool_choice": named("search")}
-        return (await self.pushed(body, kimi_k2.MIDDLE))[1]
+    async def special_tokens_in_a_string(self) -> int | None:
+        """The number of special tokens in a call's string if one is pushed as by :meth:`pushed`.
+
+        None if the answer has no arguments: the masks of this package lead to them in a few tokens.
+        """
+        # Strict, so that any server that constrains at all leads the model into the string.
+        strict = SEARCH | {"function": SEARCH["function"] | {"strict": True}}
+        body = {"messages": [user("Search.")], "tools": [strict], "tool_choice": named("search")}
+        ids = await self.pushed(body, kimi_k2.MIDDLE)
+        return ids.count(self.marker(kimi_k2.MIDDLE)) if self.marker(kimi_k2.ARGUMENT_BEGIN) in ids else None
 
     async def prompt_ids(self, body: dict[str, Any]) -> tuple[int, ...]:
         """The token ids of a chat request's prompt, from the chat endpoint; ``/tokenize`` may render another one."""
@@ -170,7 +176,7 @@ class Target:
             self.rust = printable(said, 60)
         if self.rust:
             with suppress(NoAnswer):
-                self.constrains = not await self.special_tokens_in_a_string()
+                self.constrains = await self.special_tokens_in_a_string() == 0
             return
         chat = {"messages": [user("a")], "tools": list(TOOLS), "tool_choice": "auto", "vllm_xargs": _NO_JSON}
         self.parser = await self._refuses("/v1/chat/completions", chat, _PARSER_WORDS)

@@ -49,16 +49,21 @@ async def single(target: Target) -> Finding:
 
 async def auto(target: Target) -> Finding:
     """Under ``tool_choice: auto`` calls are constrained, though none is required."""
-    tokens, begins = await target.pushed(chat(EAGER, "auto"), k2.SECTION_BEGIN)
-    if begins > 1:
-        seen = f"{begins} of {tokens} tokens, pushed by a logit_bias, open calls: nothing constrains tool_choice 'auto'"
+    ids = await target.pushed(chat(EAGER, "auto"), k2.SECTION_BEGIN)
+    if (begins := ids.count(target.marker(k2.SECTION_BEGIN))) > 1:
+        seen = (
+            f"{begins} of {len(ids)} tokens, pushed by a logit_bias, open calls: nothing constrains tool_choice 'auto'"
+        )
         return fault(seen, target.constraining)
     return ok("a section of calls opens only once, though a logit_bias pushes its marker")
 
 
 async def special_tokens(target: Target) -> Finding:
     """Strings in calls contain no special tokens: a parser would take them for markers, or drop them."""
-    if count := await target.special_tokens_in_a_string():
+    count = await target.special_tokens_in_a_string()
+    if count is None:
+        return Finding("cannot tell", "no arguments came", target.constraining)
+    if count:
         return fault(f"a string contains special tokens: {k2.MIDDLE} {count} times", target.constraining)
     return ok(f"a string contains no special token, though a logit_bias pushes {k2.MIDDLE}")
 

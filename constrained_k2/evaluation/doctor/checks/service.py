@@ -72,7 +72,10 @@ def _masks(target: Target) -> Finding:
         return Finding("cannot tell", seen, target.switching_on)
     if target.constrains:
         return ok("vLLM's Rust front end; a string contains no special token, so constrained_k2 masks it")
-    return fault("vLLM's Rust front end; constrained_k2 is off: a string contains special tokens", target.switching_on)
+    return fault(
+        "vLLM's Rust front end; constrained_k2 is off: a string contains special tokens, or none was reached",
+        target.switching_on,
+    )
 
 
 async def front_end(target: Target) -> Finding:
