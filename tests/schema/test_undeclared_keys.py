@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from itertools import product
 from typing import Any
 
@@ -187,8 +188,15 @@ def test_forbidding_is_sound_and_leaves_something(schema: Any) -> None:
     if is_ours(allow) and is_ours(forbid):
         for instance in UNIVERSE:
             assert accepts(allow, instance) or not accepts(forbid, instance), instance
-    if forbid.coverage.is_sound and (text := walk(forbid, 0)) is not None:
+    if forbid.coverage.is_sound and (text := walk(forbid, 0)) is not None and not rounds_to_integer(text):
         assert jsonschema.Draft202012Validator(schema).is_valid(json.loads(text)), text
+
+
+def rounds_to_integer(text: str) -> bool:
+    """True if a fraction in a JSON text is an integer to the validator, which reads floating point."""
+    rounded: list[bool] = []
+    json.loads(text, parse_float=lambda number: rounded.append(float(number).is_integer() and Decimal(number) % 1 != 0))
+    return any(rounded)
 
 
 def applied(schema: Any, instance: Any) -> Iterator[list[dict[str, Any]]]:
