@@ -9,6 +9,7 @@ from typing import Any
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.vllm_plugin.flags import PACKAGE, TOOL_PARSER_NAME, XARGS_KEY, has_our_logits_processor
+from constrained_k2.vllm_plugin.front_end import STRICT_LEVEL_FLAG
 from constrained_k2.vllm_plugin.settings import Route, settings_in
 
 PROCESSOR_FLAG = "--logits-processors"
@@ -52,7 +53,7 @@ def refuse_rust_front_end(args: Any) -> None:
     # Only ``vllm serve`` starts it.
     if not envs.VLLM_USE_RUST_FRONTEND or getattr(args, "subparser", None) != "serve":
         return
-    flags = f"{PARSER_FLAG} kimi_k2 --tool-strict-level parameter"
+    flags = f"{PARSER_FLAG} kimi_k2 {STRICT_LEVEL_FLAG}"
     if not has_our_logits_processor(getattr(args, "logits_processors", None)):
         flags += f""" --additional-config '{{"{XARGS_KEY}": {{"route": "structured_output"}}}}'"""
     raise InvalidRequest(

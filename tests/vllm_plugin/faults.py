@@ -26,7 +26,7 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 }
 
 Owns = Callable[[ToolCallMatcher, Any], bool]
-"""Whether a step's first argument is of this matcher's request."""
+"""True if a step's first argument belongs to this matcher's request."""
 
 
 def _of_engine(victim: ToolCallMatcher, engine: Any) -> bool:

@@ -156,7 +156,7 @@ def arm_of(model: Path, vocabulary: Vocabulary) -> Iterator[Callable[[str, str],
 
 
 DRAFTED_ALL_THE_SAME = {("turn forced_tokens", "announced"), ("engine forced_tokens", "announced")}
-"""What a drafter lets pass: it drafts nothing then."""
+"""Errors that a drafter catches; it then drafts nothing."""
 
 STEPS_BESIDE = {"engine fill_batch"}
 """Each row is filled alone then."""
