@@ -56,7 +56,7 @@ def _run(python: Path, module: str, scripts: list[str], url: str) -> dict[str, s
     return {line["name"]: line["problem"] for line in lines}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def problem(request: pytest.FixtureRequest) -> Iterator[Callable[[str, str], str | None]]:
     """A function of module and script that returns the script's traceback.
 

@@ -38,7 +38,7 @@ class Asked:
             yield row, "streamed", streamed
 
 
-@pytest.fixture(scope="session", params=PATHS)
+@pytest.fixture(scope="package", params=PATHS)
 def asked(request: pytest.FixtureRequest, served: VllmServer, stock: VllmServer) -> Asked:
     endpoint = request.param
     table = [row for row in rows() if endpoint in row.only]
