@@ -29,7 +29,7 @@ class CompiledToolCalls:
     def __init__(self, shared: SharedGrammars, spec: ToolCallSpec) -> None:
         self.spec = spec
         self.vocabulary = shared.vocabulary
-        self.phase_sets = shared.phase_sets(spec)
+        self.turn_table = shared.turn_table(spec)
         self.compile_seconds: dict[str, float | None] = {}
         self._shared = shared
         self._trie: CallIdTrie | None = None
@@ -41,7 +41,7 @@ class CompiledToolCalls:
         self._without_grammar: dict[str, KeywordUse] = {}  # functions that take any JSON object instead, and why
 
     def matcher(self, *, in_reasoning: bool = False) -> ToolCallMatcher:
-        """A matcher at the start of a turn, whose prompt ends in ``<think>`` if ``in_reasoning``, as K2.5's does."""
+        """A matcher at the start of a turn; ``in_reasoning``: the prompt began the reasoning, as K2.5's ``<think>``."""
         return ToolCallMatcher(self, in_reasoning=in_reasoning)
 
     def call_ids(self, call: int) -> CallIdMatcher:
@@ -50,7 +50,8 @@ class CompiledToolCalls:
         if found is None or found[0] != call:
             if self._trie is None:
                 self._trie = self._shared.call_id_trie(tuple(self._tools))
-            found = self._call_ids = (call, self._trie.with_index(self.spec.first_index + call))
+            index = self.vocabulary.format.call_index(self.spec.first_index, call)
+            found = self._call_ids = (call, self._trie.with_index(index))
         return found[1]
 
     def answer(self) -> ArgumentMatcher | None:

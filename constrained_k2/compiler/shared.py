@@ -4,7 +4,7 @@ import _thread
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -28,8 +28,7 @@ from constrained_k2.schema.compile_pool import run_bounded
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.undeclared_keys import DEFAULT, UndeclaredKeys, read_undeclared_keys
 from constrained_k2.turn.call_id import CallIdTrie, NameEndings
-from constrained_k2.turn.phases import Phase, phase_sets
-from constrained_k2.vocabulary.bitmask import TokenSet
+from constrained_k2.turn.phases import TurnTable, turn_table
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _MAX_PRECOMPILING = 4
@@ -56,7 +55,7 @@ class _Compiled(NamedTuple):
 
 
 class SharedGrammars:
-    """Compiled schemas, call-id tries and phase sets. :class:`constrained_k2.Compiler` documents the arguments."""
+    """Compiled schemas, call-id tries and turn tables. :class:`constrained_k2.Compiler` documents the arguments."""
 
     def __init__(  # noqa: PLR0913 - its budgets
         self,
@@ -93,7 +92,7 @@ class SharedGrammars:
         )
         self._tries: LeastRecentlyUsed[tuple[str, ...], CallIdTrie] = LeastRecentlyUsed(_TRIES_BYTES)
         self._name_endings: NameEndings = {}
-        self._phase_sets: dict[tuple[Any, ...], Mapping[Phase, TokenSet]] = {}  # one for each kind of request
+        self._turn_tables: dict[tuple[Any, ...], TurnTable] = {}  # one for each kind of request
         self._precompiling = threading.BoundedSemaphore(_MAX_PRECOMPILING)
         self.engine(engine)
 
@@ -205,12 +204,12 @@ class SharedGrammars:
 
         return self._tries.get(names, build)
 
-    def phase_sets(self, spec: ToolCallSpec) -> Mapping[Phase, TokenSet]:
-        """The constant masks of a request's phases."""
+    def turn_table(self, spec: ToolCallSpec) -> TurnTable:
+        """The constant masks of a request's phases, and the moves between them."""
         kind = (spec.choice, spec.max_calls, spec.thinking, spec.answer is not None)
-        if kind not in self._phase_sets:
-            self._phase_sets[kind] = phase_sets(spec, self.vocabulary)
-        return self._phase_sets[kind]
+        if kind not in self._turn_tables:
+            self._turn_tables[kind] = turn_table(spec, self.vocabulary)
+        return self._turn_tables[kind]
 
     def _build(self, schema: str, engine: Engine, options: GrammarOptions) -> tuple[_Compiled, int]:
         """The outcome of compiling a schema, and its cost in the cache in bytes; a TimeoutError if it took too long."""

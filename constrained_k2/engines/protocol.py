@@ -1,4 +1,4 @@
-"""The interface of a grammar engine. Engines see only arguments and answers: no markers, names or indexes."""
+"""The interface of a grammar engine. Engines see only arguments and answers: no headers, names or indexes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
@@ -20,8 +20,9 @@ class ArgumentMatcher(Protocol):
     def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
         """Write the allowed tokens into a bitmask row, int32 ``[words]``, contiguous.
 
-        ``<|tool_call_end|>`` is allowed exactly if the JSON is complete; no other special token ever is. ``address`` is
-        the row's memory address if the caller knows it (numpy takes a microsecond to tell it), else 0.
+        The format's ``engine_stop`` is allowed exactly if the text may end here. Of the other special tokens only the
+        format's ``argument_markers`` ever are, in arguments. ``address`` is the row's memory address if the caller
+        knows it (numpy takes a microsecond to tell it), else 0.
 
         Raises:
             SchemaTooCostly: The engine hit one of its limits.
@@ -41,7 +42,7 @@ class ArgumentMatcher(Protocol):
         """
 
     def accept(self, token_id: int) -> bool:
-        """Accept one ordinary token; False leaves the state unchanged. Raises as :meth:`fill` does."""
+        """Accept an ordinary token or an argument marker; False leaves the state unchanged. Raises as :meth:`fill`."""
 
     def rollback(self, count: int) -> None:
         """Undo the last ``count`` accepted tokens; at most as many as were accepted."""

@@ -1,12 +1,13 @@
-"""A tool-call wire format as a value: its markers as text and as ids of one vocabulary, and its call ids."""
+"""A tool-call wire format as a value: its markers as text and as ids of one vocabulary, its turns and call headers."""
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
 from constrained_k2.errors import FormatMismatch, InvalidRequest
+from constrained_k2.formats.phases import Exit, Phase
 
 ABSENT = -1
 """Id of a marker that a vocabulary does not have. No token has this id."""
@@ -16,18 +17,31 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,17}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireFormat:
-    """Markers, stops and call ids of one model family, with the ids of its markers in one vocabulary."""
+    """Markers, turns, stops and call headers of one model family, with the ids of its markers in one vocabulary.
+
+    A call's header is ``header_begin``, the function's name, ``header_index``, the call's index and ``header_end``.
+    """
 
     name: str  # the family, for messages
     marker_texts: Mapping[str, str] = field(repr=False, compare=False)  # field -> the text of that one id
     optional_markers: frozenset[str] = field(repr=False, compare=False)  # a vocabulary may lack these
     special_texts: frozenset[str] = field(repr=False, compare=False)  # every special token that has a name
-    special_pattern: re.Pattern[str] = field(repr=False, compare=False)  # all texts that tokenizers may make special
-    call_id_prefix: str = field(repr=False, compare=False)  # the function's name and ``:INDEX`` follow it
+    special_pattern: re.Pattern[str] = field(repr=False, compare=False)  # texts that no name may contain
+    exits: Mapping[Phase, tuple[Exit, ...]] = field(repr=False, compare=False)  # the ways out of each phase
+    reasoning_opening: tuple[str | bytes, ...] = field(repr=False, compare=False)  # ends prompts that begin reasoning
+    call_id_prefix: str = field(repr=False, compare=False)  # of ids in the API: the name and ``:INDEX`` follow it
+    header_begin: str = field(repr=False, compare=False)
+    header_index: str = field(repr=False, compare=False)  # no escaped name contains it where it is ambiguous
+    header_end: str = field(default="", repr=False, compare=False)
+    header_pieces: re.Pattern[str] = field(default=re.compile(r"(?s:.+)"), repr=False, compare=False)  # encoded alone
+    escape_name: Callable[[str], str] = field(default=str, repr=False, compare=False)  # as the header holds it
+    first_index: int = 0  # of the first call of a dialog
+    counts_dialog: bool = True  # calls are numbered through the dialog; else anew in every turn
+    argument_fields: tuple[str, ...] = field(default=(), repr=False, compare=False)  # markers within the arguments
     section_begin: int = ABSENT  # opens the tool-calls section of a turn
-    section_end: int = ABSENT  # closes it; only a stop may follow
-    call_begin: int = ABSENT  # opens a call; its call id follows as ordinary text
-    argument_begin: int = ABSENT  # ends the call id; the arguments' JSON follows as ordinary text
+    section_end: int = ABSENT  # closes it; only the end of the turn may follow
+    call_begin: int = ABSENT  # opens a call; its header follows as ordinary text
+    argument_begin: int = ABSENT  # ends the header; the arguments follow
     call_end: int = ABSENT  # ends the arguments and the call
     think_begin: int = ABSENT  # opens reasoning
     think_end: int = ABSENT  # closes it
@@ -39,18 +53,50 @@ class WireFormat:
         """The ids that end a completion."""
         return (self.turn_end, self.text_end)
 
+    @property
+    def argument_markers(self) -> frozenset[int]:
+        """The markers that a call's arguments may contain."""
+        return frozenset(getattr(self, name) for name in self.argument_fields)
+
+    @property
+    def engine_stop(self) -> int:
+        """The token by which an engine says that the arguments may end: one that they cannot contain."""
+        return self.text_end if "call_end" in self.argument_fields else self.call_end
+
     def located_in(self, special_tokens: Mapping[str, int]) -> Self:
         """This format with its markers' ids in a vocabulary, given by the text -> id of its special tokens.
 
         Raises:
             FormatMismatch: A marker is not a single special token there.
         """
-        ids = {name: special_tokens.get(text, ABSENT) for name, text in self.marker_texts.items()}
-        required = self.marker_texts.keys() - self.optional_markers
-        if absent := [text for name, text in self.marker_texts.items() if name in required and ids[name] == ABSENT]:
+        if absent := self.missing_in(special_tokens):
             problem = f"the vocabulary has no single special token for {', '.join(absent)}"
             raise FormatMismatch(problem, "tokenizer", f"Use the tokenizer of a {self.name} checkpoint")
+        ids = {name: special_tokens.get(text, ABSENT) for name, text in self.marker_texts.items()}
         return replace(self, **ids)  # type: ignore[arg-type] # ids of markers only
+
+    def missing_in(self, special_tokens: Mapping[str, int]) -> tuple[str, ...]:
+        """The texts of the required markers that are no special tokens of a vocabulary."""
+        required = (text for name, text in self.marker_texts.items() if name not in self.optional_markers)
+        return tuple(dict.fromkeys(text for text in required if text not in special_tokens))
+
+    def located(self, joint: tuple[str | bytes, ...]) -> tuple[int | bytes, ...] | None:
+        """A joint with the ids of its markers; None if the vocabulary lacks one."""
+        pieces = tuple(piece if isinstance(piece, bytes) else int(getattr(self, piece)) for piece in joint)
+        return None if ABSENT in pieces else pieces
+
+    def call_index(self, calls_before: int, call: int) -> int:
+        """The index of a turn's ``call``-th call (from 0), after so many calls in the dialog's history."""
+        return self.first_index + call + (calls_before if self.counts_dialog else 0)
+
+    def header_stem(self, name: str) -> str:
+        """The header of a call of this function up to the index.
+
+        Raises:
+            InvalidRequest: The function cannot be called in this format.
+        """
+        self._check_name(name)
+        return f"{self.header_begin}{self.escape_name(name)}{self.header_index}"
 
     def call_id(self, name: str, index: int) -> str:
         """The id of a call, such as ``functions.NAME:INDEX``; INDEX counts the dialog's calls before this one.
@@ -58,8 +104,7 @@ class WireFormat:
         Raises:
             InvalidRequest: The name cannot be part of a call id, or the index is negative.
         """
-        if problem := self.name_problem(name):
-            raise InvalidRequest(f"the name {name[:80]!r} {problem}", "name", "Rename the function")
+        self._check_name(name)
         if index < 0:
             raise InvalidRequest(f"the index must not be negative, but is {index}", "index")
         return f"{self.call_id_prefix}{name}:{index}"
@@ -88,3 +133,7 @@ class WireFormat:
         if not name.isprintable() and any(unicodedata.category(character) in {"Cc", "Cs"} for character in name):
             return "contains a control character or a lone surrogate"
         return ""
+
+    def _check_name(self, name: str) -> None:
+        if problem := self.name_problem(name):
+            raise InvalidRequest(f"the name {name[:80]!r} {problem}", "name", "Rename the function")

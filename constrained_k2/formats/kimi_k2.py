@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 
 from constrained_k2.formats.base import WireFormat
+from constrained_k2.formats.phases import Exit, Need, Phase
 
 BOS, EOS, EOT, UNK, PAD = "[BOS]", "[EOS]", "[EOT]", "[UNK]", "[PAD]"
 TURN_END, MIDDLE = "<|im_end|>", "<|im_middle|>"
@@ -65,6 +66,12 @@ MARKER_TEXTS: Mapping[str, str] = {
 SPECIAL_SHAPE = r"<\|[^|<>]{1,64}\|>|</?think>|\[[A-Z]{3}\]"
 """Regular expression of everything that looks like a special token; two matches never overlap."""
 
+NAMED_SPECIAL = re.compile(r"<\|[^|<>]{1,64}\|>|</?think>|\[(?:BOS|EOS|EOT|UNK|PAD)\]")
+"""What no function's name may contain: all texts that tokenizers may make special tokens."""
+
+CALL_ID_PREFIX = "functions."
+"""Begins every call id; the function's name and ``:INDEX`` follow."""
+
 TURN_OPENING = r"<\|im_(user|assistant|system)\|>((?:(?!<\|im_).)*)<\|im_middle\|>"
 """Regular expression of a turn's opening: who speaks, and the role's name."""
 
@@ -79,12 +86,33 @@ def reserved_text(token_id: int | str) -> str:
 
 ToolCallFormat = WireFormat
 
+_CALLS = Exit(("section_begin",), Phase.SECTION, Need.CALL)
+_STOPS = (Exit(("turn_end",), Phase.DONE), Exit(("text_end",), Phase.DONE))
+_FREE_STOPS = tuple(Exit(each.joint, each.to, Need.FREE) for each in _STOPS)
+
+EXITS: Mapping[Phase, tuple[Exit, ...]] = {
+    Phase.START: (Exit(("think_begin",), Phase.REASONING, Need.REASONING), _CALLS, *_FREE_STOPS),
+    Phase.REASONING: (Exit(("think_end",), Phase.TEXT), _CALLS),
+    Phase.TEXT: (_CALLS, *_FREE_STOPS),
+    Phase.ANSWER: _STOPS,
+    Phase.SECTION: (Exit(("call_begin",), Phase.CALL_ID),),
+    Phase.CALL_ID: (Exit(("argument_begin",), Phase.ARGUMENTS),),
+    Phase.ARGUMENTS: (Exit(("call_end",), Phase.BETWEEN),),
+    Phase.BETWEEN: (Exit(("section_end",), Phase.CLOSED), Exit(("call_begin",), Phase.CALL_ID, Need.SEVERAL_CALLS)),
+    Phase.CLOSED: _STOPS,
+}
+"""The ways out of each phase. Every joint is one marker."""
+
 KIMI_K2 = WireFormat(
     name="Kimi K2",
     marker_texts=MARKER_TEXTS,
     optional_markers=frozenset({"think_begin", "think_end"}),  # K2-Instruct's tokenizer does not name these tokens
     special_texts=frozenset(SPECIAL_TOKENS.values()),
-    special_pattern=re.compile(r"<\|[^|<>]{1,64}\|>|</?think>|\[(?:BOS|EOS|EOT|UNK|PAD)\]"),
-    call_id_prefix="functions.",
+    special_pattern=NAMED_SPECIAL,
+    exits=EXITS,
+    reasoning_opening=("think_begin",),
+    call_id_prefix=CALL_ID_PREFIX,
+    header_begin=CALL_ID_PREFIX,
+    header_index=":",
 ).located_in({text: BASE_SIZE + offset for offset, text in SPECIAL_TOKENS.items()})
 """The format in Kimi K2's vocabulary. Checkpoints whose tokenizer names no ``<think>`` have :data:`ABSENT` there."""

@@ -14,9 +14,22 @@ Sources: the fixtures of lablup/mlxcel (tests/fixtures/kimi_k3, made with the ch
 sgl-project/sglang (experimental/sgl-router/src/tokenizer/testdata), both Apache-2.0.
 """
 
+import re
 from collections.abc import Mapping
 
-from constrained_k2.formats.kimi_k2 import BOS, EOS, EOT, MEDIA_MARKERS, PAD, UNK
+from constrained_k2.formats.base import WireFormat
+from constrained_k2.formats.kimi_k2 import (
+    BASE_SIZE,
+    BOS,
+    CALL_ID_PREFIX,
+    EOS,
+    EOT,
+    MEDIA_MARKERS,
+    NAMED_SPECIAL,
+    PAD,
+    UNK,
+)
+from constrained_k2.formats.phases import Exit, Need, Phase
 
 OPEN, CLOSE, SEPARATOR, MESSAGE_END = "<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"
 
@@ -48,3 +61,65 @@ def escape(text: str) -> str:
 def unescape(text: str) -> str:
     """The inverse of :func:`escape`."""
     return text.replace("&quot;", '"').replace("&amp;", "&")
+
+
+MARKER_TEXTS: Mapping[str, str] = {
+    "section_begin": OPEN,
+    "section_end": CLOSE,
+    "call_begin": OPEN,
+    "argument_begin": SEPARATOR,
+    "call_end": CLOSE,
+    "think_end": CLOSE,
+    "turn_end": MESSAGE_END,
+    "text_end": EOS,
+}
+"""Field of :class:`WireFormat` -> the special token that the joint begins with, or is; see :data:`EXITS`."""
+
+
+def _opening(tag: str) -> tuple[str | bytes, ...]:
+    return ("call_begin", tag.encode(), "argument_begin")
+
+
+def _closing(tag: str) -> tuple[str | bytes, ...]:
+    return ("call_end", tag.encode(), "argument_begin")
+
+
+_END = (*_closing(MESSAGE), "turn_end")
+_TEXT = (
+    Exit(_closing(RESPONSE), Phase.RESPONDED, Need.PLAIN),
+    Exit((*_closing(RESPONSE), *_opening(TOOLS)), Phase.SECTION, Need.FORM | Need.CALL),
+)
+
+EXITS: Mapping[Phase, tuple[Exit, ...]] = {
+    Phase.START: _TEXT,
+    Phase.REASONING: (Exit((*_closing(THINK), *_opening(RESPONSE)), Phase.TEXT),),
+    Phase.TEXT: _TEXT,
+    Phase.ANSWER: (Exit((*_closing(RESPONSE), *_END), Phase.DONE),),
+    Phase.RESPONDED: (Exit(_opening(TOOLS), Phase.SECTION, Need.CALL), Exit(_END, Phase.DONE, Need.FREE)),
+    Phase.SECTION: (Exit(("call_begin",), Phase.CALL_ID),),
+    Phase.CALL_ID: (Exit(("argument_begin",), Phase.ARGUMENTS),),
+    Phase.ARGUMENTS: (Exit(_closing(CALL), Phase.BETWEEN),),
+    Phase.BETWEEN: (Exit(_closing(TOOLS), Phase.CLOSED), Exit(("call_begin",), Phase.CALL_ID, Need.SEVERAL_CALLS)),
+    Phase.CLOSED: (Exit(_END, Phase.DONE),),
+}
+"""The ways out of each phase. The response is always there, if only empty: calls follow its end."""
+
+KIMI_K3 = WireFormat(
+    name="Kimi K3",
+    marker_texts=MARKER_TEXTS,
+    optional_markers=frozenset(),
+    special_texts=frozenset(SPECIAL_TOKENS.values()),
+    special_pattern=NAMED_SPECIAL,  # the rule of all formats, since requests are read before the format is known
+    exits=EXITS,
+    reasoning_opening=_opening(THINK),
+    call_id_prefix=CALL_ID_PREFIX,
+    header_begin=f'{CALL} tool="',
+    header_index='" index="',
+    header_end='"',
+    header_pieces=re.compile(rf'^{CALL}| tool(?==)| index(?==)|="|"|[^"]+'),
+    escape_name=escape,
+    first_index=1,
+    counts_dialog=False,
+    argument_fields=("call_begin", "call_end", "argument_begin"),
+).located_in({text: BASE_SIZE + offset for offset, text in SPECIAL_TOKENS.items()})
+"""The format in Kimi K3's vocabulary, which has no token of its own for the opening of reasoning."""

@@ -1,10 +1,10 @@
 """The wire-format automaton of one turn, around an engine's matcher for the arguments, or for an answer with a form.
 
-Every joint of the format is a special token, so the automaton works on tokens; a grammar engine is used only between
-``<|tool_call_argument_begin|>`` and ``<|tool_call_end|>``, and for the text of a turn whose answer has a form.
+Every joint of a format begins with a special token, so the automaton works on tokens; a grammar engine is used only
+for a call's arguments, and for the text of a turn whose answer has a form.
 """
 
-from collections.abc import Mapping
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -13,8 +13,8 @@ import numpy.typing as npt
 from constrained_k2.engines.protocol import ArgumentMatcher
 from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.turn.call_id import CallIdMatcher
-from constrained_k2.turn.phases import Phase, constant_moves
-from constrained_k2.vocabulary.bitmask import TokenSet
+from constrained_k2.turn.joints import Joint
+from constrained_k2.turn.phases import Phase, TurnTable
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 
@@ -23,7 +23,7 @@ class CallGrammar(Protocol):
 
     spec: ToolCallSpec
     vocabulary: Vocabulary
-    phase_sets: Mapping[Phase, TokenSet]
+    turn_table: TurnTable
 
     def call_ids(self, call: int) -> CallIdMatcher: ...  # noqa: D102
     def precompile(self, name: str) -> None: ...  # noqa: D102
@@ -39,20 +39,22 @@ class State(NamedTuple):
     calls: int = 0
     call_id: bytes = b""
     arguments: ArgumentMatcher | None = None  # also of an answer with a form, from before its first token on
+    joint: Joint | None = None  # the position within a joint of several tokens
 
 
 class Automaton:
     """The transitions of a compiled request's turns; stateless."""
 
-    __slots__ = ("_engine_stop", "_grammar", "_markers", "_moves", "_sets", "_vocabulary")
+    __slots__ = ("_argument_markers", "_engine_stop", "_grammar", "_markers", "_table", "_vocabulary", "sets")
 
     def __init__(self, grammar: CallGrammar) -> None:
         self._grammar = grammar
         self._vocabulary = grammar.vocabulary
-        self._markers = grammar.vocabulary.format
-        self._sets = grammar.phase_sets
-        self._moves = constant_moves(self._markers)
-        self._engine_stop = self._markers.call_end >> 5, np.uint32(1 << (self._markers.call_end & 31)).view(np.int32)
+        self._markers = markers = grammar.vocabulary.format
+        self._table = grammar.turn_table
+        self.sets = grammar.turn_table.sets
+        self._argument_markers = markers.argument_markers
+        self._engine_stop = markers.engine_stop >> 5, np.uint32(1 << (markers.engine_stop & 31)).view(np.int32)
 
     def initial(self, *, in_reasoning: bool) -> State:
         """The state at the start of a turn, with an engine's matcher of its own."""
@@ -62,49 +64,64 @@ class Automaton:
         """The state after a token; None if the token is illegal."""
         phase = state.phase
         if state.arguments is not None:
-            if phase is not Phase.ARGUMENTS:
-                return self._step_answer(state, token_id)
-            if token_id == self._markers.call_end:
-                return State(Phase.BETWEEN, state.calls + 1) if state.arguments.is_complete() else None
-            return state if self._vocabulary.is_ordinary(token_id) and state.arguments.accept(token_id) else None
+            return self._step_engine(state, token_id)
         if phase is Phase.CALL_ID:
             return self._step_call_id(state, token_id)
+        if state.joint is not None:
+            after = state.joint.after.get(token_id)
+            return None if after is None else self._enter(after, state.calls)
         if phase is Phase.DONE or not 0 <= token_id < self._vocabulary.size:
             return None
-        tokens = self._sets[phase]
+        tokens = self.sets[phase]
         if (token_id in tokens.listed) is tokens.complement:  # ``in tokens`` without its call
             return None
-        if token_id == self._markers.call_begin:
-            return State(Phase.CALL_ID, state.calls)
-        next_phase = self._moves.get((phase, token_id), Phase.TEXT if phase is Phase.START else phase)
-        if next_phase is Phase.TEXT and phase is Phase.REASONING:
-            return State(Phase.TEXT, state.calls, arguments=self._grammar.answer())
-        return state if next_phase is phase else State(next_phase, state.calls)
+        after = self._table.moves.get((phase, token_id))
+        if after is not None:
+            return self._enter(after, state.calls)
+        return State(Phase.TEXT, state.calls) if phase is Phase.START else state
 
-    def _step_answer(self, state: State, token_id: int) -> State | None:
+    def _enter(self, after: Joint | Phase, calls: int) -> State:
+        """The state after an exit's marker, or within its joint."""
+        if isinstance(after, Joint):
+            return State(Phase.JOINT, calls, joint=after)
+        if after is Phase.TEXT:
+            return State(Phase.TEXT, calls, arguments=self._grammar.answer())
+        return State(after, calls + (after is Phase.BETWEEN))
+
+    def _step_engine(self, state: State, token_id: int) -> State | None:
         phase, matcher = state.phase, state.arguments
         assert matcher is not None
+        if phase is Phase.ARGUMENTS:
+            if token_id == self._markers.call_end and matcher.is_complete():
+                return self._enter(self._table.moves[phase, token_id], state.calls)
+            may_hold = self._vocabulary.is_ordinary(token_id) or token_id in self._argument_markers
+            return state if may_hold and matcher.accept(token_id) else None
         if self._vocabulary.is_ordinary(token_id):
             if not matcher.accept(token_id):
                 return None
             return state if phase is Phase.ANSWER else State(Phase.ANSWER, state.calls, arguments=matcher)
-        if token_id in self._sets[Phase.ANSWER]:
-            return State(Phase.DONE, state.calls) if matcher.is_complete() else None
-        if phase is Phase.ANSWER or token_id not in self._sets[phase]:
-            return None
-        return State(self._moves[phase, token_id], state.calls)
+        is_end = token_id in self.sets[Phase.ANSWER] and matcher.is_complete()
+        after = (self._table.answered if is_end else self._table.moves).get((phase, token_id))
+        return None if after is None else self._enter(after, state.calls)
 
-    def open_answer(self, state: State, row: npt.NDArray[np.int32]) -> None:
-        """Turn an engine's mask of an answer, int32 ``[words]``, into the turn's, in place.
+    def translate(self, state: State, row: npt.NDArray[np.int32]) -> None:
+        """Turn an engine's mask, int32 ``[words]``, into the turn's, in place.
 
-        The engine's stop token stands for the stops; before the first token, what may open instead is allowed too.
+        The engine's stop token stands for what begins the end of the arguments or of the answer; before an answer's
+        first token, what may open instead is allowed too.
         """
         word, bit = self._engine_stop
+        phase = state.phase
         if row[word] & bit:
             row[word] &= ~bit
-            self._sets[Phase.ANSWER].add_to(row)
-        if state.phase is not Phase.ANSWER:
-            self._sets[state.phase].add_to(row)
+            self.sets[phase if phase is Phase.ARGUMENTS else Phase.ANSWER].add_to(row)
+        if phase is not Phase.ARGUMENTS and phase is not Phase.ANSWER:
+            self.sets[phase].add_to(row)
+
+    @property
+    def translates_arguments(self) -> bool:
+        """True if an engine's masks of arguments differ from the turn's."""
+        return self._markers.engine_stop != self._markers.call_end
 
     def _step_call_id(self, state: State, token_id: int) -> State | None:
         call_ids = self._grammar.call_ids(state.calls)
@@ -133,10 +150,13 @@ class Automaton:
                 ahead = state.arguments.forced_tokens()
                 if ahead or not state.arguments.is_complete():
                     return (forced + ahead)[:limit]
+                if self._argument_markers:
+                    return forced[:limit]  # more arguments may follow
                 token = self._markers.call_end  # nothing else follows a complete object
-            elif state.phase is Phase.DONE or (only := self._sets[state.phase].only) is None:
-                break
             else:
+                only = self.sets[state.phase].only if state.joint is None else state.joint.forced
+                if only is None or state.phase is Phase.DONE:
+                    break
                 token = only
             forced.append(token)
             after = self.step(state, token)
@@ -146,14 +166,15 @@ class Automaton:
 
     def _forced_answer(self, state: State) -> list[int]:
         assert state.arguments is not None
-        if state.phase is not Phase.ANSWER and self._sets[state.phase].listed:
+        if state.phase is not Phase.ANSWER and self.sets[state.phase].listed:
             return []  # a call may be opened instead
         return state.arguments.forced_tokens()
 
     def _forced_call_id(self, state: State) -> list[int]:
         ahead, is_whole = self._grammar.call_ids(state.calls).forced(state.call_id)
         ids, written = [], 0
-        for token_id in self._vocabulary.encode((state.call_id + ahead).decode("utf-8", "ignore")):
+        text = (state.call_id + ahead).decode("utf-8", "ignore")
+        for token_id in chain.from_iterable(map(self._vocabulary.encode, self._markers.header_pieces.findall(text))):
             if written >= len(state.call_id):
                 ids.append(token_id)
             written += len(self._vocabulary.ordinary_bytes(token_id))

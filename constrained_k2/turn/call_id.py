@@ -1,8 +1,9 @@
-"""Call ids, ``functions.NAME:INDEX``: which tokens may continue one, in any tokenization.
+"""Call headers, such as ``functions.NAME:INDEX``: which tokens may continue one, in any tokenization.
 
-The index is known, so a call id is one of finitely many: a *stem* ``functions.NAME:`` and the digits of the index. What
-may follow a prefix is found by walking the sorted stems and the sorted vocabulary in parallel, at the cost of the paths
-they share. What the stems allow is the same for every index, and shared by all requests that declare the same names.
+The index is known, so a header is one of finitely many: a *stem* ``functions.NAME:`` and an *end*, the digits of the
+index with the format's text after them. What may follow a prefix is found by walking the sorted stems and the sorted
+vocabulary in parallel, at the cost of the paths they share. What the stems allow is the same for every index, and
+shared by all requests that declare the same names.
 """
 
 from bisect import bisect_left
@@ -30,7 +31,7 @@ class Continuations(NamedTuple):
     """The continuations of a prefix within the stems."""
 
     tokens: TokenSet  # those that stay within a stem
-    ends: tuple[bytes, ...]  # ends of stems from which some longer token runs on into the digits
+    ends: tuple[bytes, ...]  # tokens' beginnings that end stems, from which some longer token runs on into the digits
 
 
 NameEndings = dict[bytes, Continuations]
@@ -38,11 +39,12 @@ NameEndings = dict[bytes, Continuations]
 
 
 class CallIdTrie:
-    """The stems ``functions.NAME:`` of a request's functions, with everything that does not depend on the index.
+    """The stems of a request's functions, such as ``functions.NAME:``, with all that does not depend on the index.
 
     Attributes:
         names: Stem -> function.
         ordered: The stems, ascending.
+        after_name: The text that ends every stem.
         cost_bytes: Estimated size once its caches are full.
         max_sets: The most entries of ``sets`` and of ``steps``.
         sets: Cache: ``(prefix, digits)`` -> the tokens that may follow.
@@ -51,7 +53,9 @@ class CallIdTrie:
 
     def __init__(self, names: Sequence[str], vocabulary: Vocabulary, endings: NameEndings | None = None) -> None:
         self._endings = {} if endings is None else endings
-        self.names = {vocabulary.format.call_id(name, 0)[:-1].encode(): name for name in names}
+        self.names = {vocabulary.format.header_stem(name).encode(): name for name in names}
+        self.after_name = vocabulary.format.header_index.encode()
+        self._header_end = vocabulary.format.header_end
         self.ordered = sorted(self.names)
         self.vocabulary = vocabulary
         self.cost_bytes = _NAME_BYTES * (1 + len(self.names))
@@ -63,7 +67,7 @@ class CallIdTrie:
 
     def with_index(self, index: int) -> "CallIdMatcher":
         """The call ids with this index."""
-        return CallIdMatcher(self, str(index).encode())
+        return CallIdMatcher(self, f"{index}{self._header_end}".encode())
 
     def span(self, prefix: bytes) -> tuple[int, int]:
         """The range of sorted stems that start with these bytes."""
@@ -127,7 +131,7 @@ class CallIdMatcher:
     """The call ids that one call of a turn may have: the stems of a :class:`CallIdTrie` with one index."""
 
     _trie: CallIdTrie
-    _digits: bytes
+    _digits: bytes  # with the format's text after them
 
     def name_of(self, call_id: bytes) -> str | None:
         """The function of a whole call id; None if the bytes are not one."""
@@ -157,7 +161,7 @@ class CallIdMatcher:
             if len(steps) >= self._trie.max_sets:
                 steps.clear()
             written = prefix + token
-            likely = name if count == 1 else self._trie.names.get(written + b":")
+            likely = name if count == 1 else self._trie.names.get(written + self._trie.after_name)
             found = steps[prefix, token_id, self._digits] = (written, likely)
         return found
 
@@ -197,15 +201,17 @@ class CallIdMatcher:
         Several if a name contains a colon: at index 12, ``a`` and ``a:1`` share ``functions.a:1``.
         """
         stems: list[bytes] = []
-        end = prefix.rfind(b":") + 1
-        while end:
+        after_name = self._trie.after_name
+        at = prefix.rfind(after_name)
+        while at >= 0:
+            end = at + len(after_name)
             if prefix[:end] in self._trie.names and self._digits.startswith(prefix[end:]):
                 stems.append(prefix[:end])
-            end = prefix.rfind(b":", 0, end - 1) + 1
+            at = prefix.rfind(after_name, 0, end - 1)
         return stems
 
     def _with_digits(self, prefix: bytes, stems: list[bytes], ends: tuple[bytes, ...]) -> list[int]:
-        """The tokens that write digits, and the argument marker if all digits are written."""
+        """The tokens that write the end, and the argument marker if all of it is written."""
         digits = self._digits
         tokens = [end + digits[:length] for end in ends for length in range(1, len(digits) + 1)]
         ids: list[int] = []

@@ -10,12 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.formats.base import ABSENT
 from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker
 from constrained_k2.turn.drafts.endings import endings
 from constrained_k2.turn.drafts.json_tracker import Expect
 from constrained_k2.turn.matcher import ToolCallMatcher
-from constrained_k2.turn.phases import Phase
+from constrained_k2.turn.phases import Phase, first_markers
 from constrained_k2.vocabulary.bitmask import TokenSet, words_per_row
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -40,18 +39,19 @@ class FinishBudget:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        markers, size = vocabulary.format, vocabulary.size
+        size = vocabulary.size
         texts = [vocabulary.ordinary_bytes(token_id) for token_id in range(size)]
         blanks = frozenset(_BLANKS)
         self.blank = _row((at for at, raw in enumerate(texts) if not blanks.isdisjoint(raw)), size)
         self.opening = _row((at for at, raw in enumerate(texts) if raw.startswith((b"{", b"["))), size)
-        after_reasoning = (token for token in (markers.think_end, markers.section_begin) if token != ABSENT)
+        onwards = (Phase.TEXT, Phase.RESPONDED, Phase.SECTION)  # not into reasoning, nor to the end without a call
         self.required = {
-            Phase.START: TokenSet((markers.section_begin,), size),
-            Phase.REASONING: TokenSet(after_reasoning, size),
+            phase: TokenSet(first_markers(vocabulary, phase, *onwards), size)
+            for phase in (Phase.START, Phase.REASONING)
         }
-        self.think_end = TokenSet((markers.think_end,) if markers.think_end != ABSENT else (), size)
-        self.between = TokenSet((markers.section_end,), size)
+        self.think_end = TokenSet(first_markers(vocabulary, Phase.REASONING, Phase.TEXT), size)
+        self.between = TokenSet(first_markers(vocabulary, Phase.BETWEEN, Phase.CLOSED), size)
+        self.answer_end = first_markers(vocabulary, Phase.ANSWER, Phase.DONE)[0]
 
     def apply(self, matcher: ToolCallMatcher, max_tokens: int, reserved_tokens: int) -> None:
         """Steer a turn, from its start, to its end within ``max_tokens``.
@@ -91,8 +91,8 @@ class _FinishFilter:
         if not self._is_reserved(turn):
             return
         if turn.arguments is not None and turn.arguments.is_complete():
-            markers = turn.vocabulary.format
-            _allow_only(markers.call_end if turn.phase is Phase.ARGUMENTS else markers.turn_end, row)
+            call_end = turn.vocabulary.format.call_end
+            _allow_only(call_end if turn.phase is Phase.ARGUMENTS else self._budget.answer_end, row)
             return
         tracker = self._follow(turn, turn.num_tokens).tracker
         if tracker is None:

@@ -25,7 +25,7 @@ class MaskFilter(Protocol):
     """Removes tokens from masks. What :meth:`ToolCallMatcher.accept_tokens` accepts does not change."""
 
     def filter_set(self, turn: "ToolCallMatcher", tokens: TokenSet) -> TokenSet:
-        """A non-empty subset of a constant phase's tokens."""
+        """A non-empty subset of a constant phase's tokens; joints are not filtered."""
 
     def filter_row(self, turn: "ToolCallMatcher", row: npt.NDArray[np.int32]) -> None:
         """Remove some but not all tokens from a mask in the arguments, int32 ``[words]``, in place."""
@@ -49,7 +49,8 @@ class ToolCallMatcher:
 
     Args:
         grammar: The compiled request.
-        in_reasoning: True if the prompt ended in ``<think>``, so that the first token already is reasoning.
+        in_reasoning: True if the prompt began the reasoning, so that the first token already is reasoning
+            (:meth:`constrained_k2.Vocabulary.opens_reasoning`).
 
     Attributes:
         spec: The request.
@@ -60,7 +61,7 @@ class ToolCallMatcher:
     """
 
     __slots__ = (
-        "_automaton", "_grammar", "_history", "_ids", "_state",
+        "_automaton", "_grammar", "_history", "_ids", "_state", "_translates",
         "begins_in_reasoning", "mask_filters", "restriction", "spec", "vocabulary",
     )  # fmt: skip
 
@@ -69,6 +70,7 @@ class ToolCallMatcher:
         self.spec: ToolCallSpec = grammar.spec
         self.vocabulary: Vocabulary = grammar.vocabulary
         self._automaton = Automaton(grammar)
+        self._translates = self._automaton.translates_arguments
         self.begins_in_reasoning = in_reasoning
         self.mask_filters: tuple[MaskFilter, ...] = ()
         self.restriction: Restriction | None = None
@@ -111,15 +113,17 @@ class ToolCallMatcher:
             return None
         if state.phase is Phase.CALL_ID:
             return self._grammar.call_ids(state.calls).allowed(state.call_id)
-        tokens = self._grammar.phase_sets[state.phase]
+        if state.joint is not None:
+            return state.joint.tokens
+        tokens = self._automaton.sets[state.phase]
         for mask_filter in self.mask_filters:
             tokens = mask_filter.filter_set(self, tokens)
         return tokens
 
     def finish_row(self, row: npt.NDArray[np.int32]) -> None:
         """Turn a mask that the engine computed, int32 ``[words]``, into the turn's, in place."""
-        if self._state.phase is not Phase.ARGUMENTS:
-            self._automaton.open_answer(self._state, row)
+        if self._translates or self._state.phase is not Phase.ARGUMENTS:
+            self._automaton.translate(self._state, row)
         if self.restriction is not None:
             self.restriction.apply(self, row)
         for mask_filter in self.mask_filters:
@@ -158,7 +162,12 @@ class ToolCallMatcher:
         if cached is None:
             return False
         row[:] = cached
-        if self._state.phase is not Phase.ARGUMENTS or self.mask_filters or self.restriction is not None:
+        if (
+            self._translates
+            or self._state.phase is not Phase.ARGUMENTS
+            or self.mask_filters
+            or self.restriction is not None
+        ):
             self.finish_row(row)
         return True
 

@@ -1,71 +1,81 @@
-"""The phases of a turn, the tokens that each allows, and the transitions by special tokens. All constant."""
+"""The tokens that each phase of a turn allows, and where they lead. All constant, from the format's table of exits."""
 
-from enum import IntEnum
-from functools import cache
-from itertools import product
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from constrained_k2.formats.base import ABSENT, WireFormat
+from constrained_k2.formats.phases import Exit, Need, Phase
 from constrained_k2.request.spec import ToolCallSpec
+from constrained_k2.turn.joints import Joint, Way, moves
 from constrained_k2.vocabulary.bitmask import TokenSet
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
+__all__ = ["Phase", "TurnTable", "first_markers", "turn_table"]
 
-class Phase(IntEnum):
-    """The part of a turn that the next token belongs to."""
-
-    START = 0  # before the first token: reasoning may begin here only
-    REASONING = 1  # between ``<think>`` and ``</think>``
-    TEXT = 2  # in the answer's text
-    SECTION = 3  # after ``<|tool_calls_section_begin|>``
-    CALL_ID = 4  # in ``functions.NAME:INDEX``
-    ARGUMENTS = 5  # in the arguments' JSON
-    BETWEEN = 6  # after ``<|tool_call_end|>``
-    CLOSED = 7  # after ``<|tool_calls_section_end|>``
-    DONE = 8  # after a stop
-    ANSWER = 9  # in an answer of a form that the request asks for
+Moves = Mapping[tuple[Phase, int], Joint | Phase]
 
 
-def phase_sets(spec: ToolCallSpec, vocabulary: Vocabulary) -> dict[Phase, TokenSet]:
-    """The tokens that each phase outside a call allows.
+@dataclass(frozen=True, slots=True, eq=False)
+class TurnTable:
+    """The constant part of a turn's automaton, for one kind of request and one vocabulary.
 
-    Where the answer has a form, these are the tokens beside the form's own: what may open instead of the answer, and
-    the stops that end a complete one. Of the spec, only choice, max_calls, thinking, and whether it has an answer are
-    read.
+    Attributes:
+        sets: The tokens of each phase. Where the answer has a form, these are the tokens beside the form's own: what
+            may be written instead of the answer, and what begins the end of a complete one.
+        moves: Phase and token that begins an exit -> the position in the joint, or the phase after it.
+        answered: As ``moves``, where an answer with a form is complete and may end.
     """
-    markers = vocabulary.format
-    stops = markers.stop_ids
 
-    def only(*ids: int) -> TokenSet:
-        return TokenSet((token for token in ids if token != ABSENT), vocabulary.size)
-
-    def text_and(*ids: int) -> TokenSet:
-        return TokenSet(set(vocabulary.unordinary_ids).difference(ids), vocabulary.size, complement=True)
-
-    section = () if spec.max_calls == 0 else (markers.section_begin,)
-    think = (markers.think_begin,) if spec.thinking else ()
-    text, start = text_and(*section, *stops), text_and(*section, *stops, *think)
-    if spec.choice == "required" or spec.answer is not None:
-        text, start = only(*section), only(*section, *think)
-    return {
-        Phase.START: start,
-        Phase.REASONING: text_and(*section, markers.think_end),
-        Phase.TEXT: text,
-        Phase.SECTION: only(markers.call_begin),
-        Phase.BETWEEN: only(markers.section_end, *(() if spec.max_calls == 1 else (markers.call_begin,))),
-        Phase.CLOSED: only(*stops),
-        Phase.DONE: only(*stops),
-        Phase.ANSWER: only(*stops),
-    }
+    sets: Mapping[Phase, TokenSet]
+    moves: Moves
+    answered: Moves
 
 
-@cache
-def constant_moves(markers: WireFormat) -> dict[tuple[Phase, int], Phase]:
-    """The phases after special tokens of a constant phase; the phase's token set says which of them are allowed."""
-    moves = {
-        (Phase.START, markers.think_begin): Phase.REASONING,
-        (Phase.REASONING, markers.think_end): Phase.TEXT,
-        (Phase.BETWEEN, markers.section_end): Phase.CLOSED,
-    }
-    moves |= {(phase, markers.section_begin): Phase.SECTION for phase in (Phase.START, Phase.REASONING, Phase.TEXT)}
-    ending = product((Phase.START, Phase.TEXT, Phase.CLOSED), markers.stop_ids)
-    return moves | dict.fromkeys(ending, Phase.DONE)
+def turn_table(spec: ToolCallSpec, vocabulary: Vocabulary) -> TurnTable:
+    """The table of a request: of it, only choice, max_calls, thinking, and whether it has an answer are read."""
+    given = _given(spec)
+    ways = {phase: list(_open(exits, given, vocabulary)) for phase, exits in vocabulary.format.exits.items()}
+    found = {phase: moves(each, vocabulary) for phase, each in ways.items()}
+    ends = ways[Phase.ANSWER]
+    after_answer = {phase: moves([*ways[phase], *ends], vocabulary) for phase in (Phase.START, Phase.TEXT)}
+    after_answer[Phase.ANSWER] = found.pop(Phase.ANSWER)
+    sets = {phase: TokenSet(each, vocabulary.size) for phase, each in found.items()}
+    sets[Phase.ANSWER] = TokenSet(after_answer[Phase.ANSWER], vocabulary.size)
+    for phase in (Phase.START, Phase.REASONING, Phase.TEXT):
+        if phase is Phase.REASONING or Need.FREE in given:
+            forbidden = set(vocabulary.unordinary_ids).difference(found[phase])
+            sets[phase] = TokenSet(forbidden, vocabulary.size, complement=True)
+    stops = {way.pieces[-1] for each in ways.values() for way in each if way.to is Phase.DONE}
+    sets[Phase.DONE] = TokenSet((stop for stop in stops if isinstance(stop, int)), vocabulary.size)
+    return TurnTable(sets, _by_phase(found), _by_phase(after_answer))
+
+
+def first_markers(vocabulary: Vocabulary, phase: Phase, *to: Phase) -> tuple[int, ...]:
+    """The markers that begin an exit of a phase, of any request, to one of these phases; the format's first one first.
+
+    They are in the phase's token set if the request leaves such an exit open.
+    """
+    ways = _open(vocabulary.format.exits[phase], ~Need.NOTHING, vocabulary)
+    return tuple(dict.fromkeys(way.pieces[0] for way in ways if way.to in to and isinstance(way.pieces[0], int)))
+
+
+def _given(spec: ToolCallSpec) -> Need:
+    """What a request gives to the exits that take it."""
+    given = Need.PLAIN if spec.answer is None else Need.FORM
+    if spec.answer is None and spec.choice != "required":
+        given |= Need.FREE
+    if spec.thinking:
+        given |= Need.REASONING
+    if spec.max_calls != 0:
+        given |= Need.CALL
+    return given if spec.max_calls == 1 else given | Need.SEVERAL_CALLS
+
+
+def _open(exits: Iterable[Exit], given: Need, vocabulary: Vocabulary) -> Iterable[Way]:
+    for each in exits:
+        pieces = vocabulary.format.located(each.joint)
+        if pieces is not None and each.needs in given:
+            yield Way(pieces, each.to)
+
+
+def _by_phase(found: Mapping[Phase, Mapping[int, Joint | Phase]]) -> Moves:
+    return {(phase, token_id): after for phase, each in found.items() for token_id, after in each.items()}

@@ -8,7 +8,8 @@ from typing import Any
 
 from constrained_k2.errors import FormatMismatch, InvalidRequest
 from constrained_k2.formats import format_of
-from constrained_k2.formats.kimi_k2 import MARKER_TEXTS
+from constrained_k2.formats.base import WireFormat
+from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.vocabulary import tokenizer_files
 from constrained_k2.vocabulary.tokenizer_files import Encoder
 
@@ -80,9 +81,10 @@ class Vocabulary:
         return cls(*tokenizer_files.from_tokenizer(tokenizer, size))
 
     @classmethod
-    def of_bytes(cls) -> "Vocabulary":
-        """A vocabulary of the 256 bytes and the markers: the fastest way to see whether a schema has a grammar."""
-        special = {text: 256 + number for number, text in enumerate(MARKER_TEXTS.values())}
+    def of_bytes(cls, wire_format: WireFormat = KIMI_K2) -> "Vocabulary":
+        """A vocabulary of the 256 bytes and a format's markers: the fastest way to see if a schema has a grammar."""
+        texts = dict.fromkeys(wire_format.marker_texts.values())
+        special = {text: 256 + number for number, text in enumerate(texts)}
         return cls({byte: bytes((byte,)) for byte in range(256)}, special, 256 + len(special), _ByteEncoder())
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -107,6 +109,27 @@ class Vocabulary:
     def special_text(self, token_id: int) -> str | None:
         """The text of a special token; None for any other id."""
         return self._special.get(token_id)
+
+    def opens_reasoning(self, prompt_ids: Sequence[int]) -> bool:
+        """True if a prompt ends in the opening of reasoning, as the format writes it, so that reasoning comes first."""
+        opening = self.format.located(self.format.reasoning_opening)
+        if opening is None:
+            return False
+        longest = sum(1 if isinstance(piece, int) else len(piece) for piece in opening)
+        return self._end_in(list(prompt_ids[-longest:]), opening)
+
+    def _end_in(self, ids: list[int], pieces: tuple[int | bytes, ...]) -> bool:
+        """True if tokens end in markers and literal text, in any tokenization of the text."""
+        if not pieces or not ids:
+            return not pieces
+        *others, piece = pieces
+        if isinstance(piece, int):
+            return ids[-1] == piece and self._end_in(ids[:-1], tuple(others))
+        raw = self.ordinary_bytes(ids[-1])
+        if not raw or not piece.endswith(raw):
+            return False
+        left = piece[: -len(raw)]
+        return self._end_in(ids[:-1], (*others, left) if left else tuple(others))
 
     def encode(self, text: str) -> list[int]:
         """Encode text into ordinary tokens, as the model's BPE does; the text of special tokens stays text.

@@ -35,7 +35,7 @@ _MAX_THREADS = 64
 class LLGuidanceEngine:
     """Compiles schemas with LLGuidance. Implements :class:`~constrained_k2.engines.protocol.Engine`.
 
-    ``<|tool_call_end|>`` is the engine's stop token, so masks allow it exactly when the JSON is complete.
+    The format's ``engine_stop`` is the engine's stop token, so masks allow it exactly when the arguments may end.
     """
 
     name = "llguidance"
@@ -46,7 +46,7 @@ class LLGuidanceEngine:
             raise InvalidRequest(f"got {mask_cache_bytes!r}", "mask_cache_bytes", "Use a number of bytes, 0 or more")
         self.mask_threads = MaskThreads(threads)
         self.mask_cache = MaskCache(vocabulary, mask_cache_bytes)
-        self.tokenizer = build_tokenizer(vocabulary, vocabulary.format.call_end)
+        self.tokenizer = build_tokenizer(vocabulary, vocabulary.format.engine_stop)
         self._probed_ids = [vocabulary.encode(text) for text in ("", "{", '"')]
         self._patterns = Patterns()
 

@@ -45,7 +45,7 @@ class XGrammarEngine:
     def __init__(self, vocabulary: Vocabulary, *, seconds: float | None = None) -> None:
         width = 32 * words_per_row(vocabulary.size)  # else xgrammar sets the unused bits of the last word
         tokens = [vocabulary.ordinary_bytes(token_id) or b"\xff<special_%d>" % token_id for token_id in range(width)]
-        stop = vocabulary.format.call_end
+        stop = vocabulary.format.engine_stop
         self._seconds, self._bytes = (20.0, 1 << 30) if seconds is None else (seconds, 256 << 20)
         self._worker = _Worker(tokens, stop, {"seconds": self._seconds, "memory_bytes": self._bytes})
         self._compiler = grammar_compiler(tokens, stop)

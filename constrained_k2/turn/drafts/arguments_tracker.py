@@ -30,8 +30,11 @@ class ArgumentsTracker:
         return other
 
     def follow(self, ids: Sequence[int], turn: ToolCallMatcher) -> None:
-        """Follow the next tokens of the turn."""
+        """Follow the next tokens of the turn. Arguments that are not one JSON text have no position here."""
         markers, vocabulary, answer = turn.vocabulary.format, turn.vocabulary, turn.spec.answer
+        if markers.argument_fields:
+            self.num_tokens += len(ids)
+            return
         if not self.num_tokens:
             self._outside = turn.begins_in_reasoning
         for token_id in ids:

@@ -62,7 +62,7 @@ class Drafter:
             likely = likely.encode(errors="ignore").decode()  # a schema that is not enforced may have lone surrogates
             return matcher.vocabulary.encode(likely) if likely else matcher.forced_tokens(limit)
         if phase is Phase.CLOSED:
-            return (markers.turn_end,)
+            return matcher.forced_tokens(limit) or (markers.turn_end,)
         if phase is Phase.BETWEEN:
             return (markers.section_end,)
         return matcher.forced_tokens(limit)

@@ -1,0 +1,81 @@
+"""The joints of several tokens that lead from a phase to the next: which tokens may follow within one."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from constrained_k2.formats.phases import Phase
+from constrained_k2.vocabulary.bitmask import TokenSet
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+
+
+class Way(NamedTuple):
+    """What is left of a joint: ids of markers and bytes of literal text, and the phase after it."""
+
+    pieces: tuple[int | bytes, ...]
+    to: Phase
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Joint:
+    """A position within a joint, or within several that begin alike. Constant, and shared by all turns.
+
+    Attributes:
+        tokens: What may follow: markers, and ordinary tokens that the literal text begins with, however they split it.
+        after: Each of these tokens -> the position after it, or the phase.
+        forced: The canonical next token, if all joints continue with the same piece: each piece is encoded alone.
+    """
+
+    tokens: TokenSet
+    after: "Mapping[int, Joint | Phase]"
+    forced: int | None
+
+
+def moves(ways: Iterable[Way], vocabulary: Vocabulary) -> dict[int, Joint | Phase]:
+    """The tokens that may come first in one of these joints -> the position after them, or the phase."""
+    positions: dict[frozenset[Way], Joint] = {}
+
+    def position(rests: frozenset[Way]) -> Joint:
+        found = positions.get(rests)
+        if found is None:
+            after = follow(rests)
+            found = Joint(TokenSet(after, vocabulary.size), after, _canonical(rests, vocabulary))
+            positions[rests] = found
+        return found
+
+    def follow(rests: Iterable[Way]) -> dict[int, Joint | Phase]:
+        after: dict[int, set[Way]] = {}
+        for way in rests:
+            for token_id, rest in _steps(way, vocabulary):
+                after.setdefault(token_id, set()).add(rest)
+        return {token_id: enter(frozenset(rests)) for token_id, rests in after.items()}
+
+    def enter(rests: frozenset[Way]) -> Joint | Phase:
+        ends = [rest.to for rest in rests if not rest.pieces]
+        if not ends:
+            return position(rests)
+        assert len(rests) == 1, "a joint begins with all of another one"
+        return ends[0]
+
+    return follow(ways)
+
+
+def _steps(way: Way, vocabulary: Vocabulary) -> Iterable[tuple[int, Way]]:
+    """Each token that may come next in a joint, and what is left after it."""
+    piece, *others = way.pieces
+    if isinstance(piece, int):
+        yield piece, Way(tuple(others), way.to)
+        return
+    for end in range(1, len(piece) + 1):
+        token_id = vocabulary.find(piece[:end])
+        if token_id is not None:
+            rest = (piece[end:], *others) if end < len(piece) else tuple(others)
+            yield token_id, Way(rest, way.to)
+
+
+def _canonical(rests: frozenset[Way], vocabulary: Vocabulary) -> int | None:
+    pieces = {rest.pieces[0] for rest in rests}
+    if len(pieces) > 1:
+        return None
+    piece = pieces.pop()
+    return piece if isinstance(piece, int) else vocabulary.encode(piece.decode())[0]
