@@ -87,19 +87,22 @@ def reserved_text(token_id: int | str) -> str:
 ToolCallFormat = WireFormat
 
 _CALLS = Exit(("section_begin",), Phase.SECTION, Need.CALL)
-_STOPS = (Exit(("turn_end",), Phase.DONE), Exit(("text_end",), Phase.DONE))
-_FREE_STOPS = tuple(Exit(each.joint, each.to, Need.FREE) for each in _STOPS)
+
+
+def _stops(needs: Need = Need.NOTHING) -> tuple[Exit, Exit]:
+    return Exit(("turn_end",), Phase.DONE, needs), Exit(("text_end",), Phase.DONE, needs)
+
 
 EXITS: Mapping[Phase, tuple[Exit, ...]] = {
-    Phase.START: (Exit(("think_begin",), Phase.REASONING, Need.REASONING), _CALLS, *_FREE_STOPS),
+    Phase.START: (Exit(("think_begin",), Phase.REASONING, Need.REASONING), _CALLS, *_stops(Need.FREE)),
     Phase.REASONING: (Exit(("think_end",), Phase.TEXT), _CALLS),
-    Phase.TEXT: (_CALLS, *_FREE_STOPS),
-    Phase.ANSWER: _STOPS,
+    Phase.TEXT: (_CALLS, *_stops(Need.FREE)),
+    Phase.ANSWER: _stops(Need.FORM),
     Phase.SECTION: (Exit(("call_begin",), Phase.CALL_ID),),
     Phase.CALL_ID: (Exit(("argument_begin",), Phase.ARGUMENTS),),
     Phase.ARGUMENTS: (Exit(("call_end",), Phase.BETWEEN),),
     Phase.BETWEEN: (Exit(("section_end",), Phase.CLOSED), Exit(("call_begin",), Phase.CALL_ID, Need.SEVERAL_CALLS)),
-    Phase.CLOSED: _STOPS,
+    Phase.CLOSED: _stops(),
 }
 """The ways out of each phase. Every joint is one marker."""
 

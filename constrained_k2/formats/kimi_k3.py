@@ -94,7 +94,7 @@ EXITS: Mapping[Phase, tuple[Exit, ...]] = {
     Phase.START: _TEXT,
     Phase.REASONING: (Exit((*_closing(THINK), *_opening(RESPONSE)), Phase.TEXT),),
     Phase.TEXT: _TEXT,
-    Phase.ANSWER: (Exit((*_closing(RESPONSE), *_END), Phase.DONE),),
+    Phase.ANSWER: (Exit((*_closing(RESPONSE), *_END), Phase.DONE, Need.FORM),),
     Phase.RESPONDED: (Exit(_opening(TOOLS), Phase.SECTION, Need.CALL), Exit(_END, Phase.DONE, Need.FREE)),
     Phase.SECTION: (Exit(("call_begin",), Phase.CALL_ID),),
     Phase.CALL_ID: (Exit(("argument_begin",), Phase.ARGUMENTS),),

@@ -1,0 +1,366 @@
+"""Kimi K3's turns: the joints of several tokens, call headers, and random walks that an independent reader reads."""
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from constrained_k2 import Compiler, Vocabulary
+from constrained_k2.formats.kimi_k3 import KIMI_K3
+from constrained_k2.testing import write_tokenizer
+from constrained_k2.turn.batch import fill_bitmasks
+from constrained_k2.turn.call_id import CallIdTrie
+from constrained_k2.turn.drafts.drafter import Drafter
+from constrained_k2.turn.finish_budget import FinishBudget
+from constrained_k2.turn.phases import Phase
+from constrained_k2.turn.thinking_budget import ThinkingBudget
+from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+from tests.data import data
+from tests.turn.k3_turns import CLOSE, END, OPEN, SEP, as_k3, compiled, ids_of, read, walk
+
+ANSWER = {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": [1, 23]}}}}
+OVER = f"{CLOSE}response{SEP}"
+CALLS = f"{OVER}{OPEN}tools{SEP}"
+ENDED = f"{CLOSE}message{SEP}{END}"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
+    """A compiler over a thousand tokens with Kimi K3's special tokens behind them."""
+    directory = tmp_path_factory.mktemp("k2")
+    write_tokenizer(directory)
+    return Compiler(Vocabulary.from_pretrained(as_k3(directory, tmp_path_factory.mktemp("k3"))))
+
+
+@pytest.fixture(scope="module")
+def real(real_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Compiler:
+    """A compiler over Kimi K3's own vocabulary."""
+    return Compiler(Vocabulary.from_pretrained(as_k3(real_tokenizer, tmp_path_factory.mktemp("real"))))
+
+
+def allowed(matcher: Any, vocabulary: Vocabulary) -> set[int]:
+    row = allocate_bitmask(1, vocabulary.size)
+    matcher.fill_bitmask(row, 0)
+    return set(allowed_ids(row[0]).tolist())
+
+
+def markers(matcher: Any, vocabulary: Vocabulary) -> set[str]:
+    return {text for each in allowed(matcher, vocabulary) if (text := vocabulary.special_text(each)) is not None}
+
+
+def accepts(compiler: Compiler, grammar: Any, text: str, *, in_reasoning: bool = False) -> bool:
+    matcher = grammar.matcher(in_reasoning=in_reasoning)
+    return bool(matcher.accept_tokens(ids_of(compiler.vocabulary, text)) and matcher.is_terminated())
+
+
+def call(name: str, index: int) -> str:
+    return f'{OPEN}call tool="{name}" index="{index}"{SEP}{CLOSE}call{SEP}'
+
+
+def turn(*calls: str, text: str = "") -> str:
+    section = f"{OPEN}tools{SEP}{''.join(calls)}{CLOSE}tools{SEP}" if calls else ""
+    return f"{text}{OVER}{section}{ENDED}"
+
+
+def test_what_each_choice_accepts(small: Compiler) -> None:
+    auto = compiled(small, "a", "b")
+    required = compiled(small, "a", "b", tool_choice="required")
+    one = compiled(small, "a", "b", parallel_tool_calls=False)
+    named = compiled(small, "a", "b", tool_choice={"type": "function", "function": {"name": "b"}})
+    none = compiled(small, "a", "b", tool_choice="none")
+    cases = {
+        turn(): (1, 0, 1, 0, 1),
+        turn(text="Hi"): (1, 0, 1, 0, 1),
+        turn(call("a", 1)): (1, 1, 1, 0, 0),
+        turn(call("b", 1)): (1, 1, 1, 1, 0),
+        turn(call("b", 1), text="Hi"): (1, 0, 1, 0, 0),
+        turn(call("a", 1), call("b", 2)): (1, 1, 0, 0, 0),
+        turn(call("a", 0)): (0, 0, 0, 0, 0),
+        turn(call("a", 2)): (0, 0, 0, 0, 0),
+        turn(call("a", 1), call("b", 1)): (0, 0, 0, 0, 0),
+        turn(call("c", 1)): (0, 0, 0, 0, 0),
+        turn("x"): (0, 0, 0, 0, 0),
+        f"{OVER}{OPEN}tools{SEP}{CLOSE}tools{SEP}{ENDED}": (0, 0, 0, 0, 0),
+        f"{OVER}{CLOSE}message{SEP}": (0, 0, 0, 0, 0),
+        f"Hi{ENDED}": (0, 0, 0, 0, 0),
+        f"{OVER}{turn()}": (0, 0, 0, 0, 0),
+        f"{OVER} {ENDED}": (0, 0, 0, 0, 0),
+    }
+    for text, expected in cases.items():
+        found = [accepts(small, grammar, text) for grammar in (auto, required, one, named, none)]
+        assert found == list(map(bool, expected)), text
+        thought = f"why?{CLOSE}think{SEP}{OPEN}response{SEP}{text}"
+        found = [accepts(small, grammar, thought, in_reasoning=True) for grammar in (auto, required, one, named, none)]
+        assert found == list(map(bool, expected)), thought
+        assert not any(accepts(small, grammar, thought) for grammar in (auto, required, one, named, none))
+
+
+def test_masks_at_the_joints(small: Compiler) -> None:
+    vocabulary = small.vocabulary
+    matcher = compiled(small, "a").matcher(in_reasoning=True)
+    steps: list[tuple[str, set[str]]] = [
+        ("why", {CLOSE}), (CLOSE, set()), ("think", {SEP}), (SEP, {OPEN}), (OPEN, set()), ("response", {SEP}), (SEP, {CLOSE}),
+        ("text", {CLOSE}), (CLOSE, set()), ("response", {SEP}), (SEP, {OPEN, CLOSE}), (OPEN, set()), ("tools", {SEP}),
+        (SEP, {OPEN}), (OPEN, set()), ('call tool="a" index="1"', {SEP}), (SEP, {OPEN, CLOSE}), (CLOSE, set()),
+        ("call", {SEP}), (SEP, {OPEN, CLOSE}), (CLOSE, set()), ("tools", {SEP}), (SEP, {CLOSE}), (CLOSE, set()),
+        ("message", {SEP}), (SEP, {END}), (END, {END}),
+    ]  # fmt: skip
+    assert markers(matcher, vocabulary) == {CLOSE}
+    for text, expected in steps:
+        assert matcher.accept_tokens(ids_of(vocabulary, text))
+        assert markers(matcher, vocabulary) == expected, text
+    assert matcher.is_terminated()
+
+
+def test_any_split_of_a_tag_is_allowed_and_nothing_else() -> None:
+    vocabulary = Vocabulary(
+        dict(enumerate([bytes((byte,)) for byte in range(256)] + [b"res", b"response", b"responses"])),
+        {text: 300 + number for number, text in enumerate(dict.fromkeys(KIMI_K3.marker_texts.values()))},
+        320,
+        Vocabulary.of_bytes().encoder,
+    )
+    matcher = compiled(Compiler(vocabulary), "a").matcher()
+    assert matcher.accept_tokens([vocabulary.format.call_end])
+    assert matcher.phase is Phase.JOINT
+    for written in range(len("response")):
+        rest = b"response"[written:]
+        expected = {token for token in range(260) if (raw := vocabulary.ordinary_bytes(token)) and rest.startswith(raw)}
+        assert allowed(matcher, vocabulary) == expected
+        assert not matcher.validate_tokens([vocabulary.format.argument_begin])
+        assert matcher.accept_tokens(rest[:1])
+    assert allowed(matcher, vocabulary) == {vocabulary.format.argument_begin}
+
+
+def test_an_answer_with_a_form(small: Compiler) -> None:
+    vocabulary = small.vocabulary
+    grammar = compiled(small, "a", **ANSWER)
+    assert accepts(small, grammar, turn(text="23"))
+    assert accepts(small, grammar, turn(call("a", 1)))
+    assert not accepts(small, grammar, turn())
+    assert not accepts(small, grammar, turn(text="2"))
+    assert not accepts(small, grammar, turn(call("a", 1), text="1"))
+    assert not accepts(small, compiled(small, **ANSWER), turn(call("a", 1)))
+    matcher = grammar.matcher()
+    assert markers(matcher, vocabulary) == {CLOSE}
+    assert matcher.accept_tokens(ids_of(vocabulary, f"{OVER}"))
+    assert markers(matcher, vocabulary) == {OPEN}
+    matcher.reset()
+    assert matcher.accept_tokens(ids_of(vocabulary, "2"))
+    assert markers(matcher, vocabulary) == set()
+    assert matcher.accept_tokens(ids_of(vocabulary, "3"))
+    assert markers(matcher, vocabulary) == {CLOSE}
+    assert matcher.accept_tokens(ids_of(vocabulary, OVER))
+    assert markers(matcher, vocabulary) == {CLOSE}
+    assert not markers(compiled(small, **ANSWER).matcher(), vocabulary)
+
+
+def test_an_answer_that_may_be_empty(small: Compiler) -> None:
+    grammar = compiled(small, "a", structured_outputs={"regex": "x*"})
+    assert accepts(small, grammar, turn())
+    assert accepts(small, grammar, turn(text="xx"))
+    assert accepts(small, grammar, turn(call("a", 1)))
+    assert not accepts(small, grammar, turn(call("a", 1), text="x"))
+    matcher = grammar.matcher()
+    assert matcher.accept_tokens(ids_of(small.vocabulary, OVER))
+    assert markers(matcher, small.vocabulary) == {OPEN, CLOSE}
+
+
+@pytest.mark.parametrize("index", [1, 2, 12, 123])
+def test_call_headers_against_all_tokens(small: Compiler, index: int) -> None:
+    vocabulary = small.vocabulary
+    names = {
+        "get_weather": "get_weather",
+        "get": "get",
+        'a"b&c': "a&quot;b&amp;c",
+        "查询": "查询",
+        'x" index="1': "x&quot; index=&quot;1",
+    }
+    headers = CallIdTrie(tuple(names), vocabulary).with_index(index)
+    whole = {f'call tool="{spelled}" index="{index}"'.encode(): name for name, spelled in names.items()}
+    prefixes = {header[:cut] for header in whole for cut in range(len(header) + 1)}
+    for prefix in sorted(prefixes):
+        expected = {
+            token
+            for token in range(vocabulary.size)
+            if (raw := vocabulary.ordinary_bytes(token)) and prefix + raw in prefixes
+        }
+        if prefix in whole:
+            expected.add(vocabulary.format.argument_begin)
+        assert set(headers.allowed(prefix).listed) == expected, prefix
+        assert headers.name_of(prefix) == whole.get(prefix)
+        going_on = [name for header, name in whole.items() if header.startswith(prefix)]
+        assert headers.candidates(prefix)[0] == len(going_on)
+        assert headers.forced(prefix)[1] == (len(going_on) == 1)
+
+
+def test_calls_are_numbered_anew_in_every_turn(small: Compiler) -> None:
+    history = [{"role": "assistant", "tool_calls": [{}, {}]}]
+    assert accepts(small, compiled(small, "a", messages=history), turn(call("a", 1), call("a", 2)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"tool_choice": "required"},
+        {"tool_choice": "none"},
+        {"parallel_tool_calls": False, "tool_choice": "required"},
+        {"tool_choice": {"type": "function", "function": {"name": "get_weather"}}},
+        ANSWER,
+        {"structured_outputs": {"regex": "[ab]*"}},
+    ],
+    ids=["auto", "required", "none", "one", "named", "answer", "empty answer"],
+)
+def test_every_walk_is_a_turn(real: Compiler, body: dict[str, Any]) -> None:
+    names = ("get_weather", "get", 'a&"b', "查询 x")
+    grammar = compiled(real, *names, **body)
+    choice = body.get("tool_choice", "auto")
+    called = written = 0
+    for seed in range(30):
+        in_reasoning = bool(seed % 2)
+        ids = walk(grammar.matcher(in_reasoning=in_reasoning), real.vocabulary, seed)
+        found = read(ids, real.vocabulary, in_reasoning=in_reasoning)
+        assert [index for _, index, _ in found.calls] == list(range(1, len(found.calls) + 1))
+        assert all(name in names for name, _, _ in found.calls)
+        called += bool(found.calls)
+        written += bool(found.text)
+        if choice == "none":
+            assert not found.calls
+        elif choice != "auto":
+            assert found.calls and not found.text
+        if isinstance(choice, dict):
+            assert [name for name, _, _ in found.calls] == ["get_weather"]
+        if "parallel_tool_calls" in body:
+            assert len(found.calls) == 1
+        if body is ANSWER:
+            assert bool(found.calls) != (found.text in {b"1", b"23"})
+        if "structured_outputs" in body:
+            assert set(found.text) <= set(b"ab") and not (found.calls and found.text)
+    assert called or choice == "none"
+    assert written or choice not in {"auto", "none"}
+
+
+@pytest.mark.slow
+def test_the_goldens_turns_are_under_the_mask(real: Compiler) -> None:
+    """Every assistant message of the goldens but the JSON block, which is parsed and never offered."""
+    vocabulary = real.vocabulary
+    begins = f'{OPEN}message role="assistant"{SEP}{OPEN}think{SEP}'
+    turns = calls = 0
+    for path in sorted(data("kimi_k3/rendered").glob("*.json")):
+        golden = json.loads(path.read_text())
+        opened = golden["request"]["options"].get("add_generation_prompt", True)
+        thinking = golden["request"]["options"].get("thinking", True)
+        assert vocabulary.opens_reasoning(golden["ids"]) == (opened and thinking)
+        message: list[int] = []
+        for token_id in golden["ids"]:
+            message.append(token_id)
+            if token_id != vocabulary.format.turn_end:
+                continue
+            text = vocabulary.decode(message)
+            if text.startswith(begins) and f"{OPEN}json" not in text:
+                ids = message[len(ids_of(vocabulary, begins)) :]
+                found = read(ids, vocabulary, in_reasoning=True)
+                names = dict.fromkeys([name for name, _, _ in found.calls]) or {"unused": None}
+                matcher = compiled(real, *names).matcher(in_reasoning=True)
+                for each in ids:
+                    assert each in allowed(matcher, vocabulary), (path.name, vocabulary.decode([each]))
+                    assert matcher.accept_tokens([each])
+                assert matcher.is_terminated()
+                turns, calls = turns + 1, calls + len(found.calls)
+            message = []
+    assert (turns, calls) == (11, 11)
+
+
+@pytest.mark.slow
+def test_forced_tokens_are_the_reference_pieces(real: Compiler) -> None:
+    vocabulary = real.vocabulary
+    matcher = compiled(real, "_id", tool_choice="required", parallel_tool_calls=False).matcher()
+    opening, closing, separator = (vocabulary.special_tokens[text] for text in (OPEN, CLOSE, SEP))
+    header = [10257, 4453, 878, *vocabulary.encode("_id"), 1, 4002, 878, *vocabulary.encode("1"), 1]
+    expected = [closing, 12092, separator, opening, 25385, separator, opening, *header, separator]
+    assert matcher.forced_tokens() == expected
+    assert matcher.forced_tokens(5) == expected[:5]
+    assert Drafter(matcher).draft(64) == expected
+    assert matcher.accept_tokens(expected)
+    assert matcher.phase is Phase.ARGUMENTS
+    rest = ids_of(vocabulary, f"{CLOSE}call{SEP}{CLOSE}tools{SEP}{ENDED}")
+    assert matcher.accept_tokens(rest[:1])
+    assert matcher.forced_tokens() == rest[1:]
+    assert Drafter(matcher).draft(64) == rest[1:]
+    joined = vocabulary.encode('call tool="_id" index="1"')
+    assert joined != header
+    matcher.reset()
+    assert matcher.accept_tokens([*expected[:7], *joined, separator])
+
+
+def test_a_spelled_marker_is_text(small: Compiler) -> None:
+    vocabulary = small.vocabulary
+    matcher = compiled(small, "a").matcher()
+    before = f'{CALLS}{OPEN}call tool="a" index="1"{SEP}{OPEN}argument key="k" type="string"{SEP}'
+    value = f"x{CLOSE}argument{SEP}{CLOSE}call{SEP}{END}"
+    assert matcher.accept_tokens([*ids_of(vocabulary, before), *vocabulary.encode(value)])
+    assert matcher.phase is Phase.ARGUMENTS
+    assert markers(matcher, vocabulary) == {CLOSE}
+    after = f"{CLOSE}argument{SEP}{CLOSE}call{SEP}{CLOSE}tools{SEP}{ENDED}"
+    ids = [*ids_of(vocabulary, before), *vocabulary.encode(value), *ids_of(vocabulary, after)]
+    matcher.reset()
+    assert matcher.accept_tokens(ids)
+    ((_, _, ((_, _, written),)),) = read(ids, vocabulary, in_reasoning=False).calls
+    assert written == value.encode()
+
+
+def test_a_fork_and_a_batch_within_a_joint_and_in_arguments(small: Compiler) -> None:
+    vocabulary = small.vocabulary
+    text = f'{CALLS}{OPEN}call tool="a" index="1"{SEP}{OPEN}argument key="k" type="string"{SEP}v{CLOSE}argument{SEP}'
+    ids = ids_of(vocabulary, f"{text}{CLOSE}call{SEP}{CLOSE}tools{SEP}{ENDED}")
+    grammar = compiled(small, "a")
+    matcher, masks = grammar.matcher(), []
+    forks = []
+    for token_id in ids:
+        masks.append(allowed(matcher, vocabulary))
+        forks.append(matcher.fork())
+        assert matcher.accept_tokens([token_id])
+    rows = allocate_bitmask(len(forks), vocabulary.size)
+    assert not fill_bitmasks(forks, rows, range(len(forks)))
+    assert [set(allowed_ids(row).tolist()) for row in rows] == masks
+    for number, fork in enumerate(forks):
+        assert fork.accept_tokens(ids[number:])
+        assert fork.is_terminated()
+    for left in range(len(ids) - 1, -1, -1):
+        matcher.rollback(1)
+        assert allowed(matcher, vocabulary) == masks[left]
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("seed", range(3))
+def test_budgets_leave_no_mask_empty(small: Compiler, choice: str, seed: int) -> None:
+    vocabulary = small.vocabulary
+    matcher = compiled(small, "a", tool_choice=choice).matcher(in_reasoning=True)
+    FinishBudget(vocabulary).apply(matcher, 40, 40)
+    ThinkingBudget(vocabulary).apply(matcher, 5)
+    row = allocate_bitmask(1, vocabulary.size)
+    chance, ids = Random(seed), list[int]()
+    while not matcher.is_terminated() and len(ids) < 2000:
+        matcher.fill_bitmask(row, 0)
+        ids.append(chance.choice(allowed_ids(row[0]).tolist()))
+        assert matcher.accept_tokens(ids[-1:])
+        if matcher.phase is Phase.TEXT and len(ids) > 60:
+            break  # text may go on for ever
+    if choice == "required":
+        found = read(ids, vocabulary, in_reasoning=True)
+        assert found.reasoning == b"" and len(found.calls) == 1
+
+
+def test_the_prompt_that_opens_reasoning(small: Compiler) -> None:
+    vocabulary = small.vocabulary
+    opened = ids_of(vocabulary, f"Hi{OPEN}think{SEP}")
+    assert vocabulary.opens_reasoning(opened)
+    assert vocabulary.opens_reasoning(opened[1:])
+    split = [vocabulary.special_tokens[OPEN], *map(vocabulary.find, (b"t", b"h", b"i", b"n", b"k")), opened[-1]]
+    assert vocabulary.opens_reasoning([each for each in split if each is not None])
+    for other in ([], opened[:-1], opened[-2:], [*opened, opened[0]], ids_of(vocabulary, f"{OPEN}response{SEP}"),
+                  ids_of(vocabulary, f"{OPEN}xthink{SEP}"), ids_of(vocabulary, f"{CLOSE}think{SEP}")):  # fmt: skip
+        assert not vocabulary.opens_reasoning(other)
