@@ -12,14 +12,14 @@ from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanc
 from constrained_k2.engines.llguidance.grammar_text import GrammarText
 from constrained_k2.formats.kimi_k3 import SPECIAL_TOKENS
 from constrained_k2.schema.coverage import Coverage
-from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+from constrained_k2.vocabulary.bitmask import TokenSet, allocate_bitmask, allowed_ids
 
 OPEN, CLOSE, SEP, END = "<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"
 
 _ARGUMENTS = r"""%llguidance {"no_forcing": true}
 start: argument*
 argument: <|open|> HEAD <|sep|> RAW <|close|> "argument" <|sep|>
-HEAD: /argument key="[^"]*" type="(string|number|boolean|null|object|array)"/
+HEAD: /argument key="[^"]{0,40}" type="(string|number|boolean|null|object|array)"/
 RAW: /(?s:.*)/
 """
 
@@ -142,6 +142,8 @@ def walk(matcher: ToolCallMatcher, vocabulary: Vocabulary, seed: int, limit: int
     """Take allowed tokens at random until a stop, going back now and then; masks stay as they were."""
     chance = random.Random(seed)
     row = allocate_bitmask(1, vocabulary.size)
+    special = allocate_bitmask(1, vocabulary.size)[0]
+    TokenSet(vocabulary.special_tokens.values(), vocabulary.size).fill(special)
     ids: list[int] = []
     masks: list[bytes] = []
     while not matcher.is_terminated():
@@ -149,9 +151,9 @@ def walk(matcher: ToolCallMatcher, vocabulary: Vocabulary, seed: int, limit: int
         matcher.fill_bitmask(row, 0)
         assert row.any(), f"nothing is allowed after {vocabulary.decode(ids)!r}"
         masks.append(row.tobytes())
-        allowed = allowed_ids(row[0]).tolist()
-        marked = [token for token in allowed if not vocabulary.is_ordinary(token)]
-        token = chance.choice(marked if marked and chance.random() < 0.2 else allowed)
+        marked = row[0] & special
+        allowed = allowed_ids(marked if marked.any() and chance.random() < 0.2 else row[0])
+        token = int(allowed[chance.randrange(len(allowed))])
         assert matcher.accept_tokens([token]), f"{token} is in the mask but is refused"
         ids.append(token)
         if chance.random() < 0.05:
