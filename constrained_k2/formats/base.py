@@ -76,7 +76,7 @@ class WireFormat:
         return replace(self, **ids)  # type: ignore[arg-type] # ids of markers only
 
     def missing_in(self, special_tokens: Mapping[str, int]) -> tuple[str, ...]:
-        """The texts of the required markers that are no special tokens of a vocabulary."""
+        """The texts of the required markers that a vocabulary lacks as single special tokens."""
         required = (text for name, text in self.marker_texts.items() if name not in self.optional_markers)
         return tuple(dict.fromkeys(text for text in required if text not in special_tokens))
 

@@ -22,7 +22,7 @@ class Phase(IntEnum):
 
 
 class Need(IntFlag):
-    """What an exit takes of the request."""
+    """The conditions under which a request leaves an exit open."""
 
     NOTHING = 0
     REASONING = 1  # the model may reason

@@ -10,7 +10,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 
 class Way(NamedTuple):
-    """What is left of a joint: ids of markers and bytes of literal text, and the phase after it."""
+    """The rest of a joint: ids of markers and bytes of literal text, and the phase after it."""
 
     pieces: tuple[int | bytes, ...]
     to: Phase

@@ -59,7 +59,7 @@ def first_markers(vocabulary: Vocabulary, phase: Phase, *to: Phase) -> tuple[int
 
 
 def _given(spec: ToolCallSpec) -> Need:
-    """What a request gives to the exits that take it."""
+    """The needs of exits that a request meets."""
     given = Need.PLAIN if spec.answer is None else Need.FORM
     if spec.answer is None and spec.choice != "required":
         given |= Need.FREE

@@ -135,7 +135,7 @@ def from_tokenizer(tokenizer: Any, size: int | None) -> TokenizerData:
     if backend is not None:
         return _from_document(json.loads(backend.to_str()), type(tokenizer).__name__, size)
     problem = "the tokenizer is neither Kimi's (over tiktoken.model) nor a fast one"
-    raise FormatMismatch(problem, type(tokenizer).__name__, "Use the tokenizer of a Kimi K2 checkpoint")
+    raise FormatMismatch(problem, type(tokenizer).__name__, "Use the tokenizer of a Kimi checkpoint")
 
 
 def _from_document(document: Mapping[str, Any], location: str, size: int | None) -> TokenizerData:

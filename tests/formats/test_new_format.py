@@ -8,7 +8,9 @@ import jsonschema
 import pytest
 
 from constrained_k2 import Compiler, FormatMismatch, ToolCallSpec, Vocabulary, formats, parse_completion
+from constrained_k2.formats import kimi_k2
 from constrained_k2.formats.kimi_k2 import KIMI_K2, MARKER_TEXTS
+from constrained_k2.formats.phases import Exit, Phase
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from constrained_k2.vocabulary.vocabulary import _ByteEncoder
 
@@ -58,3 +60,34 @@ def test_a_turn_of_the_new_format_is_written_and_read(seed: int, monkeypatch: py
     (call,) = parse_completion(ids, words).tool_calls
     assert call.id == "functions.forecast:0"
     jsonschema.validate(json.loads(call.arguments), SCHEMA)
+
+
+EXITS = {**kimi_k2.EXITS, Phase.CLOSED: (Exit(("turn_end", b"END", "text_end"), Phase.DONE),)}
+OTHER = replace(
+    EXAMPLE, exits=EXITS, header_begin="<", header_index="|", header_end=">", first_index=1, counts_dialog=False
+)
+
+
+def test_a_turn_of_another_structure_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "FORMATS", (KIMI_K2, OTHER))
+    words = vocabulary(TEXTS)
+    matcher = Compiler(words).compile(ToolCallSpec.from_openai(BODY | {"first_index": 7})).matcher()
+
+    def turn(header: str, end: str) -> list[int]:
+        marker = {field: [words.special_tokens[text]] for field, text in TEXTS.items()}
+        call = [*marker["call_begin"], *header.encode(), *marker["argument_begin"], *b'{"unit":"C","days":2}']
+        ended = [*marker["call_end"], *marker["section_end"], *marker["turn_end"], *end.encode(), *marker["text_end"]]
+        return [*marker["section_begin"], *call, *ended]
+
+    ids = turn("<forecast|1>", "END")
+    for refused in (turn("<forecast|8>", "END"), turn("<forecast|1", "END"), turn("<forecast|1>", "EN")):
+        assert not matcher.accept_tokens(refused)
+        assert matcher.num_tokens == 0
+    bitmask = allocate_bitmask(1, words.size)
+    for token in ids:
+        matcher.fill_bitmask(bitmask, 0)
+        assert token in allowed_ids(bitmask[0])
+        assert matcher.accept_tokens([token])
+    assert matcher.is_terminated()
+    matcher.rollback(4)
+    assert matcher.forced_tokens() == [*b"END", ids[-1]]

@@ -39,7 +39,7 @@ def tool(name: str) -> dict[str, Any]:
 
 
 def compiled(compiler: Compiler, *names: str, **body: Any) -> CompiledToolCalls:
-    """Compile a request for these tools, each of which takes any arguments."""
+    """Compile a request for these tools, which take any arguments."""
     spec = ToolCallSpec.from_openai({"tools": [tool(name) for name in names], **body} if names else body)
     grammar = compiler.compile(spec, check=False)
     engine = grammar._shared.engine("llguidance")
@@ -71,7 +71,7 @@ def ids_of(vocabulary: Vocabulary, text: str) -> list[int]:
 
 @dataclass
 class Turn:
-    """What a turn says, read by :func:`read`."""
+    """The content of a turn, as :func:`read` finds it."""
 
     reasoning: bytes | None = None
     text: bytes = b""

@@ -143,7 +143,9 @@ def test_a_fast_tokenizer_object(small_vocabulary: Vocabulary, tmp_path: Path) -
 
 def test_another_models_tokenizer(small_vocabulary: Vocabulary, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(byte_level_document(small_vocabulary, ["<s>", "</s>"]))
-    with pytest.raises(FormatMismatch, match=r"<\|tool_calls_section_begin\|>.*\(Kimi K2\), nor for <\|open\|>.*\(Kimi K3\)"):
+    with pytest.raises(
+        FormatMismatch, match=r"<\|tool_calls_section_begin\|>.*\(Kimi K2\), nor for <\|open\|>.*\(Kimi K3\)"
+    ):
         Vocabulary.from_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": "Unigram"}}))
     with pytest.raises(FormatMismatch, match="not a byte-level BPE"):
