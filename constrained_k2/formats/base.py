@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Literal, Self
 
 from constrained_k2.errors import FormatMismatch, InvalidRequest
 from constrained_k2.formats.phases import Exit, Phase
@@ -37,6 +37,7 @@ class WireFormat:
     escape_name: Callable[[str], str] = field(default=str, repr=False, compare=False)  # as the header holds it
     first_index: int = 0  # of the first call of a dialog
     counts_dialog: bool = True  # calls are numbered through the dialog; else anew in every turn
+    argument_encoding: Literal["json", "xtml"] = "json"  # one JSON object, or a block for each of its members
     argument_fields: tuple[str, ...] = field(default=(), repr=False, compare=False)  # markers within the arguments
     section_begin: int = ABSENT  # opens the tool-calls section of a turn
     section_end: int = ABSENT  # closes it; only the end of the turn may follow

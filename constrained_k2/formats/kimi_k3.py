@@ -120,6 +120,7 @@ KIMI_K3 = WireFormat(
     escape_name=escape,
     first_index=1,
     counts_dialog=False,
+    argument_encoding="xtml",
     argument_fields=("call_begin", "call_end", "argument_begin"),
 ).located_in({text: BASE_SIZE + offset for offset, text in SPECIAL_TOKENS.items()})
 """The format in Kimi K3's vocabulary, which has no token of its own for the opening of reasoning."""
