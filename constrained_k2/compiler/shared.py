@@ -28,6 +28,7 @@ from constrained_k2.schema.compile_pool import run_bounded
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.undeclared_keys import DEFAULT, UndeclaredKeys, read_undeclared_keys
 from constrained_k2.turn.call_id import CallIdTrie, NameEndings
+from constrained_k2.turn.joints import Joints
 from constrained_k2.turn.phases import TurnTable, turn_table
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -92,6 +93,7 @@ class SharedGrammars:
         )
         self._tries: LeastRecentlyUsed[tuple[str, ...], CallIdTrie] = LeastRecentlyUsed(_TRIES_BYTES)
         self._name_endings: NameEndings = {}
+        self._joints = Joints(vocabulary)
         self._turn_tables: dict[tuple[Any, ...], TurnTable] = {}  # one for each kind of request
         self._precompiling = threading.BoundedSemaphore(_MAX_PRECOMPILING)
         self.engine(engine)
@@ -208,7 +210,7 @@ class SharedGrammars:
         """The constant masks of a request's phases, and the moves between them."""
         kind = (spec.choice, spec.max_calls, spec.thinking, spec.answer is not None)
         if kind not in self._turn_tables:
-            self._turn_tables[kind] = turn_table(spec, self.vocabulary)
+            self._turn_tables[kind] = turn_table(spec, self._joints)
         return self._turn_tables[kind]
 
     def _build(self, schema: str, engine: Engine, options: GrammarOptions) -> tuple[_Compiled, int]:

@@ -31,33 +31,32 @@ class Joint:
     forced: int | None
 
 
-def moves(ways: Iterable[Way], vocabulary: Vocabulary) -> dict[int, Joint | Phase]:
-    """The tokens that may come first in one of these joints -> the position after them, or the phase."""
-    positions: dict[frozenset[Way], Joint] = {}
+class Joints:
+    """The joints of a vocabulary's format. Equal positions are one object, in the turns of all kinds of requests."""
 
-    def position(rests: frozenset[Way]) -> Joint:
-        found = positions.get(rests)
-        if found is None:
-            after = follow(rests)
-            found = Joint(TokenSet(after, vocabulary.size), after, _canonical(rests, vocabulary))
-            positions[rests] = found
-        return found
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._positions: dict[frozenset[Way], Joint] = {}
 
-    def follow(rests: Iterable[Way]) -> dict[int, Joint | Phase]:
-        after: dict[int, set[Way]] = {}
-        for way in rests:
-            for token_id, rest in _steps(way, vocabulary):
-                after.setdefault(token_id, set()).add(rest)
-        return {token_id: enter(frozenset(rests)) for token_id, rests in after.items()}
+    def moves(self, ways: Iterable[Way]) -> dict[int, Joint | Phase]:
+        """The tokens that may come first in one of these joints -> the position after them, or the phase."""
+        rests: dict[int, set[Way]] = {}
+        for way in ways:
+            for token_id, rest in _steps(way, self.vocabulary):
+                rests.setdefault(token_id, set()).add(rest)
+        return {token_id: self._after(frozenset(each)) for token_id, each in rests.items()}
 
-    def enter(rests: frozenset[Way]) -> Joint | Phase:
+    def _after(self, rests: frozenset[Way]) -> Joint | Phase:
         ends = [rest.to for rest in rests if not rest.pieces]
-        if not ends:
-            return position(rests)
-        assert len(rests) == 1, "a joint begins with all of another one"
-        return ends[0]
-
-    return follow(ways)
+        if ends:
+            assert len(rests) == 1, "a joint begins with all of another one"
+            return ends[0]
+        found = self._positions.get(rests)
+        if found is None:
+            after = self.moves(rests)
+            found = Joint(TokenSet(after, self.vocabulary.size), after, _canonical(rests, self.vocabulary))
+            self._positions[rests] = found
+        return found
 
 
 def _steps(way: Way, vocabulary: Vocabulary) -> Iterable[tuple[int, Way]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from constrained_k2.formats.phases import Exit, Need, Phase
 from constrained_k2.request.spec import ToolCallSpec
-from constrained_k2.turn.joints import Joint, Way, moves
+from constrained_k2.turn.joints import Joint, Joints, Way
 from constrained_k2.vocabulary.bitmask import TokenSet
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -30,13 +30,13 @@ class TurnTable:
     answered: Moves
 
 
-def turn_table(spec: ToolCallSpec, vocabulary: Vocabulary) -> TurnTable:
+def turn_table(spec: ToolCallSpec, joints: Joints) -> TurnTable:
     """The table of a request: of it, only choice, max_calls, thinking, and whether it has an answer are read."""
-    given = _given(spec)
+    given, vocabulary = _given(spec), joints.vocabulary
     ways = {phase: list(_open(exits, given, vocabulary)) for phase, exits in vocabulary.format.exits.items()}
-    found = {phase: moves(each, vocabulary) for phase, each in ways.items()}
+    found = {phase: joints.moves(each) for phase, each in ways.items()}
     ends = ways[Phase.ANSWER]
-    after_answer = {phase: moves([*ways[phase], *ends], vocabulary) for phase in (Phase.START, Phase.TEXT)}
+    after_answer = {phase: joints.moves([*ways[phase], *ends]) for phase in (Phase.START, Phase.TEXT)}
     after_answer[Phase.ANSWER] = found.pop(Phase.ANSWER)
     sets = {phase: TokenSet(each, vocabulary.size) for phase, each in found.items()}
     sets[Phase.ANSWER] = TokenSet(after_answer[Phase.ANSWER], vocabulary.size)

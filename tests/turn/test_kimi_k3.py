@@ -370,3 +370,13 @@ def test_the_prompt_that_opens_reasoning(small: Compiler) -> None:
     for other in ([], opened[:-1], opened[-2:], [*opened, opened[0]], ids_of(vocabulary, f"{OPEN}response{SEP}"),
                   ids_of(vocabulary, f"{OPEN}xthink{SEP}"), ids_of(vocabulary, f"{CLOSE}think{SEP}")):  # fmt: skip
         assert not vocabulary.opens_reasoning(other)
+
+
+def test_equal_positions_in_joints_are_one_object(small: Compiler) -> None:
+    """A device holds the masks of few constant sets, so requests of all kinds share them."""
+    positions: set[int] = set()
+    for body in ({}, {"tool_choice": "required"}, {"tool_choice": "none"}, {"parallel_tool_calls": False}, ANSWER):
+        matcher = compiled(small, "a", **body).matcher(in_reasoning=True)
+        assert matcher.accept_tokens(ids_of(small.vocabulary, CLOSE))
+        positions.add(id(matcher._state.joint))
+    assert len(positions) == 1
