@@ -195,6 +195,50 @@ def test_call_headers_against_all_tokens(small: Compiler, index: int) -> None:
         assert headers.forced(prefix)[1] == (len(going_on) == 1)
 
 
+def is_turn(ids: list[int], vocabulary: Vocabulary, *, in_reasoning: bool) -> bool:
+    """Whether the reader takes a turn, and its calls are what ``compiled(…, "a", "bc")`` allows."""
+    try:
+        found = read(ids, vocabulary, in_reasoning=in_reasoning)
+        arguments = [argument for _, _, call in found.calls for argument in call]
+        [value.decode() for _, _, value in arguments]
+    except (AssertionError, IndexError, ValueError):
+        return False
+    return (
+        all(name in {"a", "bc"} for name, _, _ in found.calls)
+        and [index for _, index, _ in found.calls] == list(range(1, len(found.calls) + 1))
+        and all(kind in {"string", "number", "boolean", "null", "object", "array"} for _, kind, _ in arguments)
+        and all(len(key) <= 40 for key, _, _ in arguments)
+    )
+
+
+def test_altered_turns_are_accepted_exactly_where_the_reader_takes_them(small: Compiler) -> None:
+    vocabulary, chance = small.vocabulary, Random(0)
+    grammar = compiled(small, "a", "bc")
+    special = [
+        *vocabulary.special_tokens.values(),
+        *(vocabulary.special_tokens[text] for text in (OPEN, CLOSE, SEP) * 90),
+    ]
+    count = {True: 0, False: 0}
+    for seed in range(500):
+        in_reasoning = bool(seed % 2)
+        whole = walk(grammar.matcher(in_reasoning=in_reasoning), vocabulary, seed // 5)
+        at, to = chance.randrange(len(whole)), chance.randrange(len(whole))
+        cut, moved = whole[:at] + whole[at + 1 :], whole.copy()
+        moved[at], moved[to] = moved[to], moved[at]
+        for ids in (
+            cut,
+            whole[:at],
+            moved,
+            [*whole[:at], whole[to], *whole[at:]],
+            [*cut[:at], chance.choice(special), *cut[at:]],
+        ):
+            expected = is_turn(ids, vocabulary, in_reasoning=in_reasoning)
+            matcher = grammar.matcher(in_reasoning=in_reasoning)
+            assert (matcher.accept_tokens(ids) and matcher.is_terminated()) == expected, vocabulary.decode(ids)
+            count[expected] += 1
+    assert min(count.values()) > 200, count
+
+
 def test_calls_are_numbered_anew_in_every_turn(small: Compiler) -> None:
     history = [{"role": "assistant", "tool_calls": [{}, {}]}]
     assert accepts(small, compiled(small, "a", messages=history), turn(call("a", 1), call("a", 2)))
