@@ -196,7 +196,7 @@ def test_call_headers_against_all_tokens(small: Compiler, index: int) -> None:
 
 
 def is_turn(ids: list[int], vocabulary: Vocabulary, *, in_reasoning: bool) -> bool:
-    """Whether the reader takes a turn, and its calls are what ``compiled(…, "a", "bc")`` allows."""
+    """True if the reader takes a turn, and ``compiled(…, "a", "bc")`` allows its calls."""
     try:
         found = read(ids, vocabulary, in_reasoning=in_reasoning)
         arguments = [argument for _, _, call in found.calls for argument in call]
