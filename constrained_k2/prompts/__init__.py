@@ -1,7 +1,8 @@
 """Renders calls as token ids and requests as prompts, and repairs requests."""
 
 from constrained_k2.prompts.faults import Fault, find_faults
-from constrained_k2.prompts.prompt import PromptRenderer, RenderedPrompt, render_prompt, render_tool_calls
+from constrained_k2.prompts.prompt import PromptRenderer, render_prompt, render_tool_calls
+from constrained_k2.prompts.rendered import RenderedPrompt
 from constrained_k2.prompts.repair import repair_messages
 from constrained_k2.prompts.text_repairs import Repair
 

@@ -3,13 +3,13 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from constrained_k2.errors import FormatMismatch, InvalidRequest, MalformedCompletion
 from constrained_k2.formats.kimi_k2 import GENERATION_PROMPT, OPEN_TURN
+from constrained_k2.prompts.rendered import RenderedPrompt
 from constrained_k2.prompts.repair import repair_messages
 from constrained_k2.prompts.special_text import SpecialTexts
 from constrained_k2.prompts.text_repairs import Repair
@@ -24,16 +24,6 @@ _ARGUMENTS = {"messages", "conversation", "tools", "chat_template", "tokenize"}
 _ARGUMENTS |= {"add_generation_prompt", "continue_final_message"}
 
 Template = Callable[..., Any]  # (messages, *, tools, **variables) -> text
-
-
-@dataclass(frozen=True, slots=True)
-class RenderedPrompt:
-    """A rendered prompt."""
-
-    text: str  # special tokens spelled out
-    ids: tuple[int, ...]  # as a server tokenizes it: every spelling of a special token becomes that token
-    repairs: tuple[Repair, ...]  # the changes made to the request, in order
-    body: Mapping[str, Any]  # the repaired request
 
 
 class PromptRenderer:
