@@ -54,13 +54,14 @@ def _check_tools(tools: object, location: str, declared: dict[str, str]) -> None
     for number, entry in enumerate(() if tools is None else array_at(location, tools)):
         here = f"{location}[{number}]"
         tool = object_at(here, entry)
+        is_function = tool.get("type", "function") == "function"
         if "function" in tool:  # the responses endpoint has no inner object
             here = f"{here}.function"
             tool = object_at(here, tool["function"])
         name, here = tool.get("name"), f"{here}.name"
         if not isinstance(name, str) or not name:
             raise InvalidRequest('missing "name"', here, "Name the function")
-        if tool.get("type", "function") == "function" and not _NAME.fullmatch(name):
+        if is_function and not _NAME.fullmatch(name):
             problem = f"the name {excerpt(name)} is not allowed"
             remedy = "Use a letter or _ first, then letters, digits, _ and -, at most 256 characters in all"
             raise InvalidRequest(problem, here, remedy)

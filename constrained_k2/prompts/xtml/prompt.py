@@ -2,8 +2,8 @@
 
 Order: tools, effort, the dialog, tool choice, form of the answer, generation prompt. Where the two revisions of the
 checkpoint's encoder differ, the newer one is followed: reasoning of blanks alone is written as it is (older: left out),
-and so are values in a JSON text of arguments (older: written again); arguments that are no object become a ``json``
-block (older: an error); an unknown role is an error (older: the message is left out). The goldens show the second.
+and so are values in a JSON text of arguments (older: written again); an array as arguments becomes a ``json`` block
+(older: an error); an unknown role is an error (older: the message is left out). The goldens show the second.
 """
 
 from collections.abc import Mapping, Sequence
