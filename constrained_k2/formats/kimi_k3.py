@@ -129,3 +129,6 @@ IMAGE_PLACEHOLDER = "<|kimi_image_placeholder|>"
 """Ordinary text that takes the place of an image until its size is known."""
 
 MEDIA_BEGIN, MEDIA_CONTENT, MEDIA_END, MEDIA_PAD = MEDIA_MARKERS
+
+SPECIAL_SHAPE = r"<\|[^|<>]{1,64}\|>|<osagent_mode>|\[(?:[A-Z]{3}|(?:start|end)_header_id)\]"
+"""Regular expression of everything that looks like a special token; two matches never overlap."""

@@ -18,6 +18,7 @@ NAMELESS = "sglang_dynamic_tools_key_order_is_sorted"  # its tool has no name, w
 REPAIRED = {  # what a repair changes in the request: none of it changes the prompt
     "assistant_empty_arguments": ["shape"],
     "sglang_tool_call_empty_arguments": ["shape"],
+    "sglang_tool_run_with_no_preceding_assistant": ["result id"],
     "sglang_unresolvable_tool_run_is_left_alone": ["result id"],
 }
 

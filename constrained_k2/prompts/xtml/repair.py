@@ -181,8 +181,8 @@ class _Dialog:
             if not is_matched:
                 known = result.name or (name_in(result.given_id) if result.given_id else None)
                 name = usable_name(known, self._only_name) if call is None else call.name
-                if name != _named(message):
-                    new.pop("tool", None)
+                if name != message.get("name") or message.get("tool") not in (None, name):
+                    new.pop("tool", None)  # it goes before the name, but vLLM keeps only that
                     at = f"{location}.name"
                     new["name"] = self._repairs.change(at, "result id", before=_named(message), after=name)
             repaired.append(new)
