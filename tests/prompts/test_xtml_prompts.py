@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from constrained_k2 import InvalidRequest
-from constrained_k2.errors import FormatMismatch
+from constrained_k2 import FormatMismatch, InvalidRequest, Vocabulary
 from constrained_k2.formats.kimi_k3 import SPECIAL_TOKENS
 from constrained_k2.prompts.xtml import XtmlRenderer
 from tests.data import data, kimi_k3_prompts
 from tests.prompts.dialogs import USER, call, calls, result
-from tests.prompts.kimi_k3 import BASE_SIZE, COPIED, Bytes, RealTokens, body_of
+from tests.prompts.kimi_k3 import BASE_SIZE, BYTES, COPIED, body_of, real_tokens, spelled
 
 NAMELESS = "sglang_dynamic_tools_key_order_is_sorted"  # its tool has no name, which the public API refuses
 REPAIRED = {  # what a repair changes in the request: none of it changes the prompt
@@ -25,12 +24,12 @@ REPAIRED = {  # what a repair changes in the request: none of it changes the pro
 
 @pytest.fixture(scope="module")
 def real() -> XtmlRenderer:
-    return XtmlRenderer(RealTokens())
+    return XtmlRenderer(real_tokens())
 
 
 @pytest.fixture(scope="module")
 def renderer() -> XtmlRenderer:
-    return XtmlRenderer(Bytes())
+    return XtmlRenderer(BYTES)
 
 
 def text_of(renderer: XtmlRenderer, *messages: Any, contract: bool = False, **fields: Any) -> str:
@@ -66,7 +65,7 @@ def test_special_tokens_are_those_of_the_fixtures() -> None:
 
 
 def test_pieces_are_encoded_alone(real: XtmlRenderer) -> None:
-    tokens = RealTokens()
+    tokens = real.vocabulary
     rendered = real.render({"messages": [USER, calls(call("a", "search", {"_id": 1}))]}, contract=False)
     alone = [*tokens.encode(" key"), *tokens.encode('="'), *tokens.encode("_id"), *tokens.encode('"')]
     joined = tokens.encode(' key="_id"')
@@ -184,9 +183,8 @@ def test_images(renderer: XtmlRenderer) -> None:
     rendered = renderer.render(body, image_sizes=[(640, 480)])
     block = "<|media_begin|>image 640x480<|media_content|><|media_pad|><|media_end|>"
     assert f"<|sep|>a{block}b<|close|>" in rendered.text
-    assert "⟦<|media_begin|>⟧image 640x480⟦<|media_content|>⟧⟦<|media_pad|>⟧⟦<|media_end|>⟧b" in Bytes().spell(
-        list(rendered.ids)
-    )
+    ids = "⟦<|media_begin|>⟧image 640x480⟦<|media_content|>⟧⟦<|media_pad|>⟧⟦<|media_end|>⟧b"
+    assert ids in spelled(rendered.ids)
     for sizes, location in ([], "messages[0].content[1]"), ([(1, 1), (2, 2)], "messages"):
         with pytest.raises(InvalidRequest) as caught:
             renderer.render(body, image_sizes=sizes)
@@ -294,7 +292,5 @@ def test_deep_values_are_refused(body: Any, repair: bool, renderer: XtmlRenderer
 
 
 def test_a_vocabulary_of_another_model_is_refused() -> None:
-    other = Bytes()
-    other.special_tokens = {"<|im_end|>": 256}
     with pytest.raises(FormatMismatch, match=r"<\|open\|>"):
-        XtmlRenderer(other).render({"messages": [USER]})
+        XtmlRenderer(Vocabulary.of_bytes()).render({"messages": [USER]})

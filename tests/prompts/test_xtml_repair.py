@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from constrained_k2 import InvalidRequest
 from constrained_k2.prompts.xtml import XtmlRenderer, check_contract, repair_history
 from tests.prompts.dialogs import USER, call, calls, result
-from tests.prompts.kimi_k3 import Bytes
+from tests.prompts.kimi_k3 import BYTES
 
-RENDERER = XtmlRenderer(Bytes())
+RENDERER = XtmlRenderer(BYTES)
 
 
 def results_in(messages: list[Any], **fields: Any) -> list[str]:

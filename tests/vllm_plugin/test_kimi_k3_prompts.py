@@ -18,30 +18,20 @@ from vllm.renderers import renderer_from_config
 from vllm.renderers.kimi_k3 import KimiK3Renderer
 from vllm.renderers.params import ChatParams
 
+from constrained_k2 import Vocabulary
 from constrained_k2.prompts.xtml import XtmlRenderer, repair_history
 from constrained_k2.testing import build_model
-from constrained_k2.vocabulary.tokenizer_files import TokenizerData, read_directory
 from tests.prompts.dialogs import USER, call, calls, result
 from tests.prompts.kimi_k3 import COPIED, body_of
 
 DYNAMIC = "sglang_dynamic_tools_key_order_is_sorted"
 
 
-class Tokens:
-    """The vocabulary of a tokenizer directory."""
-
-    def __init__(self, found: TokenizerData) -> None:
-        self.special_tokens = found.special_tokens
-        self.encode = found.encoder.encode
-
-
 class Both:
     """vLLM's renderer and this package's, over one model."""
 
     def __init__(self, directory: Path) -> None:
-        found = read_directory(directory, None)
-        assert found is not None
-        self._own = XtmlRenderer(Tokens(found))
+        self._own = XtmlRenderer(Vocabulary.from_pretrained(directory))
         model = ModelConfig(
             model=str(directory), tokenizer=str(directory), tokenizer_mode="kimi_k3", trust_remote_code=True
         )

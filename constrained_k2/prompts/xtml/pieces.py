@@ -5,8 +5,8 @@ content of a message. Joined texts have other ids for some values, and only piec
 special tokens that it may spell.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from constrained_k2.errors import FormatMismatch
 from constrained_k2.formats.kimi_k3 import (
@@ -21,17 +21,7 @@ from constrained_k2.formats.kimi_k3 import (
     escape,
 )
 from constrained_k2.prompts.special_text import SpecialTexts
-
-
-class TokenEncoder(Protocol):
-    """The part of :class:`constrained_k2.Vocabulary` that rendering needs."""
-
-    @property
-    def special_tokens(self) -> Mapping[str, int]:
-        """Text -> id of every special token."""
-
-    def encode(self, text: str) -> list[int]:
-        """Encode text into ordinary tokens; the text of special tokens stays text."""
+from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 
 class Piece(NamedTuple):
@@ -91,7 +81,7 @@ class Pieces:
         for marker in (MEDIA_CONTENT, MEDIA_PAD, MEDIA_END):
             self.special(marker)
 
-    def encode(self, encoder: TokenEncoder) -> list[int]:
+    def encode(self, vocabulary: Vocabulary) -> list[int]:
         """The token ids of the pieces.
 
         Raises:
@@ -99,10 +89,10 @@ class Pieces:
             InvalidRequest: A text contains a lone surrogate.
         """
         ids: list[int] = []
-        special = encoder.special_tokens
+        special = vocabulary.special_tokens
         try:
             for text, is_special in self.items:
-                ids += (special[text],) if is_special else encoder.encode(text)
+                ids += (special[text],) if is_special else vocabulary.encode(text)
         except KeyError as error:
             problem = f"the vocabulary has no single special token for {error.args[0]}"
             raise FormatMismatch(problem, "tokenizer", "Use the tokenizer of a Kimi K3 checkpoint") from error

@@ -17,7 +17,7 @@ from constrained_k2.prompts.special_text import SpecialTexts
 from constrained_k2.prompts.xtml.arguments import split_arguments
 from constrained_k2.prompts.xtml.contract import check_contract
 from constrained_k2.prompts.xtml.options import PromptOptions, read_options
-from constrained_k2.prompts.xtml.pieces import Pieces, TokenEncoder
+from constrained_k2.prompts.xtml.pieces import Pieces
 from constrained_k2.prompts.xtml.repair import IMAGE_PARTS, repair_history
 from constrained_k2.prompts.xtml.results import Message, function_of, in_order_of_calls
 from constrained_k2.prompts.xtml.system_messages import (
@@ -28,6 +28,7 @@ from constrained_k2.prompts.xtml.system_messages import (
 )
 from constrained_k2.prompts.xtml.turn import Blocks, write_turn
 from constrained_k2.request.values import array_at, object_at
+from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 ImageSizes = Sequence[tuple[int, int]]
 
@@ -35,9 +36,9 @@ ImageSizes = Sequence[tuple[int, int]]
 class XtmlRenderer:
     """Renders requests with a Kimi K3 vocabulary; no chat template is needed."""
 
-    def __init__(self, encoder: TokenEncoder) -> None:
-        self._encoder = encoder
-        self._specials = SpecialTexts(encoder.special_tokens)
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._specials = SpecialTexts(vocabulary.special_tokens)
 
     def render(
         self, body: object, *, repair: bool = True, contract: bool = True, image_sizes: ImageSizes | None = None
@@ -63,7 +64,7 @@ class XtmlRenderer:
             check_contract(given)
         repaired, repairs = repair_history(given) if repair else (given, [])
         pieces = write_prompt(repaired, read_options(repaired), image_sizes)
-        ids, spans = pieces.encode(self._encoder), pieces.plain_spans(self._specials)
+        ids, spans = pieces.encode(self.vocabulary), pieces.plain_spans(self._specials)
         return RenderedPrompt(str(pieces), tuple(ids), tuple(repairs), repaired, tuple(spans))
 
 

@@ -48,7 +48,7 @@ def repair_history(body: object) -> tuple[dict[str, Any], list[Repair]]:
     changed: dict[str, Any] = {}
     if given.get("tools") is not None:
         changed["tools"] = repairs.clean(array_at("tools", given["tools"]), "tools")
-    changed["messages"] = _Dialog(repairs, _only_name(changed.get("tools"))).messages(messages)
+    changed["messages"] = _Dialog(repairs, _only_name(changed.get("tools")), _ids_in(messages)).messages(messages)
     return given | changed if repairs.repairs else given, repairs.repairs
 
 
@@ -63,14 +63,25 @@ def _only_name(tools: Any) -> str | None:
     return names[0] if len(names) == 1 and isinstance(names[0], str) else None
 
 
+def _ids_in(messages: Sequence[Any]) -> set[str]:
+    """All ids of calls and results that the client gave."""
+    found = [message for message in messages if isinstance(message, Mapping)]
+    calls = (message.get("tool_calls") for message in found)
+    found += (call for made in calls if isinstance(made, list | tuple) for call in made if isinstance(call, Mapping))
+    given = (_text(entry.get(field)) for entry in found for field in ("id", "tool_call_id"))
+    return set(filter(None, given))
+
+
 def _is_function(tool: object) -> bool:
     return isinstance(tool, Mapping) and isinstance(tool.get("function"), Mapping)
 
 
 class _Dialog:
-    def __init__(self, repairs: TextRepairs, only_name: str | None) -> None:
+    def __init__(self, repairs: TextRepairs, only_name: str | None, taken: set[str]) -> None:
         self._repairs = repairs
         self._only_name = only_name  # of the only tool that is declared
+        self._taken = taken  # all ids of the dialog
+        self._spare = count()  # for ids that are made
         self._pairing = Pairing()
         self._ids: frozenset[str] = frozenset()  # of the calls of the last assistant message
 
@@ -139,8 +150,6 @@ class _Dialog:
     def _calls(self, calls: object, location: str) -> list[dict[str, Any]]:
         """Repair calls, and give those an id that have none, or that of a call before them in the message."""
         entries = array_at(location, calls)
-        taken = {_text(call.get("id")) for call in entries if isinstance(call, Mapping)}
-        spare = count(len(entries))
         made: dict[str, Call] = {}
         repaired = []
         for position, given in enumerate(entries):
@@ -153,9 +162,9 @@ class _Dialog:
                 call["function"]["arguments"] = self._repairs.change(at, "shape", before=arguments, after="{}")
             if not isinstance(given_id, str) or not given_id or given_id in made:
                 fresh = f"{name}:{position}"  # vLLM's renderer knows the calls by this name too
-                while fresh in taken:
-                    fresh = f"{name}:{next(spare)}"
-                taken.add(fresh)
+                while fresh in self._taken:
+                    fresh = f"{name}:{next(self._spare)}"
+                self._taken.add(fresh)
                 call["id"] = self._repairs.change(f"{here}.id", "call id", before=given_id, after=fresh)
             made[call["id"]] = Call(_text(given_id), name, call["id"])
             repaired.append(call)

@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from constrained_k2.errors import InvalidRequest, MalformedCompletion
 from constrained_k2.formats.kimi_k3 import ARGUMENT, CALL, JSON, MESSAGE, RESPONSE, THINK, TOOLS
 from constrained_k2.prompts.xtml.arguments import Argument, split_arguments
-from constrained_k2.prompts.xtml.pieces import Pieces, TokenEncoder
+from constrained_k2.prompts.xtml.pieces import Pieces
 from constrained_k2.request.spec import ToolCall
+from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 Blocks = list[Argument] | str
 """The arguments of a call; a text that is not a JSON object is written as it is."""
@@ -14,7 +15,7 @@ Blocks = list[Argument] | str
 
 def render_turn(
     calls: Iterable[ToolCall],
-    encoder: TokenEncoder,
+    vocabulary: Vocabulary,
     *,
     response: str = "",
     reasoning: str | None = None,
@@ -27,7 +28,7 @@ def render_turn(
 
     Args:
         calls: The calls in their order.
-        encoder: A Kimi K3 vocabulary.
+        vocabulary: A Kimi K3 vocabulary.
         response: The text of the answer.
         reasoning: The text of the thinking channel; None if the prompt opened the response.
         first_index: The index of the first call.
@@ -44,7 +45,7 @@ def render_turn(
             for number, call in enumerate(calls)
         ]
         write_turn(pieces, text, blocks, reasoning=reasoning, first_index=first_index)
-        return pieces.encode(encoder)
+        return pieces.encode(vocabulary)
     except InvalidRequest as error:
         raise MalformedCompletion(*error.args) from error
 
