@@ -41,7 +41,7 @@ class XtmlRenderer:
         self._specials = SpecialTexts(vocabulary.special_tokens)
 
     def render(
-        self, body: object, *, repair: bool = True, contract: bool = True, image_sizes: ImageSizes | None = None
+        self, body: object, *, repair: bool = True, contract: bool | None = None, image_sizes: ImageSizes | None = None
     ) -> RenderedPrompt:
         """Render a decoded chat-completions request.
 
@@ -51,7 +51,8 @@ class XtmlRenderer:
         Args:
             body: The request.
             repair: Repair the history first (:func:`constrained_k2.prompts.xtml.repair.repair_history`).
-            contract: Refuse what Kimi K3's public API refuses (:func:`check_contract`).
+            contract: Refuse what Kimi K3's public API refuses (:func:`check_contract`); None for the value of
+                ``repair``.
             image_sizes: Width and height of each image in pixels, in the order of the rendered prompt. Without them an
                 image is a placeholder, in ordinary tokens.
 
@@ -60,7 +61,7 @@ class XtmlRenderer:
             FormatMismatch: The vocabulary is not Kimi K3's.
         """
         given = object_at("body", body)
-        if contract:
+        if repair if contract is None else contract:
             check_contract(given)
         repaired, repairs = repair_history(given) if repair else (given, [])
         pieces = write_prompt(repaired, read_options(repaired), image_sizes)

@@ -1,6 +1,6 @@
 """Writes an assistant's turn: reasoning, response, calls."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from constrained_k2.errors import InvalidRequest, MalformedCompletion
 from constrained_k2.formats.kimi_k3 import ARGUMENT, CALL, JSON, MESSAGE, RESPONSE, THINK, TOOLS
@@ -39,12 +39,35 @@ def render_turn(
     """
     pieces, text = Pieces(), Pieces()
     text.text(response)
+    write_turn(pieces, text, _blocks(calls), reasoning=reasoning, first_index=first_index)
+    return _encode(pieces, vocabulary)
+
+
+def render_calls(calls: Iterable[ToolCall], vocabulary: Vocabulary) -> list[int]:
+    """Render the end of a response and the calls behind it, without the end of the turn; nothing for no calls.
+
+    Raises:
+        MalformedCompletion: As :func:`render_turn`.
+    """
+    pieces = Pieces()
+    if blocks := _blocks(calls):
+        pieces.close(RESPONSE)
+        _write_calls(pieces, blocks, 1)
+    return _encode(pieces, vocabulary)
+
+
+def _blocks(calls: Iterable[ToolCall]) -> list[tuple[str, Blocks]]:
     try:
-        blocks = [
+        return [
             (call.name, split_arguments(call.arguments, f"calls[{number}].arguments"))
             for number, call in enumerate(calls)
         ]
-        write_turn(pieces, text, blocks, reasoning=reasoning, first_index=first_index)
+    except InvalidRequest as error:
+        raise MalformedCompletion(*error.args) from error
+
+
+def _encode(pieces: Pieces, vocabulary: Vocabulary) -> list[int]:
+    try:
         return pieces.encode(vocabulary)
     except InvalidRequest as error:
         raise MalformedCompletion(*error.args) from error
@@ -53,7 +76,7 @@ def render_turn(
 def write_turn(
     pieces: Pieces,
     response: Pieces,
-    calls: Iterable[tuple[str, Blocks]],
+    calls: Sequence[tuple[str, Blocks]],
     *,
     reasoning: str | None,
     first_index: int = 1,
@@ -65,16 +88,19 @@ def write_turn(
         pieces.open(RESPONSE)
     pieces.extend(response)
     pieces.close(RESPONSE)
-    numbered = list(enumerate(calls, first_index))
-    if numbered:
-        pieces.open(TOOLS)
-        for index, (name, blocks) in numbered:
-            pieces.open(CALL, (("tool", name), ("index", str(index))))
-            _write_arguments(pieces, blocks)
-            pieces.close(CALL)
-        pieces.close(TOOLS)
+    if calls:
+        _write_calls(pieces, calls, first_index)
     pieces.close(MESSAGE)
     pieces.end_message()
+
+
+def _write_calls(pieces: Pieces, calls: Sequence[tuple[str, Blocks]], first_index: int) -> None:
+    pieces.open(TOOLS)
+    for index, (name, blocks) in enumerate(calls, first_index):
+        pieces.open(CALL, (("tool", name), ("index", str(index))))
+        _write_arguments(pieces, blocks)
+        pieces.close(CALL)
+    pieces.close(TOOLS)
 
 
 def _write_arguments(pieces: Pieces, blocks: Blocks) -> None:
