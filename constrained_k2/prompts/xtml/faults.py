@@ -8,7 +8,10 @@ from constrained_k2.formats.kimi_k3 import (
     CALL,
     CLOSE,
     JSON,
-    MEDIA_MARKERS,
+    MEDIA_BEGIN,
+    MEDIA_CONTENT,
+    MEDIA_END,
+    MEDIA_PAD,
     MESSAGE,
     MESSAGE_END,
     OPEN,
@@ -28,6 +31,7 @@ _INNER: Mapping[tuple[str, ...], tuple[str, ...]] = {
 }
 """Open tags -> the tags that may be opened in them, in messages of the assistant."""
 
+_MEDIA = frozenset({MEDIA_BEGIN, MEDIA_CONTENT, MEDIA_END, MEDIA_PAD})
 _ASSISTANT = ' role="assistant"'
 
 
@@ -93,7 +97,7 @@ class _Walk:
             if self._open:
                 self.fault("tags", f"{special} before the end of the message")
                 self._open = ()
-        elif special not in MEDIA_MARKERS:
+        elif special not in _MEDIA:
             self.fault("special token", f"{special} inside the prompt")
         return at + 1
 
