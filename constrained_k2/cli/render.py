@@ -82,13 +82,12 @@ def served_ids(url: str, body: dict[str, Any], renderer: "Renderer") -> list[int
     from constrained_k2.evaluation.client import Client
     from constrained_k2.prompts.prompt import template_variables
     from constrained_k2.prompts.xtml.options import read_options
-    from constrained_k2.prompts.xtml.pieces import speaks_xtml
 
     fields = ("model", "messages", "tools", "add_generation_prompt", "continue_final_message", "vllm_xargs")
     asked = {field: body[field] for field in fields if body.get(field) is not None}
     variables = template_variables(body)
-    if speaks_xtml(renderer.vocabulary) and (effort := read_options(body).effort) is not None:
-        variables = {"thinking": read_options(body).thinking, **variables, "thinking_effort": effort}
+    if renderer.vocabulary.format.argument_encoding == "xtml" and (chosen := read_options(body)).effort is not None:
+        variables = {**variables, "thinking": chosen.thinking, "thinking_effort": chosen.effort}
     if variables:
         asked["chat_template_kwargs"] = variables
 

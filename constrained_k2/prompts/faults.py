@@ -12,7 +12,6 @@ from constrained_k2.formats.kimi_k2 import KIMI_K2, TURN_END
 from constrained_k2.prompts.fault import Fault
 from constrained_k2.prompts.special_text import CALL_MARKERS, KIMI_SPECIALS, MEDIA_MARKERS, THINK_TAGS, SpecialTexts
 from constrained_k2.prompts.xtml.faults import find_tag_faults
-from constrained_k2.prompts.xtml.pieces import speaks_xtml
 from constrained_k2.request.values import array_at, object_at
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -46,7 +45,7 @@ def find_faults(
     wrote are found too, and literal user text does not count as a fault. Token ids need their vocabulary. Prompts of
     Kimi K3 are token ids: their text does not show which markers are special tokens.
     """
-    if vocabulary is not None and speaks_xtml(vocabulary):
+    if vocabulary is not None and vocabulary.format.argument_encoding == "xtml":
         if isinstance(prompt, str):
             raise InvalidRequest("a prompt of Kimi K3 must be token ids, not text", "prompt")
         return find_tag_faults(prompt, {} if body is None else object_at("body", body), vocabulary)

@@ -13,7 +13,6 @@ from constrained_k2.prompts.rendered import RenderedPrompt
 from constrained_k2.prompts.repair import repair_messages
 from constrained_k2.prompts.special_text import SpecialTexts
 from constrained_k2.prompts.text_repairs import Repair
-from constrained_k2.prompts.xtml.pieces import speaks_xtml
 from constrained_k2.prompts.xtml.prompt import XtmlRenderer
 from constrained_k2.prompts.xtml.turn import render_calls
 from constrained_k2.request.spec import ToolCall, stated_thinking
@@ -118,7 +117,7 @@ def prompt_renderer(tokenizer: Any, *, template: str | None = None, trust: bool 
     loaded = tokenizer_files.resolve(str(tokenizer), None, trust=True) if is_path and trust else tokenizer
     is_loaded = trust or not is_path
     vocabulary = Vocabulary.from_tokenizer(loaded) if is_loaded else Vocabulary.from_pretrained(tokenizer)
-    if speaks_xtml(vocabulary):
+    if vocabulary.format.argument_encoding == "xtml":
         if template is not None:
             raise FormatMismatch("Kimi K3's prompts are not rendered by a chat template", "template", "Leave it out")
         return XtmlRenderer(vocabulary)
@@ -155,7 +154,7 @@ def render_tool_calls(calls: Iterable[ToolCall], vocabulary: Vocabulary) -> list
         MalformedCompletion: The format has no such name or index, or the arguments contain a lone surrogate.
     """
     markers = vocabulary.format
-    if speaks_xtml(vocabulary):
+    if vocabulary.format.argument_encoding == "xtml":
         return render_calls(calls, vocabulary)
     ids: list[int] = []
     for number, call in enumerate(calls):

@@ -24,11 +24,6 @@ from constrained_k2.prompts.special_text import SpecialTexts
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 
-def speaks_xtml(vocabulary: Vocabulary) -> bool:
-    """True if the vocabulary's format has tags in the arguments of calls, as only XTML does."""
-    return bool(vocabulary.format.argument_fields)
-
-
 class Piece(NamedTuple):
     """A special token, or a text without any."""
 
