@@ -85,6 +85,8 @@ def served_ids(url: str, body: dict[str, Any], renderer: "Renderer") -> list[int
 
     fields = ("model", "messages", "tools", "add_generation_prompt", "continue_final_message", "vllm_xargs")
     asked = {field: body[field] for field in fields if body.get(field) is not None}
+    if isinstance(messages := asked.get("messages"), list):
+        asked["messages"] = [_with_reasoning(message) for message in messages]
     variables = template_variables(body)
     if renderer.vocabulary.format.argument_encoding == "xtml" and (chosen := read_options(body)).effort is not None:
         variables = {**variables, "thinking": chosen.thinking, "thinking_effort": chosen.effort}
@@ -99,6 +101,13 @@ def served_ids(url: str, body: dict[str, Any], renderer: "Renderer") -> list[int
         return asyncio.run(tokenize())
     except NoAnswer as failure:
         raise InvalidRequest(failure.error, url, "Start the server, or correct the address") from None
+
+
+def _with_reasoning(message: Any) -> Any:
+    """A message with its reasoning where ``/tokenize`` reads it too; the chat endpoint renames the field itself."""
+    if isinstance(message, dict) and message.get("reasoning") is None and "reasoning_content" in message:
+        return {**message, "reasoning": message["reasoning_content"]}
+    return message
 
 
 def _to_json(found: "Fault | Repair", *fields: str) -> dict[str, Any]:
