@@ -13,6 +13,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, DeepseekV3Config, DeepseekV3ForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from constrained_k2 import Vocabulary
 from constrained_k2.formats import kimi_k3
 from constrained_k2.formats.kimi_k2 import BASE_SIZE as REAL_BASE_SIZE
 from constrained_k2.formats.kimi_k2 import SPECIAL_TOKENS
@@ -251,6 +252,13 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     out = capsys.readouterr().out
     assert out.count("\n") == 1
     assert "llama, 0.3 M parameters, 0.6 MiB" in out
+
+
+def test_command_line_writes_either_wire_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = [str(tmp_path / "out"), "--arch", "llama", "--wire-format", "kimi_k3"]
+    monkeypatch.setattr(sys, "argv", ["testing", *arguments])
+    main()
+    assert Vocabulary.from_pretrained(tmp_path / "out").format.name == "Kimi K3"
 
 
 def test_importing_the_package_loads_no_torch() -> None:
