@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
 from vllm.config import ModelConfig, VllmConfig
 from vllm.renderers import renderer_from_config
 from vllm.renderers.kimi_k3 import KimiK3Renderer
