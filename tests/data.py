@@ -55,3 +55,8 @@ def rendered(name: str) -> list[dict[str, Any]]:
     """Return the requests and prompts that one of Kimi's chat templates rendered."""
     lines = data(f"kimi_k2/rendered/{name}.jsonl").read_text("utf-8").splitlines()
     return [json.loads(line) for line in lines]
+
+
+def kimi_k3_prompts() -> list[dict[str, Any]]:
+    """Return the requests, texts and ids of prompts that Kimi K3's own encoder rendered."""
+    return [json.loads(path.read_text("utf-8")) for path in sorted(data("kimi_k3/rendered").glob("*.json"))]

@@ -2,8 +2,8 @@
 
 The checkpoint's chat template renders it after the same repairs that this package's server makes: ids of calls and
 results, content that is not text, tool keys that are not part of a prompt, special tokens in messages and tools (a WORD
-JOINER after their first character keeps them text), the generation prompt. The prompt goes to standard output; repairs
-and faults go to standard error.
+JOINER after their first character keeps them text), the generation prompt. Kimi K3's prompts need no template: this
+package renders them. The prompt goes to standard output; repairs and faults go to standard error.
 
 exit codes: 0 good; 1 the prompt has faults, or differs from the server's; 2 bad use.
 
@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from constrained_k2.cli.reading import read_json, read_text
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.formats.kimi_k2 import TURN_END
 
 if TYPE_CHECKING:
-    from constrained_k2.prompts import PromptRenderer, RenderedPrompt, Repair
-    from constrained_k2.prompts.faults import Fault
+    from constrained_k2.prompts import RenderedPrompt, Repair
+    from constrained_k2.prompts.fault import Fault
+    from constrained_k2.prompts.prompt import Renderer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,14 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show the prompt; 1 if it has faults or differs from the server's."""
-    from constrained_k2.prompts import PromptRenderer, find_faults
+    from constrained_k2.prompts import find_faults, prompt_renderer
 
     body = read_json(options.request)
     template = None if options.template is None else read_text(options.template)
-    renderer = PromptRenderer.from_pretrained(Path(options.tokenizer), template=template, trust=options.trust)
+    renderer = prompt_renderer(Path(options.tokenizer), template=template, trust=options.trust)
     rendered = renderer.render(body, repair=not options.no_repair)
     faults = find_faults(rendered.ids, rendered.body, vocabulary=renderer.vocabulary)
-    served = None if options.diff is None else served_ids(options.diff, body)
+    served = None if options.diff is None else served_ids(options.diff, body, renderer)
     served_faults = [] if served is None else find_faults(served, vocabulary=renderer.vocabulary)
     same = served == list(rendered.ids)
     if options.json:
@@ -76,15 +76,21 @@ def run(options: argparse.Namespace) -> int:
     return int(bool(faults) or (served is not None and not same))
 
 
-def served_ids(url: str, body: dict[str, Any]) -> list[int]:
-    """Tokenize a request with vLLM's ``/tokenize`` of a running server."""
+def served_ids(url: str, body: dict[str, Any], renderer: "Renderer") -> list[int]:
+    """Tokenize a request with vLLM's ``/tokenize`` of a running server, which reads no ``tool_choice`` and no forms."""
     from constrained_k2.evaluation.answer import NoAnswer
     from constrained_k2.evaluation.client import Client
     from constrained_k2.prompts.prompt import template_variables
+    from constrained_k2.prompts.xtml.options import read_options
 
     fields = ("model", "messages", "tools", "add_generation_prompt", "continue_final_message", "vllm_xargs")
     asked = {field: body[field] for field in fields if body.get(field) is not None}
-    if variables := template_variables(body):
+    if isinstance(messages := asked.get("messages"), list):
+        asked["messages"] = [_with_reasoning(message) for message in messages]
+    variables = template_variables(body)
+    if renderer.vocabulary.format.argument_encoding == "xtml" and (chosen := read_options(body)).effort is not None:
+        variables = {**variables, "thinking": chosen.thinking, "thinking_effort": chosen.effort}
+    if variables:
         asked["chat_template_kwargs"] = variables
 
     async def tokenize() -> list[int]:
@@ -97,13 +103,20 @@ def served_ids(url: str, body: dict[str, Any]) -> list[int]:
         raise InvalidRequest(failure.error, url, "Start the server, or correct the address") from None
 
 
+def _with_reasoning(message: Any) -> Any:
+    """A message with its reasoning where ``/tokenize`` reads it too; the chat endpoint renames the field itself."""
+    if isinstance(message, dict) and message.get("reasoning") is None and "reasoning_content" in message:
+        return {**message, "reasoning": message["reasoning_content"]}
+    return message
+
+
 def _to_json(found: "Fault | Repair", *fields: str) -> dict[str, Any]:
     values = {field: getattr(found, field) for field in ("location", "kind", *fields)}
     values["place"] = found.location  # the old name of the location; it goes with version 0.3
     return dict(json.loads(json.dumps(values, default=str)))
 
 
-def _show(rendered: "RenderedPrompt", renderer: "PromptRenderer", *, ids: bool) -> None:
+def _show(rendered: "RenderedPrompt", renderer: "Renderer", *, ids: bool) -> None:
     """Print the prompt; on a terminal with its special tokens coloured."""
     from rich.console import Console
     from rich.text import Text
@@ -115,13 +128,14 @@ def _show(rendered: "RenderedPrompt", renderer: "PromptRenderer", *, ids: bool) 
         print(json.dumps(rendered.ids) if ids else rendered.text)
         return
     shown = Text()
+    plain = {start for start, _ in rendered.plain_spans}
     for piece, special in SpecialTexts(renderer.vocabulary.special_tokens).split(rendered.text):
-        shown.append(piece, style="bold magenta" if special else "")
+        shown.append(piece, style="bold magenta" if special and len(shown) not in plain else "")
     shown.highlight_regex(rf"[<\[]{JOINER}[^>\]]*[>\]]", style="yellow underline")
     console.print(shown, soft_wrap=True)
 
 
-def _report_difference(ours: list[int], served: list[int], renderer: "PromptRenderer") -> None:
+def _report_difference(ours: list[int], served: list[int], renderer: "Renderer") -> None:
     """Print a diff of the two prompts, one line per turn; of the ids if the texts are the same."""
     if ours == served:
         _say("The server renders the same prompt.", "green")
@@ -129,7 +143,8 @@ def _report_difference(ours: list[int], served: list[int], renderer: "PromptRend
     first = next(number for number, (a, b) in enumerate(zip_longest(ours, served)) if a != b)
     _say(f"The server's prompt differs from token {first} on:", "bold red")
     texts = map(renderer.vocabulary.decode, (ours, served))
-    before, after = (text.replace(TURN_END, f"{TURN_END}\n").split("\n") for text in texts)
+    end = renderer.vocabulary.special_text(renderer.vocabulary.format.turn_end) or "\n"
+    before, after = (text.replace(end, f"{end}\n").split("\n") for text in texts)
     if before == after:
         _say(f"- {ours[first : first + 12]}", "red")
         _say(f"+ {served[first : first + 12]}", "green")

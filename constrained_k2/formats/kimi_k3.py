@@ -124,3 +124,11 @@ KIMI_K3 = WireFormat(
     argument_fields=("call_begin", "call_end", "argument_begin"),
 ).located_in({text: BASE_SIZE + offset for offset, text in SPECIAL_TOKENS.items()})
 """The format in Kimi K3's vocabulary, which has no token of its own for the opening of reasoning."""
+
+IMAGE_PLACEHOLDER = "<|kimi_image_placeholder|>"
+"""Ordinary text that takes the place of an image until its size is known."""
+
+MEDIA_BEGIN, MEDIA_CONTENT, MEDIA_END, MEDIA_PAD = MEDIA_MARKERS
+
+SPECIAL_SHAPE = r"<\|[^|<>]{1,64}\|>|<osagent_mode>|\[(?:[A-Z]{3}|(?:start|end)_header_id)\]"
+"""Regular expression of everything that looks like a special token; two matches never overlap."""

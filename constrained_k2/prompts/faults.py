@@ -3,29 +3,17 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, count, groupby
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from constrained_k2.errors import InvalidRequest, old_name_of
+from constrained_k2.errors import InvalidRequest
 from constrained_k2.formats import kimi_k2
 from constrained_k2.formats.kimi_k2 import KIMI_K2, TURN_END
+from constrained_k2.prompts.fault import Fault
 from constrained_k2.prompts.special_text import CALL_MARKERS, KIMI_SPECIALS, MEDIA_MARKERS, THINK_TAGS, SpecialTexts
+from constrained_k2.prompts.xtml.faults import find_tag_faults
 from constrained_k2.request.values import array_at, object_at
 from constrained_k2.vocabulary.vocabulary import Vocabulary
-
-FaultKind = Literal["generation prompt", "content list", "call id", "result id", "special token", "blanks", "turns"]
-
-_NEUTRALIZE = "Neutralize special tokens in messages and tools, as this package's repairs do"
-_REMEDIES: dict[FaultKind, str] = {
-    "generation prompt": "Render with add_generation_prompt; the tokenizer must pass it to its template",
-    "content list": "Send text as a string, or serve with --chat-template-content-format string",
-    "call id": "Send the calls of the history with the ids functions.NAME:INDEX, numbered over the dialog",
-    "result id": "Send each result with the id of its call",
-    "special token": _NEUTRALIZE,
-    "blanks": "Use the checkpoint's current chat template: this one adds its own indentation",
-    "turns": _NEUTRALIZE,
-}
 
 _OPENING = re.compile(kimi_k2.TURN_OPENING, re.DOTALL)
 # An id holds no marker: without that rule, many calls without arguments would take quadratic time.
@@ -35,21 +23,6 @@ _RETURN = re.compile(r"## Return of (.*)\n")
 _CONTENT_LIST = re.compile(r"\s*\[\{'type': ?'")
 _GENERATION = ("", kimi_k2.THINK_BEGIN, kimi_k2.THINK_BEGIN + kimi_k2.THINK_END)
 _DEFAULT_SYSTEM = "You are Kimi, an AI assistant created by Moonshot AI."
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One fault of a prompt."""
-
-    kind: FaultKind
-    location: str  # the turn's number, from 0 with the declaration of the tools, and its name
-    problem: str
-    place = old_name_of("location")
-
-    @property
-    def remedy(self) -> str:
-        """The remedy, as an instruction."""
-        return _REMEDIES[self.kind]
 
 
 class _Turn(NamedTuple):
@@ -69,8 +42,13 @@ def find_faults(
     """Find the known faults of a prompt: a text, where every spelling of a special token counts as one, or token ids.
 
     With ``body``, the request that the prompt was rendered from, turns that no message opened and spaces that no tool
-    wrote are found too, and literal user text does not count as a fault. Token ids need their vocabulary.
+    wrote are found too, and literal user text does not count as a fault. Token ids need their vocabulary. Prompts of
+    Kimi K3 are token ids: their text does not show which markers are special tokens.
     """
+    if vocabulary is not None and vocabulary.format.argument_encoding == "xtml":
+        if isinstance(prompt, str):
+            raise InvalidRequest("a prompt of Kimi K3 must be token ids, not text", "prompt")
+        return find_tag_faults(prompt, {} if body is None else object_at("body", body), vocabulary)
     specials = KIMI_SPECIALS if vocabulary is None else SpecialTexts(vocabulary.special_tokens)
     text = prompt if isinstance(prompt, str) else _spelled(prompt, vocabulary, specials)
     turns = list(_turns(text))

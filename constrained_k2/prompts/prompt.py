@@ -3,16 +3,18 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from constrained_k2.errors import FormatMismatch, InvalidRequest, MalformedCompletion
 from constrained_k2.formats.kimi_k2 import GENERATION_PROMPT, OPEN_TURN
+from constrained_k2.prompts.rendered import RenderedPrompt
 from constrained_k2.prompts.repair import repair_messages
 from constrained_k2.prompts.special_text import SpecialTexts
 from constrained_k2.prompts.text_repairs import Repair
+from constrained_k2.prompts.xtml.prompt import XtmlRenderer
+from constrained_k2.prompts.xtml.turn import render_calls
 from constrained_k2.request.spec import ToolCall, stated_thinking
 from constrained_k2.request.values import object_at
 from constrained_k2.vocabulary import tokenizer_files
@@ -26,14 +28,13 @@ _ARGUMENTS |= {"add_generation_prompt", "continue_final_message"}
 Template = Callable[..., Any]  # (messages, *, tools, **variables) -> text
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedPrompt:
-    """A rendered prompt."""
+class Renderer(Protocol):
+    """Renders requests for one checkpoint."""
 
-    text: str  # special tokens spelled out
-    ids: tuple[int, ...]  # as a server tokenizes it: every spelling of a special token becomes that token
-    repairs: tuple[Repair, ...]  # the changes made to the request, in order
-    body: Mapping[str, Any]  # the repaired request
+    vocabulary: Vocabulary
+
+    def render(self, body: object, *, repair: bool = True) -> RenderedPrompt:
+        """Render a decoded chat-completions request, repaired unless ``repair`` is false."""
 
 
 class PromptRenderer:
@@ -102,38 +103,59 @@ class PromptRenderer:
         return self._specials.encode(text, self.vocabulary)
 
 
+def prompt_renderer(tokenizer: Any, *, template: str | None = None, trust: bool = False) -> Renderer:
+    """Return the renderer of a checkpoint's prompts: its chat template, or, for Kimi K3, which has none, this package.
+
+    The arguments are those of :func:`render_prompt`.
+
+    Raises:
+        FormatMismatch: The tokenizer is not Kimi's, or there is no chat template, or one is given for Kimi K3.
+    """
+    if isinstance(tokenizer, PromptRenderer | XtmlRenderer):
+        return tokenizer
+    is_path = isinstance(tokenizer, str | Path)
+    loaded = tokenizer_files.resolve(str(tokenizer), None, trust=True) if is_path and trust else tokenizer
+    is_loaded = trust or not is_path
+    vocabulary = Vocabulary.from_tokenizer(loaded) if is_loaded else Vocabulary.from_pretrained(tokenizer)
+    if vocabulary.format.argument_encoding == "xtml":
+        if template is not None:
+            raise FormatMismatch("Kimi K3's prompts are not rendered by a chat template", "template", "Leave it out")
+        return XtmlRenderer(vocabulary)
+    if is_loaded:
+        return PromptRenderer.from_tokenizer(loaded, template=template)
+    return PromptRenderer.from_template(_template_in(Path(tokenizer)) if template is None else template, vocabulary)
+
+
 def render_prompt(
     body: object, tokenizer: Any, *, template: str | None = None, repair: bool = True, trust: bool = False
 ) -> RenderedPrompt:
     """Render messages and tools as a checkpoint's prompt, repaired where needed.
 
-    ``tokenizer`` is a checkpoint's directory, a loaded ``transformers`` tokenizer, or a :class:`PromptRenderer`, which
-    has its own template (reading a tokenizer takes a second). The options are those of
-    :meth:`PromptRenderer.from_pretrained` and :meth:`PromptRenderer.render`.
+    ``tokenizer`` is a checkpoint's directory, a loaded ``transformers`` tokenizer, or a renderer
+    (:func:`prompt_renderer`; reading a tokenizer takes a second). The options are those of
+    :meth:`PromptRenderer.from_pretrained` and :meth:`PromptRenderer.render`; Kimi K3's prompts are rendered by
+    :class:`constrained_k2.prompts.xtml.XtmlRenderer`.
 
     Raises:
         InvalidRequest: The body has no clear meaning, or the template refuses it.
         FormatMismatch: The tokenizer is not Kimi's, or there is no chat template.
     """
-    if isinstance(tokenizer, PromptRenderer):
-        renderer = tokenizer
-    elif isinstance(tokenizer, str | Path):
-        renderer = PromptRenderer.from_pretrained(tokenizer, template=template, trust=trust)
-    else:
-        renderer = PromptRenderer.from_tokenizer(tokenizer, template=template)
-    return renderer.render(body, repair=repair)
+    return prompt_renderer(tokenizer, template=template, trust=trust).render(body, repair=repair)
 
 
 def render_tool_calls(calls: Iterable[ToolCall], vocabulary: Vocabulary) -> list[int]:
     """Render a tool-calls section as the model writes it: the inverse of :func:`constrained_k2.parse_completion`.
 
     The ids have no stop, and are empty for no calls. Special-token text inside arguments is encoded as ordinary tokens,
-    so that it parses back unchanged.
+    so that it parses back unchanged. For Kimi K3 they begin with the end of the response, which comes before every
+    section, and calls are numbered from 1.
 
     Raises:
         MalformedCompletion: The format has no such name or index, or the arguments contain a lone surrogate.
     """
     markers = vocabulary.format
+    if vocabulary.format.argument_encoding == "xtml":
+        return render_calls(calls, vocabulary)
     ids: list[int] = []
     for number, call in enumerate(calls):
         try:

@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeAlias
 import torch
 from safetensors.torch import save_file
 
-from constrained_k2.formats import kimi_k2
-from constrained_k2.testing.tokenizer import write_tokenizer
+from constrained_k2.formats import kimi_k2, kimi_k3
+from constrained_k2.testing.tokenizer import WireFormatName, write_tokenizer
 
 Architecture: TypeAlias = Literal["kimi_k2", "llama"]
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
@@ -20,27 +20,44 @@ Shapes: TypeAlias = dict[str, tuple[int, ...]]
 _CONSTANT = 16.0  # every embedding's value in hidden dimension 0; the other dimensions are standard normal
 _NOISE = 1.0  # standard deviation, over contexts, of a token's logit around the prior, in nats
 
-DEFAULT_PRIOR: Mapping[str, float] = {
-    kimi_k2.SECTION_BEGIN: 0.04,
-    kimi_k2.TURN_END: 0.02,
-    **dict.fromkeys((kimi_k2.SECTION_END, kimi_k2.CALL_BEGIN, kimi_k2.ARGUMENT_BEGIN, kimi_k2.CALL_END), 0.01),
-    f"/{kimi_k2.SPECIAL_SHAPE}/": 0.005,  # the other special tokens
+_JSON_PRIOR: Mapping[str, float] = {
     **dict.fromkeys('"}]', 0.06),
     **dict.fromkeys(",:", 0.03),
     r'/(?=.*["}\],])[\[\]{}",:]+/': 0.02,  # JSON's punctuation in longer tokens: `",`, `"}`, `":"`
     r"/[0-9]+/": 0.06,
     r"/.*[\x00-\x08\x0b-\x1f\ufffd].*/": 0.02,  # control characters and parts of UTF-8 sequences
 }
+
+DEFAULT_PRIOR: Mapping[str, float] = {
+    kimi_k2.SECTION_BEGIN: 0.04,
+    kimi_k2.TURN_END: 0.02,
+    **dict.fromkeys((kimi_k2.SECTION_END, kimi_k2.CALL_BEGIN, kimi_k2.ARGUMENT_BEGIN, kimi_k2.CALL_END), 0.01),
+    f"/{kimi_k2.SPECIAL_SHAPE}/": 0.005,  # the other special tokens
+    **_JSON_PRIOR,
+}
 """With these shares free text opens a section or ends after about 5-40 tokens, a JSON string after about 5-30."""
 
+KIMI_K3_PRIOR: Mapping[str, float] = {
+    kimi_k3.CLOSE: 0.06,
+    kimi_k3.OPEN: 0.03,
+    **dict.fromkeys((kimi_k3.SEPARATOR, kimi_k3.MESSAGE_END), 0.01),
+    f"/{kimi_k3.SPECIAL_SHAPE}/": 0.005,
+    **_JSON_PRIOR,
+}
+"""With these shares a text or a string argument ends after about 5-40 tokens."""
 
-def build_model(
+_PRIORS: Mapping[WireFormatName, Mapping[str, float]] = {"kimi_k2": DEFAULT_PRIOR, "kimi_k3": KIMI_K3_PRIOR}
+_TURN_ENDS: Mapping[WireFormatName, str] = {"kimi_k2": kimi_k2.TURN_END, "kimi_k3": kimi_k3.MESSAGE_END}
+
+
+def build_model(  # noqa: PLR0913 - the options of a command
     out: Path,
     *,
     arch: Architecture,
     tokenizer: Path | None = None,  # directory of the real vocabulary; without it a small one is trained
     seed: int = 0,
-    prior: Mapping[str, float] | None = None,  # as unigram_logits takes it; {} for none; without it DEFAULT_PRIOR
+    prior: Mapping[str, float] | None = None,  # as unigram_logits takes it; {} for none; else that of the wire format
+    wire_format: WireFormatName = "kimi_k2",
 ) -> Path:
     """Write a model directory, and return it: config, bfloat16 weights, generation config, tokenizer, chat template.
 
@@ -49,17 +66,18 @@ def build_model(
     final RMSNorm leaves positive and nearly constant, and that column of `lm_head` holds the prior.
 
     `kimi_k2` is DeepSeek-V3's architecture (MLA and MoE) with the real head dimensions, which MLA kernels expect.
-    `llama` has plain attention, for prompts of thousands of tokens: MLA prefill is slow on a CPU. The same arguments
-    give the same files.
+    `llama` has plain attention, for prompts of thousands of tokens: MLA prefill is slow on a CPU. Either shape speaks
+    either wire format: Kimi K3's own architecture is not built, and servers of a Kimi K3 model need
+    `--tokenizer-mode kimi_k3`. The same arguments give the same files.
     """
     out.mkdir(parents=True, exist_ok=True)
-    texts = write_tokenizer(out, tokenizer)
+    texts = write_tokenizer(out, tokenizer, wire_format=wire_format)
     ids = {text: token_id for token_id, text in enumerate(texts)}
     config = json.loads((files("constrained_k2.testing") / f"{arch}.json").read_bytes())
-    ends = {"bos_token_id": ids[kimi_k2.BOS], "eos_token_id": ids[kimi_k2.TURN_END]}
+    ends = {"bos_token_id": ids[kimi_k2.BOS], "eos_token_id": ids[_TURN_ENDS[wire_format]]}
     _write_json(out / "config.json", {**config, "vocab_size": len(texts), **ends, "pad_token_id": ids[kimi_k2.PAD]})
     _write_json(out / "generation_config.json", {**ends, "max_length": config["max_position_embeddings"]})
-    logits = torch.tensor(unigram_logits(texts, DEFAULT_PRIOR if prior is None else prior))
+    logits = torch.tensor(unigram_logits(texts, _PRIORS[wire_format] if prior is None else prior))
     weights = _random_weights(_layers(config), config["hidden_size"], logits, torch.Generator().manual_seed(seed))
     save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
     return out

@@ -200,3 +200,16 @@ def test_the_checkpoints_own_code_makes_the_same(
     assert capsys.readouterr().out == without
     loaded = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=True)
     assert loaded.encode(json.loads(without)["text"], add_special_tokens=False) == json.loads(without)["ids"]
+
+
+def test_kimi_k3_is_rendered_without_a_template(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tokenizer(tmp_path, wire_format="kimi_k3")
+    body = {"messages": [{"role": "user", "content": "hi<|open|>"}], "reasoning_effort": "low"}
+    assert rendered(body, tmp_path, monkeypatch) == 0
+    out, err = capsys.readouterr()
+    assert "`thinking_effort=low`" in out
+    assert out.endswith('<|sep|>hi<|open|><|close|>message<|sep|><|end_of_msg|><|open|>message role="assistant"<|sep|><|open|>think<|sep|>\n')  # fmt: skip
+    assert "no repairs" in err
+    assert "fault" not in err

@@ -13,13 +13,15 @@ import pytest
 import torch
 from transformers import AutoTokenizer, DeepseekV3Config, DeepseekV3ForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from constrained_k2 import Vocabulary
+from constrained_k2.formats import kimi_k3
 from constrained_k2.formats.kimi_k2 import BASE_SIZE as REAL_BASE_SIZE
 from constrained_k2.formats.kimi_k2 import SPECIAL_TOKENS
-from constrained_k2.testing import DEFAULT_PRIOR, build_model
+from constrained_k2.testing import DEFAULT_PRIOR, build_model, write_tokenizer
 from constrained_k2.testing.__main__ import main
 from constrained_k2.testing.model import unigram_logits
 from constrained_k2.testing.tokenizer import train_ranks, training_text
-from tests.data import data, rendered
+from tests.data import data, kimi_k3_prompts, rendered
 
 SMALL_BASE_SIZE = 1024
 
@@ -182,6 +184,39 @@ def test_weights_fit_the_architecture_and_follow_the_prior(
         assert 0.7 < probabilities[:, :, token_id].log().std() < 1.4, text
 
 
+def test_kimi_k3_has_its_own_special_tokens_and_ends(tmp_path: Path) -> None:
+    out = build_model(tmp_path / "k3", arch="llama", wire_format="kimi_k3")
+    tokenizer = AutoTokenizer.from_pretrained(out, trust_remote_code=True)
+    for offset in range(256):
+        token_id = SMALL_BASE_SIZE + offset
+        text = kimi_k3.SPECIAL_TOKENS.get(offset, f"<|reserved_token_{token_id}|>")
+        assert tokenizer.convert_tokens_to_ids(text) == token_id
+        assert tokenizer.encode(f"so {text}1") == [*tokenizer.encode("so "), token_id, *tokenizer.encode("1")]
+    assert tokenizer.eos_token_id == SMALL_BASE_SIZE + 1
+    for name in ("config.json", "generation_config.json"):
+        assert json.loads((out / name).read_bytes())["eos_token_id"] == SMALL_BASE_SIZE + 2
+    assert not (out / "chat_template.jinja").exists()
+    vocabulary = tokenizer.get_vocab()
+    texts = [token for token, _ in sorted(vocabulary.items(), key=lambda item: item[1])]
+    shares = torch.tensor(unigram_logits(texts, {f"/{kimi_k3.SPECIAL_SHAPE}/": 0.5})).softmax(dim=0)
+    assert shares[SMALL_BASE_SIZE:].sum().item() == pytest.approx(0.5)  # the expression fits these alone
+
+
+def test_kimi_k3_tokenizer_renders_the_goldens(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, data("kimi_k2/tokenizer"), wire_format="kimi_k3")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path, trust_remote_code=True)
+    different = []
+    for golden in kimi_k3_prompts():
+        request = golden["request"]
+        given = {"tools": request["tools"], **request["options"]}
+        text = tokenizer.apply_chat_template(request["messages"], tokenize=False, **given)
+        ids = tokenizer.apply_chat_template(request["messages"], **given)
+        assert tokenizer.decode(ids) == text
+        if (text, ids) != (golden["text"], golden["ids"]):
+            different.append((golden["name"], text == golden["text"].replace("1e2", "100.0")))
+    assert different == [("assistant_with_reasoning_and_tool_calls", True)]  # rendered by the newer revision
+
+
 def test_prior_is_spread_over_the_tokens_that_a_key_names() -> None:
     logits = unigram_logits(["a", "b", "1", "2", "12"], {"a": 0.5, "/[0-9]+/": 0.3, "12": 0.1})
     assert torch.tensor(logits).softmax(dim=0).tolist() == pytest.approx([0.5, 0.1, 0.15, 0.15, 0.1])
@@ -217,6 +252,13 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     out = capsys.readouterr().out
     assert out.count("\n") == 1
     assert "llama, 0.3 M parameters, 0.6 MiB" in out
+
+
+def test_command_line_writes_either_wire_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = [str(tmp_path / "out"), "--arch", "llama", "--wire-format", "kimi_k3"]
+    monkeypatch.setattr(sys, "argv", ["testing", *arguments])
+    main()
+    assert Vocabulary.from_pretrained(tmp_path / "out").format.name == "Kimi K3"
 
 
 def test_importing_the_package_loads_no_torch() -> None:

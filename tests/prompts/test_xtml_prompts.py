@@ -1,0 +1,296 @@
+"""Kimi K3's prompts: the goldens byte for byte, the options of a request, and text that spells special tokens."""
+
+import json
+from random import Random
+from typing import Any
+
+import pytest
+
+from constrained_k2 import FormatMismatch, InvalidRequest, Vocabulary
+from constrained_k2.formats.kimi_k3 import SPECIAL_TOKENS
+from constrained_k2.prompts.xtml import XtmlRenderer
+from tests.data import data, kimi_k3_prompts
+from tests.prompts.dialogs import USER, call, calls, result
+from tests.prompts.kimi_k3 import BASE_SIZE, BYTES, COPIED, body_of, real_tokens, spelled
+
+NAMELESS = "sglang_dynamic_tools_key_order_is_sorted"  # its tool has no name, which the public API refuses
+REPAIRED = {  # what a repair changes in the request: none of it changes the prompt
+    "assistant_empty_arguments": ["shape"],
+    "sglang_tool_call_empty_arguments": ["shape"],
+    "sglang_tool_run_with_no_preceding_assistant": ["result id"],
+    "sglang_unresolvable_tool_run_is_left_alone": ["result id"],
+}
+
+
+@pytest.fixture(scope="module")
+def real() -> XtmlRenderer:
+    return XtmlRenderer(real_tokens())
+
+
+@pytest.fixture(scope="module")
+def renderer() -> XtmlRenderer:
+    return XtmlRenderer(BYTES)
+
+
+def text_of(renderer: XtmlRenderer, *messages: Any, contract: bool = False, **fields: Any) -> str:
+    """The prompt of a request without the message on effort."""
+    body = {"chat_template_kwargs": {"thinking_effort": None}, "messages": list(messages), **fields}
+    return renderer.render(body, contract=contract).text
+
+
+def test_goldens(real: XtmlRenderer) -> None:
+    goldens = kimi_k3_prompts()
+    assert len(goldens) == 27
+    for golden in goldens:
+        for repair in (False, True):
+            rendered = real.render(body_of(golden), repair=repair, contract=golden["name"] != NAMELESS)
+            assert rendered.text == golden["text"], golden["name"]
+            assert list(rendered.ids) == golden["ids"], golden["name"]
+            assert [list(span) for span in rendered.plain_spans] == golden.get("plain_spans", []), golden["name"]
+            kinds = [change.kind for change in rendered.repairs]
+            assert kinds == (REPAIRED.get(golden["name"], []) if repair else []), golden["name"]
+
+
+@pytest.mark.parametrize("golden", COPIED, ids=lambda golden: golden["name"])
+def test_copied_goldens(golden: dict[str, Any], renderer: XtmlRenderer) -> None:
+    rendered = renderer.render(body_of(golden), contract=golden["name"] != NAMELESS)
+    assert rendered.text == golden["text"]
+    assert [list(span) for span in rendered.plain_spans] == golden.get("plain_spans", [])
+
+
+def test_special_tokens_are_those_of_the_fixtures() -> None:
+    names = {int(at): text for at, text in json.loads(data("kimi_k3/special_tokens.json").read_text("utf-8")).items()}
+    named = {at - BASE_SIZE: text for at, text in names.items() if not text.startswith("<|reserved_token_")}
+    assert named == dict(SPECIAL_TOKENS)
+
+
+def test_pieces_are_encoded_alone(real: XtmlRenderer) -> None:
+    tokens = real.vocabulary
+    rendered = real.render({"messages": [USER, calls(call("a", "search", {"_id": 1}))]}, contract=False)
+    alone = [*tokens.encode(" key"), *tokens.encode('="'), *tokens.encode("_id"), *tokens.encode('"')]
+    joined = tokens.encode(' key="_id"')
+    assert alone != joined
+    ids = list(rendered.ids)
+    assert any(ids[at : at + len(alone)] == alone for at in range(len(ids)))
+
+
+MARKERS = [text for text in SPECIAL_TOKENS.values() if text.startswith("<|")]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_text_of_clients_never_becomes_a_special_token(seed: int, renderer: XtmlRenderer) -> None:
+    """The special tokens of a prompt are those of the same request with other letters in place of them."""
+    chance = Random(seed)
+
+    def request(markers: list[str]) -> dict[str, Any]:
+        draw = Random(seed)
+
+        def text() -> str:
+            return "".join(draw.choice([*markers, "a", " ", '"', "&quot;"]) for _ in range(draw.randrange(1, 5)))
+
+        return {
+            "tools": [{"type": "function", "function": {"name": text(), "description": text(), text(): text()}}],
+            "messages": [
+                {"role": "system", "content": text(), "name": text()},
+                {"role": "user", "content": [{"type": "text", "text": text()}, {"type": "text", "text": text()}]},
+                {
+                    "role": "assistant",
+                    "content": text(),
+                    "reasoning_content": text(),
+                    "tool_calls": [
+                        call("a", "f" + text(), json.dumps({text(): text(), "k" + text(): [text()]})),
+                        call("b", "f", text()),
+                    ],
+                },
+                result("b", text()),
+                {"role": "tool", "tool_call_id": "a", "content": text()},
+                {"role": "system", "tools": [{"function": {"name": text()}}]},
+            ],
+            "response_format": {"type": "json_schema", "json_schema": {"schema": {text(): text()}}},
+        }
+
+    chosen = chance.sample(MARKERS, 4)
+    hostile, harmless = request(chosen), request(["x" * len(text) for text in chosen])
+    special = {256 + offset for offset in SPECIAL_TOKENS}
+    for repair in (False, True):
+        ids, plain = (renderer.render(body, repair=repair, contract=False).ids for body in (hostile, harmless))
+        assert [token for token in ids if token in special] == [token for token in plain if token in special]
+
+
+HI = '<|open|>message role="user"<|sep|>go<|close|>message<|sep|><|end_of_msg|>'
+OPENED = '<|open|>message role="assistant"<|sep|><|open|>{}<|sep|>'
+
+
+@pytest.mark.parametrize(
+    ("fields", "level", "channel"),
+    [
+        ({}, "max", "think"),
+        ({"thinking": {"type": "disabled"}}, None, "response"),
+        ({"thinking": {"type": "enabled", "effort": "low"}}, "low", "think"),
+        ({"thinking": {"type": "enabled", "effort": "low"}, "reasoning_effort": "high"}, "high", "think"),
+        ({"thinking": False, "reasoning_effort": "high"}, None, "response"),
+        ({"reasoning_effort": "none"}, None, "response"),
+        ({"reasoning_effort": "none", "thinking": True}, "max", "think"),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, None, "response"),
+        ({"chat_template_kwargs": {"thinking": True, "enable_thinking": False}}, "max", "think"),
+        ({"chat_template_kwargs": {"reasoning_effort": "low"}}, "low", "think"),
+        ({"chat_template_kwargs": {"thinking_effort": "high"}, "reasoning_effort": "low"}, "high", "think"),
+        ({"chat_template_kwargs": {"thinking_effort": None}}, None, "think"),
+    ],
+)
+def test_thinking_and_effort(fields: dict[str, Any], level: str | None, channel: str, renderer: XtmlRenderer) -> None:
+    text = renderer.render({"messages": [USER], **fields}).text
+    assert text.endswith(HI + OPENED.format(channel))
+    before = text.removesuffix(HI + OPENED.format(channel))
+    if level is None:
+        assert not before
+    else:
+        assert before.startswith('<|open|>message role="system" type="thinking-effort"<|sep|>')
+        assert f"invoked with `thinking_effort={level}`.<|close|>" in before
+
+
+TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}
+NAMED = {"type": "function", "function": {"name": "search"}}
+
+
+@pytest.mark.parametrize("choice", ["auto", None, NAMED])
+def test_choices_without_a_message(choice: Any, renderer: XtmlRenderer) -> None:
+    text = text_of(renderer, USER, tools=[TOOL], tool_choice=choice)
+    assert "tool-choice" not in text
+
+
+def test_order_of_the_messages(renderer: XtmlRenderer) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "$id": "b"}}}
+    text = renderer.render({"messages": [USER], "tools": [TOOL], "tool_choice": "none", "response_format": form}).text
+    kinds = [part.split('"')[0] for part in text.split(' type="')[1:] if part.split('"')[0].count("-") == 1]
+    assert kinds == ["tool-declare", "thinking-effort", "tool-choice", "response-format"]
+    assert "`tool_choice=none`.\nYou MUST NOT call any tools in the next message.<|close|>" in text
+    assert 'match the following schema:\n```json\n{"$id":"b","type":"object"}\n```<|close|>' in text
+    assert text.index(HI) < text.index("tool-choice")
+
+
+@pytest.mark.parametrize("form", [{"schema": {"b": 1, "a": 2}}, {"json_schema": {"b": 1, "a": 2}}, {"b": 1, "a": 2}])
+def test_places_of_a_schema(form: dict[str, Any], renderer: XtmlRenderer) -> None:
+    text = text_of(renderer, USER, response_format={"type": "json_schema", "json_schema": form})
+    assert '```json\n{"a":2,"b":1}\n```' in text
+
+
+def test_images(renderer: XtmlRenderer) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:"}}
+    message = {"role": "user", "content": [{"type": "text", "text": "a"}, image, {"type": "text", "text": "b"}]}
+    assert "<|sep|>a<|kimi_image_placeholder|>b<|close|>" in text_of(renderer, message)
+    body = {"messages": [message]}
+    rendered = renderer.render(body, image_sizes=[(640, 480)])
+    block = "<|media_begin|>image 640x480<|media_content|><|media_pad|><|media_end|>"
+    assert f"<|sep|>a{block}b<|close|>" in rendered.text
+    ids = "⟦<|media_begin|>⟧image 640x480⟦<|media_content|>⟧⟦<|media_pad|>⟧⟦<|media_end|>⟧b"
+    assert ids in spelled(rendered.ids)
+    for sizes, location in ([], "messages[0].content[1]"), ([(1, 1), (2, 2)], "messages"):
+        with pytest.raises(InvalidRequest) as caught:
+            renderer.render(body, image_sizes=sizes)
+        assert caught.value.location == location
+
+
+def test_a_spelled_placeholder_takes_no_image(renderer: XtmlRenderer) -> None:
+    image = {"type": "image_url", "image_url": {"url": "<|kimi_image_placeholder|>"}}
+    spelled = {"type": "text", "text": "<|kimi_image_placeholder|>"}
+    rendered = renderer.render({"messages": [{"role": "user", "content": [spelled, image]}]})
+    assert rendered.text.count("<|kimi_image_placeholder|>") == 1
+    assert "special token" in {repair.kind for repair in rendered.repairs}
+    alone = renderer.render({"messages": [{"role": "user", "content": [spelled]}]})
+    assert not alone.repairs
+    assert "<|kimi_image_placeholder|>" in alone.text
+
+
+def test_reasoning_of_blanks_is_written_as_it_is(renderer: XtmlRenderer) -> None:
+    text = text_of(renderer, {"role": "assistant", "content": "x", "reasoning": " \n"})
+    assert "<|open|>think<|sep|> \n<|close|>think<|sep|>" in text
+
+
+def test_no_reasoning_with_thinking_off(renderer: XtmlRenderer) -> None:
+    message = {"role": "assistant", "content": "x", "reasoning_content": "y"}
+    text = text_of(renderer, message, thinking=False)
+    assert text.startswith('<|open|>message role="assistant"<|sep|><|open|>response<|sep|>x<|close|>')
+
+
+def test_indexes_restart_in_each_assistant_message(renderer: XtmlRenderer) -> None:
+    turn = [calls(call("a"), call("b")), result("a"), result("b")]
+    text = text_of(renderer, USER, *turn, USER, *turn)
+    assert text.count('<|open|>call tool="search" index="1"') == 2
+    assert text.count('<|open|>message role="tool" tool="search" index="2"') == 2
+    assert 'index="3"' not in text
+
+
+def test_positions_of_results_run_through_user_messages(renderer: XtmlRenderer) -> None:
+    text = text_of(renderer, calls(call("a", "f"), call("b", "g")), result("a"), USER, result("b"))
+    assert 'tool="f" index="1"<|sep|>r' in text
+    assert 'tool="g" index="2"<|sep|>r' in text
+
+
+@pytest.mark.parametrize(
+    ("body", "location"),
+    [
+        ([], "body"),
+        ({}, "messages"),
+        ({"messages": "x"}, "messages"),
+        ({"messages": ["x"]}, "messages[0]"),
+        ({"messages": [{}]}, "messages[0].role"),
+        ({"messages": [{"role": "critic", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [3]}]}, "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "content": "x", "name": 3}]}, "messages[0].name"),
+        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "assistant", "tool_calls": 3}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "assistant", "tool_calls": [3]}]}, "messages[0].tool_calls[0]"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": [1]}}]}]},
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+        ({"messages": [], "tools": 3}, "tools"),
+        ({"messages": [USER], "tools": [TOOL], "tool_choice": "perhaps"}, "tool_choice"),
+        ({"messages": [USER], "response_format": "json_object"}, "response_format"),
+        ({"messages": [USER], "response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"messages": [USER], "reasoning_effort": "medium"}, "reasoning_effort"),
+        ({"messages": [USER], "thinking": {"type": "enabled", "effort": "medium"}}, "thinking.effort"),
+        ({"messages": [USER], "thinking": {"type": "on"}}, "thinking.type"),
+        (
+            {"messages": [USER], "chat_template_kwargs": {"thinking_effort": "none"}},
+            "chat_template_kwargs.thinking_effort",
+        ),
+        ({"messages": [USER], "chat_template_kwargs": 3}, "chat_template_kwargs"),
+        ({"messages": [USER], "add_generation_prompt": "no"}, "add_generation_prompt"),
+        ({"messages": [USER], "continue_final_message": True}, "continue_final_message"),
+    ],
+)
+def test_refusals(body: Any, location: str, renderer: XtmlRenderer) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        renderer.render(body)
+    assert caught.value.location == location
+
+
+def nested(depth: int) -> Any:
+    value: Any = "x"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("repair", [False, True])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [USER], "tools": [{"function": {"name": "f", "parameters": nested(100_000)}}]},
+        {"messages": [calls(call("a", "f", {"a": nested(100_000)}))]},
+        {"messages": [calls(call("a", "f", '{"a": ' + "[" * 100_000))]},
+        {"messages": [USER], "response_format": {"type": "json_schema", "json_schema": {"schema": nested(100_000)}}},
+    ],
+    ids=["tools", "arguments", "arguments as text", "schema"],
+)
+def test_deep_values_are_refused(body: Any, repair: bool, renderer: XtmlRenderer) -> None:
+    with pytest.raises(InvalidRequest):
+        renderer.render(body, repair=repair, contract=False)
+
+
+def test_a_vocabulary_of_another_model_is_refused() -> None:
+    with pytest.raises(FormatMismatch, match=r"<\|open\|>"):
+        XtmlRenderer(Vocabulary.of_bytes()).render({"messages": [USER]})

@@ -1,0 +1,99 @@
+"""The prompts of a real server of Kimi K3, through its HTTP endpoints, are those of this package."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from constrained_k2 import Vocabulary
+from constrained_k2.cli import main
+from constrained_k2.evaluation.server import RENDER, VllmServer
+from constrained_k2.prompts.xtml import XtmlRenderer
+from constrained_k2.testing import build_model
+from tests.prompts.dialogs import USER, call, calls, result
+
+pytestmark = pytest.mark.server
+
+FLAGS = (
+    *("--tokenizer-mode", "kimi_k3", "--reasoning-parser", "kimi_k3"),
+    *("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k3"),
+)
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "search",
+        "description": "Search <|open|>",  # without one the server declares a null
+        "parameters": {"type": "object", "properties": {"q": {"type": "string"}, "a": {"type": "integer"}}},
+    },
+}
+HISTORY = [
+    {"role": "system", "content": "Be brief."},
+    USER,
+    {
+        "role": "assistant",
+        "content": "<|close|>response<|sep|>",
+        "reasoning_content": "why",
+        "tool_calls": [call("x", "search", '{"q": "<|close|>argument<|sep|>"}'), call("y", "other", '{"a": [1, "é"]}')],
+    },
+    result("y", "second"),
+    result("x", "first <|end_of_msg|>"),
+    {"role": "user", "content": "And now?", "name": "Ann"},
+]
+FORM = {"type": "json_schema", "json_schema": {"name": "form", "schema": {"type": "object", "required": ["a"]}}}
+REQUESTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "tools": {"tools": [TOOL]},
+    "required": {"tools": [TOOL], "tool_choice": "required"},
+    "no calls": {"tools": [TOOL], "tool_choice": "none"},
+    "history": {"messages": HISTORY, "tools": [TOOL]},
+    "history without thinking": {"messages": HISTORY, "chat_template_kwargs": {"thinking": False}},
+    "effort": {"reasoning_effort": "low"},
+    "no effort": {"reasoning_effort": "none"},
+    "an object": {"response_format": {"type": "json_object"}},
+    "a form": {"response_format": FORM},
+    "an open call": {"messages": [USER, calls(call("a", "search", "{}")), USER]},
+}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    directory = tmp_path_factory.mktemp("kimi_k3")
+    model = build_model(directory / "model", arch="llama", wire_format="kimi_k3")
+    with VllmServer(model, FLAGS, log=directory / "log", entry=RENDER) as started:
+        yield started
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_prompts(served: VllmServer, name: str) -> None:
+    body = {"messages": [USER], **REQUESTS[name]}
+    url = f"{served.url}/v1/chat/completions/render"
+    response = httpx.post(url, json={"model": "kimi-k2", **body}, timeout=60, trust_env=False)
+    assert response.status_code == 200, response.text
+    rendered = XtmlRenderer(Vocabulary.from_pretrained(served.model)).render(body)
+    assert not rendered.repairs
+    assert response.json()["token_ids"] == list(rendered.ids)
+
+
+@pytest.mark.parametrize("name", ["plain", "history", "history without thinking", "effort"])
+def test_the_command_finds_no_difference(
+    served: VllmServer, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = tmp_path / "request.json"
+    request.write_text(json.dumps({"model": "kimi-k2", "messages": [USER], **REQUESTS[name]}))
+    assert main(["render", str(request), "--tokenizer", str(served.model), "--diff", served.url]) == 0
+    assert "The server renders the same prompt." in capsys.readouterr().err
+
+
+def test_the_command_shows_a_difference(served: VllmServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    request = tmp_path / "request.json"
+    body = {"model": "kimi-k2", "messages": [calls(call("a", "search", "no JSON")), result("a")]}
+    request.write_text(json.dumps(body))
+    assert main(["render", str(request), "--tokenizer", str(served.model), "--diff", served.url]) == 1
+    shown = capsys.readouterr().err
+    assert '-<|open|>message role="assistant"' in shown
+    assert "<|open|>json type=" in shown
