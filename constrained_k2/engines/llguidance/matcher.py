@@ -86,7 +86,7 @@ class LLGuidanceMatcher:
         return failed
 
     def forced_tokens(self) -> list[int]:
-        return list(self.engine().compute_ff_tokens())  # at a limit of LLGuidance the next mask hits it too, and raises
+        return self.grammar.forced_ids(self.engine())  # at a limit of LLGuidance the next mask hits it too, and raises
 
     def accept(self, token_id: int) -> bool:
         state = self._state
@@ -183,12 +183,12 @@ class LLGuidanceMatcher:
         state.visits += 1
         if state.visits > 1:  # most states are visited only once
             # If bytes are forced, LLGuidance chooses their tokens depending on the previous token.
-            is_forced = bool(self._matcher.compute_ff_bytes())
+            is_forced = not self.grammar.allows_any_split and bool(self._matcher.compute_ff_bytes())
             dfa.cache_mask(state, row, (self._ids[-1] if self._ids else -1) if is_forced else None)
 
     def _note_computed(self, matcher: llguidance.LLMatcher) -> None:
         if self._is_stale:
-            self._is_stale = bool(matcher.compute_ff_bytes())
+            self._is_stale = not self.grammar.allows_any_split and bool(matcher.compute_ff_bytes())
         if not self._is_stale:
             self._masked = self._consumed
 
