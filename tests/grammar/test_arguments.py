@@ -9,9 +9,11 @@ from typing import Any
 import jsonschema
 import pytest
 
+from benchmarks.schemas import corpora
 from constrained_k2 import Compiler, ConstrainedK2Error
 from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar
 from constrained_k2.engines.protocol import ArgumentGrammar
+from tests.data import suite
 from tests.schema.test_cases import CASES
 from tests.schema.test_rules import OBJECTS
 from tests.schema.universe import UNIVERSE
@@ -81,3 +83,34 @@ def test_each_keyword_holds(case: dict[str, Any], *, inside: bool) -> None:
         assert all(accepts_all_orders(grammar, instance)), instance
     for instance in groups[1] if not grammar.coverage.relaxed else ():
         assert not any(accepts_all_orders(grammar, instance)), instance
+
+
+@pytest.mark.slow
+def test_the_suite_is_read_as_in_json() -> None:
+    """The public JSON-Schema-Test-Suite: each instance is an argument, and each object arguments, as in JSON."""
+    compared = 0
+    for case in corpora.suite(suite()):
+        document = json.loads(case.schema)
+        for inside in (True, False):
+            if inside and any(f'"{word}"' in case.schema for word in REFERENCES):
+                continue  # it would refer to another place
+            values = [json.loads(instance.text) for instance in case.instances]
+            values = [{"x": value} if inside else value for value in values if inside or isinstance(value, dict)]
+            draft = {"$schema": document["$schema"]} if isinstance(document, dict) else {}
+            wrapped = draft | {"properties": {"x": document}, "additionalProperties": False}
+            schema = json.dumps(wrapped if inside else document)
+            grammar = as_json = None
+            with suppress(ConstrainedK2Error):
+                grammar = compiled(schema)
+            with suppress(ConstrainedK2Error):
+                as_json = ENGINE.compile(schema)
+            if grammar is None or not isinstance(as_json, LLGuidanceGrammar) or not as_json.any_order:
+                continue
+            assert not inside or grammar.coverage == as_json.coverage, case.name
+            for value in values:
+                written = json.dumps(value, ensure_ascii=False).encode()
+                matcher = as_json.matcher("schema")
+                expected = all(map(matcher.accept, written)) and matcher.is_complete()
+                assert accepts(grammar, pieces(value)) == expected, (case.name, value)
+                compared += 1
+    assert compared > 2_000

@@ -142,7 +142,7 @@ class LLGuidanceGrammar:
     ) -> None:
         self.mask_threads = mask_threads
         self.dfa = None if source.model is None else cache.dfa(source.model)  # shared by its matchers
-        self.unescaped = cache.unescaped
+        self.token_classes = cache.classes
         self.allows_any_split = source.allows_any_split
         self.any_order = (
             source.model is not None or source.allows_any_split

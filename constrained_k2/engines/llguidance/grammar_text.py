@@ -11,7 +11,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
-from constrained_k2.grammar.lark.state_model import StateModel, state_model
+from constrained_k2.grammar.lark.state_model import StateModel, arguments_model, state_model
 from constrained_k2.grammar.lark.writer import LarkWriter
 from constrained_k2.grammar.patterns import Untranslatable, found_anywhere
 from constrained_k2.schema.builtin_compilers import prepare
@@ -60,7 +60,8 @@ def our_text(
     if encoding == "xtml":
         text = llguidance.LLMatcher.grammar_from_lark(writer.write_arguments(root))
         coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes)
-        return GrammarText(text, coverage, model=None, allows_any_split=True)
+        model = arguments_model(writer.arguments, writer.shapes, writer.members, writer.argument_parts)
+        return GrammarText(text, coverage, model, allows_any_split=True)
     text = llguidance.LLMatcher.grammar_from_lark(writer.write(root))
     coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes)
     return GrammarText(text, coverage, state_model(root, writer.shapes, writer.members))

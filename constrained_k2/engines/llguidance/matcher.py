@@ -32,13 +32,13 @@ class LLGuidanceMatcher:
     mask is computed before it continues. If bytes are forced there, that does not help, and the tokens are replayed.
     """
 
-    __slots__ = ("_consumed", "_ids", "_is_stale", "_location", "_masked", "_matcher", "_path", "_state", "_unescaped",
+    __slots__ = ("_classes", "_consumed", "_ids", "_is_stale", "_location", "_masked", "_matcher", "_path", "_state",
                  "grammar")  # fmt: skip
 
     def __init__(self, grammar: "LLGuidanceGrammar", location: str) -> None:
         self.grammar = grammar
         self._location = location
-        self._unescaped = grammar.unescaped
+        self._classes = grammar.token_classes
         self._state = _UNTRACKED if grammar.dfa is None else grammar.dfa.begin()
         self._ids: list[int] = []
         self._path = [self._state]  # the state before each token, and the current one
@@ -90,7 +90,7 @@ class LLGuidanceMatcher:
 
     def accept(self, token_id: int) -> bool:
         state = self._state
-        if not (state.allows_unescaped and self._unescaped[token_id] == 1):
+        if not state.loops & self._classes[token_id]:
             after = state.next.get(token_id)
             if after is None:
                 return self._accept_by_engine(token_id)
@@ -109,7 +109,7 @@ class LLGuidanceMatcher:
             return False
         self._consumed += 1
         dfa = self.grammar.dfa
-        if dfa is not None and not (self._state.stays_if_unescaped and self._unescaped[token_id] == 1):
+        if dfa is not None and not self._state.stays & self._classes[token_id]:
             self._state = dfa.step(self._state, token_id)
         self._ids.append(token_id)
         self._path.append(self._state)

@@ -70,6 +70,7 @@ class LarkWriter:
         self._waiting: list[Node] = []
         self.node: Node = ANY  # the node being written
         self.arguments: Node | None = None  # the node whose objects are written as XTML arguments
+        self.argument_parts: dict[Node, dict[Kind, Node]] = {}  # node of an argument -> the nodes of its values
         self._raw: set[Node] = set()  # nodes whose strings are written without quotes and escapes
 
     def write(self, root: Node) -> str:
@@ -116,6 +117,7 @@ class LarkWriter:
             elif shapes == self.normalizer.shapes(node):
                 part = node
             if shapes and self.productivity.analyze(part):
+                self.argument_parts.setdefault(node, {})[kind] = ANY if node == ANY else part
                 rules.append((kind, ANY_RULES[kind] if node == ANY else self.rule(part)))
         return rules
 
