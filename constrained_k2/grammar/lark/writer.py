@@ -30,6 +30,7 @@ from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.shapes import (
     ANY,
     EVERYTHING,
+    NEVER,
     Array,
     KeyMap,
     Kind,
@@ -69,7 +70,7 @@ class LarkWriter:
         self._terminals: dict[str, str] = {}
         self._waiting: list[Node] = []
         self.node: Node = ANY  # the node being written
-        self.arguments: Node | None = None  # the node whose objects are written as XTML arguments
+        self.arguments: Node = NEVER  # the node whose objects are written as XTML arguments
         self.argument_parts: dict[Node, dict[Kind, Node]] = {}  # node of an argument -> the nodes of its values
         self._raw: set[Node] = set()  # nodes whose strings are written without quotes and escapes
 
@@ -78,7 +79,7 @@ class LarkWriter:
         return "\n".join([*self._lines(root), PREAMBLE])
 
     def write_arguments(self, root: Node) -> str:
-        """Return the grammar of a node's objects as XTML arguments; otherwise as :meth:`write`."""
+        """Return the grammar of a node's objects as XTML arguments, as :meth:`write` does; sets ``arguments``."""
         self.arguments = self.normalizer.of_kind(root, "object")
         return "\n".join([HEADER, *self._lines(self.arguments), PREAMBLE + XTML_PREAMBLE])
 
