@@ -41,7 +41,7 @@ class DfaState:
 
     def __post_init__(self) -> None:
         self.is_shared = self.position is not None and self.position.is_shared
-        self.stays = 0 if self.position is None else self.position.stays
+        self.stays = 0 if self.position is None else int(self.position.stays)  # the operators of a flag are slow
         self.loops = self.stays if self.is_shared else 0
 
 
