@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Any, Literal, NamedTuple
 
 from constrained_k2.compiler.cache import CompileCounts, LeastRecentlyUsed
-from constrained_k2.engines.protocol import ArgumentGrammar, Engine
+from constrained_k2.engines.protocol import ArgumentEncoding, ArgumentGrammar, Engine
 from constrained_k2.errors import (
     ConstrainedK2Error,
     InvalidRequest,
@@ -45,6 +45,7 @@ class GrammarOptions:
     root: Literal["object", "any"] = "object"  # arguments are always an object, an answer is any value of its schema
     kind: AnswerKind = "json"  # how the text is read
     undeclared_keys: UndeclaredKeys | None = None  # None for the compiler's default
+    encoding: ArgumentEncoding = "json"  # how arguments are written; an answer is always JSON
 
 
 DEFAULT_OPTIONS = GrammarOptions()
@@ -221,7 +222,10 @@ class SharedGrammars:
 
             def work() -> tuple[ArgumentGrammar, float]:
                 begun = engine.clock()
-                grammar = engine.compile(text, undeclared_keys) if kind == "json" else engine.compile_text(kind, text)
+                if kind == "json":
+                    grammar = engine.compile(text, undeclared_keys, options.encoding)
+                else:
+                    grammar = engine.compile_text(kind, text)
                 return grammar, engine.clock() - begun
 
             grammar, seconds = run_bounded(work, self._compile_seconds)

@@ -11,6 +11,9 @@ from constrained_k2.schema.coverage import Coverage
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 from constrained_k2.vocabulary.bitmask import BitmaskRows
 
+ArgumentEncoding = Literal["json", "xtml"]
+"""How arguments are written: as one JSON object, or a block for each member (:mod:`constrained_k2.formats.kimi_k3`)."""
+
 Failures = list[tuple[int, ConstrainedK2Error]]  # numbers of rows that could not be filled, each with its error
 
 
@@ -80,8 +83,10 @@ class Engine(Protocol):
     def forget(self) -> None:
         """Clear its caches."""
 
-    def compile(self, schema: str, undeclared_keys: UndeclaredKeys = "allow") -> ArgumentGrammar:
-        """Compile a schema (JSON text).
+    def compile(
+        self, schema: str, undeclared_keys: UndeclaredKeys = "allow", encoding: ArgumentEncoding = "json"
+    ) -> ArgumentGrammar:
+        """Compile a schema (JSON text). Of ``xtml`` arguments, which are objects, its other values have no part.
 
         ``forbid`` narrows objects with ``properties`` to the keys that their schema declares
         (:mod:`constrained_k2.schema.undeclared_keys`).

@@ -1,8 +1,6 @@
-"""Translates ECMA-262 patterns on a string's value into regular expressions on its JSON text.
+"""Translates ECMA-262 patterns on a string's value into regular expressions on its text in a grammar.
 
-On JSON text, patterns can be intersected with negations, exclusions and keys. A value can be spelled in many ways, as
-any character may be escaped. Where values are compared, each has one spelling: a character is written as itself unless
-JSON requires an escape. So no excluded value passes in another spelling.
+On this text, patterns can be intersected with negations, exclusions and keys.
 """
 
 import re
@@ -12,12 +10,8 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
 
-HEX = "[0-9a-fA-F]"
-CHARACTER = rf'(?:[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00(?:0[0-7bBeEfF]|1{HEX}))'
-"""One character of a string in its one spelling."""
+from constrained_k2.grammar.spelling import JSON, TOP, Spelling, spelling
 
-_SHORT = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
-_TOP = 0x10FFFF
 # Python's re has no \p{…}. Properties without characters that JSON escapes are parsed as private placeholders.
 _PROPERTIES = (
     *("L", "Letter", "Lu", "Uppercase_Letter", "Ll", "Lowercase_Letter", "Lt", "Lm", "Lo", "M", "Mark", "Mn", "Mc"),
@@ -30,7 +24,6 @@ _OPEN_COUNT = re.compile(r"\{,[0-9]*\}")
 _MAX_WAYS = 64
 _LETTERS = re.compile(r"\\(?:p\{([A-Za-z_=]+)\}|.)", re.DOTALL)
 _START, _END = (sre.AT, sre.AT_BEGINNING), (sre.AT, sre.AT_END)
-_RAW = [(0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, _TOP)]  # what JSON strings may have unescaped
 _DIGIT, _SPACE = [(48, 57)], [(9, 13), (32, 32), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029),
                               (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF)]  # fmt: skip
 _WORD = [(48, 57), (65, 90), (95, 95), (97, 122)]
@@ -42,23 +35,13 @@ class Untranslatable(Exception):
     """The pattern uses an unsupported feature: look-around, back-references, inner anchors, flags."""
 
 
-def spelling(character: str) -> str:
-    """Return a Lark regex of one character in its one spelling inside a JSON string."""
-    if character in _SHORT:
-        return r"\\" + _escaped(_SHORT[character])
-    if character < " ":
-        digits = f"{ord(character):04x}"
-        return r"\\u" + "".join(f"[{digit}{digit.upper()}]" if digit.isalpha() else digit for digit in digits)
-    return _escaped(character)
+def found_anywhere(pattern: str, form: Spelling = JSON) -> str:
+    """Return a Lark regex of the strings, quotes included, whose value contains a match of the pattern."""
+    return "/" + "|".join(f"{form.quote}{way}{form.quote}" for way in spelled_ways(pattern, form)) + "/"
 
 
-def found_anywhere(pattern: str) -> str:
-    """Return a Lark regex of the JSON strings, quotes included, whose value contains a match of the pattern."""
-    return "/" + "|".join(f'"{way}"' for way in spelled_ways(pattern)) + "/"
-
-
-def spelled_ways(pattern: str) -> list[str]:
-    """Return alternative regexes of the JSON text between the quotes whose value contains a match of the pattern."""
+def spelled_ways(pattern: str, form: Spelling = JSON) -> list[str]:
+    """Return alternative regexes of the text between the quotes whose value contains a match of the pattern."""
     if any(_PROPERTY <= ord(character) < _PROPERTY + len(_PROPERTIES) for character in pattern):
         raise Untranslatable("a character of the last private-use plane")
     if _OPEN_COUNT.search(pattern):
@@ -72,18 +55,13 @@ def spelled_ways(pattern: str) -> list[str]:
     ways = list(islice(_ways(list(parsed)), _MAX_WAYS + 1))
     if len(ways) > _MAX_WAYS:
         raise Untranslatable(f"anchors in more than {_MAX_WAYS} alternatives")
-    more = f"{CHARACTER}*"
-    return [f"{'' if starts else more}{_sequence(items)}{'' if ends else more}" for starts, items, ends in ways]
+    more = f"{form.character}*"
+    return [f"{'' if starts else more}{_sequence(items, form)}{'' if ends else more}" for starts, items, ends in ways]
 
 
 def character_but(excluded: str) -> str:
-    """Return a regex of one character, in its one spelling, that is not among these."""
-    return _characters(complement([(ord(character), ord(character)) for character in excluded]))
-
-
-def _escaped(character: str) -> str:
-    is_plain = (character.isascii() and character.isalnum()) or character in " _"
-    return character if is_plain else rf"\x{{{ord(character):x}}}"
+    """Return a regex of one character of a JSON string, in its one spelling, that is not among these."""
+    return _characters(complement([(ord(character), ord(character)) for character in excluded]), JSON)
 
 
 def _placeholder(found: re.Match[str]) -> str:
@@ -125,24 +103,24 @@ def _has_anchors(item: Any) -> bool:
     return item[0] is sre.AT
 
 
-def _sequence(items: Any) -> str:
-    return "".join(_item(*item) for item in items)
+def _sequence(items: Any, form: Spelling) -> str:
+    return "".join(_item(form, *item) for item in items)
 
 
-def _item(operation: Any, argument: Any) -> str:
+def _item(form: Spelling, operation: Any, argument: Any) -> str:
     if operation is sre.LITERAL:
-        return _property(argument) or spelling(chr(argument))
+        return _property(argument) or spelling(chr(argument), form)
     if operation is sre.NOT_LITERAL and not _property(argument):
-        return _characters([(0, argument - 1), (argument + 1, _TOP)])
+        return _characters([(0, argument - 1), (argument + 1, TOP)], form)
     if operation is sre.ANY:
-        return _characters([(0, 9), (11, 12), (14, 0x2027), (0x202A, _TOP)])
+        return _characters([(0, 9), (11, 12), (14, 0x2027), (0x202A, TOP)], form)
     if operation is sre.IN:
-        return _characters(_class(argument))
+        return _characters(_class(argument), form)
     if operation in (sre.BRANCH, sre.SUBPATTERN):
-        return f"(?:{'|'.join(map(_sequence, _alternatives(operation, argument)))})"
+        return f"(?:{'|'.join(_sequence(way, form) for way in _alternatives(operation, argument))})"
     if operation in (sre.MAX_REPEAT, sre.MIN_REPEAT):
         least, most, inner = argument
-        return f"(?:{_sequence(inner)}){{{least},{'' if most is sre.MAXREPEAT else most}}}"
+        return f"(?:{_sequence(inner, form)}){{{least},{'' if most is sre.MAXREPEAT else most}}}"
     raise Untranslatable(str(operation).lower())
 
 
@@ -166,22 +144,22 @@ def _class(members: Any) -> list[tuple[int, int]]:
     return complement(ranges) if negated else ranges
 
 
-def _characters(ranges: list[tuple[int, int]]) -> str:
-    """Return a regex of one character of these ranges: raw where JSON allows it, else escaped."""
-    escaped = [code for code in (*range(32), 34, 92) if any(low <= code <= high for low, high in ranges)]
+def _characters(ranges: list[tuple[int, int]], form: Spelling) -> str:
+    """Return a regex of one character of these ranges: plain where the spelling allows it, else escaped."""
+    escaped = [code for code in form.escapes if any(low <= code <= high for low, high in ranges)]
     properties = [_property(low) for low, high in ranges if low == high and _property(low)]
-    raw = raw_class([(low, high) for low, high in ranges if low != high or not _property(low)])
+    raw = raw_class([(low, high) for low, high in ranges if low != high or not _property(low)], form)
     if raw or properties:
         raw = f"[{''.join(properties)}{raw[1:-1]}]"
-    ways = [*filter(None, (raw,)), *(spelling(chr(code)) for code in escaped)]
+    ways = [*filter(None, (raw,)), *(form.escapes[code] for code in escaped)]
     if not ways:
         raise Untranslatable("an empty class")
     return f"(?:{'|'.join(ways)})"
 
 
-def raw_class(ranges: list[tuple[int, int]]) -> str:
-    """Return a regex class of the characters in these ranges that JSON strings may have unescaped; empty if none."""
-    pieces = ((max(low, first), min(high, last)) for low, high in ranges for first, last in _RAW)
+def raw_class(ranges: list[tuple[int, int]], form: Spelling = JSON) -> str:
+    """Return a regex class of the characters in these ranges that are written as themselves; empty if none."""
+    pieces = ((max(low, first), min(high, last)) for low, high in ranges for first, last in form.plain)
     points = "".join(rf"\x{{{low:x}}}-\x{{{high:x}}}" for low, high in pieces if low <= high)
     return points and f"[{points}]"
 
@@ -193,4 +171,4 @@ def complement(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
         if low > start:
             free.append((start, low - 1))
         start = max(start, high + 1)
-    return [*free, (start, _TOP)] if start <= _TOP else free
+    return [*free, (start, TOP)] if start <= TOP else free

@@ -11,7 +11,19 @@ from constrained_k2.schema.instances import is_instance
 from constrained_k2.schema.keywords import in_place, rows_of, typed_shapes
 from constrained_k2.schema.keywords.keyword import Keyword, NotExpressible, Reader
 from constrained_k2.schema.keywords.scalars import allowed_values
-from constrained_k2.schema.shapes import EVERYTHING, NEVER, Node, Object, SchemaLiteral, Shape, Shapes, Value, meet
+from constrained_k2.schema.shapes import (
+    EVERYTHING,
+    NEVER,
+    Kind,
+    Node,
+    Object,
+    SchemaLiteral,
+    Shape,
+    Shapes,
+    Value,
+    kind_of,
+    meet,
+)
 
 _MAX_SHAPES = 256  # in one union
 _MAX_NODES = 4096  # of one schema
@@ -104,6 +116,19 @@ class Normalizer:
         self._synthetic[name] = ()
         self._literals[name, True] = shapes
         return frozenset({(name, True)})
+
+    def of_kind(self, node: Node, kind: Kind) -> Node:
+        """A node outside of the schema: the instances of a node that have one JSON type."""
+        name = f"type {kind}"
+        part = node | {(name, True)}
+        if part not in self._nodes:
+            self._synthetic[name] = ()
+            self._nodes[part] = tuple(
+                shape
+                for shape in self.shapes(node)
+                if (kind_of(shape.value) if isinstance(shape, Value) else shape.kind) == kind
+            )
+        return part
 
     def occurrences(self, node: Node, keywords: tuple[str, ...]) -> list[str]:
         """Pointers to these keywords in the subschemas of a node, in place: where coverage reports a note."""

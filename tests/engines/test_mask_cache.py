@@ -75,7 +75,7 @@ def walk(matcher: LLGuidanceMatcher, alone: LLGuidanceGrammar, draw: random.Rand
         text = b"".join(map(vocabulary.ordinary_bytes, written))
         assert np.array_equal(row, expected), text
         assert matcher.is_complete() == (vocabulary.format.call_end in allowed_ids(expected)), text
-        legal = [int(token) for token in allowed_ids(expected) if vocabulary.is_ordinary(int(token))]
+        legal = [int(token) for token in allowed_ids(expected) if token != vocabulary.format.call_end]
         likely = [token for token in legal if all(byte in JOINTS for byte in vocabulary.ordinary_bytes(token))]
         if not legal:
             break

@@ -8,6 +8,7 @@ from typing import Literal
 
 import llguidance
 
+from constrained_k2.engines.llguidance.forced import forced_ids
 from constrained_k2.engines.llguidance.grammar_text import (
     LIMITS,
     GrammarText,
@@ -19,7 +20,9 @@ from constrained_k2.engines.llguidance.grammar_text import (
 )
 from constrained_k2.engines.llguidance.mask_cache import MaskCache
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
+from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSchema
+from constrained_k2.formats.kimi_k3 import SEPARATOR
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 from constrained_k2.vocabulary.tokenizer_files import SPLIT_PATTERN, TiktokenEncoder
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -30,6 +33,9 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 _COST_FACTOR = 40
 _COST_FLOOR = 320 << 10
 _MAX_THREADS = 64
+# Groups of tokens that LLGuidance allows at once, for strings without escapes: half the time of a mask if their length
+# is limited.
+_RAW_SLICES = ["(?s:.{1,10})", "(?s:.{1,30})"]
 
 
 class LLGuidanceEngine:
@@ -57,16 +63,18 @@ class LLGuidanceEngine:
     def forget(self) -> None:
         self.mask_cache.clear()
 
-    def compile(self, schema: str, undeclared_keys: UndeclaredKeys = "allow") -> "LLGuidanceGrammar":
+    def compile(
+        self, schema: str, undeclared_keys: UndeclaredKeys = "allow", encoding: ArgumentEncoding = "json"
+    ) -> "LLGuidanceGrammar":
         """Compile a schema into our own grammar, or into LLGuidance's builtin one.
 
         Our own grammar allows any property order. The builtin one is used if ours fails, or if ours relaxes a keyword
-        and the builtin one relaxes none.
+        and the builtin one relaxes none. It writes JSON alone.
         """
         document = json.loads(schema)
         ours: LLGuidanceGrammar | None = None
         try:
-            ours = self._probed(our_text(document, self._patterns, undeclared_keys))
+            ours = self._probed(our_text(document, self._patterns, undeclared_keys, encoding))
         except RecursionError:
             problem: Exception = UnsupportedSchema("the schema is nested too deeply", "", "Flatten it", "", self.name)
         except SchemaTooCostly as error:
@@ -76,12 +84,13 @@ class LLGuidanceEngine:
             cause = (str(error).strip().splitlines() or ["unknown error"])[0][:300]
             cause = f"LLGuidance has no grammar for this schema: {cause}"
             problem = UnsupportedSchema(cause, "", remedy, "", self.name)
-        if ours is not None and not ours.coverage.relaxed:
+        if ours is not None and (encoding == "xtml" or not ours.coverage.relaxed):
             return ours
-        with suppress(Refused):
-            builtin = self._probed(builtin_text(document))
-            if ours is None or not builtin.coverage.relaxed:
-                return builtin
+        if encoding == "json":
+            with suppress(Refused):
+                builtin = self._probed(builtin_text(document))
+                if ours is None or not builtin.coverage.relaxed:
+                    return builtin
         if ours is None:
             raise problem
         return ours
@@ -137,8 +146,11 @@ class LLGuidanceGrammar:
     ) -> None:
         self.mask_threads = mask_threads
         self.dfa = None if source.model is None else cache.dfa(source.model)  # shared by its matchers
-        self.unescaped = cache.unescaped
-        self.any_order = source.model is not None  # properties may come in any order in our own grammars only
+        self.token_classes = cache.classes
+        self.allows_any_split = source.allows_any_split
+        self.any_order = (
+            source.model is not None or source.allows_any_split
+        )  # properties may come in any order in our own grammars only
         self.text, self.coverage = source.text, source.coverage
         self._tokenizer = tokenizer
         self._prototype = self._new()
@@ -158,6 +170,13 @@ class LLGuidanceGrammar:
             self._prototype = renewed
         return renewed.deep_copy()
 
+    def forced_ids(self, matcher: llguidance.LLMatcher) -> list[int]:
+        """Return tokens that every continuation begins with, in one of their splits if any is allowed."""
+        if not self.allows_any_split:
+            return list(matcher.compute_ff_tokens())
+        # A copy: with "no_forcing" (LLGuidance 1.7.6), a matcher's masks are wrong after it has looked ahead.
+        return forced_ids(matcher.deep_copy().compute_ff_bytes(), self._tokenizer.tokenize_bytes)
+
     def _new(self) -> llguidance.LLMatcher:
         return llguidance.LLMatcher(self._tokenizer, self.text, log_level=0, limits=LIMITS)
 
@@ -166,6 +185,8 @@ def build_tokenizer(vocabulary: Vocabulary, stop_id: int) -> llguidance.LLTokeni
     """Return LLGuidance's tokenizer of a vocabulary. Special tokens are never text; ``stop_id`` is the stop token."""
     encoder = vocabulary.encoder
     slices = llguidance.LLTokenizer.json_slices()
+    if SEPARATOR in vocabulary.special_tokens:
+        slices += _RAW_SLICES
     if not isinstance(encoder, TiktokenEncoder):
         wrapper = llguidance.TokenizerWrapper(WrappedVocabulary(vocabulary, stop_id))
         return llguidance.LLTokenizer(wrapper, n_vocab=vocabulary.size, slices=slices)

@@ -9,8 +9,9 @@ from typing import Any, Literal
 import llguidance
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
+from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
-from constrained_k2.grammar.lark.state_model import StateModel, state_model
+from constrained_k2.grammar.lark.state_model import StateModel, arguments_model, state_model
 from constrained_k2.grammar.lark.writer import LarkWriter
 from constrained_k2.grammar.patterns import Untranslatable, found_anywhere
 from constrained_k2.schema.builtin_compilers import prepare
@@ -44,12 +45,23 @@ class GrammarText:
     text: str  # JSON around Lark or a schema
     coverage: Coverage
     model: StateModel | None  # None for builtin grammars
+    allows_any_split: bool = False  # True if masks allow any tokens of a text that is the only one possible
 
 
-def our_text(document: Any, patterns: "Patterns", undeclared_keys: UndeclaredKeys = "allow") -> GrammarText:
+def our_text(
+    document: Any,
+    patterns: "Patterns",
+    undeclared_keys: UndeclaredKeys = "allow",
+    encoding: ArgumentEncoding = "json",
+) -> GrammarText:
     """Write our own grammar of a decoded schema."""
     normalizer = Normalizer(SchemaDocument(document), patterns.is_found)
     writer, root = LarkWriter(normalizer, patterns.has_match, undeclared_keys), frozenset({("#", True)})
+    if encoding == "xtml":
+        text = llguidance.LLMatcher.grammar_from_lark(writer.write_arguments(root))
+        coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes)
+        model = arguments_model(writer.arguments, writer.shapes, writer.members, writer.argument_parts)
+        return GrammarText(text, coverage, model, allows_any_split=True)
     text = llguidance.LLMatcher.grammar_from_lark(writer.write(root))
     coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes)
     return GrammarText(text, coverage, state_model(root, writer.shapes, writer.members))

@@ -12,7 +12,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
-from constrained_k2.engines.llguidance.position import Position, PositionTracker, is_unescaped
+from constrained_k2.engines.llguidance.position import MARKER, Position, PositionTracker, class_of
+from constrained_k2.engines.llguidance.xtml_position import XtmlTracker
 from constrained_k2.grammar.lark.state_model import StateModel
 from constrained_k2.vocabulary.bitmask import words_per_row
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -30,8 +31,8 @@ class DfaState:
 
     position: Position | None  # None without a state model
     is_shared: bool = field(init=False)  # all calls at this position share it; else it belongs to one call
-    stays_if_unescaped: bool = field(init=False)  # an unescaped token, if allowed, leads back to this state
-    allows_unescaped: bool = field(init=False)  # all unescaped tokens are allowed: inside a string of any characters
+    stays: int = field(init=False)  # tokens of these classes, if allowed, lead back to this state
+    loops: int = field(init=False)  # tokens of these classes are allowed, too: inside a string of any characters
     next: dict[int, "DfaState"] = field(default_factory=dict)  # by token id; only in shared states
     row: npt.NDArray[np.int32] | None = None  # the mask, [words]; None if not cached
     rows_after: dict[int, npt.NDArray[np.int32]] | None = None  # by previous token id, if the mask depends on it
@@ -40,8 +41,8 @@ class DfaState:
 
     def __post_init__(self) -> None:
         self.is_shared = self.position is not None and self.position.is_shared
-        self.stays_if_unescaped = self.position is not None and self.position.is_in_string
-        self.allows_unescaped = self.stays_if_unescaped and self.is_shared
+        self.stays = 0 if self.position is None else int(self.position.stays)  # the operators of a flag are slow
+        self.loops = self.stays if self.is_shared else 0
 
 
 class LazyDfa:
@@ -49,9 +50,8 @@ class LazyDfa:
 
     def __init__(self, cache: "MaskCache", model: StateModel) -> None:
         self.cache = cache
-        keys = sum(len(node.object.values) for node in model.nodes if node.object is not None)
-        self.model_bytes = _NODE_BYTES * (len(model.nodes) + keys)
-        self.tracker = PositionTracker(model)
+        self.model_bytes = _NODE_BYTES * (len(model.nodes) + model.key_count)
+        self.tracker = PositionTracker(model) if model.arguments is None else XtmlTracker(model, model.arguments)
         self._states: dict[Position, DfaState] = {}
         self.start = DfaState(self.tracker.start)
 
@@ -109,7 +109,7 @@ class MaskCache:
     def __init__(self, vocabulary: Vocabulary, budget: int) -> None:
         self._vocabulary = vocabulary
         self._budget = budget
-        self.unescaped = bytearray(vocabulary.size)  # by token id: 1 if is_unescaped, 2 if not, 0 if unknown yet
+        self.classes = bytearray(vocabulary.size)  # by token id: a TokenClass, 0 if unknown yet
         self._rows: WeakValueDictionary[int, npt.NDArray[np.int32]] = WeakValueDictionary()
         self._used: OrderedDict[LazyDfa, None] = OrderedDict()  # least recently used first
         self._lock = threading.Lock()
@@ -125,10 +125,12 @@ class MaskCache:
         return LazyDfa(self, model) if self._budget and model.longest_name <= _MAX_NAME_BYTES else None
 
     def token(self, token_id: int) -> bytes:
-        """Return an ordinary token's bytes, and record whether it is unescaped."""
+        """Return a token's bytes, those of a special one after :data:`MARKER`, and record its class."""
         token = self._vocabulary.ordinary_bytes(token_id)
-        if not self.unescaped[token_id]:
-            self.unescaped[token_id] = 1 if is_unescaped(token) else 2
+        if not token:
+            token = MARKER + (self._vocabulary.special_text(token_id) or "").encode()
+        if not self.classes[token_id]:
+            self.classes[token_id] = class_of(token)
         return token
 
     def use(self, dfa: LazyDfa) -> None:

@@ -32,13 +32,13 @@ class LLGuidanceMatcher:
     mask is computed before it continues. If bytes are forced there, that does not help, and the tokens are replayed.
     """
 
-    __slots__ = ("_consumed", "_ids", "_is_stale", "_location", "_masked", "_matcher", "_path", "_state", "_unescaped",
+    __slots__ = ("_classes", "_consumed", "_ids", "_is_stale", "_location", "_masked", "_matcher", "_path", "_state",
                  "grammar")  # fmt: skip
 
     def __init__(self, grammar: "LLGuidanceGrammar", location: str) -> None:
         self.grammar = grammar
         self._location = location
-        self._unescaped = grammar.unescaped
+        self._classes = grammar.token_classes
         self._state = _UNTRACKED if grammar.dfa is None else grammar.dfa.begin()
         self._ids: list[int] = []
         self._path = [self._state]  # the state before each token, and the current one
@@ -86,11 +86,11 @@ class LLGuidanceMatcher:
         return failed
 
     def forced_tokens(self) -> list[int]:
-        return list(self.engine().compute_ff_tokens())  # at a limit of LLGuidance the next mask hits it too, and raises
+        return self.grammar.forced_ids(self.engine())  # at a limit of LLGuidance the next mask hits it too, and raises
 
     def accept(self, token_id: int) -> bool:
         state = self._state
-        if not (state.allows_unescaped and self._unescaped[token_id] == 1):
+        if not state.loops & self._classes[token_id]:
             after = state.next.get(token_id)
             if after is None:
                 return self._accept_by_engine(token_id)
@@ -109,7 +109,7 @@ class LLGuidanceMatcher:
             return False
         self._consumed += 1
         dfa = self.grammar.dfa
-        if dfa is not None and not (self._state.stays_if_unescaped and self._unescaped[token_id] == 1):
+        if dfa is not None and not self._state.stays & self._classes[token_id]:
             self._state = dfa.step(self._state, token_id)
         self._ids.append(token_id)
         self._path.append(self._state)
@@ -183,12 +183,12 @@ class LLGuidanceMatcher:
         state.visits += 1
         if state.visits > 1:  # most states are visited only once
             # If bytes are forced, LLGuidance chooses their tokens depending on the previous token.
-            is_forced = bool(self._matcher.compute_ff_bytes())
+            is_forced = not self.grammar.allows_any_split and bool(self._matcher.compute_ff_bytes())
             dfa.cache_mask(state, row, (self._ids[-1] if self._ids else -1) if is_forced else None)
 
     def _note_computed(self, matcher: llguidance.LLMatcher) -> None:
         if self._is_stale:
-            self._is_stale = bool(matcher.compute_ff_bytes())
+            self._is_stale = not self.grammar.allows_any_split and bool(matcher.compute_ff_bytes())
         if not self._is_stale:
             self._masked = self._consumed
 

@@ -7,7 +7,7 @@ string). Inside an ambiguous value all of its text is preserved.
 
 import json
 import re
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
 from constrained_k2.grammar.lark.state_model import AMBIGUOUS, ArrayModel, NodeModel, ObjectModel, StateModel
@@ -33,9 +33,22 @@ class Expect(IntEnum):
 
     VALUE, FIRST_KEY, KEY, IN_KEY, COLON, FIRST_ITEM, IN_SCALAR, AFTER_VALUE, LOST = range(9)
     IN_FREE_STRING, IN_LISTED_STRING, IN_OTHER_STRING = range(9, 12)
+    BETWEEN, IN_TAG, IN_ATTRIBUTES, IN_END_TAG, IN_FREE_TEXT, IN_LISTED_TEXT, IN_OTHER_TEXT = range(12, 19)  # XTML
 
 
-_UNSHARED = frozenset({Expect.IN_OTHER_STRING, Expect.LOST})
+class TokenClass(IntFlag):
+    """The strings that a token may continue without a change of their position."""
+
+    UNESCAPED = 1  # whole characters that neither end a JSON string nor need an escape in it
+    WHOLE = 2  # other whole characters
+    PARTIAL = 4  # parts of characters
+    SPECIAL = 8
+
+
+MARKER = b"\xff"
+"""Begins a special token's text: no ordinary token that a grammar allows has this byte."""
+_TEXT = TokenClass.UNESCAPED | TokenClass.WHOLE
+_UNSHARED = frozenset({Expect.IN_OTHER_STRING, Expect.IN_OTHER_TEXT, Expect.LOST})
 _KEYS = frozenset({Expect.KEY, Expect.FIRST_KEY})
 _IN_STRINGS = frozenset({Expect.IN_KEY, Expect.IN_FREE_STRING, Expect.IN_LISTED_STRING, Expect.IN_OTHER_STRING})
 
@@ -65,15 +78,27 @@ class Position(NamedTuple):
         return len(self.text) <= _MAX_TEXT and self.expect not in _UNSHARED
 
     @property
-    def is_in_string(self) -> bool:
-        """True if an unescaped token leaves the position unchanged."""
-        is_free = self.expect is Expect.IN_FREE_STRING and not self.text
-        return is_free or (self.expect is Expect.IN_OTHER_STRING and not self.escaped)
+    def stays(self) -> int:
+        """The classes of tokens that leave the position unchanged."""
+        match self.expect:
+            case Expect.IN_FREE_STRING:
+                return 0 if self.text else TokenClass.UNESCAPED
+            case Expect.IN_OTHER_STRING:
+                return 0 if self.escaped else TokenClass.UNESCAPED
+            case Expect.IN_FREE_TEXT:
+                return 0 if self.text else _TEXT
+            case Expect.IN_OTHER_TEXT:
+                return _TEXT | TokenClass.PARTIAL
+        return 0
 
 
-def is_unescaped(token: bytes) -> bool:
-    """Return True if a token consists of whole characters that neither end a JSON string nor need an escape in it."""
-    return _UNESCAPED.fullmatch(token) is not None and token.decode(errors="ignore").encode() == token
+def class_of(token: bytes) -> TokenClass:
+    """Return a token's class."""
+    if token.startswith(MARKER):
+        return TokenClass.SPECIAL
+    if token.decode(errors="ignore").encode() != token:
+        return TokenClass.PARTIAL
+    return TokenClass.UNESCAPED if _UNESCAPED.fullmatch(token) else TokenClass.WHOLE
 
 
 class PositionTracker:
@@ -124,11 +149,15 @@ class PositionTracker:
             owner = owner._replace(keys=owner.keys | 1 << key)
         else:
             value = model.extra
-            owner = owner._replace(number=min(owner.number + model.counts_extra, _MAX_COUNTED))
+            owner = self._with_extra(owner, counts=model.counts_extra)
         position = position._replace(open=(*position.open[:-1], owner), value=value)
         if value == AMBIGUOUS:  # the continuation depends on the key's text
             return position._replace(outside=len(position.open))
         return position._replace(text=b"")
+
+    @staticmethod
+    def _with_extra(owner: Open, *, counts: bool) -> Open:
+        return owner._replace(number=min(owner.number + counts, _MAX_COUNTED))
 
     def _structural(self, position: Position, byte: int) -> Position:
         """Handle a structural character, or the first one of a key or value."""

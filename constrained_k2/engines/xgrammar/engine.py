@@ -19,7 +19,7 @@ import numpy.typing as npt
 import xgrammar
 
 from constrained_k2 import errors
-from constrained_k2.engines.protocol import Failures
+from constrained_k2.engines.protocol import ArgumentEncoding, Failures
 from constrained_k2.engines.xgrammar.worker import FAILED, compile_rewritten, grammar_compiler
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.schema.coverage import Coverage, coverage_of
@@ -55,7 +55,12 @@ class XGrammarEngine:
     def forget(self) -> None:
         """Do nothing: it has no caches."""
 
-    def compile(self, schema: str, undeclared_keys: UndeclaredKeys = "allow") -> "XGrammarGrammar":
+    def compile(
+        self, schema: str, undeclared_keys: UndeclaredKeys = "allow", encoding: ArgumentEncoding = "json"
+    ) -> "XGrammarGrammar":
+        if encoding != "json":
+            problem = "this package writes Kimi K3's arguments with LLGuidance only"
+            raise UnsupportedSchema(problem, "", "Use the engine 'llguidance'", engine=self.name)
         answer: dict[str, Any] = json.loads(self._worker.ask(undeclared_keys, schema.encode()))
         if answer.get("killed") == FAILED:
             problem = "xgrammar's worker process failed on this one: see the traceback in the log"

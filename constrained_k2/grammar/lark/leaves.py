@@ -7,10 +7,11 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from constrained_k2.grammar.lark.digits import number_range
-from constrained_k2.grammar.lark.terminals import NoExactGrammar, one_of
-from constrained_k2.grammar.patterns import CHARACTER, Untranslatable, found_anywhere
+from constrained_k2.grammar.lark.terminals import NoExactGrammar, literal, one_of
+from constrained_k2.grammar.patterns import Untranslatable, found_anywhere
+from constrained_k2.grammar.spelling import JSON, RAW, Spelling
 from constrained_k2.schema.builtin_compilers import LARGEST_EXACT, LARGEST_MULTIPLE
-from constrained_k2.schema.shapes import Number, String, common_multiple, tighten
+from constrained_k2.schema.shapes import Number, String, Value, common_multiple, tighten
 from constrained_k2.schema.string_formats import patterns_of
 
 if TYPE_CHECKING:
@@ -20,24 +21,25 @@ _MAX_DECIMALS = 8  # of a multiple whose trailing zeros may be left out: each ta
 _LEAF = {"x-guidance": {"whitespace_flexible": False}}  # so that all lexemes stay in one class
 
 
-def string_expression(shape: String) -> str:
+def string_expression(shape: String, form: Spelling = JSON) -> str:
     """Return a terminal's expression for strings of a shape, quotes included, each value in its one spelling."""
-    longest = "" if shape.longest is None else str(shape.longest)
-    parts = [rf'/"{CHARACTER}{{{shape.shortest},{longest}}}"/'] if shape.shortest or longest else []
-    parts += (_found_anywhere(shape, pattern) for pattern in (*sorted(shape.patterns), *patterns_of(shape.formats)))
-    parts += (f"~{_found_anywhere(shape, pattern)}" for pattern in sorted(shape.absent))
-    parts += [f"~{one_of(sorted(shape.excluded))}"] if shape.excluded else []
+    longest, quote = "" if shape.longest is None else str(shape.longest), form.quote
+    parts = [f"/{quote}{form.character}{{{shape.shortest},{longest}}}{quote}/"] if shape.shortest or longest else []
+    parts += (_found_anywhere(shape, found, form) for found in (*sorted(shape.patterns), *patterns_of(shape.formats)))
+    parts += (f"~{_found_anywhere(shape, pattern, form)}" for pattern in sorted(shape.absent))
+    parts += [f"~{one_of(sorted(shape.excluded), form)}"] if shape.excluded else []
     if not (parts and shape.shortest + bool(longest) + len(shape.patterns) + len(shape.formats)):
-        parts.insert(0, "PLAIN")  # only exclusions: start from all strings
+        parts.insert(0, form.terminal)  # only exclusions: start from all strings
     return " & ".join(parts)
 
 
-def _found_anywhere(shape: String, pattern: str) -> str:
+def _found_anywhere(shape: String, pattern: str, form: Spelling) -> str:
     try:
-        return found_anywhere(pattern)
+        return found_anywhere(pattern, form)
     except Untranslatable as error:
         without = replace(shape, patterns=shape.patterns - {pattern}, absent=shape.absent - {pattern})
-        reason = f"the pattern {pattern[:60]!r} combined with others, exclusions or a negation: {error}"
+        where = "combined with others, exclusions or a negation" if form is JSON else "of a raw string"
+        reason = f"the pattern {pattern[:60]!r} {where}: {error}"
         raise NoExactGrammar(reason, ("pattern",), without) from error
 
 
@@ -131,6 +133,13 @@ def string_rule(writer: "LarkWriter", shape: String) -> str:
     # Second choice: a class that excludes the quote or the backslash accepts them anyway (LLGuidance 1.7.6).
     patterns = [{"pattern": pattern} for pattern in sorted({*shape.patterns, *patterns_of(shape.formats)})]
     return _leaf({"type": "string", "allOf": patterns} | _sizes(shape))
+
+
+def raw_string_rule(writer: "LarkWriter", shape: String | Value) -> str:
+    """Return the body of a rule for strings without quotes and escapes."""
+    if isinstance(shape, Value):
+        return literal(shape.value)
+    return RAW.terminal if shape == String() else writer.terminal(string_expression(shape, RAW))
 
 
 def _leaf(schema: dict[str, Any]) -> str:

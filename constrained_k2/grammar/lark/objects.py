@@ -4,28 +4,60 @@ o:     "{" ws o_f::0x0
 o_f::_ : "}" %if COMPLETE | o_kv::_                                    the first member, or the end
 o_kv::_: KEY_A ws ":" ws VALUE_A ws o_r::set_bit(0) %if bit_clear(0) | …   one member; sets its bit
 o_r::_ : "}" %if COMPLETE | "," ws o_kv::_                             another member, or the end
+
+Arguments in XTML (:mod:`~constrained_k2.grammar.lark.arguments`) have the same rules in another form.
 """
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from constrained_k2.grammar.lark.terminals import BITS, NoExactGrammar, count_at_least, count_below, key, only_if
 from constrained_k2.grammar.productivity import MAX_COMBINED_PATTERNS
+from constrained_k2.grammar.spelling import JSON
 from constrained_k2.schema.shapes import Node, Object
 
 if TYPE_CHECKING:
     from constrained_k2.grammar.lark.writer import LarkWriter
 
 
-def object_rule(writer: "LarkWriter", shape: Object, name: str) -> str:
+@dataclass(frozen=True, slots=True)
+class ObjectForm:
+    """The spelling of an object's ends, separators and members."""
+
+    opening: str  # before the members
+    comma: str  # between two members
+    closing: str  # after the members
+    empty: str  # an object without members
+    extra_key: Callable[["LarkWriter", Object, tuple[str, ...]], str]  # as :meth:`LarkWriter.extra_key`
+    members: Callable[["LarkWriter", str, Node], list[str]]  # all ways to write a member under a key
+    extra_members: Callable[["LarkWriter", str, Node], list[str]]  # the same under the keys of a terminal
+
+
+def _json_extra_key(writer: "LarkWriter", shape: Object, found: tuple[str, ...]) -> str:
+    return writer.extra_key(shape, found, JSON)
+
+
+def _json_members(writer: "LarkWriter", name: str, node: Node) -> list[str]:
+    return _json_extra_members(writer, key(name), node)
+
+
+def _json_extra_members(writer: "LarkWriter", terminal: str, node: Node) -> list[str]:
+    return [f'{terminal} ws ":" ws {writer.rule(node)} ws']
+
+
+JSON_FORM = ObjectForm('"{" ws ', '"," ws ', '"}"', '"{" ws "}"', _json_extra_key, _json_members, _json_extra_members)
+
+
+def object_rule(writer: "LarkWriter", shape: Object, name: str, form: ObjectForm = JSON_FORM) -> str:
     """Return the body of an object's rule; its helper rules are added to the writer."""
     fixed = _fixed(writer, shape)
     keys = [name for name in writer.productivity.possible_keys(shape) if name not in fixed]
     required = len(shape.required) - len(fixed)
-    extras = _extras(writer, shape)
+    extras = _extras(writer, shape, form)
     if shape.most == 0:
         writer.members.setdefault(writer.node, []).append(({}, frozenset(), False))
-        return '"{" ws "}"'
+        return form.empty
     fewest = shape.fewest - len(fixed)
     most = None if shape.most is None else shape.most - len(fixed)
     counts_few = fewest > required
@@ -50,35 +82,40 @@ def object_rule(writer: "LarkWriter", shape: Object, name: str) -> str:
     complete = [f"is_ones([0:{required}])"] if required else []
     complete += [count_at_least(f"[0:{tracked + min(slots, 1)}]", fewest)] if counts_few else []
     has_room = [count_below(counted, room)] if room else []
-    members = []
+    members: list[str] = []
     for bit, property_name in enumerate(keys):
         if bit >= required and room == 0:
             break  # only the required ones fit
-        value = writer.rule(values[property_name])
         target, conditions = (f"set_bit({bit})", [f"bit_clear({bit})"]) if bit < tracked else ("_", [])
         conditions += has_room if bit >= required else []
-        members.append(_member(key(property_name), value, f"{name}_r::{target}", conditions))
+        onward = f"{name}_r::{target}{only_if(conditions)}"
+        members += (f"{way} {onward}" for way in form.members(writer, property_name, values[property_name]))
     for terminal, node in extras:
-        members += _extra_members(terminal, writer.rule(node), name, tracked, slots, has_room, is_open=most is None)
+        ways = form.extra_members(writer, terminal, node)
+        members += _extra_members(ways, f"{name}_r", tracked, slots, has_room, is_open=most is None)
     if not members:
-        return '"{" ws "}"'
+        return form.empty
     is_endless = most is None and (bool(extras) or tracked < len(keys))
     more = [] if is_endless else [_another(required, tracked, slots, room, has_extras=bool(extras))]
-    writer.rules.append(f'{name}_f::_: "}}"{only_if(complete)} | {name}_kv::_')
+    writer.rules.append(f"{name}_f::_: {form.closing}{only_if(complete)} | {name}_kv::_")
     writer.rules.append(f"{name}_kv::_: " + "\n  | ".join(members))
-    writer.rules.append(f'{name}_r::_: "}}"{only_if(complete)} | "," ws {name}_kv::_{only_if(more)}')
+    writer.rules.append(f"{name}_r::_: {form.closing}{only_if(complete)} | {form.comma}{name}_kv::_{only_if(more)}")
     if fixed:
-        first = (f'{key(known)} ws ":" ws {writer.rule(values[known])}' for known in fixed)
-        return " ws ".join(['"{"', ' ws "," ws '.join(first), f"{name}_r::0x0"])
-    return f'"{{" ws {name}_f::0x0'
+        first = (_one(form.members(writer, known, values[known])) for known in fixed)
+        return f"{form.opening}{f' {form.comma}'.join(first)} {name}_r::0x0"
+    return f"{form.opening}{name}_f::0x0"
 
 
-def _extras(writer: "LarkWriter", shape: Object) -> list[tuple[str, Node]]:
+def _one(ways: list[str]) -> str:
+    return ways[0] if len(ways) == 1 else f"({' | '.join(ways)})"
+
+
+def _extras(writer: "LarkWriter", shape: Object, form: ObjectForm) -> list[tuple[str, Node]]:
     if len(writer.productivity.patterns(shape)) > MAX_COMBINED_PATTERNS:
         reason = f"with more than {MAX_COMBINED_PATTERNS} patterns, no key that matches several of them is written"
         writer.note(("patternProperties",), "narrowed", reason)
     nodes = [pair for pair in writer.productivity.extra_nodes(shape) if writer.productivity.is_productive(pair[1])]
-    return [(terminal, node) for found, node in nodes if (terminal := writer.extra_key(shape, found))]
+    return [(terminal, node) for found, node in nodes if (terminal := form.extra_key(writer, shape, found))]
 
 
 def _fixed(writer: "LarkWriter", shape: Object) -> list[str]:
@@ -102,19 +139,15 @@ def _another(required: int, tracked: int, slots: int, room: int | None, *, has_e
     return ways[0] if len(ways) == 1 else f"or({ways[0]}, {ways[1]})"
 
 
-def _extra_members(  # noqa: PLR0913, PLR0917 - the parts of one rule
-    terminal: str, value: str, name: str, tracked: int, slots: int, room: list[str], *, is_open: bool
+def _extra_members(  # noqa: PLR0913 - the parts of one rule
+    ways: list[str], rest: str, tracked: int, slots: int, room: list[str], *, is_open: bool
 ) -> list[str]:
     """Return members under undeclared keys. If counted, the n-th sets the n-th bit after those of the named keys."""
-    members = []
+    onward = []
     for slot in range(slots):
         bit = tracked + slot
         conditions = [f"bit_clear({bit})", *([f"bit_set({bit - 1})"] if slot else []), *room]
-        members.append(_member(terminal, value, f"{name}_r::set_bit({bit})", conditions))
+        onward.append(f"{rest}::set_bit({bit}){only_if(conditions)}")
     if is_open:
-        members.append(_member(terminal, value, f"{name}_r::_", [f"bit_set({tracked})"] if slots else []))
-    return members
-
-
-def _member(key_terminal: str, value: str, rest: str, conditions: list[str]) -> str:
-    return f'{key_terminal} ws ":" ws {value} ws {rest}{only_if(conditions)}'
+        onward.append(f"{rest}::_{only_if([f'bit_set({tracked})'] if slots else [])}")
+    return [f"{way} {more}" for more in onward for way in ways]

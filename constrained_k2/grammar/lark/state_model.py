@@ -7,9 +7,10 @@ over objects, ``uniqueItems``, ``contains``, ...) the node is ambiguous, and sta
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from constrained_k2.schema.shapes import Array, Node, Object, Shape, String, Value
+from constrained_k2.formats.kimi_k3 import escape
+from constrained_k2.schema.shapes import Array, Kind, Node, Object, Shape, String, Value
 
 AMBIGUOUS = -1  # a node's number where the continuation depends on more than the model records
 
@@ -46,18 +47,40 @@ class NodeModel:
     listed_strings: bool = False  # only listed strings are
 
 
+Kinds = Mapping[str, int]  # JSON type -> the node of the values of that type
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentsModel:
+    """The members of XTML arguments."""
+
+    values: Mapping[str, tuple[int, Kinds]]  # declared key -> its own number (from 0) and the nodes of its values
+    extra: Kinds  # the nodes of the values under all other keys
+    counts_extra: bool  # as in :class:`ObjectModel`
+
+
 @dataclass(frozen=True, slots=True)
 class StateModel:
     """All nodes of a grammar, by number, and the number of the root."""
 
     root: int
     nodes: tuple[NodeModel, ...]
+    arguments: ArgumentsModel | None = None  # of the root, if it is written as XTML
 
     @property
     def longest_name(self) -> int:
         """Bytes of the longest declared key as it is written."""
         names = (name for node in self.nodes if node.object is not None for name in node.object.values)
-        return max((len(json.dumps(name, ensure_ascii=False).encode(errors="replace")) for name in names), default=0)
+        sizes = [len(json.dumps(name, ensure_ascii=False).encode(errors="replace")) for name in names]
+        if self.arguments is not None:
+            sizes += (len(escape(name).encode(errors="replace")) for name in self.arguments.values)
+        return max(sizes, default=0)
+
+    @property
+    def key_count(self) -> int:
+        """Declared keys of all nodes."""
+        of_objects = sum(len(node.object.values) for node in self.nodes if node.object is not None)
+        return of_objects + (0 if self.arguments is None else len(self.arguments.values))
 
 
 Members = tuple[Mapping[str, Node], frozenset[Node], bool]  # declared values, other values, counts_extra
@@ -68,6 +91,31 @@ def state_model(root: Node, shapes: dict[Node, list[Shape]], members: dict[Node,
     numbers = {node: number for number, node in enumerate(shapes)}
     nodes = (_node(written, members.get(node, []), numbers) for node, written in shapes.items())
     return StateModel(numbers[root], tuple(nodes))
+
+
+def arguments_model(
+    root: Node,
+    shapes: dict[Node, list[Shape]],
+    members: dict[Node, list[Members]],
+    parts: Mapping[Node, Mapping[Kind, Node]],
+) -> StateModel | None:
+    """Return the model of XTML arguments; None if they have several shapes: a prefix may belong to each.
+
+    ``parts`` are the nodes of each argument's values, by their JSON type.
+    """
+    model = state_model(root, shapes, members)
+    written = members.get(root, [])
+    if len(shapes[root]) != 1 or len(written) != 1:
+        return None
+    numbers = {node: number for number, node in enumerate(shapes)}
+
+    def kinds(node: Node) -> Kinds:
+        return {kind: numbers.get(part, AMBIGUOUS) for kind, part in parts.get(node, {}).items()}
+
+    ((declared, others, counts_extra),) = written
+    values = {name: (key, kinds(node)) for key, (name, node) in enumerate(declared.items())}
+    extra = kinds(next(iter(others))) if len(others) == 1 else {}
+    return replace(model, arguments=ArgumentsModel(values, extra, counts_extra))
 
 
 def _node(shapes: list[Shape], members: list[Members], numbers: Mapping[Node, int]) -> NodeModel:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 
-from constrained_k2.grammar.patterns import CHARACTER, HEX, spelling
+from constrained_k2.grammar.spelling import CHARACTER, HEX, JSON, Spelling, spelling
 from constrained_k2.schema.shapes import Shape
 
 # Longest run of whitespace between two JSON tokens: enough for indentation, and stops a model that loops on it.
@@ -49,9 +49,10 @@ def key(name: str) -> str:
     return literal(json.dumps(name, ensure_ascii=False))
 
 
-def one_of(values: Iterable[str]) -> str:
+def one_of(values: Iterable[str], form: Spelling = JSON) -> str:
     """Return a Lark regex that matches these strings, quotes included, each in its one spelling."""
-    return "/" + "|".join(f'"{"".join(map(spelling, value))}"' for value in values) + "/"
+    spelled = ("".join(spelling(character, form) for character in value) for value in values)
+    return "/" + "|".join(f"{form.quote}{text}{form.quote}" for text in spelled) + "/"
 
 
 def count_at_least(bits: str, count: int) -> str:

@@ -11,19 +11,29 @@ from itertools import permutations
 from math import factorial
 from typing import Any
 
+from constrained_k2.grammar.lark.arguments import ANY_RULES, HEADER, KINDS, XTML_PREAMBLE, arguments_rule
 from constrained_k2.grammar.lark.arrays import array_rule
-from constrained_k2.grammar.lark.leaves import leaf_has_value, number_rule, string_expression, string_rule
+from constrained_k2.grammar.lark.leaves import (
+    leaf_has_value,
+    number_rule,
+    raw_string_rule,
+    string_expression,
+    string_rule,
+)
 from constrained_k2.grammar.lark.objects import object_rule
 from constrained_k2.grammar.lark.state_model import Members
 from constrained_k2.grammar.lark.terminals import PREAMBLE, NoExactGrammar, key, literal, one_of
 from constrained_k2.grammar.productivity import Productivity, constants
+from constrained_k2.grammar.spelling import JSON, Spelling
 from constrained_k2.schema.coverage import Status
 from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.shapes import (
     ANY,
     EVERYTHING,
+    NEVER,
     Array,
     KeyMap,
+    Kind,
     Node,
     Number,
     Object,
@@ -60,9 +70,20 @@ class LarkWriter:
         self._terminals: dict[str, str] = {}
         self._waiting: list[Node] = []
         self.node: Node = ANY  # the node being written
+        self.arguments: Node = NEVER  # the node whose objects are written as XTML arguments
+        self.argument_parts: dict[Node, dict[Kind, Node]] = {}  # node of an argument -> the nodes of its values
+        self._raw: set[Node] = set()  # nodes whose strings are written without quotes and escapes
 
     def write(self, root: Node) -> str:
         """Return the grammar of a node's instances. Keywords not enforced exactly are in the normalizer's notes."""
+        return "\n".join([*self._lines(root), PREAMBLE])
+
+    def write_arguments(self, root: Node) -> str:
+        """Return the grammar of a node's objects as XTML arguments, as :meth:`write` does; sets ``arguments``."""
+        self.arguments = self.normalizer.of_kind(root, "object")
+        return "\n".join([HEADER, *self._lines(self.arguments), PREAMBLE + XTML_PREAMBLE])
+
+    def _lines(self, root: Node) -> list[str]:
         if not self.productivity.analyze(root):
             location = self.productivity.empty_location(root)
             raise self.normalizer.document.unsupported("no value satisfies this schema", location)
@@ -75,7 +96,7 @@ class LarkWriter:
             if self.productivity.is_narrowed(node):
                 self.note(("properties",), "narrowed", REASON)
         terminals = [f"{name}: {expression}" for expression, name in self._terminals.items()]
-        return "\n".join([*lines, *self.rules, *terminals, PREAMBLE])
+        return [*lines, *self.rules, *terminals]
 
     def rule(self, node: Node) -> str:
         """Return the name of a productive node's rule."""
@@ -86,14 +107,29 @@ class LarkWriter:
             self._waiting.append(node)
         return self._names[node]
 
+    def argument_rules(self, node: Node) -> list[tuple[Kind, str]]:
+        """Return the types of the values of an argument, each with the name of a rule of its values."""
+        rules: list[tuple[Kind, str]] = []
+        for kind in KINDS:
+            part = self.normalizer.of_kind(node, kind)
+            shapes = self.normalizer.shapes(part)
+            if kind == "string":
+                self._raw.add(part)
+            elif shapes == self.normalizer.shapes(node):
+                part = node
+            if shapes and self.productivity.analyze(part):
+                self.argument_parts.setdefault(node, {})[kind] = ANY if node == ANY else part
+                rules.append((kind, ANY_RULES[kind] if node == ANY else self.rule(part)))
+        return rules
+
     def terminal(self, expression: str) -> str:
         """Return the name of a terminal."""
         return self._terminals.setdefault(expression, f"T{len(self._terminals)}")
 
-    def extra_key(self, shape: Object, found: tuple[str, ...]) -> str:
+    def extra_key(self, shape: Object, found: tuple[str, ...], form: Spelling = JSON) -> str:
         """Return the terminal of the keys that a shape does not name and that match exactly these patterns."""
         try:
-            expression = self._spelled_keys(shape, found)
+            expression = self._spelled_keys(shape, found, form)
         except NoExactGrammar as error:
             names = self.productivity.named_keys(shape)
             named = tuple((name, self.normalizer.value_node(shape, name)) for name in names)
@@ -108,7 +144,7 @@ class LarkWriter:
         except NoExactGrammar:
             return True
 
-    def _spelled_keys(self, shape: Object, found: tuple[str, ...]) -> str:
+    def _spelled_keys(self, shape: Object, found: tuple[str, ...], form: Spelling = JSON) -> str:
         """Return an expression of those keys; empty if there are none."""
         patterns = self.productivity.patterns(shape)
         names = self.productivity.named_keys(shape)
@@ -116,12 +152,12 @@ class LarkWriter:
         keys = String(patterns=frozenset(found), absent=absent, excluded=frozenset(names))
         allowed = EVERYTHING if shape.names == ANY else self.normalizer.shapes(shape.names)
         met = (meet(keys, name) for name in allowed if isinstance(name, String))
-        ways = [string_expression(way) for way in met if isinstance(way, String)]
+        ways = [string_expression(way, form) for way in met if isinstance(way, String)]
         matches = self.normalizer.matches
         values = [way.value for way in allowed if isinstance(way, Value)]
         texts = [value for value in values if isinstance(value, str) and value not in names]
         listed = [text for text in texts if tuple(pattern for pattern in patterns if matches(pattern, text)) == found]
-        ways += [one_of(sorted(listed))] if listed else []
+        ways += [one_of(sorted(listed), form)] if listed else []
         expression = " | ".join(ways)
         return expression if ways and self._has_match(expression) else ""
 
@@ -144,8 +180,12 @@ class LarkWriter:
             self.normalizer.note(pointer, status, reason)
 
     def _shape(self, shape: Shape, name: str) -> str:
+        if self.node == self.arguments:
+            return arguments_rule(self, shape, name)
         if isinstance(shape, Number):
             return number_rule(self, shape)
+        if self.node in self._raw and isinstance(shape, String | Value):
+            return raw_string_rule(self, shape)
         if isinstance(shape, String):
             return string_rule(self, shape)
         if isinstance(shape, Array):

@@ -12,16 +12,8 @@ from collections.abc import Iterable
 from functools import cache
 
 from constrained_k2.errors import UnsupportedSchema
-from constrained_k2.grammar.patterns import (
-    CHARACTER,
-    HEX,
-    Untranslatable,
-    character_but,
-    complement,
-    raw_class,
-    spelled_ways,
-    spelling,
-)
+from constrained_k2.grammar.patterns import Untranslatable, character_but, complement, raw_class, spelled_ways
+from constrained_k2.grammar.spelling import CHARACTER, HEX, JSON, spelling
 
 _RAW_TEXT = "(?:\xe9){0}"
 _PLAIN = "[ !#-\\[\\]-\ud7ff\ue000-\U0010ffff]"
@@ -68,7 +60,7 @@ def other_keys(names: list[str]) -> str:
 
 def one_of(words: Iterable[str]) -> str:
     """Return these strings."""
-    return _whole(["".join(map(spelling, word)) for word in sorted(words)])
+    return _whole(["".join(spelling(character, JSON) for character in word) for word in sorted(words)])
 
 
 def is_found(pattern: str, text: str) -> bool:
@@ -119,5 +111,5 @@ def _other(words: list[str]) -> str:
     branches = {character: [word[1:] for word in words if word.startswith(character)] for word in words
                 for character in word[:1]}  # fmt: skip
     ways = [f"{_character_but(sorted(branches))}{CHARACTER}*" if branches else f"{CHARACTER}{CHARACTER}*"]
-    ways += [f"{spelling(character)}{_other(rest)}" for character, rest in sorted(branches.items())]
+    ways += [f"{spelling(character, JSON)}{_other(rest)}" for character, rest in sorted(branches.items())]
     return f"(?:{'|'.join(ways if '' in words else [*ways, ''])})"

@@ -1,0 +1,95 @@
+"""Parse positions in XTML arguments: between two blocks, in a tag, in raw text, or in a JSON value."""
+
+import re
+
+from constrained_k2.engines.llguidance.position import MARKER, Expect, Open, Position, PositionTracker
+from constrained_k2.formats.kimi_k3 import ARGUMENT, CLOSE, OPEN, SEPARATOR, unescape
+from constrained_k2.grammar.lark.state_model import AMBIGUOUS, ArgumentsModel, StateModel
+
+_OPEN, _CLOSE, _SEPARATOR = (MARKER + text.encode() for text in (OPEN, CLOSE, SEPARATOR))
+_BEFORE_KEY = f'{ARGUMENT} key="'.encode()
+_ATTRIBUTES = re.compile(rb'([^"]*)" type="([a-z]+)"')
+_AFTER_KEY = 32  # bytes of text after a key
+_TEXTS = frozenset({Expect.IN_FREE_TEXT, Expect.IN_LISTED_TEXT, Expect.IN_OTHER_TEXT})
+_TAGS = frozenset({Expect.IN_TAG, Expect.IN_ATTRIBUTES, Expect.IN_END_TAG})
+
+
+class XtmlTracker(PositionTracker):
+    """Computes the positions of arguments that a grammar allows: the outermost open object holds the keys so far."""
+
+    def __init__(self, model: StateModel, arguments: ArgumentsModel) -> None:
+        super().__init__(model)
+        self._arguments = arguments
+        self._max_text += _AFTER_KEY
+        self.start = Position(Expect.BETWEEN, AMBIGUOUS, (Open(model.root, is_object=True),))
+
+    def follow(self, position: Position, token: bytes) -> Position:
+        if position.expect is Expect.LOST:
+            return position
+        if token.startswith(MARKER):
+            return self._after_marker(position, token)
+        if position.expect in _TAGS:
+            return self._in_tag(position, token)
+        if position.expect in _TEXTS:
+            return self._in_text(position, token)
+        return super().follow(position, token)
+
+    def _after_marker(self, position: Position, marker: bytes) -> Position:
+        arguments = position.open[:1]
+        if marker == _OPEN:
+            return Position(Expect.IN_TAG, AMBIGUOUS, arguments)
+        if marker == _CLOSE:
+            return Position(Expect.IN_END_TAG, AMBIGUOUS, arguments)
+        if position.expect is Expect.IN_END_TAG:
+            return Position(Expect.BETWEEN, AMBIGUOUS, arguments)
+        assert marker == _SEPARATOR
+        return self._begin_value(position)
+
+    def _in_tag(self, position: Position, token: bytes) -> Position:
+        text = position.text + token
+        if len(text) > self._max_text:
+            return Position(Expect.LOST, AMBIGUOUS)
+        if position.expect is Expect.IN_TAG and text.startswith(_BEFORE_KEY):
+            return position._replace(expect=Expect.IN_ATTRIBUTES, text=text.removeprefix(_BEFORE_KEY))
+        return position._replace(text=text)
+
+    def _in_text(self, position: Position, token: bytes) -> Position:
+        if position.expect is Expect.IN_OTHER_TEXT:
+            return position
+        text = position.text + token
+        if position.expect is Expect.IN_FREE_TEXT:
+            text = _unfinished(text)
+        return position._replace(text=text[: self._max_text + 1])
+
+    def _begin_value(self, position: Position) -> Position:
+        found = _ATTRIBUTES.fullmatch(position.text)
+        assert found is not None, position
+        name, kind = unescape(found[1].decode()), found[2].decode()
+        (owner,) = position.open
+        if name in self._arguments.values:
+            key, kinds = self._arguments.values[name]
+            owner = owner._replace(keys=owner.keys | 1 << key)
+        else:
+            kinds = self._arguments.extra
+            owner = self._with_extra(owner, counts=self._arguments.counts_extra)
+        node = kinds.get(kind, AMBIGUOUS)
+        if kind == "string":
+            model = self._nodes[node]
+            is_listed = model.listed_strings and node != AMBIGUOUS
+            expect = Expect.IN_LISTED_TEXT if is_listed else Expect.IN_OTHER_TEXT
+            return Position(Expect.IN_FREE_TEXT if model.free_strings else expect, node, (owner,))
+        if node == AMBIGUOUS:  # the continuation depends on the tag's text
+            return Position(Expect.VALUE, node, (owner,), position.text, outside=1)
+        return Position(Expect.VALUE, node, (owner,), kind.encode())  # the node may have values of other types
+
+
+def _unfinished(text: bytes) -> bytes:
+    """Return the bytes of a character that a text ends within."""
+    for length in range(1, min(4, len(text) + 1)):
+        first = text[-length]
+        if first >= 0xC0:
+            size = 2 + (first >= 0xE0) + (first >= 0xF0)
+            return text[-length:] if length < size else b""
+        if first < 0x80:
+            break
+    return b""

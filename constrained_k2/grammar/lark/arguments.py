@@ -1,0 +1,82 @@
+"""Arguments as XTML: the root object's members as blocks, in any order.
+
+    <|open|>argument key="KEY" type="TYPE"<|sep|>VALUE<|close|>argument<|sep|>
+
+A key with values of several JSON types has a block for each type. Strings are raw text, which the special token ends;
+the other values are JSON.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from constrained_k2.formats.kimi_k3 import ARGUMENT, CLOSE, OPEN, SEPARATOR, escape
+from constrained_k2.grammar.lark.objects import ObjectForm, object_rule
+from constrained_k2.grammar.lark.terminals import literal
+from constrained_k2.grammar.spelling import ATTRIBUTE, RAW
+from constrained_k2.schema.shapes import NEVER, KeyMap, Kind, Node, Object, Shape, Value, value_of
+
+if TYPE_CHECKING:
+    from constrained_k2.grammar.lark.writer import LarkWriter
+
+# Any tokenization of the text between special tokens is allowed: checkpoints write names in pieces of their own.
+HEADER = '%llguidance {"no_forcing": true}'
+_END, _KEY = "argument_end", literal(f'{ARGUMENT} key="')
+XTML_PREAMBLE = f"""\
+{RAW.terminal}: /{RAW.character}*/
+{ATTRIBUTE.terminal}: /{ATTRIBUTE.character}*/
+{_END}: {CLOSE} {literal(ARGUMENT)} {SEPARATOR}
+"""
+KINDS: tuple[Kind, ...] = ("string", "number", "boolean", "null", "object", "array")
+ANY_RULES: Mapping[Kind, str] = {
+    "string": RAW.terminal,
+    "number": "NUMBER",
+    "boolean": '("true" | "false")',
+    "null": '"null"',
+    "object": "any_object",
+    "array": "any_array",
+}
+"""JSON type -> the rule of all its values."""
+
+
+def _extra_key(writer: "LarkWriter", shape: Object, found: tuple[str, ...]) -> str:
+    return writer.extra_key(shape, found, ATTRIBUTE)
+
+
+def _members(writer: "LarkWriter", name: str, node: Node) -> list[str]:
+    rules = writer.argument_rules(node)
+    return _blocks(writer, [(literal(f'{ARGUMENT} key="{escape(name)}" type="{kind}"'), rule) for kind, rule in rules])
+
+
+def _extra_members(writer: "LarkWriter", terminal: str, node: Node) -> list[str]:
+    ends = {kind: literal(f'" type="{kind}"') for kind in KINDS}
+    rules = writer.argument_rules(node)
+    return _blocks(writer, [(writer.terminal(f"{_KEY} {terminal} {ends[kind]}"), rule) for kind, rule in rules])
+
+
+def _blocks(writer: "LarkWriter", heads: list[tuple[str, str]]) -> list[str]:
+    """Return the blocks of one key as one alternative: the object's parameter is then tested once for a key."""
+    ways = [f"{head} {SEPARATOR} {rule} {_END}" for head, rule in heads]
+    if len(ways) > 1:
+        name = f"a{len(writer.rules)}"
+        writer.rules.append(f"{name}: {' | '.join(ways)}")
+        ways = [name]
+    return [f"{OPEN} {way}" for way in ways]
+
+
+_FORM = ObjectForm("", "", '""', '""', _extra_key, _members, _extra_members)
+
+
+def arguments_rule(writer: "LarkWriter", shape: Shape, name: str) -> str:
+    """Return the body of a rule for the arguments of a shape; its helper rules are added to the writer."""
+    if isinstance(shape, Value):
+        shape = _with_members(writer, shape.value)
+    assert isinstance(shape, Object)
+    return object_rule(writer, shape, name, _FORM)
+
+
+def _with_members(writer: "LarkWriter", value: dict[str, object]) -> Object:
+    """Return the shape of one object: its members may come in any order."""
+    nodes = {key: writer.normalizer.shapes_node((value_of(item),)) for key, item in value.items()}
+    for node in nodes.values():
+        writer.productivity.analyze(node)
+    return Object(frozenset({KeyMap(tuple(nodes.items()), extra=NEVER)}), frozenset(value))

@@ -1,0 +1,228 @@
+"""Kimi K3's arguments: exactly the valid objects are written, each value under its own type, in any order of the keys."""
+
+import json
+from contextlib import suppress
+from functools import cache
+from itertools import chain, permutations
+from typing import Any
+
+import jsonschema
+import pytest
+
+from benchmarks.schemas import corpora
+from constrained_k2 import Compiler, ConstrainedK2Error, UnsupportedSchema, Vocabulary
+from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
+from constrained_k2.engines.llguidance.forced import forced_ids
+from constrained_k2.engines.protocol import ArgumentGrammar
+from constrained_k2.vocabulary.bitmask import allocate_bitmask
+from tests.data import suite
+from tests.schema.test_cases import CASES
+from tests.schema.test_rules import OBJECTS
+from tests.schema.universe import UNIVERSE
+from tests.xtml import CLOSE, OPEN, SEPARATOR, SPECIAL, block, encode, of_bytes, pieces, with_xtml_markers
+
+BYTES = of_bytes()
+ENGINE = Compiler(BYTES).engine("llguidance")
+REFERENCES = ("$ref", "$id", "$dynamicRef", "$anchor", "$recursiveRef")
+
+
+@cache
+def compiled(schema: str) -> ArgumentGrammar:
+    grammar = ENGINE.compile(schema, "allow", "xtml")
+    assert isinstance(grammar, LLGuidanceGrammar) and grammar.any_order
+    return grammar
+
+
+def accepts(grammar: ArgumentGrammar, written: list[str]) -> bool:
+    matcher = grammar.matcher("schema")
+    return all(map(matcher.accept, encode(BYTES, written))) and matcher.is_complete()
+
+
+def accepts_all_orders(grammar: ArgumentGrammar, value: dict[str, Any]) -> list[bool]:
+    return [
+        accepts(grammar, pieces(dict(members), separators))
+        for members in permutations(value.items())
+        for separators in ((",", ":"), (", ", ": "))
+    ]
+
+
+@pytest.mark.parametrize("schema", OBJECTS, ids=json.dumps)
+def test_exactly_the_valid_objects_are_written(schema: dict[str, Any]) -> None:
+    schema = {"type": "object"} | schema
+    grammar = compiled(json.dumps(schema))
+    assert not grammar.coverage.narrowed and not grammar.coverage.relaxed, grammar.coverage
+    validator = jsonschema.Draft202012Validator(schema)
+    for value in UNIVERSE:
+        if isinstance(value, dict):
+            assert set(accepts_all_orders(grammar, value)) == {validator.is_valid(value)}, value
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("inside", [True, False], ids=["value", "arguments"])
+def test_each_keyword_holds(case: dict[str, Any], *, inside: bool) -> None:
+    schema = case["schema"]
+    if inside:
+        if any(f'"{word}"' in json.dumps(schema) for word in REFERENCES):
+            return  # it would refer to another place
+        draft = {"$schema": schema["$schema"]} if isinstance(schema, dict) and "$schema" in schema else {}
+        schema = draft | {"properties": {"x": schema}, "required": ["x"], "additionalProperties": False}
+    groups = [
+        [{"x": instance} if inside else instance for instance in case[verdict] if inside or isinstance(instance, dict)]
+        for verdict in ("accepted", "rejected")
+    ]
+    if not any(groups):
+        return
+    grammar = as_json = None
+    with suppress(ConstrainedK2Error):
+        grammar = compiled(json.dumps(schema))
+    with suppress(ConstrainedK2Error):
+        as_json = ENGINE.compile(json.dumps(schema))
+    if grammar is None or as_json is None:
+        assert grammar is as_json or not groups[0]
+        return
+    assert grammar.coverage == as_json.coverage
+    for instance in groups[0] if not grammar.coverage.narrowed else ():
+        assert all(accepts_all_orders(grammar, instance)), instance
+    for instance in groups[1] if not grammar.coverage.relaxed else ():
+        assert not any(accepts_all_orders(grammar, instance)), instance
+
+
+def test_undeclared_keys_are_escaped_and_never_declared_ones() -> None:
+    grammar = compiled(
+        '{"type": "object", "properties": {"a\\"&": {"type": "null"}}, "additionalProperties": {"type": "string"}}'
+    )
+    assert accepts(grammar, pieces({'a"&': None, "&quot;": "x", '"': "", "a": "\n"}))
+    assert not accepts(grammar, pieces({'a"&': "x"}))
+    for key in ('a"&', "&amp", "&lt;"):
+        assert not accepts(
+            grammar, [OPEN, f'argument key="{key}" type="string"', SEPARATOR, "", CLOSE, "argument", SEPARATOR]
+        )
+
+
+def test_a_string_may_spell_any_marker() -> None:
+    grammar = compiled('{"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}')
+    for text in (*SPECIAL, "".join(block("b", "string", "x")), '"', "\\", "\0", " x ", "null", "\U0010ffff"):
+        assert accepts(grammar, pieces({"a": text}))
+    assert not accepts(grammar, pieces({"a": "x"})[:4])
+    assert not accepts(grammar, pieces({"a": "x"})[:6])
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        block("n", "number", " 1"),
+        block("n", "number", "1 "),
+        block("n", "integer", "1"),
+        block("n", "string", "1"),
+        block("l", "array", "[1] "),
+        block("n", "number", "1") + block("n", "number", "2"),
+        block("n", "number", "1")[:2] + block("l", "array", "[]")[2:],
+        ["", "argument", "", "", "", "", ""],
+    ],
+    ids=" ".join,
+)
+def test_what_is_not_written(written: list[str]) -> None:
+    schema = {"properties": {"n": {"type": "integer"}, "l": {"items": {"type": "integer"}, "type": "array"}}}
+    grammar = ENGINE.compile(json.dumps({"type": "object"} | schema), "forbid", "xtml")
+    assert accepts(grammar, block("n", "number", "1") + block("l", "array", "[ 1 , 2 ]"))
+    assert accepts(grammar, [])
+    written = [piece for piece in written if piece]
+    matcher = grammar.matcher("schema")
+    ids = [token for piece in written for token in _ids(piece)]
+    assert not (all(map(matcher.accept, ids)) and matcher.is_complete())
+
+
+def _ids(piece: str) -> list[int]:
+    return [BYTES.special_tokens[piece]] if piece in SPECIAL else BYTES.encode(piece)
+
+
+@pytest.mark.parametrize("count", [64, 65, 70])
+def test_many_required_keys(count: int) -> None:
+    keys = [f"k{number:03}" for number in range(count)]
+    kinds = {"type": ["number", "string"]}
+    schema = {"type": "object", "properties": dict.fromkeys(keys, kinds), "required": keys}
+    grammar = compiled(json.dumps(schema))
+    value = {key: number if number % 2 else str(number) for number, key in enumerate(keys)}
+    assert accepts(grammar, pieces(value))
+    assert not accepts(grammar, pieces({key: value[key] for key in keys[:-1]}))
+    assert bool(grammar.coverage.narrowed) == (count > 64)
+
+
+def test_any_split_of_a_tag_is_allowed(small_vocabulary: Vocabulary) -> None:
+    """Checkpoints write names in pieces: masks force no other split of the only possible text."""
+    vocabulary = with_xtml_markers(small_vocabulary)
+    grammar = LLGuidanceEngine(vocabulary).compile(
+        '{"type": "object", "properties": {"_id": {"type": "string"}}, "required": ["_id"]}', "forbid", "xtml"
+    )
+    row = allocate_bitmask(1, vocabulary.size)[0]
+    (begin, head, *_) = pieces({"_id": ""})
+    whole = vocabulary.encode(head)
+    for ids in (whole, list(chain.from_iterable(map(vocabulary.encode, head)))):
+        matcher = grammar.matcher("schema")
+        forced = matcher.forced_tokens()
+        assert vocabulary.decode(forced) == begin + head + SEPARATOR
+        assert all(map(matcher.fork().accept, forced))
+        assert matcher.accept(vocabulary.special_tokens[begin])
+        for token in ids:
+            assert matcher.forced_tokens()
+            matcher.fill(row)
+            assert row[token // 32] >> (token % 32) & 1
+            assert matcher.accept(token)
+
+
+def test_the_other_engine_refuses() -> None:
+    with pytest.raises(UnsupportedSchema, match="LLGuidance only"):
+        Compiler(Vocabulary.of_bytes()).engine("xgrammar").compile('{"type": "object"}', "allow", "xtml")
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        (b'\xff[300]argument key="_id" type="string"\xff[301]', [300, b"argument", b" key", b'="', b"_id", b'"', b" type", b'="',
+         b"string", b'"', 301]),
+        (b'\xff[300]argument key="', [300, b"argument", b" key"]),
+        (b'="a" type="', [b'="a"', b" type"]),
+        (b'","b":', []),
+        (b"", []),
+    ],
+)  # fmt: skip
+def test_forced_text_as_tokens(text: bytes, tokens: list[int | bytes]) -> None:
+    pieces_of: list[bytes] = []
+
+    def tokenize(piece: bytes) -> list[int]:
+        pieces_of.append(piece)
+        return [-len(pieces_of)]
+
+    found = forced_ids(text, tokenize)
+    assert [token if token > 0 else pieces_of[-token - 1] for token in found] == tokens
+
+
+@pytest.mark.slow
+def test_the_suite_is_read_as_in_json() -> None:
+    """The public JSON-Schema-Test-Suite: each instance is an argument, and each object arguments, as in JSON."""
+    compared = 0
+    for case in corpora.suite(suite()):
+        document = json.loads(case.schema)
+        for inside in (True, False):
+            if inside and any(f'"{word}"' in case.schema for word in REFERENCES):
+                continue  # it would refer to another place
+            values = [json.loads(instance.text) for instance in case.instances]
+            values = [{"x": value} if inside else value for value in values if inside or isinstance(value, dict)]
+            draft = {"$schema": document["$schema"]} if isinstance(document, dict) else {}
+            wrapped = draft | {"properties": {"x": document}, "additionalProperties": False}
+            schema = json.dumps(wrapped if inside else document)
+            grammar = as_json = None
+            with suppress(ConstrainedK2Error):
+                grammar = compiled(schema)
+            with suppress(ConstrainedK2Error):
+                as_json = ENGINE.compile(schema)
+            if grammar is None or not isinstance(as_json, LLGuidanceGrammar) or not as_json.any_order:
+                continue
+            assert not inside or grammar.coverage == as_json.coverage, case.name
+            for value in values:
+                written = json.dumps(value, ensure_ascii=False).encode()
+                matcher = as_json.matcher("schema")
+                expected = all(map(matcher.accept, written)) and matcher.is_complete()
+                assert accepts(grammar, pieces(value)) == expected, (case.name, value)
+                compared += 1
+    assert compared > 2_000
