@@ -16,9 +16,16 @@ RECOVERIES: Mapping[str, str] = {
     "python_literals": "True, False and None in the arguments were rewritten as JSON",
     "single_quotes": "strings in single quotes, without quotes or backslashes inside, were put in double quotes",
     "trailing_comma": "a comma before a closing brace or bracket of the arguments was dropped",
+    "attributes": "the attributes of an XTML tag are in another order, missing, unknown, repeated or badly escaped; a "
+    "call without an index is numbered by its position",
+    "no_response": "the response before the tools is missing, or not closed",
+    "no_type": "an argument without a type was read as a string",
+    "repeated_key": "an argument is written twice: both are in the JSON text, in which the last one counts",
+    "value_type": "a value does not have the type that its tag names: JSON was taken as it is, other text as a string",
 }
 """Deviation that the tolerant level accepts -> what was done. Arguments are changed only once their
-call is complete, and only if that turns invalid JSON into a JSON object; valid JSON is never changed."""
+call is complete, and only if that turns invalid JSON into a JSON object; valid JSON is never changed. Kimi K3's
+arguments are recovered value by value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +51,12 @@ class ReasoningDelta(TextEvent):
 
 
 class HeaderCut(TextEvent):
-    """The completion ended inside a call id; ``text`` is the part of ``functions.NAME:INDEX`` that was written."""
+    """The completion ended inside a call's header; ``text`` is the part of it that was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class MalformedDelta(TextEvent):
-    """Text inside a tool-calls section that belongs to no call, markers spelled out; ``reason`` says why."""
+    """Text where the format has none: between blocks or calls, or in a call that breaks it; ``reason`` says why."""
 
     reason: str
 
@@ -88,11 +95,11 @@ class ArgumentsRecovered(CallEvent):
 
 
 class CallFinished(CallEvent):
-    """``<|tool_call_end|>``: the call is complete."""
+    """The call's end was written: it is complete."""
 
 
 class CallCut(CallEvent):
-    """A started call ended without ``<|tool_call_end|>``: it must not be executed."""
+    """A started call ended without its end, or with a value that is not of its type: it must not be executed."""
 
 
 Event = TextEvent | CallEvent
