@@ -37,7 +37,8 @@ class CompiledToolCalls:
         self._grammars: dict[str, ArgumentGrammar] = {}
         self._precompiled: str | None = None  # the latest function
         self._tools = {tool.name: tool for tool in spec.tools}
-        self._options = GrammarOptions(undeclared_keys=spec.undeclared_keys or shared.undeclared_keys)
+        encoding = shared.vocabulary.format.argument_encoding
+        self._options = GrammarOptions(undeclared_keys=spec.undeclared_keys or shared.undeclared_keys, encoding=encoding)
         self._without_grammar: dict[str, KeywordUse] = {}  # functions that take any JSON object instead, and why
 
     def matcher(self, *, in_reasoning: bool = False) -> ToolCallMatcher:
@@ -66,7 +67,7 @@ class CompiledToolCalls:
         if form is None:
             return None
         note = partial(self.compile_seconds.__setitem__, ANSWER)
-        options = replace(self._options, root="any", kind=form.kind)
+        options = replace(self._options, root="any", kind=form.kind, encoding="json")
         return self._shared.grammar(form.text, form.location, self.spec.engine, note, options)
 
     def precompile(self, name: str) -> None:
