@@ -115,12 +115,12 @@ def recover(written: str) -> tuple[str, tuple[str, ...]]:
     """
     if not written.strip(_BLANKS):
         return f"{written}{{}}", ("no_arguments",)
-    if not _is_json(written) and (rewritten := _rewrite(written)) and _is_json(rewritten[0], kind=dict):
+    if not _is_json(written) and (rewritten := rewrite(written)) and _is_json(rewritten[0], kind=dict):
         return rewritten
     return written, ()
 
 
-def _rewrite(written: str) -> tuple[str, tuple[str, ...]] | None:
+def rewrite(written: str) -> tuple[str, tuple[str, ...]] | None:
     """Return the arguments rewritten token by token, and the recoveries used; None if no recovery is safe."""
     out: list[str] = []
     closers: list[str] = []  # of the open objects and arrays

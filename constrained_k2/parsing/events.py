@@ -16,9 +16,16 @@ RECOVERIES: Mapping[str, str] = {
     "python_literals": "True, False and None in the arguments were rewritten as JSON",
     "single_quotes": "strings in single quotes, without quotes or backslashes inside, were put in double quotes",
     "trailing_comma": "a comma before a closing brace or bracket of the arguments was dropped",
+    "attributes": "the attributes of an XTML tag are in another order, missing, unknown, repeated or badly escaped; a "
+    "call without an index is numbered by its position",
+    "no_response": "the response before the tools is missing, or not closed",
+    "no_type": "an argument without a type was read as a string",
+    "repeated_key": "an argument is written twice: both are in the JSON text, in which the last one counts",
+    "value_type": "a value does not have the type that its tag names: JSON was taken as it is, other text as a string",
 }
 """Deviation that the tolerant level accepts -> what was done. Arguments are changed only once their
-call is complete, and only if that turns invalid JSON into a JSON object; valid JSON is never changed."""
+call is complete, and only if that turns invalid JSON into a JSON object; valid JSON is never changed. Kimi K3's
+arguments are recovered value by value."""
 
 
 @dataclass(frozen=True, slots=True)

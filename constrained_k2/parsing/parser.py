@@ -10,6 +10,7 @@ from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.parsing import events as ev
 from constrained_k2.parsing.reader import Reader, StrictReader
 from constrained_k2.parsing.tolerant import TolerantReader
+from constrained_k2.parsing.xtml import StrictXtmlReader, TolerantXtmlReader
 from constrained_k2.request.spec import Tool, ToolCall
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -43,8 +44,7 @@ class ToolCallParser:
         self._size = vocabulary.size
         self._events: list[ev.Event] = []
         declared = None if tools is None else frozenset(tool.name for tool in tools)
-        reader: type[Reader] = StrictReader if level == "strict" and calls else TolerantReader
-        self._reader: Reader = reader(vocabulary, self._events, declared, in_reasoning, calls)
+        self._reader: Reader = _reader_of(vocabulary, is_strict=level == "strict" and calls)(vocabulary, self._events, declared, in_reasoning, calls)
 
     def feed(self, token_ids: Iterable[int]) -> list[ev.Event]:
         """Parse any number of further tokens, and return the events they add.
@@ -68,6 +68,13 @@ class ToolCallParser:
         events = self._events.copy()
         self._events.clear()
         return events
+
+
+def _reader_of(vocabulary: Vocabulary, *, is_strict: bool) -> type[Reader]:
+    """Return the reader of a level for the format that the vocabulary speaks: only XTML has tags in its arguments."""
+    if vocabulary.format.argument_markers:
+        return StrictXtmlReader if is_strict else TolerantXtmlReader
+    return StrictReader if is_strict else TolerantReader
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,234 @@
+"""The tolerant level of XTML: turns as unconstrained models write them."""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from constrained_k2.formats.kimi_k3 import ARGUMENT, CALL, JSON, MESSAGE, RESPONSE, THINK, TOOLS, escape, unescape
+from constrained_k2.parsing import events as ev
+from constrained_k2.parsing.arguments import ArgumentsText
+from constrained_k2.parsing.call_prefix import MAX_BLANKS
+from constrained_k2.parsing.xtml.reader import State, XtmlReader
+from constrained_k2.parsing.xtml.tags import Part, Special, Tag
+from constrained_k2.parsing.xtml.values import STRING, StringValue, TolerantValue
+
+_BLANKS = " \t\r\n"
+_ATTRIBUTE = rf'(\w+)[{_BLANKS}]*=[{_BLANKS}]*"([^"]*)"'
+_ATTRIBUTES = re.compile(_ATTRIBUTE)
+_BODY = re.compile(rf"[{_BLANKS}]*(\w+)((?:[{_BLANKS}]+{_ATTRIBUTE})*)[{_BLANKS}]*")
+_INDEX = re.compile(r"[1-9][0-9]{0,17}")
+
+_AFTER: Mapping[tuple[bool, str], State] = {
+    (False, THINK): State.REASONING,
+    (True, THINK): State.THOUGHT,
+    (False, RESPONSE): State.RESPONSE,
+    (True, RESPONSE): State.RESPONDED,
+    (False, TOOLS): State.TOOLS,
+    (True, TOOLS): State.CLOSED,
+    (True, MESSAGE): State.ENDED,
+}
+"""Whether a tag closes, and its name -> the state after it, whatever the state before."""
+
+_TEXT = frozenset({State.START, State.REASONING, State.RESPONSE})
+
+
+class _TagContent(NamedTuple):
+    name: str
+    attributes: dict[str, str]  # unescaped
+    recoveries: list[str]  # that the form of the tag needs
+
+
+class TolerantXtmlReader(XtmlReader):
+    """The tolerant level of :class:`constrained_k2.ToolCallParser` for XTML.
+
+    The tags of blocks are structure wherever they come; a call counts once its tag is complete. Blanks between blocks
+    are dropped. Other text outside blocks is content, and so is a call without a name.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._blanks = ""  # buffered between blocks; content if text follows
+        self._has_text = False  # text has come since the latest tag, so blanks are part of it
+        self._in_section = False
+        self._pending: dict[str, None] = {}  # recoveries for the next call; an ordered set
+        self._used: set[str] = set()  # recoveries recorded on the latest call
+        self._seen: set[str] = set()  # keys of the current call
+        self._written: list[str] = []  # what the model writes of the current call's arguments
+        self._is_changed = False  # a value of the current call is not what the model wrote
+
+    def read(self, token_id: int) -> None:
+        """Read one token."""
+        if token_id not in self._markers.stop_ids:
+            super().read(token_id)
+            return
+        for part in self._tags.flush():
+            self._read_part(part)
+        self._end()
+
+    def _read_part(self, part: Part) -> None:
+        if isinstance(part, Tag):
+            self._read_tag(part)
+        elif isinstance(part, Special):
+            if self._is_in_call():
+                self._cut_call()
+            self._content(part.text)
+        elif self._state is State.VALUE:
+            self._written.append(part)
+            self._emit_arguments(self._value.feed(part))
+        elif self._state in _TEXT or part.strip(_BLANKS) or self._has_text:
+            if self._state is State.CALL:
+                self._cut_call()
+            self._content(part)
+        elif self._state is State.CALL:
+            self._written.append(part)
+            self._record("blanks")
+        else:
+            self._blanks += part
+            if len(self._blanks) > MAX_BLANKS:
+                self._content("")
+
+    def _read_tag(self, tag: Tag) -> None:
+        content = _read(tag)
+        if self._is_in_call():
+            if self._read_tag_of_call(tag, content):
+                return
+            self._cut_call()
+        if content is None or (not self.calls and content.name in (TOOLS, CALL)):
+            self._content(tag.text)
+        elif content.name == CALL and not tag.closes and self._open_call(tag, content):
+            pass
+        elif state := _AFTER.get((tag.closes, content.name)):
+            self._enter(tag, state)
+        elif self._state is State.BROKEN and content.name == CALL and tag.closes:
+            self._enter(tag, State.TOOLS)
+        else:
+            self._content(tag.text)
+
+    def _enter(self, tag: Tag, state: State) -> None:
+        """Enter or leave a block."""
+        if state is State.TOOLS and not tag.closes:
+            self._in_section = True
+            if self._state is State.REASONING:
+                self._pending["in_reasoning"] = None
+            elif self._state in (State.START, State.THOUGHT, State.RESPONSE):
+                self._pending["no_response"] = None
+        elif state is not State.TOOLS:
+            self._in_section = False
+            self._pending = {}
+        self._structure(self._take_blanks() + tag.text)
+        self._has_text = False
+        self._state = state
+
+    def _open_call(self, tag: Tag, content: _TagContent) -> bool:
+        """Begin a call; False if its tag names no function."""
+        name, index = content.attributes.get("tool", ""), content.attributes.get("index", "")
+        if self._markers.name_problem(name):
+            return False
+        recoveries = dict(self._pending)
+        if self._state is State.REASONING:
+            recoveries["in_reasoning"] = None
+        if not self._in_section:
+            recoveries["no_section"] = None
+        if self._blanks:
+            recoveries["blanks"] = None
+        recoveries |= dict.fromkeys(content.recoveries)
+        if list(content.attributes) != ["tool", "index"] or not _INDEX.fullmatch(index):
+            recoveries["attributes"] = None
+        self._structure(self._take_blanks() + tag.text)
+        self._start_call(name, int(index) if _INDEX.fullmatch(index) else self._position + 2)
+        self._pending, self._used, self._seen = {}, set(), set()
+        self._written, self._is_changed, self._has_text = [], False, False
+        self._record(*recoveries)
+        return True
+
+    def _read_tag_of_call(self, tag: Tag, content: _TagContent | None) -> bool:
+        """Read a tag inside a call; False if it does not belong there."""
+        if content is None:
+            return False
+        name, attributes = content.name, content.attributes
+        if self._state is State.VALUE:
+            if not tag.closes or name != (JSON if self._is_raw else ARGUMENT):
+                return False
+            self._finish_value()
+        elif tag.closes and name == CALL:
+            self._record(*content.recoveries)
+            if self._is_changed:
+                self.events.append(ev.ArgumentsRecovered(self._position, "".join(self._written)))
+            self._finish_call()
+            self._structure(tag.text)
+            return True
+        elif not tag.closes and name == ARGUMENT and "key" in attributes and not self._is_raw:
+            self._open_argument(attributes)
+        elif not tag.closes and name == JSON and not (self._keys or self._is_raw):
+            self._start_raw()
+            self._value = ArgumentsText()
+        else:
+            return False
+        self._record(*content.recoveries)
+        self._written.append(tag.text)
+        self._structure(tag.text)
+        return True
+
+    def _open_argument(self, attributes: dict[str, str]) -> None:
+        key, kind = attributes["key"], attributes.get("type")
+        if key in self._seen:
+            self._record("repeated_key")
+        self._seen.add(key)
+        if kind is None:
+            self._record("no_type")
+        if list(attributes) not in (["key", "type"], ["key"]):
+            self._record("attributes")
+        self._start_argument(key, StringValue() if kind in (None, STRING) else TolerantValue(kind))
+
+    def _finish_value(self) -> None:
+        rest, recoveries = self._value.finish() or ("", ())
+        self._emit_arguments(rest)
+        self._record(*recoveries)
+        self._is_changed = self._is_changed or bool(recoveries)
+        self._state = State.CALL
+
+    def _end_in_tag(self, closes: bool, body: str, is_name: bool) -> None:  # noqa: FBT001 - parts of one value
+        if self._is_in_call():
+            return
+        is_call = body.lstrip(_BLANKS).startswith(CALL) or self._state is State.TOOLS
+        if not closes and is_call and self.calls:
+            self.events.append(ev.HeaderCut(body))
+        elif not is_name:
+            markers = self._markers
+            self._content(f"{self.vocabulary.special_text(markers.call_end if closes else markers.call_begin)}{body}")
+
+    def _end(self) -> None:
+        if self._is_in_call():
+            self._cut_call()
+        if blanks := self._take_blanks():
+            self._structure(blanks)
+
+    def _content(self, text: str) -> None:
+        """Emit text outside calls, and the blanks before it."""
+        if self._state is State.START and text:
+            self._state = State.RESPONSE
+        self._has_text = self._state not in _TEXT
+        self._prose(self._take_blanks() + text)
+
+    def _take_blanks(self) -> str:
+        blanks, self._blanks = self._blanks, ""
+        return blanks
+
+    def _record(self, *recoveries: str) -> None:
+        for recovery in recoveries:
+            if recovery not in self._used:
+                self._used.add(recovery)
+                self.events.append(ev.RecoveryUsed(self._position, recovery))
+
+
+def _read(tag: Tag) -> _TagContent | None:
+    """Read a tag's name and attributes in any order, with any blanks; None if it has another form."""
+    found = _BODY.fullmatch(tag.body)
+    if found is None:
+        return None
+    pairs = _ATTRIBUTES.findall(found[2])
+    exact = found[1] + "".join(f' {key}="{value}"' for key, value in pairs)
+    recoveries = ["blanks"] if tag.body != exact else []
+    if len(dict(pairs)) < len(pairs) or any(escape(unescape(value)) != value for _, value in pairs):
+        recoveries.append("attributes")
+    return _TagContent(found[1], {key: unescape(value) for key, value in pairs}, recoveries)
