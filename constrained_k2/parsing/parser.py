@@ -44,7 +44,9 @@ class ToolCallParser:
         self._size = vocabulary.size
         self._events: list[ev.Event] = []
         declared = None if tools is None else frozenset(tool.name for tool in tools)
-        self._reader: Reader = _reader_of(vocabulary, is_strict=level == "strict" and calls)(vocabulary, self._events, declared, in_reasoning, calls)
+        self._reader: Reader = _reader_of(vocabulary, is_strict=level == "strict" and calls)(
+            vocabulary, self._events, declared, in_reasoning, calls
+        )
 
     def feed(self, token_ids: Iterable[int]) -> list[ev.Event]:
         """Parse any number of further tokens, and return the events they add.

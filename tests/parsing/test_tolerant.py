@@ -12,7 +12,6 @@ from constrained_k2 import InvalidRequest, ToolCall, ToolCallParser, Vocabulary,
 from constrained_k2.parsing import PARSING_LEVELS
 from constrained_k2.parsing.arguments import ArgumentsText, recover
 from constrained_k2.parsing.events import (
-    RECOVERIES,
     CallFinished,
     CallStarted,
     ContentDelta,
@@ -45,10 +44,6 @@ def test_the_table(row: dict[str, Any], name: str, small_vocabulary: Vocabulary)
     assert [[cut.header, cut.arguments] for cut in read.cut_calls] == row["cut"]
     assert [call.name for call in read.tool_calls if call.undeclared] == row.get("undeclared", [])
     assert not read.malformed
-
-
-def test_the_table_uses_every_recovery() -> None:
-    assert {recovery for row in ROWS for call in row["calls"] for recovery in call[2]} == set(RECOVERIES)
 
 
 def test_the_written_arguments_stay_beside_the_recovered_ones() -> None:

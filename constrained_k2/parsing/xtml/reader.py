@@ -5,7 +5,7 @@ from enum import IntEnum, auto
 
 from constrained_k2.parsing import events as ev
 from constrained_k2.parsing.reader import Reader
-from constrained_k2.parsing.xtml.tags import Part, TagReader
+from constrained_k2.parsing.xtml.tags import Part, Tag, TagReader
 from constrained_k2.parsing.xtml.values import RawValue, Value, quoted
 
 
@@ -47,7 +47,7 @@ class XtmlReader(Reader):
         for part in self._tags.flush():
             self._read_part(part)
         if pending is not None:
-            self._end_in_tag(*pending)
+            self._end_in_tag(pending)
         self._end()
 
     @abstractmethod
@@ -55,8 +55,8 @@ class XtmlReader(Reader):
         """Read a text, a tag or another special token."""
 
     @abstractmethod
-    def _end_in_tag(self, closes: bool, body: str, is_name: bool) -> None:  # noqa: FBT001 - parts of one value
-        """Read a tag that the end of the completion cuts off."""
+    def _end_in_tag(self, tag: Tag) -> None:
+        """Read a tag that the end of the completion cuts off, which has no separator."""
 
     @abstractmethod
     def _end(self) -> None:
@@ -87,6 +87,8 @@ class XtmlReader(Reader):
         self._state = State.TOOLS
 
     def _cut_call(self) -> None:
+        if self._state is State.VALUE:
+            self._emit_arguments(self._value.buffered)
         self.events.append(ev.CallCut(self._position))
         self._state = State.BROKEN
 

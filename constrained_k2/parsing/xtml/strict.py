@@ -120,12 +120,13 @@ class StrictXtmlReader(XtmlReader):
         self._reason = reason
         self._read_part(part)
 
-    def _end_in_tag(self, closes: bool, body: str, is_name: bool) -> None:  # noqa: FBT001 - parts of one value
-        if self._state in (State.TOOLS, State.BROKEN) and not closes:
-            self.events.append(ev.HeaderCut(body))
-        elif not (is_name or self._is_in_call()):
-            markers = self._markers
-            self._emit(f"{self.vocabulary.special_text(markers.call_end if closes else markers.call_begin)}{body}")
+    def _end_in_tag(self, tag: Tag) -> None:
+        if self._state in (State.TOOLS, State.BROKEN) and not tag.closes:
+            self.events.append(ev.HeaderCut(tag.body))
+        elif tag.is_name or self._is_in_call():
+            self._structure(tag.text)
+        else:
+            self._emit(tag.text)
 
     def _end(self) -> None:
         if self._is_in_call():

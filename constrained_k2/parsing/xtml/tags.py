@@ -8,8 +8,8 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _MAX_BODY = 65_536  # bytes of a tag between its special tokens; attributes hold names and keys
 _MAX_START = 32  # bytes in which a tag's name ends, with blanks before it
-_NAMES = tuple(name.encode() for name in (THINK, RESPONSE, TOOLS, CALL, ARGUMENT, JSON, MESSAGE))
-_BLANKS = b" \t\r\n"
+_NAMES = (THINK, RESPONSE, TOOLS, CALL, ARGUMENT, JSON, MESSAGE)
+_BLANKS = " \t\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,12 @@ class Tag:
     closes: bool
     body: str  # the name and the attributes
     text: str  # all of it
+
+    @property
+    def is_name(self) -> bool:
+        """True if the body is a known name or the beginning of one."""
+        body = self.body.strip(_BLANKS)
+        return any(name.startswith(body) for name in _NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +78,20 @@ class TagReader:
             parts.append(text)
         return parts
 
-    def take_pending(self) -> tuple[bool, str, bool] | None:
-        """Return and drop the pending tag: whether it closes, its body, and whether that is no more than a name."""
+    def take_pending(self) -> Tag | None:
+        """Return and drop the pending tag, without its separator."""
         if self._body is None:
             return None
         body = self._body.decode(errors="replace")
-        is_name = any(name.startswith(self._body.strip(_BLANKS)) for name in _NAMES)
         self._body = None
-        return self._closes, body, is_name
+        return Tag(self._closes, body, self._begin + body)
 
     def _may_be_tag(self) -> bool:
         """True if the pending tag can still become a known one."""
         body = self._body or bytearray()
         if len(body) > _MAX_BODY:
             return False
-        start = bytes(body[:_MAX_START]).lstrip(_BLANKS)
+        start = body[:_MAX_START].decode(errors="replace").lstrip(_BLANKS)
         for name in _NAMES:
             if name.startswith(start):
                 return len(body) <= _MAX_START

@@ -187,15 +187,16 @@ class TolerantXtmlReader(XtmlReader):
         self._is_changed = self._is_changed or bool(recoveries)
         self._state = State.CALL
 
-    def _end_in_tag(self, closes: bool, body: str, is_name: bool) -> None:  # noqa: FBT001 - parts of one value
+    def _end_in_tag(self, tag: Tag) -> None:
+        is_call = self._state is State.TOOLS or tag.body.lstrip(_BLANKS).startswith(CALL)
         if self._is_in_call():
-            return
-        is_call = body.lstrip(_BLANKS).startswith(CALL) or self._state is State.TOOLS
-        if not closes and is_call and self.calls:
-            self.events.append(ev.HeaderCut(body))
-        elif not is_name:
-            markers = self._markers
-            self._content(f"{self.vocabulary.special_text(markers.call_end if closes else markers.call_begin)}{body}")
+            self._structure(tag.text)
+        elif self.calls and is_call and not tag.closes:
+            self.events.append(ev.HeaderCut(tag.body))
+        elif tag.is_name:
+            self._structure(tag.text)
+        else:
+            self._content(tag.text)
 
     def _end(self) -> None:
         if self._is_in_call():

@@ -26,6 +26,10 @@ class Value(Protocol):
     def finish(self) -> tuple[str, tuple[str, ...]] | None:
         """Return the rest of the JSON text and the recoveries used; None if the text does not have its type."""
 
+    @property
+    def buffered(self) -> str:
+        """The text that was written and not emitted."""
+
 
 def type_of(text: str) -> str | None:
     """Return the type of a JSON text, as the attribute names it; None if the text is not JSON."""
@@ -43,6 +47,8 @@ def quoted(text: str) -> str:
 class StringValue:
     """A string: its raw text is escaped character by character."""
 
+    buffered = ""
+
     def __init__(self) -> None:
         self._begin = '"'
 
@@ -58,6 +64,8 @@ class StringValue:
 
 class RawValue:
     """The arguments as one text, which is not split."""
+
+    buffered = ""
 
     def feed(self, text: str) -> str:
         """Add what the model writes, and return it."""
@@ -79,6 +87,7 @@ class JsonValue:
         self._opener = {OBJECT: "{", ARRAY: "["}.get(kind, "")
         self._parts: list[str] = []
         self._emits = bool(self._opener)  # False once the text cannot be of the type
+        self._emitted = 0  # characters
         self._depth = 0
         self._is_begun = self._in_string = self._escaped = False
 
@@ -89,6 +98,7 @@ class JsonValue:
             return ""
         end = self._scan(text)
         self._emits = end == len(text)
+        self._emitted += end
         return text[:end]
 
     def finish(self) -> tuple[str, tuple[str, ...]] | None:
@@ -97,6 +107,11 @@ class JsonValue:
         if type_of(written) != self._kind:
             return None
         return ("" if self._opener else written), ()
+
+    @property
+    def buffered(self) -> str:
+        """The text that was written and not emitted."""
+        return "".join(self._parts)[self._emitted :]
 
     def _scan(self, text: str) -> int:
         """Return where the text leaves the object or array: its length if it does not."""
@@ -145,7 +160,7 @@ class TolerantValue:
 
     def finish(self) -> tuple[str, tuple[str, ...]]:
         """Return the JSON text and the recoveries used."""
-        written = "".join(self._parts)
+        written = self.buffered
         found = type_of(written)
         if found is not None:
             return written, (() if found == self._kind else ("value_type",))
@@ -153,6 +168,11 @@ class TolerantValue:
         if rewritten is not None and type_of(rewritten[0]) == self._kind:
             return rewritten
         return quoted(written), ("value_type",)
+
+    @property
+    def buffered(self) -> str:
+        """The text that was written."""
+        return "".join(self._parts)
 
 
 def _end_of_blanks(text: str, index: int) -> int:
