@@ -22,7 +22,7 @@ from tests.parsing.transcripts import ids_of_text, table
 from tests.parsing.xtml import CLOSE, END, OPEN, SEP
 
 BYTES = Vocabulary.of_bytes(KIMI_K3)
-NOT_IN_XTML = {"bare_id", "spelled_markers"}
+NOT_IN_XTML = {"bare_id"}
 TOOLS = [Tool("f"), Tool("g")]
 THOUGHT, RESPONSE, RESPONDED = f"{CLOSE}think{SEP}", f"{OPEN}response{SEP}", f"{CLOSE}response{SEP}"
 SECTION, SECTION_END, CALL_END = f"{OPEN}tools{SEP}", f"{CLOSE}tools{SEP}", f"{CLOSE}call{SEP}"
@@ -41,6 +41,14 @@ CALL = f'{OPEN}call tool="f" index="1"{SEP}{A}{CALL_END}'
 def one(arguments: str) -> str:
     """A turn of one call with these arguments."""
     return f'{RESPONDED}{SECTION}{OPEN}call tool="f" index="1"{SEP}{arguments}{CALL_END}{SECTION_END}{ENDED}'
+
+
+def spelled(text: str) -> str:
+    """The text with its markers written as ordinary tokens."""
+    return text.replace("<|", "<~|")
+
+
+QUOTED = f"{RESPONDED}{SECTION}{CALL}{SECTION_END}"
 
 
 @dataclass
@@ -127,6 +135,24 @@ ROWS = [
     Row("cut in a tag", f'{RESPONDED}{SECTION}{OPEN}call tool="', [], cut=(CutCall('call tool="'),)),
     Row("cut in the end of the response", f"hi{CLOSE}resp", [], "hi"),
     Row("a tag that does not exist", f"hi{OPEN}foo{SEP}!", [], f"hi{OPEN}foo{SEP}!"),
+    Row("all is spelled", f"hi{spelled(QUOTED)}{spelled(CLOSE)}message{spelled(SEP)}{END}",
+        called("spelled_markers"), "hi"),
+    Row("a spelled section", f"{RESPONDED}{spelled(SECTION + CALL)}\n{spelled(CALL + SECTION_END)}{ENDED}",
+        called("spelled_markers") + called("spelled_markers", "blanks")),
+    Row("a spelled section at once", f"{spelled(SECTION)}\n{spelled(CALL)}", called("no_response", "blanks", "spelled_markers")),
+    Row("a spelled value", spelled(QUOTED.replace(A, argument('key="b" type="string"', "<|x"))),
+        called("spelled_markers", arguments='{"b": "<|x"}')),
+    Row("a spelled call that is cut off", f"hi{spelled(RESPONDED + SECTION + CALL.removesuffix(CALL_END))}",
+        [], "hi", cut=(CutCall("functions.f:1", '{"a": 1'),)),
+    Row("a spelled call behind text", f"so {spelled(SECTION + CALL)}", [], f"so {SECTION}{CALL}"),
+    Row("a spelled call without a section", f"{RESPONDED}{spelled(CALL)}", [], CALL),
+    Row("a spelled call of an unknown tool", spelled(QUOTED.replace('"f"', '"h"')), [], QUOTED.replace('"f"', '"h"')),
+    Row("quoted code", f"I write `{spelled(QUOTED)}`.", [], f"I write `{QUOTED}`."),
+    Row("a quoted block", f"```\nhi{spelled(QUOTED)}\n```", [], f"```\nhi{QUOTED}\n```"),
+    Row("a spelled call in the reasoning", f"hm{spelled(QUOTED)}", [], "", f"hm{QUOTED}", in_reasoning=True),
+    Row("markers alone", spelled(f"The end is {RESPONDED}, then {SECTION}."), [], f"The end is {RESPONDED}, then {SECTION}."),
+    Row("a value that spells markers", one(argument('key="a" type="string"', spelled(QUOTED))),
+        called(arguments=json.dumps({"a": QUOTED}))),
     Row("a message of another role", f'hi{RESPONDED}{OPEN}message role="user"{SEP}x', [],
         f'hi{OPEN}message role="user"{SEP}x'),
 ]  # fmt: skip

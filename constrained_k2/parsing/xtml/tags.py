@@ -9,7 +9,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 _MAX_BODY = 65_536  # bytes of a tag between its special tokens; attributes hold names and keys
 _MAX_START = 32  # bytes in which a tag's name ends, with blanks before it
 _NAMES = (THINK, RESPONSE, TOOLS, CALL, ARGUMENT, JSON, MESSAGE)
-_BLANKS = " \t\r\n"
+BLANKS = " \t\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Tag:
     @property
     def is_name(self) -> bool:
         """True if the body is a known name or the beginning of one."""
-        body = self.body.strip(_BLANKS)
+        body = self.body.strip(BLANKS)
         return any(name.startswith(body) for name in _NAMES)
 
 
@@ -91,11 +91,11 @@ class TagReader:
         body = self._body or bytearray()
         if len(body) > _MAX_BODY:
             return False
-        start = body[:_MAX_START].decode(errors="replace").lstrip(_BLANKS)
+        start = body[:_MAX_START].decode(errors="replace").lstrip(BLANKS)
         for name in _NAMES:
             if name.startswith(start):
                 return len(body) <= _MAX_START
-            if start.startswith(name) and start[len(name)] in _BLANKS:
+            if start.startswith(name) and start[len(name)] in BLANKS:
                 return True
         return False
 

@@ -2,20 +2,17 @@
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
-from constrained_k2.formats.kimi_k3 import ARGUMENT, CALL, JSON, MESSAGE, RESPONSE, THINK, TOOLS, escape, unescape
+from constrained_k2.formats.kimi_k3 import ARGUMENT, CALL, CLOSE, JSON, MESSAGE, RESPONSE, THINK, TOOLS
 from constrained_k2.parsing import events as ev
 from constrained_k2.parsing.arguments import ArgumentsText
 from constrained_k2.parsing.call_prefix import MAX_BLANKS
 from constrained_k2.parsing.xtml.reader import State, XtmlReader
-from constrained_k2.parsing.xtml.tags import Part, Special, Tag
+from constrained_k2.parsing.xtml.spelled import SpelledTags
+from constrained_k2.parsing.xtml.tag_content import TagContent, read_tag
+from constrained_k2.parsing.xtml.tags import BLANKS, Part, Tag
 from constrained_k2.parsing.xtml.values import STRING, StringValue, TolerantValue
 
-_BLANKS = " \t\r\n"
-_ATTRIBUTE = rf'(\w+)[{_BLANKS}]*=[{_BLANKS}]*"([^"]*)"'
-_ATTRIBUTES = re.compile(_ATTRIBUTE)
-_BODY = re.compile(rf"[{_BLANKS}]*(\w+)((?:[{_BLANKS}]+{_ATTRIBUTE})*)[{_BLANKS}]*")
 _INDEX = re.compile(r"[1-9][0-9]{0,17}")
 
 _AFTER: Mapping[tuple[bool, str], State] = {
@@ -29,13 +26,8 @@ _AFTER: Mapping[tuple[bool, str], State] = {
 }
 """Whether a tag closes, and its name -> the state after it, whatever the state before."""
 
+_EMPTY = frozenset({State.START, State.THOUGHT, State.RESPONDED})
 _TEXT = frozenset({State.START, State.REASONING, State.RESPONSE})
-
-
-class _TagContent(NamedTuple):
-    name: str
-    attributes: dict[str, str]  # unescaped
-    recoveries: list[str]  # that the form of the tag needs
 
 
 class TolerantXtmlReader(XtmlReader):
@@ -43,6 +35,9 @@ class TolerantXtmlReader(XtmlReader):
 
     The tags of blocks are structure wherever they come; a call counts once its tag is complete. Blanks between blocks
     are dropped. Other text outside blocks is content, and so is a call without a name.
+
+    Tags whose special tokens are spelled out count only for calls of declared tools, directly behind the opening of a
+    section that begins or follows the response, outside code that the response quotes. All of such a call is spelled.
     """
 
     def __post_init__(self) -> None:
@@ -54,6 +49,11 @@ class TolerantXtmlReader(XtmlReader):
         self._used: set[str] = set()  # recoveries recorded on the latest call
         self._seen: set[str] = set()  # keys of the current call
         self._written: list[str] = []  # what the model writes of the current call's arguments
+        self._spelled_tags = SpelledTags()
+        self._prefix = ""  # buffered tags and blanks that may open a spelled section; content if no call follows
+        self._opens_section = False  # the latest of these tags opens the section
+        self._is_spelled = False  # the section, and so the current call, is spelled
+        self._backticks = 0  # in the content; an odd number has begun to quote code
         self._is_changed = False  # a value of the current call is not what the model wrote
 
     def read(self, token_id: int) -> None:
@@ -66,16 +66,34 @@ class TolerantXtmlReader(XtmlReader):
         self._end()
 
     def _read_part(self, part: Part) -> None:
+        if isinstance(part, str):
+            is_prose = not self._is_in_call() and self._state is not State.REASONING
+            if not (self.calls and self.declared and (is_prose or self._is_spelled)):
+                self._read_text(part)
+                return
+            for piece in self._spelled_tags.split(part):
+                if isinstance(piece, str):
+                    self._read_text(piece)
+                else:
+                    self._read_spelled(piece)
+            return
+        self._flush_spelled()
         if isinstance(part, Tag):
             self._read_tag(part)
-        elif isinstance(part, Special):
+        else:
             if self._is_in_call():
                 self._cut_call()
             self._content(part.text)
-        elif self._state is State.VALUE:
+
+    def _read_text(self, part: str) -> None:
+        if self._prefix and not part.strip(BLANKS) and len(self._prefix) <= MAX_BLANKS:
+            self._prefix += part
+            return
+        self._release_prefix()
+        if self._state is State.VALUE:
             self._written.append(part)
             self._emit_arguments(self._value.feed(part))
-        elif self._state in _TEXT or part.strip(_BLANKS) or self._has_text:
+        elif self._state in _TEXT or part.strip(BLANKS) or self._has_text:
             if self._state is State.CALL:
                 self._cut_call()
             self._content(part)
@@ -88,11 +106,12 @@ class TolerantXtmlReader(XtmlReader):
                 self._content("")
 
     def _read_tag(self, tag: Tag) -> None:
-        content = _read(tag)
+        content = read_tag(tag)
         if self._is_in_call():
             if self._read_tag_of_call(tag, content):
                 return
             self._cut_call()
+        self._is_spelled = False
         if content is None or (not self.calls and content.name in (TOOLS, CALL)):
             self._content(tag.text)
         elif content.name == CALL and not tag.closes and self._open_call(tag, content):
@@ -103,6 +122,60 @@ class TolerantXtmlReader(XtmlReader):
             self._enter(tag, State.TOOLS)
         else:
             self._content(tag.text)
+
+    def _read_spelled(self, tag: Tag) -> None:
+        """Read a tag that is spelled out: it is text unless it is part of a call, or opens one."""
+        content = read_tag(tag)
+        if self._is_in_call():
+            if not self._read_tag_of_call(tag, content):
+                self._read_text(tag.text)
+            return
+        name = content.name if content else ""
+        declared = content and content.attributes.get("tool") in (self.declared or ())
+        opens = name == CALL and not tag.closes and declared and (self._is_spelled or self._opens_section)
+        if content and opens:
+            self._open_spelled(tag, content)
+        elif self._is_spelled and tag.closes and name in (TOOLS, MESSAGE):
+            self._enter(tag, _AFTER[True, name])
+        elif self._may_precede_call(name, closes=tag.closes):
+            self._prefix += tag.text
+            self._opens_section = not tag.closes
+        else:
+            self._release_prefix()
+            self._content(tag.text)
+
+    def _may_precede_call(self, name: str, *, closes: bool) -> bool:
+        """True if a spelled tag ends the response, or opens a section at its beginning or behind its end."""
+        if self._backticks % 2 or self._opens_section:
+            return False
+        if name == RESPONSE and closes:
+            return not self._prefix and self._state in (State.START, State.RESPONSE)
+        return name == TOOLS and not closes and (bool(self._prefix) or self._state in _EMPTY)
+
+    def _open_spelled(self, tag: Tag, content: TagContent) -> None:
+        """Begin a spelled call, and its section if it is the first."""
+        if not self._is_spelled:
+            if not self._prefix.startswith(CLOSE) and self._state is not State.RESPONDED:
+                self._pending["no_response"] = None
+            if self._prefix.split() != [self._prefix]:
+                self._pending["blanks"] = None
+            self._structure(self._prefix)
+            self._prefix, self._opens_section = "", False
+            self._is_spelled = self._in_section = True
+            self._state, self._has_text = State.TOOLS, False
+        self._pending["spelled_markers"] = None
+        self._open_call(tag, content)
+
+    def _flush_spelled(self) -> None:
+        """Read the text that might have become a spelled tag, and give up a section without calls."""
+        if text := self._spelled_tags.flush():
+            self._read_text(text)
+        self._release_prefix()
+
+    def _release_prefix(self) -> None:
+        prefix, self._prefix, self._opens_section = self._prefix, "", False
+        if prefix:
+            self._content(prefix)
 
     def _enter(self, tag: Tag, state: State) -> None:
         """Enter or leave a block."""
@@ -119,7 +192,7 @@ class TolerantXtmlReader(XtmlReader):
         self._has_text = False
         self._state = state
 
-    def _open_call(self, tag: Tag, content: _TagContent) -> bool:
+    def _open_call(self, tag: Tag, content: TagContent) -> bool:
         """Begin a call; False if its tag names no function."""
         name, index = content.attributes.get("tool", ""), content.attributes.get("index", "")
         if self._markers.name_problem(name):
@@ -141,7 +214,7 @@ class TolerantXtmlReader(XtmlReader):
         self._record(*recoveries)
         return True
 
-    def _read_tag_of_call(self, tag: Tag, content: _TagContent | None) -> bool:
+    def _read_tag_of_call(self, tag: Tag, content: TagContent | None) -> bool:
         """Read a tag inside a call; False if it does not belong there."""
         if content is None:
             return False
@@ -188,7 +261,8 @@ class TolerantXtmlReader(XtmlReader):
         self._state = State.CALL
 
     def _end_in_tag(self, tag: Tag) -> None:
-        is_call = self._state is State.TOOLS or tag.body.lstrip(_BLANKS).startswith(CALL)
+        self._flush_spelled()
+        is_call = self._state is State.TOOLS or tag.body.lstrip(BLANKS).startswith(CALL)
         if self._is_in_call():
             self._structure(tag.text)
         elif self.calls and is_call and not tag.closes:
@@ -199,6 +273,7 @@ class TolerantXtmlReader(XtmlReader):
             self._content(tag.text)
 
     def _end(self) -> None:
+        self._flush_spelled()
         if self._is_in_call():
             self._cut_call()
         if blanks := self._take_blanks():
@@ -209,6 +284,9 @@ class TolerantXtmlReader(XtmlReader):
         if self._state is State.START and text:
             self._state = State.RESPONSE
         self._has_text = self._state not in _TEXT
+        self._is_spelled = False
+        if self._state is not State.REASONING:
+            self._backticks += text.count("`")
         self._prose(self._take_blanks() + text)
 
     def _take_blanks(self) -> str:
@@ -220,16 +298,3 @@ class TolerantXtmlReader(XtmlReader):
             if recovery not in self._used:
                 self._used.add(recovery)
                 self.events.append(ev.RecoveryUsed(self._position, recovery))
-
-
-def _read(tag: Tag) -> _TagContent | None:
-    """Read a tag's name and attributes in any order, with any blanks; None if it has another form."""
-    found = _BODY.fullmatch(tag.body)
-    if found is None:
-        return None
-    pairs = _ATTRIBUTES.findall(found[2])
-    exact = found[1] + "".join(f' {key}="{value}"' for key, value in pairs)
-    recoveries = ["blanks"] if tag.body != exact else []
-    if len(dict(pairs)) < len(pairs) or any(escape(unescape(value)) != value for _, value in pairs):
-        recoveries.append("attributes")
-    return _TagContent(found[1], {key: unescape(value) for key, value in pairs}, recoveries)

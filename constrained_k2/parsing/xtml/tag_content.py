@@ -1,0 +1,32 @@
+"""Reads the name and the attributes of a tag in any order, with any blanks."""
+
+import re
+from typing import NamedTuple
+
+from constrained_k2.formats.kimi_k3 import escape, unescape
+from constrained_k2.parsing.xtml.tags import BLANKS, Tag
+
+_ATTRIBUTE = rf'(\w+)[{BLANKS}]*=[{BLANKS}]*"([^"]*)"'
+_ATTRIBUTES = re.compile(_ATTRIBUTE)
+_BODY = re.compile(rf"[{BLANKS}]*(\w+)((?:[{BLANKS}]+{_ATTRIBUTE})*)[{BLANKS}]*")
+
+
+class TagContent(NamedTuple):
+    """A tag's name and attributes."""
+
+    name: str
+    attributes: dict[str, str]  # unescaped, in their order
+    recoveries: list[str]  # that the form of the tag needs
+
+
+def read_tag(tag: Tag) -> TagContent | None:
+    """Read a tag; None if it has another form. Of an attribute that is given twice, the last one counts."""
+    found = _BODY.fullmatch(tag.body)
+    if found is None:
+        return None
+    pairs = _ATTRIBUTES.findall(found[2])
+    exact = found[1] + "".join(f' {key}="{value}"' for key, value in pairs)
+    recoveries = ["blanks"] if tag.body != exact else []
+    if len(dict(pairs)) < len(pairs) or any(escape(unescape(value)) != value for _, value in pairs):
+        recoveries.append("attributes")
+    return TagContent(found[1], {key: unescape(value) for key, value in pairs}, recoveries)
