@@ -4,7 +4,7 @@ Completions are parsed by token id, as the server parses them. The output names 
 used, and every error.
 
 A text file is one completion; the texts of markers in it (<|tool_call_begin|>, </think>, …) are read as the tokens, so
-no tokenizer is needed. With --ids each line is one completion: a JSON array of token ids.
+no tokenizer is needed, only the name of the format. With --ids each line is one completion: a JSON array of token ids.
 
 Errors are: a call cut off, text in a section that is not a call (strict level), a marker left in the text, arguments
 that are not a JSON object and, with --tools, a call of an unknown tool and arguments that break the tool's schema. Exit
@@ -22,7 +22,9 @@ from typing import Any
 
 from constrained_k2.cli.reading import decode_json, named_schemas, read_json, read_text
 from constrained_k2.errors import InvalidRequest, MalformedCompletion
-from constrained_k2.formats.kimi_k2 import CALL_BEGIN, SECTION_BEGIN
+from constrained_k2.formats import FORMATS
+from constrained_k2.formats.base import WireFormat
+from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.parsing import PARSING_LEVELS, Completion, parse_completion
 from constrained_k2.parsing.arguments import refuse_constant
 from constrained_k2.parsing.events import RECOVERIES
@@ -30,16 +32,19 @@ from constrained_k2.prompts.special_text import SpecialTexts
 from constrained_k2.request.spec import ANY_OBJECT, Tool, ToolCall
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
+_FORMATS = {known.name.lower().replace(" ", "-"): known for known in FORMATS}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
     add = parser.add_argument
     add("file", nargs="?", default="-", metavar="FILE", help="(default: standard input)")
     add("--ids", action="store_true", help="the file has token ids; needs --tokenizer")
-    add("--tokenizer", type=Path, metavar="DIR", help="a Kimi tokenizer directory")
+    add("--tokenizer", type=Path, metavar="DIR", help="a Kimi tokenizer directory, which tells the format")
+    add("--format", choices=_FORMATS, default="kimi-k2", help="of a text without a tokenizer (default: %(default)s)")
     add("--tools", metavar="TOOLS.json", help="a list of tools, or a request body with tools")
     add("--level", choices=PARSING_LEVELS, default="tolerant", help="(default: %(default)s)")
-    add("--in-reasoning", action="store_true", help="the prompt ends in <think>, as K2.5's does")
+    add("--in-reasoning", action="store_true", help="the prompt opens the reasoning, as those of K2.5 and K3 do")
     add("--json", action="store_true", help="one JSON object a completion")
 
 
@@ -47,12 +52,16 @@ def run(options: argparse.Namespace) -> int:
     """Print the parsed completions; 1 if one has an error."""
     if options.ids and options.tokenizer is None:
         raise InvalidRequest("token ids need their tokenizer", "--ids", "Give --tokenizer DIR")
-    vocabulary = Vocabulary.of_bytes() if options.tokenizer is None else Vocabulary.from_pretrained(options.tokenizer)
+    vocabulary = (
+        Vocabulary.of_bytes(_FORMATS[options.format])
+        if options.tokenizer is None
+        else Vocabulary.from_pretrained(options.tokenizer)
+    )
     tools = None if options.tools is None else _read_tools(read_json(options.tools))
     how = {"in_reasoning": options.in_reasoning, "level": options.level, "tools": tools}
     good = True
     for number, ids in enumerate(_completions(options, vocabulary)):
-        found = examine(parse_completion(ids, vocabulary, **how), tools)
+        found = examine(parse_completion(ids, vocabulary, **how), tools, vocabulary.format)
         good = good and not (found["errors"] or any(call["errors"] for call in found["tool_calls"]))
         if options.json:
             print(json.dumps(found, ensure_ascii=False))
@@ -83,12 +92,15 @@ def _read_tools(document: Any) -> tuple[Tool, ...]:
     return tuple(Tool(name, ANY_OBJECT if schema is None else json.dumps(schema)) for name, schema in tools)
 
 
-def examine(completion: Completion, tools: tuple[Tool, ...] | None) -> dict[str, Any]:
+def examine(
+    completion: Completion, tools: tuple[Tool, ...] | None, wire_format: WireFormat = KIMI_K2
+) -> dict[str, Any]:
     """Return a completion and its errors as ``--json`` prints them; ``tools`` is None if they are unknown."""
     declared = {tool.name: tool for tool in tools or ()}
     text = f"{completion.reasoning}\n{completion.content}"
     fields = ("id", "name", "index", "arguments", "written", "recoveries")
-    left = [marker for marker in (SECTION_BEGIN, CALL_BEGIN) if marker in text]
+    opening = dict.fromkeys(wire_format.marker_texts[name] for name in ("section_begin", "call_begin"))
+    left = [marker for marker in opening if marker in text]
     return {
         "content": completion.content,
         "reasoning": completion.reasoning,

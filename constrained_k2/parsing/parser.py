@@ -73,8 +73,8 @@ class ToolCallParser:
 
 
 def _reader_of(vocabulary: Vocabulary, *, is_strict: bool) -> type[Reader]:
-    """Return the reader of a level for the format that the vocabulary speaks: only XTML has tags in its arguments."""
-    if vocabulary.format.argument_markers:
+    """Return the reader of a level for the format that the vocabulary speaks."""
+    if vocabulary.format.argument_encoding == "xtml":
         return StrictXtmlReader if is_strict else TolerantXtmlReader
     return StrictReader if is_strict else TolerantReader
 

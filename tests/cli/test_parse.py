@@ -146,3 +146,23 @@ def test_bad_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "latin").write_bytes(b"\xff\xfe")
     assert main(["parse", str(tmp_path / "latin")]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+KIMI_K3 = (
+    "Hm.<|close|>think<|sep|><|open|>response<|sep|>Look:<|close|>response<|sep|><|open|>tools<|sep|>"
+    '<|open|>call tool="search" index="1"<|sep|><|open|>argument key="q" type="string"<|sep|>北京<|close|>argument<|sep|>'
+    "<|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|><|end_of_msg|>"
+)
+
+
+@pytest.mark.parametrize("level", ["strict", "tolerant"])
+def test_a_completion_of_kimi_k3(tmp_path: Path, level: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--format", "kimi-k3", "--in-reasoning", "--level", level, "--json"]
+    options += ["--tools", written(tmp_path, json.dumps([TOOL]), "tools.json")]
+    assert main(["parse", written(tmp_path, KIMI_K3), *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["reasoning"], found["content"], found["errors"]) == ("Hm.", "Look:", [])
+    (call,) = found["tool_calls"]
+    assert (call["name"], call["index"], call["arguments"]) == ("search", 1, '{"q": "北京"}')
+    assert main(["parse", written(tmp_path, f"<|open|>x{KIMI_K3}"), *options]) == 1
+    assert "<|open|> is left in the text" in json.loads(capsys.readouterr().out)["errors"][0]
