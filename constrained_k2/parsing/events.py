@@ -51,12 +51,12 @@ class ReasoningDelta(TextEvent):
 
 
 class HeaderCut(TextEvent):
-    """The completion ended inside a call id; ``text`` is the part of ``functions.NAME:INDEX`` that was written."""
+    """The completion ended inside a call's header; ``text`` is the part of it that was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class MalformedDelta(TextEvent):
-    """Text inside a tool-calls section that belongs to no call, markers spelled out; ``reason`` says why."""
+    """Text where the format has none: between blocks or calls, or in a call that breaks it; ``reason`` says why."""
 
     reason: str
 
@@ -95,11 +95,11 @@ class ArgumentsRecovered(CallEvent):
 
 
 class CallFinished(CallEvent):
-    """``<|tool_call_end|>``: the call is complete."""
+    """The call's end was written: it is complete."""
 
 
 class CallCut(CallEvent):
-    """A started call ended without ``<|tool_call_end|>``: it must not be executed."""
+    """A started call ended without its end, or with a value that is not of its type: it must not be executed."""
 
 
 Event = TextEvent | CallEvent

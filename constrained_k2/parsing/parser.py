@@ -33,7 +33,7 @@ class ToolCallParser:
         self,
         vocabulary: Vocabulary,
         *,
-        in_reasoning: bool = False,  # the prompt ended in <think>
+        in_reasoning: bool = False,  # the prompt opened the reasoning
         level: ParsingLevel = "strict",
         tools: Iterable[Tool] | None = None,  # if known, calls of others are reported
         calls: bool = True,  # if False, everything is content or reasoning, markers as text
@@ -81,9 +81,9 @@ def _reader_of(vocabulary: Vocabulary, *, is_strict: bool) -> type[Reader]:
 
 @dataclass(frozen=True, slots=True)
 class CutCall:
-    """A call that ended without ``<|tool_call_end|>``. It must not be executed."""
+    """A call that was not completed. It must not be executed."""
 
-    header: str  # functions.NAME:INDEX, complete or its beginning
+    header: str  # functions.NAME:INDEX, or the beginning of the header as it was written
     arguments: str = ""  # as far as they were written
 
 

@@ -16,6 +16,8 @@ _IN_STRING = re.compile(r'["\\]')
 # Numbers are only recognized: Python refuses to convert those of thousands of digits.
 _DECODER = json.JSONDecoder(parse_int=lambda _: 0, parse_float=lambda _: 0.0, parse_constant=refuse_constant)
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
+
 
 class Value(Protocol):
     """The value of one argument while it is written."""
@@ -41,7 +43,7 @@ def type_of(text: str) -> str | None:
 
 def quoted(text: str) -> str:
     """Return a JSON string."""
-    return json.dumps(text, ensure_ascii=False)
+    return _ENCODER.encode(text)
 
 
 class StringValue:
