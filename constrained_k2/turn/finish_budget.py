@@ -10,9 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker
-from constrained_k2.turn.drafts.endings import endings
-from constrained_k2.turn.drafts.json_tracker import Expect
+from constrained_k2.turn.drafts.trackers import TurnTracker, turn_tracker, ways_to_end
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase, first_markers
 from constrained_k2.vocabulary.bitmask import TokenSet, words_per_row
@@ -24,6 +22,15 @@ MAX_FINISH_RESERVE = 4096
 _CATCH_UP = 16  # tokens to follow at once before the reserve begins; the depth is known as often
 _MAX_TRACKERS = 32  # snapshots for rollbacks; a longer rollback follows the turn anew
 _BLANKS = b" \t\r\n"
+_TO_THE_END = (
+    Phase.REASONING,
+    Phase.TEXT,
+    Phase.RESPONDED,
+    Phase.SECTION,
+    Phase.ARGUMENTS,
+    Phase.BETWEEN,
+    Phase.CLOSED,
+)
 
 
 def read_finish_reserve(value: object, location: str) -> int:
@@ -51,21 +58,28 @@ class FinishBudget:
         }
         self.think_end = TokenSet(first_markers(vocabulary, Phase.REASONING, Phase.TEXT), size)
         self.between = TokenSet(first_markers(vocabulary, Phase.BETWEEN, Phase.CLOSED), size)
+        exits = vocabulary.format.exits
+        joints = [[_length(each.joint, vocabulary) for each in exits.get(phase, ())] for phase in _TO_THE_END]
+        self.joint_tokens = sum(max(lengths) - 1 for lengths in joints if lengths)
         self.answer_end = first_markers(vocabulary, Phase.ANSWER, Phase.DONE)[0]
 
     def apply(self, matcher: ToolCallMatcher, max_tokens: int, reserved_tokens: int) -> None:
         """Steer a turn, from its start, to its end within ``max_tokens``.
 
-        The last ``reserved_tokens`` are filtered, and as many before them as objects and arrays are open.
+        The last ``reserved_tokens`` are filtered, and as many before them as objects and arrays are open, and as the
+        format's joints and tags have beyond one token for each.
         """
-        start = max(0, max_tokens - reserved_tokens)
+        start = max(0, max_tokens - reserved_tokens - self.joint_tokens)
         if reserved_tokens:
             matcher.mask_filters += (_FinishFilter(self, start),)
 
-    def longest(self, text: bytes, row: npt.NDArray[np.int32]) -> int | None:
-        """The longest token that ``text`` starts with and a row allows; None if there is none."""
+    def first_token(self, way: str | int, row: npt.NDArray[np.int32]) -> int | None:
+        """The longest token that a text starts with, or a marker, that a row allows; None if there is none."""
+        if isinstance(way, int):
+            return way if _allows(way, row) else None
+        text = way.encode(errors="ignore")
         prefixes = (self.vocabulary.find(text[:end]) for end in range(len(text), 0, -1))
-        return next((at for at in prefixes if at is not None and int(row[at >> 5]) >> (at & 31) & 1), None)
+        return next((at for at in prefixes if at is not None and _allows(at, row)), None)
 
 
 class _FinishFilter:
@@ -74,7 +88,7 @@ class _FinishFilter:
     def __init__(self, budget: FinishBudget, start: int) -> None:
         self._budget = budget
         self._start = start
-        self._trackers = [ArgumentsTracker()]  # snapshots of this turn, the newest last
+        self._trackers = [turn_tracker(budget.vocabulary.format)]  # snapshots of this turn, the newest last
         self._depth = (0, 0)  # a number of tokens, and the containers that were open after them
 
     def filter_set(self, turn: ToolCallMatcher, tokens: TokenSet) -> TokenSet:
@@ -91,18 +105,19 @@ class _FinishFilter:
         if not self._is_reserved(turn):
             return
         if turn.arguments is not None and turn.arguments.is_complete():
-            call_end = turn.vocabulary.format.call_end
-            _allow_only(call_end if turn.phase is Phase.ARGUMENTS else self._budget.answer_end, row)
-            return
+            end = turn.vocabulary.format.call_end if turn.phase is Phase.ARGUMENTS else self._budget.answer_end
+            if _allows(end, row):  # the client may forbid it while more may follow
+                _allow_only(end, row)
+                return
         tracker = self._follow(turn, turn.num_tokens).tracker
         if tracker is None:
             return
-        for text in endings(tracker):
-            token_id = self._budget.longest(text.encode(errors="ignore"), row)
+        for way in ways_to_end(tracker):
+            token_id = self._budget.first_token(way, row)
             if token_id is not None:
                 _allow_only(token_id, row)
                 return
-        if tracker.expect not in {Expect.IN_STRING, Expect.IN_KEY}:
+        if not tracker.in_string:
             _forbid(self._budget.blank, row)
             _forbid(self._budget.opening, row)
 
@@ -110,7 +125,7 @@ class _FinishFilter:
         while self._trackers and self._trackers[-1].num_tokens > num_tokens:
             self._trackers.pop()
         if not self._trackers:
-            self._trackers.append(ArgumentsTracker())
+            self._trackers.append(turn_tracker(self._budget.vocabulary.format))
         if self._depth[0] > num_tokens:
             self._depth = (0, 0)
 
@@ -126,12 +141,13 @@ class _FinishFilter:
         at = turn.num_tokens - turn.num_tokens % _CATCH_UP
         if at != self._depth[0]:
             tracker = self._follow(turn, at).tracker
-            self._depth = (at, 0 if tracker is None else len(tracker.frames))
+            self._depth = (at, 0 if tracker is None else tracker.depth)
         return turn.num_tokens >= self._start - self._depth[1]
 
-    def _follow(self, turn: ToolCallMatcher, num_tokens: int) -> ArgumentsTracker:
+    def _follow(self, turn: ToolCallMatcher, num_tokens: int) -> TurnTracker:
         """The position after the first ``num_tokens`` tokens."""
-        tracker = next((each for each in reversed(self._trackers) if each.num_tokens <= num_tokens), ArgumentsTracker())
+        tracker = next((each for each in reversed(self._trackers) if each.num_tokens <= num_tokens), None)
+        tracker = tracker or turn_tracker(turn.vocabulary.format)
         if tracker.num_tokens < num_tokens:
             is_newest = tracker is self._trackers[-1]
             tracker = tracker.copy()
@@ -142,10 +158,19 @@ class _FinishFilter:
         return tracker
 
 
+def _length(joint: Iterable[str | bytes], vocabulary: Vocabulary) -> int:
+    """The tokens of a joint."""
+    return sum(1 if isinstance(piece, str) else len(vocabulary.encode(piece.decode())) for piece in joint)
+
+
 def _row(ids: Iterable[int], size: int) -> npt.NDArray[np.int32]:
     row = np.zeros(words_per_row(size), dtype=np.int32)
     TokenSet(ids, size).fill(row)
     return row
+
+
+def _allows(token_id: int, row: npt.NDArray[np.int32]) -> bool:
+    return bool(int(row[token_id >> 5]) >> (token_id & 31) & 1)
 
 
 def _allow_only(token_id: int, row: npt.NDArray[np.int32]) -> None:

@@ -1,13 +1,12 @@
-"""Tracks the position in a call's arguments, or in an answer that follows a schema, through the tokens of a turn."""
+"""Tracks the position in a call's arguments as JSON, or in an answer that follows a schema, through a turn's tokens."""
 
 import codecs
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from typing import Any
+from functools import partial
 
 from constrained_k2.turn.drafts.json_tracker import JsonTracker
+from constrained_k2.turn.drafts.schema_view import decoded
 from constrained_k2.turn.matcher import ToolCallMatcher
 
 _Decoder = codecs.getincrementaldecoder("utf-8")
@@ -30,11 +29,8 @@ class ArgumentsTracker:
         return other
 
     def follow(self, ids: Sequence[int], turn: ToolCallMatcher) -> None:
-        """Follow the next tokens of the turn. Arguments that are not one JSON text have no position here."""
+        """Follow the next tokens of the turn."""
         markers, vocabulary, answer = turn.vocabulary.format, turn.vocabulary, turn.spec.answer
-        if markers.argument_fields:
-            self.num_tokens += len(ids)
-            return
         if not self.num_tokens:
             self._outside = turn.begins_in_reasoning
         for token_id in ids:
@@ -43,7 +39,7 @@ class ArgumentsTracker:
             elif token_id == markers.argument_begin and self._call_id is not None:
                 name, _ = markers.parse_call_id(vocabulary.decode(self._call_id))
                 schema = next((tool.schema for tool in turn.spec.tools if tool.name == name), "{}")
-                self._call_id, self.tracker = None, JsonTracker(_decoded(schema))
+                self._call_id, self.tracker = None, JsonTracker(decoded(schema))
                 self._decoder.reset()
             elif token_id == markers.call_end:
                 self._call_id, self.tracker = None, None
@@ -52,14 +48,9 @@ class ArgumentsTracker:
             elif token_id in {markers.think_begin, markers.think_end, markers.section_begin}:
                 self._outside = token_id != markers.think_end
             elif self.tracker is None and not self._outside and answer is not None and answer.kind == "json":
-                self.tracker = JsonTracker(_decoded(answer.text))
+                self.tracker = JsonTracker(decoded(answer.text))
                 self._decoder.reset()
                 self.tracker.feed(self._decoder.decode(vocabulary.token_bytes(token_id)))
             elif self.tracker is not None:
                 self.tracker.feed(self._decoder.decode(vocabulary.token_bytes(token_id)))
         self.num_tokens += len(ids)
-
-
-@lru_cache(maxsize=32)  # a large one takes megabytes
-def _decoded(schema: str) -> Any:
-    return json.loads(schema)

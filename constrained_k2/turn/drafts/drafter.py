@@ -4,12 +4,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from constrained_k2.errors import ConstrainedK2Error
-from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker
-from constrained_k2.turn.drafts.guesses import likely_continuation
+from constrained_k2.turn.drafts.trackers import TurnTracker, guess, turn_tracker
 from constrained_k2.turn.matcher import ToolCallMatcher
-from constrained_k2.turn.phases import Phase
-
-_CHARACTERS_A_TOKEN = 4  # the length of a guess, per draft token
+from constrained_k2.turn.phases import Phase, first_markers
 
 
 class Drafter:
@@ -17,13 +14,14 @@ class Drafter:
 
     def __init__(self, matcher: ToolCallMatcher) -> None:
         self._matcher = matcher
-        self._tracker = ArgumentsTracker()
+        self._answer_end = first_markers(matcher.vocabulary, Phase.ANSWER, Phase.DONE)[:1]
+        self._tracker = turn_tracker(matcher.vocabulary.format)
 
     def draft(self, limit: int) -> list[int]:
         """At most ``limit`` legal tokens that are likely to come next, in order."""
         matcher = self._matcher
         if matcher.num_tokens < self._tracker.num_tokens:
-            self._tracker = ArgumentsTracker()
+            self._tracker = turn_tracker(matcher.vocabulary.format)
         self._tracker.follow(matcher.token_ids(self._tracker.num_tokens), matcher)
         tracker = self._tracker.copy()
         drafts: list[int] = []
@@ -38,7 +36,7 @@ class Drafter:
             matcher.rollback(len(drafts))
         return drafts
 
-    def _take(self, tracker: ArgumentsTracker, limit: int) -> list[int]:
+    def _take(self, tracker: TurnTracker, limit: int) -> list[int]:
         """Accept the likely next tokens, at most ``limit``, up to the first illegal one."""
         taken: list[int] = []
         with suppress(ConstrainedK2Error):  # the request's next mask raises it again
@@ -51,16 +49,14 @@ class Drafter:
                 taken.append(token_id)
         return taken
 
-    def _guess(self, tracker: ArgumentsTracker, limit: int) -> Sequence[int]:
+    def _guess(self, tracker: TurnTracker, limit: int) -> Sequence[int]:
         """The likely next tokens; empty if unknown."""
         matcher, markers = self._matcher, self._matcher.vocabulary.format
         phase = matcher.phase
         if matcher.arguments is not None and tracker.tracker is not None:
             if tracker.tracker.is_done:
-                return (markers.call_end if phase is Phase.ARGUMENTS else markers.turn_end,)
-            likely = likely_continuation(tracker.tracker, _CHARACTERS_A_TOKEN * limit)
-            likely = likely.encode(errors="ignore").decode()  # a schema that is not enforced may have lone surrogates
-            return matcher.vocabulary.encode(likely) if likely else matcher.forced_tokens(limit)
+                return (markers.call_end,) if phase is Phase.ARGUMENTS else self._answer_end
+            return guess(tracker.tracker, matcher.vocabulary, limit) or matcher.forced_tokens(limit)
         if phase is Phase.CLOSED:
             return matcher.forced_tokens(limit) or (markers.turn_end,)
         if phase is Phase.BETWEEN:

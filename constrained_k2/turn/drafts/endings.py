@@ -4,8 +4,8 @@ Values take their shortest branch (``null`` of a linked list), objects get the r
 the least, arrays end. Numbers, literals and the values of enums are left to the model.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, Self, TypeVar
 
 from constrained_k2.turn.drafts.guesses import spelled
 from constrained_k2.turn.drafts.json_tracker import Expect, Frame, JsonTracker
@@ -13,9 +13,9 @@ from constrained_k2.turn.drafts.ways import Way, Ways, items, kinds, options, pr
 
 _LENGTH = 24  # about the length of the longest tokens in endings
 _MAX_PIECES = 12
-_MAX_KEYS = 8  # to try at one place
-_ENDS_OF_FORMATS = dict.fromkeys(("time", "date-time"), ('Z"',)) | dict.fromkeys(("email", "idn-email"), ('@a"', 'a"'))
-_ENDS_OF_FORMATS |= dict.fromkeys(("uri", "iri"), (':"', 'a"'))
+MAX_KEYS = 8  # to try at one place
+ENDS_OF_FORMATS = dict.fromkeys(("time", "date-time"), ('Z"',)) | dict.fromkeys(("email", "idn-email"), ('@a"', 'a"'))
+ENDS_OF_FORMATS |= dict.fromkeys(("uri", "iri"), (':"', 'a"'))
 """By format, what leads to the end of strings whose other characters may go on without one."""
 
 _OPENINGS = {"string": '"', "object": "{", "array": "["}
@@ -23,34 +23,51 @@ _OPENINGS = {"string": '"', "object": "{", "array": "["}
 
 def endings(tracker: JsonTracker) -> Iterator[str]:
     """Texts that may follow to end the arguments soonest, the best first. The tracker is left unchanged."""
-    for piece in _pieces(tracker):
+    for piece in next_pieces(tracker):
         if piece:
-            yield _lengthened(tracker, piece)
+            yield lengthened(tracker, piece, lambda ahead: next_pieces(ahead, known_only=True))
 
 
-def _lengthened(tracker: JsonTracker, piece: str) -> str:
+class Tracker(Protocol):
+    """A position in a text, which can be followed ahead."""
+
+    is_done: bool
+
+    def copy(self) -> Self:
+        """An independent copy."""
+
+    def feed(self, text: str) -> None:
+        """Advance over the next characters."""
+
+
+_Tracker = TypeVar("_Tracker", bound=Tracker)
+
+
+def lengthened(tracker: _Tracker, piece: str, demanded: Callable[[_Tracker], Sequence[str | int]]) -> str:
+    """A piece with the text that follows it, as far as it is ``demanded``: none behind a marker's id."""
     ahead, text = tracker.copy(), piece
     for _ in range(_MAX_PIECES):
         ahead.feed(piece)
         if ahead.is_done or len(text) >= _LENGTH:
             break
         # Append only what the schema demands: a text that is too short still works, a wrong one would be discarded.
-        piece = next(filter(None, _pieces(ahead, known_only=True)), "")
-        if not piece:
+        more = [piece for piece in demanded(ahead) if piece][:1]
+        if not more or isinstance(more[0], int):
             break
+        piece = more[0]
         text += piece
     return text[:_LENGTH]
 
 
-def _pieces(tracker: JsonTracker, *, known_only: bool = False) -> Sequence[str]:
+def next_pieces(tracker: JsonTracker, *, known_only: bool = False) -> Sequence[str]:
     """The next pieces to try, the best first; with ``known_only`` at most one, which the schema demands."""
     expect = tracker.expect
     if expect is Expect.COLON:
         return (":",)
     document = ways_of(tracker.frames[0].view.document if tracker.frames else tracker.value.document)
-    containers = _followed(tracker, document)
+    containers = container_schemas(tracker, document)
     if expect in {Expect.VALUE, Expect.FIRST_ITEM, Expect.IN_STRING}:
-        values = _value(tracker, document, containers)
+        values = value_schemas(tracker, document, containers)
         constant = _constant(values, document)
         if expect is Expect.IN_STRING:
             if constant.startswith(f'"{tracker.token}'):
@@ -65,20 +82,20 @@ def _pieces(tracker: JsonTracker, *, known_only: bool = False) -> Sequence[str]:
     if not tracker.frames[-1].is_object:
         return ("]",) if known_only else ("]", ",")
     written = set(tracker.frames[-1].keys)
-    found = _possible(document.of(containers), tracker.frames[-1])
-    keys = _keys(found, written, document)
+    found = possible_ways(document.of(containers), tracker.frames[-1])
+    keys = missing_keys(found, written, document)
     demanded = next(iter(keys), "")
     if expect is Expect.IN_KEY:
         return _rests_of_key(tracker.token, keys, found, written, known_only=known_only)
     separator = "" if expect in {Expect.KEY, Expect.FIRST_KEY} else ","
     if known_only:
         return (f'{separator}"{demanded}":',) if demanded else () if expect is Expect.KEY else ("}",)
-    others = [key for key in _declared(found, written) if key not in keys]
-    tried = [f'{separator}"{key}":' for key in [*keys, *others][:_MAX_KEYS]] or [f'{separator}"']
+    others = [key for key in declared_keys(found, written) if key not in keys]
+    tried = [f'{separator}"{key}":' for key in [*keys, *others][:MAX_KEYS]] or [f'{separator}"']
     return tried if expect is Expect.KEY else ["}", *tried]
 
 
-def _followed(tracker: JsonTracker, document: Ways) -> list[Any]:
+def container_schemas(tracker: JsonTracker, document: Ways) -> list[Any]:
     """The schemas that the innermost open container, or else the whole text, may be an instance of."""
     schemas: list[Any] = [document.root]
     for frame in tracker.frames[:-1]:
@@ -86,7 +103,7 @@ def _followed(tracker: JsonTracker, document: Ways) -> list[Any]:
     return schemas
 
 
-def _value(tracker: JsonTracker, document: Ways, containers: list[Any]) -> list[Any]:
+def value_schemas(tracker: JsonTracker, document: Ways, containers: list[Any]) -> list[Any]:
     """The schemas of the value that comes next or is being written."""
     if not tracker.frames:
         return containers
@@ -95,19 +112,27 @@ def _value(tracker: JsonTracker, document: Ways, containers: list[Any]) -> list[
 
 def _children(schemas: list[Any], container: Frame, document: Ways) -> list[Any]:
     """The schemas of the latest value in a container, those of its shortest way first."""
-    found: list[Any] = []
-    key = container.keys[-1] if container.keys else None
-    for way in _possible(document.of(schemas), container):
-        if not container.is_object:
-            found += items(way)
-        elif key in properties(way):
-            found.append(properties(way)[key])
+    found = possible_ways(document.of(schemas), container)
+    if container.is_object:
+        return property_schemas(found, container.keys[-1] if container.keys else None)
+    return list({id(schema): schema for way in found for schema in items(way)}.values())
+
+
+def property_schemas(found: list[Way], key: str | None) -> list[Any]:
+    """The schemas of a key's value in these ways of an object, in their order; the key as JSON without its quotes."""
+    name = key
+    if key is not None and "\\" in key:
+        name = next((each for way in found for each in properties(way) if spelled(each) == key), key)
+    schemas: list[Any] = []
+    for way in found:
+        if name in properties(way):
+            schemas.append(properties(way)[name])
         elif isinstance(way.get("additionalProperties"), dict):
-            found.append(way["additionalProperties"])
-    return list({id(schema): schema for schema in found}.values())
+            schemas.append(way["additionalProperties"])
+    return list({id(schema): schema for schema in schemas}.values())
 
 
-def _possible(found: list[Way], container: Frame) -> list[Way]:
+def possible_ways(found: list[Way], container: Frame) -> list[Way]:
     """The ways that a container's constants and keys so far leave; all if they leave none, as under a pattern."""
 
     def fits(way: Way) -> bool:
@@ -149,10 +174,10 @@ def _ends_of_string(begun: str, found: list[Way], *, known_only: bool) -> Sequen
     if known_only:
         return ('"',)
     formats = dict.fromkeys(name for way in found if isinstance(name := way.get("format"), str))
-    return ('"', *(end for name in formats for end in _ENDS_OF_FORMATS.get(name, ())))
+    return ('"', *(end for name in formats for end in ENDS_OF_FORMATS.get(name, ())))
 
 
-def _keys(found: list[Way], written: set[str], document: Ways) -> list[str]:
+def missing_keys(found: list[Way], written: set[str], document: Ways) -> list[str]:
     """The required keys that are missing, of the way that lacks the least first; empty if the object may end."""
     lacking: list[tuple[float, list[str]]] = []
     for way in found:
@@ -165,7 +190,7 @@ def _keys(found: list[Way], written: set[str], document: Ways) -> list[str]:
     return list(dict.fromkeys(spelled(key) for _, missing in lacking for key in missing))
 
 
-def _declared(found: list[Way], written: set[str]) -> list[str]:
+def declared_keys(found: list[Way], written: set[str]) -> list[str]:
     """The declared keys that are missing."""
     keys = dict.fromkeys(spelled(key) for way in found for key in properties(way))
     return [key for key in keys if key not in written]
@@ -175,6 +200,6 @@ def _rests_of_key(
     begun: str, keys: list[str], found: list[Way], written: set[str], *, known_only: bool
 ) -> Sequence[str]:
     """The rests of keys that have been begun: required ones, then declared ones; else the end of the key."""
-    possible = dict.fromkeys((*keys, *_declared(found, written)))
-    rests = [f'{key[len(begun) :]}":' for key in possible if key.startswith(begun)][:_MAX_KEYS]
+    possible = dict.fromkeys((*keys, *declared_keys(found, written)))
+    rests = [f'{key[len(begun) :]}":' for key in possible if key.startswith(begun)][:MAX_KEYS]
     return rests[:1] if known_only else rests or ('":',)

@@ -24,7 +24,7 @@ def likely_continuation(tracker: JsonTracker, limit: int) -> str:
     """Guess roughly ``limit`` characters that follow; empty if unknown. The tracker is left unchanged."""
     ahead, guess = tracker.copy(), ""
     for _ in range(_STEPS):
-        piece = _next(ahead)
+        piece = next_piece(ahead)
         if not piece or len(guess) >= limit or ahead.is_done:
             break
         guess += piece
@@ -32,20 +32,21 @@ def likely_continuation(tracker: JsonTracker, limit: int) -> str:
     return guess
 
 
-def _next(tracker: JsonTracker) -> str:
+def next_piece(tracker: JsonTracker) -> str:
+    """The next piece of the likely text; empty if unknown."""
     expect = tracker.expect
     if expect is Expect.VALUE:
-        value = _value(tracker.value)
+        value = beginning(tracker.value)
         # A blank and a word are one token, a blank and a digit are two.
         return tracker.next_blanks(_BLANK) + value if value or tracker.value.kind in _NUMBERS else ""
     if expect is Expect.IN_STRING:
-        return _rest(tracker.token, [text[1:] for text in tracker.value.options if text.startswith('"')])
+        return rest_of_option(tracker.token, [text[1:] for text in tracker.value.options if text.startswith('"')])
     if expect is Expect.IN_SCALAR and tracker.token not in _LITERALS:
-        return _rest(tracker.token, _LITERALS)
+        return rest_of_option(tracker.token, _LITERALS)
     if expect is Expect.COLON:
         return ":"
     if expect is Expect.FIRST_ITEM:
-        return _value(tracker.value)
+        return beginning(tracker.value)
     if not tracker.frames or not tracker.frames[-1].is_object:
         return ""
     frame = tracker.frames[-1]
@@ -59,7 +60,7 @@ def _next(tracker: JsonTracker) -> str:
     return "," if key else "}"  # after a value
 
 
-def _value(view: SchemaView) -> str:
+def beginning(view: SchemaView) -> str:
     """The beginning of a value; all of it if only one is possible."""
     if len(view.options) == 1:
         return view.options[0]
@@ -83,7 +84,7 @@ def _rest_of_key(prefix: str, frame: Frame) -> str:
     return f'{left[0][len(prefix) :]}":' if is_known else ""
 
 
-def _rest(prefix: str, options: Sequence[str]) -> str:
+def rest_of_option(prefix: str, options: Sequence[str]) -> str:
     """The rest of the only option that starts with ``prefix``."""
     left = [option for option in options if option.startswith(prefix)]
     return left[0][len(prefix) :] if prefix and len(left) == 1 else ""

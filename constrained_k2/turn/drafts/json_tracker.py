@@ -9,7 +9,7 @@ from typing import Any
 
 from constrained_k2.turn.drafts.schema_view import SchemaView
 
-_MAX_TOKEN = 256  # stored characters of a key, string or scalar; longer ones give no guess
+MAX_TOKEN = 256  # stored characters of a key, string or scalar; longer ones give no guess
 
 
 class Expect(IntEnum):
@@ -54,6 +54,16 @@ class JsonTracker:
     def __post_init__(self, schema: Any) -> None:
         self.value = SchemaView.of(schema, schema)
 
+    @property
+    def depth(self) -> int:
+        """The number of open objects and arrays."""
+        return len(self.frames)
+
+    @property
+    def in_string(self) -> bool:
+        """True in a string or a key, where blanks are characters."""
+        return self.expect in {Expect.IN_STRING, Expect.IN_KEY}
+
     def copy(self) -> "JsonTracker":
         """An independent copy."""
         other = JsonTracker.__new__(JsonTracker)
@@ -84,15 +94,15 @@ class JsonTracker:
         if self.expect in {Expect.IN_KEY, Expect.IN_STRING}:
             self._in_string(character)
         elif character in " \t\r\n":
-            if self._blanks is not None and len(self._blanks) < _MAX_TOKEN:
+            if self._blanks is not None and len(self._blanks) < MAX_TOKEN:
                 self._blanks += character
             if self.expect is Expect.IN_SCALAR:
-                self._end_value()
+                self.end_value()
         elif self.expect is Expect.IN_SCALAR and character not in ",}]":
-            self.token = (self.token + character)[:_MAX_TOKEN]
+            self.token = (self.token + character)[:MAX_TOKEN]
         else:
             if self.expect is Expect.IN_SCALAR:
-                self._end_value()
+                self.end_value()
             self._structure(character)
 
     def _in_string(self, character: str) -> None:
@@ -102,10 +112,10 @@ class JsonTracker:
                 self.value = self.frames[-1].view.value_of(self.token)
                 self.expect = Expect.COLON
             else:
-                self._end_value()
+                self.end_value()
             return
         self._escaped = character == "\\" and not self._escaped
-        self.token = (self.token + character)[:_MAX_TOKEN]
+        self.token = (self.token + character)[:MAX_TOKEN]
 
     def _structure(self, character: str) -> None:
         if character == ":":
@@ -116,7 +126,7 @@ class JsonTracker:
             self.value = frame.view if frame.is_object else frame.view.item
         elif character in "}]":
             self.value = self.frames.pop().view
-            self._end_value()
+            self.end_value()
         else:
             self._begin(character)
 
@@ -138,7 +148,8 @@ class JsonTracker:
         else:
             self.expect, self.token = Expect.IN_SCALAR, character
 
-    def _end_value(self) -> None:
+    def end_value(self) -> None:
+        """End the value that is being written."""
         if self.token and self.frames and self.frames[-1].keys:
             text = f'"{self.token}"' if self.expect is Expect.IN_STRING else self.token
             self.frames[-1].scalars[self.frames[-1].keys[-1]] = text

@@ -2,12 +2,19 @@
 
 import json
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from constrained_k2.schema.document import local_target
 
 _MAX_HOPS = 16  # references followed for one value
 _MAX_ENUM = 256
+
+
+@lru_cache(maxsize=32)  # a large one takes megabytes
+def decoded(schema: str) -> Any:
+    """A decoded schema. Equal texts are one object while they are kept."""
+    return json.loads(schema)
 
 
 @dataclass(frozen=True, slots=True)

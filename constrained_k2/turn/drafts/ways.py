@@ -44,7 +44,11 @@ class Ways:
 
     def shortest_kind(self, way: Way) -> str:
         """The JSON type of about the shortest value; empty if the way names none."""
-        return min(kinds(way), key=lambda kind: self._length_of_kind(way, kind, _Search()), default="")
+        return next(iter(self.kinds_by_length(way)), "")
+
+    def kinds_by_length(self, way: Way) -> list[str]:
+        """The JSON types that the way names, that of about the shortest value first."""
+        return sorted(kinds(way), key=lambda kind: self._length_of_kind(way, kind, _Search()))
 
     def shortest(self, schema: Any) -> float:
         """The characters of about the shortest value of a schema."""

@@ -1,0 +1,36 @@
+"""The tag that opens an argument, ``argument key="KEY" type="TYPE"``, in the pieces that are tokenized one by one."""
+
+import json
+from collections.abc import Sequence
+
+from constrained_k2.formats.kimi_k3 import ARGUMENT, VALUE_TYPES
+
+KEY_PIECES = (ARGUMENT, " key", '="')
+TYPE_PIECES = (" type", '="')  # behind the quote that ends the key
+BEFORE_KEY, BEFORE_TYPE = "".join(KEY_PIECES), "".join(TYPE_PIECES)
+
+BLOCK_TOKENS = 13
+"""The tokens of a block besides its key and its value: three markers, twice a name, attributes, quotes and type."""
+
+TYPE_WORDS = ("string", "number", "null", "boolean", "array", "object")
+"""The words of the type attribute, that of the shortest value first."""
+
+
+def rest_of_piece(written: str, pieces: Sequence[str]) -> str:
+    """The rest of the piece that ``written``, a beginning of all pieces, ends in; or the next piece."""
+    end = 0
+    for piece in pieces:
+        end += len(piece)
+        if end > len(written):
+            return piece[len(written) - end :]
+    return ""
+
+
+def kind_of_option(text: str) -> str:
+    """The type word of a value in JSON."""
+    return VALUE_TYPES[type(json.loads(text))]
+
+
+def type_word(kind: str) -> str:
+    """The type word of the values of a JSON Schema type."""
+    return "number" if kind == "integer" else kind

@@ -1,0 +1,112 @@
+"""Tracks the position in the arguments of one call: in a tag, or in a block's value."""
+
+import json
+import re
+from dataclasses import InitVar, dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from constrained_k2.formats.base import WireFormat
+from constrained_k2.formats.kimi_k3 import unescape
+from constrained_k2.turn.drafts.guesses import spelled
+from constrained_k2.turn.drafts.json_tracker import MAX_TOKEN, Expect, Frame, JsonTracker
+from constrained_k2.turn.drafts.xtml.tags import BLOCK_TOKENS
+
+_ATTRIBUTES = re.compile(r'[^"]*"([^"]*)"[^"]*"([^"]*)"', re.DOTALL)
+_MAX_TAG, _MAX_TAIL = 4096, 64  # stored characters of a tag: of a longer one the middle is dropped
+
+
+class Place(IntEnum):
+    """The part of the arguments that comes next."""
+
+    BETWEEN = 0  # a block, or the end of the arguments
+    TAG = 1  # the rest of a block's tag
+    VALUE = 2  # the value, or its end
+    END_TAG = 3  # the rest of the tag that ends the block
+
+
+@dataclass(slots=True)
+class XtmlTracker:
+    """The position in one call's arguments, which are valid so far.
+
+    ``json`` has the arguments as an open object: its first frame holds the keys and values so far. A string, which is
+    raw text, is its ``token``; in a value of another type it is the position there.
+    """
+
+    schema: InitVar[Any]
+    markers: WireFormat
+    place: Place = Place.BETWEEN
+    tag: str = ""  # the text of the tag that is being written
+    kind: str = ""  # the type word of the block
+    json: JsonTracker = field(init=False)
+    is_done: bool = False  # never: a marker ends the arguments
+
+    def __post_init__(self, schema: Any) -> None:
+        self.json = JsonTracker(schema)
+        self.json.frames.append(Frame(self.json.value, is_object=True))
+        self.json.expect = Expect.AFTER
+
+    def copy(self) -> "XtmlTracker":
+        """An independent copy."""
+        other = XtmlTracker.__new__(XtmlTracker)
+        for name in XtmlTracker.__slots__:
+            setattr(other, name, getattr(self, name))
+        other.json = self.json.copy()
+        return other
+
+    @property
+    def members(self) -> Frame:
+        """The blocks so far."""
+        return self.json.frames[0]
+
+    @property
+    def depth(self) -> int:
+        """The tokens to reserve for what is open and for the tags of required keys that are missing."""
+        missing = set(map(spelled, self.members.view.required)).difference(self.members.keys)
+        blocks = len(missing) + (self.place is not Place.BETWEEN)
+        return BLOCK_TOKENS * blocks + len(self.json.frames) - 1
+
+    @property
+    def in_string(self) -> bool:
+        """True outside JSON and in its strings and keys, where blanks are characters."""
+        return self.place is not Place.VALUE or self.kind == "string" or self.json.in_string
+
+    def feed(self, piece: str | int) -> None:
+        """Advance over the next characters, or over a marker's id."""
+        if isinstance(piece, int):
+            self._mark(piece)
+        elif self.place is not Place.VALUE:
+            self.tag += piece
+            if len(self.tag) > _MAX_TAG:
+                self.tag = self.tag[: _MAX_TAG - _MAX_TAIL] + self.tag[-_MAX_TAIL:]
+        elif self.kind == "string":
+            self.json.token = (self.json.token + piece)[:MAX_TOKEN]
+        else:
+            self.json.feed(piece)
+
+    def _mark(self, token_id: int) -> None:
+        if token_id == self.markers.call_begin:
+            self.place, self.tag = Place.TAG, ""
+        elif token_id == self.markers.call_end:
+            self._end_value()
+            self.place, self.tag = Place.END_TAG, ""
+        elif self.place is Place.TAG:
+            self._begin_value()
+        else:
+            self.place = Place.BETWEEN
+
+    def _begin_value(self) -> None:
+        found = _ATTRIBUTES.fullmatch(self.tag)
+        key, self.kind = (unescape(found[1]), found[2]) if found else ("", "")
+        json_tracker = self.json
+        self.place = Place.VALUE
+        self.members.keys.append(spelled(key))
+        json_tracker.value = self.members.view.value_of(key)
+        json_tracker.expect = Expect.IN_STRING if self.kind == "string" else Expect.VALUE
+        json_tracker.token = ""
+
+    def _end_value(self) -> None:
+        if self.kind == "string":
+            self.json.token = json.dumps(self.json.token, ensure_ascii=False)[1:-1]
+        if self.json.expect is not Expect.AFTER:
+            self.json.end_value()
