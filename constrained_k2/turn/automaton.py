@@ -174,9 +174,13 @@ class Automaton:
         ahead, is_whole = self._grammar.call_ids(state.calls).forced(state.call_id)
         ids, written = [], 0
         text = (state.call_id + ahead).decode("utf-8", "ignore")
-        for token_id in chain.from_iterable(map(self._vocabulary.encode, self._markers.header_pieces.findall(text))):
+        pieces = self._markers.header_pieces.findall(text)
+        for token_id in chain.from_iterable(map(self._vocabulary.encode, pieces)):
             if written >= len(state.call_id):
                 ids.append(token_id)
             written += len(self._vocabulary.ordinary_bytes(token_id))
-        # The last token of an unfinished call id may change once its rest is known.
-        return [*ids, self._markers.argument_begin] if is_whole else ids[:-1]
+        if is_whole:
+            return [*ids, self._markers.argument_begin]
+        # The last token of an unfinished piece may change once its rest is known.
+        is_end_of_piece = self._markers.header_pieces.findall(f"{text}x")[:-1] == pieces
+        return ids if is_end_of_piece else ids[:-1]

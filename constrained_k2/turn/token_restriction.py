@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.turn.matcher import ToolCallMatcher
+from constrained_k2.turn.phases import Phase
 from constrained_k2.vocabulary.bitmask import words_per_row
 
 Row = npt.NDArray[np.int32]
@@ -15,7 +16,8 @@ Row = npt.NDArray[np.int32]
 class TokenRestriction:
     """The :class:`constrained_k2.turn.matcher.Restriction` of one request.
 
-    Where a limit would leave no token of a mask, the mask wins: for that token the limit is ignored.
+    Where a limit would leave no token of a mask, the mask wins: for that token the limit is ignored. Markers within
+    arguments, which end strings in some formats, need not be among the allowed ids.
 
     Args:
         size: The width of the logits.
@@ -32,7 +34,9 @@ class TokenRestriction:
         bad_words: Iterable[Sequence[int]],
         on_ignored: Callable[[], None],
     ) -> None:
+        self._size = size
         self._allowed = None if allowed is None else _row(allowed, size)
+        self._in_arguments: Row | None = None  # the allowed ids and the markers that arguments may contain
         words = [array("q", word) for word in bad_words if word]
         self._not_bad = ~_row((word[0] for word in words if len(word) == 1), size) if words else None
         # By the last but one token of words of several tokens: all tokens but the last, the last.
@@ -44,7 +48,7 @@ class TokenRestriction:
 
     def apply(self, turn: ToolCallMatcher, row: Row) -> None:
         """Remove what the client forbids from a mask, in place."""
-        ignored = self._allowed is not None and not _keep(row, row & self._allowed)
+        ignored = self._allowed is not None and not _keep(row, row & self._allowed_in(turn, self._allowed))
         if self._not_bad is not None:
             left = row & self._not_bad
             for token_id in self._completing(turn):
@@ -52,6 +56,14 @@ class TokenRestriction:
             ignored |= not _keep(row, left)
         if ignored:
             self._on_ignored()
+
+    def _allowed_in(self, turn: ToolCallMatcher, allowed: Row) -> Row:
+        """The allowed ids in the phase of a turn."""
+        if turn.phase is not Phase.ARGUMENTS:
+            return allowed
+        if self._in_arguments is None:
+            self._in_arguments = allowed | _row(turn.vocabulary.format.argument_markers, self._size)
+        return self._in_arguments
 
     def _completing(self, turn: ToolCallMatcher) -> Iterable[int]:
         """The tokens that would complete a bad word of several tokens."""

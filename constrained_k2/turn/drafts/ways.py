@@ -44,11 +44,12 @@ class Ways:
 
     def shortest_kind(self, way: Way) -> str:
         """The JSON type of about the shortest value; empty if the way names none."""
-        return next(iter(self.kinds_by_length(way)), "")
+        lengths = self.lengths(way)
+        return min(lengths, key=lambda kind: lengths[kind], default="")
 
-    def kinds_by_length(self, way: Way) -> list[str]:
-        """The JSON types that the way names, that of about the shortest value first."""
-        return sorted(kinds(way), key=lambda kind: self._length_of_kind(way, kind, _Search()))
+    def lengths(self, way: Way) -> dict[str, float]:
+        """The characters of about the shortest value of each JSON type that the way names."""
+        return {kind: self._length_of_kind(way, kind, _Search()) for kind in kinds(way)}
 
     def shortest(self, schema: Any) -> float:
         """The characters of about the shortest value of a schema."""

@@ -5,6 +5,7 @@ Blocks of required keys come first, with the type of the shortest value. Strings
 
 import json
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Any
 
 from constrained_k2.formats.kimi_k3 import ARGUMENT, escape, unescape
@@ -125,16 +126,16 @@ def _rests_of_key(begun: str, found: list[Way], written: set[str], document: Way
 
 
 def _in_tag(key: str) -> str:
-    """A key as it stands in a tag, from its JSON without quotes."""
+    """A key as a tag spells it, from its JSON without quotes."""
     return escape(json.loads(f'"{key}"') if "\\" in key else key)
 
 
 def _type_words(schemas: list[Any], document: Ways) -> list[str]:
     """The type words of a key's values, that of the shortest value first; words that no schema names come last."""
-    words: dict[str, None] = {}
+    lengths: dict[str, float] = {}
     for way in document.of(schemas):
-        if texts := options(way):
-            words.update(dict.fromkeys(map(kind_of_option, sorted(texts, key=len))))
-        else:
-            words.update(dict.fromkeys(map(type_word, document.kinds_by_length(way))))
-    return [*words, *(word for word in TYPE_WORDS if word not in words)]
+        texts = [(kind_of_option(text), len(text)) for text in options(way)]
+        for kind, length in texts or document.lengths(way).items():
+            word = type_word(kind)
+            lengths[word] = min(lengths.get(word, inf), length - 2 * (word == "string"))  # a string has no quotes here
+    return [*sorted(lengths, key=lambda word: lengths[word]), *(word for word in TYPE_WORDS if word not in lengths)]

@@ -1,0 +1,230 @@
+"""Endings, guesses and drafts in Kimi K3's arguments."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
+from constrained_k2.formats.kimi_k3 import KIMI_K3
+from constrained_k2.prompts.xtml.turn import render_turn
+from constrained_k2.request.spec import ToolCall
+from constrained_k2.testing import write_tokenizer
+from constrained_k2.turn.drafts.drafter import Drafter
+from constrained_k2.turn.drafts.xtml.endings import xtml_endings
+from constrained_k2.turn.drafts.xtml.guesses import likely_tokens
+from constrained_k2.turn.drafts.xtml.tracker import Place, XtmlTracker
+from constrained_k2.vocabulary.bitmask import allocate_bitmask
+from tests.drafts.test_drafter import CALLS, spec, steps_of
+from tests.turn.k3_turns import CLOSE, OPEN, SEP, as_k3, ids_of, walk
+
+MARKERS = {OPEN: KIMI_K3.call_begin, CLOSE: KIMI_K3.call_end, SEP: KIMI_K3.argument_begin}
+NAMES = {token_id: text for text, token_id in MARKERS.items()}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "when": {"type": "string", "format": "date-time"},
+        "unit": {"enum": ["celsius", "fahrenheit"]},
+        "node": {"anyOf": [{"type": "object", "properties": {"next": {"type": "array"}}, "required": ["next"]}, {"type": "null"}]},
+        'q"&': {"const": 5},
+        "tags": {"type": "array", "items": {"type": "object", "properties": {"x": {"const": "y"}}, "required": ["x"]}},
+    },
+    "required": ["unit", 'q"&'],
+}  # fmt: skip
+
+
+def at(*pieces: str, schema: Any = None) -> XtmlTracker:
+    tracker = XtmlTracker(SCHEMA if schema is None else schema, KIMI_K3)
+    for piece in pieces:
+        tracker.feed(MARKERS.get(piece, piece))
+    return tracker
+
+
+def tag(key: str, kind: str) -> tuple[str, ...]:
+    return (OPEN, f'argument key="{key}" type="{kind}"', SEP)
+
+
+def block(key: str, kind: str, value: str) -> tuple[str, ...]:
+    return (*tag(key, kind), value, CLOSE, "argument", SEP)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ((), OPEN),
+        ((OPEN,), "argument"),
+        ((OPEN, "argum"), "ent"),
+        ((OPEN, "argument"), " key"),
+        ((OPEN, "argument ke"), "y"),
+        ((OPEN, 'argument key="'), "unit"),  # the first required one
+        ((*block("unit", "string", "celsius"), OPEN, 'argument key="'), "q&quot;&amp;"),
+        ((*block("unit", "string", "celsius"), *block("q&quot;&amp;", "number", "5"), OPEN, 'argument key="'), "city"),
+        ((OPEN, 'argument key="no'), "de"),
+        ((OPEN, 'argument key="other'), '"'),
+        ((OPEN, 'argument key="node"'), " type"),
+        ((OPEN, 'argument key="node" type="'), "null"),
+        ((OPEN, 'argument key="node" type="o'), "bject"),
+        ((OPEN, 'argument key="city" type="string'), '"'),
+        ((OPEN, 'argument key="other" type="'), "string"),
+        ((OPEN, 'argument key="city" type="string"'), SEP),
+        ((*tag("city", "string"),), CLOSE),
+        ((*tag("city", "string"), 'a "quoted" word'), CLOSE),
+        ((*tag("unit", "string"), "cel"), "sius"),
+        ((*tag("unit", "string"), "celsius"), CLOSE),
+        ((*tag("node", "null"),), "null"),
+        ((*tag("node", "object"),), '{"next":[]}'),
+        ((*tag("node", "object"), '{"next":['), "]}"),
+        ((*tag("node", "object"), '{"next":[]}'), CLOSE),
+        ((*tag("q&quot;&amp;", "number"),), "5"),
+        ((*tag("q&quot;&amp;", "number"), "5"), CLOSE),
+        ((*tag("tags", "array"), '[{"x'), '":"y"}]'),
+        ((*tag("city", "string"), "x", CLOSE), "argument"),
+        ((*tag("city", "string"), "x", CLOSE, "argument"), SEP),
+    ],
+)
+def test_the_first_ending(written: Sequence[str], expected: str) -> None:
+    tracker = at(*written)
+    first = next(iter(xtml_endings(tracker)))
+    assert (NAMES[first] if isinstance(first, int) else first) == expected
+    assert next(iter(xtml_endings(tracker))) == first, "the tracker has changed"
+
+
+def test_further_endings() -> None:
+    assert list(xtml_endings(at(OPEN, 'argument key="'))) == [
+        "unit",
+        "q&quot;&amp;",
+        "city",
+        "when",
+        "node",
+        "tags",
+        '"',
+    ]
+    assert list(xtml_endings(at(*tag("when", "string")))) == [MARKERS[CLOSE], "Z"]
+    assert list(xtml_endings(at(OPEN, 'argument key="unit" type="')))[:2] == ["string", "number"]
+    assert not list(xtml_endings(at(OPEN, 'argument key="unit" type="x')))
+
+
+def test_a_kind_of_object_is_chosen_by_its_constant() -> None:
+    kinds = [
+        {"properties": {"kind": {"const": "long"}, "text": {"type": "string", "minLength": 50}}, "required": ["kind", "text"]},
+        {"properties": {"kind": {"const": "short"}}, "required": ["kind"]},
+    ]  # fmt: skip
+    schema = {"type": "object", "anyOf": kinds}
+    assert next(iter(xtml_endings(at(*tag("kind", "string"), schema=schema)))) == "short"
+    after_long = at(*block("kind", "string", "long"), OPEN, 'argument key="', schema=schema)
+    assert next(iter(xtml_endings(after_long))) == "text"
+
+
+def test_a_long_tag_and_a_long_string() -> None:
+    tracker = at(OPEN, 'argument key="')
+    for _ in range(5000):
+        tracker.feed("kk")
+    tracker.feed('" type="string"')
+    assert len(tracker.tag) <= 4096
+    tracker.feed(MARKERS[SEP])
+    assert (tracker.place, tracker.kind) == (Place.VALUE, "string")
+    for _ in range(5000):
+        tracker.feed("vv")
+    assert len(tracker.json.token) <= 256
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
+    """A compiler over a thousand tokens with Kimi K3's special tokens behind them."""
+    directory = tmp_path_factory.mktemp("k2")
+    write_tokenizer(directory)
+    return Compiler(Vocabulary.from_pretrained(as_k3(directory, tmp_path_factory.mktemp("k3"))))
+
+
+@pytest.fixture(scope="module")
+def real(real_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Compiler:
+    """A compiler over Kimi K3's own vocabulary."""
+    return Compiler(Vocabulary.from_pretrained(as_k3(real_tokenizer, tmp_path_factory.mktemp("real"))))
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ((), f'{OPEN}argument key="unit" type="string"{SEP}'),
+        ((OPEN, "arg"), f'ument key="unit" type="string"{SEP}'),
+        ((OPEN, 'argument key="q'), f'&quot;&amp;" type="number"{SEP}5{CLOSE}argument{SEP}{OPEN}argument key="unit"'),
+        ((OPEN, 'argument key="node" type="'), f'object"{SEP}{{"next": ['),  # the only type besides null
+        ((OPEN, 'argument key="x'), ""),
+        ((*tag("unit", "string"),), ""),
+        ((*tag("unit", "string"), "f"), f"ahrenheit{CLOSE}argument{SEP}"),
+        ((*tag("city", "string"), "Bei"), ""),
+        ((*tag("tags", "array"),), "["),
+        ((*tag("tags", "array"), "[{"), '"x": "y"}'),
+        ((*tag("flag", "boolean"), "fa"), f"lse{CLOSE}argument{SEP}"),
+        ((*block("unit", "string", "celsius"), *block("q&quot;&amp;", "number", "5")), CLOSE),
+    ],
+)
+def test_guesses(small: Compiler, written: Sequence[str], expected: str) -> None:
+    vocabulary = small.vocabulary
+    tracker = XtmlTracker(SCHEMA, vocabulary.format)
+    for piece in written:
+        tracker.feed(vocabulary.special_tokens.get(piece, piece))
+    found = vocabulary.decode(likely_tokens(tracker, vocabulary, 64))
+    assert found.startswith(expected) if expected else not found
+
+
+def test_an_object_without_required_keys_may_end_or_go_on(small: Compiler) -> None:
+    for schema, expected in (({}, True), ({"properties": {"a": {}}}, False)):
+        tracker = XtmlTracker(schema, small.vocabulary.format)
+        found = likely_tokens(tracker, small.vocabulary, 8)
+        assert found == ([small.vocabulary.format.call_end] if expected else [])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_drafts_are_legal_and_leave_no_trace(small: Compiler, seed: int) -> None:
+    grammar = small.compile(spec())
+    ids = walk(grammar.matcher(), small.vocabulary, seed, limit=20_000)[:600]
+    matcher = grammar.matcher()
+    drafter = Drafter(matcher)
+    before, after = (allocate_bitmask(1, small.vocabulary.size) for _ in range(2))
+    for token_id in ids:
+        matcher.fill_bitmask(before)
+        drafts = drafter.draft(6)
+        matcher.fill_bitmask(after)
+        assert (before == after).all() and len(drafts) <= 6
+        assert matcher.fork().accept_tokens(drafts)
+        assert matcher.accept_tokens([token_id])
+
+
+@pytest.mark.slow
+def test_most_of_a_call_is_drafted(real: Compiler) -> None:
+    calls = [ToolCall(name, number, json.dumps(arguments)) for number, (name, arguments) in enumerate(CALLS)]
+    ids = render_turn(calls, real.vocabulary)
+    grammar = real.compile(spec())
+    assert steps_of(grammar.matcher(), ids, 8) < 0.3 * len(ids)
+    assert steps_of(grammar.matcher(), ids, 16) < 0.25 * len(ids)
+
+
+@pytest.mark.slow
+def test_a_guess_waits_for_nothing_but_a_name(real: Compiler) -> None:
+    """The quote that ends an attribute's piece is certain, whatever name follows."""
+    vocabulary = real.vocabulary
+    matcher = real.compile(spec()).matcher()
+    drafts = Drafter(matcher).draft(32)
+    assert drafts == [
+        *ids_of(vocabulary, f"{CLOSE}response{SEP}{OPEN}tools{SEP}{OPEN}call tool"),
+        *vocabulary.encode('="'),
+    ]
+
+
+def test_an_answer_in_a_form_is_drafted(small: Compiler) -> None:
+    answer = {"type": "object", "properties": {"summary": {"type": "string"}}, "required": ["summary"]}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": answer}}
+    vocabulary = small.vocabulary
+    for in_reasoning in (False, True):
+        matcher = small.compile(ToolCallSpec.from_openai({"response_format": form})).matcher(in_reasoning=in_reasoning)
+        if in_reasoning:
+            assert matcher.accept_tokens(ids_of(vocabulary, f"Hm{CLOSE}think{SEP}{OPEN}response{SEP}"))
+        assert matcher.accept_tokens(vocabulary.encode("{"))
+        drafts = Drafter(matcher).draft(8)
+        assert vocabulary.decode(drafts).startswith('"summary":')
+        assert matcher.accept_tokens(vocabulary.encode('"summary": "s"}'))
+        assert vocabulary.decode(Drafter(matcher).draft(32)).startswith(f"{CLOSE}response{SEP}{CLOSE}message{SEP}")
