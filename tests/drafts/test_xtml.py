@@ -172,7 +172,8 @@ def test_guesses(small: Compiler, written: Sequence[str], expected: str) -> None
 
 
 def test_an_object_without_required_keys_may_end_or_go_on(small: Compiler) -> None:
-    for schema, expected in (({}, True), ({"properties": {"a": {}}}, False)):
+    cases: list[tuple[dict[str, Any], bool]] = [({}, True), ({"properties": {"a": {}}}, False)]
+    for schema, expected in cases:
         tracker = XtmlTracker(schema, small.vocabulary.format)
         found = likely_tokens(tracker, small.vocabulary, 8)
         assert found == ([small.vocabulary.format.call_end] if expected else [])
