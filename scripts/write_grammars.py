@@ -14,16 +14,10 @@ def cases(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob("*/request.json"))
 
 
-def in_reasoning(case: Path) -> bool:
-    """Return True if the case's turns begin inside the reasoning: Kimi K3's do where the request enables thinking."""
-    return case.parent == K3 and ToolCallSpec.from_json((case / "request.json").read_bytes()).thinking
-
-
 def grammar_of(case: Path) -> str:
     """Return the grammar of a case."""
     spec = ToolCallSpec.from_json((case / "request.json").read_bytes())
-    markers = KIMI_K3 if case.parent == K3 else KIMI_K2
-    return build_grammar(spec, markers=markers, in_reasoning=in_reasoning(case))
+    return build_grammar(spec, markers=KIMI_K3 if case.parent == K3 else KIMI_K2)
 
 
 if __name__ == "__main__":

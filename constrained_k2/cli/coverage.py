@@ -2,7 +2,8 @@
 
 For every tool: how many keywords are enforced exactly, and each keyword that is narrowed (the grammar allows less;
 calls stay valid), relaxed (it allows more) or refused (the request would get HTTP 400). The file holds a list of tools,
-a request body with tools, or one JSON Schema. Exit code 1 if anything is relaxed or refused.
+a request body with tools, or one JSON Schema. Exit code 1 if anything is relaxed or refused. With --format kimi-k3 it
+reports on Kimi K3's arguments, whose strings have no quotes and no escapes: LLGuidance writes them, xgrammar cannot.
 
 example: constrained-k2 coverage tools.json
 """
@@ -12,7 +13,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from constrained_k2.cli.reading import named_schemas, read_json
+from constrained_k2.cli.reading import WIRE_FORMATS, named_schemas, read_json
 from constrained_k2.compiler.coverage import schema_coverage
 from constrained_k2.request.spec import ENGINES, EngineName
 from constrained_k2.schema.coverage import STATUSES, Coverage, Status
@@ -28,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("tools", nargs="?", default="-", help="a JSON file, or - for standard input")
     add("--engine", choices=ENGINES, default="llguidance", help="(default: %(default)s)")
+    add("--format", choices=WIRE_FORMATS, default="kimi-k2", help="of the model's calls (default: %(default)s)")
     add("--undeclared-keys", choices=UNDECLARED_KEYS, default=DEFAULT, help="(default: %(default)s)")
     add("--json", action="store_true", help="every keyword with its JSON pointer, as JSON")
     add("--keywords", action="store_true", help="print a Markdown table of all keywords and engines")
@@ -38,9 +40,9 @@ def run(options: argparse.Namespace) -> int:
     if options.keywords:
         print(keyword_table())
         return 0
+    how = {"undeclared_keys": options.undeclared_keys, "wire_format": WIRE_FORMATS[options.format]}
     found = [
-        (name, schema_coverage(schema, options.engine, undeclared_keys=options.undeclared_keys))
-        for name, schema in _schemas(read_json(options.tools))
+        (name, schema_coverage(schema, options.engine, **how)) for name, schema in _schemas(read_json(options.tools))
     ]
     if options.json:
         print(json.dumps([{"tool": name} | coverage.to_json() for name, coverage in found], indent=2))

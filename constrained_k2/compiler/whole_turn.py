@@ -39,7 +39,8 @@ def build_grammar(  # noqa: PLR0913 - the last three have defaults that most kee
         format: ``lark`` for LLGuidance; ``structural-tag`` (the default) or ``ebnf`` for xgrammar.
         markers: The wire format, with the marker ids for ``structural-tag``: Lark and EBNF refer to markers by their
             text. xgrammar's formats are Kimi K2's only.
-        in_reasoning: True if the prompt opens the reasoning, as ``<think>`` does.
+        in_reasoning: True if the prompt opens the reasoning, as ``<think>`` does. Kimi K3's prompts open it if the
+            request enables thinking.
         policy: How strictly schemas are enforced.
 
     Raises:

@@ -52,6 +52,19 @@ def test_relaxed_and_refused_tools(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "1 of 3 fully enforced" in said
 
 
+def test_arguments_of_kimi_k3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """LLGuidance's builtin patterns, the second choice for Kimi K2, are of JSON strings; xgrammar has no other ones."""
+    flags = {"type": "object", "properties": {"p": {"type": "string", "pattern": "(?i)abc"}}}
+    path = written(tmp_path, [{"name": "f", "inputSchema": flags}])
+    for options, said in (
+        ([], "combined with others"),
+        (["--format", "kimi-k3"], "of a raw string: flags"),
+        (["--format", "kimi-k3", "--engine", "xgrammar"], "with LLGuidance only"),
+    ):
+        assert main(["coverage", path, *options]) == 1
+        assert said in " ".join(capsys.readouterr().out.split())
+
+
 def test_json_from_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(RELAXED["parameters"])))
     assert main(["coverage", "-", "--json"]) == 1

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from constrained_k2 import Compiler, build_grammar, parse_completion
-from scripts.write_grammars import K3, grammar_of, in_reasoning
+from scripts.write_grammars import K3, grammar_of
 from tests.grammar.whole_turns import (
     ALL,
     ALL_IDS,
@@ -16,6 +16,7 @@ from tests.grammar.whole_turns import (
     LarkOracle,
     TagOracle,
     bytes_of,
+    in_reasoning,
     spec_of,
     transcript_ids,
     transcripts,

@@ -27,7 +27,6 @@ from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.prompts.xtml.turn import render_turn
 from constrained_k2.turn.phases import Phase
 from constrained_k2.vocabulary.bitmask import TokenSet, allocate_bitmask, allowed_ids
-from scripts.write_grammars import in_reasoning
 from tests.data import mcp_servers
 from tests.grammar.whole_turns import (
     ALL,
@@ -40,6 +39,7 @@ from tests.grammar.whole_turns import (
     LarkOracle,
     TagOracle,
     bytes_of,
+    in_reasoning,
     spec_of,
     tool,
     transcript_ids,

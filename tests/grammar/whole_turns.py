@@ -38,6 +38,11 @@ def spec_of(case: Path) -> ToolCallSpec:
     return ToolCallSpec.from_json((case / "request.json").read_bytes())
 
 
+def in_reasoning(case: Path) -> bool:
+    """Return True if the prompt opens the reasoning: Kimi K3's prompts do where the request enables thinking."""
+    return case.parent == K3 and spec_of(case).thinking
+
+
 def transcripts(case: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (case / "transcripts.jsonl").read_text(encoding="utf-8").splitlines()]
 

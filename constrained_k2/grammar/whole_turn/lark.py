@@ -26,7 +26,8 @@ def write_lark(
 
     ``arguments`` has the body of the arguments' rule (``%lark { … }`` or ``%json { … }``) for each function name,
     ``form`` that of the answer, None for any text.
-    ``in_reasoning``: the prompt opens the reasoning, so that the turn begins inside it.
+    ``in_reasoning``: the prompt opens the reasoning, so that the turn begins inside it. In formats that mark the
+    response, such as Kimi K3's, the prompts of requests with thinking always do.
     """
     has_calls = spec.max_calls != 0
     marks_response = Phase.RESPONDED in wire_format.exits
@@ -80,7 +81,8 @@ def _marked_response(
         turn = "TEXT? responded end"
     else:
         turn = "responded section end" if spec.choice == "required" else "TEXT? responded section? end"
-    reasoning = f"TEXT? {joint(wire_format, Phase.REASONING, Phase.TEXT)} " if in_reasoning else ""
+    begins_inside = in_reasoning or spec.thinking
+    reasoning = f"TEXT? {joint(wire_format, Phase.REASONING, Phase.TEXT)} " if begins_inside else ""
     yield f"start: {reasoning}turn"
     yield f"turn: {turn}"
     yield f"responded: {joint(wire_format, Phase.TEXT, Phase.RESPONDED)}"
