@@ -73,7 +73,7 @@ def _plain_response(
 def _marked_response(
     spec: ToolCallSpec, wire_format: WireFormat, *, has_form: bool, in_reasoning: bool
 ) -> Iterable[str]:
-    """Yield the rules of turns with a marked response, which stands before calls even if it is empty."""
+    """Yield the rules of turns with a marked response, which precedes calls even if it is empty."""
     has_calls = spec.max_calls != 0
     if has_form:
         turn = "form responded end | responded section end" if has_calls else "form responded end"
