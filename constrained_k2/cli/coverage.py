@@ -15,6 +15,8 @@ from typing import Any
 
 from constrained_k2.cli.reading import WIRE_FORMATS, named_schemas, read_json
 from constrained_k2.compiler.coverage import schema_coverage
+from constrained_k2.formats.base import WireFormat
+from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.request.spec import ENGINES, EngineName
 from constrained_k2.schema.coverage import STATUSES, Coverage, Status
 from constrained_k2.schema.keywords import ROWS
@@ -38,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show the coverage; 1 if something is relaxed or refused."""
     if options.keywords:
-        print(keyword_table())
+        print(keyword_table(WIRE_FORMATS[options.format]))
         return 0
     how = {"undeclared_keys": options.undeclared_keys, "wire_format": WIRE_FORMATS[options.format]}
     found = [
@@ -92,12 +94,14 @@ def _show(found: list[tuple[str, Coverage]], engine: EngineName) -> None:
     console.print(summary)
 
 
-def keyword_table() -> str:
-    """A Markdown table: the coverage of each keyword's examples under each engine."""
-    lines = [f"| keyword | {' | '.join(ENGINES)} |", f"|---|{'---|' * len(ENGINES)}"]
+def keyword_table(wire_format: WireFormat = KIMI_K2) -> str:
+    """A Markdown table: the coverage of each keyword's examples under each engine that writes a format's arguments."""
+    engines = ENGINES if wire_format.argument_encoding == "json" else ENGINES[:1]
+    lines = [f"| keyword | {' | '.join(engines)} |", f"|---|{'---|' * len(engines)}"]
     for title, schema in (example for row in ROWS for example in row.examples.items()):
         tool = {"type": "object", "properties": {"p": schema}, "additionalProperties": False}
-        cells = [_cell(schema_coverage(tool, engine, undeclared_keys="allow"), title) for engine in ENGINES]
+        found = (schema_coverage(tool, engine, undeclared_keys="allow", wire_format=wire_format) for engine in engines)
+        cells = [_cell(coverage, title) for coverage in found]
         lines.append(f"| {title} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

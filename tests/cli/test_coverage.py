@@ -65,6 +65,15 @@ def test_arguments_of_kimi_k3(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert said in " ".join(capsys.readouterr().out.split())
 
 
+def test_keywords_of_kimi_k3_are_those_of_kimi_k2(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "keywords.md").read_text(encoding="utf-8")
+    known = [line.split(" | ")[:2] for line in page.splitlines() if line.startswith("|")]
+    assert main(["coverage", "--keywords", "--format", "kimi-k3"]) == 0
+    printed = [line.removesuffix(" |").split(" | ") for line in capsys.readouterr().out.splitlines()]
+    assert len(printed) > 30
+    assert printed[2:] == known[2:]
+
+
 def test_json_from_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(RELAXED["parameters"])))
     assert main(["coverage", "-", "--json"]) == 1
