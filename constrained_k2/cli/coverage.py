@@ -2,7 +2,8 @@
 
 For every tool: how many keywords are enforced exactly, and each keyword that is narrowed (the grammar allows less;
 calls stay valid), relaxed (it allows more) or refused (the request would get HTTP 400). The file holds a list of tools,
-a request body with tools, or one JSON Schema. Exit code 1 if anything is relaxed or refused.
+a request body with tools, or one JSON Schema. Exit code 1 if anything is relaxed or refused. With --format kimi-k3 it
+reports on Kimi K3's arguments, whose strings have no quotes and no escapes: LLGuidance writes them, xgrammar cannot.
 
 example: constrained-k2 coverage tools.json
 """
@@ -12,8 +13,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from constrained_k2.cli.reading import named_schemas, read_json
+from constrained_k2.cli.reading import WIRE_FORMATS, named_schemas, read_json
 from constrained_k2.compiler.coverage import schema_coverage
+from constrained_k2.formats.base import WireFormat
+from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.request.spec import ENGINES, EngineName
 from constrained_k2.schema.coverage import STATUSES, Coverage, Status
 from constrained_k2.schema.keywords import ROWS
@@ -28,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("tools", nargs="?", default="-", help="a JSON file, or - for standard input")
     add("--engine", choices=ENGINES, default="llguidance", help="(default: %(default)s)")
+    add("--format", choices=WIRE_FORMATS, default="kimi-k2", help="of the model's calls (default: %(default)s)")
     add("--undeclared-keys", choices=UNDECLARED_KEYS, default=DEFAULT, help="(default: %(default)s)")
     add("--json", action="store_true", help="every keyword with its JSON pointer, as JSON")
     add("--keywords", action="store_true", help="print a Markdown table of all keywords and engines")
@@ -36,11 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show the coverage; 1 if something is relaxed or refused."""
     if options.keywords:
-        print(keyword_table())
+        print(keyword_table(WIRE_FORMATS[options.format]))
         return 0
+    how = {"undeclared_keys": options.undeclared_keys, "wire_format": WIRE_FORMATS[options.format]}
     found = [
-        (name, schema_coverage(schema, options.engine, undeclared_keys=options.undeclared_keys))
-        for name, schema in _schemas(read_json(options.tools))
+        (name, schema_coverage(schema, options.engine, **how)) for name, schema in _schemas(read_json(options.tools))
     ]
     if options.json:
         print(json.dumps([{"tool": name} | coverage.to_json() for name, coverage in found], indent=2))
@@ -90,12 +94,14 @@ def _show(found: list[tuple[str, Coverage]], engine: EngineName) -> None:
     console.print(summary)
 
 
-def keyword_table() -> str:
-    """A Markdown table: the coverage of each keyword's examples under each engine."""
-    lines = [f"| keyword | {' | '.join(ENGINES)} |", f"|---|{'---|' * len(ENGINES)}"]
+def keyword_table(wire_format: WireFormat = KIMI_K2) -> str:
+    """A Markdown table: the coverage of each keyword's examples under each engine that writes a format's arguments."""
+    engines = ENGINES if wire_format.argument_encoding == "json" else ENGINES[:1]
+    lines = [f"| keyword | {' | '.join(engines)} |", f"|---|{'---|' * len(engines)}"]
     for title, schema in (example for row in ROWS for example in row.examples.items()):
         tool = {"type": "object", "properties": {"p": schema}, "additionalProperties": False}
-        cells = [_cell(schema_coverage(tool, engine, undeclared_keys="allow"), title) for engine in ENGINES]
+        found = (schema_coverage(tool, engine, undeclared_keys="allow", wire_format=wire_format) for engine in engines)
+        cells = [_cell(coverage, title) for coverage in found]
         lines.append(f"| {title} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -4,6 +4,9 @@ The grammar covers everything that a model may answer to a chat-completions requ
 allows it, and calls of its tools. tool_choice, parallel_tool_calls, thinking, first_index and the calls in messages are
 read as the server reads them.
 
+--wire-format kimi-k3 writes Kimi K3's turns, as Lark alone. A request with "thinking": true begins inside the reasoning
+there, which its prompt opens, as with --in-reasoning.
+
 formats and their limits:
   lark            For LLGuidance 1.7 or newer. As this package's own matchers: properties in any order, the expected
                   index, markers as special tokens. Differences: text cannot end, and a call cannot begin, inside a
@@ -25,7 +28,7 @@ import json
 import sys
 from dataclasses import replace
 
-from constrained_k2.cli.reading import read_text
+from constrained_k2.cli.reading import WIRE_FORMATS, read_text
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.schema.undeclared_keys import UNDECLARED_KEYS
 
@@ -36,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("request", nargs="?", default="-", metavar="REQUEST.json", help="a request body (default: standard input)")
     add("--engine", choices=("llguidance", "xgrammar"), default="llguidance", help="(default: %(default)s)")
     add("--format", choices=("lark", "structural-tag", "ebnf"), help="(default: the engine's first one above)")
-    add("--in-reasoning", action="store_true", help="the prompt ends in <think>, as K2.5's does")
+    add("--wire-format", choices=WIRE_FORMATS, default="kimi-k2", help="the model's format (default: %(default)s)")
+    add("--in-reasoning", action="store_true", help="the prompt opens the reasoning, as K2.5's <think> does")
     add("--undeclared-keys", choices=UNDECLARED_KEYS, help="as the request's field (default: what the request says)")
     add("--json", action="store_true", help='{"engine", "format", "grammar"} instead of the text alone')
 
@@ -51,7 +55,8 @@ def run(options: argparse.Namespace) -> int:
     if options.undeclared_keys:
         spec = replace(spec, undeclared_keys=options.undeclared_keys)
     try:
-        text = build_grammar(spec, options.engine, format_name, in_reasoning=options.in_reasoning)
+        markers, in_reasoning = WIRE_FORMATS[options.wire_format], options.in_reasoning
+        text = build_grammar(spec, options.engine, format_name, markers=markers, in_reasoning=in_reasoning)
     except (UnsupportedSchema, SchemaTooCostly) as error:
         print(f"constrained-k2: {error}", file=sys.stderr)
         return 1

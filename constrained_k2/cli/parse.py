@@ -20,9 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from constrained_k2.cli.reading import decode_json, named_schemas, read_json, read_text
+from constrained_k2.cli.reading import WIRE_FORMATS, decode_json, named_schemas, read_json, read_text
 from constrained_k2.errors import InvalidRequest, MalformedCompletion
-from constrained_k2.formats import FORMATS
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.parsing import PARSING_LEVELS, Completion, parse_completion
@@ -32,8 +31,6 @@ from constrained_k2.prompts.special_text import SpecialTexts
 from constrained_k2.request.spec import ANY_OBJECT, Tool, ToolCall
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
-_FORMATS = {known.name.lower().replace(" ", "-"): known for known in FORMATS}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
@@ -41,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("file", nargs="?", default="-", metavar="FILE", help="(default: standard input)")
     add("--ids", action="store_true", help="the file has token ids; needs --tokenizer")
     add("--tokenizer", type=Path, metavar="DIR", help="a Kimi tokenizer directory, which tells the format")
-    add("--format", choices=_FORMATS, default="kimi-k2", help="of a text without a tokenizer (default: %(default)s)")
+    add(
+        "--format", choices=WIRE_FORMATS, default="kimi-k2", help="of a text without a tokenizer (default: %(default)s)"
+    )
     add("--tools", metavar="TOOLS.json", help="a list of tools, or a request body with tools")
     add("--level", choices=PARSING_LEVELS, default="tolerant", help="(default: %(default)s)")
     add("--in-reasoning", action="store_true", help="the prompt opens the reasoning, as those of K2.5 and K3 do")
@@ -53,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     if options.ids and options.tokenizer is None:
         raise InvalidRequest("token ids need their tokenizer", "--ids", "Give --tokenizer DIR")
     vocabulary = (
-        Vocabulary.of_bytes(_FORMATS[options.format])
+        Vocabulary.of_bytes(WIRE_FORMATS[options.format])
         if options.tokenizer is None
         else Vocabulary.from_pretrained(options.tokenizer)
     )

@@ -8,6 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from constrained_k2.errors import InvalidRequest
+from constrained_k2.formats import FORMATS
+from constrained_k2.formats.base import WireFormat
+
+WIRE_FORMATS: dict[str, WireFormat] = {known.name.lower().replace(" ", "-"): known for known in FORMATS}
+"""Name on the command line -> wire format."""
 
 
 def read_text(path: str) -> str:

@@ -38,7 +38,9 @@ class CompiledToolCalls:
         self._precompiled: str | None = None  # the latest function
         self._tools = {tool.name: tool for tool in spec.tools}
         encoding = shared.vocabulary.format.argument_encoding
-        self._options = GrammarOptions(undeclared_keys=spec.undeclared_keys or shared.undeclared_keys, encoding=encoding)
+        self._options = GrammarOptions(
+            undeclared_keys=spec.undeclared_keys or shared.undeclared_keys, encoding=encoding
+        )
         self._without_grammar: dict[str, KeywordUse] = {}  # functions that take any JSON object instead, and why
 
     def matcher(self, *, in_reasoning: bool = False) -> ToolCallMatcher:

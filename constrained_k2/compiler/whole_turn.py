@@ -6,7 +6,9 @@ from typing import Any
 
 from constrained_k2.compiler.coverage import COMPILE_SECONDS, byte_compiler
 from constrained_k2.errors import InvalidRequest, missing_dependency
-from constrained_k2.formats.kimi_k2 import KIMI_K2, ToolCallFormat
+from constrained_k2.formats.base import WireFormat
+from constrained_k2.formats.kimi_k2 import KIMI_K2
+from constrained_k2.grammar.lark.arguments import HEADER
 from constrained_k2.grammar.whole_turn.lark import write_lark
 from constrained_k2.grammar.whole_turn.structural_tag import StructuralTagWriter
 from constrained_k2.request.spec import EngineName, ToolCallSpec
@@ -22,7 +24,7 @@ def build_grammar(  # noqa: PLR0913 - the last three have defaults that most kee
     engine: EngineName = "llguidance",
     format: str | None = None,  # noqa: A002 - the field's name, and that of the command line's option
     *,
-    markers: ToolCallFormat = KIMI_K2,
+    markers: WireFormat = KIMI_K2,
     in_reasoning: bool = False,
     policy: StrictPolicy = DEFAULT_POLICY,
 ) -> str:
@@ -35,8 +37,10 @@ def build_grammar(  # noqa: PLR0913 - the last three have defaults that most kee
         spec: The request.
         engine: The engine that will read the grammar.
         format: ``lark`` for LLGuidance; ``structural-tag`` (the default) or ``ebnf`` for xgrammar.
-        markers: The marker ids for ``structural-tag``. Lark and EBNF refer to markers by their text.
-        in_reasoning: True if the prompt ends in ``<think>``.
+        markers: The wire format, with the marker ids for ``structural-tag``: Lark and EBNF refer to markers by their
+            text. xgrammar's formats are Kimi K2's only.
+        in_reasoning: True if the prompt opens the reasoning, as ``<think>`` does. Kimi K3's prompts open it if the
+            request enables thinking.
         policy: How strictly schemas are enforced.
 
     Raises:
@@ -48,12 +52,15 @@ def build_grammar(  # noqa: PLR0913 - the last three have defaults that most kee
     if format not in FORMATS[engine]:
         supported = " or ".join(map(repr, FORMATS[engine]))
         raise InvalidRequest(f"{engine} does not support the format {str(format)[:40]!r}", "format", f"Use {supported}")
-    compiled: Any = byte_compiler(policy).compile(replace(spec, engine=engine))
+    if engine == "xgrammar" and markers.argument_encoding != "json":
+        problem = f"xgrammar's formats cannot express {markers.name}'s arguments"
+        raise InvalidRequest(problem, "engine", "Use 'llguidance'")
+    compiled: Any = byte_compiler(policy, markers).compile(replace(spec, engine=engine))
     tools = [tool.name for tool in spec.tools if spec.max_calls != 0]
     if engine == "llguidance":
         arguments = {name: _nested(compiled.grammar(name).text) for name in tools}
         form = None if spec.answer is None else _nested(compiled.answer_grammar.text)
-        return write_lark(spec, arguments, form, in_reasoning=in_reasoning)
+        return write_lark(spec, arguments, form, wire_format=markers, in_reasoning=in_reasoning)
     try:
         from constrained_k2.engines.xgrammar import ebnf
     except ModuleNotFoundError as error:
@@ -73,4 +80,4 @@ def _nested(text: str) -> str:
         if only["json_schema"] is None:  # of a regular expression
             return f"%lark {{\n{only['lark_grammar']}\n}}"
         return f"%json {json.dumps(only['json_schema'], ensure_ascii=False)}"
-    return f"%lark {{\n{text.strip()}\n}}"
+    return f"%lark {{\n{text.removeprefix(HEADER).strip()}\n}}"

@@ -52,6 +52,28 @@ def test_relaxed_and_refused_tools(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "1 of 3 fully enforced" in said
 
 
+def test_arguments_of_kimi_k3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """LLGuidance's builtin patterns, the second choice for Kimi K2, are of JSON strings; xgrammar has no other ones."""
+    flags = {"type": "object", "properties": {"p": {"type": "string", "pattern": "(?i)abc"}}}
+    path = written(tmp_path, [{"name": "f", "inputSchema": flags}])
+    for options, said in (
+        ([], "combined with others"),
+        (["--format", "kimi-k3"], "of a raw string: flags"),
+        (["--format", "kimi-k3", "--engine", "xgrammar"], "with LLGuidance only"),
+    ):
+        assert main(["coverage", path, *options]) == 1
+        assert said in " ".join(capsys.readouterr().out.split())
+
+
+def test_keywords_of_kimi_k3_are_those_of_kimi_k2(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "keywords.md").read_text(encoding="utf-8")
+    known = [line.split(" | ")[:2] for line in page.splitlines() if line.startswith("|")]
+    assert main(["coverage", "--keywords", "--format", "kimi-k3"]) == 0
+    printed = [line.removesuffix(" |").split(" | ") for line in capsys.readouterr().out.splitlines()]
+    assert len(printed) > 30
+    assert printed[2:] == known[2:]
+
+
 def test_json_from_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(RELAXED["parameters"])))
     assert main(["coverage", "-", "--json"]) == 1

@@ -7,12 +7,21 @@ from random import Random
 import jsonschema
 import pytest
 
-from constrained_k2 import Compiler, FormatMismatch, ToolCallSpec, Vocabulary, formats, parse_completion
+from constrained_k2 import (
+    Compiler,
+    FormatMismatch,
+    ToolCallSpec,
+    Vocabulary,
+    build_grammar,
+    formats,
+    parse_completion,
+)
 from constrained_k2.formats import kimi_k2
 from constrained_k2.formats.kimi_k2 import KIMI_K2, MARKER_TEXTS
 from constrained_k2.formats.phases import Exit, Phase
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from constrained_k2.vocabulary.vocabulary import _ByteEncoder
+from tests.grammar.whole_turns import LarkOracle, verdict
 
 TEXTS = {**MARKER_TEXTS, "section_begin": "<|calls|>", "section_end": "<|/calls|>", "call_begin": "<|call|>"}
 EXAMPLE = replace(
@@ -91,3 +100,19 @@ def test_a_turn_of_another_structure_is_written(monkeypatch: pytest.MonkeyPatch)
     assert matcher.is_terminated()
     matcher.rollback(4)
     assert matcher.forced_tokens() == [*b"END", ids[-1]]
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_the_whole_turn_grammar_writes_the_formats_headers(parallel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    headed = replace(OTHER, exits=EXAMPLE.exits)
+    monkeypatch.setattr(formats, "FORMATS", (KIMI_K2, headed))
+    words = vocabulary(TEXTS)
+    spec = ToolCallSpec.from_openai(BODY | {"first_index": 7, "parallel_tool_calls": parallel})
+    text = build_grammar(spec, markers=words.format)
+    marker = {field: words.special_tokens[text] for field, text in TEXTS.items()}
+    for header, refused in (("<forecast|1>", None), ("<forecast|8>", 12), ("<forecast|1", 13), ("functions.f:1", 2)):
+        call = [marker["call_begin"], *header.encode(), marker["argument_begin"], *b'{"unit":"C","days":2}']
+        ids = [marker["section_begin"], *call, marker["call_end"], marker["section_end"], marker["turn_end"]]
+        matcher = Compiler(words).compile(spec).matcher()
+        assert verdict(lambda token, to=matcher: to.accept_tokens([token]), ids) == refused
+        assert verdict(LarkOracle(text, words).accept, ids) == refused

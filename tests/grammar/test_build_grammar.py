@@ -9,7 +9,7 @@ import pytest
 
 from constrained_k2 import InvalidRequest, StrictPolicy, ToolCallSpec, UnsupportedSchema, build_grammar
 from constrained_k2.cli import main
-from tests.grammar.whole_turns import CASES, spec_of, tool
+from tests.grammar.whole_turns import CASES, K3_CASES, spec_of, tool
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,23 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     broken.write_text(json.dumps({"tools": [tool("g", {"type": "string"})]}))
     assert main(["grammar", str(broken)]) == 1
     assert "tools[name='g']" in capsys.readouterr().err
+
+
+def test_the_command_writes_kimi_k3s_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    k3 = ["--wire-format", "kimi-k3"]
+    for case in K3_CASES:
+        assert main(["grammar", str(case / "request.json"), *k3]) == 0
+        assert capsys.readouterr().out == (case / "grammar.lark").read_text(encoding="utf-8")
+    request = str(CASES[0] / "request.json")
+    assert main(["grammar", request, *k3]) == 0
+    without = capsys.readouterr().out.removesuffix("TEXT: /(?s:.)+/\n")
+    assert main(["grammar", request, *k3, "--in-reasoning"]) == 0
+    reasoning = 'TEXT? <|close|> "think" <|sep|> <|open|> "response" <|sep|>'
+    inside = without.replace("start: ", f"start: {reasoning} ", 1)
+    assert capsys.readouterr().out == f"{inside}TEXT: /(?s:.)+/\n"
+    for format_name in ("structural-tag", "ebnf"):
+        assert main(["grammar", request, *k3, "--engine", "xgrammar", "--format", format_name]) == 2
+        assert "Kimi K3's arguments. Use 'llguidance'" in capsys.readouterr().err
 
 
 def test_the_command_says_what_the_formats_cannot_do(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,12 +5,18 @@ from pathlib import Path
 import pytest
 
 from constrained_k2 import Compiler, build_grammar, parse_completion
+from scripts.write_grammars import K3, grammar_of
 from tests.grammar.whole_turns import (
+    ALL,
+    ALL_IDS,
     BYTES,
     CASES,
     IDS,
+    K3_CASES,
     LarkOracle,
     TagOracle,
+    bytes_of,
+    in_reasoning,
     spec_of,
     transcript_ids,
     transcripts,
@@ -20,37 +26,37 @@ from tests.grammar.whole_turns import (
 
 def test_the_cases_are_there() -> None:
     assert len(CASES) >= 12
-    rows = [row for case in CASES for row in transcripts(case)]
-    assert {row["accept"] for row in rows} == {True, False}
-    assert all({row["accept"] for row in transcripts(case)} == {True, False} for case in CASES)
+    assert len(K3_CASES) >= 12
+    assert all({row["accept"] for row in transcripts(case)} == {True, False} for case in ALL)
 
 
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@pytest.mark.parametrize("case", ALL, ids=ALL_IDS)
 def test_the_committed_grammars_are_up_to_date(case: Path) -> None:
     committed = (case / "grammar.lark").read_text(encoding="utf-8")
-    assert committed == build_grammar(spec_of(case)), (
-        "if the change is intended, run .venv/bin/python scripts/write_grammars.py and review the difference"
+    assert committed == grammar_of(case), (
+        "if the change is intended, run .venv/bin/python -m scripts.write_grammars and review the difference"
     )
 
 
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@pytest.mark.parametrize("case", ALL, ids=ALL_IDS)
 def test_transcripts_by_the_split_matcher(case: Path) -> None:
-    compiled = Compiler(BYTES).compile(spec_of(case))
+    vocabulary = bytes_of(case)
+    compiled = Compiler(vocabulary).compile(spec_of(case))
     for row in transcripts(case):
-        ids = transcript_ids(row["text"], BYTES)
-        matcher = compiled.matcher()
+        ids = transcript_ids(row["text"], vocabulary)
+        matcher = compiled.matcher(in_reasoning=in_reasoning(case))
         assert verdict(lambda token, to=matcher: to.accept_tokens([token]), ids) == row["refused_at"], row["text"]
         assert matcher.is_terminated() == row["accept"], row["text"]
 
 
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@pytest.mark.parametrize("case", ALL, ids=ALL_IDS)
 def test_transcripts_by_the_lark_grammar(case: Path) -> None:
-    text = (case / "grammar.lark").read_text(encoding="utf-8")
+    text, vocabulary = (case / "grammar.lark").read_text(encoding="utf-8"), bytes_of(case)
     for row in transcripts(case):
-        ids = transcript_ids(row["text"], BYTES)
-        oracle = LarkOracle(text, BYTES)
+        ids = transcript_ids(row["text"], vocabulary)
+        oracle = LarkOracle(text, vocabulary)
         assert verdict(oracle.accept, ids) == row["refused_at"], row["text"]
-        ended = oracle.matcher.is_stopped() and bool(ids) and ids[-1] in BYTES.format.stop_ids
+        ended = oracle.matcher.is_stopped() and bool(ids) and ids[-1] in vocabulary.format.stop_ids
         assert ended == row["accept"], row["text"]
 
 
@@ -67,25 +73,28 @@ def test_transcripts_by_the_structural_tag(case: Path) -> None:
         assert oracle.matcher.is_terminated() == expected["accept"], row["text"]
 
 
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@pytest.mark.parametrize("case", ALL, ids=ALL_IDS)
 def test_transcripts_by_the_parser(case: Path) -> None:
+    vocabulary = bytes_of(case)
     for row in transcripts(case):
-        calls = parse_completion(transcript_ids(row["text"], BYTES), BYTES).tool_calls
+        ids = transcript_ids(row["text"], vocabulary)
+        calls = parse_completion(ids, vocabulary, in_reasoning=in_reasoning(case)).tool_calls
         read = [{"name": call.name, "index": call.index, "arguments": call.arguments} for call in calls]
         assert read == row["calls"], row["text"]
 
 
-@pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_transcripts_in_other_tokenizations(case: Path, compiler: Compiler) -> None:
+@pytest.mark.parametrize("case", ALL, ids=ALL_IDS)
+def test_transcripts_in_other_tokenizations(case: Path, compiler: Compiler, k3_compiler: Compiler) -> None:
     """On a BPE vocabulary the refused token is the one with the refused byte, or the next one."""
+    compiler = k3_compiler if case.parent == K3 else compiler
     vocabulary, spec = compiler.vocabulary, spec_of(case)
-    if spec.thinking and "<think>" not in vocabulary.special_tokens:
+    if case.parent != K3 and spec.thinking and "<think>" not in vocabulary.special_tokens:
         pytest.skip("this vocabulary names no <think>")
     compiled = compiler.compile(spec)
     text = (case / "grammar.lark").read_text(encoding="utf-8")
     for row in transcripts(case):
         ids = transcript_ids(row["text"], vocabulary)
-        matcher, oracle = compiled.matcher(), LarkOracle(text, vocabulary)
+        matcher, oracle = compiled.matcher(in_reasoning=in_reasoning(case)), LarkOracle(text, vocabulary)
         refused = verdict(lambda token, to=matcher: to.accept_tokens([token]), ids)
         assert refused == verdict(oracle.accept, ids), row["text"]
         assert (refused is None) == (row["refused_at"] is None), row["text"]

@@ -2,11 +2,13 @@
 
 import json
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import llguidance
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,21 +23,30 @@ from constrained_k2 import (
     parse_completion,
     render_tool_calls,
 )
+from constrained_k2.formats.kimi_k3 import KIMI_K3
+from constrained_k2.prompts.xtml.turn import render_turn
 from constrained_k2.turn.phases import Phase
-from constrained_k2.vocabulary.bitmask import allocate_bitmask
+from constrained_k2.vocabulary.bitmask import TokenSet, allocate_bitmask, allowed_ids
 from tests.data import mcp_servers
 from tests.grammar.whole_turns import (
+    ALL,
     BYTES,
     CASES,
     IDS,
+    K3_BYTES,
+    K3_CASES,
+    K3_IDS,
     LarkOracle,
     TagOracle,
+    bytes_of,
+    in_reasoning,
     spec_of,
     tool,
     transcript_ids,
     transcripts,
     verdict,
 )
+from tests.turn.k3_turns import read
 from tests.walks import walk
 
 
@@ -50,10 +61,12 @@ def assert_masks_agree(
 ) -> None:
     """The same tokens between markers, in call ids and in arguments; in text all but the documented differences.
 
-    LLGuidance allows only the canonical token if text is forced: our matchers do so only in arguments.
+    LLGuidance allows only the canonical token if text is forced: our matchers do so only in JSON.
     """
     ours = allowed(matcher, vocabulary)
-    theirs = (forcing if matcher.phase in (Phase.ARGUMENTS, Phase.ANSWER) else oracle).mask()
+    is_json = vocabulary.format.argument_encoding == "json"
+    forces = matcher.phase is Phase.ANSWER or (matcher.phase is Phase.ARGUMENTS and is_json)
+    theirs = (forcing if forces else oracle).mask()
     differ = {int(token) for token in np.nonzero(ours != theirs)[0]}
     if matcher.phase in (Phase.START, Phase.REASONING, Phase.TEXT):
         for token in differ:  # ours: any bytes are text
@@ -144,6 +157,56 @@ def test_turns_drawn_under_one_mask_are_accepted_by_the_other_and_masks_agree(
         assert both.oracle.matcher.is_stopped()
 
 
+def row_of(vocabulary: Vocabulary, ids: Iterable[int]) -> npt.NDArray[np.int32]:
+    row = allocate_bitmask(1, vocabulary.size)[0]
+    TokenSet(ids, vocabulary.size).fill(row)
+    return row
+
+
+def k3_walk(both: Both, seed: int, limit: int = 5000) -> list[int]:
+    """Take allowed tokens at random until a stop, with a preference for markers and for what ends names and JSON."""
+    vocabulary, chance = both.vocabulary, random.Random(seed)
+    bitmask = allocate_bitmask(1, vocabulary.size)
+    ordinary = [(token, vocabulary.ordinary_bytes(token)) for token in range(vocabulary.size)]
+    markers = row_of(vocabulary, vocabulary.special_tokens.values())
+    ending = row_of(vocabulary, (token for token, raw in ordinary if raw[:1] in {b'"', b"]", b"}"}))
+    ascii_text = row_of(vocabulary, (token for token, raw in ordinary if raw.isascii()))
+    ids: list[int] = []
+    while not both.is_terminated():
+        assert len(ids) < limit, vocabulary.decode(ids[-100:])
+        both.fill_bitmask(bitmask)
+        row = bitmask[0]
+        if both.phase in (Phase.START, Phase.REASONING, Phase.TEXT):
+            row &= ascii_text | markers  # whole characters: see assert_masks_agree
+        draw = chance.random()
+        preferred = row & (markers if draw < 0.3 else ending) if draw < 0.7 else row
+        allowed = allowed_ids(preferred if preferred.any() else row)
+        assert len(allowed), vocabulary.decode(ids)
+        ids.append(int(allowed[chance.randrange(len(allowed))]))
+        assert both.accept_tokens(ids[-1:])
+    return ids
+
+
+@pytest.mark.parametrize("drawn_from", ["split", "lark"])
+@pytest.mark.parametrize("case", K3_CASES, ids=K3_IDS)
+def test_turns_of_kimi_k3_drawn_under_one_mask_are_accepted_by_the_other_and_masks_agree(
+    case: Path, drawn_from: str, k3_small_compiler: Compiler
+) -> None:
+    vocabulary, spec = k3_small_compiler.vocabulary, spec_of(case)
+    text = (case / "grammar.lark").read_text(encoding="utf-8")
+    compiled = k3_small_compiler.compile(spec)
+    calls = 0
+    for seed in range(8):
+        matcher = compiled.matcher(in_reasoning=in_reasoning(case))
+        both = Both(matcher, text, vocabulary, drawn_from)
+        ids = k3_walk(both, seed)
+        assert both.oracle.matcher.is_stopped()
+        turn = read(ids, vocabulary, in_reasoning=in_reasoning(case))
+        assert [index for _, index, _ in turn.calls] == list(range(1, len(turn.calls) + 1))
+        calls += len(turn.calls)
+    assert bool(calls) is (spec.max_calls != 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first_server", range(7))
 def test_public_tools_on_the_real_vocabulary(first_server: int, real_compiler: Compiler) -> None:
@@ -157,9 +220,21 @@ def test_public_tools_on_the_real_vocabulary(first_server: int, real_compiler: C
         assert both.oracle.matcher.is_stopped()
 
 
-_ROWS = [(case, row["text"]) for case in CASES for row in transcripts(case)]
-_COMPILED = {case: Compiler(BYTES).compile(spec_of(case)) for case in CASES}
-_ALPHABET = [*b'functions.:0129"{}[], ab\\', *(BYTES.special_tokens.values())]
+@pytest.mark.slow
+@pytest.mark.parametrize("first_server", range(7))
+def test_public_tools_on_kimi_k3s_vocabulary(first_server: int, k3_real_compiler: Compiler) -> None:
+    vocabulary = k3_real_compiler.vocabulary
+    for number, tools in enumerate(mcp_servers()[first_server::7]):
+        spec = ToolCallSpec.from_openai({"tools": tools, "tool_choice": "required"})
+        matcher = k3_real_compiler.compile(spec).matcher()
+        both = Both(matcher, build_grammar(spec, markers=KIMI_K3), vocabulary, ("split", "lark")[number % 2])
+        assert read(k3_walk(both, number), vocabulary, in_reasoning=False).calls
+        assert both.oracle.matcher.is_stopped()
+
+
+_ROWS = [(case, row["text"]) for case in ALL for row in transcripts(case)]
+_COMPILED = {case: Compiler(bytes_of(case)).compile(spec_of(case)) for case in ALL}
+_ALPHABET = b'functions.:0129"{}[], ab\\='
 
 
 @given(st.sampled_from(_ROWS), st.randoms(use_true_random=False), st.integers(1, 3))
@@ -168,15 +243,17 @@ def test_damaged_transcripts_are_refused_at_the_same_token(
     row: tuple[Path, str], chance: random.Random, damages: int
 ) -> None:
     case, text = row
-    ids = transcript_ids(text, BYTES)
+    vocabulary = bytes_of(case)
+    ids = transcript_ids(text, vocabulary)
+    alphabet = [*_ALPHABET, *vocabulary.special_tokens.values()]
     for _ in range(damages):
         location = chance.randrange(len(ids) + 1)
         cut = location + chance.choice([0, 1, 1, 5])
-        ids[location:cut] = chance.choice([[], [chance.choice(_ALPHABET)], ids[location:cut] * 2])
-    matcher = _COMPILED[case].matcher()
-    oracle = LarkOracle((case / "grammar.lark").read_text(encoding="utf-8"), BYTES)
+        ids[location:cut] = chance.choice([[], [chance.choice(alphabet)], ids[location:cut] * 2])
+    matcher = _COMPILED[case].matcher(in_reasoning=in_reasoning(case))
+    oracle = LarkOracle((case / "grammar.lark").read_text(encoding="utf-8"), vocabulary)
     ours = verdict(lambda token: matcher.accept_tokens([token]), ids)
-    assert ours == verdict(oracle.accept, ids), BYTES.decode(ids)
+    assert ours == verdict(oracle.accept, ids), vocabulary.decode(ids)
 
 
 def write(compiler: Compiler, spec: ToolCallSpec, calls: list[ToolCall], **more: Any) -> tuple[int | None, int | None]:
@@ -196,6 +273,22 @@ def test_indexes_count_up_across_every_carry(first: int) -> None:
     for wrong in (calls[50].index + 1, calls[50].index - 1, calls[50].index % 10):
         damaged = [*calls[:50], ToolCall("f", wrong, "{}"), *calls[51:]]
         ours, theirs = write(Compiler(BYTES), spec, damaged)
+        assert ours is not None
+        assert ours == theirs
+
+
+def test_indexes_of_kimi_k3_count_up_across_every_carry_and_from_one() -> None:
+    spec = ToolCallSpec.from_openai({"tools": [tool("f")], "first_index": 7})
+    compiled, text = Compiler(K3_BYTES).compile(spec), build_grammar(spec, markers=KIMI_K3)
+    calls = [ToolCall("f", 0, "{}")] * 120
+
+    def refused(ids: list[int]) -> tuple[int | None, int | None]:
+        matcher, oracle = compiled.matcher(), LarkOracle(text, K3_BYTES)
+        return verdict(lambda token: matcher.accept_tokens([token]), ids), verdict(oracle.accept, ids)
+
+    assert refused(render_turn(calls, K3_BYTES)) == (None, None)
+    for first in (0, 2, 7, 10):
+        ours, theirs = refused(render_turn(calls[:1], K3_BYTES, first_index=first))
         assert ours is not None
         assert ours == theirs
 

@@ -13,12 +13,21 @@ import xgrammar
 
 from constrained_k2 import ToolCallSpec, Vocabulary
 from constrained_k2.engines.llguidance.engine import WrappedVocabulary
+from constrained_k2.formats import kimi_k3
 from constrained_k2.formats.kimi_k2 import MARKER_TEXTS
+from constrained_k2.formats.kimi_k3 import KIMI_K3
+from constrained_k2.grammar.lark.arguments import HEADER
 from constrained_k2.vocabulary.tokenizer_files import SPLIT_PATTERN, TiktokenEncoder
+from scripts.write_grammars import K3, ROOT, cases
 
-CASES = sorted(path.parent for path in (Path(__file__).parents[2] / "grammars").glob("*/request.json"))
+CASES = cases(ROOT)
 IDS = [case.name for case in CASES]
+K3_CASES = cases(K3)
+K3_IDS = [case.name for case in K3_CASES]
+ALL = [*CASES, *K3_CASES]
+ALL_IDS = [str(case.relative_to(ROOT)) for case in ALL]
 BYTES = Vocabulary.of_bytes()
+K3_BYTES = Vocabulary.of_bytes(KIMI_K3)
 
 
 def tool(name: str, parameters: Any = None, **more: Any) -> dict[str, Any]:
@@ -29,11 +38,22 @@ def spec_of(case: Path) -> ToolCallSpec:
     return ToolCallSpec.from_json((case / "request.json").read_bytes())
 
 
+def in_reasoning(case: Path) -> bool:
+    """Return True if the prompt opens the reasoning: Kimi K3's prompts do where the request enables thinking."""
+    return case.parent == K3 and spec_of(case).thinking
+
+
 def transcripts(case: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (case / "transcripts.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-_MARKER = re.compile(rf"(\\?(?:{'|'.join(map(re.escape, MARKER_TEXTS.values()))}))")
+def bytes_of(case: Path) -> Vocabulary:
+    """Return the vocabulary of the 256 bytes with the markers of a case's format."""
+    return K3_BYTES if case.parent == K3 else BYTES
+
+
+_TEXTS = dict.fromkeys((*MARKER_TEXTS.values(), *kimi_k3.MARKER_TEXTS.values()))
+_MARKER = re.compile(rf"(\\?(?:{'|'.join(map(re.escape, _TEXTS))}))")
 
 
 def transcript_ids(text: str, vocabulary: Vocabulary) -> list[int]:
@@ -72,7 +92,8 @@ class LarkOracle:
         forcing: bool = False,
         limits: llguidance.LLParserLimits | None = None,
     ) -> None:
-        options = "" if forcing else '%llguidance {"no_forcing": true}\n'
+        options = "" if forcing else f"{HEADER}\n"
+        text = text.removeprefix(HEADER)  # of Kimi K3's grammars
         self.size = vocabulary.size
         self.matcher = llguidance.LLMatcher(_tokenizer(vocabulary), options + text, log_level=0, limits=limits)
         assert not self.matcher.is_error(), self.matcher.get_error()

@@ -1,0 +1,121 @@
+"""Writes the calls of a turn in LLGuidance's Lark dialect.
+
+The expected index is passed from call to call as the 64-bit parameter of the rules, each decimal digit in four bits:
+
+call::_:  "functions." tool::_                                              the parameter is the expected index
+tool::_:  "NAME:" index::_ ARGUMENT_BEGIN arguments_0 CALL_END next::_ | …  one line per tool
+next::_:  "" | CALL_BEGIN call::incr([0:4]) %if lt([0:4], 9) | …            the end, or a call with the next index
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from constrained_k2.formats.base import WireFormat
+from constrained_k2.formats.phases import Phase
+from constrained_k2.grammar.lark.terminals import literal
+from constrained_k2.request.spec import ToolCallSpec
+
+# The grammar bounds the digits of an index so that a turn has room for at least this many calls. LLGuidance's default
+# limits end a turn earlier, at 666 calls.
+_MIN_CALLS = 1000
+_BITS = 64
+_DIGIT = 4  # bits
+
+
+def joint(wire_format: WireFormat, phase: Phase, to: Phase) -> str:
+    """Return a format's first joint from a phase to another: markers as special tokens, text as Lark strings."""
+    pieces = next(way.joint for way in wire_format.exits[phase] if way.to is to)
+    texts = wire_format.marker_texts
+    return " ".join(literal(piece.decode()) if isinstance(piece, bytes) else texts[piece] for piece in pieces)
+
+
+def section_rules(spec: ToolCallSpec, wire_format: WireFormat) -> Iterable[str]:
+    """Yield the rule ``section`` and those below it; ``arguments_N`` are the arguments of the N-th tool."""
+    first = wire_format.call_index(spec.first_index, 0)
+    write = _one_call if spec.max_calls == 1 else _calls
+    return write(spec, wire_format, first)
+
+
+def _one_call(spec: ToolCallSpec, wire_format: WireFormat, index: int) -> Iterable[str]:
+    """Yield the rules of a section with exactly one call: the index is part of the header's text."""
+    begin, end = _section(wire_format)
+    call = f"{joint(wire_format, Phase.SECTION, Phase.CALL_ID)} {literal(wire_format.header_begin)}"
+    yield f"section: {begin} {call} tool {joint(wire_format, Phase.ARGUMENTS, Phase.BETWEEN)} {end}"
+    names = _prefix_free([f"{stem}{index}{wire_format.header_end}" for stem in _stems(spec, wire_format)])
+    argument_begin = joint(wire_format, Phase.CALL_ID, Phase.ARGUMENTS)
+    tools = [f"{name} {argument_begin} arguments_{number}" for number, name in enumerate(names)]
+    yield _alternatives("tool", tools)
+
+
+def _calls(spec: ToolCallSpec, wire_format: WireFormat, index: int) -> Iterable[str]:
+    """Yield the rules of a section with any number of calls.
+
+    They avoid two forms on which LLGuidance 1.7.6 panics (in its optimizer): a rule with one unconditional alternative
+    whose only user gives it a parameter, and an alternative that is only a rule with a parameter.
+    """
+    begin, end = _section(wire_format)
+    call_begin = joint(wire_format, Phase.SECTION, Phase.CALL_ID)
+    header = literal(wire_format.header_begin)
+    digits = len(str(index + _MIN_CALLS - 1))
+    first = f"0x{index}"  # a decimal digit in four bits reads the same in hexadecimal
+    yield f"section: {begin} {call_begin} call::{first} {end}"
+    yield f"call::_: {header} tool::_ %if lt(_, {_one(digits)})"
+    names = _prefix_free(_stems(spec, wire_format))
+    header_end = f"{literal(wire_format.header_end)} " if wire_format.header_end else ""
+    over = f"index::_ {header_end}{joint(wire_format, Phase.CALL_ID, Phase.ARGUMENTS)}"
+    after = f"{joint(wire_format, Phase.ARGUMENTS, Phase.BETWEEN)} next::_"
+    tools = [f"{name} {over} arguments_{number} {after}" for number, name in enumerate(names)]
+    yield _alternatives("tool::_", tools)
+    yield _alternatives("next::_", ['""', *(f"{call_begin} {_next_call(nines)}" for nines in range(digits))])
+    for nines in range(1, digits):
+        digit = _bits(nines, nines + 1)
+        yield f"carry_{nines}::_: {header} tool::incr({digit}) %if lt({digit}, 9)"
+    lengths = ["lt(_, 0x10)", *(f"and(ge(_, {_one(last)}), lt(_, {_one(last + 1)}))" for last in range(1, digits))]
+    yield _alternatives("index::_", [f"digit_{last}::_ %if {length}" for last, length in enumerate(lengths)])
+    for place in reversed(range(digits)):
+        rest = f" digit_{place - 1}::_" if place else ""
+        ways = [f'"{digit}"{rest} %if eq({_bits(place, place + 1)}, {digit})' for digit in range(10)]
+        yield _alternatives(f"digit_{place}::_", ways)
+
+
+def _section(wire_format: WireFormat) -> tuple[str, str]:
+    """Return what opens the section of calls, and what closes it."""
+    before = Phase.RESPONDED if Phase.RESPONDED in wire_format.exits else Phase.TEXT
+    return joint(wire_format, before, Phase.SECTION), joint(wire_format, Phase.BETWEEN, Phase.CLOSED)
+
+
+def _stems(spec: ToolCallSpec, wire_format: WireFormat) -> list[str]:
+    """Return the headers of the tools' calls up to the index, without their common beginning."""
+    return [wire_format.header_stem(tool.name).removeprefix(wire_format.header_begin) for tool in spec.tools]
+
+
+def _next_call(nines: int) -> str:
+    """Return a call with the next index if this index ends in exactly so many nines; a carry takes a second step."""
+    last, digit = _bits(0, nines), _bits(nines, nines + 1)
+    if not nines:
+        return f"call::incr({digit}) %if lt({digit}, 9)"
+    upper = (1 << _BITS) - (1 << _DIGIT * nines)
+    return f"carry_{nines}::bit_and(0x{upper:x}) %if and(eq({last}, 0x{'9' * nines}), lt({digit}, 9))"
+
+
+def _one(place: int) -> str:
+    """Return the parameter with the digit 1 in this place and zeros elsewhere."""
+    return f"0x{1 << _DIGIT * place:x}"
+
+
+def _bits(low: int, high: int) -> str:
+    return f"[{_DIGIT * low}:{_DIGIT * high}]"
+
+
+def _alternatives(name: str, bodies: Sequence[str]) -> str:
+    return f"{name}: " + "\n  | ".join(bodies)
+
+
+def _prefix_free(texts: Sequence[str]) -> list[str]:
+    """Return each text as Lark strings that LLGuidance's lexer can tell apart.
+
+    The lexer always takes the longest possible string. If one text is a prefix of another (``a:`` and ``a:1:``: names
+    may contain colons) it would never match the shorter one, so then every character is a separate string.
+    """
+    is_prefix_free = not any(longer.startswith(shorter) for shorter, longer in pairwise(sorted(texts)))
+    return [literal(text) if is_prefix_free else " ".join(map(literal, text)) for text in texts]
