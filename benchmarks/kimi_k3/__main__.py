@@ -1,7 +1,7 @@
 """Measure Kimi K3's format on the real vocabulary: random walks, step cost against Kimi K2, vLLM's own tag.
 
 walks: turns over all tools of public MCP servers, read by our parser: valid, every required key, no key twice, every
-index as due, and their keys in random orders. steps: mask and token, and first masks, of the same calls in both formats.
+index as due, their keys in random orders. steps: mask and token, and first masks, of the same calls in both formats.
 tag: vLLM's tag kimi_k3 and our masks on the Kimi Vendor Verifier's schemas. Needs scripts/fetch_data.py, and tag needs
 vLLM. Exit code 1 if a promise is broken.
 """
@@ -62,7 +62,7 @@ def _steps(options: argparse.Namespace, _tokenizer: Path) -> bool:
     with tempfile.TemporaryDirectory() as scratch:
         workload = load(options.shared, Path(scratch))
     k3 = with_k3_tokens(workload.vocabulary)
-    found = steps.measure(workload, k3, 64, options.turns, options.repeats, partial(print, flush=True))
+    found = steps.measure(workload, k3, (64, options.turns, options.repeats), partial(print, flush=True))
     return steps.table(found, print)
 
 

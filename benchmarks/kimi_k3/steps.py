@@ -39,7 +39,7 @@ class Samples:
 
 @dataclass(slots=True)
 class Figures:
-    """What a run measured.
+    """The results of a run.
 
     Attributes:
         lengths: Format -> the tokens of all turns.
@@ -61,7 +61,7 @@ class Figures:
         return sum(map(median, turns.values())) / len(turns)
 
 
-def k3_turn(workload: Workload, tools: Tools, seed: int, vocabulary: Vocabulary, calls: int = 2) -> Ids:
+def k3_turn(tools: Tools, seed: int, vocabulary: Vocabulary, calls: int = 2) -> Ids:
     """Return the turn of :meth:`Workload.turn` as Kimi K3 writes it."""
     named = [tools[(seed + index) % len(tools)]["function"] for index in range(calls)]
     written = [
@@ -71,16 +71,18 @@ def k3_turn(workload: Workload, tools: Tools, seed: int, vocabulary: Vocabulary,
     return tuple(render_turn(written, vocabulary, response=TEXT))
 
 
-def measure(
-    workload: Workload, k3: Vocabulary, listed: int, turns: int, repeats: int, say: Callable[[str], None]
-) -> Figures:
-    """Write the same calls in both formats alternately, and compute first masks of a long list of tools."""
+def measure(workload: Workload, k3: Vocabulary, sizes: tuple[int, int, int], say: Callable[[str], None]) -> Figures:
+    """Write the same calls in both formats alternately, and compute first masks of a long list of tools.
+
+    ``sizes`` are the number of listed tools, of turns, and of first masks.
+    """
+    listed, turns, repeats = sizes
     arms = {"Kimi K2": Ours(workload.vocabulary), "Kimi K3": Ours(k3)}
     tools = workload.first(listed)
     compiled = {name: arm.compile(arm.request(tools)) for name, arm in arms.items()}
     scripts = {
         "Kimi K2": [workload.turn(tools, seed).ids for seed in range(turns)],
-        "Kimi K3": [k3_turn(workload, tools, seed, k3) for seed in range(turns)],
+        "Kimi K3": [k3_turn(tools, seed, k3) for seed in range(turns)],
     }
     figures = Figures({name: sum(map(len, ids)) for name, ids in scripts.items()})
     with collected_before():
@@ -139,9 +141,8 @@ def table(figures: Figures, say: Callable[[str], None]) -> bool:
     steps = row("all steps, steady, p50", [_all(figures, name) for name in names], "us")
     holds = [steps <= 1.2, figures.step(names[1], "steady") <= 1.2 * figures.step(names[0], "steady")]
     for kind in figures.first_mask[names[0]]:
-        factor = row(
-            f"first mask of {_LONG_LIST} tools, {kind}, p50", [figures.first_mask[name][kind].p50 for name in names], "ms"
-        )
+        first = [figures.first_mask[name][kind].p50 for name in names]
+        factor = row(f"first mask of {_LONG_LIST} tools, {kind}, p50", first, "ms")
         holds.append(factor <= 2)
     say(f"\nA step within 1.2 times, a first mask within 2 times: {'yes' if all(holds) else 'NO'}.")
     return all(holds)

@@ -109,9 +109,7 @@ class Figures:
     examples: dict[str, str] = field(default_factory=dict)
 
 
-def compare(
-    cases: list[Case], vocabulary: Vocabulary, seeds: int, say: Say
-) -> tuple[dict[str, Figures], Counter[str]]:
+def compare(cases: list[Case], vocabulary: Vocabulary, seeds: int, say: Say) -> tuple[dict[str, Figures], Counter[str]]:
     """Walk over every schema with both arms, and offer both the instances that ours wrote.
 
     Returns:
@@ -181,7 +179,7 @@ def _faults(ids: list[int], arm: Arm, schema: Any, judged: Any, vocabulary: Voca
 
 
 def _offers(instances: list[Any], judged: Any) -> Iterator[tuple[str, Any]]:
-    """Yield valid instances: with all keys in the opposite order, and with a marker in the first string that may be any."""
+    """Yield valid instances: their keys in the opposite order, and with a marker in the first string that takes it."""
     for instance in instances:
         turned = _turned(instance)
         if json.dumps(turned) != json.dumps(instance):
@@ -219,6 +217,7 @@ def table(figures: dict[str, Figures], offered: Counter[str], say: Say) -> bool:
     for fault in WALKED:
         say(f"| {fault} | {' | '.join(str(each.faults[fault]) for each in found)} |")
     for what in WRITTEN:
-        say(f"| of {offered[what]} instances, written: {what} | {' | '.join(str(each.written[what]) for each in found)} |")
+        counts = " | ".join(str(each.written[what]) for each in found)
+        say(f"| of {offered[what]} instances, written: {what} | {counts} |")
     ours = figures[Ours.name]
     return not ours.faults and all(ours.written[what] == offered[what] for what in WRITTEN)

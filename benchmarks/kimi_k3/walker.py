@@ -96,7 +96,8 @@ class Walker:
             token = self._choose(bitmask[0], chance, len(ids))
             assert token >= 0, f"nothing is allowed after …{self.vocabulary.decode(ids[-200:])!r}"
             if not turn.accept(token):
-                raise AssertionError(f"{token} is in the mask but is refused after …{self.vocabulary.decode(ids[-200:])!r}")
+                before = self.vocabulary.decode(ids[-200:])
+                raise AssertionError(f"{token} is in the mask but is refused after …{before!r}")
             ids.append(token)
         return ids
 

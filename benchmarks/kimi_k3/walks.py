@@ -1,11 +1,11 @@
-"""Random walks over tools: what our parser reads from them must be valid calls, and their keys may come in any order."""
+"""Random walks over tools: our parser must read valid calls from them, and their keys may come in any order."""
 
 import json
 import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import jsonschema
 
@@ -169,7 +169,7 @@ def _shuffled(call: ToolCall, compiled: CompiledToolCalls, chance: random.Random
 class Number(float):
     """A number with its own text."""
 
-    def __new__(cls, text: str) -> "Number":
+    def __new__(cls, text: str) -> Self:
         """Keep the text."""
         self = super().__new__(cls, text)
         self.text = text
@@ -183,7 +183,8 @@ def dump(value: Any) -> str:
     if isinstance(value, Number):
         return value.text
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key, ensure_ascii=False)}: {dump(item)}" for key, item in value.items()) + "}"
+        members = (f"{json.dumps(key, ensure_ascii=False)}: {dump(item)}" for key, item in value.items())
+        return f"{{{', '.join(members)}}}"
     if isinstance(value, list):
         return "[" + ", ".join(map(dump, value)) + "]"
     return json.dumps(value, ensure_ascii=False)
@@ -228,9 +229,9 @@ def table(found: Figures, written: int, faults: list[str], say: Say) -> bool:
         say: Prints a line.
     """
     say(
-        f"{found.walks} walks of {found.tokens} tokens ({found.cut} more were cut off at the limit): {found.calls} calls "
-        f"with {found.arguments} arguments. jsonschema does not judge {found.relaxed} calls; {found.repeated} repeat an "
-        f"undeclared key. In another order: {found.shuffled} calls of walks, {written} of ordinary arguments."
+        f"{found.walks} walks of {found.tokens} tokens ({found.cut} more were cut off at the limit): {found.calls} "
+        f"calls with {found.arguments} arguments. jsonschema does not judge {found.relaxed} calls; {found.repeated} "
+        f"repeat an undeclared key. In another order: {found.shuffled} calls of walks, {written} of ordinary arguments."
     )
     for fault in (*found.faults, *faults):
         say(f"WRONG: {fault}")

@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -63,8 +64,6 @@ def test_a_walk_that_breaks_the_schema_is_found(k3: Vocabulary) -> None:
 
 
 def test_random_tokens_are_those_of_the_mask(k3: Vocabulary) -> None:
-    from random import Random
-
     walker, allowed = Walker(k3), {3, 31, 32, 63, 64, 700, 1023}
     row = allocate_bitmask(1, k3.size)[0]
     TokenSet(allowed, k3.size).fill(row)
@@ -98,7 +97,7 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Workload:
 
 def test_steps_of_the_same_calls_in_both_formats(workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "_LONG_LIST", 6)
-    found = steps.measure(workload, with_k3_tokens(workload.vocabulary), 6, 4, 2, print)
+    found = steps.measure(workload, with_k3_tokens(workload.vocabulary), (6, 4, 2), print)
     for kind in ("first", "second", "steady"):
         for name in ("Kimi K2", "Kimi K3"):
             assert len(found.steps[kind][name].turns) == 4

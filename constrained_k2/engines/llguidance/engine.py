@@ -36,8 +36,8 @@ _MAX_THREADS = 64
 # Groups of tokens that LLGuidance allows at once, for strings without escapes: half the time of a mask if their length
 # is limited.
 _RAW_SLICES = ["(?s:.{1,10})", "(?s:.{1,30})"]
-# The same for the keys of XML attributes, which hold no plain ampersand: a thirtieth of the time. These groups are parts
-# of those for JSON strings, and come before them: a group is used at once only if all of it is allowed.
+# The same for the keys of XML attributes, which hold no plain ampersand: a twentieth of the time. These groups are
+# parts of those for JSON strings, and come before them: a group is used at once only if all of it is allowed.
 _ATTRIBUTE_SLICES = [rf'[^"&\\\x00-\x1F\x7F]{count}' for count in ("{1,10}", "{1,30}", "+")]
 
 
