@@ -90,7 +90,7 @@ def test_blocks_are_read_by_token_and_by_text(k3: Vocabulary) -> None:
 
 @pytest.fixture(scope="module")
 def workload(tmp_path_factory: pytest.TempPathFactory) -> Workload:
-    """Of the package's own tools, whether or not the real data lies there."""
+    """A workload of the package's own tools, also beside the real data."""
     directory = tmp_path_factory.mktemp("workload")
     return load(directory / "nothing", directory / "tokenizer")
 
