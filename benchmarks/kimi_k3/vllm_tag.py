@@ -67,5 +67,5 @@ def vllm_arguments(ids: list[int], vocabulary: Vocabulary) -> list[Any]:
     from vllm.tool_parsers.kimi_k3_tool_parser import KimiK3ToolParser
 
     tokenizer: Any = SimpleNamespace(get_vocab=lambda: vocabulary.special_tokens)
-    read = KimiK3ToolParser(tokenizer).extract_tool_calls(vocabulary.decode(ids), None)  # type: ignore[arg-type]
+    read = KimiK3ToolParser(tokenizer).extract_tool_calls(vocabulary.decode(ids), None)
     return [json.loads(call.function.arguments) for call in read.tool_calls]

@@ -138,7 +138,7 @@ class Walker:
         return (token for text in texts if (token := self.vocabulary.find(text)) is not None)
 
     def _row(self, ids: Iterable[int]) -> Row:
-        row = allocate_bitmask(1, self.vocabulary.size)[0]
+        row: Row = allocate_bitmask(1, self.vocabulary.size)[0]
         TokenSet(ids, self.vocabulary.size).fill(row)
         return row
 
