@@ -14,7 +14,7 @@ from scripts.bundled_samples.ordinary import TOOLS
 
 StepPhase = Literal["text", "marker", "header", "string", "structure"]
 PHASES: tuple[StepPhase, ...] = ("text", "marker", "header", "string", "structure")
-_TEXT = "I'll look that up for you. First the figures of last month, then what changed since; one moment, please."
+TEXT = "I'll look that up for you. First the figures of last month, then what changed since; one moment, please."
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Workload:
     def turn(self, tools: list[dict[str, Any]], seed: int, calls: int = 2) -> Turn:
         """Return a turn with some text and then calls of tools, starting with the ``seed``-th."""
         markers = self.vocabulary.format
-        steps: list[tuple[int, StepPhase]] = [(token, "text") for token in self.vocabulary.encode(_TEXT)]
+        steps: list[tuple[int, StepPhase]] = [(token, "text") for token in self.vocabulary.encode(TEXT)]
         steps.append((markers.section_begin, "text"))
         for index in range(calls):
             tool = tools[(seed + index) % len(tools)]["function"]

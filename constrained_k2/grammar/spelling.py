@@ -65,9 +65,9 @@ RAW = Spelling(
 _ENTITIES = {ord(character): "".join(map(_escaped, escape(character))) for character in '"&'}
 ATTRIBUTE = Spelling(
     terminal="ATTRIBUTE",
-    quote="",
+    quote='"',
     character=rf"(?:[\x{{0}}-!#-%'-\x{{d7ff}}\x{{e000}}-\x{{10ffff}}]|{'|'.join(_ENTITIES.values())})",
     plain=((0, 0x21), (0x23, 0x25), (0x27, 0xD7FF), (0xE000, TOP)),
     escapes=_ENTITIES,
 )
-"""As the value of an XTML attribute, without the quotes around it."""
+"""As the value of an XTML attribute."""

@@ -36,6 +36,9 @@ _MAX_THREADS = 64
 # Groups of tokens that LLGuidance allows at once, for strings without escapes: half the time of a mask if their length
 # is limited.
 _RAW_SLICES = ["(?s:.{1,10})", "(?s:.{1,30})"]
+# The same for the keys of XML attributes, which hold no plain ampersand: a twentieth of the time. These groups are
+# parts of those for JSON strings, and come before them: a group is used at once only if all of it is allowed.
+_ATTRIBUTE_SLICES = [rf'[^"&\\\x00-\x1F\x7F]{count}' for count in ("{1,10}", "{1,30}", "+")]
 
 
 class LLGuidanceEngine:
@@ -186,7 +189,7 @@ def build_tokenizer(vocabulary: Vocabulary, stop_id: int) -> llguidance.LLTokeni
     encoder = vocabulary.encoder
     slices = llguidance.LLTokenizer.json_slices()
     if SEPARATOR in vocabulary.special_tokens:
-        slices += _RAW_SLICES
+        slices = [*_ATTRIBUTE_SLICES, *slices, *_RAW_SLICES]
     if not isinstance(encoder, TiktokenEncoder):
         wrapper = llguidance.TokenizerWrapper(WrappedVocabulary(vocabulary, stop_id))
         return llguidance.LLTokenizer(wrapper, n_vocab=vocabulary.size, slices=slices)

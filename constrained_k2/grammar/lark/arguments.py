@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 # Any tokenization of the text between special tokens is allowed: checkpoints write names in pieces of their own.
 HEADER = '%llguidance {"no_forcing": true}'
-_END, _KEY = "argument_end", literal(f'{ARGUMENT} key="')
+_END, _HEAD = "argument_end", literal(f"{ARGUMENT} key=")
 XTML_PREAMBLE = f"""\
 {RAW.terminal}: /{RAW.character}*/
-{ATTRIBUTE.terminal}: /{ATTRIBUTE.character}*/
+{ATTRIBUTE.terminal}: /{ATTRIBUTE.quote}{ATTRIBUTE.character}*{ATTRIBUTE.quote}/
 {_END}: {CLOSE} {literal(ARGUMENT)} {SEPARATOR}
 """
 KINDS: tuple[Kind, ...] = ("string", "number", "boolean", "null", "object", "array")
+_TYPES = {kind: literal(f' type="{kind}"') for kind in KINDS}
 ANY_RULES: Mapping[Kind, str] = {
     "string": RAW.terminal,
     "number": "NUMBER",
@@ -43,24 +44,21 @@ def _extra_key(writer: "LarkWriter", shape: Object, found: tuple[str, ...]) -> s
 
 
 def _members(writer: "LarkWriter", name: str, node: Node) -> list[str]:
-    rules = writer.argument_rules(node)
-    return _blocks(writer, [(literal(f'{ARGUMENT} key="{escape(name)}" type="{kind}"'), rule) for kind, rule in rules])
+    return _extra_members(writer, literal(f'"{escape(name)}"'), node)
 
 
-def _extra_members(writer: "LarkWriter", terminal: str, node: Node) -> list[str]:
-    ends = {kind: literal(f'" type="{kind}"') for kind in KINDS}
-    rules = writer.argument_rules(node)
-    return _blocks(writer, [(writer.terminal(f"{_KEY} {terminal} {ends[kind]}"), rule) for kind, rule in rules])
+def _extra_members(writer: "LarkWriter", key: str, node: Node) -> list[str]:
+    """Return the blocks under a key as one alternative: the object's parameter is then tested once for a key.
 
-
-def _blocks(writer: "LarkWriter", heads: list[tuple[str, str]]) -> list[str]:
-    """Return the blocks of one key as one alternative: the object's parameter is then tested once for a key."""
-    ways = [f"{head} {SEPARATOR} {rule} {_END}" for head, rule in heads]
+    The head, the key and the type are terminals of their own: LLGuidance is slow in a terminal that goes on after a
+    part with exclusions.
+    """
+    ways = [f"{_TYPES[kind]} {SEPARATOR} {rule} {_END}" for kind, rule in writer.argument_rules(node)]
     if len(ways) > 1:
         name = f"a{len(writer.rules)}"
         writer.rules.append(f"{name}: {' | '.join(ways)}")
         ways = [name]
-    return [f"{OPEN} {way}" for way in ways]
+    return [f"{OPEN} {_HEAD} {key} {way}" for way in ways]
 
 
 _FORM = ObjectForm("", "", '""', '""', _extra_key, _members, _extra_members)
