@@ -11,7 +11,7 @@ _read: WeakKeyDictionary[Any, Vocabulary] = WeakKeyDictionary()
 
 
 class Served:
-    """What this process knows of the served model; a process serves one."""
+    """Properties of the served model; a process serves one."""
 
     wire_format: WireFormat = KIMI_K2
     """The format of the vocabulary that was asked for last; every process asks before its first request."""

@@ -1,4 +1,4 @@
-"""What the parser's events show a client."""
+"""Turns the parser's events into vLLM's deltas."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
