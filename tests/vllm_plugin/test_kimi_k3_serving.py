@@ -197,3 +197,51 @@ def test_calls_are_numbered_through_the_dialog_and_indexes_begin_anew(
         first, second = ((call.name, call.arguments) for call in (GOOD, OTHER))
         calls = [("functions.get_weather:1", *first), ("functions.get_weather:2", *second)]
         assert found == ("tool_calls", "Hm.", "So", calls)
+
+
+@scripted
+@pytest.mark.parametrize("stream", [False, True])
+def test_responses(served: VllmServer, k3_vocabulary: Vocabulary, stream: bool) -> None:
+    script = render_turn([GOOD, OTHER], k3_vocabulary, response="So", reasoning="Hm.")
+    tools = [{"type": "function", **WEATHER["function"]}]
+    body = {
+        "model": "kimi-k2",
+        "input": "hi",
+        "tools": tools,
+        "max_output_tokens": 400,
+        "vllm_xargs": {"script": script},
+    }
+    given = httpx.post(f"{served.url}/v1/responses", json={**body, "stream": stream}, timeout=120, trust_env=False)
+    assert given.status_code == 200, given.text
+    lines = [line.removeprefix("data: ") for line in given.text.splitlines() if line.startswith("data: {")]
+    found = json.loads(lines[-1])["response"] if stream else given.json()
+    assert found["status"] == "completed"
+    texts = [part["text"] for item in found["output"] for part in item.get("content") or ()]
+    assert texts == ["Hm.", "So"]
+    calls = [item for item in found["output"] if item["type"] == "function_call"]
+    assert [(call["call_id"], call["name"], call["arguments"]) for call in calls] == [
+        (f"functions.get_weather:{at}", call.name, call.arguments) for at, call in enumerate((GOOD, OTHER))
+    ]
+
+
+@scripted
+def test_stop_strings_end_texts(served: VllmServer, k3_vocabulary: Vocabulary) -> None:
+    script = render_turn([GOOD], k3_vocabulary, response="one STOP two", reasoning="Hm.")
+    for stream in (False, True):
+        for kwargs in ({}, {"tools": None}):
+            found = answer(served, stream=stream, stop=["STOP"], vllm_xargs={"script": script}, **kwargs)
+            assert found == ("stop", "Hm.", "one ", [])
+
+
+def test_a_call_or_an_answer_in_the_form_asked_for(served: VllmServer) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    for stream in (False, True):
+        for choice in ("auto", "none"):
+            fields = {"response_format": form, "tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 2000}
+            reason, _, content, calls = answer(served, stream=stream, **fields)
+            assert reason == ("tool_calls" if calls else "stop")
+            if calls:
+                assert choice == "auto" and not content
+            else:
+                assert json.loads(content) in ({"a": 1}, {"a": 2})
