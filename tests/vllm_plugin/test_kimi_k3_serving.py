@@ -33,7 +33,7 @@ GOOD = ToolCall("get_weather", 1, '{"city": "Beijing", "days": 3}')
 OTHER = ToolCall("get_weather", 2, '{"days": 1, "city": "北京 <|close|>argument<|sep|> \\"x\\""}')
 
 
-@pytest.fixture(scope="module", params=ROUTES)
+@pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[VllmServer]:
     directory = tmp_path_factory.mktemp("kimi_k3")
     model = build_model(directory / "model", arch="llama", wire_format="kimi_k3")
@@ -51,7 +51,7 @@ def on(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("served", names, indirect=True, scope="module")
 
 
-scripted = on("structured_output", "logits_processor")
+both_routes = on("structured_output", "logits_processor")
 
 
 def answer(served: VllmServer, *, stream: bool, **fields: Any) -> tuple[Any, ...]:
@@ -83,16 +83,28 @@ def answer(served: VllmServer, *, stream: bool, **fields: Any) -> tuple[Any, ...
     return finish_reason, reasoning, content, [tuple(part) for part in parts.values()]
 
 
-def test_100_requests_to_a_random_model(served: VllmServer) -> None:
-    samples = list(ordinary_samples(100, seed=1))
+def check_random(served: VllmServer, count: int) -> None:
+    """Every call in the answers to these many requests is declared, valid and numbered."""
+    samples = list(ordinary_samples(count, seed=1))
     answers = asyncio.run(ask_all(served.url, samples, model="kimi-k2", temperature=1.0, max_tokens=2048))
     result, problems = judged(samples, answers)
     assert not problems
-    assert result.success - result.truncated >= 90
-    assert result.served == result.due >= 50
-    assert result.calls == result.declared == result.valid == result.numbered > 60
+    assert result.success - result.truncated >= 0.9 * count
+    assert result.served == result.due >= 0.5 * count
+    assert result.calls == result.declared == result.valid == result.numbered > 0.6 * count
 
 
+@both_routes
+def test_100_requests_to_a_random_model(served: VllmServer) -> None:
+    check_random(served, 100)
+
+
+@on("ngram")
+def test_requests_under_speculative_decoding(served: VllmServer) -> None:
+    check_random(served, 30)
+
+
+@both_routes
 @pytest.mark.parametrize("choice", ["auto", "required", "none", "named"])
 @pytest.mark.parametrize("thinking", [True, False])
 def test_a_stream_is_the_whole_answer(served: VllmServer, choice: str, thinking: bool) -> None:
@@ -104,7 +116,7 @@ def test_a_stream_is_the_whole_answer(served: VllmServer, choice: str, thinking:
         "chat_template_kwargs": {"thinking": thinking},
         "max_tokens": 1500,
     }
-    for seed in range(3):
+    for seed in range(2):
         whole = answer(served, stream=False, seed=seed, **fields)
         streamed = answer(served, stream=True, seed=seed, **fields)
         assert streamed == whole
@@ -129,7 +141,7 @@ def transcripts(vocabulary: Vocabulary) -> Iterator[list[int]]:
         yield [*right[:cut], vocabulary.format.turn_end]
 
 
-@scripted
+@both_routes
 def test_unconstrained_answers_are_parsed_by_token_id(served: VllmServer, k3_vocabulary: Vocabulary) -> None:
     for number, script in enumerate(transcripts(k3_vocabulary)):
         parsed = parse_completion(script, k3_vocabulary, level="tolerant", in_reasoning=True)
@@ -143,7 +155,7 @@ def test_unconstrained_answers_are_parsed_by_token_id(served: VllmServer, k3_voc
         assert reason == ("length" if parsed.cut_calls else "tool_calls" if seen else "stop"), number
 
 
-@scripted
+@both_routes
 def test_answers_without_tools_hold_no_tags(served: VllmServer, k3_vocabulary: Vocabulary) -> None:
     for stream in (False, True):
         for reasoning, kwargs in (("<|close|>think", {}), (None, {"chat_template_kwargs": {"thinking": False}})):
@@ -163,7 +175,7 @@ WRONG: dict[str, Sequence[ToolCall]] = {
 }
 
 
-@scripted
+@both_routes
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("attempt", [*WRONG, "other index"])
 def test_the_mask_wins_against_whatever_the_model_wants(
@@ -180,7 +192,7 @@ def test_the_mask_wins_against_whatever_the_model_wants(
     assert {"city", "days"} <= json.loads(arguments).keys()
 
 
-@scripted
+@both_routes
 def test_calls_are_numbered_through_the_dialog_and_indexes_begin_anew(
     served: VllmServer, k3_vocabulary: Vocabulary
 ) -> None:
@@ -199,7 +211,7 @@ def test_calls_are_numbered_through_the_dialog_and_indexes_begin_anew(
         assert found == ("tool_calls", "Hm.", "So", calls)
 
 
-@scripted
+@both_routes
 @pytest.mark.parametrize("stream", [False, True])
 def test_responses(served: VllmServer, k3_vocabulary: Vocabulary, stream: bool) -> None:
     script = render_turn([GOOD, OTHER], k3_vocabulary, response="So", reasoning="Hm.")
@@ -224,7 +236,7 @@ def test_responses(served: VllmServer, k3_vocabulary: Vocabulary, stream: bool) 
     ]
 
 
-@scripted
+@both_routes
 def test_stop_strings_end_texts(served: VllmServer, k3_vocabulary: Vocabulary) -> None:
     script = render_turn([GOOD], k3_vocabulary, response="one STOP two", reasoning="Hm.")
     for stream in (False, True):
@@ -233,6 +245,7 @@ def test_stop_strings_end_texts(served: VllmServer, k3_vocabulary: Vocabulary) -
             assert found == ("stop", "Hm.", "one ", [])
 
 
+@both_routes
 def test_a_call_or_an_answer_in_the_form_asked_for(served: VllmServer) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
