@@ -17,8 +17,10 @@ from typing import Any, Self
 import httpx
 
 # This package, with masks computed in the engine core, and in the workers.
-BACKEND_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2_constrained")
+BACKEND_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_constrained")
 CONSTRAINED_FLAGS = (*BACKEND_FLAGS, "--logits-processors", "constrained_k2.vllm_plugin:KimiK2LogitsProcessor")
+# Of a model that speaks Kimi K3 in another architecture than Kimi K3's; beside one of the above.
+KIMI_K3_FLAGS = ("--tokenizer-mode", "kimi_k3", "--reasoning-parser", "kimi_k3")
 # vLLM alone: its builtin parser, and its structural tags constrain every tool's arguments.
 STRICT_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2", "--tool-strict-level", "parameter")
 API_SERVER = ("vllm.entrypoints.openai.api_server",)

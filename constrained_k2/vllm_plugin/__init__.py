@@ -1,6 +1,6 @@
-"""Constrained Kimi K2 tool calls inside vLLM: the only place that imports vLLM.
+"""Constrained tool calls of Kimi models inside vLLM: the only place that imports vLLM.
 
-The life of a request, with ``--tool-call-parser kimi_k2_constrained``:
+The life of a request, with ``--tool-call-parser kimi_constrained``, whichever format the tokenizer speaks:
 
 1. API server. ``patches/requests`` sees messages and tools before the chat template: ``api_server/repair`` repairs the
    history, ``api_server/request_hook`` reads the request once, into a ``RequestState``, and compiles its tools.

@@ -9,9 +9,11 @@ from typing import NamedTuple
 from constrained_k2.compiler.compiled import CompiledToolCalls
 from constrained_k2.compiler.compiler import Compiler
 from constrained_k2.errors import InvalidRequest
+from constrained_k2.formats.base import WireFormat
 from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.settings import Settings
+from constrained_k2.vllm_plugin.vocabularies import Served
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 
@@ -30,11 +32,15 @@ SLOW_SECONDS = 0.005
 other while the model writes the function's name, which takes a GPU some 50 ms."""
 
 
-@cache
 def byte_compiler(settings: Settings, limits: CompileLimits = API_SERVER) -> Compiler:
-    """The compiler of a process that admits requests."""
+    """The compiler of a process that admits requests, for the format of the served model."""
+    return _byte_compiler(settings, limits, Served.wire_format)
+
+
+@cache
+def _byte_compiler(settings: Settings, limits: CompileLimits, wire_format: WireFormat) -> Compiler:
     return Compiler(
-        Vocabulary.of_bytes(),
+        Vocabulary.of_bytes(wire_format),
         settings.engines[0],
         policy=settings.strict,
         undeclared_keys=settings.undeclared_keys,

@@ -10,13 +10,17 @@ from typing import Any, cast
 PACKAGE = "constrained_k2.vllm_plugin"
 """The module under whose name operators load our logits processor and our proposer."""
 
-TOOL_PARSER_NAME = "kimi_k2_constrained"
+TOOL_PARSER_NAME = "kimi_constrained"
+"""The name of our tool parser, for any format; :data:`TOOL_PARSER_NAMES` has its older name too."""
+
+TOOL_PARSER_NAMES = (TOOL_PARSER_NAME, "kimi_k2_constrained")
 
 XARGS_KEY = "constrained_k2"
 """The key of our settings in ``additional_config``, and of a request's constraint in ``vllm_xargs``."""
 
 _FLAGS = re.compile(
-    rf"""{TOOL_PARSER_NAME}|{re.escape(PACKAGE)}\b|["'.]{XARGS_KEY}["'.:]|^\s*{XARGS_KEY}\s*:""", re.MULTILINE
+    rf"""{"|".join(TOOL_PARSER_NAMES)}|{re.escape(PACKAGE)}\b|["'.]{XARGS_KEY}["'.:]|^\s*{XARGS_KEY}\s*:""",
+    re.MULTILINE,
 )
 
 

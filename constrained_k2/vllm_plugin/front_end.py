@@ -4,7 +4,7 @@ from typing import Any
 
 from vllm import envs
 
-from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME, has_our_logits_processor
+from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME, TOOL_PARSER_NAMES, has_our_logits_processor
 from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.settings import settings_in
 
@@ -29,10 +29,12 @@ def _unconstrained(parser: str | None, route: str | None, adopt: str, strict_lev
     """The requests of such a server that are not constrained, and the remedy; empty if there are none."""
     if route is None:
         return f"no request is constrained. Set a route, or --tool-call-parser {TOOL_PARSER_NAME}"
-    if parser in {None, TOOL_PARSER_NAME}:
+    if parser is None or parser in TOOL_PARSER_NAMES:
         return ""
     if adopt == "off":
         return "requests of this front end are not constrained. Leave out adopt: 'off'"
+    if parser == "kimi_k3":
+        return f"structural tags of Kimi K3 are left to vLLM. Use --tool-call-parser {TOOL_PARSER_NAME}"
     if adopt == "tag" and strict_level == "auto":
         return (
             "requests with tool_choice auto and no strict tool come without a structural tag and are not constrained. "

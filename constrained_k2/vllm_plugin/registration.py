@@ -7,7 +7,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from constrained_k2.vllm_plugin.flags import PACKAGE, TOOL_PARSER_NAME, process_has_our_flags
+from constrained_k2.vllm_plugin.flags import PACKAGE, TOOL_PARSER_NAMES, process_has_our_flags
 from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.patches import apply
 from constrained_k2.vllm_plugin.patches.apply import PatchFailed
@@ -48,7 +48,8 @@ def _watch(modules: set[str]) -> None:
 
 def _on_import(module: str) -> None:
     if module == _TOOL_PARSERS:
-        sys.modules[module].ToolParserManager.register_lazy_module(TOOL_PARSER_NAME, PACKAGE, "KimiK2ToolParser")
+        for name in TOOL_PARSER_NAMES:
+            sys.modules[module].ToolParserManager.register_lazy_module(name, PACKAGE, "KimiK2ToolParser")
     elif apply.state.failure is None:
         apply.apply_doors(module)
 

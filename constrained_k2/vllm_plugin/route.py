@@ -8,7 +8,13 @@
 from typing import Any
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.vllm_plugin.flags import PACKAGE, TOOL_PARSER_NAME, XARGS_KEY, has_our_logits_processor
+from constrained_k2.vllm_plugin.flags import (
+    PACKAGE,
+    TOOL_PARSER_NAME,
+    TOOL_PARSER_NAMES,
+    XARGS_KEY,
+    has_our_logits_processor,
+)
 from constrained_k2.vllm_plugin.front_end import STRICT_LEVEL_FLAG
 from constrained_k2.vllm_plugin.settings import Route, settings_in
 
@@ -57,7 +63,8 @@ def refuse_rust_front_end(args: Any) -> None:
     if not has_our_logits_processor(getattr(args, "logits_processors", None)):
         flags += f""" --additional-config '{{"{XARGS_KEY}": {{"route": "structured_output"}}}}'"""
     raise InvalidRequest(
-        f"vLLM's Rust front end (VLLM_USE_RUST_FRONTEND) cannot load {TOOL_PARSER_NAME}, which is written in Python",
+        f"vLLM's Rust front end (VLLM_USE_RUST_FRONTEND) cannot load {args.tool_call_parser}, which is written in "
+        "Python",
         PARSER_FLAG,
         f"Use {flags}: the engine core then constrains the requests of this front end. Or unset VLLM_USE_RUST_FRONTEND",
     )
@@ -69,7 +76,7 @@ def choose_route(args: Any) -> None:
     ``additional_config`` reaches every process of the server; the name of the tool parser does not.
     """
     additional = getattr(args, "additional_config", None) or {}
-    if getattr(args, "tool_call_parser", None) != TOOL_PARSER_NAME or not isinstance(additional, dict):
+    if getattr(args, "tool_call_parser", None) not in TOOL_PARSER_NAMES or not isinstance(additional, dict):
         return
     ours = additional.get(XARGS_KEY, {})
     processors = getattr(args, "logits_processors", None)

@@ -73,7 +73,7 @@ def test_a_server_that_does_not_constrain(tmp_path: Path) -> None:
     faults = {name for name, finding in found.items() if finding.verdict == "fault"}
     binding = {"required", "named", "single", "arguments", "call_ids"}
     assert faults >= binding | {"flags", "ids_repaired", "special_tokens"}
-    assert all("kimi_k2_constrained" in found[name].remedy for name in binding | {"flags"})
+    assert all("kimi_constrained" in found[name].remedy for name in binding | {"flags"})
     for name in ("model", "version", "generation_prompt", "content", "tool_results", "ids_kept", "auto_tool_choice"):
         assert found[name].verdict == "ok", name
     assert found["opt_out"].verdict == "cannot tell"

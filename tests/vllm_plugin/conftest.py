@@ -14,6 +14,7 @@ from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.testing import build_model
 from constrained_k2.vllm_plugin import log
 from constrained_k2.vllm_plugin.settings import Server
+from constrained_k2.vllm_plugin.vocabularies import Served
 from tests.vllm_plugin.patched import patch_vllm
 
 
@@ -22,6 +23,7 @@ def forgotten_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget after each test what it remembered of its server."""
     for name in ("constrains", "model_name", "settings"):
         monkeypatch.setattr(Server, name, getattr(Server, name))
+    monkeypatch.setattr(Served, "wire_format", Served.wire_format)
     if (state := sys.modules.get("constrained_k2.vllm_plugin.api_server.request_state")) is not None:
         state._current.set(None)
 

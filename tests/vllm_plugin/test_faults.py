@@ -85,7 +85,7 @@ def script(factory: MatcherFactory, params: SamplingParams, prompt: list[int], s
     """A random turn under the parameters' masks, to its stop or its last token."""
     compiled = factory.compile(params)
     assert compiled is not None
-    matcher, chance = factory.matcher(compiled, PromptInfo(len(prompt), prompt[-1]), params), random.Random(seed)
+    matcher, chance = factory.matcher(compiled, PromptInfo(len(prompt), prompt[-1:]), params), random.Random(seed)
     markers = factory.vocabulary.format
     while not matcher.is_terminated() and matcher.num_tokens < LENGTH:
         allowed = allowed_ids(row_of(matcher)).tolist()

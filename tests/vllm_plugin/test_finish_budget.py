@@ -22,7 +22,7 @@ from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor, settings
 from constrained_k2.vllm_plugin.api_server.admission import check_params
 from constrained_k2.vllm_plugin.constraint import finish_reserve_in
-from constrained_k2.vllm_plugin.engine_core.matcher_factory import MatcherFactory, PromptInfo
+from constrained_k2.vllm_plugin.engine_core.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.settings import settings_in
 from constrained_k2.vllm_plugin.worker.logits_processor_v2 import _Entering
 from constrained_k2.vocabulary.bitmask import allowed_ids
@@ -108,7 +108,7 @@ def test_where_closing_begins(
     params = asking(reserve, SPEC | {"thinking": True}, max_tokens=max_tokens)
     compiled = maker.compile(params)
     assert compiled is not None
-    matcher = maker.matcher(compiled, PromptInfo(prompt, vocabulary.format.think_begin), params)
+    matcher = maker.matcher(compiled, PromptInfo(prompt, [vocabulary.format.think_begin]), params)
     (word,) = vocabulary.encode("a")
     narrowed = []
     for _ in range(40):
@@ -169,10 +169,10 @@ def test_a_request_that_comes_back_to_the_v2_runner_goes_on_closing(
     params = asking(RESERVE, max_tokens=BUDGET)
     compiled = maker.compile(params)
     assert compiled is not None
-    for prompt_end in (0, 5):
+    for prompt_end in (0, 5, 100):
         for written in (0, 20, BUDGET - RESERVE + 1):
             entering = _Entering(compiled, params, prompt_end, prompt_end + written)
-            prompt = [1] * min(prompt_end, 1)  # its last token, as the processor fetches it
+            prompt = [1] * min(prompt_end, PROMPT_END)  # its last tokens, as the processor fetches them
             entering.ids = torch.tensor([*prompt, *ids[:written]], dtype=torch.int64)
             matcher = entering.start(maker).matcher
             assert matcher is not None and matcher.num_tokens == written

@@ -20,7 +20,7 @@ from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
 from constrained_k2 import ToolCallSpec
 from constrained_k2.vllm_plugin.api_server.admission import check_params
-from constrained_k2.vllm_plugin.byte_compiler import byte_compiler
+from constrained_k2.vllm_plugin.byte_compiler import _byte_compiler
 from constrained_k2.vllm_plugin.metrics import families as metrics
 from constrained_k2.vllm_plugin.metrics import transport
 from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
@@ -244,7 +244,7 @@ def test_requests_are_counted_by_what_becomes_of_them(served: None, tools: Any, 
 
 
 def test_lookups_and_compilations_are_counted_also_of_refused_requests(served: None) -> None:
-    byte_compiler.cache_clear()
+    _byte_compiler.cache_clear()
     hits, misses = (value("grammar_lookups_total", where="admission", result=result) for result in ("hit", "miss"))
     compiled = value("compile_seconds_count", where="admission")
     good, bad = function("f", {"minProperties": 1}), function("g", {"not": {}})

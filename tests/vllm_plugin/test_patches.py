@@ -221,7 +221,7 @@ def test_the_tool_parser_needs_the_patches_of_its_process() -> None:
     with pytest.raises(PatchFailed, match="patches of the api_server process are not applied"):
         plugin.__getattr__("KimiK2ToolParser")
     activate("api_server")
-    assert plugin.__getattr__("KimiK2ToolParser").name == "kimi_k2_constrained"
+    assert plugin.__getattr__("KimiK2ToolParser").name == "kimi_constrained"
 
 
 def test_our_own_mistakes_do_not_stop_other_servers(monkeypatch: pytest.MonkeyPatch) -> None:

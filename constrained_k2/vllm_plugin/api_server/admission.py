@@ -19,6 +19,7 @@ from constrained_k2.vllm_plugin.constraint import constraint_in, constraint_text
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.log import warn
 from constrained_k2.vllm_plugin.metrics import families as metrics
+from constrained_k2.vllm_plugin.openings import bad_words
 from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, OFF, Server
 from constrained_k2.vllm_plugin.token_limits import drop_limits, take_thinking_budget, take_token_ids
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -142,8 +143,7 @@ class Admission:
     """
 
     def __init__(self, vocabulary: Vocabulary | None) -> None:
-        markers = None if vocabulary is None else vocabulary.format
-        self._openings = None if markers is None else [[markers.section_begin], [markers.call_begin]]
+        self._openings = None if vocabulary is None else bad_words(vocabulary)
 
     def check(self, arguments: dict[str, Any]) -> CompiledToolCalls | None:
         """A request to be constrained, compiled over bytes, by ``process_inputs``' arguments; None for any other.

@@ -7,9 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from vllm.entrypoints.generate.base.protocol import (
-    DeltaFunctionCall,
     DeltaMessage,
-    DeltaToolCall,
     ExtractedToolCallInformation,
     FunctionCall,
 )
@@ -20,14 +18,13 @@ from vllm.tool_parsers.abstract_tool_parser import ToolParser
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.parsing import Completion, ToolCallParser
 from constrained_k2.parsing import events as ev
-from constrained_k2.request.spec import ToolCall
+from constrained_k2.vllm_plugin.api_server.deltas import call_deltas, renumbered, report_recoveries, texts_of
 from constrained_k2.vllm_plugin.api_server.derendering import EngineText
 from constrained_k2.vllm_plugin.api_server.functions import declared_in, functions_of
-from constrained_k2.vllm_plugin.api_server.request_hook import constrain_request, may_think
-from constrained_k2.vllm_plugin.api_server.request_state import RequestState
+from constrained_k2.vllm_plugin.api_server.request_hook import constrain_request, may_think, show_special_tokens
+from constrained_k2.vllm_plugin.api_server.request_state import RequestState, calls_before
 from constrained_k2.vllm_plugin.api_server.stop_strings import TextBudget
 from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME, XARGS_KEY
-from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.vocabularies import vocabulary_of
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -81,6 +78,8 @@ class ParsingByTokenId:
         self._unseen = Counter[int]()  # special tokens to hide whose text has not come yet
         self._held = ""  # the beginning of such a text
         self._stream: ToolCallParser | None = None
+        self._first_number: int | None = None  # of the turn's first call in the dialog, if the model does not write it
+        self._dropped: frozenset[int] = frozenset()  # special tokens that the client did not ask for
         self._budget: TextBudget | None = None
         self._engine_text: EngineText | None = None
         self._buffered: list[ev.Event] = []  # of the current call, where only whole calls are shown
@@ -91,6 +90,8 @@ class ParsingByTokenId:
         """Constrain the request; vLLM answers the error raised here with HTTP 400."""
         state = RequestState.of(request)
         state.hides_special_tokens = state.hides_special_tokens or request.skip_special_tokens
+        if self._vocabulary.format.argument_encoding == "xtml":
+            show_special_tokens(request)
         if self.reasoning_parser is not None:  # type: ignore[attr-defined]
             request = self.reasoning_parser.adjust_request(request)  # type: ignore[attr-defined]
         try:
@@ -102,7 +103,7 @@ class ParsingByTokenId:
     def set_prompt_token_ids(self, prompt_token_ids: Sequence[int]) -> None:
         """Remember the end of the prompt, and whether it opened the reasoning."""
         self._prompt_end = prompt_token_ids[-_PROMPT_END:]
-        self._in_reasoning = bool(prompt_token_ids) and prompt_token_ids[-1] == self._vocabulary.format.think_begin
+        self._in_reasoning = self._vocabulary.opens_reasoning(self._prompt_end)
 
     def parse(
         self,
@@ -113,7 +114,7 @@ class ParsingByTokenId:
     ) -> tuple[str | None, str | None, list[FunctionCall] | None]:
         """Read a whole completion: ``(reasoning, content, tool calls)``."""
         model_output = self._generated(model_output, model_output_token_ids, request, finished=True)
-        if not self._functions_of(request):
+        if not self._reads(request):
             RequestState.of(request).cuts.append(False)
             text = self._as_asked(model_output, model_output_token_ids, request)
             return super().parse(  # type: ignore[misc, no-any-return]
@@ -121,7 +122,7 @@ class ParsingByTokenId:
             )
         events = self._read(model_output_token_ids, model_output, request, finished=True)
         RequestState.of(request).cuts.append(self._cut)
-        reasoning, content = _texts(events)
+        reasoning, content = texts_of(events)
         calls = [
             FunctionCall(id=call.id, name=call.name, arguments=call.arguments)
             for call in Completion.from_events(events).tool_calls
@@ -141,14 +142,14 @@ class ParsingByTokenId:
         if self._stream is None and prompt_token_ids:
             self.set_prompt_token_ids(prompt_token_ids)
         delta_text = self._generated(delta_text, delta_token_ids, request, finished=finished)
-        if not self._functions_of(request):
+        if not self._reads(request):
             text = self._as_asked(delta_text, delta_token_ids, request, finished=finished)
             return super().parse_delta(  # type: ignore[misc]
                 text, delta_token_ids, request, prompt_token_ids, finished=finished
             )
         events = self._read(delta_token_ids, delta_text, request, finished=finished)
-        reasoning, content = _texts(events)
-        calls = _call_deltas(self._whole_calls(events) if _shows_whole_calls_only(request) else events)
+        reasoning, content = texts_of(events)
+        calls = call_deltas(self._whole_calls(events) if _shows_whole_calls_only(request) else events)
         if not request.include_reasoning:
             reasoning = ""
         is_cut = finished and self._cut
@@ -156,6 +157,13 @@ class ParsingByTokenId:
             return None
         kind = CutDelta if is_cut else DeltaMessage
         return kind(reasoning=reasoning or None, content=content or None, tool_calls=calls)
+
+    def _reads(self, request: Any) -> bool:
+        """True if this class reads the answer; else it holds no calls and vLLM's parsers read its text.
+
+        Those tell tags from text that spells them only by their spelling, so answers in tags are always read here.
+        """
+        return bool(self._functions_of(request)) or self._vocabulary.format.argument_encoding == "xtml"
 
     def _functions_of(self, request: Any) -> list[Any]:
         """The request's functions, which stay the same for all of a stream."""
@@ -200,22 +208,28 @@ class ParsingByTokenId:
         """The events of the next tokens, as far as stop strings let them be seen."""
         if self._stream is None:
             constrained = XARGS_KEY in (request.vllm_xargs or {})
+            functions = self._functions_of(request)
             self._stream = ToolCallParser(
                 self._vocabulary,
                 in_reasoning=self._in_reasoning,
                 level="strict" if constrained else "tolerant",
-                tools=declared_in(self._functions_of(request)),
-                calls=request.tool_choice != "none",
+                tools=declared_in(functions),
+                calls=bool(functions) and request.tool_choice != "none",
             )
+            self._first_number = None if self._vocabulary.format.counts_dialog else calls_before(request)
+            if not functions and (state := RequestState.attached_to(request)) and state.hides_special_tokens:
+                self._dropped = frozenset(_hidden(self._vocabulary))
             stop = getattr(request, "stop", None)
             if stop and not getattr(request, "include_stop_str_in_output", False):
                 self._budget = TextBudget(self._vocabulary, [stop] if isinstance(stop, str) else stop)
         if self._budget is not None:
             token_ids = self._budget.take(token_ids, text, finished=finished)
-        events = self._stream.feed(token_ids)
+        events = self._stream.feed(token_id for token_id in token_ids if token_id not in self._dropped)
         if finished:
             events += self._stream.finish()
-        _report(events)
+        report_recoveries(events)
+        if self._first_number is not None:
+            events = renumbered(events, self._first_number)
         if not _shows_whole_calls_only(request):
             self._cut = self._cut or any(isinstance(event, ev.CallCut | ev.HeaderCut) for event in events)
         return events
@@ -238,7 +252,10 @@ class ParsingByTokenId:
 @lru_cache(maxsize=8)
 def _hidden(vocabulary: Vocabulary) -> dict[int, str]:
     """The special tokens that no parser needs in a text without calls."""
-    read = (vocabulary.format.think_begin, vocabulary.format.think_end)
+    markers = vocabulary.format
+    read = {markers.think_begin, markers.think_end}
+    if markers.argument_encoding == "xtml":  # every block is a tag
+        read |= markers.argument_markers | {*markers.stop_ids}
     return {token: text for text, token in vocabulary.special_tokens.items() if token not in read}
 
 
@@ -247,39 +264,3 @@ def _shows_whole_calls_only(request: Any) -> bool:
     return isinstance(request, ResponsesRequest) or any(
         getattr(request, field, None) for field in ("stop", "stop_token_ids")
     )
-
-
-def _report(events: Iterable[ev.Event]) -> None:
-    """Log what had to be recovered, so that an operator sees why calls go wrong elsewhere."""
-    names: dict[int, str] = {}
-    for event in events:
-        match event:
-            case ev.CallStarted(position, name):
-                names[position] = name
-            case ev.UndeclaredCall(position):
-                logger.info("constrained_k2: a call of %.80r, which the request does not declare", names[position])
-            case ev.RecoveryUsed(_, recovery):
-                logger.info("constrained_k2: a call was read with recovery %s", recovery)
-
-
-def _texts(events: Sequence[ev.Event]) -> tuple[str, str]:
-    """The reasoning and the content in the events. What is not a call is content, so that nothing disappears."""
-    reasoning = "".join(event.text for event in events if isinstance(event, ev.ReasoningDelta))
-    shown = (event for event in events if isinstance(event, ev.ContentDelta | ev.MalformedDelta))
-    return reasoning, "".join(event.text for event in shown)
-
-
-def _call_deltas(events: Iterable[ev.Event]) -> list[DeltaToolCall]:
-    """The events' calls as the streaming API shows them: at most one delta per call, header before arguments."""
-    deltas: dict[int, DeltaToolCall] = {}
-    for event in events:
-        if isinstance(event, ev.CallStarted):
-            call_id = ToolCall(event.name, event.index, "").id
-            function = DeltaFunctionCall(name=event.name, arguments="")
-            deltas[event.position] = DeltaToolCall(index=event.position, id=call_id, type="function", function=function)
-        elif isinstance(event, ev.ArgumentsDelta):
-            delta = deltas.setdefault(
-                event.position, DeltaToolCall(index=event.position, function=DeltaFunctionCall(arguments=""))
-            )
-            delta.function.arguments += event.text
-    return list(deltas.values())

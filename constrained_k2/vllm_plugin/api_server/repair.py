@@ -1,7 +1,7 @@
 """Repairs chat requests before vLLM renders their prompt, so that ``/tokenize`` shows the prompt that a chat gets."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from logging import DEBUG
@@ -16,12 +16,15 @@ from vllm.renderers.hf import resolve_chat_template
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.prompts import repair_messages
 from constrained_k2.prompts.special_text import SpecialTexts
+from constrained_k2.prompts.text_repairs import Repair
+from constrained_k2.prompts.xtml import repair_history
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.settings import REPAIR_KEY, Server, read_switch
 from constrained_k2.vllm_plugin.vocabularies import vocabulary_of
 
+_GENERATION = ("add_generation_prompt", "continue_final_message")
 _FORMS = {"content": "Send text parts", "tool_calls": "Send calls in OpenAI's form, with arguments as text"}
 
 
@@ -31,6 +34,22 @@ def template_of(given: Mapping[str, Any], tokenizer: Any, model_config: Any) -> 
     tools = given.get("tool_dicts")
     template: str | None = resolve_chat_template(tokenizer, asked_for, tools, model_config=model_config)
     return template
+
+
+def prepare_tags(given: dict[str, Any]) -> RequestState:
+    """:func:`prepare` for Kimi K3, whose prompts are rendered in code, by tags, and text in them stays text."""
+    try:
+        with refusals_noted():
+            given["messages"] = [_plain(message, number) for number, message in enumerate(given["messages"])]
+            if _is_on(given["request"]):
+                body = {"messages": given["messages"], "tools": given.get("tool_dicts")}
+                body, repairs = repair_history(body)
+                given["messages"], given["tool_dicts"] = [*map(_with_reasoning, body["messages"])], body["tools"]
+                _set_generation(given["request"], add_generation_prompt=True, continue_final_message=False)
+                _log(repairs)
+    except ConstrainedK2Error as error:
+        raise VLLMValidationError(str(error), parameter=error.location or None) from error
+    return RequestState(history_calls=count_chat_history_tool_calls(given["messages"]))
 
 
 def prepare(given: dict[str, Any], specials: SpecialTexts, template: str | None) -> RequestState:
@@ -43,8 +62,7 @@ def prepare(given: dict[str, Any], specials: SpecialTexts, template: str | None)
     try:
         with refusals_noted():
             given["messages"] = [_plain(message, number) for number, message in enumerate(given["messages"])]
-            switch = (getattr(given["request"], "vllm_xargs", None) or {}).get(REPAIR_KEY)
-            corrected = Server.settings.repair if switch is None else read_switch(switch, REPAIR_KEY)
+            corrected = _is_on(given["request"])
             # Templates that distinguish text from objects write text as it is.
             exact = corrected and "is string" in (template or "")
             if corrected:
@@ -61,15 +79,29 @@ def _repair(given: dict[str, Any], specials: SpecialTexts) -> None:
     body: dict[str, Any] = {"messages": given["messages"], "tools": given.get("tool_dicts")}
     is_chat = isinstance(request, ChatCompletionRequest)  # a client of /tokenize asks for what it likes
     if is_chat:
-        body |= {field: getattr(request, field) for field in ("add_generation_prompt", "continue_final_message")}
+        body |= {field: getattr(request, field) for field in _GENERATION}
     body, repairs = repair_messages(body, specials=specials)
-    for field in ("add_generation_prompt", "continue_final_message"):
-        if field in body and field in type(request).model_fields:  # a responses request has none of them
-            setattr(request, field, body[field])
+    _set_generation(request, **{field: body[field] for field in _GENERATION if field in body})
     given["messages"], given["tool_dicts"] = [*map(_with_reasoning, body["messages"])], body["tools"]
     text_alone = all(isinstance(message.get("content"), str | None) for message in body["messages"])
     if given["default_template_content_format"] == "auto" and text_alone:
         given["default_template_content_format"] = "string"
+    _log(repairs)
+
+
+def _is_on(request: Any) -> bool:
+    switch = (getattr(request, "vllm_xargs", None) or {}).get(REPAIR_KEY)
+    return Server.settings.repair if switch is None else read_switch(switch, REPAIR_KEY)
+
+
+def _set_generation(request: Any, **fields: bool) -> None:
+    """Set what the prompt ends with, where the request can say it: a responses request cannot."""
+    for field, value in fields.items():
+        if field in type(request).model_fields:
+            setattr(request, field, value)
+
+
+def _log(repairs: Sequence[Repair]) -> None:
     if repairs and logger.isEnabledFor(DEBUG):  # without the contents of messages
         locations = "; ".join(f"{repair.location} ({repair.kind})" for repair in repairs[:20])
         logger.debug("constrained_k2: %d repairs: %s", len(repairs), locations)

@@ -120,7 +120,6 @@ async def precompile(request: Any, state: RequestState, *, thinking: bool) -> No
 def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: FBT001 - run_in_executor's
     extra = request.vllm_xargs or {}
     switch, undeclared_keys = extra.get(XARGS_KEY, ON), extra.get(UNDECLARED_KEYS_KEY)
-    calls = state.history_calls
     functions = functions_of(request)
     try:
         if undeclared_keys is not None:
@@ -129,7 +128,7 @@ def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: F
             "tools": [function.model_dump() for function in functions],
             "tool_choice": choice_of(request, functions),
             "parallel_tool_calls": request.parallel_tool_calls,
-            "first_index": count_history_tool_calls(request) if calls is None else calls,
+            "first_index": count_history_tool_calls(request) if state.history_calls is None else state.history_calls,
             "chat_template_kwargs": request.chat_template_kwargs,
             "undeclared_keys": undeclared_keys,
             "engine": switch if switch in ENGINES else None,

@@ -6,6 +6,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from vllm.parser.utils import count_history_tool_calls
+
 from constrained_k2.compiler.compiled import ANSWER, CompiledToolCalls
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.schema.coverage import Coverage
@@ -112,6 +114,13 @@ class RequestState:
                 choice.constrained_k2["answer"] = _diagnostics(
                     covered(answer.coverage), answer.coverage, self.compiled.compile_seconds.get(ANSWER)
                 )
+
+
+def calls_before(request: Any) -> int:
+    """The number of calls in the history of a request of vLLM's."""
+    state = RequestState.attached_to(request)
+    known = None if state is None else state.history_calls
+    return count_history_tool_calls(request) if known is None else known
 
 
 def _diagnostics(level: Covered, coverage: Coverage, seconds: float | None) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.front_end import STRICT_LEVEL_FLAG
 from constrained_k2.vllm_plugin.log import warn
 from constrained_k2.vllm_plugin.metrics.counters import Adopted, Left, engine_counters
+from constrained_k2.vllm_plugin.openings import count_calls
 from constrained_k2.vllm_plugin.settings import OFF, ON, UNDECLARED_KEYS_KEY, Route, settings_in
 from constrained_k2.vllm_plugin.token_limits import take_thinking_budget, take_token_ids
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -57,8 +58,10 @@ class Adoption:
         source = self._source(request)
         if source is None:
             return
-        reason: Left = "option"
+        reason: Left = "format"
         try:
+            self._refuse_format()
+            reason = "option"
             _refuse_options(request)
             self._refuse_continued(request.prompt_token_ids)
             reason = "format"
@@ -81,8 +84,7 @@ class Adoption:
             return
         # Beside structured outputs of vLLM's, what the request carries does not hold on this route.
         if not (is_tagged(params) if self._is_tagged_here else carries_constraint(params.extra_args)):
-            begun = request._output_token_ids.count(self._vocabulary.format.call_begin)  # noqa: SLF001 - not copied
-            engine_counters.unconstrained_calls += begun
+            engine_counters.unconstrained_calls += count_calls(request._output_token_ids, self._vocabulary)  # noqa: SLF001
 
     def _tag_own(self, request: Any) -> None:
         """Tag a constraint in ``vllm_xargs`` that passed no front end of ours; the engine core checks it."""
@@ -132,7 +134,7 @@ class Adoption:
             read_undeclared_keys(undeclared_keys, f"vllm_xargs.{UNDECLARED_KEYS_KEY}")
         finish_reserve_in(params.extra_args, 0)
         body |= {
-            "first_index": ids.count(self._vocabulary.format.call_begin),
+            "first_index": count_calls(ids, self._vocabulary),
             "engine": None if switch == ON else switch,
             "undeclared_keys": undeclared_keys,
             "strict_false": strict_false_in(params.extra_args),
@@ -149,6 +151,12 @@ class Adoption:
         else:
             params.structured_outputs = None
 
+    def _refuse_format(self) -> None:
+        """Refuse Kimi K3's tags, which :mod:`constrained_k2.request.structural_tag` does not read."""
+        markers = self._vocabulary.format
+        if markers.argument_encoding != "json":
+            raise InvalidRequest(f"structural tags of {markers.name} are not read", "structured_outputs")
+
     def _refuse_continued(self, ids: Sequence[int]) -> None:
         """Refuse a prompt that ends inside a turn's reasoning or calls (continue_final_message): ours begin a turn."""
         markers = self._vocabulary.format
@@ -163,7 +171,7 @@ class Adoption:
     def _may_think(self, ids: Sequence[int]) -> bool:
         """True if the prompt has opened reasoning, or the server parses reasoning and the prompt has not closed it."""
         markers = self._vocabulary.format
-        return ids[-1] == markers.think_begin or (self._reasons and ids[-1] != markers.think_end)
+        return self._vocabulary.opens_reasoning(ids) or (self._reasons and ids[-1] != markers.think_end)
 
     def _leave(self, request: Any, reason: Left, problem: str) -> None:
         engine_counters.left[reason] += 1

@@ -1,5 +1,6 @@
 """Makes a request's matcher from its sampling parameters, in the engine."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from vllm import SamplingParams
@@ -16,12 +17,15 @@ from constrained_k2.vllm_plugin.token_limits import token_limits_in
 from constrained_k2.vllm_plugin.vocabularies import vocabulary_of_model
 from constrained_k2.vocabulary.bitmask import TokenSet
 
+PROMPT_END = 8
+"""The number of a prompt's last tokens that show whether it opens reasoning, in any tokenization of the tag."""
+
 
 class PromptInfo(NamedTuple):
-    """A prompt's length in tokens, and its last token; None for an empty prompt, or one of embeddings."""
+    """A prompt's length in tokens, and its last :data:`PROMPT_END` tokens; none for one of embeddings."""
 
     length: int
-    last_id: int | None
+    end: Sequence[int]
 
 
 class MatcherFactory:
@@ -51,8 +55,8 @@ class MatcherFactory:
         return None if constraint is None else self._compiler.compile(constraint, check=False)
 
     def matcher(self, compiled: CompiledToolCalls, prompt: PromptInfo, params: SamplingParams) -> ToolCallMatcher:
-        """A matcher at the start of the turn. Reasoning has begun if the prompt ends in ``<think>``."""
-        matcher = compiled.matcher(in_reasoning=prompt.last_id == self.vocabulary.format.think_begin)
+        """A matcher at the start of the turn. Reasoning has begun if the prompt opens it."""
+        matcher = compiled.matcher(in_reasoning=self.vocabulary.opens_reasoning(prompt.end))
         if reserve := finish_reserve_in(params.extra_args, self.settings.finish_reserve):
             left = self._max_model_len - prompt.length  # vLLM ends a request at whichever of the two comes first
             tokens = left if params.max_tokens is None else min(params.max_tokens, left)

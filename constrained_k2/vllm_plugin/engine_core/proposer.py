@@ -9,6 +9,7 @@ are in the engine core, so the drafts are made there, where vLLM has drafts chec
 from typing import Any
 
 from constrained_k2.errors import InvalidRequest
+from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME
 from constrained_k2.vllm_plugin.route import route_of
 from constrained_k2.vllm_plugin.settings import settings_in
 
@@ -33,7 +34,7 @@ class GrammarProposer:
             raise InvalidRequest(
                 "the grammar drafts only where the engine core constrains",
                 "--speculative-config",
-                "Use it with --tool-call-parser kimi_k2_constrained, without our --logits-processors, and leave the "
+                f"Use it with --tool-call-parser {TOOL_PARSER_NAME}, without our --logits-processors, and leave the "
                 "setting drafts on",
             )
 

@@ -18,7 +18,7 @@ from constrained_k2.vllm_plugin.byte_compiler import ENGINE_CORE, SLOW_SECONDS, 
 from constrained_k2.vllm_plugin.constraint import constraint_in, is_tagged, precompile_of
 from constrained_k2.vllm_plugin.engine_core.adoption import Adoption
 from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar, fill_batch
-from constrained_k2.vllm_plugin.engine_core.matcher_factory import MatcherFactory, PromptInfo
+from constrained_k2.vllm_plugin.engine_core.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.engine_core.proposer import drafts_of
 from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME, XARGS_KEY
 from constrained_k2.vllm_plugin.log import logger
@@ -113,7 +113,7 @@ class ConstrainedOutputManager(StructuredOutputManager):
             if compiled is None:
                 raise InvalidRequest("the request is tagged, but carries no tools", "vllm_xargs")  # noqa: TRY301
             compiled.check_all(precompile)
-            prompt = PromptInfo(request.num_prompt_tokens, ids[-1] if ids else None)
+            prompt = PromptInfo(request.num_prompt_tokens, ids[-PROMPT_END:] if ids else ())
             matcher = self._factory.matcher(compiled, prompt, params)
         except BaseException as error:
             engine_counters.ended_early += 1

@@ -11,6 +11,7 @@ from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.patches import wrapper
 from constrained_k2.vllm_plugin.patches.start import ADMISSION
 from constrained_k2.vllm_plugin.route import parses_with_us
+from constrained_k2.vllm_plugin.vocabularies import vocabulary_of
 
 
 def preprocess_chat(original: Any) -> Any:
@@ -25,8 +26,11 @@ def preprocess_chat(original: Any) -> Any:
         request = call.arguments["request"]
         set_default_choice(request)
         tokenizer = self.renderer.get_tokenizer()
-        template = repair.template_of(call.arguments, tokenizer, self.model_config)
-        state = repair.prepare(call.arguments, repair.specials_of(tokenizer), template)
+        if vocabulary_of(tokenizer).format.argument_encoding == "xtml":
+            state = repair.prepare_tags(call.arguments)
+        else:
+            template = repair.template_of(call.arguments, tokenizer, self.model_config)
+            state = repair.prepare(call.arguments, repair.specials_of(tokenizer), template)
         with state.rendering(request):
             thinking = request_hook.may_think(self.parser, tokenizer)
             await request_hook.precompile(request, state, thinking=thinking)

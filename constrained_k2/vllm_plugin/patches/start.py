@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME, has_our_flags
+from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAMES, has_our_flags
 from constrained_k2.vllm_plugin.patches import wrapper
 from constrained_k2.vllm_plugin.patches.apply import activate
 
@@ -13,7 +13,7 @@ ADMISSION = "_constrained_k2"
 @wrapper
 def from_cli_args(original: Any, cls: Any, args: Any, *more: Any, **kwargs: Any) -> Any:
     """The API server: pass the route to every process, since only this one knows the tool parser's name."""
-    if getattr(args, "tool_call_parser", None) == TOOL_PARSER_NAME:
+    if getattr(args, "tool_call_parser", None) in TOOL_PARSER_NAMES:
         from constrained_k2.vllm_plugin.route import choose_route, refuse_rust_front_end
 
         refuse_rust_front_end(args)
@@ -45,14 +45,12 @@ def input_processor_init(original: Any, self: Any, vllm_config: Any, *args: Any,
     original(self, vllm_config, *args, **kwargs)
     route = route_of(vllm_config)
     remember_server(vllm_config, route)
-    if route == "structured_output":
+    if route is not None:
         model = vllm_config.model_config
         tokenizer = None if model.skip_tokenizer_init else self.get_tokenizer()
-        # Raises where the tokenizer is not Kimi K2's; vLLM does not start then.
+        # Raises where the tokenizer is of no known format; vLLM does not start then.
         vocabulary = vocabulary_of_model(model) if tokenizer is None else vocabulary_of(tokenizer)
-        setattr(self, ADMISSION, Admission(vocabulary))
-    elif route == "logits_processor":
-        setattr(self, ADMISSION, Admission(None))
+        setattr(self, ADMISSION, Admission(vocabulary if route == "structured_output" else None))
 
 
 def structured_output_manager(original: Any) -> Any:

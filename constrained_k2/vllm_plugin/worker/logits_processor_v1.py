@@ -7,7 +7,7 @@ from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from constrained_k2.vllm_plugin.engine_core.matcher_factory import MatcherFactory, PromptInfo
+from constrained_k2.vllm_plugin.engine_core.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.metrics.argmax_probe import ArgmaxProbe
 from constrained_k2.vllm_plugin.worker.masked_request import MaskedRequest
 from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
@@ -61,5 +61,5 @@ class KimiK2LogitsProcessorV1(LogitsProcessor):
             return MaskedRequest.refused(self._factory, error), output_ids
         if compiled is None:
             return None
-        prompt = PromptInfo(len(prompt_ids), prompt_ids[-1]) if prompt_ids else PromptInfo(0, None)
+        prompt = PromptInfo(len(prompt_ids), prompt_ids[-PROMPT_END:]) if prompt_ids else PromptInfo(0, ())
         return MaskedRequest.start(self._factory, compiled, prompt, params), output_ids

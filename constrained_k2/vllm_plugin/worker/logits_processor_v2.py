@@ -17,7 +17,7 @@ from vllm.utils.torch_utils import PIN_MEMORY
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor, LogitsProcRequestState
 
 from constrained_k2.compiler.compiler import CompiledToolCalls
-from constrained_k2.vllm_plugin.engine_core.matcher_factory import MatcherFactory, PromptInfo
+from constrained_k2.vllm_plugin.engine_core.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.metrics.argmax_probe import ArgmaxProbe
 from constrained_k2.vllm_plugin.worker.masked_request import MaskedRequest
 from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
@@ -32,15 +32,16 @@ class _Entering:
     params: SamplingParams
     prompt_end: int  # the position after its prompt
     end: int  # the position after its output so far: a request that was preempted comes back with that
-    ids: torch.Tensor | None = None  # its last prompt token and its output, once fetched
+    ids: torch.Tensor | None = None  # the prompt's last tokens and its output, once fetched
 
     def start(self, factory: MatcherFactory) -> MaskedRequest:
         """The request's matcher, after its output so far."""
         assert self.ids is not None  # fetched in the step that it entered in
         ids = self.ids.tolist()
-        last_id = ids.pop(0) if self.prompt_end else None
-        turn = MaskedRequest.start(factory, self.compiled, PromptInfo(self.prompt_end, last_id), self.params)
-        turn.take(ids)
+        shown = min(self.prompt_end, PROMPT_END)
+        prompt = PromptInfo(self.prompt_end, ids[:shown])
+        turn = MaskedRequest.start(factory, self.compiled, prompt, self.params)
+        turn.take(ids[shown:])
         return turn
 
 
@@ -89,7 +90,7 @@ class KimiK2LogitsProcessorV2(LogitsProcessor):
         entering = {slot: new for slot, new in self._entering.items() if new.ids is None}
         self._fetched = bool(entering) or self._idle_steps <= self._batches
         if self._fetched:
-            stretches = ((slot, max(0, new.prompt_end - 1), new.end) for slot, new in entering.items())
+            stretches = ((slot, max(0, new.prompt_end - PROMPT_END), new.end) for slot, new in entering.items())
             for new, ids in zip(entering.values(), self._history.fetch(*stretches), strict=True):
                 new.ids = ids
 

@@ -1,0 +1,163 @@
+"""Kimi K3's requests and prompts in vLLM's processes, without a server."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from vllm import SamplingParams
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest, ChatCompletionToolsParam
+from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import StructuredOutputsParams
+from vllm.tool_parsers.structural_tag_registry import get_kimi_k3_structural_tag
+
+from constrained_k2 import ToolCall, Vocabulary
+from constrained_k2.formats import FORMATS
+from constrained_k2.prompts.xtml import render_turn
+from constrained_k2.testing import write_tokenizer
+from constrained_k2.vllm_plugin.api_server import repair
+from constrained_k2.vllm_plugin.byte_compiler import byte_compiler
+from constrained_k2.vllm_plugin.engine_core import adoption
+from constrained_k2.vllm_plugin.engine_core.adoption import Adoption
+from constrained_k2.vllm_plugin.engine_core.matcher_factory import PROMPT_END
+from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
+from constrained_k2.vllm_plugin.openings import bad_words, count_calls
+from constrained_k2.vllm_plugin.settings import Settings
+from constrained_k2.vllm_plugin.vocabularies import vocabulary_of_model
+
+CALLS = [ToolCall("f", 1, '{"a": "<|open|>call tool="}'), ToolCall("call", 2, "{}")]
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+USER = {"role": "user", "content": "hi"}
+
+
+@pytest.fixture(scope="module")
+def k3_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("k3")
+    write_tokenizer(directory, wire_format="kimi_k3")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def k3_vocabulary(k3_model: Path) -> Vocabulary:
+    return Vocabulary.from_pretrained(k3_model)
+
+
+def spelled(vocabulary: Vocabulary, ids: list[int]) -> list[int]:
+    """The tokens with ordinary ones split into single bytes."""
+    found: list[int] = []
+    for token_id in ids:
+        parts = [vocabulary.find(bytes((byte,))) for byte in vocabulary.ordinary_bytes(token_id)]
+        found += [part for part in parts if part is not None] or [token_id]
+    return found
+
+
+def test_calls_are_counted_in_any_tokens(k3_vocabulary: Vocabulary, vocabulary: Vocabulary) -> None:
+    ids = render_turn(CALLS, k3_vocabulary, response="<|open|>call tool=", reasoning="x")
+    assert count_calls(ids, k3_vocabulary) == count_calls(spelled(k3_vocabulary, ids), k3_vocabulary) == 2
+    cut = len(ids) - ids[::-1].index(k3_vocabulary.format.call_begin)  # behind the last opening: of the call `call`
+    assert count_calls(ids[:cut], k3_vocabulary) == 1
+    assert count_calls([vocabulary.format.call_begin, 5, vocabulary.format.call_begin], vocabulary) == 2
+
+
+def test_bad_words_forbid_sections_and_calls_alone(k3_vocabulary: Vocabulary, vocabulary: Vocabulary) -> None:
+    """Each call begins with one of them, in any tokens; a turn without calls holds none."""
+    words = bad_words(k3_vocabulary)
+
+    def holds(ids: list[int]) -> int:
+        return sum(ids[at : at + len(word)] == word for word in words for at in range(len(ids)))
+
+    for change in (list, lambda ids: spelled(k3_vocabulary, ids)):
+        assert holds(change(render_turn(CALLS, k3_vocabulary, reasoning="x"))) == 1 + len(CALLS)
+        assert not holds(change(render_turn([], k3_vocabulary, response="tools call", reasoning="tools")))
+    markers = vocabulary.format
+    assert bad_words(vocabulary) == [[markers.section_begin], [markers.call_begin]]
+
+
+def test_the_end_of_a_prompt_shows_whether_it_opens_reasoning(k3_vocabulary: Vocabulary) -> None:
+    for markers in FORMATS:
+        assert sum(1 if isinstance(piece, str) else len(piece) for piece in markers.reasoning_opening) <= PROMPT_END
+    markers = k3_vocabulary.format
+    think = spelled(k3_vocabulary, k3_vocabulary.encode("think"))
+    ids = [5] * 9 + [markers.call_begin, *think, markers.argument_begin]
+    assert k3_vocabulary.opens_reasoning(ids[-PROMPT_END:])
+
+
+def test_schemas_are_compiled_in_the_format_of_the_served_model(k3_model: Path) -> None:
+    before = byte_compiler(Settings())
+    config = SimpleNamespace(
+        tokenizer=str(k3_model), get_vocab_size=lambda: None, tokenizer_revision=None, trust_remote_code=True
+    )
+    read = vocabulary_of_model(config)
+    assert read.format.argument_encoding == "xtml"
+    assert byte_compiler(Settings()).vocabulary.format.argument_encoding == "xtml"
+    assert before is not byte_compiler(Settings())
+
+
+def test_vllms_own_tag_is_left_to_vllm_and_counted(
+    k3_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    counters = EngineCounters()
+    monkeypatch.setattr(adoption, "engine_counters", counters)
+    config = SimpleNamespace(
+        additional_config={"constrained_k2": {}}, structured_outputs_config=SimpleNamespace(reasoning_parser="kimi_k3")
+    )
+    tag = get_kimi_k3_structural_tag(
+        [ChatCompletionToolsParam.model_validate(TOOL)], [], "auto", reasoning=False
+    ).model_dump_json()
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(structural_tag=tag))
+    markers = k3_vocabulary.format
+    prompt = [markers.call_begin, *k3_vocabulary.encode("think"), markers.argument_begin]
+    request = SimpleNamespace(request_id="r", sampling_params=params, prompt_token_ids=prompt)
+    made = Adoption(config, k3_vocabulary, "structured_output")
+    made.adopt(request)
+    assert request.sampling_params is params and params.structured_outputs.structural_tag == tag
+    assert counters.left["format"] == sum(counters.left.values()) == 1 and not any(counters.adopted.values())
+    assert "structural tags of Kimi K3 are not read" in caplog.text
+    request._output_token_ids = render_turn(CALLS, k3_vocabulary, reasoning="x")
+    made.count_calls(request)
+    assert counters.unconstrained_calls == 2
+
+
+def prepared(request: Any) -> tuple[dict[str, Any], Any]:
+    given = {"request": request, "messages": request.messages, "tool_dicts": None}
+    return given, repair.prepare_tags(given)
+
+
+def chat(*messages: Any, **fields: Any) -> Any:
+    return ChatCompletionRequest(model="k", messages=list(messages), **fields)
+
+
+def test_histories_are_repaired_for_tags() -> None:
+    calls = [{"id": "x", "type": "function", "function": {"name": name, "arguments": "{}"}} for name in "fg"]
+    history = [
+        USER,
+        {"role": "assistant", "content": None, "tool_calls": calls, "reasoning_content": "why"},
+        {"role": "tool", "tool_call_id": "x", "content": "1 <|close|>"},
+        {"role": "tool", "tool_call_id": "x", "content": "2"},
+    ]
+    given, state = prepared(chat(*history))
+    _, made, *results = given["messages"]
+    ids = [call["id"] for call in made["tool_calls"]]
+    assert len(set(ids)) == 2 and [result["tool_call_id"] for result in results] == ids
+    assert results[0]["content"] == "1 <|close|>"  # text stays text
+    assert made["reasoning"] == "why" and (state.history_calls, state.exact_arguments) == (2, False)
+    given, state = prepared(chat(*history, vllm_xargs={"constrained_k2_repair": "off"}))
+    assert [call["id"] for call in given["messages"][1]["tool_calls"]] == ["x", "x"]
+
+
+def test_a_chat_gets_a_generation_prompt() -> None:
+    request = chat(
+        USER, {"role": "assistant", "content": "a"}, add_generation_prompt=False, continue_final_message=True
+    )
+    prepared(request)
+    assert request.add_generation_prompt and not request.continue_final_message
+
+
+def test_a_message_without_a_meaning_is_refused() -> None:
+    request = chat(USER)
+    request.messages = [USER, {"role": "critic", "content": "x"}]
+    with pytest.raises(VLLMValidationError, match=r"messages\[1\]\.role"):
+        prepared(request)
