@@ -29,7 +29,8 @@ def test_both_nodes_constrain(kind: str, route: tuple[str, ...], tmp_path: Path)
     if kind == "data parallel":
         both = ("--data-parallel-size=2", "--data-parallel-size-local=1", "--data-parallel-address=127.0.0.1",
                 f"--data-parallel-rpc-port={port}")  # fmt: skip
-        first, second = (), ("--headless", "--data-parallel-start-rank=1")
+        # Several API servers are the topology of test_ranks_server.py: each costs a process and its imports.
+        first, second = ("--api-server-count=1",), ("--headless", "--data-parallel-start-rank=1")
     else:
         both = ("--tensor-parallel-size=2", "--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={port}")
         first, second = ("--node-rank=0",), ("--headless", "--node-rank=1")
