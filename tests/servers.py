@@ -28,6 +28,11 @@ OTHER_PARSER = {
         *STRICT_FLAGS[:3],
         *("--additional-config", '{"constrained_k2": {"route": "structured_output", "adopt": "prompt"}}'),
     ),
+    "prompt_logits_processor": (
+        *STRICT_FLAGS[:3],
+        *CONSTRAINED_FLAGS[-2:],
+        *("--additional-config", '{"constrained_k2": {"adopt": "prompt"}}'),
+    ),
     "tag_reasoning": (*ADOPTED_FLAGS, "--reasoning-parser", "kimi_k2"),
 }
 RUST = "rust_"
