@@ -25,7 +25,9 @@ pytestmark = pytest.mark.server
 
 TAGS = [f"{front_end}{name}" for front_end in (RUST, "python_") for name in OTHER_PARSER if name.startswith("tag_")]
 ROUTES = [name for name in TAGS if "reasoning" not in name]
-PROMPTS = [f"{RUST}prompt_structured_output", "python_prompt_structured_output", "python_prompt_logits_processor"]
+PROMPTS = [
+    f"{front_end}{name}" for front_end in (RUST, "python_") for name in OTHER_PARSER if name.startswith("prompt_")
+]
 TOOLS = [
     tool(
         "mail.send", "Send.", closed({"cc"}, to={"enum": ["a", "b"]}, body={"type": "string"}, cc={"type": "boolean"})
