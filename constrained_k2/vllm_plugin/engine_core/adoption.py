@@ -38,10 +38,7 @@ class Adoption:
         self._has_hinted = False
 
     def adopt(self, request: Any) -> None:
-        """Write the constraint of an ``EngineCoreRequest`` into it, if it can be read; else leave the request alone.
-
-        The request carries none.
-        """
+        """Write the constraint of an ``EngineCoreRequest`` that carries none into it, if it can be read."""
         source = self._source(request)
         if source is None:
             return
