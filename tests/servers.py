@@ -28,6 +28,11 @@ OTHER_PARSER = {
         *STRICT_FLAGS[:3],
         *("--additional-config", '{"constrained_k2": {"route": "structured_output", "adopt": "prompt"}}'),
     ),
+    "prompt_logits_processor": (
+        *STRICT_FLAGS[:3],
+        *CONSTRAINED_FLAGS[-2:],
+        *("--additional-config", '{"constrained_k2": {"adopt": "prompt"}}'),
+    ),
     "tag_reasoning": (*ADOPTED_FLAGS, "--reasoning-parser", "kimi_k2"),
 }
 RUST = "rust_"
@@ -70,7 +75,8 @@ _SHARING = ("test_server.py", "test_server_refusals.py", "test_parsing_server.py
             "test_aborts_server.py", "test_doctor_server.py", "test_front_ends_server.py")  # fmt: skip
 _STARTING = ("test_doctor_server.py", "test_processor_v2.py", "test_finish_budget_engine.py", "test_server_start.py")
 # A server of theirs takes up to 9 GiB: one at a time, and first, before other servers wait for their next test.
-_TOPOLOGIES = ("test_ranks_server.py", "test_nodes_server.py", "test_ranks_refused_server.py")
+_TOPOLOGIES = ("test_ranks_server.py", "test_nodes_server.py", "test_ranks_refused_server.py",
+               "test_ranks_adoption_server.py", "test_prefill_decode_server.py")  # fmt: skip
 
 
 def group(nodeid: str) -> str:

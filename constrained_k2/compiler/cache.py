@@ -1,6 +1,7 @@
 """A bounded cache whose values are built once, however many threads ask for one, and counts of its use."""
 
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
@@ -62,6 +63,34 @@ class LeastRecentlyUsed(Generic[K, V]):
                 self.spent -= freed
         building.set_result(value)
         return value
+
+
+class RecentKeys(Generic[K]):
+    """The keys added in the last ``seconds``, at most ``limit`` of them. Its methods may be called from threads."""
+
+    def __init__(self, seconds: float, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._limit = limit
+        self._clock = clock
+        self._expiries: dict[K, float] = {}
+        self._lock = threading.Lock()
+
+    def __contains__(self, key: K) -> bool:
+        expiry = self._expiries.get(key)
+        return expiry is not None and self._clock() < expiry
+
+    def add(self, key: K) -> None:
+        """Add a key, or keep it for the whole time again; the oldest one goes if there are too many."""
+        with self._lock:
+            self._expiries.pop(key, None)
+            self._expiries[key] = self._clock() + self._seconds
+            if len(self._expiries) > self._limit:
+                del self._expiries[next(iter(self._expiries))]
+
+    def clear(self) -> None:
+        """Drop all keys."""
+        with self._lock:
+            self._expiries.clear()
 
 
 class CompileCounts:

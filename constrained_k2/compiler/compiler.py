@@ -20,6 +20,7 @@ class Compiler(SharedGrammars):
         compile_seconds: Time limit for one schema. Set it where requests are admitted only: an admitted schema must
             compile in every process, however busy.
         request_seconds: Time after which no further schema of a request is compiled; for admission too.
+        retry_seconds: Time for which a schema that took too long is refused without another attempt.
         counts: Counts of cache hits and compilations to add to; by default new ones.
         threads: Threads that fill the masks of a batch; None for one per CPU of the process, at most eight.
         mask_cache_bytes: Budget of LLGuidance's cached masks and DFA states, estimated; 0 for no cache.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple
 
-from constrained_k2.compiler.cache import CompileCounts, LeastRecentlyUsed
+from constrained_k2.compiler.cache import CompileCounts, LeastRecentlyUsed, RecentKeys
 from constrained_k2.engines.protocol import ArgumentEncoding, ArgumentGrammar, Engine
 from constrained_k2.errors import (
     ConstrainedK2Error,
@@ -24,7 +24,7 @@ from constrained_k2.request.answer_format import AnswerKind
 from constrained_k2.request.spec import ENGINES, EngineName, ToolCallSpec
 from constrained_k2.request.strictness import DEFAULT_POLICY, StrictPolicy
 from constrained_k2.schema.budget import check_budget
-from constrained_k2.schema.compile_pool import run_bounded
+from constrained_k2.schema.compile_pool import PoolBusy, run_bounded
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.undeclared_keys import DEFAULT, UndeclaredKeys, read_undeclared_keys
 from constrained_k2.turn.call_id import CallIdTrie, NameEndings
@@ -35,6 +35,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 _MAX_PRECOMPILING = 4
 _MIN_CACHE_BYTES = 1 << 20
 _TRIES_BYTES = 32 << 20
+_MAX_TIMEOUTS = 1024
 _REFUSAL_BYTES = 2048  # estimate for a refusal and its key
 
 
@@ -49,6 +50,9 @@ class GrammarOptions:
 
 
 DEFAULT_OPTIONS = GrammarOptions()
+
+
+_Key = tuple[EngineName, GrammarOptions, str]
 
 
 class _Compiled(NamedTuple):
@@ -69,6 +73,7 @@ class SharedGrammars:
         cache_bytes: int = 256 << 20,
         compile_seconds: float | None = None,
         request_seconds: float | None = None,
+        retry_seconds: float = 0.0,
         counts: CompileCounts | None = None,
         threads: int | None = None,
         mask_cache_bytes: int = 64 << 20,
@@ -89,9 +94,8 @@ class SharedGrammars:
         self._mask_cache_bytes = mask_cache_bytes
         self._compile_seconds = compile_seconds
         self._engines: dict[EngineName, Engine] = {}
-        self._grammars: LeastRecentlyUsed[tuple[EngineName, GrammarOptions, str], _Compiled] = LeastRecentlyUsed(
-            cache_bytes
-        )
+        self._grammars: LeastRecentlyUsed[_Key, _Compiled] = LeastRecentlyUsed(cache_bytes)
+        self._timeouts: RecentKeys[_Key] = RecentKeys(retry_seconds, _MAX_TIMEOUTS)
         self._tries: LeastRecentlyUsed[tuple[str, ...], CallIdTrie] = LeastRecentlyUsed(_TRIES_BYTES)
         self._name_endings: NameEndings = {}
         self._joints = Joints(vocabulary)
@@ -107,6 +111,7 @@ class SharedGrammars:
     def forget(self) -> None:
         """Drop the caches. Requests in progress keep what they use."""
         self._grammars.clear()
+        self._timeouts.clear()
         self._tries.clear()
         self._name_endings.clear()
         for engine in self._engines.values():
@@ -148,16 +153,25 @@ class SharedGrammars:
             SchemaTooCostly: The schema is over a budget.
         """
         name = engine or self.default_engine
+        key = (name, options, cache_key(schema))
         begun: float | None = None
 
         def build() -> tuple[_Compiled, int]:
             nonlocal begun
+            if key in self._timeouts:
+                raise TimeoutError("the schema took too long to compile a moment ago")
             begun = time.monotonic()
-            return self._build(schema, self.engine(name), options)
+            try:
+                return self._build(schema, self.engine(name), options)
+            except PoolBusy:
+                raise
+            except TimeoutError:
+                self._timeouts.add(key)
+                raise
 
         try:
-            found = self._grammars.get((name, options, cache_key(schema)), build).outcome
-        except TimeoutError as error:  # not cached: the next request may find the server idle
+            found = self._grammars.get(key, build).outcome
+        except TimeoutError as error:  # not cached for long: a later request may find the server idle
             limit = round((self._compile_seconds or 0) * 1000)
             problem, remedy = f"{error} (over {limit} ms)", "Simplify the schema, or try again"
             raise SchemaTooCostly(problem, location, remedy, "compile_ms", limit, limit) from error

@@ -18,6 +18,10 @@ _EXIT_SECONDS = 30.0
 _SWITCH_SECONDS = 0.0005
 
 
+class PoolBusy(TimeoutError):
+    """No slot became free in time: this says nothing about the work that waited for one."""
+
+
 @dataclass(eq=False, slots=True)
 class _Task:
     work: Callable[[], Any]
@@ -115,11 +119,12 @@ def run_bounded(work: Callable[[], T], seconds: float | None) -> T:
     and holds one of eight slots until then.
 
     Raises:
-        TimeoutError: It takes longer, or no slot became free in time.
+        TimeoutError: It takes longer.
+        PoolBusy: No slot became free in time.
     """
     pool, task = _pool, _Task(work)
     if not pool.slots.acquire(timeout=seconds):
-        raise TimeoutError("the server is busy with schemas that take long to compile")
+        raise PoolBusy("the server is busy with schemas that take long to compile")
     pool.submit(task)
     if not task.done.wait(seconds):
         task.is_given_up = True

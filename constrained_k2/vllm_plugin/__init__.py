@@ -7,12 +7,13 @@ The life of a request, with ``--tool-call-parser kimi_constrained``, whichever f
 2. vLLM renders the prompt and calls our parser's ``adjust_request``: the request is admitted, or refused with HTTP 400,
    and its constraint written into ``vllm_xargs``, which travels as ``SamplingParams.extra_args``.
 3. vLLM's ``InputProcessor`` passes ``api_server/admission``, which tags the request for the engine core.
-4. Engine core. ``engine_core/adoption`` reads requests of other front ends. ``structured_output`` gives tagged requests
+4. Engine core. ``engine_core/intake`` takes every request: it leaves tagged ones as they are, checks a constraint that
+   no front end of ours has checked, and hands all others to ``adoption``. ``structured_output`` gives tagged requests
    a grammar over the model's vocabulary. vLLM's scheduler asks it for bitmasks, overlapped with the forward pass, and
    to check and make drafts.
 5. Worker. vLLM applies the bitmasks; ``metrics/argmax_probe`` counts how often they change the likeliest token. With
-   ``--logits-processors constrained_k2.vllm_plugin:KimiK2LogitsProcessor`` steps 3 and 4 are left out, and ``worker/``
-   computes and applies the masks, under either of vLLM's model runners.
+   ``--logits-processors constrained_k2.vllm_plugin:KimiK2LogitsProcessor`` step 4 only takes requests, and
+   ``worker/`` computes and applies the masks, under either of vLLM's model runners.
 6. API server. ``api_server/parser`` reads token ids, never text; ``finish_reason`` is corrected, diagnostics are added.
    ``metrics/transport`` brings the counters of all processes to vLLM's ``/metrics``.
 

@@ -18,14 +18,15 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 
 class CompileLimits(NamedTuple):
-    """The most CPU time, in seconds, that the schemas of a request may take to compile."""
+    """The most time, in seconds, that the schemas of a request may take to compile, and what follows a timeout."""
 
     schema: float
     request: float  # except for the last schema
+    retry: float = 0.0  # the time for which a schema that took too long is refused without another attempt
 
 
 API_SERVER = CompileLimits(1.0, 3.0)  # in a thread for each request
-ENGINE_CORE = CompileLimits(0.25, 0.5)  # in the thread that takes all requests
+ENGINE_CORE = CompileLimits(0.25, 0.5, 10.0)  # in the thread that takes all requests
 
 SLOW_SECONDS = 0.005
 """A schema that took this long to compile here is compiled in the engine core before the request is scheduled; any
@@ -47,6 +48,7 @@ def _byte_compiler(settings: Settings, limits: CompileLimits, wire_format: WireF
         cache_bytes=settings.cache_mib << 20,
         compile_seconds=limits.schema,
         request_seconds=limits.request,
+        retry_seconds=limits.retry,
         mask_cache_bytes=0,  # it only compiles
     )
 

@@ -26,6 +26,8 @@ _OLD_FINISH_RESERVE_KEY = next(row.old_name for row in REQUEST_FIELDS if row.nam
 _TAG = "constrained_k2, precompile: "
 """The beginning of the structured output by which the engine core recognizes a tagged request."""
 
+_REFUSED = _TAG + "refused"
+
 
 def constraint_text(extra_args: dict[str, Any] | None) -> str | None:
     """The constraint that a request carries, as JSON; None for a request that is not constrained."""
@@ -55,6 +57,11 @@ def constraint_in(extra_args: dict[str, Any] | None) -> ToolCallSpec | None:
     return constraint if strict_false is None else replace(constraint, strict_false=strict_false)
 
 
+def is_masked(constraint: ToolCallSpec) -> bool:
+    """False where the text is free and no tool may be called: vLLM's own limits on tokens leave a token then."""
+    return constraint.max_calls != 0 or constraint.answer is not None
+
+
 def strict_false_in(extra_args: dict[str, Any] | None) -> StrictFalse | None:
     """The level that a request gives to tools with ``strict: false``; None if it does not say."""
     return read_strict_false((extra_args or {}).get(STRICT_FALSE_KEY), f"vllm_xargs.{STRICT_FALSE_KEY}")
@@ -78,6 +85,16 @@ def tag(sampling_params: Any, precompile: Sequence[int] | None) -> None:
     """
     tools = None if precompile is None else list(precompile)
     sampling_params.structured_outputs = StructuredOutputsParams(grammar=_TAG + json.dumps(tools))
+
+
+def refuse(sampling_params: Any) -> None:
+    """Tag a request so that the engine core ends it: it cannot be constrained."""
+    sampling_params.structured_outputs = StructuredOutputsParams(grammar=_REFUSED)
+
+
+def is_refused(sampling_params: Any) -> bool:
+    """True if a tagged request is one that the engine core ends."""
+    return bool(sampling_params.structured_outputs.grammar == _REFUSED)
 
 
 def is_tagged(sampling_params: Any) -> bool:

@@ -4,13 +4,15 @@ import json
 import threading
 from concurrent.futures import Future
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from constrained_k2 import Compiler, ConstrainedK2Error, ToolCallSpec, Vocabulary
+from constrained_k2 import Compiler, ConstrainedK2Error, SchemaTooCostly, ToolCallSpec, Vocabulary
 from constrained_k2.compiler import cache as cache_module
-from constrained_k2.compiler.cache import LeastRecentlyUsed
+from constrained_k2.compiler.cache import LeastRecentlyUsed, RecentKeys
 from constrained_k2.compiler.shared import DEFAULT_OPTIONS, cache_key
+from constrained_k2.schema.compile_pool import PoolBusy
 
 
 def test_what_was_used_longest_ago_goes_first() -> None:
@@ -119,3 +121,35 @@ def test_what_compiling_a_schema_took_is_remembered_with_it() -> None:
     assert compiled.slow_tools(0) == [0]
     compiler.forget()
     assert compiled.slow_tools(60) == [0]
+
+
+def test_keys_are_remembered_for_a_while_and_only_so_many() -> None:
+    now = 0.0
+    keys: RecentKeys[str] = RecentKeys(10.0, 2, clock=lambda: now)
+    keys.add("a")
+    now = 5.0
+    keys.add("b")
+    assert "a" in keys and "b" in keys
+    keys.add("c")
+    assert "a" not in keys and "c" in keys
+    now = 12.0
+    keys.add("b")
+    now = 16.0
+    assert "b" in keys and "c" not in keys
+    keys.clear()
+    assert "b" not in keys
+
+
+@pytest.mark.parametrize(("error", "attempts"), [(TimeoutError, 1), (PoolBusy, 3)])
+def test_a_schema_that_took_too_long_is_not_tried_again_at_once(
+    small_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, error: type[TimeoutError], attempts: int
+) -> None:
+    """A busy pool says nothing about the schema."""
+    for retry_seconds, expected in ((60.0, attempts), (0.0, 3)):
+        compiler = Compiler(small_vocabulary, retry_seconds=retry_seconds)
+        build = Mock(side_effect=error("too long"))
+        monkeypatch.setattr(compiler, "_build", build)
+        for _ in range(3):
+            with pytest.raises(SchemaTooCostly, match="too long"):
+                compiler.grammar("{}", "tools[0]")
+        assert build.call_count == expected

@@ -79,3 +79,17 @@ def seen_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) 
     logger.addHandler(caplog.handler)
     yield
     logger.removeHandler(caplog.handler)
+
+
+@pytest.fixture
+def counters(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """New counters where requests arrive in the engine core; no thread logs them after the test."""
+    from constrained_k2.vllm_plugin.engine_core import adoption, intake
+    from constrained_k2.vllm_plugin.metrics import adoption_log
+    from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
+
+    made = EngineCounters()
+    for module in (adoption, intake, adoption_log):
+        monkeypatch.setattr(module, "engine_counters", made)
+    monkeypatch.setattr(adoption_log, "start_timer", lambda *_: None)
+    return made

@@ -4,6 +4,8 @@ The model is random and sampled at temperature 1, so what is not masked is soon 
 drop markers: only the token ids count here.
 """
 
+import json
+import re
 from typing import Any
 
 import httpx
@@ -23,7 +25,9 @@ pytestmark = pytest.mark.server
 
 TAGS = [f"{front_end}{name}" for front_end in (RUST, "python_") for name in OTHER_PARSER if name.startswith("tag_")]
 ROUTES = [name for name in TAGS if "reasoning" not in name]
-PROMPTS = [f"{RUST}prompt_structured_output", "python_prompt_structured_output"]
+PROMPTS = [
+    f"{front_end}{name}" for front_end in (RUST, "python_") for name in OTHER_PARSER if name.startswith("prompt_")
+]
 TOOLS = [
     tool(
         "mail.send", "Send.", closed({"cc"}, to={"enum": ["a", "b"]}, body={"type": "string"}, cc={"type": "boolean"})
@@ -101,6 +105,29 @@ def test_tools_that_only_the_prompt_declares(server: VllmServer, vocabulary: Voc
             ids, cut = ids_of(server, body, seed=seed, **push)
             assert problems_of(vocabulary, body, ids, cut=cut) == []
             assert any(call.is_whole for call in raw_calls(ids, vocabulary))
+
+
+@on(f"{RUST}tag_structured_output", f"{RUST}tag_logits_processor")
+def test_a_constraint_that_no_front_end_has_checked(server: VllmServer, vocabulary: Vocabulary) -> None:
+    """The Rust front end hands it on unread: the engine core ends the request that it refuses, and no other one."""
+
+    def ask(schema: dict[str, Any]) -> httpx.Response:
+        tools = [{"type": "function", "function": {"name": "ping", "parameters": schema}}]
+        own = json.dumps({"tools": tools, "tool_choice": "required"})
+        body = {"messages": [user("go")], "max_tokens": 400, "return_token_ids": True, "seed": 1, "vllm_xargs": {
+            "constrained_k2": own, "constrained_k2_finish_reserve": 300}}  # fmt: skip
+        return httpx.post(f"{server.url}/v1/chat/completions", json={"model": "kimi-k2"} | body, timeout=300)
+
+    for _ in range(2):
+        assert ask({"type": "string"}).status_code == 500
+        answer = ask(closed(set()))
+        assert answer.status_code == 200, answer.text
+        calls = list(raw_calls(answer.json()["choices"][0]["token_ids"], vocabulary))
+        assert calls and all(call.is_whole and json.loads(call.arguments) == {} for call in calls)
+    log = server.log.read_text(errors="replace")
+    assert log.count("a request is refused") == 2 and "the type is 'string'" in log
+    assert "constrained_k2_" not in httpx.get(f"{server.url}/metrics").text  # so the log has the figures
+    assert re.search(r"\d+ of \d+ requests constrained; of other front ends: adopted (tag|xargs) 1", log)
 
 
 @on(f"{RUST}tag_reasoning", "python_tag_reasoning")

@@ -116,9 +116,10 @@ def test_vllms_own_tag_is_left_to_vllm_and_counted(
     assert request.sampling_params is params and params.structured_outputs.structural_tag == tag
     assert counters.left["format"] == sum(counters.left.values()) == 1 and not any(counters.adopted.values())
     assert "structural tags of Kimi K3 are not read" in caplog.text
-    request._output_token_ids = render_turn(CALLS, k3_vocabulary, reasoning="x")
-    made.count_calls(request)
-    assert counters.unconstrained_calls == 2
+
+
+def test_calls_without_a_constraint_are_counted(k3_vocabulary: Vocabulary) -> None:
+    assert count_calls(render_turn(CALLS, k3_vocabulary, reasoning="x"), k3_vocabulary) == 2
 
 
 def prepared(request: Any) -> tuple[dict[str, Any], Any]:

@@ -29,21 +29,22 @@ def test_both_nodes_constrain(kind: str, route: tuple[str, ...], tmp_path: Path)
     if kind == "data parallel":
         both = ("--data-parallel-size=2", "--data-parallel-size-local=1", "--data-parallel-address=127.0.0.1",
                 f"--data-parallel-rpc-port={port}")  # fmt: skip
-        first, second = (), ("--headless", "--data-parallel-start-rank=1")
+        # Several API servers are the topology of test_ranks_server.py: each costs a process and its imports.
+        first, second = ("--api-server-count=1",), ("--headless", "--data-parallel-start-rank=1")
     else:
         both = ("--tensor-parallel-size=2", "--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={port}")
         first, second = ("--node-rank=0",), ("--headless", "--node-rank=1")
-    samples = list(ordinary_samples(48, seed=7))
+    samples = list(ordinary_samples(32, seed=7))
     with (
         VllmServer(model, (*route, *both, *second), log=tmp_path / "1.log", environment=UNBOUND, entry=SERVE),
         VllmServer(model, (*route, *both, *first), log=tmp_path / "0.log", environment=UNBOUND, entry=SERVE) as server,
     ):
-        asked = ask_all(server.url, samples, model="kimi-k2", temperature=1.0, max_tokens=1000, extra_body=RESERVE)
+        asked = ask_all(server.url, samples, model="kimi-k2", temperature=1.0, max_tokens=500, extra_body=RESERVE)
         result, problems = judged(samples, asyncio.run(asked))
         time.sleep(1)  # the last step's statistics come behind its answer
         counters = parse_counters(httpx.get(f"{server.url}/metrics", timeout=60).text)
     assert not problems
-    assert result.calls == result.declared == result.valid == result.numbered > 20
+    assert result.calls == result.declared == result.valid == result.numbered >= result.due > 15
     steps = [value for name, value in counters.items() if name.startswith("constrained_k2_masked_steps_total{")]
     assert len(steps) == (2 if kind == "data parallel" else 1)
     assert all(steps)

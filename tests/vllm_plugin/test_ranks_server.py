@@ -100,12 +100,13 @@ def test_the_processes_are_those_of_the_topology(served: Served) -> None:
 
 def test_calls_are_valid_and_counted_in_every_process(served: Served) -> None:
     before = served.counters()
-    samples = list(ordinary_samples(48, seed=3))
-    answers = asyncio.run(ask_all(served.url, samples, model="kimi-k2", temperature=1.0, max_tokens=1500))
+    samples = list(ordinary_samples(32, seed=3))
+    # Few steps: in each of them ranks on a busy machine wait long for each other (vLLM's CPU communicator spins).
+    answers = asyncio.run(ask_all(served.url, samples, model="kimi-k2", temperature=1.0, max_tokens=500))
     result, problems = judged(samples, answers)
     assert not problems
     assert result.truncated == 0  # the finish reserve is in force in each process that masks
-    assert result.calls == result.declared == result.valid == result.numbered > 25
+    assert result.calls == result.declared == result.valid == result.numbered >= result.due > 15
     time.sleep(1)  # the last step's statistics come behind its answer
 
     after = served.counters()

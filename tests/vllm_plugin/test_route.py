@@ -131,7 +131,7 @@ def test_a_process_that_only_renders_reads_the_settings_from_its_command_line() 
     assert not Server.settings.repair
 
 
-def admitted(vocabulary: Vocabulary, params: SamplingParams, **arguments: Any) -> SamplingParams:
+def admitted(vocabulary: Vocabulary | None, params: SamplingParams, **arguments: Any) -> SamplingParams:
     """Return the parameters after admission, cloned as ``process_inputs`` does."""
     admission = Admission(vocabulary)
     arguments["params"] = params
@@ -149,6 +149,13 @@ def test_only_requests_with_a_spec_are_marked(small_vocabulary: Vocabulary) -> N
     given = SamplingParams(extra_args={"constrained_k2": SPEC})
     assert is_tagged(admitted(small_vocabulary, given))
     assert given.structured_outputs is None  # the caller's own are left alone: several requests may share them
+
+
+def test_the_engine_core_learns_on_either_route_what_was_checked(small_vocabulary: Vocabulary) -> None:
+    """Before the workers of the logits-processor route get the request, it takes the tag off."""
+    for vocabulary in (small_vocabulary, None):
+        params = admitted(vocabulary, SamplingParams(extra_args={"constrained_k2": SPEC}))
+        assert is_tagged(params) and precompile_of(params) is not None
 
 
 @pytest.mark.parametrize(("seconds", "precompile"), [(0.0, [0, 1]), (60.0, [])])

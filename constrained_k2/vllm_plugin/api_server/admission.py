@@ -15,7 +15,7 @@ from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.byte_compiler import SLOW_SECONDS, looked_up
-from constrained_k2.vllm_plugin.constraint import constraint_in, constraint_text, finish_reserve_in, tag
+from constrained_k2.vllm_plugin.constraint import constraint_in, constraint_text, finish_reserve_in, is_masked, tag
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.log import warn
 from constrained_k2.vllm_plugin.metrics import families as metrics
@@ -126,13 +126,8 @@ def _refuse_unread(extra_args: dict[str, Any] | None) -> None:
 def _refuse_beside(constraint: ToolCallSpec, sampling_params: Any) -> None:
     if sampling_params.trace_decode_token_ids:
         raise refusal("trace_decode_token_ids")
-    if sampling_params.structured_outputs and _is_masked(constraint):
+    if sampling_params.structured_outputs and is_masked(constraint):
         raise refusal("structured_outputs")
-
-
-def _is_masked(constraint: ToolCallSpec) -> bool:
-    """False where the text is free and no tool may be called: vLLM's own limits on tokens leave a token then."""
-    return constraint.max_calls != 0 or constraint.answer is not None
 
 
 class Admission:
@@ -161,7 +156,7 @@ class Admission:
             return None
         if self._openings is not None and arguments.get("resumable", False):
             raise VLLMValidationError(str(refusal("resumable")))
-        if _is_masked(admitted.spec):
+        if is_masked(admitted.spec):
             arguments["params"] = take_thinking_budget(params)
         return admitted
 
@@ -169,17 +164,17 @@ class Admission:
         """Have an admitted request constrained, by changing its parameters in place.
 
         A request for vLLM's own structured outputs, which are possible only where no tool may be called, keeps them;
-        opening a section is forbidden by bad words, since vLLM's backends take special tokens for text.
+        where the engine core constrains, bad words forbid opening a section, since vLLM's backends take special tokens
+        for text.
         """
         params = request.sampling_params
-        if _is_masked(admitted.spec):
+        if is_masked(admitted.spec):
             take_token_ids(params)
         else:
             drop_limits(params)
-        if self._openings is None:
-            return
         if params.structured_outputs is None:
-            tag(params, admitted.slow_tools(SLOW_SECONDS))
+            tag(params, [] if self._openings is None else admitted.slow_tools(SLOW_SECONDS))
             return
         assert admitted.spec.max_calls == 0
-        params._bad_words_token_ids = [*(params.bad_words_token_ids or []), *self._openings]  # noqa: SLF001 - no setter
+        if self._openings is not None:
+            params._bad_words_token_ids = [*(params.bad_words_token_ids or []), *self._openings]  # noqa: SLF001 - no setter

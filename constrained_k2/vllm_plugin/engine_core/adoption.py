@@ -9,22 +9,14 @@ that our tool parser would have written, and is handled like any other.
 from collections.abc import Sequence
 from typing import Any
 
-from vllm import SamplingParams
-
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.prompts.declarations import Declarations
 from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.request.structural_tag import read_structural_tag
 from constrained_k2.request.tools import DEFAULT_LIMITS, read_tools
 from constrained_k2.schema.undeclared_keys import read_undeclared_keys
-from constrained_k2.vllm_plugin.byte_compiler import ENGINE_CORE, SLOW_SECONDS, byte_compiler, looked_up
-from constrained_k2.vllm_plugin.constraint import (
-    carries_constraint,
-    finish_reserve_in,
-    is_tagged,
-    strict_false_in,
-    tag,
-)
+from constrained_k2.vllm_plugin.byte_compiler import ENGINE_CORE, SLOW_SECONDS, looked_up
+from constrained_k2.vllm_plugin.constraint import finish_reserve_in, strict_false_in, tag
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.front_end import STRICT_LEVEL_FLAG
 from constrained_k2.vllm_plugin.log import warn
@@ -36,7 +28,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 
 class Adoption:
-    """Reads the constraint of requests that reach the engine core without one of this package."""
+    """Reads the constraint of requests that reach the engine core without one."""
 
     def __init__(self, vllm_config: Any, vocabulary: Vocabulary, route: Route) -> None:
         self._settings = settings_in(vllm_config)
@@ -45,16 +37,9 @@ class Adoption:
         self._reasons = bool(vllm_config.structured_outputs_config.reasoning_parser)
         self._declarations = Declarations(vocabulary)
         self._has_hinted = False
-        byte_compiler(self._settings, ENGINE_CORE)  # it takes most of a second, and requests wait behind the first one
 
     def adopt(self, request: Any) -> None:
-        """Write the constraint of an ``EngineCoreRequest`` into it, if it can be read; else leave the request alone."""
-        params = request.sampling_params
-        if not isinstance(params, SamplingParams) or is_tagged(params):
-            return
-        if carries_constraint(params.extra_args):
-            self._tag_own(request)
-            return
+        """Write the constraint of an ``EngineCoreRequest`` that carries none into it, if it can be read."""
         source = self._source(request)
         if source is None:
             return
@@ -76,23 +61,6 @@ class Adoption:
             self._leave(request, "error", repr(error))
         else:
             engine_counters.adopted[source] += 1
-
-    def count_calls(self, request: Any) -> None:
-        """Count the calls that a finished request began without a constraint."""
-        params = request.sampling_params
-        if params is None:
-            return
-        # Beside structured outputs of vLLM's, what the request carries does not hold on this route.
-        if not (is_tagged(params) if self._is_tagged_here else carries_constraint(params.extra_args)):
-            engine_counters.unconstrained_calls += count_calls(request._output_token_ids, self._vocabulary)  # noqa: SLF001
-
-    def _tag_own(self, request: Any) -> None:
-        """Tag a constraint in ``vllm_xargs`` that passed no front end of ours; the engine core checks it."""
-        if self._is_tagged_here and request.sampling_params.structured_outputs is None:
-            params = request.sampling_params = take_thinking_budget(request.sampling_params)
-            take_token_ids(params)
-            tag(params, None)
-            engine_counters.adopted["xargs"] += 1
 
     def _source(self, request: Any) -> Adopted | None:
         """The source of the request's tools; None if it has none that can be read."""

@@ -6,7 +6,7 @@ others to vLLM. Scheduling, overlap with the forward pass, draft validation, rol
 are vLLM's.
 """
 
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from os import cpu_count
 from typing import Any
 
@@ -14,17 +14,16 @@ import torch
 from vllm.v1.structured_output import StructuredOutputManager
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.vllm_plugin.byte_compiler import ENGINE_CORE, SLOW_SECONDS, looked_up
-from constrained_k2.vllm_plugin.constraint import constraint_in, is_tagged, precompile_of
-from constrained_k2.vllm_plugin.engine_core.adoption import Adoption
+from constrained_k2.vllm_plugin.constraint import is_refused, is_tagged, precompile_of
 from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar, fill_batch
+from constrained_k2.vllm_plugin.engine_core.intake import Intake, check
 from constrained_k2.vllm_plugin.engine_core.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.engine_core.proposer import drafts_of
-from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME, XARGS_KEY
-from constrained_k2.vllm_plugin.log import logger
+from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME
+from constrained_k2.vllm_plugin.log import logger, warn
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
 from constrained_k2.vllm_plugin.route import route_of
-from constrained_k2.vllm_plugin.settings import Settings, settings_in
+from constrained_k2.vllm_plugin.settings import settings_in
 from constrained_k2.vllm_plugin.vocabularies import vocabulary_of_model
 from constrained_k2.vocabulary.bitmask import words_per_row
 
@@ -37,13 +36,12 @@ class ConstrainedOutputManager(StructuredOutputManager):
         self._grammar_bitmask: torch.Tensor | None
         route = route_of(vllm_config)
         self._factory = MatcherFactory(vllm_config) if route == "structured_output" else None
-        adopt = settings_in(vllm_config).adopt
-        logger.info("constrained_k2: engine core, route %s, adopt %s", route or "none", adopt)
-        self.adoption: Adoption | None = None
-        if route is not None and adopt != "off":
+        logger.info("constrained_k2: engine core, route %s, adopt %s", route or "none", settings_in(vllm_config).adopt)
+        self.intake: Intake | None = None
+        if route is not None:
             model = vllm_config.model_config
             vocabulary = vocabulary_of_model(model) if self._factory is None else self._factory.vocabulary
-            self.adoption = Adoption(vllm_config, vocabulary, route)
+            self.intake = Intake(vllm_config, vocabulary, route)
         self._drafts = drafts_of(vllm_config)
         if self._factory is not None and vllm_config.model_config.skip_tokenizer_init:
             # Without a tokenizer vLLM has no structured outputs, and makes no threads for them.
@@ -56,6 +54,11 @@ class ConstrainedOutputManager(StructuredOutputManager):
             super().grammar_init(request)
             return
         structured.reasoning_ended = True  # what may be reasoned is in our grammar: vLLM is not to wait for its end
+        if is_refused(request.sampling_params):
+            refused: Future[ToolCallGrammar] = Future()
+            structured.grammar = refused
+            refused.set_exception(InvalidRequest("the request was refused when it arrived", "vllm_xargs"))
+            return
         structured.grammar = compiling = self.executor.submit(self._tool_call_grammar, request)
         if not self._use_async_grammar_compilation:
             wait((compiling,))
@@ -108,7 +111,7 @@ class ConstrainedOutputManager(StructuredOutputManager):
         try:
             precompile = precompile_of(params)
             if precompile is None:
-                precompile = _check(params, self._factory.settings)
+                precompile = check(params, self._factory.settings)
             compiled = self._factory.compile(params)
             if compiled is None:
                 raise InvalidRequest("the request is tagged, but carries no tools", "vllm_xargs")  # noqa: TRY301
@@ -117,25 +120,11 @@ class ConstrainedOutputManager(StructuredOutputManager):
             matcher = self._factory.matcher(compiled, prompt, params)
         except BaseException as error:
             engine_counters.ended_early += 1
+            warn("a request is refused", f"{request.request_id}: {str(error) or repr(error)}")
             if isinstance(error, Exception):
                 raise
             raise RuntimeError("a grammar engine failed") from error  # a panic in Rust would end the scheduler
         return ToolCallGrammar(matcher, self._factory.stop, request.request_id)
-
-
-def _check(params: Any, settings: Settings) -> list[int]:
-    """Check a constraint as a front end of ours does, within its limits on time; the tools that are slow to compile.
-
-    The model's grammars are compiled without such limits, and in the scheduler's thread when their tool is called.
-    """
-    constraint = constraint_in(params.extra_args)
-    if constraint is None:
-        raise InvalidRequest("the request is tagged, but carries no tools", "vllm_xargs")
-    checked = looked_up(constraint, settings, ENGINE_CORE)
-    checked.check_all()
-    if (resolved := checked.resolved_spec) is not constraint:
-        params.extra_args = {**params.extra_args, XARGS_KEY: resolved.to_json()}
-    return checked.slow_tools(SLOW_SECONDS)
 
 
 def _grammar_of(request: Any) -> ToolCallGrammar | None:

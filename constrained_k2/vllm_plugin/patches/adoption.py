@@ -8,10 +8,10 @@ from constrained_k2.vllm_plugin.patches import wrapper
 
 @wrapper
 def preprocess_add_request(original: Any, self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-    """Adopt a request that no front end of ours has tagged."""
+    """Prepare a request for its route: check or adopt one that no front end of ours has tagged."""
     manager = self.structured_output_manager
-    if isinstance(manager, ConstrainedOutputManager) and manager.adoption is not None:
-        manager.adoption.adopt(request)
+    if isinstance(manager, ConstrainedOutputManager) and manager.intake is not None:
+        manager.intake.take(request)
     return original(self, request, *args, **kwargs)
 
 
@@ -19,6 +19,6 @@ def preprocess_add_request(original: Any, self: Any, request: Any, *args: Any, *
 def free_request(original: Any, self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
     """Count the calls of a finished request that was not constrained."""
     manager = self.structured_output_manager
-    if isinstance(manager, ConstrainedOutputManager) and manager.adoption is not None:
-        manager.adoption.count_calls(request)
+    if isinstance(manager, ConstrainedOutputManager) and manager.intake is not None:
+        manager.intake.count_calls(request)
     return original(self, request, *args, **kwargs)

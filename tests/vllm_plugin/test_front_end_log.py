@@ -1,0 +1,92 @@
+"""The lines of the log that say which requests are constrained: at start, and while a server runs."""
+
+from collections.abc import Callable
+from time import monotonic, sleep
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from constrained_k2.vllm_plugin.front_end import report_front_end
+from constrained_k2.vllm_plugin.metrics.adoption_log import AdoptionLog, start_timer
+from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
+
+
+@pytest.mark.parametrize(
+    ("parser", "level", "ours", "said"),
+    [
+        ("kimi_k2", "auto", {"route": "structured_output"}, "Add --tool-strict-level parameter"),
+        ("kimi_k2", "function", {"route": "structured_output"}, "leaves its arguments free"),
+        ("kimi_k2", "parameter", {"route": "structured_output"}, ""),
+        ("kimi_k2", "auto", {"route": "structured_output", "adopt": "prompt"}, ""),
+        ("kimi_k2", "parameter", {"route": "structured_output", "adopt": "off"}, "Leave out adopt"),
+        ("kimi_k2", "parameter", {}, "no request is constrained"),
+        ("kimi_k2_constrained", "auto", {"route": "structured_output"}, ""),
+        (None, "auto", {"route": "structured_output"}, ""),
+    ],
+)
+def test_the_log_says_who_is_constrained(
+    caplog: pytest.LogCaptureFixture, parser: str | None, level: str, ours: Any, said: str
+) -> None:
+    args = SimpleNamespace(tool_call_parser=parser, tool_strict_level=level)
+    caplog.set_level("INFO", "vllm.constrained_k2")
+    report_front_end(args, SimpleNamespace(additional_config={"constrained_k2": ours}, logits_processors=None))
+    (record,) = caplog.records
+    expected = f"front end Python, tool parser {parser or 'none'}, route {ours.get('route', 'none')}"
+    assert expected in record.getMessage()
+    assert said in record.getMessage() and (record.levelname == "WARNING") == bool(said)
+
+
+def test_the_engine_core_logs_its_counts_once_a_minute(
+    counters: EngineCounters, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first change shows at once, those of the next minute in one line at its end, and what stays the same never."""
+    caplog.set_level("INFO", "vllm.constrained_k2")
+    now = 100.0
+    due: list[tuple[float, Callable[[], None]]] = []
+    log = AdoptionLog(60.0, start=lambda seconds, function: due.append((seconds, function)), clock=lambda: now)
+    log.add_request(is_constrained=False)
+    assert not caplog.records and not due
+    counters.adopted["tag"] += 1
+    log.add_request(is_constrained=True)
+    now += 20
+    for reason in ("format", "tools", "tools"):
+        counters.left[reason] += 1
+        log.add_request(is_constrained=False)
+    counters.unconstrained_calls += 4
+    log.report()
+    ((seconds, function),) = due
+    assert seconds == 40
+    now += seconds
+    function()
+    now += 20
+    log.add_request(is_constrained=False)
+    log.report()
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.endswith(
+        "1 of 2 requests constrained; of other front ends: adopted tag 1; left to vLLM 0; "
+        "calls begun without a constraint 0"
+    )
+    assert second.endswith(
+        "1 of 5 requests constrained; of other front ends: adopted tag 1; left to vLLM format 1, tools 2; "
+        "calls begun without a constraint 4"
+    )
+    counters.adopted["xargs"] += 1
+    log.report()
+    assert len(due) == 2  # twenty seconds after the last line
+
+
+def test_a_line_that_is_due_is_logged_by_a_thread(counters: EngineCounters, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "vllm.constrained_k2")
+    log = AdoptionLog(0.2, start_timer)
+    for _ in range(2):
+        counters.adopted["tag"] += 1
+        log.report()
+    assert len(caplog.records) == 1
+    deadline = monotonic() + 30
+    while len(caplog.records) < 2:
+        assert monotonic() < deadline
+        sleep(0.02)
+    assert "adopted tag 2" in caplog.text
