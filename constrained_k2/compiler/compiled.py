@@ -186,8 +186,8 @@ class CompiledToolCalls:
 
 
 def _require_all(coverage: Coverage, what: str, location: str) -> None:
-    if coverage.relaxed:
-        use = coverage.relaxed[0]
+    if coverage.inexact:
+        use = coverage.inexact[0]
         raise UnsupportedSchema(
             f"{what} is strict, and {use.keyword!r} cannot be enforced: {use.reason}",
             location + use.pointer,

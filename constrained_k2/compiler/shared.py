@@ -17,6 +17,7 @@ from constrained_k2.errors import (
     InvalidRequest,
     SchemaTooCostly,
     UnsupportedSchema,
+    excerpt,
     kind_of_json,
     missing_dependency,
 )
@@ -25,7 +26,9 @@ from constrained_k2.request.spec import ENGINES, EngineName, ToolCallSpec
 from constrained_k2.request.strictness import DEFAULT_POLICY, StrictPolicy
 from constrained_k2.schema.budget import check_budget
 from constrained_k2.schema.compile_pool import PoolBusy, run_bounded
+from constrained_k2.schema.coverage import Status
 from constrained_k2.schema.document import SchemaDocument
+from constrained_k2.schema.keywords.scalars import type_named
 from constrained_k2.schema.undeclared_keys import DEFAULT, UndeclaredKeys, read_undeclared_keys
 from constrained_k2.turn.call_id import CallIdTrie, NameEndings
 from constrained_k2.turn.joints import Joints
@@ -231,13 +234,14 @@ class SharedGrammars:
     def _build(self, schema: str, engine: Engine, options: GrammarOptions) -> tuple[_Compiled, int]:
         """The outcome of compiling a schema, and its cost in the cache in bytes; a TimeoutError if it took too long."""
         try:
-            text = schema if options.kind != "json" else _checked(schema, options)
+            text, note = (schema, None) if options.kind != "json" else _checked(schema, options)
             kind, undeclared_keys = options.kind, options.undeclared_keys or self.undeclared_keys
 
             def work() -> tuple[ArgumentGrammar, float]:
                 begun = engine.clock()
                 if kind == "json":
                     grammar = engine.compile(text, undeclared_keys, options.encoding)
+                    grammar.coverage = grammar.coverage if note is None else grammar.coverage.noting("#/type", *note)
                 else:
                     grammar = engine.compile_text(kind, text)
                 return grammar, engine.clock() - begun
@@ -258,12 +262,12 @@ def cache_key(schema: str) -> str:
     return schema if len(schema) <= 1024 else sha256(schema.encode(errors="backslashreplace")).hexdigest()
 
 
-def _checked(schema: str, options: GrammarOptions) -> str:
+def _checked(schema: str, options: GrammarOptions) -> tuple[str, tuple[Status, str] | None]:
+    """A schema within its budgets, and a note on its type."""
     document = _read(schema)
     check_budget(document)
-    if options.root == "object":
-        _restrict_to_objects(document)
-    return json.dumps(document, separators=(",", ":"))
+    note = _restrict_to_objects(document) if options.root == "object" else None
+    return json.dumps(document, separators=(",", ":")), note
 
 
 def _read(schema: str) -> dict[str, Any]:
@@ -276,13 +280,17 @@ def _read(schema: str) -> dict[str, Any]:
     return document
 
 
-def _restrict_to_objects(document: Any) -> None:
-    """Set a schema's type to object, in place: arguments are always one."""
+def _restrict_to_objects(document: Any) -> tuple[Status, str] | None:
+    """Set a schema's type to object, in place, since arguments are always one; a note if it has another type."""
+    note: tuple[Status, str] | None = None
     declared = document.get("type", "object")
-    if declared != "object" and not (isinstance(declared, list) and "object" in declared):
-        problem = f"the type is {str(declared)[:80]!r}, but arguments are always an object"
-        raise UnsupportedSchema(problem, "#/type", 'Write "type": "object"', keyword="type")
+    names = declared if isinstance(declared, list) else [declared]
+    if "object" not in names:
+        is_read = any(type_named(name) in {"object", "any"} for name in names)
+        how = "is read as 'object'" if is_read else "is left out: arguments are always an object"
+        note = ("read_as" if is_read else "relaxed", f"the type {', '.join(map(excerpt, names))} {how}")
     if SchemaDocument(document).draft == "legacy" and "$ref" in document:
         # Old drafts ignore the siblings of a "$ref", and the type would be one.
         document["allOf"] = [*document.get("allOf", ()), {"$ref": document.pop("$ref")}]
     document["type"] = "object"
+    return note

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 from constrained_k2.schema.document import SchemaDocument, unescape
 from constrained_k2.schema.keywords import keyword_uses
 
-Status = Literal["enforced", "narrowed", "relaxed", "refused"]
+Status = Literal["enforced", "narrowed", "read_as", "relaxed", "refused"]
 Notes = Mapping[str, tuple[Status, str]]
 """Pointer of a keyword that is not enforced exactly -> its status and the reason."""
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -33,6 +33,7 @@ class Coverage:
     engine: str
     enforced: tuple[KeywordUse, ...] = ()  # the grammar allows exactly what the keyword allows
     narrowed: tuple[KeywordUse, ...] = ()  # it allows less; everything it allows is valid
+    read_as: tuple[KeywordUse, ...] = ()  # it has no meaning in JSON Schema, and a plain one elsewhere: "type": "int"
     relaxed: tuple[KeywordUse, ...] = ()  # it allows more; calls may be invalid in this respect
     refused: tuple[KeywordUse, ...] = ()  # no grammar is built, because of this keyword
 
@@ -41,9 +42,20 @@ class Coverage:
         """True if everything that the grammar allows is an instance of the schema."""
         return not self.relaxed and not self.refused
 
+    @property
+    def inexact(self) -> tuple[KeywordUse, ...]:
+        """The occurrences that a strict tool is refused for."""
+        return self.relaxed + self.read_as
+
     def by_status(self) -> dict[Status, tuple[KeywordUse, ...]]:
         """The occurrences under each status."""
         return {status: getattr(self, status) for status in STATUSES}
+
+    def noting(self, pointer: str, status: Status, reason: str) -> "Coverage":
+        """This report with another status for one occurrence."""
+        others = {name: tuple(use for use in uses if use.pointer != pointer) for name, uses in self.by_status().items()}
+        others[status] = tuple(sorted((*others[status], KeywordUse(pointer, reason))))
+        return Coverage(self.engine, **others)
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values."""

@@ -11,6 +11,10 @@ _DATA = frozenset({"const", "enum", "default", "examples"})  # a "$id" or "$anch
 MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
 
 
+class IllFormed(UnsupportedSchema):
+    """A part of a schema to which JSON Schema gives no meaning. Never leaves this package: the part is relaxed."""
+
+
 class SchemaDocument:
     """One decoded schema with everything it refers to; ``location`` is its own in the request, for errors."""
 
@@ -29,14 +33,14 @@ class SchemaDocument:
         """The subschema at a pointer of this document (``#`` or ``#/…``)."""
         value = local_target(self.root, pointer)
         if value is None:
-            raise self.unsupported(f"{pointer!r} points at nothing", pointer, "$ref")
+            raise self.ill_formed(f"{pointer!r} points at nothing", pointer, "$ref")
         return value
 
     def resolve(self, reference: Any, pointer: str) -> str:
         """The pointer of the target of a ``$ref`` at ``pointer``."""
         here = f"{pointer}/$ref"
         if not isinstance(reference, str):
-            raise self.unsupported("the reference is not a string", here, "$ref")
+            raise self.ill_formed("the reference is not a string", here, "$ref")
         base = self._base_of(pointer)
         absolute, _, fragment = urljoin(base, reference).partition("#")
         if reference.startswith("#"):
@@ -45,12 +49,12 @@ class SchemaDocument:
         resource = self._resources.get(absolute)
         if resource is None:
             problem = f"the reference {reference[:200]!r} leaves the schema; nothing is fetched"
-            raise self.unsupported(problem, here, "$ref")
+            raise self.ill_formed(problem, here, "$ref")
         if fragment.startswith("/"):
             return self._resolve_path(resource, fragment, pointer)
         target = self._anchors.get((absolute, fragment), "") if fragment else resource
         if not target:
-            raise self.unsupported(f"the reference {reference[:200]!r} names nothing", here, "$ref")
+            raise self.ill_formed(f"the reference {reference[:200]!r} names nothing", here, "$ref")
         return target
 
     def _resolve_path(self, resource: str, fragment: str, pointer: str) -> str:
@@ -63,7 +67,7 @@ class SchemaDocument:
             with suppress(UnsupportedSchema):
                 self.at(base + fragment)
                 return base + fragment
-        raise self.unsupported(f"{resource + fragment!r} points at nothing", f"{pointer}/$ref", "$ref")
+        raise self.ill_formed(f"{resource + fragment!r} points at nothing", f"{pointer}/$ref", "$ref")
 
     def resolve_dynamic(self, reference: Any, pointer: str) -> str | None:
         """The pointer of the target of a ``$dynamicRef``; None if it depends on the path taken to the reference.
@@ -83,6 +87,10 @@ class SchemaDocument:
     def unsupported(self, problem: str, pointer: str, keyword: str = "") -> UnsupportedSchema:
         """An error with its location in this schema."""
         return UnsupportedSchema(problem, f"{self.location}{pointer}", "Rewrite it, or leave the tool out", keyword)
+
+    def ill_formed(self, problem: str, pointer: str, keyword: str = "") -> IllFormed:
+        """As :meth:`unsupported`, for a part without a meaning."""
+        return IllFormed(problem, f"{self.location}{pointer}", "Rewrite it, or leave the tool out", keyword)
 
     def _base_of(self, pointer: str) -> str:
         while pointer != "#" and pointer not in self._bases:

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
+from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema, kind_of_json
 from constrained_k2.schema.compile_pool import check_deadline
-from constrained_k2.schema.coverage import Status
-from constrained_k2.schema.document import SchemaDocument
+from constrained_k2.schema.document import IllFormed, SchemaDocument
 from constrained_k2.schema.instances import is_instance
-from constrained_k2.schema.keywords import in_place, rows_of, typed_shapes
-from constrained_k2.schema.keywords.keyword import Keyword, NotExpressible, Reader
-from constrained_k2.schema.keywords.scalars import allowed_values
+from constrained_k2.schema.keywords import in_place, lenient, rows_of, typed_shapes
+from constrained_k2.schema.keywords.keyword import NoteStatus, NotExpressible, Reader
+from constrained_k2.schema.keywords.scalars import allowed_values, type_named
 from constrained_k2.schema.shapes import (
     EVERYTHING,
     NEVER,
@@ -41,7 +40,7 @@ class Normalizer:
     def __init__(self, document: SchemaDocument, matches: Callable[[str, str], bool]) -> None:
         self.document = document
         self.matches = matches
-        self.notes: dict[str, tuple[Status, str]] = {}  # pointer of a keyword -> (relaxed or narrowed, reason)
+        self.notes: dict[str, tuple[NoteStatus, str]] = {}  # pointer of a keyword -> status and reason
         self._nodes: dict[Node, Shapes] = {NEVER: ()}
         self._synthetic: dict[str, tuple[Node, ...]] = {}
         self._maps: dict[int, tuple[object, dict[str, Node]]] = {}  # id of a map -> the map, its named members
@@ -94,9 +93,9 @@ class Normalizer:
             return error.problem
         return ""
 
-    def note(self, pointer: str, status: Status, reason: str) -> None:
-        """Record that a keyword is not enforced exactly; ``relaxed`` outweighs ``narrowed``."""
-        if pointer not in self.notes or self.notes[pointer][0] != "relaxed":
+    def note(self, pointer: str, status: NoteStatus, reason: str) -> None:
+        """Record that a keyword is not enforced exactly; of several statuses, the last in the alphabet counts."""
+        if pointer not in self.notes or self.notes[pointer][0] <= status:
             self.notes[pointer] = (status, reason)
 
     @property
@@ -193,7 +192,7 @@ class Normalizer:
         if literal in self._open:
             if self._pruning:
                 raise _ReenteredError
-            raise self.document.unsupported("the schema refers to itself without end", pointer, "$ref")
+            raise self.document.ill_formed("the schema refers to itself without end", pointer, "$ref")
         self._open.append(literal)
         try:
             if pointer in self._synthetic:
@@ -202,10 +201,14 @@ class Normalizer:
                     return self.either(*map(self.shapes, nodes))
                 return self.shapes(frozenset((inner, not positive) for node in nodes for inner, positive in node))
             schema = self.document.at(pointer)
+            if isinstance(schema, str) and type_named(schema):
+                self.note(pointer, "read_as", f"read as the type {type_named(schema)!r}")
+                schema = {"type": schema}
             if isinstance(schema, bool):
                 found = EVERYTHING if schema == holds else ()
             elif not isinstance(schema, dict):
-                raise self.document.unsupported("a schema must be an object or a boolean", pointer)
+                self.note(pointer, "relaxed", f"a schema is an object or a boolean, not {kind_of_json(schema)}")
+                found = EVERYTHING
             else:
                 if self.document.draft == "legacy" and "$ref" in schema:  # old drafts ignore its siblings
                     schema = {"$ref": schema["$ref"]}
@@ -221,9 +224,10 @@ class Normalizer:
         for row in rows_of(schema):
             if row.holds is not None:
                 try:
-                    found = self.both(found, row.holds(read))
+                    shapes = lenient(row.holds, read, row)
+                    found = found if shapes is None else self.both(found, shapes)
                 except (NotExpressible, SchemaTooCostly) as error:
-                    read.note(_name(row, schema), "relaxed", error.problem)
+                    read.note(row.name_in(schema), "relaxed", error.problem)
         return found
 
     def _fails(self, schema: dict[str, Any], pointer: str) -> Shapes:
@@ -231,18 +235,17 @@ class Normalizer:
         read, failing = Reader(self, schema, pointer), dict[Shape, None]()
         for row in rows_of(schema):
             if row.negate is None:
-                read.note_negation(_name(row, schema))
+                read.note_negation(row.name_in(schema))
                 continue
             try:
                 failing |= dict.fromkeys(row.negate(read))
+            except IllFormed as error:
+                read.note(row.name_in(schema), "relaxed", error.problem)
+                return EVERYTHING
             except (NotExpressible, SchemaTooCostly) as error:
-                read.note_negation(_name(row, schema), error.problem)
+                read.note_negation(row.name_in(schema), error.problem)
         return tuple(failing)
 
     def _too_costly(self, problem: str, budget: str, limit: int) -> SchemaTooCostly:
         remedy = "Simplify its anyOf, oneOf, allOf and not"
         return SchemaTooCostly(problem, self.document.location, remedy, budget=budget, limit=limit, actual=limit + 1)
-
-
-def _name(row: Keyword, schema: dict[str, Any]) -> str:
-    return next(name for name in row.names if name in schema)

@@ -5,6 +5,7 @@ import re._parser as parser  # type: ignore[import-not-found] # part of the stan
 from collections.abc import Iterator
 from typing import NamedTuple
 
+_OTHER_DIALECT = re.compile(r"\\[AZz]|\(\?P<\w+>")
 _ITEM = re.compile(r"\\.?|\[(?:\\.|[^]\\])*[]\\]?|[()|]", re.DOTALL)  # an escape, a class, a parenthesis or a bar
 
 
@@ -30,6 +31,19 @@ def parts_of(pattern: str) -> PatternParts:
     if rest != "^" or not (found or absent):
         found.append(rest)
     return PatternParts(tuple(found), tuple(absent))
+
+
+def in_ecma(pattern: str) -> str:
+    """A pattern with the anchors ``\\A``, ``\\Z``, ``\\z`` and the groups ``(?P<name>…)`` of other dialects translated."""
+    if not _OTHER_DIALECT.search(pattern):
+        return pattern
+    return re.sub(r"\[\^?]?(?:\\.|[^]\\])*\]|\\.|\(\?P<\w+>", _translated, pattern, flags=re.DOTALL)
+
+
+def _translated(item: re.Match[str]) -> str:
+    if item[0].startswith("(?P<"):
+        return "(?:"
+    return {"\\A": "^", "\\Z": "$", "\\z": "$"}.get(item[0], item[0])
 
 
 def is_regex(pattern: str) -> bool:

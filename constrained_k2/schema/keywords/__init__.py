@@ -4,11 +4,11 @@ Everything else in a schema is an annotation. The rows are in the files below, b
 ``tests/schema/cases`` has one file of instances for each keyword.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from constrained_k2.errors import UnsupportedSchema
-from constrained_k2.schema.document import SchemaDocument, escape
+from constrained_k2.schema.document import IllFormed, SchemaDocument, escape
 from constrained_k2.schema.keywords import applicators, containers, scalars
 from constrained_k2.schema.keywords.keyword import Children, Keyword, Reader
 from constrained_k2.schema.keywords.unevaluated import with_unevaluated
@@ -30,10 +30,25 @@ def typed_shapes(read: Reader) -> Shapes:
     """One shape for each allowed JSON type, within the bounds of all keywords for that type."""
     shapes: dict[str, Shape | None] = {shape.kind: shape for shape in scalars.type_shapes(read)}
     for row in rows_of(read.schema):
-        for bound in row.bounds(read) if row.bounds else ():
+        for bound in (lenient(row.bounds, read, row) or ()) if row.bounds else ():
             if (known := shapes.get(bound.kind)) is not None:
                 shapes[bound.kind] = meet(known, bound)
     return tuple(shape for shape in shapes.values() if shape is not None)
+
+
+def lenient(function: Callable[[Reader], Iterable[Shape]], read: Reader, row: Keyword) -> Shapes | None:
+    """The result of a row's function for a schema without those of its keywords that have no meaning.
+
+    Such a keyword is noted as relaxed. None if the row has no other keyword in the schema.
+    """
+    while not row.names.keys().isdisjoint(read.schema):
+        try:
+            return tuple(function(read))
+        except IllFormed as error:
+            keyword = error.keyword if error.keyword in row.names else row.name_in(read.schema)
+            read.note(keyword, "relaxed", error.problem)
+            read = read.without(keyword)
+    return None
 
 
 def keyword_uses(document: SchemaDocument) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from constrained_k2.schema.keywords.keyword import Case, Children, Keyword, NotExpressible, Reader, size_keywords
+from constrained_k2.schema.pattern import in_ecma
 from constrained_k2.schema.shapes import ANY, Array, Declared, KeyMap, Object, Shape, negated, with_value, without_key
 
 
@@ -10,13 +11,14 @@ def _members(read: Reader) -> list[Shape]:
     named = tuple((name, read.at("properties", name)) for name in read.object("properties"))
     extra = read.or_any("additionalProperties")
     patterns = []
-    for pattern in read.object("patternProperties"):
+    for written in read.object("patternProperties"):
+        pattern = read.in_ecma(written, "patternProperties")
         if problem := read.pattern_problem(pattern, "patternProperties"):
             for keyword in {"patternProperties", "additionalProperties"} & read.schema.keys():
                 read.note(keyword, "relaxed", problem)
             extra = ANY  # unknown which keys match the pattern
         else:
-            patterns.append((pattern, read.at("patternProperties", pattern)))
+            patterns.append((pattern, read.at("patternProperties", written)))
     rules_others = "additionalProperties" in read.schema or bool(read.object("patternProperties"))
     declared = Declared(frozenset(read.object("properties")), bool(named), rules_others)
     return [Object(maps=frozenset({KeyMap(named, tuple(patterns), extra)}), declared=declared)]
@@ -36,7 +38,7 @@ def _not_members(read: Reader) -> list[Shape]:
 
 
 def _evaluated_members(read: Reader, _: object) -> Iterator[list[Case]]:
-    names, patterns = frozenset(read.object("properties")), frozenset(read.object("patternProperties"))
+    names, patterns = frozenset(read.object("properties")), frozenset(map(in_ecma, read.object("patternProperties")))
     if any(read.pattern_problem(pattern, "patternProperties") for pattern in patterns):
         raise NotExpressible("patternProperties has a pattern that cannot be matched")
     yield [Case(names=names, patterns=patterns, all_properties="additionalProperties" in read.schema)]

@@ -1,16 +1,17 @@
 """The type of a row of the keyword table, and the reader of one schema that its functions get."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Flag, auto
 from fractions import Fraction
 from typing import Any, Literal, Protocol
 
-from constrained_k2.errors import ConstrainedK2Error, UnsupportedSchema
-from constrained_k2.schema.document import SchemaDocument, escape
-from constrained_k2.schema.pattern import PatternParts, is_regex, parts_of
+from constrained_k2.errors import ConstrainedK2Error
+from constrained_k2.schema.document import IllFormed, SchemaDocument, escape
+from constrained_k2.schema.pattern import PatternParts, in_ecma, is_regex, parts_of
 from constrained_k2.schema.shapes import ANY, Node, Object, Shape, Shapes, is_number
 
+NoteStatus = Literal["narrowed", "read_as", "relaxed"]
 _MAX_SIZE = 10**9  # above any context length; keeps counts small enough for the grammar writers
 
 
@@ -29,7 +30,14 @@ class Expander(Protocol):
     def either(self, *unions: Iterable[Shape]) -> Shapes: ...
     def any_node(self, nodes: tuple[Node, ...]) -> Node: ...
     def shapes_node(self, shapes: Shapes) -> Node: ...
-    def note(self, pointer: str, status: Literal["narrowed", "relaxed"], reason: str) -> None: ...
+    def note(self, pointer: str, status: NoteStatus, reason: str) -> None: ...
+    def in_ecma(self, pattern: str, keyword: str) -> str:
+        """A pattern in ECMA-262's dialect, with a note if it is in another one."""
+        known = in_ecma(pattern)
+        if known != pattern:
+            self.note(keyword, "read_as", f"{pattern[:80]!r} is read as {known[:80]!r}")
+        return known
+
     def pattern_problem(self, pattern: str) -> str: ...
     def is_instance(self, node: Node, value: Any) -> bool: ...
     def value_node(self, shape: Object, key: str) -> Node: ...
@@ -43,17 +51,21 @@ class Reader:
     schema: dict[str, Any]
     pointer: str
 
-    def wrong(self, keyword: str, problem: str) -> UnsupportedSchema:
+    def wrong(self, keyword: str, problem: str) -> IllFormed:
         """The error for a keyword with an invalid value."""
-        return self.normalizer.document.unsupported(problem, f"{self.pointer}/{escape(keyword)}", keyword)
+        return self.normalizer.document.ill_formed(problem, f"{self.pointer}/{escape(keyword)}", keyword)
 
-    def note(self, keyword: str, status: Literal["narrowed", "relaxed"], reason: str) -> None:
+    def note(self, keyword: str, status: NoteStatus, reason: str) -> None:
         """Note that a keyword is not enforced exactly."""
         self.normalizer.note(f"{self.pointer}/{keyword}", status, reason)
 
     def note_negation(self, keyword: str, reason: str = "the negation of this keyword has no exact grammar") -> None:
         """Note that some instances for which a keyword fails are never written."""
         self.note(keyword, "narrowed", f"negated: {reason}")
+
+    def without(self, keyword: str) -> "Reader":
+        """A reader of the schema without one keyword."""
+        return replace(self, schema={name: value for name, value in self.schema.items() if name != keyword})
 
     def at(self, *path: str | int, holds: bool = True) -> Node:
         """The node of one subschema, by its path in this schema."""
@@ -136,12 +148,19 @@ class Reader:
                 raise self.wrong(keyword, "has an array that is not of strings")
             yield key, value
 
+    def in_ecma(self, pattern: str, keyword: str) -> str:
+        """A pattern in ECMA-262's dialect, with a note if it is in another one."""
+        known = in_ecma(pattern)
+        if known != pattern:
+            self.note(keyword, "read_as", f"{pattern[:80]!r} is read as {known[:80]!r}")
+        return known
+
     def pattern_problem(self, pattern: str, keyword: str) -> str:
-        """Why the engine cannot match a pattern, which must be a regular expression; empty if it can."""
+        """Why the engine cannot match a pattern; empty if it can."""
         parts = parts_of(pattern) if keyword == "pattern" else PatternParts((pattern,))
         problems = [self.normalizer.pattern_problem(part) for part in (*parts.found, *parts.absent)]
         if any(problems) and not is_regex(pattern):
-            raise self.wrong(keyword, f"{pattern[:80]!r} is not a regular expression")
+            return f"{pattern[:80]!r} is not a regular expression"
         return next(filter(None, problems), "")
 
 
@@ -203,6 +222,10 @@ class Keyword:
     evaluates: Callable[[Reader, CasesOf], Iterable[list[Case]]] | None = None
     in_place: bool = False  # True if the subschemas apply to the same instance as the keyword
     examples: dict[str, dict[str, Any]] = field(default_factory=dict)  # title, with the keywords to show -> schema
+
+    def name_in(self, schema: dict[str, Any]) -> str:
+        """The first of the row's keywords in a schema that has one."""
+        return next(name for name in self.names if name in schema)
 
 
 def size_keywords(

@@ -5,20 +5,57 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
+from constrained_k2.errors import excerpt
+from constrained_k2.schema.document import IllFormed
 from constrained_k2.schema.keywords.keyword import Children, Keyword, Reader, size_keywords
 from constrained_k2.schema.pattern import parts_of
 from constrained_k2.schema.shapes import EVERYTHING, Array, Boolean, Number, Object, Shape, String, kind_of, value_of
 from constrained_k2.schema.string_formats import FORMATS
 
 _TYPES = ("null", "boolean", "number", "integer", "string", "array", "object")
+_SYNONYMS = {
+    **dict.fromkeys(("none", "nil", "nonetype"), "null"),
+    "bool": "boolean",
+    **dict.fromkeys(("float", "float32", "float64", "double", "decimal"), "number"),
+    **dict.fromkeys(("int", "int32", "int64", "long", "short", "bigint"), "integer"),
+    **dict.fromkeys(("str", "text"), "string"),
+    **dict.fromkeys(("list", "tuple", "sequence"), "array"),
+    **dict.fromkeys(("dict", "dictionary", "map", "hashmap", "json"), "object"),
+    **{name: name for name in _TYPES},
+}
+"""Names of types in programming languages, in lower case -> JSON Schema's name."""
+_ANY_TYPE = ("any", "mixed", "unknown")
+
+
+def type_named(name: object) -> str:
+    """JSON Schema's type that a name in any case means, or ``any``; empty for no type."""
+    lower = name.lower() if isinstance(name, str) else ""
+    return "any" if lower in _ANY_TYPE else _SYNONYMS.get(lower, "")
+
+
+def _kinds(read: Reader) -> list[str]:
+    """The types that a schema declares, each by JSON Schema's name; all of them if one cannot be read."""
+    declared = read.schema.get("type", list(_TYPES))
+    kinds = []
+    for name in declared if isinstance(declared, list) else [declared]:
+        kind = name if name in _TYPES else type_named(name)
+        if not kind:
+            raise read.wrong("type", f"unknown type {excerpt(name)}: use {', '.join(_TYPES)}")
+        if kind != name:
+            read.note("type", "read_as", f"{excerpt(name)} is read as {kind!r}")
+        kinds += _TYPES if kind == "any" else [kind]
+    return kinds
 
 
 def type_shapes(read: Reader, *, holds: bool = True) -> Iterator[Shape]:
     """One shape for each JSON type that ``type`` allows, or else excludes."""
-    declared = read.schema.get("type", list(_TYPES))
-    kinds = declared if isinstance(declared, list) else [declared]
-    if any(kind not in _TYPES for kind in kinds):
-        raise read.wrong("type", f"unknown type {str(declared)[:80]!r}: use {', '.join(_TYPES)}")
+    try:
+        kinds = _kinds(read)
+    except IllFormed as error:
+        if not holds:
+            raise
+        read.note("type", "relaxed", error.problem)
+        kinds = list(_TYPES)
     for shape in EVERYTHING:
         if shape.kind == "number" and "integer" in kinds and "number" not in kinds:
             yield Number(integer=holds, fraction=not holds)
@@ -29,10 +66,11 @@ def type_shapes(read: Reader, *, holds: bool = True) -> Iterator[Shape]:
 def allowed_values(read: Reader) -> tuple[Shape, ...]:
     """The values that ``enum`` and ``const`` allow."""
     schema = read.schema
-    if "enum" not in schema:
+    listed = isinstance(schema.get("enum"), list)
+    if "enum" in schema and not listed:
+        read.note("enum", "relaxed", "is not an array")
+    if not listed:
         return (value_of(schema["const"]),) if "const" in schema else EVERYTHING
-    if not isinstance(schema["enum"], list):
-        raise read.wrong("enum", "is not an array")
     values = map(value_of, schema["enum"])
     return tuple(value for value in values if "const" not in schema or value == value_of(schema["const"]))
 
@@ -57,8 +95,9 @@ def _excluding(read: Reader, keyword: str, values: list[Any]) -> Iterator[Shape]
 
 
 def _not_enum(read: Reader) -> Iterator[Shape]:
-    value = read.schema["enum"]
-    return _excluding(read, "enum", value if isinstance(value, list) else [value])
+    if not isinstance(read.schema["enum"], list):
+        raise read.wrong("enum", "is not an array")
+    return _excluding(read, "enum", read.schema["enum"])
 
 
 def _bound(keyword: str, examples: dict[str, dict[str, Any]] | None = None) -> Keyword:
@@ -86,6 +125,7 @@ def _multiples(read: Reader) -> Iterator[Shape]:
 
 def _pattern(read: Reader, *, holds: bool) -> Iterator[Shape]:
     if (pattern := read.text("pattern")) is not None:
+        pattern = read.in_ecma(pattern, "pattern")
         found, absent = parts_of(pattern)
         if problem := read.pattern_problem(pattern, "pattern"):
             read.note("pattern", "relaxed", problem) if holds else read.note_negation("pattern", problem)
