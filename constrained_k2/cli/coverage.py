@@ -23,7 +23,13 @@ from constrained_k2.schema.keywords import ROWS
 from constrained_k2.schema.undeclared_keys import DEFAULT, UNDECLARED_KEYS
 
 _MAX_SHOWN = 5
-_COLORS: dict[Status, str] = {"enforced": "green", "narrowed": "cyan", "relaxed": "yellow", "refused": "red"}
+_COLORS: dict[Status, str] = {
+    "enforced": "green",
+    "narrowed": "cyan",
+    "read_as": "blue",
+    "relaxed": "yellow",
+    "refused": "red",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +77,7 @@ def _show(found: list[tuple[str, Coverage]], engine: EngineName) -> None:
     console = Console(highlight=False)
     table = Table("tool", box=None, header_style="bold", pad_edge=False)
     for status in STATUSES:
-        table.add_column(status, justify="right")
+        table.add_column(_shown(status), justify="right")
     for name, coverage in found:
         numbers = ((len(uses), _COLORS[status]) for status, uses in coverage.by_status().items())
         counts = (Text(str(number), style=color) if number else Text("·", style="dim") for number, color in numbers)
@@ -82,7 +88,9 @@ def _show(found: list[tuple[str, Coverage]], engine: EngineName) -> None:
         for name, use in ((name, use) for name, coverage in found for use in coverage.by_status()[status]):
             locations.setdefault(use.reason, []).append(f"{name} {use.pointer}")
         for reason, where in locations.items():
-            console.print(Text(f"\n{status}", style=f"bold {_COLORS[status]}").append(f"  {reason}", style="not bold"))
+            console.print(
+                Text(f"\n{_shown(status)}", style=f"bold {_COLORS[status]}").append(f"  {reason}", style="not bold")
+            )
             for location in where[:_MAX_SHOWN]:
                 console.print(Text(f"  {location}", style="dim"), overflow="fold")
             if len(where) > _MAX_SHOWN:
@@ -90,8 +98,14 @@ def _show(found: list[tuple[str, Coverage]], engine: EngineName) -> None:
     sound = sum(int(coverage.is_sound) for _, coverage in found)
     summary = Text(f"\n{sound} of {len(found)} fully enforced by {engine}; keywords:")
     for status in STATUSES:
-        summary.append(f" {sum(len(coverage.by_status()[status]) for _, coverage in found)} {status}", _COLORS[status])
+        summary.append(
+            f" {sum(len(coverage.by_status()[status]) for _, coverage in found)} {_shown(status)}", _COLORS[status]
+        )
     console.print(summary)
+
+
+def _shown(status: Status) -> str:
+    return status.replace("_", " ")
 
 
 def keyword_table(wire_format: WireFormat = KIMI_K2) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema, kind_of_json
 from constrained_k2.schema.compile_pool import check_deadline
-from constrained_k2.schema.document import IllFormed, SchemaDocument
+from constrained_k2.schema.document import IllFormed, SchemaDocument, local_target
 from constrained_k2.schema.instances import is_instance
 from constrained_k2.schema.keywords import in_place, lenient, rows_of, typed_shapes
 from constrained_k2.schema.keywords.keyword import NoteStatus, NotExpressible, Reader
@@ -41,6 +41,7 @@ class Normalizer:
         self.document = document
         self.matches = matches
         self.notes: dict[str, tuple[NoteStatus, str]] = {}  # pointer of a keyword -> status and reason
+        self.is_well_formed = True  # False if some part has no meaning, or one by another name
         self._nodes: dict[Node, Shapes] = {NEVER: ()}
         self._synthetic: dict[str, tuple[Node, ...]] = {}
         self._maps: dict[int, tuple[object, dict[str, Node]]] = {}  # id of a map -> the map, its named members
@@ -97,6 +98,12 @@ class Normalizer:
         """Record that a keyword is not enforced exactly; of several statuses, the last in the alphabet counts."""
         if pointer not in self.notes or self.notes[pointer][0] <= status:
             self.notes[pointer] = (status, reason)
+        self.is_well_formed = self.is_well_formed and status != "read_as"
+
+    def relax(self, pointer: str, problem: str) -> None:
+        """Record that a part of the schema has no meaning, and is left out."""
+        self.note(pointer, "relaxed", problem)
+        self.is_well_formed = False
 
     @property
     def is_narrowed(self) -> bool:
@@ -200,14 +207,14 @@ class Normalizer:
                 if holds:
                     return self.either(*map(self.shapes, nodes))
                 return self.shapes(frozenset((inner, not positive) for node in nodes for inner, positive in node))
-            schema = self.document.at(pointer)
+            schema = local_target(self.document.root, pointer)
             if isinstance(schema, str) and type_named(schema):
                 self.note(pointer, "read_as", f"read as the type {type_named(schema)!r}")
                 schema = {"type": schema}
             if isinstance(schema, bool):
                 found = EVERYTHING if schema == holds else ()
             elif not isinstance(schema, dict):
-                self.note(pointer, "relaxed", f"a schema is an object or a boolean, not {kind_of_json(schema)}")
+                self.relax(pointer, f"a schema is an object or a boolean, not {kind_of_json(schema)}")
                 found = EVERYTHING
             else:
                 if self.document.draft == "legacy" and "$ref" in schema:  # old drafts ignore its siblings
@@ -240,7 +247,7 @@ class Normalizer:
             try:
                 failing |= dict.fromkeys(row.negate(read))
             except IllFormed as error:
-                read.note(row.name_in(schema), "relaxed", error.problem)
+                read.relax(row.name_in(schema), error.problem)
                 return EVERYTHING
             except (NotExpressible, SchemaTooCostly) as error:
                 read.note_negation(row.name_in(schema), error.problem)

@@ -34,7 +34,7 @@ def parts_of(pattern: str) -> PatternParts:
 
 
 def in_ecma(pattern: str) -> str:
-    """A pattern with the anchors ``\\A``, ``\\Z``, ``\\z`` and the groups ``(?P<name>…)`` of other dialects translated."""
+    """A pattern with what ECMA-262 spells in another way than Python and Go: both anchors, and groups with names."""
     if not _OTHER_DIALECT.search(pattern):
         return pattern
     return re.sub(r"\[\^?]?(?:\\.|[^]\\])*\]|\\.|\(\?P<\w+>", _translated, pattern, flags=re.DOTALL)

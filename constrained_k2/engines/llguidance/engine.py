@@ -77,7 +77,10 @@ class LLGuidanceEngine:
         document = json.loads(schema)
         ours: LLGuidanceGrammar | None = None
         try:
-            ours = self._probed(our_text(document, self._patterns, undeclared_keys, encoding))
+            source = our_text(document, self._patterns, undeclared_keys, encoding)
+            ours = self._probed(source)
+            if encoding == "xtml" or not source.is_well_formed or not ours.coverage.relaxed:
+                return ours
         except RecursionError:
             problem: Exception = UnsupportedSchema("the schema is nested too deeply", "", "Flatten it", "", self.name)
         except SchemaTooCostly as error:
@@ -87,8 +90,6 @@ class LLGuidanceEngine:
             cause = (str(error).strip().splitlines() or ["unknown error"])[0][:300]
             cause = f"LLGuidance has no grammar for this schema: {cause}"
             problem = UnsupportedSchema(cause, "", remedy, "", self.name)
-        if ours is not None and (encoding == "xtml" or not ours.coverage.relaxed):
-            return ours
         if encoding == "json":
             with suppress(Refused):
                 builtin = self._probed(builtin_text(document))

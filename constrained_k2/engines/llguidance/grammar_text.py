@@ -45,6 +45,7 @@ class GrammarText:
     text: str  # JSON around Lark or a schema
     coverage: Coverage
     model: StateModel | None  # None for builtin grammars
+    is_well_formed: bool = True  # False if JSON Schema gives a part of the schema no meaning
     allows_any_split: bool = False  # True if masks allow any tokens of a text that is the only one possible
 
 
@@ -61,10 +62,10 @@ def our_text(
         text = llguidance.LLMatcher.grammar_from_lark(writer.write_arguments(root))
         coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes)
         model = arguments_model(writer.arguments, writer.shapes, writer.members, writer.argument_parts)
-        return GrammarText(text, coverage, model, allows_any_split=True)
+        return GrammarText(text, coverage, model, normalizer.is_well_formed, allows_any_split=True)
     text = llguidance.LLMatcher.grammar_from_lark(writer.write(root))
     coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes)
-    return GrammarText(text, coverage, state_model(root, writer.shapes, writer.members))
+    return GrammarText(text, coverage, state_model(root, writer.shapes, writer.members), normalizer.is_well_formed)
 
 
 def builtin_text(document: Any) -> GrammarText:

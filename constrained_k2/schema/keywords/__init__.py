@@ -46,7 +46,7 @@ def lenient(function: Callable[[Reader], Iterable[Shape]], read: Reader, row: Ke
             return tuple(function(read))
         except IllFormed as error:
             keyword = error.keyword if error.keyword in row.names else row.name_in(read.schema)
-            read.note(keyword, "relaxed", error.problem)
+            read.relax(keyword, error.problem)
             read = read.without(keyword)
     return None
 

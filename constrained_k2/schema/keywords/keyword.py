@@ -31,13 +31,7 @@ class Expander(Protocol):
     def any_node(self, nodes: tuple[Node, ...]) -> Node: ...
     def shapes_node(self, shapes: Shapes) -> Node: ...
     def note(self, pointer: str, status: NoteStatus, reason: str) -> None: ...
-    def in_ecma(self, pattern: str, keyword: str) -> str:
-        """A pattern in ECMA-262's dialect, with a note if it is in another one."""
-        known = in_ecma(pattern)
-        if known != pattern:
-            self.note(keyword, "read_as", f"{pattern[:80]!r} is read as {known[:80]!r}")
-        return known
-
+    def relax(self, pointer: str, problem: str) -> None: ...
     def pattern_problem(self, pattern: str) -> str: ...
     def is_instance(self, node: Node, value: Any) -> bool: ...
     def value_node(self, shape: Object, key: str) -> Node: ...
@@ -58,6 +52,10 @@ class Reader:
     def note(self, keyword: str, status: NoteStatus, reason: str) -> None:
         """Note that a keyword is not enforced exactly."""
         self.normalizer.note(f"{self.pointer}/{keyword}", status, reason)
+
+    def relax(self, keyword: str, problem: str) -> None:
+        """Note that a keyword has no meaning, and is left out."""
+        self.normalizer.relax(f"{self.pointer}/{keyword}", problem)
 
     def note_negation(self, keyword: str, reason: str = "the negation of this keyword has no exact grammar") -> None:
         """Note that some instances for which a keyword fails are never written."""

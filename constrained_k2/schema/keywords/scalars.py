@@ -54,7 +54,7 @@ def type_shapes(read: Reader, *, holds: bool = True) -> Iterator[Shape]:
     except IllFormed as error:
         if not holds:
             raise
-        read.note("type", "relaxed", error.problem)
+        read.relax("type", error.problem)
         kinds = list(_TYPES)
     for shape in EVERYTHING:
         if shape.kind == "number" and "integer" in kinds and "number" not in kinds:
@@ -68,7 +68,7 @@ def allowed_values(read: Reader) -> tuple[Shape, ...]:
     schema = read.schema
     listed = isinstance(schema.get("enum"), list)
     if "enum" in schema and not listed:
-        read.note("enum", "relaxed", "is not an array")
+        read.relax("enum", "is not an array")
     if not listed:
         return (value_of(schema["const"]),) if "const" in schema else EVERYTHING
     values = map(value_of, schema["enum"])
