@@ -26,7 +26,7 @@ from constrained_k2.schema.shapes import (
 
 _MAX_SHAPES = 256  # in one union
 _MAX_NODES = 4096  # of one schema
-_MAX_MEETINGS = 6_000  # pairs of shapes that may be intersected for one schema; bounds the time
+_MAX_MEETINGS = 30_000  # pairs of shapes that may be intersected for one schema; bounds the time
 _PRUNING_DEPTH = 3
 
 
@@ -42,6 +42,8 @@ class Normalizer:
         self.matches = matches
         self.notes: dict[str, tuple[NoteStatus, str]] = {}  # pointer of a keyword -> status and reason
         self.is_well_formed = True  # False if some part has no meaning, or one by another name
+        self.narrowings = 0  # how often something was narrowed, or shapes were used that lack instances by that
+        self._narrowed: set[Node | SchemaLiteral] = set()  # whose shapes lack instances
         self._nodes: dict[Node, Shapes] = {NEVER: ()}
         self._synthetic: dict[str, tuple[Node, ...]] = {}
         self._maps: dict[int, tuple[object, dict[str, Node]]] = {}  # id of a map -> the map, its named members
@@ -57,10 +59,14 @@ class Normalizer:
             check_deadline()
             if len(self._nodes) >= _MAX_NODES:
                 raise self._too_costly(f"the schema unfolds into more than {_MAX_NODES} parts", "nodes", _MAX_NODES)
-            found = EVERYTHING
+            before, found = self.narrowings, EVERYTHING
             for literal in sorted(node):
                 found = self.both(found, self._expand(literal))
             self._nodes[node] = found
+            if self.narrowings > before:
+                self._narrowed.add(node)
+        elif node in self._narrowed:
+            self.narrowings += 1
         return found
 
     def both(self, some: Shapes, others: Shapes) -> Shapes:
@@ -70,12 +76,13 @@ class Normalizer:
         if others == EVERYTHING:
             return some
         met: dict[Shape, None] = {}
+        limit = max(_MAX_SHAPES, len(some), len(others))  # a long enum does not multiply
         for one in some:
             for other in others:
-                if (shape := self._meet(one, other)) is not None:
+                if _kind(one) == _kind(other) and (shape := self._meet(one, other)) is not None:
                     met[shape] = None
-            if len(met) > _MAX_SHAPES:
-                raise self._too_costly(f"alternatives multiply to more than {_MAX_SHAPES}", "alternatives", _MAX_SHAPES)
+            if len(met) > limit:
+                raise self._too_costly(f"alternatives multiply to more than {limit}", "alternatives", limit)
         return tuple(met)
 
     def either(self, *unions: Iterable[Shape]) -> Shapes:
@@ -99,16 +106,12 @@ class Normalizer:
         if pointer not in self.notes or self.notes[pointer][0] <= status:
             self.notes[pointer] = (status, reason)
         self.is_well_formed = self.is_well_formed and status != "read_as"
+        self.narrowings += status == "narrowed"
 
     def relax(self, pointer: str, problem: str) -> None:
         """Record that a part of the schema has no meaning, and is left out."""
         self.note(pointer, "relaxed", problem)
         self.is_well_formed = False
-
-    @property
-    def is_narrowed(self) -> bool:
-        """True if some shape already lacks instances that its schema accepts."""
-        return any(status == "narrowed" for status, _ in self.notes.values())
 
     def any_node(self, nodes: tuple[Node, ...]) -> Node:
         """A node outside of the schema: the instances of any of these nodes, of one literal each."""
@@ -162,7 +165,7 @@ class Normalizer:
             return one if is_instance(self, other, one.value) else None
         if isinstance(other, Value):
             return other if is_instance(self, one, other.value) else None
-        shape = meet(one, other) if one.kind == other.kind else None
+        shape = meet(one, other)
         return None if isinstance(shape, Object) and self._is_hopeless(shape) else shape
 
     def _is_hopeless(self, shape: Object) -> bool:
@@ -192,6 +195,7 @@ class Normalizer:
     def _expand(self, literal: SchemaLiteral) -> Shapes:
         found = self._literals.get(literal)
         if found is not None:
+            self.narrowings += literal in self._narrowed
             return found
         pointer, holds = literal
         if pointer == "never":
@@ -200,6 +204,7 @@ class Normalizer:
             if self._pruning:
                 raise _ReenteredError
             raise self.document.ill_formed("the schema refers to itself without end", pointer, "$ref")
+        before = self.narrowings
         self._open.append(literal)
         try:
             if pointer in self._synthetic:
@@ -207,23 +212,27 @@ class Normalizer:
                 if holds:
                     return self.either(*map(self.shapes, nodes))
                 return self.shapes(frozenset((inner, not positive) for node in nodes for inner, positive in node))
-            schema = local_target(self.document.root, pointer)
-            if isinstance(schema, str) and type_named(schema):
-                self.note(pointer, "read_as", f"read as the type {type_named(schema)!r}")
-                schema = {"type": schema}
-            if isinstance(schema, bool):
-                found = EVERYTHING if schema == holds else ()
-            elif not isinstance(schema, dict):
-                self.relax(pointer, f"a schema is an object or a boolean, not {kind_of_json(schema)}")
-                found = EVERYTHING
-            else:
-                if self.document.draft == "legacy" and "$ref" in schema:  # old drafts ignore its siblings
-                    schema = {"$ref": schema["$ref"]}
-                found = self._holds(schema, pointer) if holds else self._fails(schema, pointer)
+            found = self._expand_schema(pointer, holds=holds)
         finally:
             self._open.pop()
         self._literals[literal] = found
+        if self.narrowings > before:
+            self._narrowed.add(literal)
         return found
+
+    def _expand_schema(self, pointer: str, *, holds: bool) -> Shapes:
+        schema = local_target(self.document.root, pointer)
+        if isinstance(schema, str) and type_named(schema):
+            self.note(pointer, "read_as", f"read as the type {type_named(schema)!r}")
+            schema = {"type": schema}
+        if isinstance(schema, bool):
+            return EVERYTHING if schema == holds else ()
+        if not isinstance(schema, dict):
+            self.relax(pointer, f"a schema is an object or a boolean, not {kind_of_json(schema)}")
+            return EVERYTHING
+        if self.document.draft == "legacy" and "$ref" in schema:  # old drafts ignore its siblings
+            schema = {"$ref": schema["$ref"]}
+        return self._holds(schema, pointer) if holds else self._fails(schema, pointer)
 
     def _holds(self, schema: dict[str, Any], pointer: str) -> Shapes:
         read = Reader(self, schema, pointer)
@@ -256,3 +265,8 @@ class Normalizer:
     def _too_costly(self, problem: str, budget: str, limit: int) -> SchemaTooCostly:
         remedy = "Simplify its anyOf, oneOf, allOf and not"
         return SchemaTooCostly(problem, self.document.location, remedy, budget=budget, limit=limit, actual=limit + 1)
+
+
+def _kind(shape: Shape) -> Kind:
+    """The JSON type of a shape's instances."""
+    return kind_of(shape.value) if isinstance(shape, Value) else shape.kind

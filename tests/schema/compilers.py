@@ -1,11 +1,25 @@
 """The compiler that the schema tests share."""
 
+import json
 from functools import cache
+from typing import Any
 
 from constrained_k2 import Compiler, Vocabulary
+from constrained_k2.vocabulary.bitmask import allocate_bitmask
 
 
 @cache
 def byte_compiler() -> Compiler:
     """A compiler over the 256 bytes: the meaning of a schema does not depend on the vocabulary."""
     return Compiler(Vocabulary.of_bytes(), undeclared_keys="allow")
+
+
+def accepts(compiler: Compiler, schema: Any, text: str) -> bool:
+    """True if a text can be written under a schema, with a mask before each byte."""
+    matcher = compiler.grammar(json.dumps(schema), "schema").matcher("schema")
+    row = allocate_bitmask(1, compiler.vocabulary.size)[0]
+    for byte in text.encode():
+        matcher.fill(row)
+        if not matcher.accept(byte):
+            return False
+    return matcher.is_complete()

@@ -14,8 +14,7 @@ from constrained_k2.engines.llguidance.grammar_text import builtin_text
 from constrained_k2.schema.budget import check_budget
 from constrained_k2.schema.builtin_compilers import prepare
 from constrained_k2.schema.compile_pool import check_deadline, run_bounded
-from constrained_k2.vocabulary.bitmask import allocate_bitmask
-from tests.schema.compilers import byte_compiler
+from tests.schema.compilers import accepts, byte_compiler
 
 
 def of(schema: Any) -> dict[str, Any]:
@@ -125,16 +124,6 @@ def test_ordinary_schemas_pass(schema: Any) -> None:
     before = json.dumps(schema)
     check_budget(schema)
     assert json.dumps(schema) == before
-
-
-def accepts(compiler: Compiler, schema: Any, text: str) -> bool:
-    matcher = compiler.grammar(json.dumps(schema), "schema").matcher("schema")
-    row = allocate_bitmask(1, compiler.vocabulary.size)[0]
-    for byte in text.encode():
-        matcher.fill(row)
-        if not matcher.accept(byte):
-            return False
-    return matcher.is_complete()
 
 
 @pytest.mark.parametrize("low", [-1, 0, 1])

@@ -63,8 +63,9 @@ def _alone(read: Reader, branches: list[Node], number: int) -> Node:
     """The node of one branch with the negation of every other one that may hold at the same time."""
     n, node = read.normalizer, branches[number]
     for rival in branches[:number] + branches[number + 1 :]:
-        # Once something is narrowed, disjoint shapes prove nothing: they lack instances of the schema.
-        if n.both(n.shapes(branches[number]), n.shapes(rival)) or n.is_narrowed:
+        before = n.narrowings
+        # Disjoint shapes prove nothing if they lack instances of their schemas.
+        if n.both(n.shapes(branches[number]), n.shapes(rival)) or n.narrowings > before:
             node |= negated(rival)
     return node
 

@@ -20,9 +20,8 @@ class Expander(Protocol):
 
     # ruff: noqa: D102 - the Normalizer documents these, and readers are named after the type that they return
     document: SchemaDocument
+    narrowings: int
 
-    @property
-    def is_narrowed(self) -> bool: ...
     @property
     def matches(self) -> Callable[[str, str], bool]: ...
     def shapes(self, node: Node) -> Shapes: ...

@@ -41,8 +41,9 @@ def _kinds(read: Reader) -> list[str]:
         kind = name if name in _TYPES else type_named(name)
         if not kind:
             raise read.wrong("type", f"unknown type {excerpt(name)}: use {', '.join(_TYPES)}")
-        if kind != name:
-            read.note("type", "read_as", f"{excerpt(name)} is read as {kind!r}")
+        if name not in _TYPES:
+            what = "every type" if kind == "any" else repr(kind)
+            read.note("type", "read_as", f"{excerpt(name)} is read as {what}")
         kinds += _TYPES if kind == "any" else [kind]
     return kinds
 

@@ -40,11 +40,11 @@ def report(compiled: CompiledToolCalls, *, first: bool) -> None:
     """Log, once a schema, what cannot be enforced of it, and count the request."""
     constraint = compiled.spec
     for tool in constraint.tools if constraint.max_calls != 0 else ():
-        if relaxed := compiled.coverage(tool.name).relaxed:
-            _warn_once(f"{tool.name!r}", _digest(tool.schema), relaxed[:8])
+        if inexact := compiled.coverage(tool.name).inexact:
+            _warn_once(f"{tool.name!r}", _digest(tool.schema), inexact[:8])
     answer = compiled.answer_grammar
-    if constraint.answer is not None and answer is not None and answer.coverage.relaxed:
-        _warn_once("the answer", _digest(constraint.answer.text), answer.coverage.relaxed[:8])
+    if constraint.answer is not None and answer is not None and answer.coverage.inexact:
+        _warn_once("the answer", _digest(constraint.answer.text), answer.coverage.inexact[:8])
     if first:
         metrics.record_request(compiled, grammar_engine(constraint))
 

@@ -1,0 +1,104 @@
+"""Schemas with parts that JSON Schema gives no meaning: they are read as meant, or left out, unless the tool is strict."""
+
+from typing import Any
+
+import pytest
+
+from constrained_k2 import ToolCallSpec, UnsupportedSchema, schema_coverage
+from constrained_k2.schema.coverage import Coverage
+from tests.schema.compilers import accepts, byte_compiler
+
+READ: list[tuple[Any, str, tuple[str, ...], tuple[str, ...]]] = [
+    ({"type": "float"}, "/type", ("1.5", "2"), ('"a"', "true")),
+    ({"type": "INTEGER"}, "/type", ("2",), ("1.5", '"a"')),
+    ({"type": "int"}, "/type", ("2",), ("1.5",)),
+    ({"type": "str"}, "/type", ('"a"',), ("1",)),
+    ({"type": "bool"}, "/type", ("true",), ("1",)),
+    ({"type": "list", "items": {"type": "string"}}, "/type", ('["a"]',), ("[1]", '"a"')),
+    ({"type": "dict", "additionalProperties": {"type": "null"}}, "/type", ('{"a":null}',), ('{"a":1}', "[]")),
+    ({"type": ["string", "None"]}, "/type", ('"a"', "null"), ("1",)),
+    ({"type": "any", "maxLength": 1}, "/type", ("1", '"a"', "null", "[]"), ('"ab"',)),
+    ("string", "", ('"a"',), ("1",)),
+    ({"type": "string", "pattern": r"\A(?P<x>a|b)\Z"}, "/pattern", ('"a"',), ('"ab"', '"ca"')),
+    (
+        {"patternProperties": {r"\Ax": {"type": "null"}}, "additionalProperties": {"type": "boolean"}},
+        "/patternProperties",
+        ('{"xy":null,"ax":true}',),
+        ('{"xy":true}', '{"ax":null}'),
+    ),
+]
+RELAXED: list[tuple[Any, str, tuple[str, ...], tuple[str, ...]]] = [
+    ({"type": "quantity", "minimum": 2}, "/type", ("2", '"a"'), ("1",)),
+    ({"type": "string", "enum": None}, "/enum", ('"a"',), ("1",)),
+    ({"required": None, "type": "object"}, "/required", ("{}",), ("1",)),
+    ({"properties": None, "additionalProperties": False}, "/properties", ("{}", "1"), ('{"a":1}',)),
+    ("the name of a city", "", ("1", '"a"'), ()),
+    (None, "", ("1", '"a"'), ()),
+    ({"anyOf": [], "type": "string"}, "/anyOf", ('"a"',), ("1",)),
+    ({"anyOf": ["string", "a unit"]}, "/anyOf/1", ("1",), ()),
+    ({"minimum": "3", "maximum": 4}, "/minimum", ("1",), ("5",)),
+    ({"type": "string", "minLength": -1, "maxLength": 2}, "/minLength", ('"a"',), ('"abc"',)),
+    ({"items": {"minimum": []}, "minItems": 1}, "/items/minimum", ("[1]",), ("[]",)),
+    ({"$ref": "https://example.com/s.json", "type": "string"}, "/$ref", ('"a"',), ("1",)),
+    ({"$ref": "#/$defs/missing"}, "/$ref", ("1",), ()),
+    ({"$ref": "#/properties/p"}, "/$ref", ("1",), ()),
+    ({"type": "string", "pattern": "["}, "/pattern", ('"a"',), ("1",)),
+    ({"not": {"minimum": "3"}, "type": "number"}, "/not/minimum", ("1", "5"), ('"a"',)),
+    ({"oneOf": [{"type": "string"}, {"enum": 7}]}, "/oneOf/1/enum", ("1",), ()),
+]
+
+
+def coverage_of(schema: Any) -> Coverage:
+    return schema_coverage({"type": "object", "properties": {"p": schema}, "required": ["p"]})
+
+
+def check(schema: Any, taken: tuple[str, ...], refused: tuple[str, ...]) -> None:
+    tool = {"type": "object", "properties": {"p": schema}, "required": ["p"]}
+    for value in taken:
+        assert accepts(byte_compiler(), tool, f'{{"p":{value}}}'), value
+    for value in refused:
+        assert not accepts(byte_compiler(), tool, f'{{"p":{value}}}'), value
+
+
+@pytest.mark.parametrize(("schema", "pointer", "taken", "refused"), READ, ids=[str(case[0])[:40] for case in READ])
+def test_known_names_mean_what_they_say(
+    schema: Any, pointer: str, taken: tuple[str, ...], refused: tuple[str, ...]
+) -> None:
+    coverage = coverage_of(schema)
+    assert [use.pointer for use in coverage.read_as] == [f"#/properties/p{pointer}"]
+    assert not coverage.relaxed and not coverage.refused
+    assert "read as" in coverage.read_as[0].reason
+    check(schema, taken, refused)
+
+
+@pytest.mark.parametrize(
+    ("schema", "pointer", "taken", "refused"), RELAXED, ids=[str(case[0])[:40] for case in RELAXED]
+)
+def test_what_has_no_meaning_is_left_out_and_the_rest_enforced(
+    schema: Any, pointer: str, taken: tuple[str, ...], refused: tuple[str, ...]
+) -> None:
+    coverage = coverage_of(schema)
+    assert f"#/properties/p{pointer}" in [use.pointer for use in coverage.relaxed], coverage
+    assert not coverage.refused
+    check(schema, taken, refused)
+
+
+@pytest.mark.parametrize("schema", [case[0] for case in (*READ, *RELAXED)], ids=lambda schema: str(schema)[:40])
+def test_a_strict_tool_is_refused_with_the_place(schema: Any) -> None:
+    function = {"name": "f", "strict": True, "parameters": {"type": "object", "properties": {"p": schema}}}
+    spec = ToolCallSpec.from_openai({"tools": [{"type": "function", "function": function}]})
+    with pytest.raises(UnsupportedSchema, match="strict") as refused:
+        byte_compiler().compile(spec)
+    assert "#/properties/p" in refused.value.location and refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("root", "status"), [("dict", "read_as"), ("Object", "read_as"), (["any"], "read_as"), ("string", "relaxed"),
+                         (None, "relaxed"), (["array", "null"], "relaxed")]
+)  # fmt: skip
+def test_arguments_are_an_object_whatever_the_type_says(root: Any, status: str) -> None:
+    schema = {"type": root, "properties": {"a": {"type": "null"}}, "required": ["a"]}
+    (use,) = getattr(schema_coverage(schema), status)
+    assert use.pointer == "#/type"
+    assert accepts(byte_compiler(), schema, '{"a":null}')
+    assert not accepts(byte_compiler(), schema, '{"a":1}')
