@@ -29,6 +29,7 @@ class WireFormat:
     special_pattern: re.Pattern[str] = field(repr=False, compare=False)  # texts that no name may contain
     exits: Mapping[Phase, tuple[Exit, ...]] = field(repr=False, compare=False)  # the ways out of each phase
     reasoning_opening: tuple[str | bytes, ...] = field(repr=False, compare=False)  # ends prompts that begin reasoning
+    text_opening: tuple[str | bytes, ...] = field(default=(), repr=False, compare=False)  # ends prompts that begin text
     call_id_prefix: str = field(repr=False, compare=False)  # of ids in the API: the name and ``:INDEX`` follow it
     header_begin: str = field(repr=False, compare=False)
     header_index: str = field(repr=False, compare=False)  # no escaped name contains it where it is ambiguous

@@ -13,7 +13,7 @@ from tests.request.test_structural_tag import changed, places
 
 xgrammar = pytest.importorskip("xgrammar", reason="xgrammar is not installed")
 
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": name, "parameters": parameters}}
     for name, parameters in (
         ("get_weather", {"type": "object", "properties": {"z": {"type": "string"}, "a": {"maximum": 2**70}}}),
@@ -112,7 +112,7 @@ def test_the_tag_of_vllms_python_front_end(choice: Any, single: bool) -> None:
 @pytest.mark.parametrize("schema", [{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
                                     {"properties": {"a": {"enum": ["x", 1]}}, "required": ["a"]}])  # fmt: skip
 def test_arguments_spelled_out_are_no_schema(schema: Any) -> None:
-    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    tools: list[Any] = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
     with pytest.raises(InvalidRequest, match=r"structural_tag: the tag spells out .* adopt: 'prompt'"):
         spec_of(built_by_vllm(tools))
     assert spec_of(built_by_vllm(tools, level="FUNCTION")).tools[0].parameters == {"type": "object"}
@@ -160,8 +160,9 @@ def test_a_tag_that_differs_anywhere_is_not_read(choice: Any) -> None:
     meaning = {"json_schema", "stop_after_first", "begin"}  # schemas, one call only, and names
     harmless = {"any_order", "max_whitespace_cnt"}  # narrower or wider than ours by no token that counts
     paths = list(places(tag))
+    others: tuple[Any, ...] = ("other", True, 3, None, [], {}, {"type": "any_text"})
     for path in paths:
-        for value in ("other", True, 3, None, [], {}, {"type": "any_text"}):
+        for value in others:
             try:
                 read = read_structural_tag(changed(tag, path, value), KIMI_K3)
             except InvalidRequest:

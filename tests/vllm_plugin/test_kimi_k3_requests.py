@@ -8,22 +8,15 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from vllm import SamplingParams
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest, ChatCompletionToolsParam
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.exceptions import VLLMValidationError
-from vllm.sampling_params import StructuredOutputsParams
-from vllm.tool_parsers.structural_tag_registry import get_kimi_k3_structural_tag
 
 from constrained_k2 import ToolCall, Vocabulary
 from constrained_k2.formats import FORMATS
 from constrained_k2.prompts.xtml import render_turn
-from constrained_k2.testing import write_tokenizer
 from constrained_k2.vllm_plugin.api_server import repair
 from constrained_k2.vllm_plugin.byte_compiler import byte_compiler
-from constrained_k2.vllm_plugin.engine_core import adoption
-from constrained_k2.vllm_plugin.engine_core.adoption import Adoption
 from constrained_k2.vllm_plugin.engine_core.matcher_factory import PROMPT_END
-from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
 from constrained_k2.vllm_plugin.openings import bad_words, count_calls
 from constrained_k2.vllm_plugin.settings import Settings
 from constrained_k2.vllm_plugin.vocabularies import vocabulary_of_model
@@ -31,18 +24,6 @@ from constrained_k2.vllm_plugin.vocabularies import vocabulary_of_model
 CALLS = [ToolCall("f", 1, '{"a": "<|open|>call tool="}'), ToolCall("call", 2, "{}")]
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 USER = {"role": "user", "content": "hi"}
-
-
-@pytest.fixture(scope="module")
-def k3_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("k3")
-    write_tokenizer(directory, wire_format="kimi_k3")
-    return directory
-
-
-@pytest.fixture(scope="module")
-def k3_vocabulary(k3_model: Path) -> Vocabulary:
-    return Vocabulary.from_pretrained(k3_model)
 
 
 def spelled(vocabulary: Vocabulary, ids: list[int]) -> list[int]:
@@ -94,28 +75,6 @@ def test_schemas_are_compiled_in_the_format_of_the_served_model(k3_model: Path) 
     assert read.format.argument_encoding == "xtml"
     assert byte_compiler(Settings()).vocabulary.format.argument_encoding == "xtml"
     assert before is not byte_compiler(Settings())
-
-
-def test_vllms_own_tag_is_left_to_vllm_and_counted(
-    k3_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    counters = EngineCounters()
-    monkeypatch.setattr(adoption, "engine_counters", counters)
-    config = SimpleNamespace(
-        additional_config={"constrained_k2": {}}, structured_outputs_config=SimpleNamespace(reasoning_parser="kimi_k3")
-    )
-    tag = get_kimi_k3_structural_tag(
-        [ChatCompletionToolsParam.model_validate(TOOL)], [], "auto", reasoning=False
-    ).model_dump_json()
-    params = SamplingParams(structured_outputs=StructuredOutputsParams(structural_tag=tag))
-    markers = k3_vocabulary.format
-    prompt = [markers.call_begin, *k3_vocabulary.encode("think"), markers.argument_begin]
-    request = SimpleNamespace(request_id="r", sampling_params=params, prompt_token_ids=prompt)
-    made = Adoption(config, k3_vocabulary, "structured_output")
-    made.adopt(request)
-    assert request.sampling_params is params and params.structured_outputs.structural_tag == tag
-    assert counters.left["format"] == sum(counters.left.values()) == 1 and not any(counters.adopted.values())
-    assert "structural tags of Kimi K3 are not read" in caplog.text
 
 
 def test_calls_without_a_constraint_are_counted(k3_vocabulary: Vocabulary) -> None:
