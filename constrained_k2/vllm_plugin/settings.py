@@ -31,6 +31,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     strict: Any = DEFAULT_POLICY  # a StrictPolicy, which msgspec does not take apart
     undeclared_keys: UndeclaredKeys = DEFAULT_UNDECLARED_KEYS
     strict_false: StrictFalse = DEFAULT_POLICY.strict_false  # part of ``strict`` too
+    counts_dialog: bool = False
     engines: Annotated[tuple[EngineName, ...], Meta(min_length=1)] = ("llguidance",)
     repair: bool = True
     route: Route | None = None
@@ -64,6 +65,9 @@ SETTINGS = (
         "keyword nor the request says."),
     Row("strict_false", "'best_effort' or 'json_object'", _DEFAULTS.strict_false,
         "The level that a tool's `strict: false` declares, where the request does not say."),
+    Row("counts_dialog", "true or false", _DEFAULTS.counts_dialog,
+        "Whether the index of a call counts on through the dialog, also where the format begins anew in every turn, as "
+        "Kimi K3's does. Kimi K2's always counts on."),
     Row("engines", "a list of 'llguidance' and 'xgrammar'", ["llguidance"],
         "The engines that a request may name; the first one serves requests that name none. xgrammar is off by "
         "default: on the real vocabulary one schema may hold up the engine core for seconds."),
