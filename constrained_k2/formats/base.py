@@ -26,7 +26,7 @@ class WireFormat:
     marker_texts: Mapping[str, str] = field(repr=False, compare=False)  # field -> the text of that one id
     optional_markers: frozenset[str] = field(repr=False, compare=False)  # a vocabulary may lack these
     special_texts: frozenset[str] = field(repr=False, compare=False)  # every special token that has a name
-    special_pattern: re.Pattern[str] = field(repr=False, compare=False)  # texts that no name may contain
+    special_pattern: re.Pattern[str] = field(repr=False, compare=False)  # no name contains it; one for all formats
     exits: Mapping[Phase, tuple[Exit, ...]] = field(repr=False, compare=False)  # the ways out of each phase
     reasoning_opening: tuple[str | bytes, ...] = field(repr=False, compare=False)  # ends prompts that begin reasoning
     text_opening: tuple[str | bytes, ...] = field(default=(), repr=False, compare=False)  # ends prompts that begin text

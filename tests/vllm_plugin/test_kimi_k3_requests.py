@@ -8,10 +8,13 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
+from pydantic import ValidationError
+from transformers import AutoTokenizer
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.exceptions import VLLMValidationError
+from vllm.parser import ParserManager
 
-from constrained_k2 import ToolCall, Vocabulary
+from constrained_k2 import ToolCall, ToolCallSpec, Vocabulary
 from constrained_k2.formats import FORMATS
 from constrained_k2.prompts.xtml import render_turn
 from constrained_k2.vllm_plugin.api_server import repair
@@ -20,10 +23,17 @@ from constrained_k2.vllm_plugin.engine_core.matcher_factory import PROMPT_END
 from constrained_k2.vllm_plugin.openings import bad_words, count_calls
 from constrained_k2.vllm_plugin.settings import Settings
 from constrained_k2.vllm_plugin.vocabularies import vocabulary_of_model
+from tests.vllm_plugin.parsers import adjusted
+from tests.vllm_plugin.patched import patch_vllm
 
 CALLS = [ToolCall("f", 1, '{"a": "<|open|>call tool="}'), ToolCall("call", 2, "{}")]
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 USER = {"role": "user", "content": "hi"}
+
+
+@pytest.fixture(scope="module")
+def k3_tokenizer(k3_model: Path) -> Any:
+    return AutoTokenizer.from_pretrained(k3_model, trust_remote_code=True)
 
 
 def spelled(vocabulary: Vocabulary, ids: list[int]) -> list[int]:
@@ -121,3 +131,52 @@ def test_a_message_without_a_meaning_is_refused() -> None:
     request.messages = [USER, {"role": "critic", "content": "x"}]
     with pytest.raises(VLLMValidationError, match=r"messages\[1\]\.role"):
         prepared(request)
+
+
+MADE = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"type": "function", "id": "a", "function": {"name": "f", "arguments": "{}"}}],
+}
+RESULT = {"role": "tool", "content": "r"}
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool"])
+def test_tools_of_messages_are_refused(role: str) -> None:
+    """vLLM leaves them out of the prompt, so the model would not see them."""
+    message = {"role": role, "content": "x", "tool_call_id": "a", "tools": [TOOL]}
+    with pytest.raises(VLLMValidationError, match=r"^messages\[2\]\.tools: .*Declare them in the request's tools\. "):
+        prepared(chat(USER, MADE, message))
+    prepared(chat(USER, MADE, message | {"tools": []}))
+    prepared(chat(USER, MADE, message, vllm_xargs={"constrained_k2_repair": "off"}))
+
+
+def test_results_without_an_id_answer_the_calls_before_them() -> None:
+    """As in vLLM's prompts; one that answers none, and does not name its function, has no place there."""
+    given, _ = prepared(chat(USER, MADE, RESULT))
+    assert given["messages"][2]["tool_call_id"] == given["messages"][1]["tool_calls"][0]["id"]
+    for history, place in (([USER, RESULT], 1), ([USER, MADE, RESULT, RESULT], 3)):
+        for result in (RESULT, RESULT | {"tool_call_id": ""}):
+            with pytest.raises(
+                VLLMValidationError, match=rf"^messages\[{place}\]\.tool_call_id: missing.*, and its id\. "
+            ):
+                prepared(chat(*history[:-1], result))
+        prepared(chat(*history[:-1], RESULT | {"name": "f"}))
+        prepared(chat(*history[:-1], RESULT | {"tool_call_id": "unknown"}))
+
+
+def test_names_of_tools(k3_tokenizer: Any) -> None:
+    """vLLM refuses a tool without a name, this package one with an empty name; several may have one name."""
+    with pytest.raises(ValidationError, match=r"function\.name"):
+        chat(USER, tools=[{"type": "function", "function": {}}])
+    patch_vllm()
+    parser = ParserManager.get_parser(
+        tool_parser_name="kimi_constrained", enable_auto_tools=True, tokenizer=k3_tokenizer
+    )
+    unnamed = {"type": "function", "function": {"name": ""}}
+    with pytest.raises(VLLMValidationError, match=r"tools\[0\]\.function\.name: the name '' is empty"):
+        adjusted(parser, k3_tokenizer, chat(USER, tools=[unnamed]))
+    other = {"type": "function", "function": {"name": "f", "parameters": {"required": ["a"]}}}
+    request = adjusted(parser, k3_tokenizer, chat(USER, tools=[TOOL, other]))
+    (tool,) = ToolCallSpec.from_json(request.vllm_xargs["constrained_k2"]).tools
+    assert [branch.get("required") for branch in tool.parameters["anyOf"]] == [None, ["a"]]
