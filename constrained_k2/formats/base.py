@@ -65,6 +65,11 @@ class WireFormat:
         """The token by which an engine says that the arguments may end: one that they cannot contain."""
         return self.text_end if "call_end" in self.argument_fields else self.call_end
 
+    @property
+    def has_long_joints(self) -> bool:
+        """True if a joint is several tokens long: within it few tokens may follow, even where text is free."""
+        return any(len(each.joint) > 1 for exits in self.exits.values() for each in exits)
+
     def located_in(self, special_tokens: Mapping[str, int]) -> Self:
         """This format with its markers' ids in a vocabulary, given by the text -> id of its special tokens.
 

@@ -1,5 +1,6 @@
 """Kimi K3's requests and prompts in vLLM's processes, without a server."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,19 +11,23 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from pydantic import ValidationError
 from transformers import AutoTokenizer
+from vllm import SamplingParams
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.exceptions import VLLMValidationError
 from vllm.parser import ParserManager
+from vllm.sampling_params import StructuredOutputsParams
 
 from constrained_k2 import ToolCall, ToolCallSpec, Vocabulary
 from constrained_k2.formats import FORMATS
 from constrained_k2.prompts.xtml import render_turn
 from constrained_k2.vllm_plugin.api_server import repair
+from constrained_k2.vllm_plugin.api_server.admission import Admission
 from constrained_k2.vllm_plugin.byte_compiler import byte_compiler
 from constrained_k2.vllm_plugin.engine_core.matcher_factory import PROMPT_END
 from constrained_k2.vllm_plugin.openings import bad_words, count_calls
 from constrained_k2.vllm_plugin.settings import Settings
-from constrained_k2.vllm_plugin.vocabularies import vocabulary_of_model
+from constrained_k2.vllm_plugin.token_limits import token_limits_in
+from constrained_k2.vllm_plugin.vocabularies import Served, vocabulary_of_model
 from tests.vllm_plugin.parsers import adjusted
 from tests.vllm_plugin.patched import patch_vllm
 
@@ -180,3 +185,26 @@ def test_names_of_tools(k3_tokenizer: Any) -> None:
     request = adjusted(parser, k3_tokenizer, chat(USER, tools=[TOOL, other]))
     (tool,) = ToolCallSpec.from_json(request.vllm_xargs["constrained_k2"]).tools
     assert [branch.get("required") for branch in tool.parameters["anyOf"]] == [None, ["a"]]
+
+
+@pytest.mark.parametrize("route", ["structured_output", "logits_processor"])
+@pytest.mark.parametrize("wire_format", FORMATS, ids=lambda each: each.name)
+def test_limits_beside_calls_that_are_forbidden(
+    k3_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, route: str, wire_format: Any
+) -> None:
+    """Within a joint of several tokens the masks allow few tokens: vLLM's own limits might forbid them all."""
+    monkeypatch.setattr(Served, "wire_format", wire_format)
+    spec = json.dumps({"tools": [TOOL], "tool_choice": "none"})
+    admission = Admission(k3_vocabulary if route == "structured_output" else None)
+    for regex in (None, StructuredOutputsParams(regex="a")):  # these are left to vLLM, with its limits
+        params = SamplingParams(extra_args={"constrained_k2": spec}, thinking_token_budget=3, allowed_token_ids=[5],
+                                structured_outputs=regex)  # fmt: skip
+        call = {"params": params}
+        admitted = admission.check(call)
+        assert admitted is not None
+        request = SimpleNamespace(sampling_params=call["params"])
+        admission.constrain(request, admitted)
+        sent, is_taken = request.sampling_params, wire_format.has_long_joints and regex is None
+        assert (sent.thinking_token_budget is None) == (sent.allowed_token_ids is None) == is_taken
+        limits = token_limits_in(sent.extra_args)
+        assert (limits.thinking_token_budget, limits.allowed_token_ids) == ((3, (5,)) if is_taken else (None, None))
