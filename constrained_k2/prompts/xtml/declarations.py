@@ -66,7 +66,7 @@ class XtmlDeclarations:
             return
 
     def _end_of(self, text: bytes, ids: Sequence[int], at: int) -> int | None:
-        """The place behind a text, in any tokenization; None if another one stands there."""
+        """The position after a text, in any tokenization; None if the tokens spell another one."""
         while text:
             raw = self._vocabulary.ordinary_bytes(ids[at])
             if not raw or not text.startswith(raw):
