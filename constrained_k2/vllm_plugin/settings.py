@@ -77,7 +77,8 @@ SETTINGS = (
         "Where masks are computed: 'logits_processor' with --logits-processors, else 'structured_output'."),
     Row("adopt", "'tag', 'prompt' or 'off'", _DEFAULTS.adopt,
         "Which requests of other front ends and parsers are constrained. 'tag': those with a structural tag of Kimi's "
-        "calls. 'prompt': also those without a tag whose prompt declares tools as JSON. 'off': none."),
+        "calls. 'prompt': also those without a tag whose prompt declares tools as JSON, and schemas that a tag "
+        "leaves out are read there. 'off': none."),
     Row("drafts", "true or false", _DEFAULTS.drafts, "Whether the grammar drafts tokens under speculative decoding."),
     Row("finish_reserve", _RESERVE, _DEFAULTS.finish_reserve,
         "How many of its last tokens a request keeps for ending its calls, where it does not say. 0: none.", "close"),
