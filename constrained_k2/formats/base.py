@@ -64,6 +64,11 @@ class WireFormat:
         """The token by which an engine says that the arguments may end: one that they cannot contain."""
         return self.text_end if "call_end" in self.argument_fields else self.call_end
 
+    @property
+    def writes_ids(self) -> bool:
+        """True if a call's header is its id in the API; else the server makes up the ids."""
+        return self.header_begin == self.call_id_prefix
+
     def located_in(self, special_tokens: Mapping[str, int]) -> Self:
         """This format with its markers' ids in a vocabulary, given by the text -> id of its special tokens.
 
