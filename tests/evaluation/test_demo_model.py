@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+from transformers import AutoTokenizer, DeepseekV3Config, DeepseekV3ForCausalLM
 
 from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.bundled import DEMO_MODELS, build_demo_model
@@ -25,7 +25,7 @@ from scripts.demo_model.shape import Shape
 from scripts.demo_model.start import lay_out_copying
 from scripts.demo_model.tokenizer import demo_vocabulary
 from scripts.demo_model.training import RECIPES, Recipe, measure, train_and_write
-from scripts.demo_model.wire_formats import SURFACES
+from scripts.demo_model.wire_formats import SURFACES, DialogRenderer
 
 MOST_BYTES = 8_000_000
 TRAINED = SURFACES["kimi_k2"].trained
@@ -113,6 +113,22 @@ def test_what_the_assistant_writes_is_marked(vocabulary: Vocabulary, wire_format
     marked = targets != IGNORED
     assert (targets[:, :-1][marked[:, :-1]] == ids[:, 1:][marked[:, :-1]]).all()
     assert marked.any(1).all()
+
+
+def test_prompts_are_those_of_the_shipped_tokenizer(
+    model: Path, vocabulary: Vocabulary, wire_format: WireFormatName
+) -> None:
+    """A server renders with the tokenizer's class; training must show the same tokens."""
+    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=True)
+    renderer = DialogRenderer(vocabulary)
+    options = DEMO_MODELS[wire_format].fields.get("chat_template_kwargs", {})
+    for sample in drawn_samples(20, seed=1):
+        dialog = {"messages": sample["messages"], "tools": sample["tools"]}
+        for opens in (False, True):
+            ids = tokenizer.apply_chat_template(
+                dialog["messages"], dialog["tools"], add_generation_prompt=opens, return_dict=False, **options
+            )
+            assert list(renderer.render(dialog, opens_answer=opens).ids) == list(ids)
 
 
 @pytest.mark.parametrize("value", ["Oslo", "Bratalin", "design", "2026-03-14", "A-104", "DO4821", "ana", "249.95"])
