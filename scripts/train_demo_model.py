@@ -1,4 +1,4 @@
-"""Train the demo model and write its files into the package (about 18 minutes on one core, for Kimi K3 about 30).
+"""Train the demo model and write its files into the package (about 18 minutes on one core, for Kimi K3 about 26).
 
 With --requests: only draw the held-out requests of the demo.
 """

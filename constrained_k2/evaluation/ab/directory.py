@@ -191,7 +191,7 @@ def begin(
 
 
 def _difference(run: RunDirectory, before: RunDirectory, samples: Path) -> str:
-    """What keeps a run from being resumed with these samples; empty if nothing does."""
+    """The difference that forbids resuming a run with these samples; empty if there is none."""
     if before.model_family != run.model_family:
         return "models"
     if before.sampling != run.sampling:
