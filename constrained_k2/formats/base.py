@@ -70,6 +70,11 @@ class WireFormat:
         """True if a joint is several tokens long: within it few tokens may follow, even where text is free."""
         return any(len(each.joint) > 1 for exits in self.exits.values() for each in exits)
 
+    @property
+    def writes_ids(self) -> bool:
+        """True if a call's header is its id in the API; else the server makes up the ids."""
+        return self.header_begin == self.call_id_prefix
+
     def located_in(self, special_tokens: Mapping[str, int]) -> Self:
         """This format with its markers' ids in a vocabulary, given by the text -> id of its special tokens.
 
