@@ -47,7 +47,9 @@ def _json_extra_members(writer: "LarkWriter", terminal: str, node: Node) -> list
     return [f'{terminal} ws ":" ws {writer.rule(node)} ws']
 
 
-JSON_FORM = ObjectForm('"{" ws ', '"," ws ', '"}"', '"{" ws "}"', "", _json_extra_key, _json_members, _json_extra_members)
+JSON_FORM = ObjectForm(
+    '"{" ws ', '"," ws ', '"}"', '"{" ws "}"', "", _json_extra_key, _json_members, _json_extra_members
+)
 
 
 def object_rule(writer: "LarkWriter", shape: Object, name: str, form: ObjectForm = JSON_FORM) -> str:

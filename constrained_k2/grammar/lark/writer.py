@@ -11,6 +11,7 @@ from itertools import permutations
 from math import factorial
 from typing import Any
 
+from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.grammar.lark.arguments import ANY_RULES, HEADER, XTML_PREAMBLE, arguments_rule
 from constrained_k2.grammar.lark.arrays import array_rule
 from constrained_k2.grammar.lark.leaves import (
@@ -45,6 +46,7 @@ from constrained_k2.schema.shapes import (
 from constrained_k2.schema.undeclared_keys import REASON, UndeclaredKeys
 
 _ANY_SHAPES = frozenset(EVERYTHING)
+_MAX_ALTERNATIVES = 50_000  # of all arguments' values; engines refuse more, but only after they have read them
 _MAX_PERMUTED = 4  # properties of a constant object that may come in any order: 4! = 24 alternatives
 _MAX_PERMUTED_TEXT = 8_000  # characters of all alternatives: in nested constants they multiply with every level
 
@@ -70,6 +72,7 @@ class LarkWriter:
         self.rules: list[str] = []  # helper rules of objects and arrays
         self._terminals: dict[str, str] = {}
         self._choices: dict[str, str] = {}
+        self._alternatives = 0  # of the arguments' values
         self._waiting: list[Node] = []
         self.node: Node = ANY  # the node being written
         self.arguments: Node = NEVER  # the node whose objects are written as XTML arguments
@@ -112,19 +115,28 @@ class LarkWriter:
 
     def argument_rules(self, node: Node) -> list[tuple[Kind, str]]:
         """Return the types of the values of an argument, each with the name of a rule of its values."""
+        parts = self.argument_parts.get(node)
+        if parts is None:
+            parts = self.argument_parts[node] = self._argument_parts(node)
+        return [(kind, ANY_RULES[kind] if part == ANY else self.rule(part)) for kind, part in parts.items()]
+
+    def _argument_parts(self, node: Node) -> dict[Kind, Node]:
+        parts: dict[Kind, Node] = {}
         found = self.normalizer.by_kind(node)
-        parts = self.argument_parts[node] = {}
         for kind, (part, shapes) in found.items():
             if not _ANY_SHAPES.isdisjoint(shapes):  # all values of the type
                 parts[kind] = ANY
                 continue
+            self._alternatives += len(shapes)
             if kind == "string":
                 self._raw.add(part)
-            elif len(found) == 1:
-                part = node
-            if self.productivity.analyze(part):
-                parts[kind] = part
-        return [(kind, ANY_RULES[kind] if part == ANY else self.rule(part)) for kind, part in parts.items()]
+            parts[kind] = node if len(found) == 1 and kind != "string" else part
+        if self._alternatives > _MAX_ALTERNATIVES:
+            problem = f"the values of arguments have more than {_MAX_ALTERNATIVES} alternatives"
+            location, remedy = self.normalizer.document.location, "Shorten its enums, or declare fewer properties"
+            budget = ("alternatives", _MAX_ALTERNATIVES, self._alternatives)
+            raise SchemaTooCostly(problem, location, remedy, *budget)
+        return {kind: part for kind, part in parts.items() if part == ANY or self.productivity.analyze(part)}
 
     def choice(self, ways: list[str]) -> str:
         """Return the name of a rule that has these alternatives."""
