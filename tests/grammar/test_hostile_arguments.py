@@ -189,7 +189,7 @@ VALUES = ("x", 1.5, True, None, {"a": [1]}, [{"b": None}])
 
 @pytest.mark.parametrize("kinds", [*product(ANY_KIND, repeat=2)], ids=" ".join)
 def test_free_kinds_beside_bounded_ones(kinds: tuple[str, str]) -> None:
-    """A type of which all values are allowed shares a rule; bounds of the other types stay."""
+    """A type whose values are all allowed shares a rule; bounds of the other types stay."""
     bounds = {"minLength": 2, "minimum": 2, "minItems": 2, "required": ["l"]}
     free, bounded = kinds
     schema = of({"a": {"anyOf": [{"type": free}, {"type": bounded, **bounds}]}}, additionalProperties=False)
