@@ -1,4 +1,4 @@
-"""Train the demo model and write its files into the package (about 18 minutes on one core).
+"""Train the demo model and write its files into the package (about 18 minutes on one core, for Kimi K3 about 26).
 
 With --requests: only draw the held-out requests of the demo.
 """
@@ -6,23 +6,26 @@ With --requests: only draw the held-out requests of the demo.
 import argparse
 import json
 import lzma
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from constrained_k2.evaluation.bundled import HELD_OUT
 from scripts.demo_model.dialogs import drawn_samples
-from scripts.demo_model.serving import TRAINED, ship
-from scripts.demo_model.training import Recipe, train_and_write
+from scripts.demo_model.serving import ship
+from scripts.demo_model.training import RECIPES, Recipe, train_and_write
+from scripts.demo_model.wire_formats import SURFACES
 
 
 def main() -> None:
     """Train, or draw requests."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--wire-format", choices=tuple(SURFACES), default="kimi_k2", help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, default=Recipe().steps, help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=Recipe().seed, help="(default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="more than one helps only on idle cores")
-    parser.add_argument("--out", type=Path, default=TRAINED, help="(default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="(default: beside the scripts, and the package)")
     parser.add_argument("--copies", type=Path, help="directory for checkpoints")
     parser.add_argument("--requests", type=int, metavar="N", help="draw N held-out requests, and train nothing")
     options = parser.parse_args()
@@ -32,10 +35,16 @@ def main() -> None:
         HELD_OUT.write_bytes(lzma.compress("".join(lines).encode(), preset=9))
         return
     torch.set_num_threads(options.threads)
-    recipe = Recipe(steps=options.steps, seed=options.seed)
-    train_and_write(options.out, recipe, say=lambda line: print(line, flush=True), copies=options.copies)
-    if options.out == TRAINED:
-        ship(TRAINED)
+    surface = SURFACES[options.wire_format]
+    recipe = replace(RECIPES[options.wire_format], steps=options.steps, seed=options.seed)
+    out = options.out or surface.trained
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    train_and_write(out, recipe, say, options.copies, options.wire_format)
+    if options.out is None:
+        ship(out, surface.shipped.checkpoint, options.wire_format)
 
 
 if __name__ == "__main__":

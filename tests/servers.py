@@ -73,7 +73,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
 
 _SHARING = ("test_server.py", "test_server_refusals.py", "test_parsing_server.py", "test_repair_server.py",
             "test_aborts_server.py", "test_doctor_server.py", "test_front_ends_server.py")  # fmt: skip
-_STARTING = ("test_doctor_server.py", "test_processor_v2.py", "test_finish_budget_engine.py", "test_server_start.py")
+_STARTING = ("test_doctor_server.py", "test_doctor_tags_server.py", "test_processor_v2.py",
+             "test_finish_budget_engine.py", "test_server_start.py")  # fmt: skip
 # A server of theirs takes up to 9 GiB: one at a time, and first, before other servers wait for their next test.
 _TOPOLOGIES = ("test_ranks_server.py", "test_nodes_server.py", "test_ranks_refused_server.py",
                "test_ranks_adoption_server.py", "test_prefill_decode_server.py")  # fmt: skip

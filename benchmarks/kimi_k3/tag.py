@@ -22,7 +22,7 @@ SPELLED = "a<|close|>argument<|sep|>b"
 """A string that text-level parsers cut."""
 
 WALKED = ("cut off", "wrong index", "missing required keys", "duplicate keys", "type word not the value's", "invalid")
-"""The faults of walks; a walk may have several."""
+"""The faults of walks. One that is cut off at its limit is counted as that alone; a finished one may have several."""
 
 WRITTEN = ("keys in another order", "a string that spells a marker", "... and is read back")
 """What may be written of valid instances."""
@@ -209,7 +209,7 @@ def _spelled(value: Any) -> Iterator[Any]:
 
 
 def table(figures: dict[str, Figures], offered: Counter[str], say: Say) -> bool:
-    """Print the figures; return True if ours has no fault and writes all instances."""
+    """Print the figures; return True if ours has no fault in finished walks and writes all instances."""
     say(f"\n| | {' | '.join(figures)} |\n|---|{'--:|' * len(figures)}")
     found = figures.values()
     say(f"| schemas refused | {' | '.join(str(each.refused) for each in found)} |")
@@ -220,4 +220,5 @@ def table(figures: dict[str, Figures], offered: Counter[str], say: Say) -> bool:
         counts = " | ".join(str(each.written[what]) for each in found)
         say(f"| of {offered[what]} instances, written: {what} | {counts} |")
     ours = figures[Ours.name]
-    return not ours.faults and all(ours.written[what] == offered[what] for what in WRITTEN)
+    is_valid = not any(ours.faults[fault] for fault in WALKED[1:])
+    return is_valid and all(ours.written[what] == offered[what] for what in WRITTEN)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from constrained_k2.vocabulary.bitmask import allocate_bitmask
 
 Say = Callable[[str], None]
 UNDECLARED = ("allow", "forbid")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]*")  # its scheme and its characters
 
 
 @dataclass(slots=True)
@@ -144,14 +146,21 @@ def _judge(
 
 
 def validator(schema: Any) -> Any:
-    """Return jsonschema's validator for a schema, with formats; one public tool has draft 4."""
+    """Return jsonschema's validator for a schema, with formats and URIs; one public tool has draft 4."""
     for draft in (jsonschema.Draft202012Validator, jsonschema.Draft7Validator, jsonschema.Draft4Validator):
         try:
             draft.check_schema(schema)
         except jsonschema.SchemaError:
             continue
-        return draft(schema, format_checker=draft.FORMAT_CHECKER)
+        formats = jsonschema.FormatChecker(())
+        formats.checkers = draft.FORMAT_CHECKER.checkers | {"uri": (_is_uri, ())}
+        return draft(schema, format_checker=formats)
     raise AssertionError(f"no schema: {schema}")
+
+
+def _is_uri(value: object) -> bool:
+    """Return True for other values than strings, and for strings that RFC 3986 may allow: jsonschema does not check."""
+    return not isinstance(value, str) or _URI.fullmatch(value) is not None
 
 
 def _shuffled(call: ToolCall, compiled: CompiledToolCalls, chance: random.Random, found: Figures) -> list[str]:

@@ -11,7 +11,14 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.vendor_verifier.run import FOLDER, run_suite
-from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, STRICT_FLAGS, WITHOUT_PLUGIN, VllmServer
+from constrained_k2.evaluation.server import (
+    BACKEND_FLAGS,
+    CONSTRAINED_FLAGS,
+    KIMI_K3_FLAGS,
+    STRICT_FLAGS,
+    WITHOUT_PLUGIN,
+    VllmServer,
+)
 from constrained_k2.testing import build_model
 from scripts.fetch_data import data_path
 
@@ -31,6 +38,8 @@ def main() -> int:
         "--finish-reserve", type=int, default=60, help="of the operator, in tokens (default: %(default)s)"
     )
     parser.add_argument("--arch", choices=("kimi_k2", "llama"), default="kimi_k2", help="(default: %(default)s)")
+    formats = ("kimi_k2", "kimi_k3")
+    parser.add_argument("--wire-format", choices=formats, default="kimi_k2", help="(default: %(default)s)")
     parser.add_argument("--tokenizer", type=Path, help="directory of the real vocabulary (default: a small one)")
     parser.add_argument("--report", type=Path, help="keep the suite's report here")
     options, further = parser.parse_known_args()
@@ -38,13 +47,17 @@ def main() -> int:
     if not folder.is_dir():
         parser.error(f"no {folder}: run python -m scripts.fetch_data --only {FOLDER}")
     flags = _SERVERS[options.server]
+    if options.wire_format == "kimi_k3":  # vLLM's parser has the format's name
+        flags = (*(flag.replace("kimi_k2", "kimi_k3") for flag in flags), *KIMI_K3_FLAGS)
     settings = {"constrained_k2": {"finish_reserve": options.finish_reserve}}
     if options.server != "strict":
         flags = (*flags, "--additional-config", json.dumps(settings))
     environment = WITHOUT_PLUGIN if options.server == "strict" else {}
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        model = build_model(directory / "model", arch=options.arch, tokenizer=options.tokenizer)
+        model = build_model(
+            directory / "model", arch=options.arch, tokenizer=options.tokenizer, wire_format=options.wire_format
+        )
         with VllmServer(model, flags, log=directory / "server.log", environment=environment) as server:
             result = run_suite(server.url, folder, options.report or directory / "report.json", further)
     for line in result.failed:

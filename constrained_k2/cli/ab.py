@@ -27,7 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from constrained_k2.cli.reading import positive, read_json
+from constrained_k2.cli.reading import WIRE_FORMATS, positive, read_json
 from constrained_k2.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--answers", type=Path, metavar="FILE", help="BFCL's possible answers, if they are elsewhere")
     add("--official", type=Path, metavar="FILE", help="the verifier's results of a reference, for f1")
     add("--count", type=positive, default=300, help="bundled samples (default: %(default)s)")
+    formats = "wire format of the models, which tells the ids of right calls (default: %(default)s)"
+    add("--format", choices=WIRE_FORMATS, default="kimi-k2", help=formats)
     add("--output", type=Path, default=Path("ab_output"), help="directory (default: %(default)s)")
     add("--repetitions", type=positive, default=1, help="of each sample (default: %(default)s)")
     add("--temperature", type=float, help="(default: the sample's, or the server's; 0.7 for the model served here)")
@@ -92,11 +94,13 @@ def _send(options: argparse.Namespace) -> "RunDirectory":
     from constrained_k2.evaluation.ab.loaders import numbered_keys
     from constrained_k2.evaluation.ab.runner import Limits
     from constrained_k2.evaluation.ab.runner import run as run_arms
-    from constrained_k2.evaluation.demo.comparison import TEMPERATURE, DemoRun, demo_samples
+    from constrained_k2.evaluation.demo.comparison import DEMOS, TEMPERATURE, DemoRun
 
     if not 0 < options.timeout < math.inf:
         raise InvalidRequest("must be more than 0 and finite", "--timeout")
     limits = Limits(seconds=options.timeout, attempts=options.attempts, concurrency=options.concurrency)
+    wire_format = WIRE_FORMATS[options.format]
+    demo = DEMOS[wire_format.name]
     is_demo = options.url is None and not options.arm and options.arms is None
     temperature = TEMPERATURE if is_demo and options.temperature is None else options.temperature
     sampling = Sampling(temperature, options.max_tokens, options.repetitions, options.seed)
@@ -106,10 +110,10 @@ def _send(options: argparse.Namespace) -> "RunDirectory":
             if find_spec(name) is None:
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         _refuse(options, ("samples", "answers", "official", "model"), "no server is named", _NAME_A_SERVER)
-        source = f"{options.count} held-out requests of the demo model"
+        source = f"{options.count} held-out requests of the demo model for {wire_format.name}"
     arms = [] if is_demo else _arms(options)
-    samples = demo_samples(options.count, options.seed) if is_demo else _samples(options)
-    directory = begin(options.output, source, numbered_keys(samples), sampling)
+    samples = demo.samples(options.count, options.seed) if is_demo else _samples(options)
+    directory = begin(options.output, source, numbered_keys(samples), sampling, wire_format)
     for line in directory.bad_lines[1]:
         print(f"constrained-k2: {source}: {line}", file=sys.stderr)
     how: dict[str, Any] = {"limits": limits, "retry_failed": options.retry_failed}

@@ -53,7 +53,7 @@ class CompiledToolCalls:
         if found is None or found[0] != call:
             if self._trie is None:
                 self._trie = self._shared.call_id_trie(tuple(self._tools))
-            index = self.vocabulary.format.call_index(self.spec.first_index, call)
+            index = self._shared.call_index(self.spec.first_index, call)
             found = self._call_ids = (call, self._trie.with_index(index))
         return found[1]
 

@@ -13,6 +13,7 @@ from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
 from constrained_k2.evaluation.answer import FAILURES, SUCCESS, Record
 from constrained_k2.evaluation.sample import ExpectedCall, Sample
+from constrained_k2.formats.base import WireFormat
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.parsing.arguments import refuse_constant
 
@@ -26,7 +27,7 @@ KINDS: Mapping[str, str] = {
     "invalid_arguments": "arguments that the schema does not accept",
     "unjudged": "arguments of a schema that jsonschema cannot use",
     "missing_id": "a call without an id",
-    "wrong_id": "an id that is not functions.NAME:INDEX with the expected index",
+    "wrong_id": "an id that is not functions.NAME:INDEX with the expected index, or that another call has",
     "too_many_calls": "more calls than the request allows",
     "missing_call": "no call where one is required",
     "unexpected_call": "a call where none is expected",
@@ -54,7 +55,7 @@ class Counts(NamedTuple):
     decoded: int = 0  # declared calls whose arguments are a JSON object
     judged: int = 0  # declared calls, without those whose schema jsonschema cannot use
     valid: int = 0  # judged calls whose arguments the schema accepts, formats included
-    numbered: int = 0  # calls whose id is functions.NAME:INDEX with the expected index
+    numbered: int = 0  # calls whose id is as expected
     empty_calls: int = 0  # calls of declared functions with no or empty parameters
     empty_valid: int = 0  # the valid ones of these
     awkward_calls: int = 0  # calls of declared functions with a hyphen or a dot in their name
@@ -83,9 +84,11 @@ class Judgement(NamedTuple):
     problems: tuple[str, ...] = ()  # all of them, each as "kind: details"
 
 
-def judge(sample: Sample, record: Record) -> Judgement:
-    """Judge an answer, or its failure; neither a model's text nor a tool's schema makes it raise."""
-    """Judge an answer, or its failure; no text of a model and no schema raises."""
+def judge(sample: Sample, record: Record, wire_format: WireFormat = KIMI_K2) -> Judgement:
+    """Judge an answer, or its failure; neither a model's text nor a tool's schema makes it raise.
+
+    ``wire_format`` is the model's, which tells which ids are expected.
+    """
     if record.status != SUCCESS:
         return Judgement(Counts(requests=1), record.failure, (f"{record.failure}: {record.error}",))
     values = Counter({"requests": 1, "success": 1} | _verifier_counts(sample, record))
@@ -95,19 +98,17 @@ def judge(sample: Sample, record: Record) -> Judgement:
     problems: list[str] = []
     calls: list[tuple[str, Arguments]] = []
     tools = sample.tools
+    ids: set[str] = set()
     for index, (call_id, name, text) in enumerate(record.calls, sample.first_index):
         found, arguments, wrong = _judge_call(tools, name, text)
-        due_id = None if KIMI_K2.name_problem(name) else KIMI_K2.call_id(name, index)
-        is_numbered = call_id == due_id
+        id_problem = _judge_id(call_id, name, index, wire_format, ids)
+        ids.add(call_id)
+        is_numbered = not id_problem
         values.update(found)
         values["numbered"] += is_numbered
         if name in tools and ("-" in name or "." in name):
             values.update(awkward_calls=1, awkward_right=int(is_numbered and bool(found.get("valid"))))
-        problems += wrong
-        if not call_id:
-            problems.append(f"missing_id: the call of {name!r} has none")
-        elif not is_numbered:
-            problems.append(f"wrong_id: {call_id!r}, not {due_id!r}")
+        problems += [*wrong, id_problem] if id_problem else wrong
         calls.append((name, arguments))
     if sample.max_calls is not None and len(calls) > sample.max_calls:
         problems.append(f"too_many_calls: {len(calls)} of at most {sample.max_calls}")
@@ -169,6 +170,16 @@ def _judge_call(tools: Mapping[str, Any], name: str, text: str) -> tuple[dict[st
     if problem:
         return counts, arguments, [f"invalid_arguments: {name}: {problem}"]
     return counts | {"valid": 1, "empty_valid": int(is_empty)}, arguments, []
+
+
+def _judge_id(call_id: str, name: str, index: int, wire_format: WireFormat, earlier: set[str]) -> str:
+    """The problem with a call's id; empty if it is as expected. ``earlier`` are the ids of the calls before it."""
+    if not call_id:
+        return f"missing_id: the call of {name!r} has none"
+    if not wire_format.writes_ids:  # the server made it up
+        return f"wrong_id: {call_id!r} is also an earlier call's" if call_id in earlier else ""
+    expected = None if wire_format.name_problem(name) else wire_format.call_id(name, index)
+    return "" if call_id == expected else f"wrong_id: {call_id!r}, not {expected!r}"
 
 
 def decode_arguments(text: str) -> tuple[Arguments, str]:

@@ -23,6 +23,7 @@ CONSTRAINED_FLAGS = (*BACKEND_FLAGS, "--logits-processors", "constrained_k2.vllm
 KIMI_K3_FLAGS = ("--tokenizer-mode", "kimi_k3", "--reasoning-parser", "kimi_k3")
 # vLLM alone: its builtin parser, and its structural tags constrain every tool's arguments.
 STRICT_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2", "--tool-strict-level", "parameter")
+KIMI_K3_STRICT_FLAGS = (*STRICT_FLAGS[:2], "kimi_k3", *STRICT_FLAGS[3:], *KIMI_K3_FLAGS)
 API_SERVER = ("vllm.entrypoints.openai.api_server",)
 SERVE = ("vllm.entrypoints.cli.main", "serve")  # as ``vllm serve``
 RENDER = ("vllm.entrypoints.launchers.render.entry",)  # as ``vllm launch render``: a server without the model's weights

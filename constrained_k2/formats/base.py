@@ -26,9 +26,10 @@ class WireFormat:
     marker_texts: Mapping[str, str] = field(repr=False, compare=False)  # field -> the text of that one id
     optional_markers: frozenset[str] = field(repr=False, compare=False)  # a vocabulary may lack these
     special_texts: frozenset[str] = field(repr=False, compare=False)  # every special token that has a name
-    special_pattern: re.Pattern[str] = field(repr=False, compare=False)  # texts that no name may contain
+    special_pattern: re.Pattern[str] = field(repr=False, compare=False)  # no name contains it; one for all formats
     exits: Mapping[Phase, tuple[Exit, ...]] = field(repr=False, compare=False)  # the ways out of each phase
     reasoning_opening: tuple[str | bytes, ...] = field(repr=False, compare=False)  # ends prompts that begin reasoning
+    text_opening: tuple[str | bytes, ...] = field(default=(), repr=False, compare=False)  # ends prompts that begin text
     call_id_prefix: str = field(repr=False, compare=False)  # of ids in the API: the name and ``:INDEX`` follow it
     header_begin: str = field(repr=False, compare=False)
     header_index: str = field(repr=False, compare=False)  # no escaped name contains it where it is ambiguous
@@ -64,6 +65,16 @@ class WireFormat:
         """The token by which an engine says that the arguments may end: one that they cannot contain."""
         return self.text_end if "call_end" in self.argument_fields else self.call_end
 
+    @property
+    def has_long_joints(self) -> bool:
+        """True if a joint is several tokens long: within it few tokens may follow, even where text is free."""
+        return any(len(each.joint) > 1 for exits in self.exits.values() for each in exits)
+
+    @property
+    def writes_ids(self) -> bool:
+        """True if a call's header is its id in the API; else the server makes up the ids."""
+        return self.header_begin == self.call_id_prefix
+
     def located_in(self, special_tokens: Mapping[str, int]) -> Self:
         """This format with its markers' ids in a vocabulary, given by the text -> id of its special tokens.
 
@@ -89,6 +100,10 @@ class WireFormat:
     def call_index(self, calls_before: int, call: int) -> int:
         """The index of a turn's ``call``-th call (from 0), after so many calls in the dialog's history."""
         return self.first_index + call + (calls_before if self.counts_dialog else 0)
+
+    def numbered(self, *, counts_dialog: bool) -> Self:
+        """This format with its calls numbered through the dialog, if ``counts_dialog``; else as it is."""
+        return replace(self, counts_dialog=True) if counts_dialog else self
 
     def header_stem(self, name: str) -> str:
         """The header of a call of this function up to the index.

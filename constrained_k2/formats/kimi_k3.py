@@ -112,6 +112,7 @@ KIMI_K3 = WireFormat(
     special_pattern=NAMED_SPECIAL,  # the rule of all formats, since requests are read before the format is known
     exits=EXITS,
     reasoning_opening=_opening(THINK),
+    text_opening=_opening(RESPONSE),
     call_id_prefix=CALL_ID_PREFIX,
     header_begin=f'{CALL} tool="',
     header_index='" index="',

@@ -47,10 +47,10 @@ class Productivity:
                     if child not in reachable and child != ANY:
                         reachable[child] = None
                         waiting.append(child)
-        settled = frozenset(self._productive)  # by an earlier call
+        unsettled = [other for other in reachable if other not in self._productive]  # by an earlier call
         self._add_productive({other: self.normalizer.shapes(other) for other in reachable})
         if self.undeclared_keys == "forbid":
-            self._narrow([other for other in reachable if other in self._productive and other not in settled], settled)
+            self._narrow([other for other in unsettled if other in self._productive])
         return node in self._productive
 
     def _add_productive(self, nodes: Mapping[Node, Iterable[Shape]]) -> None:
@@ -63,13 +63,13 @@ class Productivity:
                     self._productive.add(node)
                     changed = True
 
-    def _narrow(self, nodes: list[Node], settled: frozenset[Node]) -> None:
-        """Forbid undeclared keys in productive nodes; a node that would become unproductive stays as it is."""
+    def _narrow(self, nodes: list[Node]) -> None:
+        """Forbid undeclared keys in new productive nodes; a node that would become unproductive stays as it is."""
         shapes = {node: self.normalizer.shapes(node) for node in nodes}
         closed = {node: tuple(map(with_declared_keys, shapes[node])) for node in nodes}
         if closed == shapes:
             return
-        productive, self._productive = self._productive, set(settled)
+        productive, self._productive = self._productive, self._productive.difference(nodes)
         self._add_productive(closed)
         productive_closed, self._productive = self._productive, productive
         for node in nodes:

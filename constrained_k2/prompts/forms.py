@@ -20,7 +20,8 @@ IPYTHON = "ipython"
 _ROLES = {"developer": "system", "function": "tool"}
 _REASONING_FIELDS = ("reasoning", "reasoning_content", "thinking", "thinking_blocks", "reasoning_details")
 _ARGUMENTS_FIELDS = ("arguments", "args", "input")
-_UNKNOWN = "unknown"
+UNKNOWN = "unknown"
+"""The name of a function that nothing names."""
 
 
 def message_form(message: object, location: str, repairs: TextRepairs) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def name_in(call_id: str) -> str | None:
 
 def usable_name(*candidates: str | None) -> str:
     """The first name that a call can have; ``unknown`` if there is none."""
-    return next((name for name in candidates if name and not KIMI_K2.name_problem(name)), _UNKNOWN)
+    return next((name for name in candidates if name and not KIMI_K2.name_problem(name)), UNKNOWN)
 
 
 def _read_legacy_call(new: dict[str, Any], location: str, repairs: TextRepairs) -> None:

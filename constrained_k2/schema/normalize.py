@@ -45,6 +45,7 @@ class Normalizer:
         self.narrowings = 0  # how often something was narrowed, or shapes were used that lack instances by that
         self._narrowed: set[Node | SchemaLiteral] = set()  # whose shapes lack instances
         self._nodes: dict[Node, Shapes] = {NEVER: ()}
+        self._parts: dict[Node, Shapes] = {}  # of a node, by JSON type: at most six for each
         self._synthetic: dict[str, tuple[Node, ...]] = {}
         self._maps: dict[int, tuple[object, dict[str, Node]]] = {}  # id of a map -> the map, its named members
         self._literals: dict[SchemaLiteral, Shapes] = {}
@@ -55,6 +56,8 @@ class Normalizer:
     def shapes(self, node: Node) -> Shapes:
         """The union of a node's instances; empty if nothing satisfies it."""
         found = self._nodes.get(node)
+        if found is None:
+            found = self._parts.get(node)
         if found is None:
             check_deadline()
             if len(self._nodes) >= _MAX_NODES:
@@ -126,18 +129,18 @@ class Normalizer:
         self._literals[name, True] = shapes
         return frozenset({(name, True)})
 
-    def of_kind(self, node: Node, kind: Kind) -> Node:
-        """A node outside of the schema: the instances of a node that have one JSON type."""
-        name = f"type {kind}"
-        part = node | {(name, True)}
-        if part not in self._nodes:
+    def by_kind(self, node: Node) -> dict[Kind, tuple[Node, Shapes]]:
+        """JSON type -> a node outside of the schema, the instances of a node that have this type, and its shapes."""
+        found: dict[Kind, list[Shape]] = {}
+        for shape in self.shapes(node):
+            found.setdefault(kind_of(shape.value) if isinstance(shape, Value) else shape.kind, []).append(shape)
+        parts: dict[Kind, tuple[Node, Shapes]] = {}
+        for kind, shapes in found.items():
+            name = f"type {kind}"
             self._synthetic[name] = ()
-            self._nodes[part] = tuple(
-                shape
-                for shape in self.shapes(node)
-                if (kind_of(shape.value) if isinstance(shape, Value) else shape.kind) == kind
-            )
-        return part
+            part = node | {(name, True)}
+            parts[kind] = part, self._parts.setdefault(part, tuple(shapes))
+        return parts
 
     def occurrences(self, node: Node, keywords: tuple[str, ...]) -> list[str]:
         """Pointers to these keywords in the subschemas of a node, in place: where coverage reports a note."""

@@ -33,8 +33,11 @@ def _unconstrained(parser: str | None, route: str | None, adopt: str, strict_lev
         return ""
     if adopt == "off":
         return "requests of this front end are not constrained. Leave out adopt: 'off'"
-    if parser == "kimi_k3":
-        return f"structural tags of Kimi K3 are left to vLLM. Use --tool-call-parser {TOOL_PARSER_NAME}"
+    if parser == "kimi_k3" and adopt == "tag" and not envs.VLLM_USE_RUST_FRONTEND:
+        return (
+            "the structural tags of this parser spell arguments out without their schemas, and are left to vLLM. "
+            f"Add the setting adopt: 'prompt', or use --tool-call-parser {TOOL_PARSER_NAME}"
+        )
     if adopt == "tag" and strict_level == "auto":
         return (
             "requests with tool_choice auto and no strict tool come without a structural tag and are not constrained. "

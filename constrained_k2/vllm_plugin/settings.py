@@ -31,6 +31,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     strict: Any = DEFAULT_POLICY  # a StrictPolicy, which msgspec does not take apart
     undeclared_keys: UndeclaredKeys = DEFAULT_UNDECLARED_KEYS
     strict_false: StrictFalse = DEFAULT_POLICY.strict_false  # part of ``strict`` too
+    counts_dialog: bool = False
     engines: Annotated[tuple[EngineName, ...], Meta(min_length=1)] = ("llguidance",)
     repair: bool = True
     route: Route | None = None
@@ -64,6 +65,9 @@ SETTINGS = (
         "keyword nor the request says."),
     Row("strict_false", "'best_effort' or 'json_object'", _DEFAULTS.strict_false,
         "The level that a tool's `strict: false` declares, where the request does not say."),
+    Row("counts_dialog", "true or false", _DEFAULTS.counts_dialog,
+        "Whether the index of a call counts on through the dialog, also where the format begins anew in every turn, as "
+        "Kimi K3's does. Kimi K2's always counts on."),
     Row("engines", "a list of 'llguidance' and 'xgrammar'", ["llguidance"],
         "The engines that a request may name; the first one serves requests that name none. xgrammar is off by "
         "default: on the real vocabulary one schema may hold up the engine core for seconds."),
@@ -73,7 +77,8 @@ SETTINGS = (
         "Where masks are computed: 'logits_processor' with --logits-processors, else 'structured_output'."),
     Row("adopt", "'tag', 'prompt' or 'off'", _DEFAULTS.adopt,
         "Which requests of other front ends and parsers are constrained. 'tag': those with a structural tag of Kimi's "
-        "calls. 'prompt': also those without a tag whose prompt declares tools as JSON. 'off': none."),
+        "calls. 'prompt': also those without a tag whose prompt declares tools as JSON, and schemas that a tag "
+        "leaves out are read there. 'off': none."),
     Row("drafts", "true or false", _DEFAULTS.drafts, "Whether the grammar drafts tokens under speculative decoding."),
     Row("finish_reserve", _RESERVE, _DEFAULTS.finish_reserve,
         "How many of its last tokens a request keeps for ending its calls, where it does not say. 0: none.", "close"),

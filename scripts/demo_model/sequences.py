@@ -1,15 +1,14 @@
 """Tokenizes dialogs, and flags the tokens that the assistant writes."""
 
 from collections.abc import Iterator, Mapping
-from importlib.resources import files
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from constrained_k2.prompts.prompt import PromptRenderer
 from constrained_k2.vocabulary.vocabulary import Vocabulary
+from scripts.demo_model.wire_formats import DialogRenderer
 
 IGNORED = -100
 """Target of a position whose next token is not the assistant's."""
@@ -17,34 +16,25 @@ IGNORED = -100
 _SORTED_TOGETHER = 32
 
 
-def chat_template() -> str:
-    """Return Kimi's chat template as the test models have it."""
-    return (files("constrained_k2.testing") / "chat_template.jinja").read_text("utf-8")
-
-
 class Sequences:
     """Converts dialogs to sequences of the demo model's vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._renderer = PromptRenderer.from_template(chat_template(), vocabulary)
-        special = vocabulary.special_tokens
-        self._opening, self._middle, self._end = (
-            special[text] for text in ("<|im_assistant|>", "<|im_middle|>", "<|im_end|>")
-        )
+        self._renderer = DialogRenderer(vocabulary)
+        self._end = vocabulary.format.turn_end
+        greeting = {"messages": [{"role": "user", "content": "Hello!"}]}
+        asked, opened = (self._renderer.render(greeting, opens_answer=opens).ids for opens in (False, True))
+        self._opening = list(opened[len(asked) :])  # of each of the assistant's turns
 
     def of(self, dialog: Mapping[str, Any]) -> tuple[list[int], list[bool]]:
         """Return a dialog's ids, and for each whether the assistant writes it, including the end of its turn."""
-        ids = self._renderer.render({**dialog, "add_generation_prompt": False}, repair=False).ids
-        written, header, speaks = [], False, False
-        for token in ids:
+        ids = list(self._renderer.render(dialog).ids)
+        written, speaks, length = [], False, len(self._opening)
+        for position, token in enumerate(ids):
+            speaks = speaks or ids[max(0, position - length) : position] == self._opening
             written.append(speaks)
-            if speaks:
-                speaks = token != self._end
-            elif header and token == self._middle:
-                header, speaks = False, True
-            else:
-                header = header or token == self._opening
-        return list(ids), written
+            speaks = speaks and token != self._end
+        return ids, written
 
     def batches(self, dialogs: Iterator[Mapping[str, Any]], size: int, longest: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield batches of sequences of similar length.

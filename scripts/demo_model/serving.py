@@ -8,37 +8,40 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from constrained_k2.evaluation.bundled import SHIPPED, SHIPPED_FILES
-from constrained_k2.formats.kimi_k2 import BOS, PAD, TURN_END
+from constrained_k2.evaluation.bundled import SHIPPED_FILES
+from constrained_k2.formats.kimi_k2 import BOS, PAD
 from constrained_k2.testing.tokenization_kimi import read_ranks
-from constrained_k2.testing.tokenizer import write_tokenizer
+from constrained_k2.testing.tokenizer import WireFormatName, write_tokenizer
 from scripts.demo_model.shape import SERVED_LATENT, SERVED_ROTARY, Shape
-
-TRAINED = Path(__file__).parent / "trained"
-"""The vocabulary, the weights and the log of the training."""
+from scripts.demo_model.wire_formats import SURFACES
 
 
-def ship(trained: Path, out: Path = SHIPPED) -> None:
+def ship(trained: Path, out: Path, wire_format: WireFormatName = "kimi_k2") -> None:
     """Write the files that the wheel ships of a training's output."""
-    write_model(out, load_file(trained / "weights.safetensors"), read_ranks(trained / "tiktoken.model"))
+    ranks = read_ranks(trained / "tiktoken.model")
+    write_model(out, load_file(trained / "weights.safetensors"), ranks, wire_format)
     for path in out.iterdir():
         if path.name not in SHIPPED_FILES:
             path.unlink()
 
 
-def write_model(out: Path, weights: Mapping[str, Tensor], ranks: Mapping[bytes, int]) -> Path:
+def write_model(
+    out: Path, weights: Mapping[str, Tensor], ranks: Mapping[bytes, int], wire_format: WireFormatName = "kimi_k2"
+) -> Path:
     """Write a trained network as a model directory.
 
     Args:
         out: The directory.
         weights: Parameter of :class:`scripts.demo_model.network.Network` -> tensor.
         ranks: Token bytes -> id of the ordinary tokens.
+        wire_format: The format that it was trained on.
     """
     out.mkdir(parents=True, exist_ok=True)
-    texts = write_tokenizer(out, ranks=ranks)
+    texts = write_tokenizer(out, ranks=ranks, wire_format=wire_format)
     ids = {text: token_id for token_id, text in enumerate(texts)}
     shape = Shape(len(texts))
-    ends = {"bos_token_id": ids[BOS], "eos_token_id": ids[TURN_END]}
+    turn_end = SURFACES[wire_format].format.marker_texts["turn_end"]
+    ends = {"bos_token_id": ids[BOS], "eos_token_id": ids[turn_end]}
     _write_json(out / "config.json", shape.config() | ends | {"pad_token_id": ids[PAD]})
     _write_json(out / "generation_config.json", ends)
     served = {name: weight.to(torch.bfloat16).contiguous() for name, weight in served_weights(weights, shape).items()}

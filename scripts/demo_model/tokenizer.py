@@ -7,14 +7,13 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 
-from constrained_k2.formats.kimi_k2 import SPECIAL_COUNT, SPECIAL_TOKENS
-from constrained_k2.prompts.prompt import PromptRenderer
-from constrained_k2.testing.tokenizer import train_ranks
+from constrained_k2.formats.kimi_k2 import SPECIAL_COUNT, reserved_text
+from constrained_k2.testing.tokenizer import WireFormatName, train_ranks
 from constrained_k2.vocabulary.tokenizer_files import TiktokenEncoder
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 from scripts.demo_model.catalogue import TOOLS
 from scripts.demo_model.dialogs import CHATS, NO_TOOL, SECOND, answered_dialogs
-from scripts.demo_model.sequences import chat_template
+from scripts.demo_model.wire_formats import SURFACES, DialogRenderer
 
 _PIECE = re.compile(r"[A-Za-z]+|[0-9]+|[^A-Za-z0-9\s]+|\s+")
 _MARKER = re.compile(r"<\|[a-z_]+\|>")
@@ -46,25 +45,24 @@ def train_vocabulary(texts: Iterable[str], prose: Iterable[str], size: int) -> d
     return ranks
 
 
-def phrasing() -> list[str]:
-    """Return the phrasing of requests, descriptions and answers, without values."""
-    texts = [NO_TOOL, *SECOND, *(text for chat in CHATS for text in chat)]
+def phrasing(wire_format: WireFormatName = "kimi_k2") -> list[str]:
+    """Return the phrasing of requests, descriptions, answers and tags, without values."""
+    texts = [NO_TOOL, *SECOND, *(text for chat in CHATS for text in chat), *SURFACES[wire_format].phrasing]
     for tool in TOOLS:
         texts += [tool.description, *tool.asks, *(argument.phrase for argument in tool.optional)]
     return [_SLOT.sub("", text) for text in texts]
 
 
-def dialog_texts(count: int, seed: int) -> list[str]:
+def dialog_texts(count: int, seed: int, wire_format: WireFormatName = "kimi_k2") -> list[str]:
     """Return the text of training dialogs, special tokens spelled out."""
-    renderer = PromptRenderer.from_template(chat_template(), Vocabulary.of_bytes())
-    dialogs = islice(answered_dialogs(seed, held_out=False), count)
-    return [renderer.render({**dialog, "add_generation_prompt": False}, repair=False).text for dialog in dialogs]
+    renderer = DialogRenderer(Vocabulary.of_bytes(SURFACES[wire_format].format))
+    return [renderer.render(dialog).text for dialog in islice(answered_dialogs(seed, held_out=False), count)]
 
 
-def demo_vocabulary(ranks: Mapping[bytes, int]) -> Vocabulary:
-    """Return the vocabulary of these ordinary tokens, followed by Kimi's special tokens."""
-    base = len(ranks)
-    special = {SPECIAL_TOKENS.get(n, f"<|reserved_token_{base + n}|>"): base + n for n in range(SPECIAL_COUNT)}
+def demo_vocabulary(ranks: Mapping[bytes, int], wire_format: WireFormatName = "kimi_k2") -> Vocabulary:
+    """Return the vocabulary of these ordinary tokens, followed by the format's special tokens."""
+    base, named = len(ranks), SURFACES[wire_format].special_tokens
+    special = {named.get(number) or reserved_text(base + number): base + number for number in range(SPECIAL_COUNT)}
     tokens = {rank: token for token, rank in ranks.items()}
     return Vocabulary(tokens, special, base + SPECIAL_COUNT, TiktokenEncoder(ranks))
 

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
+from constrained_k2.testing.tokenizer import WireFormatName
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 from scripts.demo_model.dialogs import answered_dialogs
 from scripts.demo_model.faults import Faults
@@ -62,6 +63,10 @@ class Recipe:
     texts: int = 300
     tokens: int = 1000
     faults: Faults = field(default_factory=lambda: Faults(number=0.15, enum=0.15, name=0.06, missing=0.03))
+
+
+RECIPES: Mapping[WireFormatName, Recipe] = {"kimi_k2": Recipe(), "kimi_k3": Recipe(longest=1920)}
+"""The recipe for each wire format. A dialog has about half as many tokens again in Kimi K3's."""
 
 
 def train(
@@ -131,7 +136,7 @@ def measure(network: Network, batches: list[tuple[Tensor, Tensor]], vocabulary: 
         ``held_out_loss`` in nats a token, the share of ``tokens_right``, and the shares of answers whose tokens were
         all the likeliest: ``calls_right`` (messages with calls) and ``texts_right``.
     """
-    section = vocabulary.format.section_begin
+    section = vocabulary.format.section_begin  # in Kimi K3's format only calls have this token behind a response
     losses, tokens = [], []
     calls: list[bool] = []
     texts: list[bool] = []
@@ -165,7 +170,13 @@ def _spans(marked: Tensor) -> Iterator[tuple[int, int]]:
             start = None
 
 
-def train_and_write(out: Path, recipe: Recipe, say: Callable[[str], None], copies: Path | None = None) -> None:
+def train_and_write(
+    out: Path,
+    recipe: Recipe,
+    say: Callable[[str], None],
+    copies: Path | None = None,
+    wire_format: WireFormatName = "kimi_k2",
+) -> None:
     """Train, and write the shipped files: vocabulary, weights, and the log with the recipe as its first line.
 
     Args:
@@ -173,11 +184,12 @@ def train_and_write(out: Path, recipe: Recipe, say: Callable[[str], None], copie
         recipe: The hyperparameters.
         say: Receives the log's lines.
         copies: A directory for checkpoints, created if needed; None for no checkpoints.
+        wire_format: The format of prompts and answers.
     """
     for directory in (out, copies):
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
-    ranks = train_vocabulary(dialog_texts(recipe.texts, recipe.seed), phrasing(), recipe.tokens)
+    ranks = train_vocabulary(dialog_texts(recipe.texts, recipe.seed, wire_format), phrasing(wire_format), recipe.tokens)
     write_ranks(out / "tiktoken.model", ranks)
     with (out / "training.jsonl").open("w") as log:
 
@@ -192,7 +204,7 @@ def train_and_write(out: Path, recipe: Recipe, say: Callable[[str], None], copie
                 write_weights(copies / f"weights-{step}.safetensors", network)
 
         write(asdict(recipe))
-        network = train(demo_vocabulary(ranks), recipe, write, keep)
+        network = train(demo_vocabulary(ranks, wire_format), recipe, write, keep)
     write_weights(out / "weights.safetensors", network)
 
 

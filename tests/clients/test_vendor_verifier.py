@@ -1,17 +1,32 @@
-"""The vendor verifier's schema suite, unchanged, on the server whose operator has set a finish reserve."""
+"""The vendor verifier's schema suite, unchanged, on servers whose operator has set a finish reserve."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from benchmarks.vendor_verifier.run import FOLDER, run_suite
-from constrained_k2.evaluation.server import VllmServer
+from constrained_k2.evaluation.server import BACKEND_FLAGS, KIMI_K3_FLAGS, VllmServer
+from constrained_k2.testing import build_model
 from tests.data import data
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
+CASES = 408
 
 
 def test_every_case_is_valid(served: VllmServer, tmp_path: Path) -> None:
     result = run_suite(served.url, data(FOLDER), tmp_path / "report.json", ("-n", "4"))
     assert not result.failed, "\n".join(["", *result.failed])
-    assert result.total == 408
+    assert result.total == CASES
+
+
+def test_every_case_is_valid_in_the_format_of_kimi_k3(tmp_path: Path) -> None:
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    folder = data(FOLDER)
+    model = build_model(tmp_path / "model", arch="llama", wire_format="kimi_k3")
+    settings = json.dumps({"constrained_k2": {"finish_reserve": 60}})
+    flags = (*BACKEND_FLAGS, *KIMI_K3_FLAGS, "--additional-config", settings)
+    with VllmServer(model, flags, log=tmp_path / "server.log") as server:
+        result = run_suite(server.url, folder, tmp_path / "report.json", ("-n", "4"))
+    assert not result.failed, "\n".join(["", *result.failed])
+    assert result.total == CASES

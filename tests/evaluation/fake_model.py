@@ -19,9 +19,12 @@ class FakeModel:
         self.has = fake.has
         self.body = body
         self.prompt_ids = fake.prompt(body)
-        ids = fake_server.tokens(self.turn())
+        ids = self.encoded()
         self.cut = len(ids) > body.get("max_tokens", 10_000)
         self.ids = ids[: body.get("max_tokens", 10_000)]
+
+    def encoded(self) -> list[int]:
+        return fake_server.tokens(self.turn())
 
     def turn(self) -> str:
         """The whole turn, its end included."""
@@ -30,7 +33,8 @@ class FakeModel:
         thinking = (body.get("chat_template_kwargs") or {}).get("thinking")
         if not body.get("tools"):
             reasons = thinking or self.has("always reasons")
-            return f"{'Seventeen and so on.</think>' * bool(reasons)}42<|im_end|>"
+            ends = 20 if self.has("runs on") else 1
+            return f"{'Seventeen and so on.</think>' * bool(reasons)}42{'<|im_end|>' * ends}"
         wants = ("Call " in prompt and self.body.get("logit_bias") is None) or not self.has("obeys the model")
         count = 3 if "twice" in prompt else 1
         if (body.get("parallel_tool_calls") is False and not self.has("many calls")) or isinstance(choice, dict):

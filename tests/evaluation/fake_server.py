@@ -8,10 +8,14 @@ import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from constrained_k2.evaluation.doctor.target import SPECIAL_TEXTS
+from constrained_k2.formats.kimi_k2 import MEDIA_MARKERS, SPECIAL_TOKENS
 
+if TYPE_CHECKING:
+    from tests.evaluation.fake_model import FakeModel
+
+SPECIAL_TEXTS = tuple(text for text in SPECIAL_TOKENS.values() if text not in MEDIA_MARKERS)
 SPECIAL = {text: 163_584 + number for number, text in enumerate(SPECIAL_TEXTS)}
 NAMES = {number: text for text, number in SPECIAL.items()}
 _CUT = re.compile("|".join(map(re.escape, SPECIAL_TEXTS)))
@@ -59,7 +63,7 @@ class Fake:
             def do_POST(self) -> None:
                 endpoints: dict[str, Callable[[Any], Any]] = {
                     "/tokenize": fake.tokenize,
-                    "/detokenize": lambda body: {"prompt": text_of(body["tokens"])},
+                    "/detokenize": fake.detokenize,
                     "/v1/completions": fake.completion,
                     "/v1/chat/completions": fake.chat,
                     "/v1/messages": fake.unread,
@@ -93,7 +97,8 @@ class Fake:
         try:
             self.check_address(request, endpoints)
             said = endpoints[request.path](json.loads(body or b"null"))
-            if self.has("garbage") and request.command == "POST":
+            is_chat = request.path == "/v1/chat/completions"
+            if (self.has("garbage") and request.command == "POST") or (self.has("garbage chats") and is_chat):
                 said = self.garbage()
             data = said if isinstance(said, bytes) else json.dumps(said).encode()
         except Refusal as refusal:
@@ -167,6 +172,14 @@ class Fake:
         if text is not None and self.has("markers are text"):
             return {"tokens": list(map(ord, text))}
         return {"tokens": self.prompt(body) if text is None else tokens(text)}
+
+    def detokenize(self, body: Any) -> Any:
+        return {"prompt": text_of(body["tokens"])}
+
+    def model(self, body: Any) -> "FakeModel":
+        from tests.evaluation.fake_model import FakeModel
+
+        return FakeModel(self, body)
 
     def completion(self, body: Any) -> Any:
         self.admit_xargs(body, on_chat=False)
@@ -249,8 +262,6 @@ class Fake:
         return ids
 
     def chat(self, body: Any) -> Any:
-        from tests.evaluation.fake_model import FakeModel
-
         self.admit_xargs(body, on_chat=True)
         if body["model"] != "kimi-k2":
             raise Refusal(404, f"The model `{body['model']}` does not exist.")
@@ -268,4 +279,4 @@ class Fake:
             body["n"] = 1
         if body.get("logit_bias") and self.has("no logit_bias"):
             raise Refusal(400, "logit_bias is not supported")
-        return FakeModel(self, body).streamed() if body.get("stream") else FakeModel(self, body).whole()
+        return self.model(body).streamed() if body.get("stream") else self.model(body).whole()

@@ -7,6 +7,7 @@ from constrained_k2.evaluation.ab.figures import PUBLISHED
 from constrained_k2.evaluation.answer import FAILURES, ChatAnswer, Record
 from constrained_k2.evaluation.judge import Counts, Judgement, is_accepted, is_successful_tool_call, judge
 from constrained_k2.evaluation.sample import read_sample
+from constrained_k2.formats.kimi_k3 import KIMI_K3
 from scripts.bundled_samples.ordinary import ordinary_samples
 from tests.evaluation.ab_samples import WEATHER, body
 
@@ -52,6 +53,25 @@ def test_what_is_wrong_with_an_answer(calls: Any, fields: Any, kind: str) -> Non
     assert found.kind == kind
     assert found.counts.right == (kind == "")
     assert bool(found.problems) == bool(kind)
+
+
+@pytest.mark.parametrize(
+    ("ids", "kinds"),
+    [
+        (("functions.get_weather:0", "functions.get_weather:1"), []),
+        (("chatcmpl-tool-a", "chatcmpl-tool-b"), []),
+        (("x", "x"), ["wrong_id"]),
+        (("", "x"), ["missing_id"]),
+        (("", ""), ["missing_id", "missing_id"]),
+    ],
+)
+def test_where_calls_have_no_ids_the_server_may_choose_them(ids: tuple[str, str], kinds: list[str]) -> None:
+    calls = tuple(call(OSLO, call_id=call_id) for call_id in ids)
+    record = Record("k", 0, "success", finish_reason="tool_calls", calls=calls)
+    found = judge(read_sample(body(), 1), record, KIMI_K3)
+    assert [problem.partition(":")[0] for problem in found.problems] == kinds
+    assert found.counts.numbered == 2 - len(kinds)
+    assert found.counts.valid == 2
 
 
 @pytest.mark.parametrize("failure", FAILURES)

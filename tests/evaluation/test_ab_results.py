@@ -14,7 +14,7 @@ from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation import server_metrics
 from constrained_k2.evaluation.ab import compare
 from constrained_k2.evaluation.ab.arms import Arm
-from constrained_k2.evaluation.ab.directory import RecordFile, RunDirectory, Sampling, begin
+from constrained_k2.evaluation.ab.directory import RecordFile, RunDirectory, Sampling, begin, open_run
 from constrained_k2.evaluation.ab.figures import FIGURES, totals, value
 from constrained_k2.evaluation.ab.latency import Histogram
 from constrained_k2.evaluation.ab.report import plots, write_reports
@@ -25,6 +25,9 @@ from constrained_k2.evaluation.client import Limits
 from constrained_k2.evaluation.judge import COLUMNS
 from constrained_k2.evaluation.sample import read_sample
 from constrained_k2.evaluation.server_metrics import growth, masked_argmax_share, parse_counters, total
+from constrained_k2.formats.base import WireFormat
+from constrained_k2.formats.kimi_k2 import KIMI_K2
+from constrained_k2.formats.kimi_k3 import KIMI_K3
 from tests.evaluation.ab_samples import body
 from tests.evaluation.fake_endpoint import FakeEndpoint
 
@@ -34,13 +37,15 @@ EVIL = "</pre><script>alert(1)</script><|im_end|>\x1b[31m\u202e\ud800"
 PLACES = {figure.name: location for location, figure in enumerate(FIGURES)}
 
 
-def saved(path: Path, answers: dict[str, list[dict[str, Any]]], **sampling: Any) -> RunDirectory:
+def saved(
+    path: Path, answers: dict[str, list[dict[str, Any]]], wire_format: WireFormat = KIMI_K2, **sampling: Any
+) -> RunDirectory:
     """A run whose records are known: arm -> the fields of each sample's record; an arm is constrained by its name."""
     count = max(map(len, answers.values()))
     expected = {"calls": [{"name": "get_weather", "arguments": {"city": "Oslo"}}]}
     bodies = (body(f"#{n} {EVIL}", expected=expected, category=f"odd | {n % 2} {EVIL}") for n in range(count))
     samples = [read_sample(value, number) for number, value in enumerate(bodies, 1)]
-    directory = begin(path / "run", f"test {EVIL}", samples, Sampling(**sampling))
+    directory = begin(path / "run", f"test {EVIL}", samples, Sampling(**sampling), wire_format)
     arms = [Arm(name, "http://x", "constrained" if name == "constrained" else "plain") for name in answers]
     directory.add_arms(arms)
     for name, rows in answers.items():
@@ -230,6 +235,22 @@ def test_text_that_is_shown() -> None:
     assert len(shown("x" * 100_000)) < 5000
     assert as_markdown("a|b\n<c>") == r"a\|b \<c\>"
     assert visible("a\u200f\u061c\u2066\x9b\ud800") == "a[U+200F][U+061C][U+2066][U+009B]\\ud800"
+
+
+def test_a_run_of_kimi_k3_is_judged_and_shown_in_its_format(tmp_path: Path) -> None:
+    made = [("call_1", *GOOD[0][1:]), ("call_2", *BAD[0][1:])]
+    directory = saved(tmp_path, {"plain": [{"calls": made[:1]}, {"calls": made, "content": "So"}]}, KIMI_K3)
+    results = score(open_run(directory.path))
+    assert results.arms["plain"].kinds == {"invalid_arguments": 1}
+    page = write_reports(results)[1].read_text()
+    rebuilt = re.sub(r"<span class=.marker [a-z]*.>(.*?)</span>", r"\1", page)
+    assert "So&lt;|close|&gt;response&lt;|sep|&gt;&lt;|open|&gt;tools&lt;|sep|&gt;" in rebuilt
+    assert "call tool=&#34;get_weather&#34; index=&#34;2&#34;" in rebuilt
+    assert "tool_calls_section" not in page
+    directory.model_family = "Kimi K9"
+    directory.write()
+    with pytest.raises(InvalidRequest, match="unknown model family 'Kimi K9'"):
+        score(open_run(directory.path))
 
 
 def test_plots_keep_their_text_and_take_the_pages_colours(tmp_path: Path) -> None:

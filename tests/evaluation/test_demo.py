@@ -8,14 +8,17 @@ from typing import Any, ClassVar, Self
 
 import pytest
 
+from constrained_k2 import Vocabulary
 from constrained_k2.cli import main
+from constrained_k2.cli.reading import WIRE_FORMATS
+from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.ab.directory import Sampling, begin, done_keys
 from constrained_k2.evaluation.ab.report.examples import contrast
 from constrained_k2.evaluation.ab.results import score
 from constrained_k2.evaluation.ab.runner import Limits
 from constrained_k2.evaluation.answer import SUCCESS
 from constrained_k2.evaluation.demo import comparison
-from constrained_k2.evaluation.demo.comparison import SERVERS, DemoRun, demo_samples
+from constrained_k2.evaluation.demo.comparison import DEMOS, DemoRun, demo_samples
 from tests.evaluation.fake_endpoint import FakeEndpoint
 from tests.evaluation.test_ab_results import BAD, GOOD, saved
 
@@ -23,11 +26,13 @@ from tests.evaluation.test_ab_results import BAD, GOOD, saved
 class FakeServer:
     """Replaces vLLM: keeps what it was started with, and answers as the fake endpoint does."""
 
-    started: ClassVar[list[tuple[str, Mapping[str, str]]]] = []
+    started: ClassVar[list[tuple[str, str, Mapping[str, str]]]] = []
+    model_family: ClassVar[str] = "Kimi K2"
 
     def __init__(self, model: Path, flags: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> None:
+        assert Vocabulary.from_pretrained(model).format.name == self.model_family
         assert (model / "model.safetensors").exists()
-        self.started.append((log.stem, environment))
+        self.started.append((log.stem, flags[flags.index("--tool-call-parser") + 1], environment))
         self.endpoint = FakeEndpoint()
 
     def __enter__(self) -> Self:
@@ -44,20 +49,48 @@ class FakeServer:
         return self.endpoint.url
 
 
-def test_every_arm_is_asked_once_whatever_ended_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("family", "builtin"), [("Kimi K2", "kimi_k2"), ("Kimi K3", "kimi_k3")])
+def test_every_arm_is_asked_once_whatever_ended_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, builtin: str
+) -> None:
     monkeypatch.setattr(comparison, "VllmServer", FakeServer)
     monkeypatch.setattr(FakeServer, "started", [])
-    directory = begin(tmp_path / "run", "test", demo_samples(6), Sampling())
+    monkeypatch.setattr(FakeServer, "model_family", family)
+    demo = DEMOS[family]
+    directory = begin(tmp_path / "run", "test", demo.samples(6), Sampling(), demo.wire_format)
     demo_run = DemoRun(directory, Limits(), is_shown=False, say=lambda _: None)
-    demo_run.run(SERVERS[:1])  # as if it had been ended before the second server
+    demo_run.run(demo.servers[:1])  # as if it had been ended before the second server
     demo_run.run()
     demo_run.run()
-    assert FakeServer.started == [("constrained_k2", {}), ("vllm_strict", {"VLLM_PLUGINS": "none"})]
+    assert FakeServer.started == [
+        ("constrained_k2", "kimi_constrained", {}),
+        ("vllm_strict", builtin, {"VLLM_PLUGINS": "none"}),
+    ]
     assert list(directory.arms) == ["unconstrained", "constrained", "vllm-strict"]
     assert all(len(done_keys(directory.records_path(arm))) == 6 for arm in directory.arms)
     results = score(directory)
     assert results.baseline == "unconstrained"
     assert int(results.paired.sum()) == 6
+
+
+def test_every_format_of_the_command_line_has_a_demo() -> None:
+    assert DEMOS.keys() == {known.name for known in WIRE_FORMATS.values()}
+    k2, k3 = DEMOS.values()
+    for server in k3.servers:
+        assert [server.flags[server.flags.index(flag) + 1] for flag in ("--tokenizer-mode", "--reasoning-parser")] == [
+            "kimi_k3",
+            "kimi_k3",
+        ]
+    for plain, xtml in zip(k2.samples(5), k3.samples(5), strict=True):
+        assert xtml.body == plain.body | {"chat_template_kwargs": {"thinking": False}}  # as in training
+
+
+def test_a_run_goes_on_with_the_same_models_alone(tmp_path: Path) -> None:
+    k2, k3 = DEMOS.values()
+    begin(tmp_path / "run", "test", k2.samples(2), Sampling(), k2.wire_format)
+    with pytest.raises(InvalidRequest, match="other models"):
+        begin(tmp_path / "run", "test", k2.samples(2), Sampling(), k3.wire_format)
+    assert begin(tmp_path / "run", "test", k2.samples(2), Sampling()).wire_format == k2.wire_format
 
 
 def test_a_server_that_does_not_come_up_is_named(
@@ -97,12 +130,16 @@ def test_what_is_shown_is_wrong_in_form_and_set_right(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-def test_the_demo_model_on_real_servers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("wire_format", "count"), [("kimi-k2", 24), ("kimi-k3", 16)])
+def test_the_demo_model_on_real_servers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wire_format: str, count: int
+) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed")
-    code = main(["ab", "--count", "24", "--output", str(tmp_path / "run"), "--json"])
+    command = ["ab", "--format", wire_format, "--count", str(count), "--output", str(tmp_path / "run"), "--json"]
+    code = main(command)
     scores = json.loads(capsys.readouterr().out)
     assert code == int(bool(scores["findings"]))
-    assert scores["paired_samples"] == 24
+    assert scores["paired_samples"] == count
     assert 0 <= scores["masked_argmax_share"] < 1  # the server's metrics have the names that are looked for
     figures = {arm: found["figures"] for arm, found in scores["arms"].items()}
     assert list(figures) == ["unconstrained", "constrained", "vllm-strict"]

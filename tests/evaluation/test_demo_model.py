@@ -10,25 +10,41 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+from transformers import AutoTokenizer, DeepseekV3Config, DeepseekV3ForCausalLM
 
 from constrained_k2 import Vocabulary
-from constrained_k2.evaluation.bundled import SHIPPED, build_demo_model
+from constrained_k2.evaluation.bundled import DEMO_MODELS, build_demo_model
+from constrained_k2.formats import kimi_k3
 from constrained_k2.testing.tokenization_kimi import read_ranks
+from constrained_k2.testing.tokenizer import WireFormatName
 from scripts.demo_model.dialogs import answered_dialogs, drawn_samples
 from scripts.demo_model.network import Network
 from scripts.demo_model.sequences import IGNORED, Sequences
-from scripts.demo_model.serving import TRAINED, ship, write_model
+from scripts.demo_model.serving import ship, write_model
 from scripts.demo_model.shape import Shape
 from scripts.demo_model.start import lay_out_copying
-from scripts.demo_model.training import Recipe, measure, train_and_write
+from scripts.demo_model.tokenizer import demo_vocabulary
+from scripts.demo_model.training import RECIPES, Recipe, measure, train_and_write
+from scripts.demo_model.wire_formats import SURFACES, DialogRenderer
 
 MOST_BYTES = 8_000_000
+TRAINED = SURFACES["kimi_k2"].trained
+# In each format: what opens the assistant's turn, and all that the assistant writes.
+TURNS: dict[WireFormatName, str] = {
+    "kimi_k2": r"<\|im_assistant\|>assistant<\|im_middle\|>(.*?<\|im_end\|>)",
+    "kimi_k3": r'<\|open\|>message role="assistant"<\|sep\|><\|open\|>response<\|sep\|>(.*?<\|end_of_msg\|>)',
+}
+
+
+@pytest.fixture(scope="module", params=list(SURFACES))
+def wire_format(request: pytest.FixtureRequest) -> WireFormatName:
+    name: WireFormatName = request.param
+    return name
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_demo_model(tmp_path_factory.mktemp("demo") / "model")
+def model(tmp_path_factory: pytest.TempPathFactory, wire_format: WireFormatName) -> Path:
+    return build_demo_model(tmp_path_factory.mktemp("demo") / "model", wire_format)
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +101,13 @@ def test_the_start_copies_what_followed_the_last_time() -> None:
     assert (after == twice[:, 101:]).float().mean() > 0.5
 
 
-def test_what_the_assistant_writes_is_marked(vocabulary: Vocabulary) -> None:
+def test_what_the_assistant_writes_is_marked(vocabulary: Vocabulary, wire_format: WireFormatName) -> None:
     sequences = Sequences(vocabulary)
     for dialog in islice(answered_dialogs(9, held_out=False), 20):
         ids, written = sequences.of(dialog)
         text = vocabulary.decode(ids)
-        said = re.findall(r"<\|im_assistant\|>assistant<\|im_middle\|>(.*?<\|im_end\|>)", text, re.DOTALL)
+        said = re.findall(TURNS[wire_format], text, re.DOTALL)
+        assert len(said) == sum(message["role"] == "assistant" for message in dialog["messages"])
         assert vocabulary.decode(token for token, mine in zip(ids, written, strict=True) if mine) == "".join(said)
     ids, targets = next(sequences.batches(answered_dialogs(9, held_out=False), 4, 2000))
     marked = targets != IGNORED
@@ -98,36 +115,65 @@ def test_what_the_assistant_writes_is_marked(vocabulary: Vocabulary) -> None:
     assert marked.any(1).all()
 
 
+def test_prompts_are_those_of_the_shipped_tokenizer(
+    model: Path, vocabulary: Vocabulary, wire_format: WireFormatName
+) -> None:
+    """A server renders with the tokenizer's class; training must show the same tokens."""
+    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=True)
+    renderer = DialogRenderer(vocabulary)
+    options = DEMO_MODELS[wire_format].fields.get("chat_template_kwargs", {})
+    for sample in drawn_samples(20, seed=1):
+        dialog = {"messages": sample["messages"], "tools": sample["tools"]}
+        for opens in (False, True):
+            ids = tokenizer.apply_chat_template(
+                dialog["messages"], dialog["tools"], add_generation_prompt=opens, return_dict=False, **options
+            )
+            assert list(renderer.render(dialog, opens_answer=opens).ids) == list(ids)
+
+
 @pytest.mark.parametrize("value", ["Oslo", "Bratalin", "design", "2026-03-14", "A-104", "DO4821", "ana", "249.95"])
 def test_a_value_is_the_same_tokens_wherever_it_stands(vocabulary: Vocabulary, value: str) -> None:
     alone = vocabulary.encode(value)
-    for before, after in ((" ", "."), ('":"', '"}'), ('["', '","'), (" ", ", and")):
+    for before, after in (("", ""), (" ", "."), ('":"', '"}'), ('["', '","'), (" ", ", and")):
         ids = vocabulary.encode(before + value + after)
         assert any(ids[start : start + len(alone)] == alone for start in range(len(ids))), before
 
 
-def test_what_ships_is_small_and_complete(model: Path) -> None:
-    assert sum(path.stat().st_size for path in SHIPPED.iterdir()) < MOST_BYTES
+def test_what_ships_is_small_and_complete(model: Path, wire_format: WireFormatName) -> None:
+    assert sum(path.stat().st_size for path in DEMO_MODELS[wire_format].checkpoint.iterdir()) < MOST_BYTES
     in_transformers(model)
-    first, *rows = (json.loads(line) for line in (TRAINED / "training.jsonl").read_text().splitlines())
-    assert first == asdict(Recipe())
+    log = (SURFACES[wire_format].trained / "training.jsonl").read_text()
+    first, *rows = (json.loads(line) for line in log.splitlines())
+    assert first == asdict(RECIPES[wire_format])
     assert rows[-1]["step"] == first["steps"]
 
 
-def test_what_ships_is_what_was_trained(tmp_path: Path) -> None:
-    ship(TRAINED, tmp_path / "model")
-    shipped = {path.name: path.read_bytes() for path in SHIPPED.iterdir()}
+def test_the_vocabulary_speaks_its_format(vocabulary: Vocabulary, wire_format: WireFormatName) -> None:
+    assert vocabulary.format.name == DEMO_MODELS[wire_format].wire_format.name
+
+
+def test_tags_are_the_tokens_of_the_real_vocabulary() -> None:
+    vocabulary = demo_vocabulary(read_ranks(SURFACES["kimi_k3"].trained / "tiktoken.model"), "kimi_k3")
+    tags = (kimi_k3.MESSAGE, kimi_k3.RESPONSE, kimi_k3.TOOLS, kimi_k3.CALL, kimi_k3.ARGUMENT)
+    words = {*kimi_k3.VALUE_TYPES.values()} - {"null"}  # no value of the demo's tools is null
+    for piece in (*tags, *words, " role", " tool", " index", " key", " type", '="', '"'):
+        assert len(vocabulary.encode(piece)) == 1, piece
+
+
+def test_what_ships_is_what_was_trained(tmp_path: Path, wire_format: WireFormatName) -> None:
+    ship(SURFACES[wire_format].trained, tmp_path / "model", wire_format)
+    shipped = {path.name: path.read_bytes() for path in DEMO_MODELS[wire_format].checkpoint.iterdir()}
     assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == shipped
 
 
 @pytest.mark.slow
-def test_what_ships_foresees_held_out_answers(model: Path, vocabulary: Vocabulary) -> None:
+def test_what_ships_foresees_held_out_answers(vocabulary: Vocabulary, wire_format: WireFormatName) -> None:
     network = Network(Shape(vocabulary.size))
-    network.load_state_dict(
-        {name: weight.float() for name, weight in load_file(TRAINED / "weights.safetensors").items()}
-    )
+    weights = load_file(SURFACES[wire_format].trained / "weights.safetensors")
+    network.load_state_dict({name: weight.float() for name, weight in weights.items()})
     dialogs = answered_dialogs(123, held_out=True)
-    found = measure(network, list(islice(Sequences(vocabulary).batches(dialogs, 8, 960), 2)), vocabulary)
+    longest = RECIPES[wire_format].longest - 192
+    found = measure(network, list(islice(Sequences(vocabulary).batches(dialogs, 8, longest), 2)), vocabulary)
     assert found["tokens_right"] > 0.9
     assert found["texts_right"] > 0.5
 
@@ -140,12 +186,15 @@ def test_prompts_are_short(vocabulary: Vocabulary) -> None:
 
 
 @pytest.mark.slow
-def test_training_writes_what_can_be_served(tmp_path: Path) -> None:
+def test_training_writes_what_can_be_served(tmp_path: Path, wire_format: WireFormatName) -> None:
     lines: list[str] = []
     copies = tmp_path / "copies"
-    train_and_write(tmp_path, Recipe(steps=2, batch=2, texts=30, tokens=500, every=1, keep=1), lines.append, copies)
+    recipe = Recipe(steps=2, batch=2, texts=30, tokens=500, every=1, keep=1)
+    train_and_write(tmp_path, recipe, lines.append, copies, wire_format)
     assert {path.name for path in copies.iterdir()} == {"weights-1.safetensors", "weights-2.safetensors"}
     assert (tmp_path / "training.jsonl").read_text().splitlines() == lines
     assert [json.loads(line)["step"] for line in lines[1:]] == [1, 2]
     ranks = read_ranks(tmp_path / "tiktoken.model")
-    in_transformers(write_model(tmp_path / "model", load_file(tmp_path / "weights.safetensors"), ranks))
+    weights = load_file(tmp_path / "weights.safetensors")
+    in_transformers(write_model(tmp_path / "model", weights, ranks, wire_format))
+    assert Vocabulary.from_pretrained(tmp_path / "model").format.name == DEMO_MODELS[wire_format].wire_format.name

@@ -61,3 +61,9 @@ def test_a_vocabulary_of_bytes() -> None:
     assert vocabulary.format.name == "Kimi K3"
     assert set(vocabulary.special_tokens) == set(TEXTS)
     assert vocabulary.size == 256 + len(TEXTS)
+
+
+def test_all_formats_allow_the_same_names() -> None:
+    """Requests are read, and histories repaired, before the format is known."""
+    for known in formats.FORMATS:
+        assert known.special_pattern is KIMI_K2.special_pattern

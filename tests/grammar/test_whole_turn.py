@@ -277,17 +277,21 @@ def test_indexes_count_up_across_every_carry(first: int) -> None:
         assert ours == theirs
 
 
-def test_indexes_of_kimi_k3_count_up_across_every_carry_and_from_one() -> None:
+@pytest.mark.parametrize("counts_dialog", [False, True])
+def test_indexes_of_kimi_k3_count_up_across_every_carry(counts_dialog: bool) -> None:
+    """In every turn from 1, or through the dialog, after the seven calls before the turn."""
     spec = ToolCallSpec.from_openai({"tools": [tool("f")], "first_index": 7})
-    compiled, text = Compiler(K3_BYTES).compile(spec), build_grammar(spec, markers=KIMI_K3)
+    compiled = Compiler(K3_BYTES, counts_dialog=counts_dialog).compile(spec)
+    text = build_grammar(spec, markers=KIMI_K3.numbered(counts_dialog=counts_dialog))
     calls = [ToolCall("f", 0, "{}")] * 120
+    due = 8 if counts_dialog else 1
 
     def refused(ids: list[int]) -> tuple[int | None, int | None]:
         matcher, oracle = compiled.matcher(), LarkOracle(text, K3_BYTES)
         return verdict(lambda token: matcher.accept_tokens([token]), ids), verdict(oracle.accept, ids)
 
-    assert refused(render_turn(calls, K3_BYTES)) == (None, None)
-    for first in (0, 2, 7, 10):
+    assert refused(render_turn(calls, K3_BYTES, first_index=due)) == (None, None)
+    for first in {0, 1, 2, 7, 8, 10} - {due}:
         ours, theirs = refused(render_turn(calls[:1], K3_BYTES, first_index=first))
         assert ours is not None
         assert ours == theirs

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from constrained_k2 import MalformedCompletion
 from constrained_k2.prompts.xtml import XtmlRenderer, render_turn
 from constrained_k2.prompts.xtml.arguments import Argument, split_arguments
+from constrained_k2.prompts.xtml.turn import turn_text
 from constrained_k2.request.spec import ToolCall
 from tests.prompts import kimi_k3
 from tests.prompts.dialogs import USER
@@ -131,3 +132,11 @@ def test_any_text_has_blocks(text: str) -> None:
         assert {block.key for block in blocks} == set(value)
     else:
         assert blocks == (text or [])
+
+
+def test_a_turn_as_text_is_what_the_tokens_spell() -> None:
+    calls = [ToolCall("f", 0, '{"a": "x", "n": 1e2}'), ToolCall("g", 1, "not json")]
+    ids = render_turn(calls, BYTES, response="hello", reasoning="why")
+    assert turn_text(calls, response="hello", reasoning="why") == BYTES.decode(ids)
+    deep = "[" * 100_000
+    assert deep in turn_text([ToolCall("f", 0, f'{{"a": {deep}')])

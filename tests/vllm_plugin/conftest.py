@@ -11,7 +11,7 @@ import pytest
 
 from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.server import VllmServer
-from constrained_k2.testing import build_model
+from constrained_k2.testing import build_model, write_tokenizer
 from constrained_k2.vllm_plugin import log
 from constrained_k2.vllm_plugin.settings import Server
 from constrained_k2.vllm_plugin.vocabularies import Served
@@ -38,6 +38,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def vocabulary(model: Path) -> Vocabulary:
     """Its vocabulary, and that of every other model that `build_model` makes."""
     return Vocabulary.from_pretrained(model)
+
+
+@pytest.fixture(scope="session")
+def k3_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a tokenizer of Kimi K3's form."""
+    directory = tmp_path_factory.mktemp("k3")
+    write_tokenizer(directory, wire_format="kimi_k3")
+    return directory
+
+
+@pytest.fixture(scope="session")
+def k3_vocabulary(k3_model: Path) -> Vocabulary:
+    """Its vocabulary."""
+    return Vocabulary.from_pretrained(k3_model)
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,8 @@ from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
         ("kimi_k2", "auto", {"route": "structured_output", "adopt": "prompt"}, ""),
         ("kimi_k2", "parameter", {"route": "structured_output", "adopt": "off"}, "Leave out adopt"),
         ("kimi_k2", "parameter", {}, "no request is constrained"),
+        ("kimi_k3", "parameter", {"route": "structured_output"}, "Add the setting adopt: 'prompt', or use"),
+        ("kimi_k3", "auto", {"route": "structured_output", "adopt": "prompt"}, ""),
         ("kimi_k2_constrained", "auto", {"route": "structured_output"}, ""),
         (None, "auto", {"route": "structured_output"}, ""),
     ],

@@ -1,5 +1,6 @@
 """Kimi K3's requests and prompts in vLLM's processes, without a server."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,25 +9,27 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
+from pydantic import ValidationError
+from transformers import AutoTokenizer
 from vllm import SamplingParams
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest, ChatCompletionToolsParam
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.exceptions import VLLMValidationError
+from vllm.parser import ParserManager
 from vllm.sampling_params import StructuredOutputsParams
-from vllm.tool_parsers.structural_tag_registry import get_kimi_k3_structural_tag
 
-from constrained_k2 import ToolCall, Vocabulary
+from constrained_k2 import ToolCall, ToolCallSpec, Vocabulary
 from constrained_k2.formats import FORMATS
 from constrained_k2.prompts.xtml import render_turn
-from constrained_k2.testing import write_tokenizer
 from constrained_k2.vllm_plugin.api_server import repair
+from constrained_k2.vllm_plugin.api_server.admission import Admission
 from constrained_k2.vllm_plugin.byte_compiler import byte_compiler
-from constrained_k2.vllm_plugin.engine_core import adoption
-from constrained_k2.vllm_plugin.engine_core.adoption import Adoption
 from constrained_k2.vllm_plugin.engine_core.matcher_factory import PROMPT_END
-from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
 from constrained_k2.vllm_plugin.openings import bad_words, count_calls
 from constrained_k2.vllm_plugin.settings import Settings
-from constrained_k2.vllm_plugin.vocabularies import vocabulary_of_model
+from constrained_k2.vllm_plugin.token_limits import token_limits_in
+from constrained_k2.vllm_plugin.vocabularies import Served, vocabulary_of_model
+from tests.vllm_plugin.parsers import adjusted
+from tests.vllm_plugin.patched import patch_vllm
 
 CALLS = [ToolCall("f", 1, '{"a": "<|open|>call tool="}'), ToolCall("call", 2, "{}")]
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -34,15 +37,8 @@ USER = {"role": "user", "content": "hi"}
 
 
 @pytest.fixture(scope="module")
-def k3_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("k3")
-    write_tokenizer(directory, wire_format="kimi_k3")
-    return directory
-
-
-@pytest.fixture(scope="module")
-def k3_vocabulary(k3_model: Path) -> Vocabulary:
-    return Vocabulary.from_pretrained(k3_model)
+def k3_tokenizer(k3_model: Path) -> Any:
+    return AutoTokenizer.from_pretrained(k3_model, trust_remote_code=True)
 
 
 def spelled(vocabulary: Vocabulary, ids: list[int]) -> list[int]:
@@ -96,28 +92,6 @@ def test_schemas_are_compiled_in_the_format_of_the_served_model(k3_model: Path) 
     assert before is not byte_compiler(Settings())
 
 
-def test_vllms_own_tag_is_left_to_vllm_and_counted(
-    k3_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    counters = EngineCounters()
-    monkeypatch.setattr(adoption, "engine_counters", counters)
-    config = SimpleNamespace(
-        additional_config={"constrained_k2": {}}, structured_outputs_config=SimpleNamespace(reasoning_parser="kimi_k3")
-    )
-    tag = get_kimi_k3_structural_tag(
-        [ChatCompletionToolsParam.model_validate(TOOL)], [], "auto", reasoning=False
-    ).model_dump_json()
-    params = SamplingParams(structured_outputs=StructuredOutputsParams(structural_tag=tag))
-    markers = k3_vocabulary.format
-    prompt = [markers.call_begin, *k3_vocabulary.encode("think"), markers.argument_begin]
-    request = SimpleNamespace(request_id="r", sampling_params=params, prompt_token_ids=prompt)
-    made = Adoption(config, k3_vocabulary, "structured_output")
-    made.adopt(request)
-    assert request.sampling_params is params and params.structured_outputs.structural_tag == tag
-    assert counters.left["format"] == sum(counters.left.values()) == 1 and not any(counters.adopted.values())
-    assert "structural tags of Kimi K3 are not read" in caplog.text
-
-
 def test_calls_without_a_constraint_are_counted(k3_vocabulary: Vocabulary) -> None:
     assert count_calls(render_turn(CALLS, k3_vocabulary, reasoning="x"), k3_vocabulary) == 2
 
@@ -162,3 +136,75 @@ def test_a_message_without_a_meaning_is_refused() -> None:
     request.messages = [USER, {"role": "critic", "content": "x"}]
     with pytest.raises(VLLMValidationError, match=r"messages\[1\]\.role"):
         prepared(request)
+
+
+MADE = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"type": "function", "id": "a", "function": {"name": "f", "arguments": "{}"}}],
+}
+RESULT = {"role": "tool", "content": "r"}
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool"])
+def test_tools_of_messages_are_refused(role: str) -> None:
+    """vLLM leaves them out of the prompt, so the model would not see them."""
+    message = {"role": role, "content": "x", "tool_call_id": "a", "tools": [TOOL]}
+    with pytest.raises(VLLMValidationError, match=r"^messages\[2\]\.tools: .*Declare them in the request's tools\. "):
+        prepared(chat(USER, MADE, message))
+    prepared(chat(USER, MADE, message | {"tools": []}))
+    prepared(chat(USER, MADE, message, vllm_xargs={"constrained_k2_repair": "off"}))
+
+
+def test_results_without_an_id_answer_the_calls_before_them() -> None:
+    """As in vLLM's prompts; one that answers none, and does not name its function, has no place there."""
+    given, _ = prepared(chat(USER, MADE, RESULT))
+    assert given["messages"][2]["tool_call_id"] == given["messages"][1]["tool_calls"][0]["id"]
+    for history, place in (([USER, RESULT], 1), ([USER, MADE, RESULT, RESULT], 3)):
+        for result in (RESULT, RESULT | {"tool_call_id": ""}):
+            with pytest.raises(
+                VLLMValidationError, match=rf"^messages\[{place}\]\.tool_call_id: missing.*, and its id\. "
+            ):
+                prepared(chat(*history[:-1], result))
+        prepared(chat(*history[:-1], RESULT | {"name": "f"}))
+        prepared(chat(*history[:-1], RESULT | {"tool_call_id": "unknown"}))
+
+
+def test_names_of_tools(k3_tokenizer: Any) -> None:
+    """vLLM refuses a tool without a name, this package one with an empty name; several may have one name."""
+    with pytest.raises(ValidationError, match=r"function\.name"):
+        chat(USER, tools=[{"type": "function", "function": {}}])
+    patch_vllm()
+    parser = ParserManager.get_parser(
+        tool_parser_name="kimi_constrained", enable_auto_tools=True, tokenizer=k3_tokenizer
+    )
+    unnamed = {"type": "function", "function": {"name": ""}}
+    with pytest.raises(VLLMValidationError, match=r"tools\[0\]\.function\.name: the name '' is empty"):
+        adjusted(parser, k3_tokenizer, chat(USER, tools=[unnamed]))
+    other = {"type": "function", "function": {"name": "f", "parameters": {"required": ["a"]}}}
+    request = adjusted(parser, k3_tokenizer, chat(USER, tools=[TOOL, other]))
+    (tool,) = ToolCallSpec.from_json(request.vllm_xargs["constrained_k2"]).tools
+    assert [branch.get("required") for branch in tool.parameters["anyOf"]] == [None, ["a"]]
+
+
+@pytest.mark.parametrize("route", ["structured_output", "logits_processor"])
+@pytest.mark.parametrize("wire_format", FORMATS, ids=lambda each: each.name)
+def test_limits_beside_calls_that_are_forbidden(
+    k3_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, route: str, wire_format: Any
+) -> None:
+    """Within a joint of several tokens the masks allow few tokens: vLLM's own limits might forbid them all."""
+    monkeypatch.setattr(Served, "wire_format", wire_format)
+    spec = json.dumps({"tools": [TOOL], "tool_choice": "none"})
+    admission = Admission(k3_vocabulary if route == "structured_output" else None)
+    for regex in (None, StructuredOutputsParams(regex="a")):  # these are left to vLLM, with its limits
+        params = SamplingParams(extra_args={"constrained_k2": spec}, thinking_token_budget=3, allowed_token_ids=[5],
+                                structured_outputs=regex)  # fmt: skip
+        call = {"params": params}
+        admitted = admission.check(call)
+        assert admitted is not None
+        request = SimpleNamespace(sampling_params=call["params"])
+        admission.constrain(request, admitted)
+        sent, is_taken = request.sampling_params, wire_format.has_long_joints and regex is None
+        assert (sent.thinking_token_budget is None) == (sent.allowed_token_ids is None) == is_taken
+        limits = token_limits_in(sent.extra_args)
+        assert (limits.thinking_token_budget, limits.allowed_token_ids) == ((3, (5,)) if is_taken else (None, None))

@@ -13,6 +13,7 @@ pytest.importorskip("triton", reason="vLLM's V2 model runner is written in Trito
 
 from constrained_k2 import Vocabulary, parse_completion
 from constrained_k2.testing import build_model
+from constrained_k2.testing.tokenizer import WireFormatName
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -34,10 +35,10 @@ def test_against_vllms_own_classes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("drafts", [0, 3])
-def test_end_to_end(tmp_path: Path, drafts: int) -> None:
+@pytest.mark.parametrize(("wire_format", "drafts"), [("kimi_k2", 0), ("kimi_k2", 3), ("kimi_k3", 0)])
+def test_end_to_end(tmp_path: Path, wire_format: WireFormatName, drafts: int) -> None:
     """A whole V2 engine with a random model; the calls are right, and with ngram drafts some are accepted."""
-    model = build_model(tmp_path, arch="llama")
+    model = build_model(tmp_path, arch="llama", wire_format=wire_format)
     found = json.loads(run("-m", "tests.vllm_plugin.v2_in_process", str(model), str(drafts)).splitlines()[-1])
     assert found["runner"] == "CPUModelRunner" and found["module"] == "vllm.v1.worker.cpu.model_runner"
     vocabulary = Vocabulary.from_pretrained(model)

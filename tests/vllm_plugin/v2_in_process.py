@@ -30,7 +30,7 @@ BODY = {
 
 def params(seed: int, *, constrained: bool) -> SamplingParams:
     extra = {"constrained_k2": json.dumps(BODY)} if constrained else None
-    length = 60 if constrained else 12
+    length = 150 if constrained else 12
     return SamplingParams(max_tokens=length, temperature=1.0, seed=seed, extra_args=extra)
 
 

@@ -22,7 +22,7 @@ from constrained_k2.engines.llguidance.mask_cache import MaskCache
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSchema
-from constrained_k2.formats.kimi_k3 import SEPARATOR
+from constrained_k2.formats.kimi_k3 import ARGUMENT, OPEN, SEPARATOR
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 from constrained_k2.vocabulary.tokenizer_files import SPLIT_PATTERN, TiktokenEncoder
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -56,7 +56,11 @@ class LLGuidanceEngine:
         self.mask_threads = MaskThreads(threads)
         self.mask_cache = MaskCache(vocabulary, mask_cache_bytes)
         self.tokenizer = build_tokenizer(vocabulary, vocabulary.format.engine_stop)
-        self._probed_ids = [vocabulary.encode(text) for text in ("", "{", '"')]
+        opening = [vocabulary.special_tokens[OPEN]] if OPEN in vocabulary.special_tokens else []
+        self._probed_ids: dict[ArgumentEncoding, list[list[int]]] = {
+            "json": [vocabulary.encode(text) for text in ("", "{", '"')],
+            "xtml": [[], opening + vocabulary.encode(f"{ARGUMENT} key="), vocabulary.encode('"')],
+        }
         self._patterns = Patterns()
 
     @property
@@ -78,7 +82,7 @@ class LLGuidanceEngine:
         ours: LLGuidanceGrammar | None = None
         try:
             source = our_text(document, self._patterns, undeclared_keys, encoding)
-            ours = self._probed(source)
+            ours = self._probed(source, encoding)
             if encoding == "xtml" or not source.is_well_formed or not ours.coverage.relaxed:
                 return ours
         except RecursionError:
@@ -108,11 +112,11 @@ class LLGuidanceEngine:
             problem = f"LLGuidance does not accept this {what}: {cause}"
             raise UnsupportedSchema(problem, "", f"Correct the {what}", "", self.name) from None
 
-    def _probed(self, source: GrammarText) -> "LLGuidanceGrammar":
-        """Compile a grammar and compute its first masks: a few grammars fail only then."""
+    def _probed(self, source: GrammarText, encoding: ArgumentEncoding = "json") -> "LLGuidanceGrammar":
+        """Compile a grammar and compute its first masks, up to within the first key: a few grammars fail only then."""
         grammar = LLGuidanceGrammar(self.tokenizer, source, self.mask_threads, self.mask_cache)
         first = grammar.copy()
-        for ids in self._probed_ids:
+        for ids in self._probed_ids[encoding]:
             if first.try_consume_tokens(ids) == len(ids) and not first.is_error():
                 first.compute_bitmask()
         if first.is_error():

@@ -22,6 +22,9 @@ from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.ab.arms import Arm
 from constrained_k2.evaluation.answer import SUCCESS, Record
 from constrained_k2.evaluation.sample import Sample
+from constrained_k2.formats import FORMATS
+from constrained_k2.formats.base import WireFormat
+from constrained_k2.formats.kimi_k2 import KIMI_K2
 
 MAX_BAD_LINES = 50  # malformed lines whose errors are stored
 MAX_LINE = 16 << 20  # the longest line that is read, in bytes
@@ -67,6 +70,16 @@ class RunDirectory:
     samples: int = 0  # how many
     bad_lines: tuple[int, tuple[str, ...]] = (0, ())  # how many lines of the source are malformed, and the first errors
     arms: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> its identity and its last address
+    model_family: str = KIMI_K2.name  # of all arms; the name of a wire format
+
+    @property
+    def wire_format(self) -> WireFormat:
+        """The wire format of the models; raises ``InvalidRequest`` if it is unknown."""
+        for known in FORMATS:
+            if known.name == self.model_family:
+                return known
+        problem = f"unknown model family {self.model_family!r}"
+        raise InvalidRequest(problem, str(self.path / "run.json"), f"Use {' or '.join(each.name for each in FORMATS)}")
 
     @property
     def answers(self) -> int:
@@ -138,7 +151,13 @@ def lock(path: Path) -> TextIO:
     return file
 
 
-def begin(path: Path, source: str, samples: Iterable[Sample | BadLine], sampling: Sampling) -> RunDirectory:
+def begin(
+    path: Path,
+    source: str,
+    samples: Iterable[Sample | BadLine],
+    sampling: Sampling,
+    wire_format: WireFormat = KIMI_K2,
+) -> RunDirectory:
     """Begin a run, or resume the one in the directory; raises ``InvalidRequest`` if it holds another run."""
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -156,12 +175,11 @@ def begin(path: Path, source: str, samples: Iterable[Sample | BadLine], sampling
             if not count:
                 example = f", such as {first[0]}" if first else ""
                 raise InvalidRequest(f"no samples, {bad} malformed lines{example}", source)
-            run = RunDirectory(path, source, sampling, count, (bad, tuple(first)))
+            run = RunDirectory(path, source, sampling, count, (bad, tuple(first)), model_family=wire_format.name)
             if (path / "run.json").exists():
                 before = open_run(path)
-                if before.sampling != sampling or not filecmp.cmp(fresh, before.samples_path, shallow=False):
+                if what := _difference(run, before, fresh):
                     fresh.unlink()
-                    what = "sampling parameters" if before.sampling != sampling else "samples"
                     remedy = "Resume with the same, or give another --output"
                     raise InvalidRequest(f"holds a run with other {what}", str(path), remedy)
                 run.arms = before.arms
@@ -170,6 +188,15 @@ def begin(path: Path, source: str, samples: Iterable[Sample | BadLine], sampling
             return run
     except OSError as error:
         raise InvalidRequest(f"cannot be written: {error}", str(path)) from error
+
+
+def _difference(run: RunDirectory, before: RunDirectory, samples: Path) -> str:
+    """The difference that forbids resuming a run with these samples; empty if there is none."""
+    if before.model_family != run.model_family:
+        return "models"
+    if before.sampling != run.sampling:
+        return "sampling parameters"
+    return "" if filecmp.cmp(samples, before.samples_path, shallow=False) else "samples"
 
 
 def open_run(path: Path) -> RunDirectory:

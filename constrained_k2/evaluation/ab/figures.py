@@ -45,7 +45,7 @@ FIGURES: tuple[Figure, ...] = (
     _share("valid", "  arguments valid", "valid", "judged"),
     _share("empty_valid", "  valid, for functions without parameters", "empty_valid", "empty_calls"),
     _share("awkward_right", "  right, for names with a hyphen or a dot", "awkward_right", "awkward_calls"),
-    _share("numbered", "call id functions.NAME:INDEX as expected", "numbered", "calls"),
+    _share("numbered", "call id as expected", "numbered", "calls"),
     _share("tool_match", "the expected functions", "tool_match", "expected"),
     _share("argument_match", "  with the expected arguments", "argument_match", "expected"),
     _share("order_match", "  in the expected order, of two or more", "order_match", "ordered"),

@@ -162,7 +162,7 @@ def _score_arm(
 ) -> ArmResult:
     arm = read_arm({"name": name} | directory.arms[name])
     result = ArmResult(arm, np.zeros((len(lines), len(COLUMNS)), np.int32))
-    path = directory.records_path(name)
+    path, wire_format = directory.records_path(name), directory.wire_format
     # A request that was sent again after a failure has several records; its last one counts.
     numbered = ((number, each) for number, each in enumerate(read_records(path)) if isinstance(each, Record))
     last = {(record.key, record.repetition): number for number, record in numbered}
@@ -171,7 +171,7 @@ def _score_arm(
             row, offset = lines[record.key]
             samples.seek(offset)
             sample = Sample.from_json(json.loads(samples.readline()))
-            judgement = judge(sample, record)
+            judgement = judge(sample, record, wire_format)
             result.table[row] += np.array(judgement.counts, np.int32)
             result.latency.add(record)
             result.reasons.update([record.finish_reason] * bool(record.finish_reason))

@@ -149,7 +149,7 @@ async def run(
     with ExitStack() as files:
         files.enter_context(lock(directory.path))
         async with AsyncExitStack() as stack:
-            endpoints = [Endpoint(arm, limits) for arm in arms]
+            endpoints, wire_format = [Endpoint(arm, limits) for arm in arms], directory.wire_format
             for endpoint in endpoints:
                 await stack.enter_async_context(endpoint.client)
                 await endpoint.open()
@@ -165,7 +165,7 @@ async def run(
                     endpoint = endpoints[number]
                     body = directory.sampling.body(sample, repetition)
                     record, answer = await endpoint.ask(sample.key, repetition, body)
-                    judgement = judge(sample, record)
+                    judgement = judge(sample, record, wire_format)
                     record = await endpoint.with_text(record, answer) if judgement.kind else record
                     records[number].append(record)
                     on_answer(endpoint.arm.name, record, judgement)

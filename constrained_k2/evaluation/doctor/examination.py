@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from constrained_k2.evaluation.answer import NoAnswer
 from constrained_k2.evaluation.client import NotServed, Refused
-from constrained_k2.evaluation.doctor.checks import binding, prompts, service, streams
+from constrained_k2.evaluation.doctor.checks import binding, prompts, service, streams, tag_masks, tag_prompts, written
 from constrained_k2.evaluation.doctor.findings import Finding, Result, fault
 from constrained_k2.evaluation.doctor.target import Target
 
@@ -16,6 +16,7 @@ class _Check(NamedTuple):
     title: str  # for people
     run: Callable[[Target], Awaitable[Finding]]
     is_long: bool = False  # the model writes whole answers for it
+    tags: bool | None = None  # only for formats with tags, or without; None for all
 
 
 CHECKS = (
@@ -24,13 +25,25 @@ CHECKS = (
     _Check("front_end", "front end", service.front_end),
     _Check("flags", "parser and route", service.flags),
     _Check("auto_tool_choice", "tool_choice auto", service.auto_tool_choice),
-    _Check("generation_prompt", "generation prompt", prompts.generation_prompt),
-    _Check("content", "empty, null and listed content", prompts.empty_content),
-    _Check("tool_results", "tool results", prompts.tool_results),
-    _Check("ids_kept", "right ids in the history", prompts.ids_kept),
-    _Check("ids_repaired", "other ids in the history", prompts.ids_repaired),
+    _Check("generation_prompt", "generation prompt", prompts.generation_prompt, tags=False),
+    _Check("generation_prompt", "generation prompt", tag_prompts.generation_prompt, tags=True),
+    _Check("content", "empty, null and listed content", prompts.empty_content, tags=False),
+    _Check("content", "empty, null and listed content", tag_prompts.empty_content, tags=True),
+    _Check("tool_results", "tool results", prompts.tool_results, tags=False),
+    _Check("ids_kept", "right ids in the history", prompts.ids_kept, tags=False),
+    _Check("ids_repaired", "other ids in the history", prompts.ids_repaired, tags=False),
+    _Check("history", "calls in the history", tag_prompts.history, tags=True),
+    _Check("broken_arguments", "broken arguments in the history", tag_prompts.broken_arguments, tags=True),
+    _Check("reasoning", "reasoning in the history", tag_prompts.reasoning, tags=True),
+    _Check("tool_results", "tool results", tag_prompts.results_in_order, tags=True),
+    _Check("results_paired", "tool results with other ids", tag_prompts.results_paired, tags=True),
     _Check("special_tokens", "special tokens in text", prompts.special_tokens),
-    _Check("declared_tools", "declared tools", prompts.declared_tools),
+    _Check("declared_tools", "declared tools", prompts.declared_tools, tags=False),
+    _Check("declared_tools", "declared tools", tag_prompts.declared_tools, tags=True),
+    _Check("dynamic_tools", "tools of system messages", tag_prompts.dynamic_tools, tags=True),
+    _Check("effort", "thinking effort", tag_prompts.effort, tags=True),
+    _Check("choice_and_form", "tool choice and answer's form", tag_prompts.choice_and_form, tags=True),
+    _Check("end_token", "end of an answer", streams.end_token),
     _Check("strict_refused", "strict that cannot be enforced", service.strict_refused),
     _Check("opt_out", "opting out", service.opt_out),
     _Check("required", "tool_choice required", binding.required, is_long=True),
@@ -38,11 +51,18 @@ CHECKS = (
     _Check("auto", "calls under auto", binding.auto, is_long=True),
     _Check("none", "tool_choice none", binding.none, is_long=True),
     _Check("single", "parallel_tool_calls false", binding.single, is_long=True),
+    _Check("after_reasoning", "end of the reasoning", tag_masks.after_reasoning, is_long=True, tags=True),
     _Check("arguments", "arguments of a schema", binding.arguments, is_long=True),
+    _Check("required_keys", "required arguments", tag_masks.required_keys, is_long=True, tags=True),
+    _Check("keys_once", "arguments written twice", tag_masks.keys_once, is_long=True, tags=True),
+    _Check("value_types", "types of arguments", tag_masks.value_types, is_long=True, tags=True),
+    _Check("indexes", "indexes of calls", tag_masks.indexes, is_long=True, tags=True),
     _Check("special_in_arguments", "special tokens in arguments", binding.special_tokens, is_long=True),
+    _Check("spelled_tags", "tags that text spells", tag_masks.spelled_tags, is_long=True, tags=True),
     _Check("dotted_names", "names with dots", binding.dotted_names, is_long=True),
-    _Check("call_ids", "ids of calls", binding.call_ids, is_long=True),
-    _Check("exact_arguments", "calls as written", binding.exact_arguments, is_long=True),
+    _Check("call_ids", "ids of calls", binding.call_ids, is_long=True, tags=False),
+    _Check("call_ids", "ids of calls", binding.distinct_ids, is_long=True, tags=True),
+    _Check("exact_arguments", "calls as written", written.exact_arguments, is_long=True),
     _Check("cut_calls", "calls cut off", streams.cut_calls, is_long=True),
     _Check("stream_agrees", "streamed and whole", streams.stream_agrees, is_long=True),
     _Check("thinking", "thinking on and off", streams.thinking, is_long=True),
@@ -51,10 +71,18 @@ _SECONDS = 900  # for one check
 
 
 async def examine(target: Target, *, quick: bool = False, only: Collection[str] = ()) -> AsyncIterator[Result]:
-    """Run all checks, the short ones (``quick``) or those named (``only``), one by one: load changes answers."""
-    for check in CHECKS:
+    """Run all checks of the server's format, the short ones (``quick``) or those named (``only``).
+
+    They run one by one: load changes answers.
+    """
+    for check in checks_of(target):
         if not (quick and check.is_long) and (not only or check.name in only):
             yield Result(check.name, check.title, await _run(check, target))
+
+
+def checks_of(target: Target) -> list[_Check]:
+    """The checks of the server's format; those of Kimi K2 if it is not known."""
+    return [check for check in CHECKS if check.tags in {None, target.uses_tags}]
 
 
 async def _run(check: _Check, target: Target) -> Finding:

@@ -28,8 +28,14 @@ def opens_reasoning(prompt: Prompt) -> bool:
 
 def printed_list(prompt: Prompt) -> str:
     """The beginning of a content printed as a Python list, as older templates print OpenAI's parts; or empty."""
-    matches = (_PRINTED_LIST.search(text) for name, text in _messages(prompt) if name != "tool_declare")
-    return next((found[0] for found in matches if found), "")
+    texts = (text for name, text in _messages(prompt) if name != "tool_declare")
+    return next(filter(None, map(printed_list_in, texts)), "")
+
+
+def printed_list_in(text: str) -> str:
+    """The beginning of a list of OpenAI's parts that is printed in a text; or empty."""
+    found = _PRINTED_LIST.search(text)
+    return found[0] if found else ""
 
 
 def between(prompt: Prompt, begin: str, end: str) -> list[str]:

@@ -16,6 +16,11 @@ def closed(optional: Collection[str] = (), **properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
+def strict(declared: dict[str, Any]) -> dict[str, Any]:
+    """A tool that asks for exact arguments."""
+    return declared | {"function": declared["function"] | {"strict": True}}
+
+
 # Enums, bounded integers, a pattern, nesting, a closed object; and every instance is short.
 TRICKY = closed(
     {"wishes"},
@@ -49,6 +54,12 @@ def user(content: Any) -> dict[str, Any]:
 def named(name: str) -> dict[str, Any]:
     """The ``tool_choice`` of one function."""
     return {"type": "function", "function": {"name": name}}
+
+
+def forced(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    """A request for exactly one call of a strict tool."""
+    tools = [strict(tool(name, "Do it.", parameters))]
+    return {"messages": [user("Go.")], "tools": tools, "tool_choice": named(name), "parallel_tool_calls": False}
 
 
 def history(call_id: str, *, content: str | None = "", result: Any = "2 tables") -> list[dict[str, Any]]:

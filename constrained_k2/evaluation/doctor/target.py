@@ -1,40 +1,34 @@
-"""The examined server: its model, its special tokens, and the prompts it renders."""
+"""The examined server: its model, the wire format that it speaks, and the prompts that it renders."""
 
 import asyncio
-import shlex
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from constrained_k2.errors import FormatMismatch
 from constrained_k2.evaluation.answer import ChatAnswer, NoAnswer, validated
 from constrained_k2.evaluation.client import Client, NotServed, Refused, printable
+from constrained_k2.evaluation.doctor import remedies, tags
 from constrained_k2.evaluation.doctor.prompt import Piece, Prompt
-from constrained_k2.evaluation.doctor.requests import SEARCH, TOOLS, named, user
-from constrained_k2.evaluation.server import ADOPTED_FLAGS, BACKEND_FLAGS
-from constrained_k2.formats import kimi_k2
+from constrained_k2.evaluation.doctor.requests import SEARCH, TOOLS, forced, named, strict, user
+from constrained_k2.formats import FORMATS, format_of, kimi_k2
+from constrained_k2.formats.base import WireFormat
 
-# Kimi's special tokens without those of media: some servers look for an image where their text occurs.
-SPECIAL_TEXTS = tuple(text for text in kimi_k2.SPECIAL_TOKENS.values() if text not in kimi_k2.MEDIA_MARKERS)
-SWITCH_ON = f"Install constrained-k2 with vLLM and start it with {' '.join(BACKEND_FLAGS)}"
-PYTHON_FRONT_END = (
-    "Use vLLM's Python front end: unset VLLM_USE_RUST_FRONTEND, install constrained-k2 and start vLLM with "
-    f"{' '.join(BACKEND_FLAGS)}"
-)
-ADOPT = f"Install constrained-k2 with vLLM and start it with {shlex.join(ADOPTED_FLAGS)}"
-NEWER_TEMPLATE = (  # the commits are named by https://vllm.ai/blog/2025-10-28-kimi-k2-accuracy
-    "Use a vLLM later than 0.11.0 and the checkpoint's current chat template (moonshotai/Kimi-K2-Instruct-0905 from "
-    "commit 94a4053, Kimi-K2-Instruct from commit 0102674), without an older one in --chat-template"
-)
+# Without those of media: some servers look for an image where their text occurs.
+SPECIAL_TEXTS = tuple(sorted({text for each in FORMATS for text in each.special_texts} - {*kimi_k2.MEDIA_MARKERS}))
 PUSH = 100  # the maximum of OpenAI's logit_bias
-_PUSHED_TOKENS = 48  # enough for a call's markers and id, and the first tokens of its string
+TAG_TOKENS = 200  # enough for a turn with a short call, made of tags
+_MARKER_TOKENS = 48  # enough for a call's markers and id, and the first tokens of its string
+_FIXED = {"type": "string", "minLength": 20, "maxLength": 20}  # a string whose end a pushed marker cannot reach
 _MAX_PIECES = 4096  # each may cost a request, and the ids come from the server
-_OPTIONAL = {kimi_k2.THINK_BEGIN, kimi_k2.THINK_END, kimi_k2.HEADER_BEGIN, kimi_k2.HEADER_END}
 _NO_JSON = {"constrained_k2": "{"}
 _SPEC = '{"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}'
 _PARSER_WORDS = ("an engine's name beside tools",)  # of our refusals where a request's tools are read; tested
 _OUR_WORDS = ("vllm_xargs.constrained_k2", "does not constrain them")  # of those where it is admitted; tested
+_TOKENIZED = frozenset({"messages", "tools", "chat_template_kwargs"})  # fields of a chat that /tokenize takes
 
 
 class _FrontEnd(msgspec.Struct):
@@ -48,10 +42,13 @@ class Target:
     client: Client
     model: str
     models: list[str]  # all its models
-    markers: dict[str, int] | None = None  # text -> id of the special tokens; None if the server does not tokenize
+    markers: dict[str, int] = field(default_factory=dict)  # text -> id of the special tokens
+    format: WireFormat | None = None  # with this server's ids; None if its tokens are not known
+    lacking: str = "/tokenize does not return the ids of Kimi's special tokens"  # why there is no format
     parser: bool = False  # our tool parser admits chat requests
     constrains: bool | None = None  # a route of ours is on; None if that cannot be observed
     rust: str = ""  # the version of vLLM's Rust front end; empty for any other
+    _first: int = 0  # the lowest special id
     _texts: dict[tuple[int, ...], str] = field(default_factory=dict, repr=False)
 
     @property
@@ -60,9 +57,19 @@ class Target:
         return (self.parser or bool(self.rust)) and self.constrains is True
 
     @property
+    def uses_tags(self) -> bool:
+        """True if its prompts and calls are made of tags."""
+        return remedies.uses_tags(self.format)
+
+    @property
+    def brief(self) -> dict[str, Any]:
+        """Fields of a chat whose answer begins without long reasoning, in a format that reasons by default."""
+        return {"chat_template_kwargs": {"thinking": False}} if self.uses_tags else {}
+
+    @property
     def switching_on(self) -> str:
         """The flags that switch this package on."""
-        return ADOPT if self.rust else SWITCH_ON
+        return remedies.adopt(self.format) if self.rust else remedies.switch_on(self.format)
 
     @property
     def constraining(self) -> str:
@@ -73,15 +80,33 @@ class Target:
     @property
     def parsing(self) -> str:
         """The remedy where an answer was not returned as the model wrote it."""
-        return PYTHON_FRONT_END if self.rust else self.constraining
+        return remedies.python_front_end(self.format) if self.rust else self.constraining
 
     @property
     def repairing(self) -> str:
         """The remedy where a prompt was not repaired."""
         if self.rust:
-            return PYTHON_FRONT_END
+            return remedies.python_front_end(self.format)
         ours = "Update constrained-k2 to a version that repairs requests, or check that it is not switched off"
-        return ours if self.is_ours else SWITCH_ON
+        return ours if self.is_ours else remedies.switch_on(self.format)
+
+    @property
+    def rendering(self) -> str:
+        """The remedy where a prompt is not what the model was trained on."""
+        return remedies.prompts(self.format)
+
+    @property
+    def wire(self) -> WireFormat:
+        """The wire format; raises ``NotServed`` if the server does not tokenize."""
+        if self.format is None:
+            raise NotServed(self.lacking)
+        return self.format
+
+    @property
+    def special_texts(self) -> list[str]:
+        """The special tokens of the format that the server knows, by their ids."""
+        texts = self.wire.special_texts & self.markers.keys()
+        return sorted(texts, key=self.markers.__getitem__)
 
     async def chat(self, body: dict[str, Any]) -> list[ChatAnswer]:
         """The choices of a chat completion, with token ids where the server returns them."""
@@ -91,31 +116,45 @@ class Target:
         """As :meth:`chat`, streamed; of one choice."""
         return await self.client.chat_streamed({"model": self.model, "return_token_ids": True, "stream": True} | body)
 
-    async def pushed(self, body: dict[str, Any], push: str) -> tuple[int, ...]:
-        """The token ids of an answer while one special token is pushed by a logit_bias.
+    async def token(self, text: str) -> int:
+        """The id of the first ordinary token of a text."""
+        ids = await self._tokenize({"prompt": text, "add_special_tokens": False})
+        if not ids:
+            raise NoAnswer("invalid_answer", f"/tokenize returns no token for {text!r}")
+        return ids[0]
+
+    async def pushed(self, body: dict[str, Any], push: Mapping[int, float], max_tokens: int) -> Prompt:
+        """An answer while some tokens are pushed by a logit_bias, at temperature 0, split at its special tokens.
 
         Raises ``NotServed`` if the server does not return token ids.
         """
-        token_id = self.marker(push)
-        more = {"max_tokens": _PUSHED_TOKENS, "temperature": 0.0, "logit_bias": {str(token_id): PUSH}}
+        bias = {str(token_id): strength for token_id, strength in push.items()}
+        more = {"max_tokens": max_tokens, "temperature": 0.0, "logit_bias": bias}
         (answer, *_) = await self.chat(body | more)
         if answer.token_ids is None:
             raise NotServed("return_token_ids is not served, so special tokens cannot be seen")
-        return tuple(answer.token_ids)
+        return await self.pieces(tuple(answer.token_ids))
 
     async def special_tokens_in_a_string(self) -> int | None:
-        """The number of special tokens in a call's string if one is pushed as by :meth:`pushed`.
+        """The number of special tokens in a call's string while one is pushed.
 
         None if the answer has no arguments: the masks of this package lead to them in a few tokens.
         """
         # Strict, so that any server that constrains at all leads the model into the string.
-        strict = SEARCH | {"function": SEARCH["function"] | {"strict": True}}
-        body = {"messages": [user("Search.")], "tools": [strict], "tool_choice": named("search")}
-        ids = await self.pushed(body, kimi_k2.MIDDLE)
-        return ids.count(self.marker(kimi_k2.MIDDLE)) if self.marker(kimi_k2.ARGUMENT_BEGIN) in ids else None
+        if self.uses_tags:
+            query = {**SEARCH["function"]["parameters"], "properties": {"query": _FIXED}}
+            push = {self.wire.call_end: PUSH, self.marker(kimi_k2.BOS): PUSH / 2}  # the marker leads to the string
+            found = tags.calls(tags.parts(await self.pushed(self.brief | forced("search", query), push, TAG_TOKENS)))
+            return sum(len(argument.specials) for argument in found[0].arguments) if found else None
+        body = {"messages": [user("Search.")], "tools": [strict(SEARCH)], "tool_choice": named("search")}
+        pieces = await self.pushed(body, {self.marker(kimi_k2.MIDDLE): PUSH}, _MARKER_TOKENS)
+        return pieces.count((kimi_k2.MIDDLE, True)) if (kimi_k2.ARGUMENT_BEGIN, True) in pieces else None
 
     async def prompt_ids(self, body: dict[str, Any]) -> tuple[int, ...]:
-        """The token ids of a chat request's prompt, from the chat endpoint; ``/tokenize`` may render another one."""
+        """The token ids of a chat request's prompt, from the chat endpoint; ``/tokenize`` may render another one.
+
+        Raises ``NotServed`` if only the chat endpoint reads a field of the request, and it does not return the ids.
+        """
         try:
             (answer, *_) = await self.chat({"max_tokens": 1, "temperature": 0} | body)
             if answer.prompt_ids is not None:
@@ -123,8 +162,9 @@ class Target:
         except Refused as refusal:
             if refusal.status not in {400, 422}:
                 raise
-        taken = {"messages", "tools", "chat_template_kwargs"}
-        return await self._tokenize({name: part for name, part in body.items() if name in taken})
+        if unread := ", ".join(sorted(body.keys() - _TOKENIZED)):
+            raise NotServed(f"return_token_ids is not served, and /tokenize takes no {unread}")
+        return await self._tokenize(body)
 
     async def prompt(self, body: dict[str, Any]) -> Prompt:
         """The prompt of a chat request, split at its special tokens."""
@@ -140,7 +180,7 @@ class Target:
                 runs[-1] += (token_id,)
         if len(runs) > _MAX_PIECES:
             raise NoAnswer("invalid_answer", f"{len(ids)} token ids with special ones in {len(runs)} pieces")
-        names = {token_id: name for name, token_id in (self.markers or {}).items()}
+        names = {token_id: name for name, token_id in self.markers.items()}
         fresh = list({run for run in runs if not self.is_special(run[0])} - self._texts.keys())
         decoded = await asyncio.gather(*(self.client.detokenize(self.model, run) for run in fresh))
         self._texts.update(zip(fresh, decoded, strict=True))
@@ -148,15 +188,18 @@ class Target:
         return [Piece(found[run[0]], True) if run[0] in found else Piece(self._texts[run]) for run in runs]  # noqa: FBT003
 
     def is_special(self, token_id: int) -> bool:
-        """True if an id is one of the 256 after the ordinary ones."""
-        first = self.marker(kimi_k2.BOS)
-        return first <= token_id < first + kimi_k2.SPECIAL_COUNT
+        """True if an id is one of the 256 after the ordinary ones; raises as :attr:`wire` does."""
+        self._require_format()
+        return self._first <= token_id < self._first + kimi_k2.SPECIAL_COUNT
 
     def marker(self, text: str) -> int:
-        """The id of a special token; raises ``NotServed`` if the server does not tokenize."""
-        if self.markers is None:
-            raise NotServed("/tokenize does not return the ids of Kimi's special tokens")
+        """The id of a special token; raises as :attr:`wire` does."""
+        self._require_format()
         return self.markers[text]
+
+    def _require_format(self) -> None:
+        if self.format is None:
+            raise NotServed(self.lacking)
 
     async def probe(self) -> None:
         """Fill in the special tokens, the front end, and whether this package is on.
@@ -167,10 +210,13 @@ class Target:
         try:
             bodies = [{"prompt": text, "add_special_tokens": False} for text in SPECIAL_TEXTS]
             found = dict(zip(SPECIAL_TEXTS, await asyncio.gather(*map(self._tokenize, bodies)), strict=True))
-            markers = {text: ids[0] for text, ids in found.items() if len(ids) == 1}
-            self.markers = markers if found.keys() - markers.keys() <= _OPTIONAL else None
+            self.markers = {text: ids[0] for text, ids in found.items() if len(ids) == 1}
+            self.format = format_of(self.markers)
+            self._first = self.markers[self.special_texts[0]]
         except NoAnswer:
-            self.markers = None
+            self.markers = {}
+        except FormatMismatch as error:
+            self.lacking = f"by /tokenize {error.problem}"
         with suppress(NoAnswer):
             said = validated(await self.client.request("/version"), _FrontEnd, "/version").rust_frontend_version
             self.rust = printable(said, 60)

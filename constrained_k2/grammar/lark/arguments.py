@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 # Any tokenization of the text between special tokens is allowed: checkpoints write names in pieces of their own.
 HEADER = '%llguidance {"no_forcing": true}'
-_END, _HEAD = "argument_end", literal(f"{ARGUMENT} key=")
+_HEAD, _SEPARATOR, _END = "argument_head", "separator", "argument_end"
 XTML_PREAMBLE = f"""\
 {RAW.terminal}: /{RAW.character}*/
 {ATTRIBUTE.terminal}: /{ATTRIBUTE.quote}{ATTRIBUTE.character}*{ATTRIBUTE.quote}/
-{_END}: {CLOSE} {literal(ARGUMENT)} {SEPARATOR}
+{_SEPARATOR}: {SEPARATOR}
+{_HEAD}: {OPEN} {literal(f"{ARGUMENT} key=")}
+{_END}: {CLOSE} {literal(ARGUMENT)} {_SEPARATOR}
 """
-KINDS: tuple[Kind, ...] = ("string", "number", "boolean", "null", "object", "array")
-_TYPES = {kind: literal(f' type="{kind}"') for kind in KINDS}
 ANY_RULES: Mapping[Kind, str] = {
     "string": RAW.terminal,
     "number": "NUMBER",
@@ -37,6 +37,7 @@ ANY_RULES: Mapping[Kind, str] = {
     "array": "any_array",
 }
 """JSON type -> the rule of all its values."""
+_TYPES = {kind: literal(f' type="{kind}"') for kind in ANY_RULES}
 
 
 def _extra_key(writer: "LarkWriter", shape: Object, found: tuple[str, ...]) -> str:
@@ -53,15 +54,13 @@ def _extra_members(writer: "LarkWriter", key: str, node: Node) -> list[str]:
     The head, the key and the type are terminals of their own: LLGuidance is slow in a terminal that goes on after a
     part with exclusions.
     """
-    ways = [f"{_TYPES[kind]} {SEPARATOR} {rule} {_END}" for kind, rule in writer.argument_rules(node)]
-    if len(ways) > 1:
-        name = f"a{len(writer.rules)}"
-        writer.rules.append(f"{name}: {' | '.join(ways)}")
-        ways = [name]
-    return [f"{OPEN} {_HEAD} {key} {way}" for way in ways]
+    ways = [f"{_TYPES[kind]} {_SEPARATOR} {rule}" for kind, rule in writer.argument_rules(node)]
+    if not ways:
+        return []
+    return [f"{key} {ways[0] if len(ways) == 1 else writer.choice(ways)} {_END}"]
 
 
-_FORM = ObjectForm("", "", '""', '""', _extra_key, _members, _extra_members)
+_FORM = ObjectForm("", "", '""', '""', f"{_HEAD} ", _extra_key, _members, _extra_members)
 
 
 def arguments_rule(writer: "LarkWriter", shape: Shape, name: str) -> str:

@@ -29,6 +29,7 @@ class ObjectForm:
     comma: str  # between two members
     closing: str  # after the members
     empty: str  # an object without members
+    head: str  # before a member's key
     extra_key: Callable[["LarkWriter", Object, tuple[str, ...]], str]  # as :meth:`LarkWriter.extra_key`
     members: Callable[["LarkWriter", str, Node], list[str]]  # all ways to write a member under a key
     extra_members: Callable[["LarkWriter", str, Node], list[str]]  # the same under the keys of a terminal
@@ -46,7 +47,9 @@ def _json_extra_members(writer: "LarkWriter", terminal: str, node: Node) -> list
     return [f'{terminal} ws ":" ws {writer.rule(node)} ws']
 
 
-JSON_FORM = ObjectForm('"{" ws ', '"," ws ', '"}"', '"{" ws "}"', _json_extra_key, _json_members, _json_extra_members)
+JSON_FORM = ObjectForm(
+    '"{" ws ', '"," ws ', '"}"', '"{" ws "}"', "", _json_extra_key, _json_members, _json_extra_members
+)
 
 
 def object_rule(writer: "LarkWriter", shape: Object, name: str, form: ObjectForm = JSON_FORM) -> str:
@@ -98,10 +101,12 @@ def object_rule(writer: "LarkWriter", shape: Object, name: str, form: ObjectForm
     is_endless = most is None and (bool(extras) or tracked < len(keys))
     more = [] if is_endless else [_another(required, tracked, slots, room, has_extras=bool(extras))]
     writer.rules.append(f"{name}_f::_: {form.closing}{only_if(complete)} | {name}_kv::_")
-    writer.rules.append(f"{name}_kv::_: " + "\n  | ".join(members))
+    if form.head:  # once for all members, which follow its text
+        writer.rules.append(f"{name}_kv::_: {form.head}{name}_m::_")
+    writer.rules.append(f"{name}_{'m' if form.head else 'kv'}::_: " + "\n  | ".join(members))
     writer.rules.append(f"{name}_r::_: {form.closing}{only_if(complete)} | {form.comma}{name}_kv::_{only_if(more)}")
     if fixed:
-        first = (_one(form.members(writer, known, values[known])) for known in fixed)
+        first = (form.head + _one(form.members(writer, known, values[known])) for known in fixed)
         return f"{form.opening}{f' {form.comma}'.join(first)} {name}_r::0x0"
     return f"{form.opening}{name}_f::0x0"
 

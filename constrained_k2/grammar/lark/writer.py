@@ -11,7 +11,8 @@ from itertools import permutations
 from math import factorial
 from typing import Any
 
-from constrained_k2.grammar.lark.arguments import ANY_RULES, HEADER, KINDS, XTML_PREAMBLE, arguments_rule
+from constrained_k2.errors import SchemaTooCostly
+from constrained_k2.grammar.lark.arguments import ANY_RULES, HEADER, XTML_PREAMBLE, arguments_rule
 from constrained_k2.grammar.lark.arrays import array_rule
 from constrained_k2.grammar.lark.leaves import (
     leaf_has_value,
@@ -44,6 +45,8 @@ from constrained_k2.schema.shapes import (
 )
 from constrained_k2.schema.undeclared_keys import REASON, UndeclaredKeys
 
+_ANY_SHAPES = frozenset(EVERYTHING)
+_MAX_ALTERNATIVES = 50_000  # of all arguments' values; engines refuse more, but only after they have read them
 _MAX_PERMUTED = 4  # properties of a constant object that may come in any order: 4! = 24 alternatives
 _MAX_PERMUTED_TEXT = 8_000  # characters of all alternatives: in nested constants they multiply with every level
 
@@ -68,6 +71,8 @@ class LarkWriter:
         self._names: dict[Node, str] = {}
         self.rules: list[str] = []  # helper rules of objects and arrays
         self._terminals: dict[str, str] = {}
+        self._choices: dict[str, str] = {}
+        self._alternatives = 0  # of the arguments' values
         self._waiting: list[Node] = []
         self.node: Node = ANY  # the node being written
         self.arguments: Node = NEVER  # the node whose objects are written as XTML arguments
@@ -80,7 +85,7 @@ class LarkWriter:
 
     def write_arguments(self, root: Node) -> str:
         """Return the grammar of a node's objects as XTML arguments, as :meth:`write` does; sets ``arguments``."""
-        self.arguments = self.normalizer.of_kind(root, "object")
+        self.arguments, _ = self.normalizer.by_kind(root).get("object", (NEVER, ()))
         return "\n".join([HEADER, *self._lines(self.arguments), PREAMBLE + XTML_PREAMBLE])
 
     def _lines(self, root: Node) -> list[str]:
@@ -96,7 +101,8 @@ class LarkWriter:
             if self.productivity.is_narrowed(node):
                 self.note(("properties",), "narrowed", REASON)
         terminals = [f"{name}: {expression}" for expression, name in self._terminals.items()]
-        return [*lines, *self.rules, *terminals]
+        choices = [f"{name}: {ways}" for ways, name in self._choices.items()]
+        return [*lines, *self.rules, *choices, *terminals]
 
     def rule(self, node: Node) -> str:
         """Return the name of a productive node's rule."""
@@ -109,18 +115,32 @@ class LarkWriter:
 
     def argument_rules(self, node: Node) -> list[tuple[Kind, str]]:
         """Return the types of the values of an argument, each with the name of a rule of its values."""
-        rules: list[tuple[Kind, str]] = []
-        for kind in KINDS:
-            part = self.normalizer.of_kind(node, kind)
-            shapes = self.normalizer.shapes(part)
+        parts = self.argument_parts.get(node)
+        if parts is None:
+            parts = self.argument_parts[node] = self._argument_parts(node)
+        return [(kind, ANY_RULES[kind] if part == ANY else self.rule(part)) for kind, part in parts.items()]
+
+    def _argument_parts(self, node: Node) -> dict[Kind, Node]:
+        parts: dict[Kind, Node] = {}
+        found = self.normalizer.by_kind(node)
+        for kind, (part, shapes) in found.items():
+            if not _ANY_SHAPES.isdisjoint(shapes):  # all values of the type
+                parts[kind] = ANY
+                continue
+            self._alternatives += len(shapes)
             if kind == "string":
                 self._raw.add(part)
-            elif shapes == self.normalizer.shapes(node):
-                part = node
-            if shapes and self.productivity.analyze(part):
-                self.argument_parts.setdefault(node, {})[kind] = ANY if node == ANY else part
-                rules.append((kind, ANY_RULES[kind] if node == ANY else self.rule(part)))
-        return rules
+            parts[kind] = node if len(found) == 1 and kind != "string" else part
+        if self._alternatives > _MAX_ALTERNATIVES:
+            problem = f"the values of arguments have more than {_MAX_ALTERNATIVES} alternatives"
+            location, remedy = self.normalizer.document.location, "Shorten its enums, or declare fewer properties"
+            budget = ("alternatives", _MAX_ALTERNATIVES, self._alternatives)
+            raise SchemaTooCostly(problem, location, remedy, *budget)
+        return {kind: part for kind, part in parts.items() if part == ANY or self.productivity.analyze(part)}
+
+    def choice(self, ways: list[str]) -> str:
+        """Return the name of a rule that has these alternatives."""
+        return self._choices.setdefault(" | ".join(ways), f"a{len(self._choices)}")
 
     def terminal(self, expression: str) -> str:
         """Return the name of a terminal."""

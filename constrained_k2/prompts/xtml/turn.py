@@ -43,6 +43,23 @@ def render_turn(
     return _encode(pieces, vocabulary)
 
 
+def turn_text(calls: Iterable[ToolCall], *, response: str = "", reasoning: str | None = None) -> str:
+    """The text of a turn as :func:`render_turn` writes it, for people to read.
+
+    Arguments that are nested too deeply appear as they are.
+    """
+    pieces, text = Pieces(), Pieces()
+    text.text(response)
+    blocks: list[tuple[str, Blocks]] = []
+    for call in calls:
+        try:
+            blocks += _blocks([call])
+        except MalformedCompletion:
+            blocks.append((call.name, call.arguments))
+    write_turn(pieces, text, blocks, reasoning=reasoning)
+    return str(pieces)
+
+
 def render_calls(calls: Iterable[ToolCall], vocabulary: Vocabulary) -> list[int]:
     """Render the end of a response and the calls behind it, without the end of the turn; nothing for no calls.
 

@@ -22,6 +22,7 @@ from constrained_k2.vllm_plugin.metrics import families as metrics
 from constrained_k2.vllm_plugin.openings import bad_words
 from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, OFF, Server
 from constrained_k2.vllm_plugin.token_limits import drop_limits, take_thinking_budget, take_token_ids
+from constrained_k2.vllm_plugin.vocabularies import Served
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 
@@ -130,6 +131,11 @@ def _refuse_beside(constraint: ToolCallSpec, sampling_params: Any) -> None:
         raise refusal("structured_outputs")
 
 
+def _takes_limits(constraint: ToolCallSpec, params: SamplingParams) -> bool:
+    """True if a request's limits on tokens go into its masks: vLLM's own might leave no token that they allow."""
+    return is_masked(constraint) or (params.structured_outputs is None and Served.wire_format.has_long_joints)
+
+
 class Admission:
     """Wraps vLLM's ``InputProcessor.process_inputs``, which all requests pass, on either route.
 
@@ -143,7 +149,7 @@ class Admission:
     def check(self, arguments: dict[str, Any]) -> CompiledToolCalls | None:
         """A request to be constrained, compiled over bytes, by ``process_inputs``' arguments; None for any other.
 
-        If masks hold more than free text, ``params`` in the arguments becomes a copy without the thinking budget.
+        If masks take over its limits, ``params`` in the arguments becomes a copy without the thinking budget.
         """
         params = arguments["params"]
         if not isinstance(params, SamplingParams):
@@ -156,7 +162,7 @@ class Admission:
             return None
         if self._openings is not None and arguments.get("resumable", False):
             raise VLLMValidationError(str(refusal("resumable")))
-        if is_masked(admitted.spec):
+        if _takes_limits(admitted.spec, params):
             arguments["params"] = take_thinking_budget(params)
         return admitted
 
@@ -168,7 +174,7 @@ class Admission:
         for text.
         """
         params = request.sampling_params
-        if is_masked(admitted.spec):
+        if _takes_limits(admitted.spec, params):
             take_token_ids(params)
         else:
             drop_limits(params)

@@ -28,10 +28,12 @@ class Reason(NamedTuple):
     endpoints: tuple[Endpoint, ...]  # those whose requests can have it
     why: str
     remedy: str = _LEAVE_OUT  # for the client, where it is refused
+    problem: str = ""  # for the client, where it is not the combination
 
     def error(self) -> InvalidRequest:
         """The error of a request that is refused for this reason."""
-        return InvalidRequest(f"cannot be combined with {self.beside}: {self.why}", self.field, self.remedy)
+        problem = self.problem or f"cannot be combined with {self.beside}: {self.why}"
+        return InvalidRequest(problem, self.field, self.remedy)
 
 
 REASONS = (
@@ -57,6 +59,12 @@ REASONS = (
            "Name a function of tools, or use 'auto'"),
     Reason("tool_choice.allowed_tools", "another tool parser", "refused", ("chat",),
            "only the parser kimi_k2_constrained masks the other tools", "Use 'auto', or send fewer tools"),
+    Reason("messages[…].tools", "Kimi K3's prompts", "refused", ("chat",),
+           "vLLM leaves the tools of a message out of them, so the model would not see them",
+           "Declare them in the request's tools"),
+    Reason("messages[…].tool_call_id", "Kimi K3's prompts: its absence, where no call precedes the result", "refused",
+           ("chat",), "they name the function that a result answers, and nothing else tells it",
+           "Send the call before the result, and its id", "missing, and no call before the result tells its function"),
     Reason("tools[…].format", "a custom tool", "refused by vLLM", ("responses",),
            "vLLM takes custom tools of free text only; a grammar format is a 400 without this package too"),
     Reason("tools[…].input_schema", "a tool without one", "refused by vLLM", ("messages",),
@@ -79,6 +87,7 @@ REASONS = (
 _REFUSED = {reason.field: reason for reason in REASONS if reason.outcome == "refused"}
 
 
-def refusal(field: str) -> InvalidRequest:
-    """The error for a field that the table has as refused."""
-    return _REFUSED[field].error()
+def refusal(field: str, location: str | None = None) -> InvalidRequest:
+    """The error for a field that the table has as refused; ``location`` is its path, if a row has it of several."""
+    error = _REFUSED[field].error()
+    return error if location is None else InvalidRequest(error.problem, location, error.remedy)

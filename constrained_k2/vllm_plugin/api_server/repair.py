@@ -15,9 +15,11 @@ from vllm.renderers.hf import resolve_chat_template
 
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.prompts import repair_messages
+from constrained_k2.prompts.forms import UNKNOWN
 from constrained_k2.prompts.special_text import SpecialTexts
 from constrained_k2.prompts.text_repairs import Repair
 from constrained_k2.prompts.xtml import repair_history
+from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.log import logger
@@ -42,14 +44,30 @@ def prepare_tags(given: dict[str, Any]) -> RequestState:
         with refusals_noted():
             given["messages"] = [_plain(message, number) for number, message in enumerate(given["messages"])]
             if _is_on(given["request"]):
+                _refuse_tools_in(given["messages"])
                 body = {"messages": given["messages"], "tools": given.get("tool_dicts")}
                 body, repairs = repair_history(body)
+                _refuse_unpaired(given["messages"], body["messages"])
                 given["messages"], given["tool_dicts"] = [*map(_with_reasoning, body["messages"])], body["tools"]
                 _set_generation(given["request"], add_generation_prompt=True, continue_final_message=False)
                 _log(repairs)
     except ConstrainedK2Error as error:
         raise VLLMValidationError(str(error), parameter=error.location or None) from error
     return RequestState(history_calls=count_chat_history_tool_calls(given["messages"]))
+
+
+def _refuse_tools_in(messages: Sequence[Any]) -> None:
+    for number, message in enumerate(messages):
+        if isinstance(message, Mapping) and message.get("tools"):
+            raise refusal("messages[…].tools", f"messages[{number}].tools")
+
+
+def _refuse_unpaired(messages: Sequence[Any], repaired: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a result without an id, a function's name, or a call before it: vLLM cannot render it either."""
+    for number, (given, made) in enumerate(zip(messages, repaired, strict=True)):
+        is_named = made.get("tool_call_id") or made.get("name") != UNKNOWN or given.get("name")
+        if made["role"] == "tool" and not is_named:
+            raise refusal("messages[…].tool_call_id", f"messages[{number}].tool_call_id")
 
 
 def prepare(given: dict[str, Any], specials: SpecialTexts, template: str | None) -> RequestState:

@@ -1,7 +1,7 @@
 """Constrains requests of front ends and parsers other than this package's.
 
-vLLM's Rust front end, its Python front end with the ``kimi_k2`` tool parser, Dynamo and gateways describe the calls of
-a request by xgrammar's structural tag. The engine core reads the request back from the tag, and the rest from the
+vLLM's Rust front end, its Python front end with its own Kimi tool parsers, Dynamo and gateways describe the calls of a
+request by xgrammar's structural tag. The engine core reads the request back from the tag, and the rest from the
 prompt's token ids: the index of the first call and whether reasoning is open. The request then carries the constraint
 that our tool parser would have written, and is handled like any other.
 """
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
-from constrained_k2.prompts.declarations import Declarations
+from constrained_k2.formats.base import ABSENT
+from constrained_k2.prompts.declarations import declarations_of
 from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.request.structural_tag import read_structural_tag
 from constrained_k2.request.tools import DEFAULT_LIMITS, read_tools
@@ -21,7 +22,7 @@ from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.front_end import STRICT_LEVEL_FLAG
 from constrained_k2.vllm_plugin.log import warn
 from constrained_k2.vllm_plugin.metrics.counters import Adopted, Left, engine_counters
-from constrained_k2.vllm_plugin.openings import count_calls
+from constrained_k2.vllm_plugin.openings import begins_turn, count_calls
 from constrained_k2.vllm_plugin.settings import OFF, ON, UNDECLARED_KEYS_KEY, Route, settings_in
 from constrained_k2.vllm_plugin.token_limits import take_thinking_budget, take_token_ids
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -35,7 +36,7 @@ class Adoption:
         self._vocabulary = vocabulary
         self._is_tagged_here = route == "structured_output"  # else the workers read the constraint
         self._reasons = bool(vllm_config.structured_outputs_config.reasoning_parser)
-        self._declarations = Declarations(vocabulary)
+        self._declarations = declarations_of(vocabulary)
         self._has_hinted = False
 
     def adopt(self, request: Any) -> None:
@@ -43,10 +44,8 @@ class Adoption:
         source = self._source(request)
         if source is None:
             return
-        reason: Left = "format"
+        reason: Left = "option"
         try:
-            self._refuse_format()
-            reason = "option"
             _refuse_options(request)
             self._refuse_continued(request.prompt_token_ids)
             reason = "format"
@@ -87,13 +86,13 @@ class Adoption:
         if source == "prompt" or (self._settings.adopt == "prompt" and self._declares_tools(ids)):
             declared = self._declarations.read(ids)
         if source == "prompt":
-            return {"tools": declared}
-        body = read_structural_tag(request.sampling_params.structured_outputs.structural_tag)
-        by_name = {tool.name: tool for tool in read_tools(declared, DEFAULT_LIMITS)}
-        for function in (tool["function"] for tool in body["tools"]):
-            if "parameters" not in function and (tool := by_name.get(function["name"])) is not None:
-                function |= {"parameters": tool.parameters, "strict": tool.strict}
-        return body
+            return {"tools": declared, "tool_choice": self._declarations.choice(ids)}
+        by_name = {
+            tool.name: {"parameters": tool.parameters, "strict": tool.strict}
+            for tool in read_tools(declared, DEFAULT_LIMITS)
+        }
+        tag = request.sampling_params.structured_outputs.structural_tag
+        return read_structural_tag(tag, self._vocabulary.format, by_name)
 
     def _constrain(self, request: Any, body: dict[str, Any]) -> None:
         ids, params = request.prompt_token_ids, request.sampling_params
@@ -119,27 +118,16 @@ class Adoption:
         else:
             params.structured_outputs = None
 
-    def _refuse_format(self) -> None:
-        """Refuse Kimi K3's tags, which :mod:`constrained_k2.request.structural_tag` does not read."""
-        markers = self._vocabulary.format
-        if markers.argument_encoding != "json":
-            raise InvalidRequest(f"structural tags of {markers.name} are not read", "structured_outputs")
-
     def _refuse_continued(self, ids: Sequence[int]) -> None:
-        """Refuse a prompt that ends inside a turn's reasoning or calls (continue_final_message): ours begin a turn."""
-        markers = self._vocabulary.format
-        tail = list(ids[::-1])
-        if markers.turn_end in tail:
-            tail = tail[: tail.index(markers.turn_end)]
-        seen = {marker: tail.index(marker) for marker in (markers.think_begin, markers.think_end) if marker in tail}
-        in_reasoning = 0 < seen.get(markers.think_begin, 0) < seen.get(markers.think_end, len(tail))
-        if in_reasoning or markers.section_begin in tail:
+        if not begins_turn(ids, self._vocabulary):
             raise InvalidRequest("the prompt ends inside reasoning or calls, which a turn of ours begins", "prompt")
 
     def _may_think(self, ids: Sequence[int]) -> bool:
-        """True if the prompt has opened reasoning, or the server parses reasoning and the prompt has not closed it."""
+        """True if the prompt has opened reasoning, or the model may: the server parses it and it is not closed yet."""
+        if self._vocabulary.opens_reasoning(ids):
+            return True
         markers = self._vocabulary.format
-        return self._vocabulary.opens_reasoning(ids) or (self._reasons and ids[-1] != markers.think_end)
+        return self._reasons and markers.think_begin != ABSENT and ids[-1] != markers.think_end
 
     def _leave(self, request: Any, reason: Left, problem: str) -> None:
         engine_counters.left[reason] += 1

@@ -12,7 +12,9 @@ from constrained_k2.evaluation.ab.results import Example, Results
 from constrained_k2.evaluation.answer import Record
 from constrained_k2.evaluation.judge import FORM, KINDS, judge
 from constrained_k2.evaluation.sample import Sample
-from constrained_k2.formats.kimi_k2 import MARKER_TEXTS
+from constrained_k2.formats.base import WireFormat
+from constrained_k2.prompts.xtml.turn import turn_text
+from constrained_k2.request.spec import ToolCall
 
 _SPAN = '<span class="marker {}">{}</span>'
 _MAX_TEXT = 4000  # characters
@@ -47,7 +49,8 @@ def examples(results: Results) -> Iterator[dict[str, Any]]:
             for example in found:
                 title = example.judgement.problems[0].partition(": ")[2] or KINDS[kind]
                 shared = {"arm": arm, "kind": kind, "sample": example.sample, "record": example.record}
-                yield shared | {"title": title[:_MAX_LINE], "sections": _sections(example)}
+                sections = _sections(example, results.directory.wire_format)
+                yield shared | {"title": title[:_MAX_LINE], "sections": sections}
 
 
 def shown(text: str) -> Markup:
@@ -60,13 +63,16 @@ def shown(text: str) -> Markup:
     return Markup(spans)  # noqa: S704 - escaped before
 
 
-def _sections(example: Example) -> list[tuple[str, str]]:
+def _sections(example: Example, wire_format: WireFormat) -> list[tuple[str, str]]:
     body, record = example.sample.body, example.record
     calls = [f"{call_id or '(no id)'}  {name}  {arguments}" for call_id, name, arguments in record.calls]
     return [
         ("End of the prompt", record.prompt_tail or _messages(body["messages"])),
         ("Tools", _tools(body)),
-        ("Raw answer" if record.raw else "Answer, rebuilt from its parsed parts", record.raw or _rebuilt(example)),
+        (
+            "Raw answer" if record.raw else "Answer, rebuilt from its parsed parts",
+            record.raw or _rebuilt(record, wire_format),
+        ),
         ("Parsed calls", "\n".join(calls) or "none"),
         ("Problems", "\n".join(example.judgement.problems)),
     ]
@@ -87,8 +93,13 @@ def _tools(body: dict[str, Any]) -> str:
     return "\n".join([f"tool_choice: {json.dumps(body.get('tool_choice', 'auto'))}", *schemas])
 
 
-def _rebuilt(example: Example) -> str:
-    record, marker = example.record, MARKER_TEXTS
+def _rebuilt(record: Record, wire_format: WireFormat) -> str:
+    if not (record.reasoning or record.content or record.calls):
+        return f"nothing: {record.error}"
+    if wire_format.argument_encoding == "xtml":
+        made = [ToolCall(name, 0, arguments) for _, name, arguments in record.calls]
+        return turn_text(made, response=record.content, reasoning=record.reasoning or None)
+    marker = wire_format.marker_texts
     text = f"{marker['think_begin']}{record.reasoning}{marker['think_end']}" if record.reasoning else ""
     text += record.content
     if record.calls:
@@ -97,7 +108,7 @@ def _rebuilt(example: Example) -> str:
             for call_id, name, arguments in record.calls
         )
         text += f"{marker['section_begin']}{calls}{marker['section_end']}"
-    return text or f"nothing: {record.error}"
+    return text
 
 
 def contrast(results: Results) -> list[str]:
@@ -105,7 +116,7 @@ def contrast(results: Results) -> list[str]:
     constrained = next((name for name, result in results.arms.items() if result.arm.is_constrained), None)
     if constrained is None:
         return []
-    malformed = results.arms[results.baseline].examples
+    malformed, wire_format = results.arms[results.baseline].examples, results.directory.wire_format
     candidates = {
         (example.record.key, example.record.repetition): example.sample
         for kind in sorted(malformed.keys() & FORM)
@@ -118,15 +129,16 @@ def contrast(results: Results) -> list[str]:
                 found[record.key, record.repetition] = record
     for key, sample in candidates.items():
         answer = answers[constrained].get(key)
-        if answer is not None and judge(sample, answer).counts.right:
-            return list(_lines(sample, {name: found[key] for name, found in answers.items() if key in found}))
+        if answer is not None and judge(sample, answer, wire_format).counts.right:
+            shown_answers = {name: found[key] for name, found in answers.items() if key in found}
+            return list(_lines(sample, shown_answers, wire_format))
     return []
 
 
-def _lines(sample: Sample, answers: dict[str, Record]) -> Iterator[str]:
+def _lines(sample: Sample, answers: dict[str, Record], wire_format: WireFormat) -> Iterator[str]:
     yield f"request {sample.number}: {_short(sample.body['messages'][-1].get('content'))}"
     for name, record in answers.items():
-        problems = judge(sample, record).problems
+        problems = judge(sample, record, wire_format).problems
         yield f"{name}: {_short(problems[0].partition(': ')[2] or problems[0]) if problems else 'right'}"
         if record.content:
             yield f"  says  {_short(record.content)}"

@@ -7,8 +7,9 @@ from typing import Any
 from constrained_k2.evaluation.client import printable
 from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
 from constrained_k2.evaluation.doctor.prompt import Prompt, declaration, ids_in, printed_list, results, undue_keys
+from constrained_k2.evaluation.doctor.remedies import NEWER_TEMPLATE
 from constrained_k2.evaluation.doctor.requests import BOOK, TOOLS, TRICKY, history, tool, user
-from constrained_k2.evaluation.doctor.target import NEWER_TEMPLATE, SPECIAL_TEXTS, Target
+from constrained_k2.evaluation.doctor.target import Target
 from constrained_k2.formats.kimi_k2 import ASSISTANT, GENERATION_PROMPT, MIDDLE, SECTION_BEGIN, THINK_BEGIN, THINK_END
 
 _FIRST, _SECOND = _RIGHT = ["functions.list_tables:0", "functions.list_tables:1"]
@@ -112,18 +113,20 @@ def _joined(ids: tuple[list[str], list[str]]) -> str:
 
 async def special_tokens(target: Target) -> Finding:
     """The text of a special token stays text, wherever a client puts it: it adds no special ids to the prompt."""
+    texts = target.special_texts
     expected = await _special_ids(target, "")
     leaked = {location: await _special_ids(target, location) - expected for location in _LOCATIONS}
-    found = [f"{len(ids)} of {len(SPECIAL_TEXTS)} in {location} text" for location, ids in leaked.items() if ids]
+    found = [f"{len(ids)} of {len(texts)} in {location} text" for location, ids in leaked.items() if ids]
     if not found:
-        return ok(f"the text of {len(SPECIAL_TEXTS)} special tokens stays text in {', '.join(_LOCATIONS)}")
+        return ok(f"the text of {len(texts)} special tokens stays text in {', '.join(_LOCATIONS)}")
     seen = f"the text of special tokens becomes special tokens: {', '.join(found)}. A web page that a tool reads can "
-    return fault(f"{seen}open a system turn", f"{target.repairing}; or remove such text in the client")
+    remedy = target.rendering if target.uses_tags else target.repairing
+    return fault(f"{seen}open a system turn", f"{remedy}; or remove such text in the client")
 
 
 async def _special_ids(target: Target, location: str) -> Counter[int]:
     """Count the special ids in the prompt of a request with the text of all special tokens in one location."""
-    hostile = f"a {' b '.join(SPECIAL_TEXTS)} c"
+    hostile = f"a {' b '.join(target.special_texts)} c"
     text = dict.fromkeys(_LOCATIONS, "no marker here") | {location: hostile}
     if location == "escaped arguments":  # a server that decodes and re-encodes the arguments unescapes them
         text[location] = "".join(f"\\u{ord(letter):04x}" if letter in "<[" else letter for letter in hostile)

@@ -6,11 +6,11 @@ import msgspec
 
 from constrained_k2.evaluation.answer import NoAnswer, validated
 from constrained_k2.evaluation.client import NotServed, Refused, printable
+from constrained_k2.evaluation.doctor import remedies
 from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
 from constrained_k2.evaluation.doctor.requests import UNWILLING, chat, closed, tool, user
-from constrained_k2.evaluation.doctor.target import PYTHON_FRONT_END, Target
+from constrained_k2.evaluation.doctor.target import Target
 from constrained_k2.evaluation.sample import UNCONSTRAINED
-from constrained_k2.formats.kimi_k2 import TURN_END
 
 _BACK_REFERENCE = {"type": "string", "pattern": r"^(a+)-\1$"}
 _INEXPRESSIBLE = closed(word=_BACK_REFERENCE, items={"type": "array", "uniqueItems": True})
@@ -21,16 +21,17 @@ class _Version(msgspec.Struct):
 
 
 async def model(target: Target) -> Finding:
-    """The server has the model, with Kimi's special tokens."""
+    """The server has the model, with the special tokens of a format of Kimi's."""
     name = printable(target.model)
     if target.model not in target.models:
         names = ", ".join(printable(known, 60) for known in target.models[:5])
         return fault(f"{name!r} is not among its models: {names}", "Name one with --model")
-    if target.markers is None:
-        seen = f"{name}; /tokenize does not return the ids of Kimi's special tokens, so prompts cannot be checked"
+    if target.format is None:
+        seen = f"{name}; {target.lacking}, so prompts cannot be checked"
         remedy = "Let /tokenize and /detokenize through; without them only answers are checked. Is it a Kimi model?"
         return Finding("cannot tell", seen, remedy)
-    return ok(f"{name}; {TURN_END} is {target.marker(TURN_END)}")
+    wire = target.format
+    return ok(f"{name} speaks {wire.name}; {wire.marker_texts['turn_end']} is {wire.turn_end}")
 
 
 async def version(target: Target) -> Finding:
@@ -41,7 +42,9 @@ async def version(target: Target) -> Finding:
     if found is None or text.startswith("0.0.0") or found[0].startswith("0.1.dev"):
         return Finding("cannot tell", f"the version is {name!r}", "Install a released version of vLLM")
     number = tuple(int(part or 0) for part in found.groups())
-    if number < (0, 11, 1):  # https://vllm.ai/blog/2025-10-28-kimi-k2-accuracy found the prompts of 0.11.0 broken
+    if (
+        number < (0, 11, 1) and not target.uses_tags
+    ):  # https://vllm.ai/blog/2025-10-28-kimi-k2-accuracy found the prompts of 0.11.0 broken
         return fault(f"vLLM {name} is known to break Kimi K2's prompts", "Upgrade vLLM")
     if not (0, 32) <= number[:2] < (0, 34):
         seen = f"vLLM {name}; constrained_k2 is tested with 0.32 and 0.33"
@@ -54,11 +57,11 @@ async def flags(target: Target) -> Finding:
     if target.rust:
         return _masks(target)
     if target.is_ours:
-        return ok("the parser kimi_k2_constrained is on, and a route that constrains")
+        return ok("the parser kimi_constrained is on, and a route that constrains")
     if target.parser and target.constrains is False:
-        seen = "the parser kimi_k2_constrained is on, but no route that constrains: what it admits is refused"
+        seen = "the parser kimi_constrained is on, but no route that constrains: what it admits is refused"
     elif target.constrains:
-        seen = "a route is on, but not the parser kimi_k2_constrained: chat requests are not constrained"
+        seen = "a route is on, but not the parser kimi_constrained: chat requests are not constrained"
     elif target.constrains is False:
         seen = "constrained_k2 is installed, but neither its parser nor a route is on"
     else:
@@ -89,7 +92,9 @@ async def front_end(target: Target) -> Finding:
         lacking.insert(0, "n > 1")
     seen = f"vLLM's Rust front end {target.rust}"
     if lacking:
-        return Finding("warning", f"{seen} does not serve {', '.join(lacking)}", PYTHON_FRONT_END)
+        return Finding(
+            "warning", f"{seen} does not serve {', '.join(lacking)}", remedies.python_front_end(target.format)
+        )
     return ok(seen)
 
 

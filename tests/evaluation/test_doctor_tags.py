@@ -1,0 +1,109 @@
+"""``constrained-k2 doctor`` on servers of Kimi K3: every check finds its fault, and none in a server that is right."""
+
+import pytest
+
+from constrained_k2.evaluation.doctor.examination import CHECKS
+from tests.evaluation.fake_tags import TagFake
+from tests.evaluation.test_doctor import examined
+
+OWN = [check.name for check in CHECKS if check.tags is not False]
+
+
+def test_a_server_that_is_right() -> None:
+    with TagFake() as fake:
+        found = examined(fake)
+    assert list(found) == OWN
+    assert {name: finding for name, finding in found.items() if finding.verdict != "ok"} == {}
+    assert "Kimi K3" in found["model"].seen
+
+
+# The fault of the fake, the check that must find it, the verdict, and words of what is seen; "+" joins several faults.
+FAULTS = [
+    ("no /tokenize", "model", "cannot tell", "/tokenize"),
+    ("old version", "version", "warning", "tested with 0.32"),
+    ("no parser", "flags", "fault", "but not the parser"),
+    ("no auto", "auto_tool_choice", "fault", "--enable-auto-tool-choice"),
+    ("no generation prompt", "generation_prompt", "fault", "goes on as another role"),
+    ("prints None", "content", "fault", "content null becomes 'None'"),
+    ("prints lists", "content", "fault", "printed as a Python list"),
+    ("joins parts", "content", "warning", r"becomes '2 \\ntables'"),
+    ("renames calls", "history", "fault", "list_tables with the index 1 is written as a call of tables"),
+    ("trims arguments", "history", "fault", "type 'string', value ' <|close|>argument"),
+    ("leaves arguments out", "history", "fault", "in a call an object of 6 keys becomes an object of 0 keys"),
+    ("objects alone", "broken_arguments", "warning", "in a call the text 'no JSON' becomes an object of 0 keys"),
+    ("one name of reasoning", "reasoning", "fault", "the reasoning_content 'Two and two.' of the history becomes ''"),
+    ("results as sent", "tool_results", "fault", "'booked' of list_tables 1"),
+    ("does not pair", "results_paired", "fault", "an unknown id beside a known one"),
+    ("injects", "special_tokens", "fault", "12 of 12 in user text"),
+    ("unsorted tools", "declared_tools", "fault", "tool-declare"),
+    ("null descriptions", "declared_tools", "warning", '"description":null'),
+    ("no tools in messages", "dynamic_tools", "warning", "0 messages of the type tool-declare, not 1"),
+    ("refuses tools in messages", "dynamic_tools", "warning", "tools of a system message are refused: 400"),
+    ("no effort", "effort", "fault", "0 messages of the type thinking-effort, not 1"),
+    ("one effort", "effort", "fault", "max"),
+    ("no choice", "choice_and_form", "fault", "tool-choice"),
+    ("no ids", "choice_and_form", "cannot tell", "/tokenize takes no tool_choice"),
+    ("no ids", "generation_prompt", "ok", "the prompt ends with"),
+    ("runs on", "end_token", "fault", "answers go on after <|end_of_msg|>"),
+    ("no ids", "end_token", "cannot tell", "return_token_ids"),
+    ("strict taken", "strict_refused", "fault", "cannot be enforced"),
+    ("opt-out refused", "opt_out", "fault", "is refused"),
+    ("obeys the model", "required", "fault", "no call, but 'Blue scatters.'"),
+    ("names another", "named", "fault", "not the named function"),
+    ("free under auto", "auto", "fault", "are not part of a tag"),
+    ("no ids", "auto", "cannot tell", "return_token_ids"),
+    ("calls under none", "none", "fault", "hold calls"),
+    ("leaks markers", "none", "fault", "hold markers"),
+    ("many calls", "single", "fault", "more calls than the request allows: 3 of at most 1"),
+    ("free reasoning", "after_reasoning", "fault", "nothing holds the end of the reasoning"),
+    ("invalid arguments", "arguments", "fault", "400 is greater than the maximum"),
+    ("ends early", "required_keys", "fault", "without its required arguments b"),
+    ("repeats keys", "keys_once", "fault", "'a' is written 2 times"),
+    ("any type", "value_types", "fault", "key '', type '' and value 'true'"),
+    ("any index", "indexes", "fault", "the index '7777', not 1"),
+    ("obeys the model", "indexes", "fault", "no call came"),
+    ("special tokens in strings", "special_in_arguments", "fault", "[BOS] 20 times"),
+    ("cuts at tags", "spelled_tags", "fault", "in ordinary tokens, returned is '{\"text\": \"a '"),
+    ("last part of names", "dotted_names", "fault", "is returned with the name 'send'"),
+    ("repeats ids", "call_ids", "fault", "results cannot be paired"),
+    ("reformats", "exact_arguments", "fault", "the model wrote"),
+    ("loses calls", "exact_arguments", "fault", "the model wrote 3 calls, returned are 1"),
+    ("spells tags", "exact_arguments", "fault", "text that spells tags in ordinary tokens is returned as a call"),
+    ("hands over pieces", "cut_calls", "fault", "returned with the arguments"),
+    ("streams other text", "stream_agrees", "fault", "content differs"),
+    ("reasoning is content", "thinking", "fault", "the content holds the reasoning"),
+    ("always reasons", "thinking", "fault", "thinking false, and the answer reasons"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("faults", "check", "verdict", "seen"), FAULTS, ids=[f"{f[0]}-{f[1]}" for f in FAULTS])
+def test_every_fault_is_found(faults: str, check: str, verdict: str, seen: str) -> None:
+    with TagFake(*faults.split("+")) as fake:
+        finding = examined(fake, check)[check]
+    assert finding.verdict == verdict, finding
+    assert seen in finding.seen, finding
+    assert verdict == "ok" or finding.remedy or check == "opt_out"
+
+
+def test_every_check_has_a_fault_that_it_finds() -> None:
+    assert {check for _, check, verdict, _ in FAULTS if verdict != "cannot tell"} >= set(OWN) - {"model", "front_end"}
+
+
+def test_remedies_name_the_flags_of_the_format() -> None:
+    with TagFake("not installed", "reasoning is content", "any index") as fake:
+        found = examined(fake, "flags", "thinking", "indexes")
+    flags = "--tool-call-parser kimi_constrained --reasoning-parser kimi_k3"
+    assert flags in found["flags"].remedy and flags in found["indexes"].remedy
+    assert found["thinking"].remedy == "Start vLLM with --reasoning-parser kimi_k3"
+    with TagFake("not installed", "rust", "special tokens in strings") as fake:
+        remedy = examined(fake, "flags")["flags"].remedy
+    assert "unset VLLM_USE_RUST_FRONTEND" in remedy and flags in remedy
+
+
+@pytest.mark.slow
+def test_garbage_is_a_finding() -> None:
+    with TagFake("garbage chats") as fake:
+        for _ in range(20):
+            found = examined(fake)
+            assert list(found) == OWN
+            assert found["required"].verdict == "fault"

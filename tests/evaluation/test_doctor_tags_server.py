@@ -1,0 +1,54 @@
+"""The doctor with real vLLM servers of a random Kimi K3 model: ours, and vLLM's own parser and structural tag."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from constrained_k2.evaluation.doctor.findings import Finding
+from constrained_k2.evaluation.server import BACKEND_FLAGS, KIMI_K3_FLAGS, VllmServer
+from constrained_k2.testing import build_model
+from tests.evaluation.test_doctor_server import examined
+
+pytestmark = pytest.mark.server
+
+# vLLM 0.32 changes these requests before the encoder sees them, and clients can avoid each.
+FRONT_END = {"content", "broken_arguments", "declared_tools", "dynamic_tools"}
+# The masks of vLLM's structural tag, and its parser, which goes by text.
+MASKS = {"auto", "after_reasoning", "required_keys", "keys_once", "value_types", "indexes", "special_in_arguments"}
+PARSER = {"spelled_tags"}
+
+
+def with_verdict(found: dict[str, Finding], verdict: str) -> set[str]:
+    return {name for name, finding in found.items() if finding.verdict == verdict}
+
+
+def served(directory: Path, *flags: str) -> dict[str, Finding]:
+    model = build_model(directory / "model", arch="llama", wire_format="kimi_k3")
+    with VllmServer(model, (*flags, *KIMI_K3_FLAGS), log=directory / "server.log") as started:
+        return examined(started)
+
+
+def test_our_server(tmp_path: Path) -> None:
+    found = served(tmp_path, *BACKEND_FLAGS)
+    assert {name: found[name] for name in with_verdict(found, "fault") | with_verdict(found, "cannot tell")} == {}
+    assert with_verdict(found, "warning") == FRONT_END
+    assert "Kimi K3" in found["model"].seen
+    assert not any("constrained" in found[name].remedy for name in FRONT_END)
+
+
+def test_vllms_own_parser(tmp_path: Path) -> None:
+    found = served(tmp_path, "--enable-auto-tool-choice", "--tool-call-parser", "kimi_k3")
+    faults = with_verdict(found, "fault")
+    assert faults >= MASKS | PARSER | {"flags", "required", "arguments", "strict_refused", "results_paired"}
+    flags = "--tool-call-parser kimi_constrained --reasoning-parser kimi_k3"
+    for name in MASKS | PARSER | {"flags", "results_paired"}:
+        assert flags in found[name].remedy, name
+    assert "the index '77777" in found["indexes"].seen
+    assert "is written" in found["keys_once"].seen
+    for name in ("model", "version", "generation_prompt", "history", "reasoning", "tool_results", "special_tokens"):
+        assert found[name].verdict == "ok", name
+    for name in ("effort", "choice_and_form", "end_token", "thinking", "call_ids", "auto_tool_choice"):
+        assert found[name].verdict == "ok", name
+    assert with_verdict(found, "warning") == FRONT_END
