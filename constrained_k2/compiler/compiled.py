@@ -60,7 +60,9 @@ class CompiledToolCalls:
     def answer(self) -> ArgumentMatcher | None:
         """A matcher at the start of the answer; None where the request asks for no form of it."""
         form, grammar = self.spec.answer, self.answer_grammar
-        return None if form is None or grammar is None else grammar.matcher(form.location)
+        if form is None or grammar is None:
+            return None
+        return grammar.matcher(form.location, may_relax=self._answer_level != "strict")
 
     @cached_property
     def answer_grammar(self) -> ArgumentGrammar | None:
@@ -84,7 +86,7 @@ class CompiledToolCalls:
 
     def arguments(self, name: str) -> ArgumentMatcher:
         """A matcher at the start of a function's arguments."""
-        return self.grammar(name).matcher(schema_location(name))
+        return self.grammar(name).matcher(schema_location(name), may_relax=self.level(name) != "strict")
 
     def grammar(self, name: str) -> ArgumentGrammar:
         """The grammar of a function's arguments.
@@ -154,8 +156,12 @@ class CompiledToolCalls:
 
     def _check_answer(self) -> None:
         grammar, form = self.answer_grammar, self.spec.answer
-        if grammar is not None and form is not None and self._shared.policy.level(form.strict or None) == "strict":
+        if grammar is not None and form is not None and self._answer_level == "strict":
             _require_all(grammar.coverage, "the answer", form.location)
+
+    @property
+    def _answer_level(self) -> Level:
+        return self._shared.policy.level((self.spec.answer is not None and self.spec.answer.strict) or None)
 
     def level(self, name: str) -> Level:
         """The strictness of a function's schema."""

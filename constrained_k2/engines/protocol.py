@@ -63,8 +63,13 @@ class ArgumentGrammar(Protocol):
     cost_bytes: int  # estimated memory, for the cache's budget
     coverage: Coverage  # of each keyword of the schema
 
-    def matcher(self, location: str) -> ArgumentMatcher:
-        """Return a matcher at the start of the arguments; ``location`` of the schema in the request is for errors."""
+    def matcher(self, location: str, *, may_relax: bool = False) -> ArgumentMatcher:
+        """Return a matcher at the start of the arguments.
+
+        Args:
+            location: That of the schema in the request, for errors.
+            may_relax: If the engine fails while it writes, it may go on without what it failed at.
+        """
 
 
 class Engine(Protocol):

@@ -4,6 +4,8 @@ import json
 import os
 import time
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import llguidance
@@ -11,6 +13,7 @@ import llguidance
 from constrained_k2.engines.llguidance.forced import forced_ids
 from constrained_k2.engines.llguidance.grammar_text import (
     LIMITS,
+    NEXT_BEST_LIMITS,
     GrammarText,
     Patterns,
     Refused,
@@ -20,9 +23,11 @@ from constrained_k2.engines.llguidance.grammar_text import (
 )
 from constrained_k2.engines.llguidance.mask_cache import MaskCache
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
+from constrained_k2.engines.llguidance.next_best import NextBest
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.formats.kimi_k3 import ARGUMENT, OPEN, SEPARATOR
+from constrained_k2.grammar.lark.writer import Effort
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 from constrained_k2.vocabulary.tokenizer_files import SPLIT_PATTERN, TiktokenEncoder
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -83,6 +88,7 @@ class LLGuidanceEngine:
         try:
             source = our_text(document, self._patterns, undeclared_keys, encoding)
             ours = self._probed(source, encoding)
+            ours.next_best = NextBest(partial(self._eased, schema, undeclared_keys, encoding))
             if encoding == "xtml" or not source.is_well_formed or not ours.coverage.relaxed:
                 return ours
         except RecursionError:
@@ -102,6 +108,13 @@ class LLGuidanceEngine:
         if ours is None:
             raise problem
         return ours
+
+    def _eased(
+        self, schema: str, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding, effort: Effort
+    ) -> "LLGuidanceGrammar":
+        """Compile our own grammar with less effort. Its states are not cached: few calls get there."""
+        source = our_text(json.loads(schema), self._patterns, undeclared_keys, encoding, effort)
+        return self._probed(replace(source, model=None), encoding)
 
     def compile_text(self, kind: Literal["regex", "lark"], text: str) -> "LLGuidanceGrammar":
         what = "regular expression" if kind == "regex" else "grammar"
@@ -160,12 +173,14 @@ class LLGuidanceGrammar:
             source.model is not None or source.allows_any_split
         )  # properties may come in any order in our own grammars only
         self.text, self.coverage = source.text, source.coverage
+        self.effort: Effort = source.effort
+        self.next_best: NextBest | None = None  # where this grammar fails
         self._tokenizer = tokenizer
         self._prototype = self._new()
         self.cost_bytes = _COST_FLOOR + _COST_FACTOR * len(source.text)
 
-    def matcher(self, location: str) -> LLGuidanceMatcher:
-        return LLGuidanceMatcher(self, location)
+    def matcher(self, location: str, *, may_relax: bool = False) -> LLGuidanceMatcher:
+        return LLGuidanceMatcher(self, location, may_relax=may_relax)
 
     def copy(self) -> llguidance.LLMatcher:
         """Return a copy of the prototype, at the start of the arguments."""
@@ -186,7 +201,8 @@ class LLGuidanceGrammar:
         return forced_ids(matcher.deep_copy().compute_ff_bytes(), self._tokenizer.tokenize_bytes)
 
     def _new(self) -> llguidance.LLMatcher:
-        return llguidance.LLMatcher(self._tokenizer, self.text, log_level=0, limits=LIMITS)
+        limits = LIMITS if self.effort == "exact" else NEXT_BEST_LIMITS
+        return llguidance.LLMatcher(self._tokenizer, self.text, log_level=0, limits=limits)
 
 
 def build_tokenizer(vocabulary: Vocabulary, stop_id: int) -> llguidance.LLTokenizer:

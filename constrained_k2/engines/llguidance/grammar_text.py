@@ -12,7 +12,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.grammar.lark.state_model import StateModel, arguments_model, state_model
-from constrained_k2.grammar.lark.writer import LarkWriter
+from constrained_k2.grammar.lark.writer import Effort, LarkWriter
 from constrained_k2.grammar.patterns import Untranslatable, found_anywhere
 from constrained_k2.schema.builtin_compilers import prepare
 from constrained_k2.schema.compile_pool import check_deadline
@@ -27,7 +27,11 @@ _JSON_OPTIONS: Any = {"item_separator": ",", "key_separator": ":", "whitespace_f
 _MAX_PATTERNS = 256
 # Fewer symbols than by default, so that a schema of 100 bytes ("maxItems": 100000) is refused within 0.2 s instead of
 # compiling for seconds. More items in a row than by default, since objects may have thousands of optional properties.
-LIMITS = llguidance.LLParserLimits(max_grammar_size=50_000, max_items_in_row=20_000, step_max_items=200_000)
+# Five times the default for the lexemes of a step: a pattern beside a length takes up to 25 ms then and does not fail.
+# A grammar that takes over from one that failed may take five times longer still.
+_SIZES = {"max_grammar_size": 50_000, "max_items_in_row": 20_000, "step_max_items": 200_000}
+LIMITS = llguidance.LLParserLimits(**_SIZES, step_lexer_fuel=1_000_000)
+NEXT_BEST_LIMITS = llguidance.LLParserLimits(**_SIZES, step_lexer_fuel=5_000_000)
 # The strings, comments and regular expressions of a Lark grammar, in which "<" refers to no token.
 _LARK_TEXT = re.compile(r"\"(?:\\.|[^\"\\])*\"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\])+/", re.DOTALL)
 _MAX_EBNF = 1 << 16  # characters that are converted, a second a megabyte
@@ -47,6 +51,7 @@ class GrammarText:
     model: StateModel | None  # None for builtin grammars
     is_well_formed: bool = True  # False if JSON Schema gives a part of the schema no meaning
     allows_any_split: bool = False  # True if masks allow any tokens of a text that is the only one possible
+    effort: Effort = "exact"
 
 
 def our_text(
@@ -54,18 +59,21 @@ def our_text(
     patterns: "Patterns",
     undeclared_keys: UndeclaredKeys = "allow",
     encoding: ArgumentEncoding = "json",
+    effort: Effort = "exact",
 ) -> GrammarText:
     """Write our own grammar of a decoded schema."""
     normalizer = Normalizer(SchemaDocument(document), patterns.is_found)
     writer, root = LarkWriter(normalizer, patterns.has_match, undeclared_keys), frozenset({("#", True)})
+    writer.effort = effort
     if encoding == "xtml":
         text = llguidance.LLMatcher.grammar_from_lark(writer.write_arguments(root))
         coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes)
         model = arguments_model(writer.arguments, writer.shapes, writer.members, writer.argument_parts)
-        return GrammarText(text, coverage, model, normalizer.is_well_formed, allows_any_split=True)
+        return GrammarText(text, coverage, model, normalizer.is_well_formed, allows_any_split=True, effort=effort)
     text = llguidance.LLMatcher.grammar_from_lark(writer.write(root))
     coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes)
-    return GrammarText(text, coverage, state_model(root, writer.shapes, writer.members), normalizer.is_well_formed)
+    model = state_model(root, writer.shapes, writer.members)
+    return GrammarText(text, coverage, model, normalizer.is_well_formed, effort=effort)
 
 
 def builtin_text(document: Any) -> GrammarText:

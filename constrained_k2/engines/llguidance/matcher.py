@@ -1,7 +1,7 @@
 """Matches a call's arguments: from the grammar's shared DFA if cached there, else with LLGuidance."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import llguidance
 import numpy as np
@@ -15,6 +15,7 @@ from constrained_k2.vocabulary.bitmask import BitmaskRows
 if TYPE_CHECKING:
     from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar
 
+T = TypeVar("T")
 # Smaller batches stay on the calling thread. Measured on two cores: 16 rows take 0.25 ms on two threads and 0.16 ms on
 # one; from 64 rows on the time is equal, and the interpreter lock is released once for all rows.
 _MIN_THREADED_ROWS = 64
@@ -25,19 +26,20 @@ class LLGuidanceMatcher:
     """The parse state of one call's arguments. Implements :class:`~constrained_k2.engines.protocol.ArgumentMatcher`.
 
     Cached steps and masks come from the grammar's DFA. LLGuidance consumes the tokens later, when it is next needed. If
-    its shared lexer fails, the tokens are replayed once with a new lexer.
+    its shared lexer fails, the tokens are replayed with a new lexer; if that fails too, with the next best grammars.
 
     LLGuidance (1.7.6) returns its latest mask again if its lexer is in the same state after the same number of lexemes,
     even if it was rolled back in between and other lexemes followed. So after a rollback past its latest mask, a new
     mask is computed before it continues. If bytes are forced there, that does not help, and the tokens are replayed.
     """
 
-    __slots__ = ("_classes", "_consumed", "_ids", "_is_stale", "_location", "_masked", "_matcher", "_path", "_state",
-                 "grammar")  # fmt: skip
+    __slots__ = ("_classes", "_consumed", "_ids", "_is_stale", "_location", "_masked", "_matcher", "_may_relax",
+                 "_path", "_state", "grammar")  # fmt: skip
 
-    def __init__(self, grammar: "LLGuidanceGrammar", location: str) -> None:
+    def __init__(self, grammar: "LLGuidanceGrammar", location: str, *, may_relax: bool = False) -> None:
         self.grammar = grammar
         self._location = location
+        self._may_relax = may_relax
         self._classes = grammar.token_classes
         self._state = _UNTRACKED if grammar.dfa is None else grammar.dfa.begin()
         self._ids: list[int] = []
@@ -56,8 +58,7 @@ class LLGuidanceMatcher:
         matcher = self.engine(for_mask=True)
         matcher.unsafe_compute_mask_ptr(address, row.nbytes)
         if matcher.is_error():
-            self._rebuild().unsafe_compute_mask_ptr(address, row.nbytes)
-            self._raise_on_error()
+            self._retry(lambda other: other.unsafe_compute_mask_ptr(address, row.nbytes))
         self.note_mask(row)
 
     @staticmethod
@@ -103,8 +104,7 @@ class LLGuidanceMatcher:
         matcher = self.engine()
         taken = matcher.try_consume_tokens([token_id])
         if not taken and (matcher.is_error() or self._is_allowed(matcher, token_id)):
-            taken = self._rebuild().try_consume_tokens([token_id])
-            self._raise_on_error()
+            taken = self._retry(lambda other: other.try_consume_tokens([token_id]))
         if not taken:
             return False
         self._consumed += 1
@@ -136,13 +136,13 @@ class LLGuidanceMatcher:
         matcher = self.engine()
         is_complete = matcher.is_accepting()
         if not is_complete and matcher.is_error():  # a failed matcher is never accepting
-            is_complete = self._rebuild().is_accepting()
+            is_complete = self._retry(lambda other: other.is_accepting())
         if state.is_shared:
             state.is_complete = is_complete
         return is_complete
 
     def fork(self) -> "LLGuidanceMatcher":
-        copy = LLGuidanceMatcher(self.grammar, self._location)
+        copy = LLGuidanceMatcher(self.grammar, self._location, may_relax=self._may_relax)
         copy._ids, copy._path, copy._state = self._ids.copy(), self._path.copy(), self._state
         copy._matcher = self._matcher and self._matcher.deep_copy()
         copy._consumed, copy._masked, copy._is_stale = self._consumed, self._masked, self._is_stale
@@ -198,19 +198,36 @@ class LLGuidanceMatcher:
         self._note_computed(matcher)
         return matcher.is_error() or bool(mask[token_id // 8] >> (token_id % 8) & 1)
 
-    def _rebuild(self) -> llguidance.LLMatcher:
-        matcher = self._matcher = self.grammar.renew()
-        taken = matcher.try_consume_tokens(self._ids)
-        self._consumed = len(self._ids)
-        self._masked, self._is_stale = 0, False
-        self._raise_on_error()
-        if taken != len(self._ids):
-            raise self._too_costly(f"it accepted {taken} of {len(self._ids)} tokens when they were replayed")
-        return matcher
+    def _retry(self, operation: Callable[[llguidance.LLMatcher], T]) -> T:
+        """The result of an operation that failed, with a new lexer or with the next best grammar."""
+        matcher = self._rebuild()
+        while True:
+            result = operation(matcher)
+            if not matcher.is_error():
+                return result
+            matcher = self._go_on(matcher.get_error())
 
-    def _raise_on_error(self) -> None:
-        if self._matcher is not None and self._matcher.is_error():
-            raise self._too_costly(self._matcher.get_error().strip()[:300])
+    def _rebuild(self) -> llguidance.LLMatcher:
+        """Replay the tokens with a new lexer, or with the next best grammar."""
+        matcher = self.grammar.renew()
+        return matcher if self._has_replayed(matcher) else self._go_on(matcher.get_error())
+
+    def _go_on(self, problem: str) -> llguidance.LLMatcher:
+        """Replay the tokens with the next best grammar that takes them; raises if there is none."""
+        while self.grammar.next_best is not None:
+            following = self.grammar.next_best.after(self.grammar.effort, may_relax=self._may_relax)
+            if following is None:
+                break
+            self.grammar, matcher = following, following.copy()
+            self._state, self._path = _UNTRACKED, [_UNTRACKED] * (len(self._ids) + 1)
+            if self._has_replayed(matcher):
+                return matcher
+        raise self._too_costly(problem.strip()[:300] or "it does not accept the tokens when they are replayed")
+
+    def _has_replayed(self, matcher: llguidance.LLMatcher) -> bool:
+        self._matcher, self._consumed = matcher, len(self._ids)
+        self._masked, self._is_stale = 0, False
+        return matcher.try_consume_tokens(self._ids) == len(self._ids) and not matcher.is_error()
 
     def _too_costly(self, reason: str) -> SchemaTooCostly:
         remedy = "Simplify the schema's patterns, or split objects with very many properties"

@@ -100,8 +100,8 @@ class XGrammarGrammar:
     def __post_init__(self) -> None:
         self.cost_bytes = int(self.compiled.memory_size_bytes)
 
-    def matcher(self, location: str) -> "XGrammarMatcher":
-        del location  # its matcher raises no errors
+    def matcher(self, location: str, *, may_relax: bool = False) -> "XGrammarMatcher":
+        del location, may_relax  # its matcher raises no errors
         return XGrammarMatcher(xgrammar.GrammarMatcher(self.compiled), self.encode)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import permutations
 from math import factorial
-from typing import Any
+from typing import Any, Literal
 
 from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.grammar.lark.arguments import ANY_RULES, HEADER, XTML_PREAMBLE, arguments_rule
@@ -45,6 +45,9 @@ from constrained_k2.schema.shapes import (
 )
 from constrained_k2.schema.undeclared_keys import REASON, UndeclaredKeys
 
+Effort = Literal["exact", "narrow", "relaxed"]
+"""How much a grammar may cost its engine: ``narrow`` shortens strings with patterns, ``relaxed`` drops the patterns."""
+
 _ANY_SHAPES = frozenset(EVERYTHING)
 _MAX_ALTERNATIVES = 50_000  # of all arguments' values; engines refuse more, but only after they have read them
 _MAX_PERMUTED = 4  # properties of a constant object that may come in any order: 4! = 24 alternatives
@@ -73,6 +76,7 @@ class LarkWriter:
         self._terminals: dict[str, str] = {}
         self._choices: dict[str, str] = {}
         self._alternatives = 0  # of the arguments' values
+        self.effort: Effort = "exact"
         self._waiting: list[Node] = []
         self.node: Node = ANY  # the node being written
         self.arguments: Node = NEVER  # the node whose objects are written as XTML arguments
