@@ -23,8 +23,8 @@ def test_unknown_engines_and_formats_are_refused(engine: Any, format_name: str |
 
 @pytest.mark.parametrize("engine", ["llguidance", "xgrammar"])
 def test_a_schema_without_a_grammar_is_refused_by_name(engine: Any) -> None:
-    body = {"tools": [tool("f"), tool("g", {"type": "string"})]}
-    with pytest.raises(UnsupportedSchema, match="'g'.*always an object"):
+    body = {"tools": [tool("f"), tool("g", {"not": {}})]}
+    with pytest.raises(UnsupportedSchema, match="'g'.*no value satisfies"):
         build_grammar(ToolCallSpec.from_openai(body), engine)
     assert build_grammar(ToolCallSpec.from_openai(body | {"tool_choice": "none"}), engine)
 
@@ -63,7 +63,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["grammar", str(tmp_path / "none")]) == 2
     assert main(["grammar", str(case / "request.json"), "--format", "ebnf"]) == 2
     broken = tmp_path / "request.json"
-    broken.write_text(json.dumps({"tools": [tool("g", {"type": "string"})]}))
+    broken.write_text(json.dumps({"tools": [tool("g", {"not": {}})]}))
     assert main(["grammar", str(broken)]) == 1
     assert "tools[name='g']" in capsys.readouterr().err
 

@@ -317,10 +317,11 @@ def test_llguidances_default_limits_allow_hundreds_of_calls() -> None:
 
 @pytest.mark.parametrize("parallel", [True, False])
 def test_schemas_for_llguidances_builtin_compiler(small_compiler: Compiler, parallel: bool) -> None:
-    lengths = [{"maxLength": number} for number in range(257)]  # more alternatives than our grammars have
-    schema = {
+    lengths = [{"maxLength": number} for number in range(1, 258)]
+    multiplied = {"anyOf": lengths, "allOf": [{"anyOf": [{"minLength": 1}, {"minLength": 2}]}]}
+    schema = {  # with more alternatives than our grammars have
         "type": "object",
-        "properties": {"p3": {"type": "string", "anyOf": lengths}},
+        "properties": {"p3": {"type": "string"} | multiplied},
         "required": ["p3"],
         "additionalProperties": False,
     }
