@@ -35,10 +35,19 @@ class _ReenteredError(Exception):
 
 
 class Normalizer:
-    """Expands the nodes of one schema. ``matches`` finds a pattern in a text; it must be safe on hostile patterns."""
+    """Expands the nodes of one schema.
 
-    def __init__(self, document: SchemaDocument, matches: Callable[[str, str], bool]) -> None:
+    Args:
+        document: The schema.
+        matches: Finds a pattern in a text; must be safe on hostile patterns.
+        relaxes_negations: What has no exact negation never fails then; else its negation lacks instances.
+    """
+
+    def __init__(
+        self, document: SchemaDocument, matches: Callable[[str, str], bool], *, relaxes_negations: bool = False
+    ) -> None:
         self.document = document
+        self.relaxes_negations = relaxes_negations
         self.matches = matches
         self.notes: dict[str, tuple[NoteStatus, str]] = {}  # pointer of a keyword -> status and reason
         self.is_well_formed = True  # False if some part has no meaning, or one by another name
@@ -154,7 +163,7 @@ class Normalizer:
             if pointer in self._synthetic:
                 waiting += [part for inner in self._synthetic[pointer] for part, _ in sorted(inner)]
                 continue
-            schema = self.document.at(pointer)
+            schema = local_target(self.document.root, pointer)
             if isinstance(schema, dict):
                 found |= dict.fromkeys(f"{pointer}/{keyword}" for keyword in keywords if keyword in schema)
                 waiting += in_place(self.document, schema, pointer)
@@ -253,16 +262,20 @@ class Normalizer:
         """The shapes of the instances for which at least one keyword fails."""
         read, failing = Reader(self, schema, pointer), dict[Shape, None]()
         for row in rows_of(schema):
-            if row.negate is None:
-                read.note_negation(row.name_in(schema))
-                continue
+            name = row.name_in(schema)
             try:
-                failing |= dict.fromkeys(row.negate(read))
+                if row.negate is None:
+                    read.note_negation(name)
+                else:
+                    failing |= dict.fromkeys(row.negate(read))
             except IllFormed as error:
-                read.relax(row.name_in(schema), error.problem)
+                read.relax(name, error.problem)
                 return EVERYTHING
             except (NotExpressible, SchemaTooCostly) as error:
-                read.note_negation(row.name_in(schema), error.problem)
+                if self.relaxes_negations:
+                    read.note(name, "relaxed", f"negated: {error.problem}")
+                    return EVERYTHING
+                read.note_negation(name, error.problem)
         return tuple(failing)
 
     def _too_costly(self, problem: str, budget: str, limit: int) -> SchemaTooCostly:

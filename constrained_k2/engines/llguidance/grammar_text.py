@@ -19,6 +19,7 @@ from constrained_k2.schema.compile_pool import check_deadline
 from constrained_k2.schema.coverage import Coverage, Status, coverage_of
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.keywords import keyword_uses
+from constrained_k2.schema.no_instances import write_some
 from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 
@@ -62,18 +63,20 @@ def our_text(
     effort: Effort = "exact",
 ) -> GrammarText:
     """Write our own grammar of a decoded schema."""
-    normalizer = Normalizer(SchemaDocument(document), patterns.is_found)
-    writer, root = LarkWriter(normalizer, patterns.has_match, undeclared_keys), frozenset({("#", True)})
-    writer.effort = effort
-    if encoding == "xtml":
-        text = llguidance.LLMatcher.grammar_from_lark(writer.write_arguments(root))
+
+    def write(normalizer: Normalizer) -> GrammarText:
+        writer, root = LarkWriter(normalizer, patterns.has_match, undeclared_keys), frozenset({("#", True)})
+        writer.effort = effort
+        lark = writer.write_arguments(root) if encoding == "xtml" else writer.write(root)
+        text = llguidance.LLMatcher.grammar_from_lark(lark)
         coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes)
-        model = arguments_model(writer.arguments, writer.shapes, writer.members, writer.argument_parts)
-        return GrammarText(text, coverage, model, normalizer.is_well_formed, allows_any_split=True, effort=effort)
-    text = llguidance.LLMatcher.grammar_from_lark(writer.write(root))
-    coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes)
-    model = state_model(root, writer.shapes, writer.members)
-    return GrammarText(text, coverage, model, normalizer.is_well_formed, effort=effort)
+        if encoding == "xtml":
+            model = arguments_model(writer.arguments, writer.shapes, writer.members, writer.argument_parts)
+        else:
+            model = state_model(root, writer.shapes, writer.members)
+        return GrammarText(text, coverage, model, normalizer.is_well_formed, encoding == "xtml", effort)
+
+    return write_some(SchemaDocument(document), patterns.is_found, write)
 
 
 def builtin_text(document: Any) -> GrammarText:

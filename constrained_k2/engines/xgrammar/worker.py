@@ -26,6 +26,7 @@ from constrained_k2.errors import ConstrainedK2Error, UnsupportedSchema
 from constrained_k2.grammar.xgrammar.strings import is_found
 from constrained_k2.grammar.xgrammar.writer import XGrammarWriter
 from constrained_k2.schema.document import SchemaDocument
+from constrained_k2.schema.no_instances import write_some
 from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 
@@ -50,9 +51,12 @@ def compile_rewritten(compiler: xgrammar.GrammarCompiler, schema: str) -> xgramm
 
 def _try_out(compiler: xgrammar.GrammarCompiler, undeclared_keys: UndeclaredKeys, schema: bytes) -> dict[str, Any]:
     """Rewrite a schema and compile it; a MemoryError means that xgrammar hit the memory limit."""
+
+    def write(normalizer: Normalizer) -> tuple[str, Normalizer]:
+        return json.dumps(XGrammarWriter(normalizer, undeclared_keys).write(frozenset({("#", True)}))), normalizer
+
     try:
-        normalizer = Normalizer(SchemaDocument(json.loads(schema)), is_found)
-        rewritten = json.dumps(XGrammarWriter(normalizer, undeclared_keys).write(frozenset({("#", True)})))
+        rewritten, normalizer = write_some(SchemaDocument(json.loads(schema)), is_found, write)
         compiled = compile_rewritten(compiler, rewritten)
         if _AUTOMATON.search(str(compiled.grammar)):
             raise UnsupportedSchema("xgrammar reads a pattern as an automaton, which is not exact", "", _REMEDY)

@@ -27,6 +27,7 @@ from constrained_k2.grammar.lark.terminals import PREAMBLE, NoExactGrammar, key,
 from constrained_k2.grammar.productivity import Productivity, constants
 from constrained_k2.grammar.spelling import JSON, Spelling
 from constrained_k2.schema.coverage import Status
+from constrained_k2.schema.no_instances import NoInstancesError
 from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.shapes import (
     ANY,
@@ -95,7 +96,7 @@ class LarkWriter:
     def _lines(self, root: Node) -> list[str]:
         if not self.productivity.analyze(root):
             location = self.productivity.empty_location(root)
-            raise self.normalizer.document.unsupported("no value satisfies this schema", location)
+            raise NoInstancesError("no value satisfies this schema", location, "Rewrite it, or leave the tool out")
         lines = [f"start: {self.rule(root)}"]
         while self._waiting:
             node = self._waiting.pop()

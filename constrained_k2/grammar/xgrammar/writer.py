@@ -19,6 +19,7 @@ from constrained_k2.grammar.patterns import Untranslatable
 from constrained_k2.grammar.productivity import Productivity
 from constrained_k2.grammar.xgrammar.strings import ANY_STRING, found, none_of, one_of, other_keys, sized
 from constrained_k2.schema.coverage import Status
+from constrained_k2.schema.no_instances import NoInstancesError
 from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.shapes import ANY, Array, Boolean, Node, Null, Number, Object, Shape, String, Value
 from constrained_k2.schema.string_formats import patterns_of
@@ -55,7 +56,7 @@ class XGrammarWriter:
     def write(self, root: Node) -> dict[str, Any]:
         """Return the schema of a node's instances."""
         if not self.productivity.analyze(root):
-            raise self.normalizer.document.unsupported("no value satisfies this schema", "#")
+            raise NoInstancesError("no value satisfies this schema", "#", "Rewrite it, or leave the tool out")
         definitions = dict(_ANYTHING)
         start = self.ref(root)
         while self._waiting:

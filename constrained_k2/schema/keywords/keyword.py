@@ -21,6 +21,7 @@ class Expander(Protocol):
     # ruff: noqa: D102 - the Normalizer documents these, and readers are named after the type that they return
     document: SchemaDocument
     narrowings: int
+    relaxes_negations: bool
 
     @property
     def matches(self) -> Callable[[str, str], bool]: ...
@@ -57,7 +58,9 @@ class Reader:
         self.normalizer.relax(f"{self.pointer}/{keyword}", problem)
 
     def note_negation(self, keyword: str, reason: str = "the negation of this keyword has no exact grammar") -> None:
-        """Note that some instances for which a keyword fails are never written."""
+        """Note that some instances for which a keyword fails are never written, or else relax its negation."""
+        if self.normalizer.relaxes_negations:
+            raise NotExpressible(reason)
         self.note(keyword, "narrowed", f"negated: {reason}")
 
     def without(self, keyword: str) -> "Reader":
