@@ -12,6 +12,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.grammar.lark.state_model import StateModel, arguments_model, state_model
+from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
 from constrained_k2.grammar.lark.writer import Effort, LarkWriter
 from constrained_k2.grammar.patterns import Untranslatable, found_anywhere
 from constrained_k2.schema.builtin_compilers import prepare
@@ -24,7 +25,10 @@ from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 
 # All JSON options of LLGuidance are set, so that "x-guidance" in a user's schema cannot change them.
-_JSON_OPTIONS: Any = {"item_separator": ",", "key_separator": ":", "whitespace_flexible": True, "coerce_one_of": False}
+# Whitespace is allowed beside separators only, where it is bounded as in our own grammars.
+_BLANKS = rf"[ \n\r\t]{{0,{MAX_WHITESPACE}}}"
+_JSON_OPTIONS: Any = {"item_separator": f"{_BLANKS},{_BLANKS}", "key_separator": f"{_BLANKS}:{_BLANKS}",
+                      "whitespace_flexible": False, "coerce_one_of": False}  # fmt: skip
 _MAX_PATTERNS = 256
 # Fewer symbols than by default, so that a schema of 100 bytes ("maxItems": 100000) is refused within 0.2 s instead of
 # compiling for seconds. More items in a row than by default, since objects may have thousands of optional properties.
@@ -36,6 +40,7 @@ NEXT_BEST_LIMITS = llguidance.LLParserLimits(**_SIZES, step_lexer_fuel=5_000_000
 # The strings, comments and regular expressions of a Lark grammar, in which "<" refers to no token.
 _LARK_TEXT = re.compile(r"\"(?:\\.|[^\"\\])*\"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\])+/", re.DOTALL)
 _MAX_EBNF = 1 << 16  # characters that are converted, a second a megabyte
+_BY_CONVERTER = "LLGuidance's own converter writes this schema, with properties in its order"
 _LEAKY_FORMATS = frozenset({"date", "date-time", "time", "hostname"})
 
 
@@ -131,14 +136,17 @@ def _lark(text: str) -> str:
 
 def _builtin_notes(document: SchemaDocument) -> dict[str, tuple[Status, str]]:
     """Return the notes on the builtin compiler of LLGuidance 1.7.6, measured on the JSON-Schema-Test-Suite."""
-    notes: dict[str, tuple[Status, str]] = {}
-    for pointer in keyword_uses(document):
+    uses = list(keyword_uses(document))
+    places = [pointer for pointer in uses if pointer.endswith("/properties")] or uses[:1] or ["#"]
+    notes: dict[str, tuple[Status, str]] = dict.fromkeys(places, ("narrowed", _BY_CONVERTER))
+    for pointer in uses:
         parent, _, keyword = pointer.rpartition("/")
         schema = document.at(parent)
         if keyword == "format" and isinstance(schema["format"], str) and schema["format"] in _LEAKY_FORMATS:
             notes[pointer] = "relaxed", f"the engine accepts some invalid values of {schema['format']!r}"
         elif keyword == "properties" and schema.get("additionalProperties", True) is not False:
-            notes[pointer] = "relaxed", "the engine accepts a declared key again if it is spelled with escapes"
+            reason = "the engine accepts a declared key again if it is spelled with escapes"
+            notes[pointer] = "relaxed", f"{_BY_CONVERTER}; {reason}"
         elif keyword in {"exclusiveMinimum", "exclusiveMaximum"}:
             notes[pointer] = "narrowed", "numbers within a millionth of the bound may not be written"
     return notes
