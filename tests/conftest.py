@@ -13,6 +13,7 @@ from constrained_k2 import Compiler, Vocabulary
 from constrained_k2.testing import write_tokenizer
 from tests.data import data
 from tests.servers import group, server
+from tests.turn.k3_turns import as_k3
 
 __all__ = ["server"]
 
@@ -100,3 +101,17 @@ def compiler(request: pytest.FixtureRequest) -> Compiler:
     """A compiler over each vocabulary in turn."""
     found: Compiler = request.getfixturevalue(f"{request.param}_compiler")
     return found
+
+
+@pytest.fixture(scope="session")
+def k3_small_compiler(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
+    """A compiler over a thousand tokens with Kimi K3's special tokens behind them."""
+    directory = tmp_path_factory.mktemp("k2")
+    write_tokenizer(directory)
+    return Compiler(Vocabulary.from_pretrained(as_k3(directory, tmp_path_factory.mktemp("k3"))))
+
+
+@pytest.fixture(scope="session")
+def k3_real_compiler(real_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Compiler:
+    """A compiler over Kimi K3's own vocabulary."""
+    return Compiler(Vocabulary.from_pretrained(as_k3(real_tokenizer, tmp_path_factory.mktemp("real"))))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +12,7 @@ from constrained_k2.evaluation.server import (
     ADOPTED_FLAGS,
     BACKEND_FLAGS,
     CONSTRAINED_FLAGS,
+    KIMI_K3_FLAGS,
     STRICT_FLAGS,
     VllmServer,
     rust_front_end,
@@ -51,6 +53,15 @@ SERVERS: dict[str, tuple[Literal["kimi_k2", "llama"], tuple[str, ...]]] = {
         for name, flags in OTHER_PARSER.items()
     },
 }
+
+
+@contextmanager
+def kimi_k3_server(directory: Path, *flags: str) -> Iterator[VllmServer]:
+    """A server of a random model with Kimi K3's tokenizer; its files are written into the directory."""
+    model = build_model(directory / "model", arch="llama", wire_format="kimi_k3")
+    tests = [Path(__file__).parent / "vllm_plugin"]
+    with VllmServer(model, (*flags, *KIMI_K3_FLAGS), log=directory / "server.log", python_path=tests) as started:
+        yield started
 
 
 def on(*names: str) -> pytest.MarkDecorator:

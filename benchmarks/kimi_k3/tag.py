@@ -25,7 +25,7 @@ WALKED = ("cut off", "wrong index", "missing required keys", "duplicate keys", "
 """The faults of walks. One that is cut off at its limit is counted as that alone; a finished one may have several."""
 
 WRITTEN = ("keys in another order", "a string that spells a marker", "... and is read back")
-"""What may be written of valid instances."""
+"""The valid calls that are written again under each arm's masks."""
 
 
 class Arm(Protocol):

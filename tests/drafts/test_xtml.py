@@ -2,23 +2,21 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
+from constrained_k2 import Compiler, ToolCallSpec
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.prompts.xtml.turn import render_turn
 from constrained_k2.request.spec import ToolCall
-from constrained_k2.testing import write_tokenizer
 from constrained_k2.turn.drafts.drafter import Drafter
 from constrained_k2.turn.drafts.xtml.endings import xtml_endings
 from constrained_k2.turn.drafts.xtml.guesses import likely_tokens
 from constrained_k2.turn.drafts.xtml.tracker import Place, XtmlTracker
 from constrained_k2.vocabulary.bitmask import allocate_bitmask
 from tests.drafts.test_drafter import CALLS, spec, steps_of
-from tests.turn.k3_turns import CLOSE, OPEN, SEP, as_k3, ids_of, walk
+from tests.turn.k3_turns import CLOSE, OPEN, SEP, ids_of, walk
 
 MARKERS = {OPEN: KIMI_K3.call_begin, CLOSE: KIMI_K3.call_end, SEP: KIMI_K3.argument_begin}
 NAMES = {token_id: text for text, token_id in MARKERS.items()}
@@ -131,20 +129,6 @@ def test_a_long_tag_and_a_long_string() -> None:
     assert len(tracker.json.token) <= 256
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
-    """A compiler over a thousand tokens with Kimi K3's special tokens behind them."""
-    directory = tmp_path_factory.mktemp("k2")
-    write_tokenizer(directory)
-    return Compiler(Vocabulary.from_pretrained(as_k3(directory, tmp_path_factory.mktemp("k3"))))
-
-
-@pytest.fixture(scope="module")
-def real(real_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Compiler:
-    """A compiler over Kimi K3's own vocabulary."""
-    return Compiler(Vocabulary.from_pretrained(as_k3(real_tokenizer, tmp_path_factory.mktemp("real"))))
-
-
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
@@ -162,8 +146,8 @@ def real(real_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Comp
         ((*block("unit", "string", "celsius"), *block("q&quot;&amp;", "number", "5")), CLOSE),
     ],
 )
-def test_guesses(small: Compiler, written: Sequence[str], expected: str) -> None:
-    vocabulary = small.vocabulary
+def test_guesses(k3_small_compiler: Compiler, written: Sequence[str], expected: str) -> None:
+    vocabulary = k3_small_compiler.vocabulary
     tracker = XtmlTracker(SCHEMA, vocabulary.format)
     for piece in written:
         tracker.feed(vocabulary.special_tokens.get(piece, piece))
@@ -171,21 +155,21 @@ def test_guesses(small: Compiler, written: Sequence[str], expected: str) -> None
     assert found.startswith(expected) if expected else not found
 
 
-def test_an_object_without_required_keys_may_end_or_go_on(small: Compiler) -> None:
+def test_an_object_without_required_keys_may_end_or_go_on(k3_small_compiler: Compiler) -> None:
     cases: list[tuple[dict[str, Any], bool]] = [({}, True), ({"properties": {"a": {}}}, False)]
     for schema, expected in cases:
-        tracker = XtmlTracker(schema, small.vocabulary.format)
-        found = likely_tokens(tracker, small.vocabulary, 8)
-        assert found == ([small.vocabulary.format.call_end] if expected else [])
+        tracker = XtmlTracker(schema, k3_small_compiler.vocabulary.format)
+        found = likely_tokens(tracker, k3_small_compiler.vocabulary, 8)
+        assert found == ([k3_small_compiler.vocabulary.format.call_end] if expected else [])
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_drafts_are_legal_and_leave_no_trace(small: Compiler, seed: int) -> None:
-    grammar = small.compile(spec())
-    ids = walk(grammar.matcher(), small.vocabulary, seed, limit=20_000)[:600]
+def test_drafts_are_legal_and_leave_no_trace(k3_small_compiler: Compiler, seed: int) -> None:
+    grammar = k3_small_compiler.compile(spec())
+    ids = walk(grammar.matcher(), k3_small_compiler.vocabulary, seed, limit=20_000)[:600]
     matcher = grammar.matcher()
     drafter = Drafter(matcher)
-    before, after = (allocate_bitmask(1, small.vocabulary.size) for _ in range(2))
+    before, after = (allocate_bitmask(1, k3_small_compiler.vocabulary.size) for _ in range(2))
     for token_id in ids:
         matcher.fill_bitmask(before)
         drafts = drafter.draft(6)
@@ -196,19 +180,19 @@ def test_drafts_are_legal_and_leave_no_trace(small: Compiler, seed: int) -> None
 
 
 @pytest.mark.slow
-def test_most_of_a_call_is_drafted(real: Compiler) -> None:
+def test_most_of_a_call_is_drafted(k3_real_compiler: Compiler) -> None:
     calls = [ToolCall(name, number, json.dumps(arguments)) for number, (name, arguments) in enumerate(CALLS)]
-    ids = render_turn(calls, real.vocabulary)
-    grammar = real.compile(spec())
+    ids = render_turn(calls, k3_real_compiler.vocabulary)
+    grammar = k3_real_compiler.compile(spec())
     assert steps_of(grammar.matcher(), ids, 8) < 0.3 * len(ids)
     assert steps_of(grammar.matcher(), ids, 16) < 0.25 * len(ids)
 
 
 @pytest.mark.slow
-def test_a_guess_waits_for_nothing_but_a_name(real: Compiler) -> None:
+def test_a_guess_waits_for_nothing_but_a_name(k3_real_compiler: Compiler) -> None:
     """The quote that ends an attribute's piece is certain, whatever name follows."""
-    vocabulary = real.vocabulary
-    matcher = real.compile(spec()).matcher()
+    vocabulary = k3_real_compiler.vocabulary
+    matcher = k3_real_compiler.compile(spec()).matcher()
     drafts = Drafter(matcher).draft(32)
     assert drafts == [
         *ids_of(vocabulary, f"{CLOSE}response{SEP}{OPEN}tools{SEP}{OPEN}call tool"),
@@ -216,12 +200,14 @@ def test_a_guess_waits_for_nothing_but_a_name(real: Compiler) -> None:
     ]
 
 
-def test_an_answer_in_a_form_is_drafted(small: Compiler) -> None:
+def test_an_answer_in_a_form_is_drafted(k3_small_compiler: Compiler) -> None:
     answer = {"type": "object", "properties": {"summary": {"type": "string"}}, "required": ["summary"]}
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": answer}}
-    vocabulary = small.vocabulary
+    vocabulary = k3_small_compiler.vocabulary
     for in_reasoning in (False, True):
-        matcher = small.compile(ToolCallSpec.from_openai({"response_format": form})).matcher(in_reasoning=in_reasoning)
+        matcher = k3_small_compiler.compile(ToolCallSpec.from_openai({"response_format": form})).matcher(
+            in_reasoning=in_reasoning
+        )
         if in_reasoning:
             assert matcher.accept_tokens(ids_of(vocabulary, f"Hm{CLOSE}think{SEP}{OPEN}response{SEP}"))
         assert matcher.accept_tokens(vocabulary.encode("{"))

@@ -27,6 +27,15 @@ def examined(fake: Fake, *checks: str, limits: Limits | None = None) -> dict[str
     return asyncio.run(everything())
 
 
+def check_finding(fake: Fake, check: str, verdict: str, seen: str) -> None:
+    """Assert what one check finds on a server, in text that a terminal may show."""
+    finding = examined(fake, check)[check]
+    assert finding.verdict == verdict, finding
+    assert seen in finding.seen, finding
+    assert verdict == "ok" or finding.remedy or check == "opt_out"
+    assert "\x1b" not in finding.seen
+
+
 def test_a_server_that_is_right() -> None:
     with Fake() as fake:
         found = examined(fake)
@@ -128,11 +137,7 @@ FAULTS = [
 @pytest.mark.parametrize(("faults", "check", "verdict", "seen"), FAULTS, ids=[f"{f[0]}-{f[1]}" for f in FAULTS])
 def test_every_fault_is_found(faults: str, check: str, verdict: str, seen: str) -> None:
     with Fake(*faults.split("+")) as fake:
-        finding = examined(fake, check)[check]
-    assert finding.verdict == verdict, finding
-    assert seen in finding.seen, finding
-    assert verdict == "ok" or finding.remedy or check == "opt_out"
-    assert "\x1b" not in finding.seen
+        check_finding(fake, check, verdict, seen)
 
 
 RUST = (

@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2.evaluation.doctor.findings import Finding
-from constrained_k2.evaluation.server import BACKEND_FLAGS, KIMI_K3_FLAGS, VllmServer
-from constrained_k2.testing import build_model
+from constrained_k2.evaluation.server import BACKEND_FLAGS
 from tests.evaluation.test_doctor_server import examined
+from tests.servers import kimi_k3_server
 
 pytestmark = pytest.mark.server
 
@@ -25,8 +25,7 @@ def with_verdict(found: dict[str, Finding], verdict: str) -> set[str]:
 
 
 def served(directory: Path, *flags: str) -> dict[str, Finding]:
-    model = build_model(directory / "model", arch="llama", wire_format="kimi_k3")
-    with VllmServer(model, (*flags, *KIMI_K3_FLAGS), log=directory / "server.log") as started:
+    with kimi_k3_server(directory, *flags) as started:
         return examined(started)
 
 

@@ -1,7 +1,6 @@
 """Kimi K3's turns: the joints of several tokens, call headers, and random walks that an independent reader reads."""
 
 import json
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 
 from constrained_k2 import Compiler, Vocabulary
 from constrained_k2.formats.kimi_k3 import KIMI_K3
-from constrained_k2.testing import write_tokenizer
 from constrained_k2.turn.batch import fill_bitmasks
 from constrained_k2.turn.call_id import CallIdTrie
 from constrained_k2.turn.drafts.drafter import Drafter
@@ -18,26 +16,12 @@ from constrained_k2.turn.phases import Phase
 from constrained_k2.turn.thinking_budget import ThinkingBudget
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from tests.data import data
-from tests.turn.k3_turns import CLOSE, END, OPEN, SEP, as_k3, compiled, ids_of, read, walk
+from tests.turn.k3_turns import CLOSE, END, OPEN, SEP, compiled, ids_of, read, walk
 
 ANSWER = {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": [1, 23]}}}}
 OVER = f"{CLOSE}response{SEP}"
 CALLS = f"{OVER}{OPEN}tools{SEP}"
 ENDED = f"{CLOSE}message{SEP}{END}"
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
-    """A compiler over a thousand tokens with Kimi K3's special tokens behind them."""
-    directory = tmp_path_factory.mktemp("k2")
-    write_tokenizer(directory)
-    return Compiler(Vocabulary.from_pretrained(as_k3(directory, tmp_path_factory.mktemp("k3"))))
-
-
-@pytest.fixture(scope="module")
-def real(real_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Compiler:
-    """A compiler over Kimi K3's own vocabulary."""
-    return Compiler(Vocabulary.from_pretrained(as_k3(real_tokenizer, tmp_path_factory.mktemp("real"))))
 
 
 def allowed(matcher: Any, vocabulary: Vocabulary) -> set[int]:
@@ -64,12 +48,12 @@ def turn(*calls: str, text: str = "") -> str:
     return f"{text}{OVER}{section}{ENDED}"
 
 
-def test_what_each_choice_accepts(small: Compiler) -> None:
-    auto = compiled(small, "a", "b")
-    required = compiled(small, "a", "b", tool_choice="required")
-    one = compiled(small, "a", "b", parallel_tool_calls=False)
-    named = compiled(small, "a", "b", tool_choice={"type": "function", "function": {"name": "b"}})
-    none = compiled(small, "a", "b", tool_choice="none")
+def test_what_each_choice_accepts(k3_small_compiler: Compiler) -> None:
+    auto = compiled(k3_small_compiler, "a", "b")
+    required = compiled(k3_small_compiler, "a", "b", tool_choice="required")
+    one = compiled(k3_small_compiler, "a", "b", parallel_tool_calls=False)
+    named = compiled(k3_small_compiler, "a", "b", tool_choice={"type": "function", "function": {"name": "b"}})
+    none = compiled(k3_small_compiler, "a", "b", tool_choice="none")
     cases = {
         turn(): (1, 0, 1, 0, 1),
         turn(text="Hi"): (1, 0, 1, 0, 1),
@@ -89,17 +73,20 @@ def test_what_each_choice_accepts(small: Compiler) -> None:
         f"{OVER} {ENDED}": (0, 0, 0, 0, 0),
     }
     for text, expected in cases.items():
-        found = [accepts(small, grammar, text) for grammar in (auto, required, one, named, none)]
+        found = [accepts(k3_small_compiler, grammar, text) for grammar in (auto, required, one, named, none)]
         assert found == list(map(bool, expected)), text
         thought = f"why?{CLOSE}think{SEP}{OPEN}response{SEP}{text}"
-        found = [accepts(small, grammar, thought, in_reasoning=True) for grammar in (auto, required, one, named, none)]
+        found = [
+            accepts(k3_small_compiler, grammar, thought, in_reasoning=True)
+            for grammar in (auto, required, one, named, none)
+        ]
         assert found == list(map(bool, expected)), thought
-        assert not any(accepts(small, grammar, thought) for grammar in (auto, required, one, named, none))
+        assert not any(accepts(k3_small_compiler, grammar, thought) for grammar in (auto, required, one, named, none))
 
 
-def test_masks_at_the_joints(small: Compiler) -> None:
-    vocabulary = small.vocabulary
-    matcher = compiled(small, "a").matcher(in_reasoning=True)
+def test_masks_at_the_joints(k3_small_compiler: Compiler) -> None:
+    vocabulary = k3_small_compiler.vocabulary
+    matcher = compiled(k3_small_compiler, "a").matcher(in_reasoning=True)
     steps: list[tuple[str, set[str]]] = [
         ("why", {CLOSE}), (CLOSE, set()), ("think", {SEP}), (SEP, {OPEN}), (OPEN, set()), ("response", {SEP}), (SEP, {CLOSE}),
         ("text", {CLOSE}), (CLOSE, set()), ("response", {SEP}), (SEP, {OPEN, CLOSE}), (OPEN, set()), ("tools", {SEP}),
@@ -133,15 +120,15 @@ def test_any_split_of_a_tag_is_allowed_and_nothing_else() -> None:
     assert allowed(matcher, vocabulary) == {vocabulary.format.argument_begin}
 
 
-def test_an_answer_with_a_form(small: Compiler) -> None:
-    vocabulary = small.vocabulary
-    grammar = compiled(small, "a", **ANSWER)
-    assert accepts(small, grammar, turn(text="23"))
-    assert accepts(small, grammar, turn(call("a", 1)))
-    assert not accepts(small, grammar, turn())
-    assert not accepts(small, grammar, turn(text="2"))
-    assert not accepts(small, grammar, turn(call("a", 1), text="1"))
-    assert not accepts(small, compiled(small, **ANSWER), turn(call("a", 1)))
+def test_an_answer_with_a_form(k3_small_compiler: Compiler) -> None:
+    vocabulary = k3_small_compiler.vocabulary
+    grammar = compiled(k3_small_compiler, "a", **ANSWER)
+    assert accepts(k3_small_compiler, grammar, turn(text="23"))
+    assert accepts(k3_small_compiler, grammar, turn(call("a", 1)))
+    assert not accepts(k3_small_compiler, grammar, turn())
+    assert not accepts(k3_small_compiler, grammar, turn(text="2"))
+    assert not accepts(k3_small_compiler, grammar, turn(call("a", 1), text="1"))
+    assert not accepts(k3_small_compiler, compiled(k3_small_compiler, **ANSWER), turn(call("a", 1)))
     matcher = grammar.matcher()
     assert markers(matcher, vocabulary) == {CLOSE}
     assert matcher.accept_tokens(ids_of(vocabulary, f"{OVER}"))
@@ -153,23 +140,23 @@ def test_an_answer_with_a_form(small: Compiler) -> None:
     assert markers(matcher, vocabulary) == {CLOSE}
     assert matcher.accept_tokens(ids_of(vocabulary, OVER))
     assert markers(matcher, vocabulary) == {CLOSE}
-    assert not markers(compiled(small, **ANSWER).matcher(), vocabulary)
+    assert not markers(compiled(k3_small_compiler, **ANSWER).matcher(), vocabulary)
 
 
-def test_an_answer_that_may_be_empty(small: Compiler) -> None:
-    grammar = compiled(small, "a", structured_outputs={"regex": "x*"})
-    assert accepts(small, grammar, turn())
-    assert accepts(small, grammar, turn(text="xx"))
-    assert accepts(small, grammar, turn(call("a", 1)))
-    assert not accepts(small, grammar, turn(call("a", 1), text="x"))
+def test_an_answer_that_may_be_empty(k3_small_compiler: Compiler) -> None:
+    grammar = compiled(k3_small_compiler, "a", structured_outputs={"regex": "x*"})
+    assert accepts(k3_small_compiler, grammar, turn())
+    assert accepts(k3_small_compiler, grammar, turn(text="xx"))
+    assert accepts(k3_small_compiler, grammar, turn(call("a", 1)))
+    assert not accepts(k3_small_compiler, grammar, turn(call("a", 1), text="x"))
     matcher = grammar.matcher()
-    assert matcher.accept_tokens(ids_of(small.vocabulary, OVER))
-    assert markers(matcher, small.vocabulary) == {OPEN, CLOSE}
+    assert matcher.accept_tokens(ids_of(k3_small_compiler.vocabulary, OVER))
+    assert markers(matcher, k3_small_compiler.vocabulary) == {OPEN, CLOSE}
 
 
 @pytest.mark.parametrize("index", [1, 2, 12, 123])
-def test_call_headers_against_all_tokens(small: Compiler, index: int) -> None:
-    vocabulary = small.vocabulary
+def test_call_headers_against_all_tokens(k3_small_compiler: Compiler, index: int) -> None:
+    vocabulary = k3_small_compiler.vocabulary
     names = {
         "get_weather": "get_weather",
         "get": "get",
@@ -211,9 +198,9 @@ def is_turn(ids: list[int], vocabulary: Vocabulary, *, in_reasoning: bool) -> bo
     )
 
 
-def test_altered_turns_are_accepted_exactly_where_the_reader_takes_them(small: Compiler) -> None:
-    vocabulary, chance = small.vocabulary, Random(0)
-    grammar = compiled(small, "a", "bc")
+def test_altered_turns_are_accepted_exactly_where_the_reader_takes_them(k3_small_compiler: Compiler) -> None:
+    vocabulary, chance = k3_small_compiler.vocabulary, Random(0)
+    grammar = compiled(k3_small_compiler, "a", "bc")
     special = [
         *vocabulary.special_tokens.values(),
         *(vocabulary.special_tokens[text] for text in (OPEN, CLOSE, SEP) * 90),
@@ -239,9 +226,11 @@ def test_altered_turns_are_accepted_exactly_where_the_reader_takes_them(small: C
     assert min(count.values()) > 200, count
 
 
-def test_calls_are_numbered_anew_in_every_turn(small: Compiler) -> None:
+def test_calls_are_numbered_anew_in_every_turn(k3_small_compiler: Compiler) -> None:
     history = [{"role": "assistant", "tool_calls": [{}, {}]}]
-    assert accepts(small, compiled(small, "a", messages=history), turn(call("a", 1), call("a", 2)))
+    assert accepts(
+        k3_small_compiler, compiled(k3_small_compiler, "a", messages=history), turn(call("a", 1), call("a", 2))
+    )
 
 
 @pytest.mark.slow
@@ -258,15 +247,15 @@ def test_calls_are_numbered_anew_in_every_turn(small: Compiler) -> None:
     ],
     ids=["auto", "required", "none", "one", "named", "answer", "empty answer"],
 )
-def test_every_walk_is_a_turn(real: Compiler, body: dict[str, Any]) -> None:
+def test_every_walk_is_a_turn(k3_real_compiler: Compiler, body: dict[str, Any]) -> None:
     names = ("get_weather", "get", 'a&"b', "查询 x")
-    grammar = compiled(real, *names, **body)
+    grammar = compiled(k3_real_compiler, *names, **body)
     choice = body.get("tool_choice", "auto")
     called = written = 0
     for seed in range(30):
         in_reasoning = bool(seed % 2)
-        ids = walk(grammar.matcher(in_reasoning=in_reasoning), real.vocabulary, seed)
-        found = read(ids, real.vocabulary, in_reasoning=in_reasoning)
+        ids = walk(grammar.matcher(in_reasoning=in_reasoning), k3_real_compiler.vocabulary, seed)
+        found = read(ids, k3_real_compiler.vocabulary, in_reasoning=in_reasoning)
         assert [index for _, index, _ in found.calls] == list(range(1, len(found.calls) + 1))
         assert all(name in names for name, _, _ in found.calls)
         called += bool(found.calls)
@@ -288,9 +277,9 @@ def test_every_walk_is_a_turn(real: Compiler, body: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_the_goldens_turns_are_under_the_mask(real: Compiler) -> None:
+def test_the_goldens_turns_are_under_the_mask(k3_real_compiler: Compiler) -> None:
     """Every assistant message of the goldens but the JSON block, which is parsed and never offered."""
-    vocabulary = real.vocabulary
+    vocabulary = k3_real_compiler.vocabulary
     separator = vocabulary.special_tokens[SEP]
     turns = calls = said = 0
     for path in sorted(data("kimi_k3/rendered").glob("*.json")):
@@ -312,7 +301,7 @@ def test_the_goldens_turns_are_under_the_mask(real: Compiler) -> None:
                 assert in_reasoning == thinking
                 found = read(ids, vocabulary, in_reasoning=in_reasoning)
                 names = dict.fromkeys([name for name, _, _ in found.calls]) or {"unused": None}
-                matcher = compiled(real, *names).matcher(in_reasoning=in_reasoning)
+                matcher = compiled(k3_real_compiler, *names).matcher(in_reasoning=in_reasoning)
                 row = allocate_bitmask(1, vocabulary.size)
                 for each in ids:
                     matcher.fill_bitmask(row, 0)
@@ -325,9 +314,9 @@ def test_the_goldens_turns_are_under_the_mask(real: Compiler) -> None:
 
 
 @pytest.mark.slow
-def test_forced_tokens_are_the_reference_pieces(real: Compiler) -> None:
-    vocabulary = real.vocabulary
-    matcher = compiled(real, "_id", tool_choice="required", parallel_tool_calls=False).matcher()
+def test_forced_tokens_are_the_reference_pieces(k3_real_compiler: Compiler) -> None:
+    vocabulary = k3_real_compiler.vocabulary
+    matcher = compiled(k3_real_compiler, "_id", tool_choice="required", parallel_tool_calls=False).matcher()
     opening, closing, separator = (vocabulary.special_tokens[text] for text in (OPEN, CLOSE, SEP))
     header = [10257, 4453, 878, *vocabulary.encode("_id"), 1, 4002, 878, *vocabulary.encode("1"), 1]
     expected = [closing, 12092, separator, opening, 25385, separator, opening, *header, separator]
@@ -346,9 +335,9 @@ def test_forced_tokens_are_the_reference_pieces(real: Compiler) -> None:
     assert matcher.accept_tokens([*expected[:7], *joined, separator])
 
 
-def test_a_spelled_marker_is_text(small: Compiler) -> None:
-    vocabulary = small.vocabulary
-    matcher = compiled(small, "a").matcher()
+def test_a_spelled_marker_is_text(k3_small_compiler: Compiler) -> None:
+    vocabulary = k3_small_compiler.vocabulary
+    matcher = compiled(k3_small_compiler, "a").matcher()
     before = f'{CALLS}{OPEN}call tool="a" index="1"{SEP}{OPEN}argument key="k" type="string"{SEP}'
     value = f"x{CLOSE}argument{SEP}{CLOSE}call{SEP}{END}"
     assert matcher.accept_tokens([*ids_of(vocabulary, before), *vocabulary.encode(value)])
@@ -362,11 +351,11 @@ def test_a_spelled_marker_is_text(small: Compiler) -> None:
     assert written == value.encode()
 
 
-def test_a_fork_and_a_batch_within_a_joint_and_in_arguments(small: Compiler) -> None:
-    vocabulary = small.vocabulary
+def test_a_fork_and_a_batch_within_a_joint_and_in_arguments(k3_small_compiler: Compiler) -> None:
+    vocabulary = k3_small_compiler.vocabulary
     text = f'{CALLS}{OPEN}call tool="a" index="1"{SEP}{OPEN}argument key="k" type="string"{SEP}v{CLOSE}argument{SEP}'
     ids = ids_of(vocabulary, f"{text}{CLOSE}call{SEP}{CLOSE}tools{SEP}{ENDED}")
-    grammar = compiled(small, "a")
+    grammar = compiled(k3_small_compiler, "a")
     matcher, masks = grammar.matcher(), []
     forks = []
     for token_id in ids:
@@ -386,9 +375,9 @@ def test_a_fork_and_a_batch_within_a_joint_and_in_arguments(small: Compiler) -> 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
 @pytest.mark.parametrize("seed", range(3))
-def test_budgets_leave_no_mask_empty(small: Compiler, choice: str, seed: int) -> None:
-    vocabulary = small.vocabulary
-    matcher = compiled(small, "a", tool_choice=choice).matcher(in_reasoning=True)
+def test_budgets_leave_no_mask_empty(k3_small_compiler: Compiler, choice: str, seed: int) -> None:
+    vocabulary = k3_small_compiler.vocabulary
+    matcher = compiled(k3_small_compiler, "a", tool_choice=choice).matcher(in_reasoning=True)
     FinishBudget(vocabulary).apply(matcher, 40, 40)
     ThinkingBudget(vocabulary).apply(matcher, 5)
     row = allocate_bitmask(1, vocabulary.size)
@@ -404,8 +393,8 @@ def test_budgets_leave_no_mask_empty(small: Compiler, choice: str, seed: int) ->
         assert found.reasoning == b"" and len(found.calls) == 1
 
 
-def test_the_prompt_that_opens_reasoning(small: Compiler) -> None:
-    vocabulary = small.vocabulary
+def test_the_prompt_that_opens_reasoning(k3_small_compiler: Compiler) -> None:
+    vocabulary = k3_small_compiler.vocabulary
     opened = ids_of(vocabulary, f"Hi{OPEN}think{SEP}")
     assert vocabulary.opens_reasoning(opened)
     assert vocabulary.opens_reasoning(opened[1:])
@@ -416,11 +405,11 @@ def test_the_prompt_that_opens_reasoning(small: Compiler) -> None:
         assert not vocabulary.opens_reasoning(other)
 
 
-def test_equal_positions_in_joints_are_one_object(small: Compiler) -> None:
+def test_equal_positions_in_joints_are_one_object(k3_small_compiler: Compiler) -> None:
     """A device holds the masks of few constant sets, so requests of all kinds share them."""
     positions: set[int] = set()
     for body in ({}, {"tool_choice": "required"}, {"tool_choice": "none"}, {"parallel_tool_calls": False}, ANSWER):
-        matcher = compiled(small, "a", **body).matcher(in_reasoning=True)
-        assert matcher.accept_tokens(ids_of(small.vocabulary, CLOSE))
+        matcher = compiled(k3_small_compiler, "a", **body).matcher(in_reasoning=True)
+        assert matcher.accept_tokens(ids_of(k3_small_compiler.vocabulary, CLOSE))
         positions.add(id(matcher._state.joint))
     assert len(positions) == 1

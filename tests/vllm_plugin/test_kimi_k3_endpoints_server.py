@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,10 +11,9 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import ToolCall, Vocabulary, parse_completion
-from constrained_k2.evaluation.server import BACKEND_FLAGS, KIMI_K3_FLAGS, VllmServer
+from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer
 from constrained_k2.prompts.xtml import render_turn
-from constrained_k2.testing import build_model
-from tests.servers import SCRIPTED
+from tests.servers import SCRIPTED, kimi_k3_server
 from tests.turn.k3_turns import Turn, read
 from tests.vllm_plugin.asking import MESSAGES, WEATHER
 from tests.vllm_plugin.test_scale_out_server import shown, split
@@ -52,10 +50,7 @@ SPOKEN = [ToolCall("get_weather", 1, '{"city": "Oslo <|close|>", "days": 3}'), T
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[VllmServer]:
-    directory = tmp_path_factory.mktemp("kimi_k3")
-    model = build_model(directory / "model", arch="llama", wire_format="kimi_k3")
-    flags = (*SERVERS[request.param], *KIMI_K3_FLAGS)
-    with VllmServer(model, flags, log=directory / "log", python_path=[Path(__file__).parent]) as started:
+    with kimi_k3_server(tmp_path_factory.mktemp("kimi_k3"), *SERVERS[request.param]) as started:
         yield started
 
 

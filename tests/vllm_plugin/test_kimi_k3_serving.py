@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,11 +12,10 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import ToolCall, Vocabulary, parse_completion
 from constrained_k2.evaluation.sample import UNCONSTRAINED
-from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, KIMI_K3_FLAGS, VllmServer
+from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
 from constrained_k2.prompts.xtml import render_turn
-from constrained_k2.testing import build_model
 from scripts.bundled_samples.ordinary import ordinary_samples
-from tests.servers import NGRAM, SCRIPTED
+from tests.servers import NGRAM, SCRIPTED, kimi_k3_server
 from tests.vllm_plugin.asking import MESSAGES, WEATHER
 from tests.vllm_plugin.openai_client import ask_all, judged
 
@@ -35,10 +33,7 @@ OTHER = ToolCall("get_weather", 2, '{"days": 1, "city": "北京 <|close|>argumen
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[VllmServer]:
-    directory = tmp_path_factory.mktemp("kimi_k3")
-    model = build_model(directory / "model", arch="llama", wire_format="kimi_k3")
-    flags = (*ROUTES[request.param], *KIMI_K3_FLAGS)
-    with VllmServer(model, flags, log=directory / "log", python_path=[Path(__file__).parent]) as started:
+    with kimi_k3_server(tmp_path_factory.mktemp("kimi_k3"), *ROUTES[request.param]) as started:
         yield started
 
 
