@@ -1,6 +1,5 @@
 """One compiled request: the state that its matchers share."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -137,17 +136,25 @@ class CompiledToolCalls:
             UnsupportedSchema: A schema has no grammar, or is strict and cannot be fully enforced.
             SchemaTooCostly: A schema, or all of them together, are over a budget.
         """
-        start = time.monotonic()
+        spent = 0.0
         self._check_answer()
         if self.spec.max_calls == 0:
             return
         tools = self.spec.tools
         for tool in tools if indexes is None else [tools[index] for index in indexes]:
             try:
-                self._check_time(time.monotonic() - start, tool.name)
+                self._check_time(spent, tool.name)
             except SchemaTooCostly as error:
                 self._allow_any_object(tool.name, error)
             self._check(tool)
+            spent += self._spent(tool.name)
+
+    def _spent(self, name: str) -> float:
+        """Seconds that a function's schema has just taken to compile, by the engine's clock if it has a grammar."""
+        waited = self.compile_seconds.get(name)
+        if waited is None or name in self._without_grammar:
+            return waited or 0.0
+        return self._compile_time(name) or waited
 
     def _check(self, tool: Tool) -> None:
         coverage = self.coverage(tool.name)

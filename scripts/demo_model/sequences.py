@@ -46,11 +46,16 @@ class Sequences:
 
         Yields:
             ids and targets, both int64 ``[size, length]``; targets are the next ids, or ``IGNORED``.
+
+        Raises:
+            ValueError: Of many dialogs, fewer than a batch are short enough.
         """
         while True:
             found = [
                 pair for dialog in islice(dialogs, _SORTED_TOGETHER) if len((pair := self.of(dialog))[0]) <= longest
             ]
+            if len(found) < size:
+                raise ValueError(f"{len(found)} of {_SORTED_TOGETHER} dialogs have at most {longest} tokens")
             found.sort(key=lambda pair: len(pair[0]))
             for start in range(0, len(found) - size + 1, size):
                 yield _stack(found[start : start + size])

@@ -189,7 +189,7 @@ def test_prompts_are_short(vocabulary: Vocabulary) -> None:
 def test_training_writes_what_can_be_served(tmp_path: Path, wire_format: WireFormatName) -> None:
     lines: list[str] = []
     copies = tmp_path / "copies"
-    recipe = Recipe(steps=2, batch=2, texts=30, tokens=500, every=1, keep=1)
+    recipe = Recipe(steps=2, batch=2, texts=30, tokens=500, every=1, keep=1, longest=4000)
     train_and_write(tmp_path, recipe, lines.append, copies, wire_format)
     assert {path.name for path in copies.iterdir()} == {"weights-1.safetensors", "weights-2.safetensors"}
     assert (tmp_path / "training.jsonl").read_text().splitlines() == lines

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from constrained_k2 import Compiler, Vocabulary
-from constrained_k2.schema.compile_pool import run_bounded
+from constrained_k2.schema.compile_pool import check_deadline, run_bounded
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +49,17 @@ def test_failed_and_given_up_work_restores_the_switch_interval() -> None:
     go_on.set()
     run_bounded(lambda: None, 60)
     until(lambda: sys.getswitchinterval() == before)  # the thread restores it after its work
+
+
+def test_only_cpu_time_counts_against_the_limit() -> None:
+    def busy() -> None:
+        begun = time.thread_time()
+        while time.thread_time() - begun < 3:
+            check_deadline()
+
+    assert run_bounded(lambda: time.sleep(1.5) or "done", 1) == "done"
+    with pytest.raises(TimeoutError):
+        run_bounded(busy, 0.5)
 
 
 def test_a_fork_restores_the_switch_interval() -> None:
