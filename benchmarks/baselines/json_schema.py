@@ -27,7 +27,14 @@ class LLGuidanceBuiltin:
         Raises:
             ValueError: LLGuidance rejects it.
         """
-        text = llguidance.LLMatcher.grammar_from_json_schema(json.loads(schema))
+        return self.compile_grammar(llguidance.LLMatcher.grammar_from_json_schema(json.loads(schema)))
+
+    def compile_grammar(self, text: str) -> LLGuidanceGrammar:
+        """Compile a schema that LLGuidance has prepared, with options of its own.
+
+        Raises:
+            ValueError: LLGuidance rejects it.
+        """
         matcher = llguidance.LLMatcher(self._tokenizer, text, log_level=0)
         if matcher.is_error():
             raise ValueError(matcher.get_error())

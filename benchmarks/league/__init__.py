@@ -1,1 +1,1 @@
-"""MaskBench's schemas with their instances, on our grammars and the engines' own converters."""
+"""MaskBench: schemas found in the wild with their instances, on our grammars and the engines' own converters."""

@@ -1,23 +1,25 @@
 """The arms: our grammars on both engines, and the engines' builtin JSON Schema converters, each in its own process.
 
 Some converters never finish on some schemas, and native code cannot be interrupted, so a process that takes too long is
-killed and restarted.
+killed and restarted. Schemas mean what JSON Schema says: any root, and undeclared keys allowed.
 """
 
 import gc
-import json
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from benchmarks.schemas.corpora import Case
+from constrained_k2.request.spec import EngineName
 
-ArmName = Literal["ours, llguidance", "ours, xgrammar", "llguidance's builtin", "xgrammar's builtin"]
+ArmName = Literal["ours, llguidance", "ours, strict", "ours, xgrammar", "llguidance's builtin", "xgrammar's builtin"]
 ARMS: tuple[ArmName, ...] = ("ours, llguidance", "ours, xgrammar", "llguidance's builtin", "xgrammar's builtin")
+"""All but the grammars of strict tools: those of other tools, on LLGuidance, where they enforce everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +28,14 @@ class Work:
 
     Attributes:
         schema: JSON text.
-        instances: JSON texts to check.
-        timed: JSON texts whose masks are timed, token by token.
+        instances: JSON texts to write.
+        masked: True to make and time a mask before each of their tokens.
         weighed: True to measure memory, which makes compilation slower.
     """
 
     schema: str
     instances: tuple[str, ...] = ()
-    timed: tuple[str, ...] = ()
+    masked: bool = False
     weighed: bool = False
 
 
@@ -44,15 +46,21 @@ class Outcome:
     Attributes:
         refusal: Why there is no grammar; empty if there is one.
         relaxed: Keywords that are not enforced, as reported by the arm.
+        builtin: True if ours uses the engine's converter.
         accepted: For each instance, True if it was accepted.
+        died: The error that ended an instance; empty if none did.
+        ran_out: True if the time limit ended the process.
         create_ms: Time to build the grammar and a first matcher.
-        mask_us: Time of each mask of the timed texts that were fully accepted.
+        mask_us: Time of each mask, if masked.
         memory_mb: Growth of the process, if measured.
     """
 
     refusal: str = ""
     relaxed: tuple[str, ...] = ()
+    builtin: bool = False
     accepted: tuple[bool, ...] = ()
+    died: str = ""
+    ran_out: bool = False
     create_ms: float = 0.0
     mask_us: tuple[float, ...] = field(default=(), repr=False)
     memory_mb: float = 0.0
@@ -101,7 +109,8 @@ class Arm:
             else:
                 return outcome
         else:
-            outcome = Outcome(refusal=f"not done after {self._seconds:.0f} s", create_ms=self._seconds * 1000)
+            limit = f"not done after {self._seconds:.0f} s"
+            outcome = Outcome(refusal=limit, ran_out=True, create_ms=self._seconds * 1000)
         self._end()
         self._start()
         return outcome
@@ -139,24 +148,46 @@ def _serve(pipe: Connection, name: ArmName, tokenizer: Path | None) -> None:
             work: Work = pipe.recv()
         except EOFError:
             return
-        before = _reset_peak() if work.weighed else 0.0
-        start = time.perf_counter()
-        try:
-            grammar = compile_schema(work.schema)
-            grammar.matcher("")
-        except Exception as error:  # noqa: BLE001 - any error counts as a refusal
-            created = (time.perf_counter() - start) * 1000
-            refusal = str(error).strip().splitlines()[:1] or [type(error).__name__]
-            grown = _megabytes("VmHWM") - before if work.weighed else 0.0
-            pipe.send(Outcome(refusal=refusal[0][:300], create_ms=created, memory_mb=grown))
-            continue
+        pipe.send(_outcome(compile_schema, vocabulary, row, work, may_relax=name != "ours, strict"))
+
+
+def _outcome(compile_schema: Any, vocabulary: Any, row: Any, work: Work, *, may_relax: bool) -> Outcome:
+    before = _reset_peak() if work.weighed else 0.0
+    start = time.perf_counter()
+    try:
+        grammar = compile_schema(work.schema)
+        grammar.matcher("")
+    except Exception as error:  # noqa: BLE001 - any error counts as a refusal
         created = (time.perf_counter() - start) * 1000
-        coverage = getattr(grammar, "coverage", None)
-        relaxed = tuple(f"{use.pointer}: {use.reason}" for use in coverage.relaxed) if coverage else ()
         grown = _megabytes("VmHWM") - before if work.weighed else 0.0
-        accepted = tuple(_accepts(grammar, vocabulary, text) for text in work.instances)
-        masks = [sample for text in work.timed for sample in _mask_times(grammar, vocabulary, row, text)]
-        pipe.send(Outcome("", relaxed, accepted, created, tuple(masks), grown))
+        return Outcome(refusal=_first_line(error), create_ms=created, memory_mb=grown)
+    created = (time.perf_counter() - start) * 1000
+    grown = _megabytes("VmHWM") - before if work.weighed else 0.0
+    relaxed = tuple(f"{use.pointer}: {use.reason}" for use in grammar.coverage.inexact)
+    accepted: list[bool] = []
+    masks: list[float] = []
+    died = ""
+    for text in work.instances:
+        matcher = grammar.matcher("", may_relax=may_relax)
+        try:
+            accepted.append(_accepts(matcher, vocabulary.encode(text), row if work.masked else None, masks))
+        except Exception as error:  # noqa: BLE001 - any error ends a request
+            accepted.append(False)
+            died = died or _first_line(error)
+    is_builtin = not getattr(grammar, "any_order", True)
+    return Outcome(
+        relaxed=relaxed,
+        builtin=is_builtin,
+        accepted=tuple(accepted),
+        died=died,
+        create_ms=created,
+        mask_us=tuple(masks),
+        memory_mb=grown,
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def _reset_peak() -> float:
@@ -173,50 +204,39 @@ def _megabytes(field_name: str) -> float:
     return 0.0
 
 
-def _compiler(name: ArmName, vocabulary: Any) -> Any:
+def _compiler(name: ArmName, vocabulary: Any) -> Callable[[str], Any]:
     from benchmarks.baselines import json_schema as builtin
-    from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
+    from constrained_k2.compiler.compiler import Compiler
+    from constrained_k2.compiler.shared import GrammarOptions
+    from constrained_k2.errors import UnsupportedSchema
 
-    if name == "ours, llguidance":
-        return _bounded(LLGuidanceEngine(vocabulary).compile)
-    if name == "ours, xgrammar":
-        from constrained_k2.engines.xgrammar.engine import XGrammarEngine
-
-        return _bounded(XGrammarEngine(vocabulary).compile)
     if name == "llguidance's builtin":
         return builtin.LLGuidanceBuiltin(vocabulary).compile
-    return builtin.XGrammarBuiltin(vocabulary).compile
+    if name == "xgrammar's builtin":
+        return builtin.XGrammarBuiltin(vocabulary).compile
+    engine: EngineName = "xgrammar" if name == "ours, xgrammar" else "llguidance"
+    compiler = Compiler(vocabulary, engine, cache_bytes=1 << 20)  # each schema is to be compiled
+    options = GrammarOptions(root="any", undeclared_keys="allow")
+
+    def compile_schema(schema: str) -> Any:
+        grammar = compiler.grammar(schema, "", options=options)
+        if name == "ours, strict" and grammar.coverage.inexact:
+            use = grammar.coverage.inexact[0]
+            raise UnsupportedSchema(use.reason, use.pointer, "Leave strict out")
+        return grammar
+
+    return compile_schema
 
 
-def _bounded(compile_schema: Any) -> Any:
-    """Check budgets like :class:`constrained_k2.Compiler`, for any schema rather than objects only."""
-    from constrained_k2.errors import UnsupportedSchema
-    from constrained_k2.schema.budget import check_budget
-    from constrained_k2.schema.compile_pool import run_bounded
-
-    def bounded(schema: str) -> Any:
-        try:
-            check_budget(json.loads(schema))
-        except RecursionError:
-            raise UnsupportedSchema("the schema is nested too deeply to be read") from None
-        return run_bounded(lambda: compile_schema(schema), None)
-
-    return bounded
-
-
-def _accepts(grammar: Any, vocabulary: Any, text: str) -> bool:
-    matcher = grammar.matcher("")
-    return all(map(matcher.accept, vocabulary.encode(text))) and matcher.is_complete()
-
-
-def _mask_times(grammar: Any, vocabulary: Any, row: Any, text: str) -> list[float]:
-    """Return the microseconds of each mask while a text is written; empty if it is not accepted."""
-    matcher = grammar.matcher("")
-    times = []
-    for token_id in vocabulary.encode(text):
-        start = time.perf_counter()
-        matcher.fill(row)
-        times.append((time.perf_counter() - start) * 1e6)
+def _accepts(matcher: Any, token_ids: list[int], row: Any, masks: list[float]) -> bool:
+    """Write a text, with a mask before each token if there is a row for it; True if it was accepted whole."""
+    for token_id in token_ids:
+        if row is not None:
+            start = time.perf_counter()
+            matcher.fill(row)
+            masks.append((time.perf_counter() - start) * 1e6)
+            if not row[token_id >> 5] >> (token_id & 31) & 1:
+                return False
         if not matcher.accept(token_id):
-            return []
-    return times if matcher.is_complete() else []
+            return False
+    return bool(matcher.is_complete())

@@ -1,6 +1,7 @@
 """Reads the schemas to measure from the data folder; ``scripts/data.json`` names their sources."""
 
 import json
+import lzma
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,10 @@ DRAFTS = {
     "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
     "draft7": "http://json-schema.org/draft-07/schema#",
 }
-SUITE = "schemas/json-schema-test-suite"  # like the next two, a path in the data folder
+SUITE = "schemas/json-schema-test-suite"  # like the next three, a path in the data folder
 TOOLS = "schemas/mcp-tools/livemcp_dev.jsonl"
 WALLE = "schemas/kvv-walle/cases.jsonl"
+MASKBENCH = "schemas/maskbench.jsonl.xz"
 REQUIRED = frozenset(
     {"dependentRequired", "dependentSchemas", "dependencies", "minProperties", "maxProperties", "if-then-else", "oneOf",
      "allOf", "not", "uniqueItems", "contains", "minContains", "maxContains", "prefixItems", "const", "enum",
@@ -120,6 +122,18 @@ def walle(path: Path) -> Iterator[Case]:
             file="kvv-walle",
             judged="" if "$id" in entry["schema"] else json.dumps(moved_under_value(schema, entry["schema"])),
         )
+
+
+def maskbench(path: Path) -> Iterator[Case]:
+    """Read MaskBench: schemas found in the wild, most of them with valid and invalid instances."""
+    with lzma.open(path, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            row = json.loads(line)
+            instances = tuple(
+                Instance(json.dumps(test["data"], ensure_ascii=False, separators=(",", ":")), test["valid"])
+                for test in row["tests"]
+            )
+            yield Case(row["id"], json.dumps(row["schema"]), instances, file="maskbench")
 
 
 def hostile() -> Iterator[Case]:

@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,15 +74,14 @@ def run_all(
     name: ArmName,
     cases: Iterable[Case],
     tokenizer: Path | None = None,
-    timed: dict[str, tuple[str, ...]] | None = None,
     seconds: float = 20.0,
-) -> list[tuple[Case, Outcome]]:
+    *,
+    masked: bool = False,
+) -> Iterator[tuple[Case, Outcome]]:
     """Run an arm over cases."""
     with Arm(name, tokenizer, seconds) as arm:
-        return [
-            (case, arm.run(Work(case.schema, tuple(i.text for i in case.instances), (timed or {}).get(case.name, ()))))
-            for case in cases
-        ]
+        for case in cases:
+            yield case, arm.run(Work(case.schema, tuple(instance.text for instance in case.instances), masked))
 
 
 def signature(case: Case, outcome: Outcome) -> str:

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.schemas import corpora
 from benchmarks.schemas.arms import ARMS, Arm, ArmName, Outcome, Work
-from benchmarks.schemas.corpora import Case
+from benchmarks.schemas.corpora import Case, Instance
 from benchmarks.schemas.figures import SuiteFigures, percentile, run_all, signature, status_of
 from benchmarks.schemas.walks import judge, rounds, texts, walk
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -28,7 +29,7 @@ def suite_table(cases: list[Case], say: Say) -> dict[ArmName, list[tuple[Case, O
     found: dict[ArmName, list[tuple[Case, Outcome]]] = {}
     figures: dict[ArmName, SuiteFigures] = {}
     for name in ARMS:
-        found[name] = run_all(name, cases)
+        found[name] = list(run_all(name, cases))
         figures[name] = SuiteFigures()
         for case, outcome in found[name]:
             figures[name].add(case, outcome)
@@ -81,11 +82,11 @@ def _compared_with_llguidance(found: dict[ArmName, list[tuple[Case, Outcome]]]) 
 def tools_table(cases: list[Case], tokenizer: Path | None, seconds: float, say: Say) -> None:
     """Print coverage and cost of real tools with the real vocabulary."""
     say("\n## Tools of public MCP servers, real vocabulary\n")
-    timed = {case.name: written for case, written in _written(cases).items()}
+    cases = _written(cases)
     say("| arm | whole | relaxed | refused | create ms p50 | p99 | max | mask us p50 | p99 | max |")
     say("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
     for name in ARMS:
-        found = run_all(name, cases, tokenizer, timed, seconds)
+        found = list(run_all(name, cases, tokenizer, seconds, masked=True))
         counts = {
             status: sum(status_of(outcome) == status for _, outcome in found)
             for status in ("whole", "relaxed", "refused")
@@ -99,26 +100,28 @@ def tools_table(cases: list[Case], tokenizer: Path | None, seconds: float, say: 
         )
 
 
-def _written(cases: list[Case]) -> dict[Case, tuple[str, ...]]:
-    """Return two instances of each tool that every engine can write: compact, in the schema's order."""
+def _written(cases: list[Case]) -> list[Case]:
+    """Return the tools, those that LLGuidance converts with two instances: compact, in the schema's order."""
     from benchmarks.baselines.json_schema import LLGuidanceBuiltin
 
     vocabulary = Vocabulary.of_bytes()
     builtin = LLGuidanceBuiltin(vocabulary)
-    found = {}
+    found = []
     for case in cases:
         try:
             grammar = builtin.compile(case.schema)
         except ValueError:
+            found.append(case)
             continue
         schema = json.loads(case.schema)
-        found[case] = texts(walk(grammar, vocabulary, schema, seed) for seed in range(2))
+        written = texts(walk(grammar, vocabulary, schema, seed) for seed in range(2))
+        found.append(replace(case, instances=tuple(Instance(text, valid=True) for text in written)))
     return found
 
 
 def coverage_table(name: str, cases: list[Case], say: Say) -> None:
     """Print how many schemas are enforced with nothing relaxed."""
-    found = run_all("ours, llguidance", cases)
+    found = list(run_all("ours, llguidance", cases))
     statuses = [status_of(outcome) for _, outcome in found]
     whole, relaxed = statuses.count("whole"), statuses.count("relaxed")
     say(f"{name}: {len(cases)} schemas, {whole + relaxed} compile, {whole} with nothing relaxed.")

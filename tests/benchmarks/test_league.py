@@ -1,0 +1,87 @@
+"""The league of MaskBench: verdicts, sums, and the second opinion on schemas called unsatisfiable."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.league import __main__ as command
+from benchmarks.league.confirm import disproof
+from benchmarks.league.verdicts import STATUSES, Status, Sums, Verdict
+from benchmarks.schemas.arms import Arm, Outcome, Work
+from benchmarks.schemas.corpora import Case, Instance
+from tests.data import data
+
+CASE = Case("c", '{"type":"integer"}', (Instance("1", valid=True), Instance('"1"', valid=False)))
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        ("passing", Outcome(accepted=(True, False))),
+        ("unsatisfiable", Outcome(refusal="#: no value satisfies this schema")),
+        ("refused", Outcome(refusal="too long")),
+        ("timeout", Outcome(refusal="not done after 20 s", ran_out=True)),
+        ("died", Outcome(accepted=(True, False), died="too many expressions")),
+        ("invalid accepted", Outcome(accepted=(False, True))),
+        ("valid rejected", Outcome(accepted=(False, False))),
+    ],
+)
+def test_the_first_fault_is_the_status(status: Status, outcome: Outcome) -> None:
+    verdict = Verdict.of(CASE, outcome)
+    assert verdict.status == status
+    assert json.loads(json.dumps(verdict.to_json("ours, strict")))["status"] == status
+
+
+def test_every_status_is_counted() -> None:
+    sums = Sums()
+    sums.add(Verdict.of(CASE, Outcome(accepted=(True, True), create_ms=4)), (1.0, 3.0))
+    sums.add(Verdict.of(CASE, Outcome(accepted=(True, True), relaxed=("#/x: why",), create_ms=2)), (2.0,))
+    sums.add(Verdict.of(CASE, Outcome(refusal="too long", create_ms=900)), ())
+    sums.add(Verdict.of(CASE, Outcome(accepted=(True, False), create_ms=3)), (9.0,))
+    assert sums.statuses == {"invalid accepted": 2, "refused": 1, "passing": 1}
+    assert sums.passing == 1 / 4
+    assert [verdict.relaxed for verdict in sums.silent] == [()]
+    assert sums.create_ms()[::2] == (3, 4), "what is refused has no grammar to wait for"
+    assert sums.mask_us()[::2] == (2.5, 9)
+    assert Sums().mask_us() == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("schema", "instance"),
+    [
+        (
+            {"allOf": [{"enum": [9007199254740992.0]}, {"not": {"not": {"enum": [9007199254740992]}}}]},
+            "9007199254740992",
+        ),
+        ({"not": {"propertyNames": False}}, '{"a":0}'),
+        ({"type": "object", "required": ["a"], "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, "{"),
+        ({"type": "object", "required": ["a"], "oneOf": [{"required": ["a"]}, {"minProperties": 1}]}, ""),
+        ({"type": "string", "minLength": 3, "maxLength": 2}, ""),
+    ],
+)
+def test_a_schema_with_an_instance_is_not_unsatisfiable(schema: object, instance: str) -> None:
+    found = disproof(Case("c", json.dumps(schema)))
+    assert found.startswith(instance) if instance else not found
+
+
+@pytest.mark.slow
+def test_strict_tools_are_refused_what_is_relaxed() -> None:
+    relaxed = '{"type":"string","pattern":"^(?=a)b"}'
+    with Arm("ours, strict", None) as strict:
+        assert strict.run(Work(relaxed)).refusal
+        assert strict.run(Work(CASE.schema, ("1", '"1"'), masked=True)).accepted == (True, False)
+
+
+@pytest.mark.slow
+def test_the_command_prints_a_row_for_each_arm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data("schemas/maskbench.jsonl.xz")
+    statuses = tmp_path / "statuses.jsonl"
+    arms = ["--arm", "ours, llguidance", "--arm", "llguidance's builtin"]
+    assert command.main(["--step", "2000", "--statuses", str(statuses), *arms]) == 0
+    printed = capsys.readouterr().out
+    assert "| constrained_k2, other tools | 6 |" in printed
+    assert "| LLGuidance's converter | 6 |" in printed
+    rows = [json.loads(line) for line in statuses.read_text().splitlines()]
+    assert len(rows) == 12
+    assert {row["status"] for row in rows} <= set(STATUSES)
