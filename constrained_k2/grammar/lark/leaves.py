@@ -48,12 +48,19 @@ def leaf_has_value(shape: String | Number, has_match: Callable[[str], bool]) -> 
     """Return True if some string or number has a shape: patterns, lengths and exclusions may contradict each other."""
     try:
         if isinstance(shape, String):
+            if is_endless(shape):
+                return True
             demands = len(shape.patterns) + len(shape.formats) + len(shape.absent) + bool(shape.excluded)
             others = bool(shape.shortest) + (shape.longest is not None)
             return not demands or demands + others == 1 or has_match(string_expression(shape))
         return not shape.fraction or bool(shape.multiple) or has_match(number_range(shape))
     except NoExactGrammar:
         return True  # a wider shape is written, if any
+
+
+def is_endless(shape: String) -> bool:
+    """Return True if a string has a shape because all long ones do: excluded values are finitely many."""
+    return shape.longest is None and not (shape.patterns or shape.absent or shape.formats)
 
 
 def number_rule(writer: "LarkWriter", shape: Number) -> str:

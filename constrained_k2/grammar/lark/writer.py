@@ -15,6 +15,7 @@ from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.grammar.lark.arguments import ANY_RULES, HEADER, XTML_PREAMBLE, arguments_rule
 from constrained_k2.grammar.lark.arrays import array_rule
 from constrained_k2.grammar.lark.leaves import (
+    is_endless,
     leaf_has_value,
     number_rule,
     raw_string_rule,
@@ -176,15 +177,16 @@ class LarkWriter:
         absent = frozenset(patterns).difference(found)
         keys = String(patterns=frozenset(found), absent=absent, excluded=frozenset(names))
         allowed = EVERYTHING if shape.names == ANY else self.normalizer.shapes(shape.names)
-        met = (meet(keys, name) for name in allowed if isinstance(name, String))
-        ways = [string_expression(way, form) for way in met if isinstance(way, String)]
+        met = [meet(keys, name) for name in allowed if isinstance(name, String)]
+        strings = [way for way in met if isinstance(way, String)]
+        ways = [string_expression(way, form) for way in strings]
         matches = self.normalizer.matches
         values = [way.value for way in allowed if isinstance(way, Value)]
         texts = [value for value in values if isinstance(value, str) and value not in names]
         listed = [text for text in texts if tuple(pattern for pattern in patterns if matches(pattern, text)) == found]
         ways += [one_of(sorted(listed), form)] if listed else []
         expression = " | ".join(ways)
-        return expression if ways and self._has_match(expression) else ""
+        return expression if any(map(is_endless, strings)) or (ways and self._has_match(expression)) else ""
 
     def _body(self, node: Node, shape: Shape, number: int) -> str:
         """Return the body of a shape's rule; if it cannot be exact, note that and return a wider shape's."""
