@@ -156,7 +156,8 @@ def test_many_branches_with_a_discriminator(count: int) -> None:
 def test_more_branches_than_are_written_are_relaxed_and_refused_if_strict() -> None:
     """Each branch of one list may hold beside each of the others: they meet too often."""
     groups = [
-        {"anyOf": [of({f"{name}{number}": {}}, required=[f"{name}{number}"]) for number in range(60)]} for name in "abcd"
+        {"anyOf": [of({f"{name}{number}": {}}, required=[f"{name}{number}"]) for number in range(60)]}
+        for name in "abcd"
     ]
     assert_relaxed({"type": "object", "allOf": groups}, "#/allOf")
 
@@ -191,7 +192,7 @@ def test_a_grammar_that_fails_in_its_first_key_is_refused_when_it_is_compiled(mo
     """LLGuidance builds these keys' lexer only when a key begins."""
     for limits in ("LIMITS", "NEXT_BEST_LIMITS"):
         monkeypatch.setattr(llguidance_engine, limits, llguidance.LLParserLimits(step_lexer_fuel=20_000))
-    schema = {"type": "object", "patternProperties": dict.fromkeys("abcd", {"type": ["string", "null"]})}
+    schema = {"type": "object", "patternProperties": {key: {"type": ["string", "null"]} for key in "abcd"}}
     with pytest.raises(UnsupportedSchema, match="too many expressions"):
         LLGuidanceEngine(BYTES).compile(json.dumps(schema), "allow", "xtml")
 

@@ -230,7 +230,8 @@ def admit(spec: ToolCallSpec, *, first: bool = False) -> None:
     [
         ([function("f")], "auto", "whole"),
         ([function("f"), function("g", RELAXED)], "required", "relaxed"),
-        ([function("f", RELAXED), function("g", {"type": "nonsense"}, strict=False)], "auto", "object"),
+        ([function("f", RELAXED), function("g", {"not": {}}, strict=False)], "auto", "object"),
+        ([function("f"), function("g", {"type": "nonsense"})], "auto", "relaxed"),
         ([function("f", RELAXED)], "none", "none"),
     ],
 )
