@@ -1,7 +1,7 @@
 """Reports what a grammar does with each keyword of a schema: enforced exactly, narrowed, relaxed, or refused."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from constrained_k2.schema.document import SchemaDocument, unescape
@@ -36,6 +36,7 @@ class Coverage:
     read_as: tuple[KeywordUse, ...] = ()  # it has no meaning in JSON Schema, and a plain one elsewhere: "type": "int"
     relaxed: tuple[KeywordUse, ...] = ()  # it allows more; calls may be invalid in this respect
     refused: tuple[KeywordUse, ...] = ()  # no grammar is built, because of this keyword
+    builtin: str = ""  # why the engine's builtin converter writes the grammar; empty if this package does
 
     @property
     def is_sound(self) -> bool:
@@ -55,7 +56,7 @@ class Coverage:
         """This report with another status for one occurrence."""
         others = {name: tuple(use for use in uses if use.pointer != pointer) for name, uses in self.by_status().items()}
         others[status] = tuple(sorted((*others[status], KeywordUse(pointer, reason))))
-        return Coverage(self.engine, **others)
+        return replace(self, **others)
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values."""
@@ -63,7 +64,7 @@ class Coverage:
             status: [{"pointer": use.pointer} | ({"reason": use.reason} if use.reason else {}) for use in found]
             for status, found in self.by_status().items()
         }
-        return {"engine": self.engine, "sound": self.is_sound} | uses
+        return {"engine": self.engine, "sound": self.is_sound, "builtin": self.builtin} | uses
 
 
 def coverage_of(document: SchemaDocument, engine: str, notes: Notes) -> Coverage:

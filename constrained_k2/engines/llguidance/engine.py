@@ -28,6 +28,7 @@ from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.formats.kimi_k3 import ARGUMENT, OPEN, SEPARATOR
 from constrained_k2.grammar.lark.writer import Effort
+from constrained_k2.schema.coverage import Coverage
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 from constrained_k2.vocabulary.tokenizer_files import SPLIT_PATTERN, TiktokenEncoder
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -92,7 +93,7 @@ class LLGuidanceEngine:
             if encoding == "xtml" or not source.is_well_formed or not ours.coverage.relaxed:
                 return ours
         except RecursionError:
-            problem: Exception = UnsupportedSchema("the schema is nested too deeply", "", "Flatten it", "", self.name)
+            problem: UnsupportedSchema | SchemaTooCostly = UnsupportedSchema("the schema is nested too deeply", "", "Flatten it", "", self.name)
         except SchemaTooCostly as error:
             problem = error
         except Refused as error:
@@ -101,8 +102,9 @@ class LLGuidanceEngine:
             cause = f"LLGuidance has no grammar for this schema: {cause}"
             problem = UnsupportedSchema(cause, "", remedy, "", self.name)
         if encoding == "json":
+            reason = problem.problem if ours is None else _relaxed_by(ours.coverage)
             with suppress(Refused):
-                builtin = self._probed(builtin_text(document))
+                builtin = self._probed(builtin_text(document, reason))
                 if ours is None or not builtin.coverage.relaxed:
                     return builtin
         if ours is None:
@@ -135,6 +137,12 @@ class LLGuidanceEngine:
         if first.is_error():
             raise Refused(first.get_error())
         return grammar
+
+
+def _relaxed_by(coverage: Coverage) -> str:
+    """Return the first keyword that a grammar relaxes, as the reason to use another one."""
+    use = coverage.relaxed[0]
+    return f"ours relaxes {use.pointer}: {use.reason}"
 
 
 class MaskThreads:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -40,7 +40,7 @@ NEXT_BEST_LIMITS = llguidance.LLParserLimits(**_SIZES, step_lexer_fuel=5_000_000
 # The strings, comments and regular expressions of a Lark grammar, in which "<" refers to no token.
 _LARK_TEXT = re.compile(r"\"(?:\\.|[^\"\\])*\"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\])+/", re.DOTALL)
 _MAX_EBNF = 1 << 16  # characters that are converted, a second a megabyte
-_BY_CONVERTER = "LLGuidance's own converter writes this schema, with properties in its order"
+_BY_CONVERTER = "LLGuidance's builtin converter writes this schema, with properties in its order"
 _LEAKY_FORMATS = frozenset({"date", "date-time", "time", "hostname"})
 
 
@@ -84,10 +84,10 @@ def our_text(
     return write_some(SchemaDocument(document), patterns.is_found, write)
 
 
-def builtin_text(document: Any) -> GrammarText:
+def builtin_text(document: Any, reason: str = "") -> GrammarText:
     """Return the grammar of LLGuidance's builtin JSON Schema compiler: properties in the schema's order.
 
-    It does not forbid undeclared keys.
+    It does not forbid undeclared keys. Its coverage gives the reason why it is used.
 
     Raises:
         Refused: The compiler rejects the schema, or would enforce it wrongly.
@@ -100,7 +100,8 @@ def builtin_text(document: Any) -> GrammarText:
         text = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON_OPTIONS)
     except (ValueError, UnsupportedSchema, SchemaTooCostly) as error:
         raise Refused(str(error)) from error
-    return GrammarText(text, coverage_of(known, "llguidance", _builtin_notes(known)), model=None)
+    coverage = replace(coverage_of(known, "llguidance", _builtin_notes(known)), builtin=reason)
+    return GrammarText(text, coverage, model=None)
 
 
 def written_text(kind: Literal["regex", "lark"], text: str) -> GrammarText:
