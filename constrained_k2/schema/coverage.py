@@ -54,7 +54,9 @@ class Coverage:
 
     def noting(self, pointer: str, status: Status, reason: str) -> "Coverage":
         """This report with another status for one occurrence."""
-        others = {name: tuple(use for use in uses if use.pointer != pointer) for name, uses in self.by_status().items()}
+        others: dict[str, Any] = {
+            name: tuple(use for use in uses if use.pointer != pointer) for name, uses in self.by_status().items()
+        }
         others[status] = tuple(sorted((*others[status], KeywordUse(pointer, reason))))
         return replace(self, **others)
 
@@ -74,7 +76,8 @@ def coverage_of(document: SchemaDocument, engine: str, notes: Notes) -> Coverage
     found: dict[Status, list[KeywordUse]] = {status: [] for status in STATUSES}
     for pointer, (status, reason) in sorted(statuses.items()):
         found[status].append(KeywordUse(pointer, reason))
-    return Coverage(engine, **{status: tuple(uses) for status, uses in found.items()})
+    by_status: dict[str, Any] = {status: tuple(uses) for status, uses in found.items()}
+    return Coverage(engine, **by_status)
 
 
 def refusal(document: SchemaDocument, engine: str, pointer: str, reason: str) -> Coverage:

@@ -93,7 +93,9 @@ class LLGuidanceEngine:
             if encoding == "xtml" or not source.is_well_formed or not ours.coverage.relaxed:
                 return ours
         except RecursionError:
-            problem: UnsupportedSchema | SchemaTooCostly = UnsupportedSchema("the schema is nested too deeply", "", "Flatten it", "", self.name)
+            problem: UnsupportedSchema | SchemaTooCostly = UnsupportedSchema(
+                "the schema is nested too deeply", "", "Flatten it", "", self.name
+            )
         except SchemaTooCostly as error:
             problem = error
         except Refused as error:

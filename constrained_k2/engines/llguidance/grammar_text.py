@@ -34,7 +34,7 @@ _MAX_PATTERNS = 256
 # compiling for seconds. More items in a row than by default, since objects may have thousands of optional properties.
 # Five times the default for the lexemes of a step: a pattern beside a length takes up to 25 ms then and does not fail.
 # A grammar that takes over from one that failed may take five times longer still.
-_SIZES = {"max_grammar_size": 50_000, "max_items_in_row": 20_000, "step_max_items": 200_000}
+_SIZES: dict[str, Any] = {"max_grammar_size": 50_000, "max_items_in_row": 20_000, "step_max_items": 200_000}
 LIMITS = llguidance.LLParserLimits(**_SIZES, step_lexer_fuel=1_000_000)
 NEXT_BEST_LIMITS = llguidance.LLParserLimits(**_SIZES, step_lexer_fuel=5_000_000)
 # The strings, comments and regular expressions of a Lark grammar, in which "<" refers to no token.

@@ -36,7 +36,7 @@ def type_named(name: object) -> str:
 def _kinds(read: Reader) -> list[str]:
     """The types that a schema declares, each by JSON Schema's name; all of them if one cannot be read."""
     declared = read.schema.get("type", list(_TYPES))
-    kinds = []
+    kinds: list[str] = []
     for name in declared if isinstance(declared, list) else [declared]:
         kind = name if name in _TYPES else type_named(name)
         if not kind:

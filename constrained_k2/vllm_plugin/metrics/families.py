@@ -40,8 +40,8 @@ class Family(NamedTuple):
 FAMILIES = (
     Family("requests", Counter, "Requests admitted to be constrained.",
            (*_MODEL, "grammar_engine", "tool_choice", "coverage")),
-    Family("builtin_schemas", Counter, "Schemas of admitted requests that the engine's builtin converter writes, as this "
-           "package has no grammar for them.", _MODEL),
+    Family("builtin_schemas", Counter, "Schemas of admitted requests that the engine's builtin converter writes.",
+           _MODEL),
     Family("refused_requests", Counter, "Requests refused because they cannot be constrained or have no clear meaning.",
            (*_MODEL, "reason", "detail")),
     Family("grammar_lookups", Counter, "Grammars of tools asked for, where requests are admitted and in the engine.",
