@@ -29,7 +29,7 @@ _SAME_TEXT = "look-ahead and look-behind at the same text"
 
 
 class _Sides(NamedTuple):
-    """What is beyond both ends of some items: any text, nothing, or text that other items match."""
+    """The text beyond both ends of some items: any, none, or text that other items match."""
 
     before: Literal["open", "edge", "inside"]
     after: Literal["open", "edge", "inside"]

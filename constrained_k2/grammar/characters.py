@@ -25,6 +25,10 @@ _CATEGORIES = {sre.CATEGORY_DIGIT: _DIGIT, sre.CATEGORY_SPACE: _SPACE, sre.CATEG
 _NEGATED = {sre.CATEGORY_NOT_DIGIT: _DIGIT, sre.CATEGORY_NOT_SPACE: _SPACE, sre.CATEGORY_NOT_WORD: _WORD}
 
 
+_ASCII = 128
+_CASED_TOP = 0x1F000  # no letter from here on has two cases
+
+
 class Untranslatable(Exception):
     """The pattern has a part that no regular expression can say, or that costs too much."""
 
@@ -92,19 +96,22 @@ def property_of(code: int) -> str:
 
 def in_either_case(ranges: Ranges) -> Ranges:
     """Return the ranges with the other case of each letter; no letter outside of ASCII counts as one of ASCII."""
-    cases = _other_cases(all(high < 128 for _, high in ranges))
-    found = {other for code, others in cases for low, high in ranges if low <= code <= high for other in others}
-    return [*ranges, *((code, code) for code in sorted(found))]
+    cases = _other_cases() if any(high >= _ASCII for _, high in ranges) else _other_cases(_ASCII)
+    if sum(high - low + 1 for low, high in ranges) < len(cases):
+        codes = [code for low, high in ranges for code in range(low, high + 1) if code in cases]
+    else:
+        codes = [code for code in cases if any(low <= code <= high for low, high in ranges)]
+    found = {other for code in codes for other in cases[code]}
+    return [*ranges, *((code, code) for code in sorted(found.difference(codes)))]
 
 
 @cache
-def _other_cases(is_ascii: bool) -> tuple[tuple[int, tuple[int, ...]], ...]:  # noqa: FBT001 - the key of a cache
-    """Return the letters that have another case, with it."""
-    cases = []
-    for code in range(128 if is_ascii else TOP + 1):
+def _other_cases(top: int = _CASED_TOP) -> dict[int, tuple[int, ...]]:
+    """Return the letters below a code point that have another case, with it."""
+    cases = {}
+    for code in range(top):
         letter = chr(code)
         both = {letter.lower(), letter.upper(), letter.upper().lower()} - {letter}
-        others = [ord(other) for other in both if len(other) == 1 and (code < 128) == other.isascii()]
-        if others:
-            cases.append((code, tuple(others)))
-    return tuple(cases)
+        if others := [ord(other) for other in both if len(other) == 1 and (code < _ASCII) == other.isascii()]:
+            cases[code] = tuple(others)
+    return cases

@@ -13,7 +13,7 @@ from constrained_k2.grammar.spelling import Spelling
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Texts, of which the fewest and the most characters are known."""
+    """Texts, and the fewest and the most characters of one."""
 
     text: Expression
     least: int

@@ -27,9 +27,13 @@ REPEATS = (sre.MAX_REPEAT, sre.MIN_REPEAT)  # which of several matches is found 
 LOOKS = (sre.ASSERT, sre.ASSERT_NOT)
 _GROUPS = (sre.BRANCH, sre.SUBPATTERN)
 _OPEN_COUNT = re.compile(r"\{,[0-9]*\}")
-# An escape, a class, or the opening of a named group.
-_SPELLED = re.compile(r"\\(?:p\{([A-Za-z_=]+)\}|k<(\w+)>|.)|\[\^?]?(?:\\.|[^]\\])*\]|\(\?<(?=[A-Za-z_])", re.DOTALL)
-_ESCAPED = re.compile(r"\\(?:p\{([A-Za-z_=]+)\}|.)", re.DOTALL)
+_ESCAPE = (
+    r"\\(?:p\{(?P<property>[A-Za-z_=]+)\}|u\{(?P<point>[0-9a-fA-F]+)\}|c(?P<control>[A-Za-z])"
+    r"|u(?P<high>[dD][89abAB][0-9a-fA-F]{2})\\u(?P<low>[dD][c-fC-F][0-9a-fA-F]{2})|.)"
+)
+_ESCAPED = re.compile(_ESCAPE, re.DOTALL)
+# A reference by name, an escape, a class, or the opening of a named group.
+_SPELLED = re.compile(rf"\\k<(?P<name>\w+)>|{_ESCAPE}|\[\^?]?(?:\\.|[^]\\])*\]|\(\?<(?=[A-Za-z_])", re.DOTALL)
 
 
 def parse(pattern: str) -> Items:
@@ -48,15 +52,22 @@ def parse(pattern: str) -> Items:
 
 
 def _for_python(found: re.Match[str]) -> str:
-    if found[2]:
-        return f"(?P={found[2]})"
-    if found[0] == "(?<":
-        return "(?P<"
-    return _ESCAPED.sub(_placeholder, found[0])
+    if found["name"]:
+        return f"(?P={found['name']})"
+    return "(?P<" if found[0] == "(?<" else _ESCAPED.sub(_escape_for_python, found[0])
 
 
-def _placeholder(found: re.Match[str]) -> str:
-    return chr(PROPERTY + PROPERTIES.index(found[1])) if found[1] in PROPERTIES else found[0]
+def _escape_for_python(found: re.Match[str]) -> str:
+    if found["property"] in PROPERTIES:
+        return chr(PROPERTY + PROPERTIES.index(found["property"]))
+    if found["point"] and int(found["point"], 16) <= TOP:
+        return rf"\U{int(found['point'], 16):08x}"
+    if found["control"]:
+        return rf"\x{ord(found['control']) % 32:02x}"
+    if found["high"]:
+        low = int(found["low"], 16)
+        return rf"\U{(int(found['high'], 16) - 0xD800) * 0x400 + low - 0xDC00 + 0x10000:08x}"
+    return found[0]
 
 
 def _without_flags(items: Iterable[Item], flags: int) -> Items:

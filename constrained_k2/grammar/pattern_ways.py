@@ -194,7 +194,7 @@ def _anchors_only(way: list[Item]) -> bool:
 def without_anchors(way: list[Item]) -> tuple[bool, list[Item], bool] | None:
     """Return whether a way must be at the start, its items, and whether it must be at the end; None if it never is.
 
-    What stands in front of a start, or behind an end, is empty.
+    Items in front of a start, or behind an end, match the empty text.
     """
     first = max((number for number, item in enumerate(way) if item == START), default=-1)
     last = min((number for number, item in enumerate(way) if item == END), default=len(way))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 _OTHER_DIALECT = re.compile(r"\\[AZz]|\(\?P[<=]\w+[>)]|\A\(\?[is]+\)")
+_IN_SLASHES = re.compile(r"/(\^.*\$)/([gisu]*)", re.DOTALL)  # a literal of JavaScript: as a pattern it matches nothing
 _BACK_REFERENCE = re.compile(r"\\[1-9]|\\k<")
 _ITEM = re.compile(r"\\.?|\[(?:\\.|[^]\\])*[]\\]?|[()|]", re.DOTALL)  # an escape, a class, a parenthesis or a bar
 
@@ -39,8 +40,11 @@ def parts_of(pattern: str) -> PatternParts:
 def in_ecma(pattern: str) -> str:
     """A pattern with what ECMA-262 spells in another way than Python and Go.
 
-    These are both anchors, groups with names and references to them, and flags for the whole pattern.
+    These are both anchors, groups with names and references to them, flags for the whole pattern, and ``/^…$/``.
     """
+    if literal := _IN_SLASHES.fullmatch(pattern):
+        flags = "".join(flag for flag in "is" if flag in literal[2])
+        return f"(?{flags}:{literal[1]})" if flags else literal[1]
     if not _OTHER_DIALECT.search(pattern):
         return pattern
     translated = re.sub(r"\[\^?]?(?:\\.|[^]\\])*\]|\\.|\(\?P[<=]\w+[>)]", _translated, pattern, flags=re.DOTALL)

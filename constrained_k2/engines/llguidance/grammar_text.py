@@ -31,7 +31,7 @@ _BLANKS = rf"[ \n\r\t]{{0,{MAX_WHITESPACE}}}"
 _JSON_OPTIONS: Any = {"item_separator": f"{_BLANKS},{_BLANKS}", "key_separator": f"{_BLANKS}:{_BLANKS}",
                       "whitespace_flexible": False, "coerce_one_of": False}  # fmt: skip
 _MAX_PATTERNS = 256
-_MAX_TEXTS = 2048  # of which it is remembered whether a pattern is found in them
+_MAX_TEXTS = 2048  # that patterns were looked for in, and whether they were found
 # Fewer symbols than by default, so that a schema of 100 bytes ("maxItems": 100000) is refused within 0.2 s instead of
 # compiling for seconds. More items in a row than by default, since objects may have thousands of optional properties.
 # Five times the default for the lexemes of a step: a pattern beside a length takes up to 25 ms then and does not fail.
