@@ -11,10 +11,11 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
+from constrained_k2.grammar.characters import Untranslatable
 from constrained_k2.grammar.lark.state_model import StateModel, arguments_model, state_model
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
 from constrained_k2.grammar.lark.writer import Effort, LarkWriter
-from constrained_k2.grammar.patterns import Untranslatable, found_anywhere
+from constrained_k2.grammar.patterns import found_anywhere
 from constrained_k2.schema.builtin_compilers import prepare
 from constrained_k2.schema.compile_pool import check_deadline
 from constrained_k2.schema.coverage import Coverage, Status, coverage_of
@@ -30,6 +31,7 @@ _BLANKS = rf"[ \n\r\t]{{0,{MAX_WHITESPACE}}}"
 _JSON_OPTIONS: Any = {"item_separator": f"{_BLANKS},{_BLANKS}", "key_separator": f"{_BLANKS}:{_BLANKS}",
                       "whitespace_flexible": False, "coerce_one_of": False}  # fmt: skip
 _MAX_PATTERNS = 256
+_MAX_TEXTS = 2048  # that patterns were looked for in, and whether they were found
 # Fewer symbols than by default, so that a schema of 100 bytes ("maxItems": 100000) is refused within 0.2 s instead of
 # compiling for seconds. More items in a row than by default, since objects may have thousands of optional properties.
 # Five times the default for the lexemes of a step: a pattern beside a length takes up to 25 ms then and does not fail.
@@ -160,8 +162,9 @@ class Patterns:
         self._tokenizer = llguidance.LLTokenizer("byte")
         self._matchers: dict[str, llguidance.LLMatcher] = {}
         self.has_match = lru_cache(_MAX_PATTERNS)(self._has_match)
+        self.is_found = lru_cache(_MAX_TEXTS)(self._is_found)
 
-    def is_found(self, pattern: str, text: str) -> bool:
+    def _is_found(self, pattern: str, text: str) -> bool:
         """Return True if a text contains a match."""
         spelled = list(json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass"))
         for matchers in (self._matchers, {}):  # copies share a lexer: if this pattern has exhausted it, use a new one

@@ -6,9 +6,10 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from constrained_k2.grammar.characters import Untranslatable
 from constrained_k2.grammar.lark.digits import number_range
 from constrained_k2.grammar.lark.terminals import NoExactGrammar, literal, one_of
-from constrained_k2.grammar.patterns import Untranslatable, found_anywhere
+from constrained_k2.grammar.patterns import found_anywhere
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
 from constrained_k2.schema.builtin_compilers import LARGEST_EXACT, LARGEST_MULTIPLE
 from constrained_k2.schema.shapes import Number, String, Value, common_multiple, tighten
@@ -52,7 +53,10 @@ def leaf_has_value(shape: String | Number, has_match: Callable[[str], bool]) -> 
                 return True
             demands = len(shape.patterns) + len(shape.formats) + len(shape.absent) + bool(shape.excluded)
             others = bool(shape.shortest) + (shape.longest is not None)
-            return not demands or demands + others == 1 or has_match(string_expression(shape))
+            if not demands:
+                return True
+            expression = string_expression(shape)
+            return (demands + others == 1 and " & " not in expression) or has_match(expression)
         return not shape.fraction or bool(shape.multiple) or has_match(number_range(shape))
     except NoExactGrammar:
         return True  # a wider shape is written, if any

@@ -181,7 +181,12 @@ KEYWORDS = (
         examples={
             "pattern": {"type": "string", "pattern": "^[A-Z]{3}-\\d+$"},
             "pattern with look-ahead at its start": {"type": "string", "pattern": "^(?=.*\\d)(?!admin).{8,}$"},
-            "pattern with look-ahead inside, or a back-reference": {"type": "string", "pattern": "(a+)-\\1"},
+            "pattern with look-around or word boundaries inside": {
+                "type": "string",
+                "pattern": "^a(?!.*--)\\b.*(?<!-)$",
+            },
+            "pattern with a back-reference to a group of few texts": {"type": "string", "pattern": "^([\"']?)a\\1$"},
+            "pattern with a back-reference to a group of any text": {"type": "string", "pattern": "(a+)-\\1"},
         },
     ),
     Keyword(
