@@ -50,7 +50,7 @@ class LLGuidanceMatcher:
         self._is_stale = False  # True if it was rolled back past that mask
 
     def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
-        cached = self.cached_mask()
+        cached = LLGuidanceMatcher.cached_mask(self)
         if cached is not None:
             row[:] = cached
             return
@@ -81,7 +81,7 @@ class LLGuidanceMatcher:
                     matcher.note_mask(rows[row])
         for matcher, row in batch:
             try:
-                matcher.fill(rows[row], rows.address + row * rows.row_bytes)
+                LLGuidanceMatcher.fill(matcher, rows[row], rows.address + row * rows.row_bytes)
             except ConstrainedK2Error as error:
                 failed.append((row, error))
         return failed
@@ -143,10 +143,13 @@ class LLGuidanceMatcher:
 
     def fork(self) -> "LLGuidanceMatcher":
         copy = LLGuidanceMatcher(self.grammar, self._location, may_relax=self._may_relax)
+        self._copy_to(copy)
+        return copy
+
+    def _copy_to(self, copy: "LLGuidanceMatcher") -> None:
         copy._ids, copy._path, copy._state = self._ids.copy(), self._path.copy(), self._state
         copy._matcher = self._matcher and self._matcher.deep_copy()
         copy._consumed, copy._masked, copy._is_stale = self._consumed, self._masked, self._is_stale
-        return copy
 
     def cached_mask(self) -> npt.NDArray[np.int32] | None:
         state = self._state
