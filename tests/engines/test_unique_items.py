@@ -12,7 +12,7 @@ import pytest
 from constrained_k2 import Vocabulary
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
-from constrained_k2.engines.llguidance.unique_items.matcher import UniqueItemsMatcher
+from constrained_k2.engines.llguidance.unique_matcher import UniqueItemsMatcher
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 
 PIECES = (

@@ -15,9 +15,10 @@ class WrittenItems:
     def __init__(self, language: ItemLanguage, tokens: TokenIndex) -> None:
         self.language = language
         self.outside: list[int] = []  # tokens that hold an item, or begin one that is spent, from outside of it
+        self.after_string: list[int] = []  # the same in a token that ends a string before
         self._tokens = tokens
         self._order: list[bytes] = []
-        self._outside_before: list[int] = []  # the length of ``outside`` before each item
+        self._before: list[tuple[int, int]] = []  # the length of these lists before each item
         self._texts: set[bytes] = set()
         self._sorted: list[bytes] = []
         self._spent: set[bytes] = set()
@@ -38,15 +39,12 @@ class WrittenItems:
     def is_spent(self, beginning: bytes) -> bool:
         return beginning in self._spent
 
-    def may_be_last(self, beginning: bytes) -> bool:
-        """Return True if an item that begins so may be the only one left of those that have its first character."""
-        if self.language.is_endless or beginning[0] not in self.language.ways(b"")[0]:
+    def has_one_way(self, beginning: bytes) -> bool:
+        """Return True if at most one way that leads on from a beginning is not closed."""
+        if self.language.is_endless:
             return False
-        for length in range(1, len(beginning) + 1):
-            following, is_item = self.language.ways(beginning[:length])
-            if len(following) + is_item - self._closed.get(beginning[:length], 0) > 1:
-                return False
-        return True
+        following, is_item = self.language.ways(beginning)
+        return len(following) + is_item - self._closed.get(beginning, 0) <= 1
 
     def beginning_with(self, beginning: bytes) -> list[bytes]:
         """Return the items that begin so, without the beginning."""
@@ -59,10 +57,11 @@ class WrittenItems:
     def add(self, text: bytes) -> None:
         """Add an item that is not there yet."""
         self._order.append(text)
-        self._outside_before.append(len(self.outside))
+        self._before.append((len(self.outside), len(self.after_string)))
         self._texts.add(text)
         insort(self._sorted, text)
         self.outside += self._tokens.holding(text)
+        self.after_string += self._tokens.second(text)
         if self.language.is_endless:
             return
         beginning = text
@@ -74,6 +73,7 @@ class WrittenItems:
             self._spent.add(beginning)
             insort(self._spent_sorted, beginning)
             self.outside += self._tokens.beginning(beginning)
+            self.after_string += self._tokens.second_beginning(beginning)
             if not beginning:
                 return
             beginning = beginning[:-1]
@@ -85,7 +85,8 @@ class WrittenItems:
 
     def _remove_last(self) -> None:
         text = self._order.pop()
-        del self.outside[self._outside_before.pop() :]
+        outside, after_string = self._before.pop()
+        del self.outside[outside:], self.after_string[after_string:]
         self._texts.discard(text)
         del self._sorted[bisect_left(self._sorted, text)]
         if self.language.is_endless:

@@ -1,6 +1,6 @@
 """A matcher of arguments that forbids the tokens that would repeat an item where that is invalid."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -98,21 +98,30 @@ class UniqueItemsMatcher(LLGuidanceMatcher):
             return
         tokens, items = self._tokens, position.items
         tried = [tokens.opened_array]
-        if items is not None:
-            tried += [tokens.string_and_item, tokens.word_and_comma]
-            if position.expect is Expect.IN_STRING:
-                self._restrict_rest(position, items, tokens.closing, row)
-            elif position.expect is Expect.IN_WORD:
+        if items is not None and position.expect is Expect.IN_STRING:
+            self._restrict_rest(position, items, tokens.closing, row)
+            tried += self._ends_and_more(position.text, items)
+        elif items is not None:
+            tried += [tokens.word_and_comma, tokens.whole_and_comma]
+            if position.expect is Expect.IN_WORD:
                 self._restrict_rest(position, items, tokens.ending, row)
                 self._restrict_after_word(position.text, items, row)
             else:
                 forbid(items.outside, row)
                 if items.is_exhausted:
                     row &= ~tokens.commas
-            if items.may_be_last(position.text or b'"'):
-                tried.append(tokens.string_and_comma)
         for ids in tried:
             forbid(self._repeating(position, allowed_of(ids, row)), row)
+
+    def _ends_and_more(self, text: bytes, items: WrittenItems) -> Iterator[npt.NDArray[np.int64]]:
+        """Yield tokens that may end a string, and then begin an item that can only repeat one, or hold a whole one."""
+        yield self._tokens.string_and_item
+        if items.after_string:
+            yield np.array(items.after_string, dtype=np.int64)
+        if items.has_one_way(text):  # what the string begins with may be spent after it
+            yield self._tokens.string_and_comma
+        elif not items.language.is_endless and (ids := self._tokens.second_longer(text)):
+            yield np.array(ids, dtype=np.int64)
 
     def _restrict_rest(self, position: Position, items: WrittenItems, ending: Ending, row: Row) -> None:
         """Remove what ends the item that is being written as one that is there, or leads to nothing else."""
