@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.engines.llguidance.position import MARKER, Position, PositionTracker, class_of
-from constrained_k2.engines.llguidance.xtml_position import XtmlTracker
 from constrained_k2.engines.llguidance.unique_items.tokens import TokenIndex
 from constrained_k2.engines.llguidance.unique_items.tracker import Tracker
+from constrained_k2.engines.llguidance.xtml_position import XtmlTracker
 from constrained_k2.grammar.lark.places import Places
 from constrained_k2.grammar.lark.state_model import StateModel
 from constrained_k2.vocabulary.bitmask import words_per_row

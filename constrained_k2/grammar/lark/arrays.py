@@ -37,7 +37,11 @@ def _items(writer: "LarkWriter", shape: Array, name: str, item: str = "") -> str
         writer.rules.append(f"{name}_i{index}: {comma}{writer.rule(node)} ws {name}_i{index + 1}{end}")
     least = max(shape.shortest - len(prefix), 0)
     most = None if longest is None else longest - len(prefix)
-    rest = _EMPTY if most == 0 else _repeated(writer, item or writer.rule(shape.rest), f"{name}_k", (least, most), first=not shape.prefix)
+    rest = (
+        _EMPTY
+        if most == 0
+        else _repeated(writer, item or writer.rule(shape.rest), f"{name}_k", (least, most), first=not shape.prefix)
+    )
     writer.rules.append(f"{name}_i{len(prefix)}: {rest}")
     return f"{name}_i0"
 

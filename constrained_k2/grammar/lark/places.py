@@ -106,10 +106,10 @@ class _Builder:
     def _place(self, nodes: _Nodes) -> Place:
         keys, extra = self._members(nodes)
         arrays = list(dict.fromkeys(shape for node in sorted(nodes, key=sorted) for shape in self._arrays(node)))
-        unique = next((self._writer.unique_items[shape] for shape in arrays if shape in self._writer.unique_items), None)
-        if unique is not None and len(arrays) > 1:
+        kinds = {self._writer.unique_items.get(shape) for shape in arrays}
+        unique = kinds.pop() if len(kinds) == 1 else None
+        if kinds and unique is None:
             self._relax(nodes, "it cannot be told apart from an array of another schema that may be in its place")
-            unique = None
         longest = max((len(shape.prefix) for shape in arrays), default=0)
         prefix = [self._items(arrays, index) for index in range(longest)]
         return Place(keys, extra, tuple(map(self._number, prefix)), self._number(self._items(arrays, longest)), unique)
@@ -125,9 +125,10 @@ class _Builder:
         return found, self._number(extra)
 
     def _parts(self, nodes: Iterable[Node]) -> Iterable[Node]:
-        """The nodes that are written for these: those of an argument have parts by type."""
+        """The nodes that are written for these: those of an argument have parts by type, of which two hold others."""
         for node in nodes:
-            yield from self._writer.argument_parts.get(node, {"": node}).values()
+            parts = self._writer.argument_parts.get(node)
+            yield from [node] if parts is None else (parts[kind] for kind in ("array", "object") if kind in parts)
 
     def _arrays(self, node: Node) -> list[Array]:
         arrays = [shape for shape in self._writer.shapes.get(node, []) if isinstance(shape, Array)]
@@ -143,7 +144,9 @@ class _Builder:
         for shape in arrays:
             node = shape.prefix[index] if index < len(shape.prefix) else shape.rest
             more = {(pointer, holds) for wish, _, _ in shape.contains for pointer, _ in wish for holds in (True, False)}
-            found |= {other for other in self._writer.shapes if node <= other and other - node <= more} if more else {node}
+            found |= (
+                {other for other in self._writer.shapes if node <= other and other - node <= more} if more else {node}
+            )
         return frozenset(found)
 
     def _relax(self, nodes: Iterable[Node], reason: str) -> None:

@@ -67,7 +67,9 @@ class ItemLanguage:
     def _new(self) -> llguidance.LLMatcher:
         matcher = llguidance.LLMatcher(_TOKENIZER, self._lark, log_level=0)
         if matcher.is_error():
-            raise SchemaTooCostly(f"LLGuidance has no grammar of an item: {matcher.get_error()[:200]}", "", "Simplify it")
+            raise SchemaTooCostly(
+                f"LLGuidance has no grammar of an item: {matcher.get_error()[:200]}", "", "Simplify it"
+            )
         return matcher
 
 

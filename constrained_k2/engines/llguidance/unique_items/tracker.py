@@ -31,7 +31,7 @@ class Frame(NamedTuple):
     is_object: bool
     number: int = 0  # of the current item
     items: WrittenItems | None = None  # of an array whose items are compared
-    count: int = 0  # how many it has here: it may have got more, which are then taken back
+    length: int = 0  # how many it has here: it may have got more, which are then taken back
 
 
 class Position(NamedTuple):
@@ -69,7 +69,7 @@ class Tracker:
         """Take back the items after a position."""
         for frame in position.frames:
             if frame.items is not None:
-                frame.items.truncate(frame.count)
+                frame.items.truncate(frame.length)
 
     def follow(self, position: Position, token: bytes) -> Position | None:
         """Return the position after a token that the grammar allows.
@@ -157,7 +157,7 @@ class Tracker:
             if text in items:
                 return None
             items.add(text)
-            frames = (*frames[:-1], frames[-1]._replace(count=len(items)))
+            frames = (*frames[:-1], frames[-1]._replace(length=len(items)))
         return Position(Expect.AFTER, frames=frames)
 
     def _next(self, position: Position) -> Position | None:

@@ -113,4 +113,3 @@ def _rests(texts: list[bytes], beginning: bytes) -> list[bytes]:
             break
         found.append(text[length:])
     return found
-
