@@ -143,13 +143,10 @@ class LLGuidanceMatcher:
 
     def fork(self) -> "LLGuidanceMatcher":
         copy = LLGuidanceMatcher(self.grammar, self._location, may_relax=self._may_relax)
-        self._copy_to(copy)
-        return copy
-
-    def _copy_to(self, copy: "LLGuidanceMatcher") -> None:
         copy._ids, copy._path, copy._state = self._ids.copy(), self._path.copy(), self._state
         copy._matcher = self._matcher and self._matcher.deep_copy()
         copy._consumed, copy._masked, copy._is_stale = self._consumed, self._masked, self._is_stale
+        return copy
 
     def cached_mask(self) -> npt.NDArray[np.int32] | None:
         state = self._state

@@ -37,7 +37,7 @@ class UniqueItemsMatcher(LLGuidanceMatcher):
 
     def fill(self, row: Row, address: int = 0) -> None:
         super().fill(row, address)
-        self._restrict(row)
+        self.restrict(row)
 
     @staticmethod
     def fill_batch(batch: Sequence[tuple[LLGuidanceMatcher, int]], rows: BitmaskRows) -> Failures:
@@ -46,7 +46,7 @@ class UniqueItemsMatcher(LLGuidanceMatcher):
         for matcher, row in batch:
             if row not in numbers:
                 assert isinstance(matcher, UniqueItemsMatcher)
-                matcher._restrict(rows[row])
+                matcher.restrict(rows[row])
         return failed
 
     def cached_mask(self) -> Row | None:
@@ -54,7 +54,7 @@ class UniqueItemsMatcher(LLGuidanceMatcher):
         if cached is None or not self._is_inside(self._positions[-1]):
             return cached
         row = cached.copy()
-        self._restrict(row)
+        self.restrict(row)
         return row
 
     def accept(self, token_id: int) -> bool:
@@ -77,11 +77,8 @@ class UniqueItemsMatcher(LLGuidanceMatcher):
 
     def fork(self) -> "UniqueItemsMatcher":
         copy = UniqueItemsMatcher(self.grammar, self._location, self._tracker, may_relax=self._may_relax)
-        self._copy_to(copy)
         for token_id in self._ids:
-            after = self._tracker.follow(copy._positions[-1], self.grammar.token(token_id))
-            assert after is not None
-            copy._positions.append(after)
+            copy.accept(token_id)
         return copy
 
     def _is_inside(self, position: Position) -> bool:
@@ -91,7 +88,7 @@ class UniqueItemsMatcher(LLGuidanceMatcher):
         has_place = position.place != NOWHERE or any(frame.place != NOWHERE for frame in position.frames)
         return has_place and len(self._tokens.opened_array) > 0
 
-    def _restrict(self, row: Row) -> None:
+    def restrict(self, row: Row) -> None:
         """Remove the tokens that repeat an item from a mask, int32 ``[words]``, in place."""
         position = self._positions[-1]
         if not self._is_inside(position):
