@@ -23,7 +23,8 @@ PATHS = {
 HUGE = 10**400
 EXAMPLES = [example for row in ROWS for example in row.examples.items()]
 CASES: list[tuple[dict[str, Any], str, str, str]] = [
-    ({"items": {"type": "string"}, "uniqueItems": True}, "relaxed", "#/properties/p/uniqueItems", "finite"),
+    ({"items": {"type": "string"}, "uniqueItems": True}, "enforced", "#/properties/p/uniqueItems", ""),
+    ({"items": {"multipleOf": 0.5}, "uniqueItems": True}, "relaxed", "#/properties/p/uniqueItems", "multiples"),
     ({"pattern": "(a+)\\1"}, "relaxed", "#/properties/p/pattern", "backreferences"),
     ({"pattern": "(?:a(?!.*b)|bb)*c"}, "relaxed", "#/properties/p/pattern", "look-ahead"),
     ({"pattern": "a(?!b)"}, "enforced", "#/properties/p/pattern", ""),

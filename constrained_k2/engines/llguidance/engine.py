@@ -24,6 +24,7 @@ from constrained_k2.engines.llguidance.grammar_text import (
 from constrained_k2.engines.llguidance.mask_cache import MaskCache
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance.next_best import NextBest
+from constrained_k2.engines.llguidance.unique_matcher import UniqueItemsMatcher
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.formats.kimi_k3 import ARGUMENT, OPEN, SEPARATOR
@@ -185,12 +186,16 @@ class LLGuidanceGrammar:
         self.text, self.coverage = source.text, source.coverage
         self.effort: Effort = source.effort
         self.next_best: NextBest | None = None  # where this grammar fails
+        self.token = cache.token
+        self._tracker = None if source.places is None else cache.tracker(source.places, is_xml=source.allows_any_split)
         self._tokenizer = tokenizer
         self._prototype = self._new()
         self.cost_bytes = _COST_FLOOR + _COST_FACTOR * len(source.text)
 
     def matcher(self, location: str, *, may_relax: bool = False) -> LLGuidanceMatcher:
-        return LLGuidanceMatcher(self, location, may_relax=may_relax)
+        if self._tracker is None:
+            return LLGuidanceMatcher(self, location, may_relax=may_relax)
+        return UniqueItemsMatcher(self, location, self._tracker, may_relax=may_relax)
 
     def copy(self) -> llguidance.LLMatcher:
         """Return a copy of the prototype, at the start of the arguments."""

@@ -9,9 +9,11 @@ from typing import Any, Literal
 import llguidance
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
+from constrained_k2.engines.llguidance.unique_items.language import ItemLanguage
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.grammar.characters import Untranslatable
+from constrained_k2.grammar.lark.places import Places, places_of
 from constrained_k2.grammar.lark.state_model import StateModel, arguments_model, state_model
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
 from constrained_k2.grammar.lark.writer import Effort, LarkWriter
@@ -60,6 +62,7 @@ class GrammarText:
     is_well_formed: bool = True  # False if JSON Schema gives a part of the schema no meaning
     allows_any_split: bool = False  # True if masks allow any tokens of a text that is the only one possible
     effort: Effort = "exact"
+    places: Places | None = None  # of the arrays whose items a matcher compares
 
 
 def our_text(
@@ -73,15 +76,16 @@ def our_text(
 
     def write(normalizer: Normalizer) -> GrammarText:
         writer, root = LarkWriter(normalizer, patterns.has_match, undeclared_keys), frozenset({("#", True)})
-        writer.effort = effort
+        writer.effort, writer.has_texts = effort, patterns.has_texts
         lark = writer.write_arguments(root) if encoding == "xtml" else writer.write(root)
+        places = places_of(writer, writer.arguments if encoding == "xtml" else root)
         text = llguidance.LLMatcher.grammar_from_lark(lark)
         coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes)
         if encoding == "xtml":
             model = arguments_model(writer.arguments, writer.shapes, writer.members, writer.argument_parts)
         else:
             model = state_model(root, writer.shapes, writer.members)
-        return GrammarText(text, coverage, model, normalizer.is_well_formed, encoding == "xtml", effort)
+        return GrammarText(text, coverage, model, normalizer.is_well_formed, encoding == "xtml", effort, places)
 
     return write_some(SchemaDocument(document), patterns.is_found, write)
 
@@ -163,6 +167,15 @@ class Patterns:
         self._matchers: dict[str, llguidance.LLMatcher] = {}
         self.has_match = lru_cache(_MAX_PATTERNS)(self._has_match)
         self.is_found = lru_cache(_MAX_TEXTS)(self._is_found)
+
+    @staticmethod
+    def has_texts(lark: str, count: int) -> bool:
+        """Return True if it is certain that so many texts match a grammar."""
+        check_deadline()
+        try:
+            return ItemLanguage(lark).has_texts(count)
+        except SchemaTooCostly:
+            return False
 
     def _is_found(self, pattern: str, text: str) -> bool:
         """Return True if a text contains a match."""

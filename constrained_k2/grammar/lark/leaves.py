@@ -129,7 +129,7 @@ def _is_read_exactly(multiple: Fraction) -> bool:
     return Fraction(value) == multiple * power
 
 
-def _eased(writer: "LarkWriter", shape: String) -> String:
+def eased(writer: "LarkWriter", shape: String) -> String:
     """Return a shape that costs a lexer less, where the writer is to write the next best grammar."""
     if writer.effort == "exact" or not (shape.patterns or shape.absent or shape.formats):
         return shape
@@ -145,7 +145,7 @@ def _eased(writer: "LarkWriter", shape: String) -> String:
 
 def string_rule(writer: "LarkWriter", shape: String) -> str:
     """Return the body of a rule for strings: in any spelling if only the length matters, else in the one spelling."""
-    shape = _eased(writer, shape)
+    shape = eased(writer, shape)
     if shape == String():
         return "STRING"
     if not (shape.excluded or shape.absent or shape.patterns or shape.formats):
@@ -166,7 +166,7 @@ def raw_string_rule(writer: "LarkWriter", shape: String | Value) -> str:
     """Return the body of a rule for strings without quotes and escapes."""
     if isinstance(shape, Value):
         return literal(shape.value)
-    shape = _eased(writer, shape)
+    shape = eased(writer, shape)
     return RAW.terminal if shape == String() else writer.terminal(string_expression(shape, RAW))
 
 
