@@ -142,7 +142,7 @@ class Assertions:
             if isinstance(part, Look) and not sides.seen_by(part):
                 return self._looking_beside(parts, number, sides)
         kept, whole, absent = parts, list[Expression](), list[Expression]()
-        if overlap(parts):  # a look at a place of which the distance to an end is known can be one at the whole text
+        if overlap(parts):  # where the distance to an end is known, a look can be one at the whole text
             kept = []
             for number, part in enumerate(parts):
                 found = self._of_whole(part, parts, number, sides) if isinstance(part, Look) else None

@@ -12,6 +12,7 @@ Ranges = list[tuple[int, int]]
 # Python's re has no \p{…}. Properties without characters that JSON escapes are parsed as private placeholders.
 PROPERTIES = (
     *("L", "Letter", "Lu", "Uppercase_Letter", "Ll", "Lowercase_Letter", "Lt", "Lm", "Lo", "M", "Mark", "Mn", "Mc"),
+    *("S", "Symbol", "Sm", "Sc", "Sk", "So", "Z", "Separator", "Zs", "Space_Separator", "Zl", "Zp"),
     *("N", "Number", "Nd", "Decimal_Number", "Nl", "No", "Alphabetic", "Uppercase", "Lowercase"),
     *(f"{key}={name}" for key in ("Script", "sc") for name in ("Latin", "Greek", "Cyrillic", "Han", "Hiragana")),
     *(f"{key}={name}" for key in ("Script", "sc") for name in ("Katakana", "Hangul", "Arabic", "Hebrew", "Thai")),

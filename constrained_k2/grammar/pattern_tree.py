@@ -194,3 +194,13 @@ def _values(item: Item, limit: int) -> set[tuple[int, ...]] | None:
                 return None
         return found
     return None
+
+
+def nested_count(items: Items) -> int:
+    """Return the largest product of the finite counts of repetitions inside of each other."""
+    largest = 1
+    for item in items:
+        inner = max((nested_count(part) for part in parts(item)), default=1)
+        is_counted = item[0] in REPEATS and item[1][1] is not sre.MAXREPEAT
+        largest = max(largest, inner * max(item[1][1], 1) if is_counted else inner)
+    return largest

@@ -12,8 +12,10 @@ from functools import lru_cache
 from constrained_k2.grammar.assertions import Assertions
 from constrained_k2.grammar.characters import Untranslatable
 from constrained_k2.grammar.expression import Expression
-from constrained_k2.grammar.pattern_tree import parse
+from constrained_k2.grammar.pattern_tree import nested_count, parse
 from constrained_k2.grammar.spelling import JSON, Spelling
+
+_MANY_TURNS = 512
 
 
 @lru_cache(256)
@@ -40,6 +42,15 @@ def spelled_ways(pattern: str, form: Spelling = JSON) -> list[str]:
     if not all(way.is_regex for way in ways):
         raise Untranslatable("look-around, or a word boundary")
     return [way.text for way in ways]
+
+
+@lru_cache(256)
+def is_nested(pattern: str) -> bool:
+    """Return True if counted repetitions inside of each other multiply to many states of a lexer."""
+    try:
+        return nested_count(parse(pattern)) > _MANY_TURNS
+    except (Untranslatable, RecursionError):
+        return False
 
 
 def _ways(pattern: str, form: Spelling) -> list[Expression]:

@@ -71,3 +71,21 @@ def test_a_call_goes_on_from_the_same_text(real_vocabulary: Vocabulary, monkeypa
     matcher.rollback(len(ids))
     assert all(map(matcher.accept, ids)) and matcher.is_complete()
     assert grammar.effort == "exact" and grammar.matcher("schema").grammar is grammar  # for other calls
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_costly"),
+    [
+        (r"^(?!.*://)((.{1,63}\.){1,127}[a-z]+)$", True),  # fails with the first mask in the string
+        (r"^(([^.]{1,63}\.){1,127}[a-z]+)$", False),
+    ],
+)
+def test_a_pattern_that_fails_with_the_first_mask_is_relaxed_when_it_is_compiled(
+    real_vocabulary: Vocabulary, pattern: str, is_costly: bool
+) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}}
+    relaxed = LLGuidanceEngine(real_vocabulary).compile(json.dumps(schema)).coverage.relaxed
+    assert [use.pointer for use in relaxed] == ["#/properties/a/pattern"] * is_costly
+    assert all("costs the engine too much" in use.reason for use in relaxed)
+    accepted, effort = written(real_vocabulary, {"type": "string", "pattern": pattern}, "www.example.com")
+    assert accepted and effort == "exact"

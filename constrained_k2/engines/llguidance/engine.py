@@ -68,7 +68,7 @@ class LLGuidanceEngine:
             "json": [vocabulary.encode(text) for text in ("", "{", '"')],
             "xtml": [[], opening + vocabulary.encode(f"{ARGUMENT} key="), vocabulary.encode('"')],
         }
-        self._patterns = Patterns()
+        self._patterns = Patterns(self.tokenizer)
 
     @property
     def cached_bytes(self) -> int:

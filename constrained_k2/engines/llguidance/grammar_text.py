@@ -33,6 +33,7 @@ _BLANKS = rf"[ \n\r\t]{{0,{MAX_WHITESPACE}}}"
 _JSON_OPTIONS: Any = {"item_separator": f"{_BLANKS},{_BLANKS}", "key_separator": f"{_BLANKS}:{_BLANKS}",
                       "whitespace_flexible": False, "coerce_one_of": False}  # fmt: skip
 _MAX_PATTERNS = 256
+_PROBED_TOKENS = 4
 _MAX_TEXTS = 2048  # that patterns were looked for in, and whether they were found
 # Fewer symbols than by default, so that a schema of 100 bytes ("maxItems": 100000) is refused within 0.2 s instead of
 # compiling for seconds. More items in a row than by default, since objects may have thousands of optional properties.
@@ -76,7 +77,7 @@ def our_text(
 
     def write(normalizer: Normalizer) -> GrammarText:
         writer, root = LarkWriter(normalizer, patterns.has_match, undeclared_keys), frozenset({("#", True)})
-        writer.effort, writer.has_texts = effort, patterns.has_texts
+        writer.effort, writer.has_texts, writer.can_begin = effort, patterns.has_texts, patterns.can_begin
         lark = writer.write_arguments(root) if encoding == "xtml" else writer.write(root)
         places = places_of(writer, writer.arguments if encoding == "xtml" else root)
         text = llguidance.LLMatcher.grammar_from_lark(lark)
@@ -162,10 +163,12 @@ def _builtin_notes(document: SchemaDocument) -> dict[str, tuple[Status, str]]:
 class Patterns:
     """Matches patterns with LLGuidance: unlike Python's ``re``, no pattern makes it slow."""
 
-    def __init__(self) -> None:
+    def __init__(self, tokenizer: llguidance.LLTokenizer | None = None) -> None:
         self._tokenizer = llguidance.LLTokenizer("byte")
+        self._writing = tokenizer or self._tokenizer
         self._matchers: dict[str, llguidance.LLMatcher] = {}
         self.has_match = lru_cache(_MAX_PATTERNS)(self._has_match)
+        self.can_begin = lru_cache(_MAX_PATTERNS)(self._can_begin)
         self.is_found = lru_cache(_MAX_TEXTS)(self._is_found)
 
     @staticmethod
@@ -197,6 +200,19 @@ class Patterns:
             matcher.compute_bitmask()
         # LLGuidance's error if no token is possible at the start
         return not (matcher.is_error() and "NoExtensionBias" in matcher.get_error())
+
+    def _can_begin(self, expression: str, opening: str) -> bool:
+        """Return True if masks behind an opening, and the tokens after it, stay within the engine's limits."""
+        check_deadline()
+        grammar = llguidance.LLMatcher.grammar_from_lark(f"start: SOME\nSOME: {expression}")
+        matcher = llguidance.LLMatcher(self._writing, grammar, log_level=0, limits=LIMITS)
+        ids = list(self._writing.tokenize_str(opening))
+        for _ in range(_PROBED_TOKENS):
+            if matcher.is_error() or matcher.try_consume_tokens(ids) < len(ids) or matcher.is_stopped():
+                break
+            mask = matcher.compute_bitmask()
+            ids = [next((8 * place + f"{byte:08b}"[::-1].index("1") for place, byte in enumerate(mask) if byte), 0)]
+        return not matcher.is_error()
 
     def _prepare(self, pattern: str) -> llguidance.LLMatcher:
         """Build a matcher of the JSON strings that contain a match of a pattern."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from constrained_k2.grammar.characters import Untranslatable
 from constrained_k2.grammar.lark.digits import number_range
 from constrained_k2.grammar.lark.terminals import NoExactGrammar, literal, one_of
-from constrained_k2.grammar.patterns import found_anywhere
+from constrained_k2.grammar.patterns import found_anywhere, is_nested
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
 from constrained_k2.schema.builtin_compilers import LARGEST_EXACT, LARGEST_MULTIPLE
 from constrained_k2.schema.shapes import Number, String, Value, common_multiple, tighten
@@ -151,7 +151,7 @@ def string_rule(writer: "LarkWriter", shape: String) -> str:
     if not (shape.excluded or shape.absent or shape.patterns or shape.formats):
         return _leaf({"type": "string"} | _sizes(shape))
     try:
-        return writer.terminal(string_expression(shape))
+        return writer.terminal(_writable(writer, shape))
     except NoExactGrammar as error:
         if shape.excluded or shape.absent:
             raise
@@ -167,7 +167,19 @@ def raw_string_rule(writer: "LarkWriter", shape: String | Value) -> str:
     if isinstance(shape, Value):
         return literal(shape.value)
     shape = eased(writer, shape)
-    return RAW.terminal if shape == String() else writer.terminal(string_expression(shape, RAW))
+    return RAW.terminal if shape == String() else writer.terminal(_writable(writer, shape, RAW))
+
+
+def _writable(writer: "LarkWriter", shape: String, form: Spelling = JSON) -> str:
+    """Return a terminal's expression, where the engine can begin to write its strings."""
+    expression = string_expression(shape, form)
+    costly = frozenset(filter(is_nested, shape.patterns | shape.absent))
+    if costly and not writer.can_begin(expression, form.quote):
+        reason = f"the pattern {min(costly)[:60]!r} costs the engine too much"
+        raise NoExactGrammar(
+            reason, ("pattern",), replace(shape, patterns=shape.patterns - costly, absent=shape.absent - costly)
+        )
+    return expression
 
 
 def _leaf(schema: dict[str, Any]) -> str:

@@ -61,7 +61,8 @@ class LarkWriter:
     """Writes the grammar of one schema.
 
     ``has_match`` tells whether any text matches a terminal's expression. It finds contradictions among patterns,
-    lengths and exclusions, which would be dead ends for a call.
+    lengths and exclusions, which would be dead ends for a call. ``can_begin`` tells whether the engine can write such
+    a text, behind an opening: some patterns fail with the first mask.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class LarkWriter:
         self._choices: dict[str, str] = {}
         self._alternatives = 0  # of the arguments' values
         self.effort: Effort = "exact"
+        self.can_begin: Callable[[str, str], bool] = lambda expression, opening: True  # noqa: ARG005
         self._waiting: list[Node] = []
         self.node: Node = ANY  # the node being written
         self.arguments: Node = NEVER  # the node whose objects are written as XTML arguments
