@@ -45,11 +45,11 @@ def spelled_ways(pattern: str, form: Spelling = JSON) -> list[str]:
 
 
 @lru_cache(256)
-def is_nested(pattern: str) -> bool:
-    """Return True if counted repetitions inside of each other multiply to many states of a lexer."""
+def may_cost_much(pattern: str) -> bool:
+    """Return True for look-around, and for counted repetitions inside of each other that multiply to many states."""
     try:
-        return nested_count(parse(pattern)) > _MANY_TURNS
-    except (Untranslatable, RecursionError):
+        return not found_anywhere(pattern).startswith("/") or nested_count(parse(pattern)) > _MANY_TURNS
+    except Untranslatable:
         return False
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from constrained_k2.grammar.characters import Untranslatable
 from constrained_k2.grammar.lark.digits import number_range
 from constrained_k2.grammar.lark.terminals import NoExactGrammar, literal, one_of
-from constrained_k2.grammar.patterns import found_anywhere, is_nested
+from constrained_k2.grammar.patterns import found_anywhere, may_cost_much
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
 from constrained_k2.schema.builtin_compilers import LARGEST_EXACT, LARGEST_MULTIPLE
 from constrained_k2.schema.shapes import Number, String, Value, common_multiple, tighten
@@ -173,7 +173,7 @@ def raw_string_rule(writer: "LarkWriter", shape: String | Value) -> str:
 def _writable(writer: "LarkWriter", shape: String, form: Spelling = JSON) -> str:
     """Return a terminal's expression, where the engine can begin to write its strings."""
     expression = string_expression(shape, form)
-    costly = frozenset(filter(is_nested, shape.patterns | shape.absent))
+    costly = frozenset(filter(may_cost_much, shape.patterns | shape.absent))
     if costly and not writer.can_begin(expression, form.quote):
         reason = f"the pattern {min(costly)[:60]!r} costs the engine too much"
         raise NoExactGrammar(
