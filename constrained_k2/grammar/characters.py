@@ -1,7 +1,7 @@
 """Character classes of ECMA-262 patterns, as regexes of one character in its spelling."""
 
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from constrained_k2.grammar.spelling import JSON, TOP, Spelling
@@ -56,6 +56,11 @@ def ranges_of(members: Any) -> Ranges:
 
 def one_character(ranges: Ranges, form: Spelling) -> str:
     """Return a regex of one character of these ranges: plain where the spelling allows it, else escaped."""
+    return _one_character(tuple(ranges), form)
+
+
+@lru_cache(1024)
+def _one_character(ranges: tuple[tuple[int, int], ...], form: Spelling) -> str:
     escaped = [code for code in form.escapes if any(low <= code <= high for low, high in ranges)]
     properties = [property_of(low) for low, high in ranges if low == high and property_of(low)]
     raw = raw_class([(low, high) for low, high in ranges if low != high or not property_of(low)], form)

@@ -26,6 +26,7 @@ Items = list[Item]
 REPEATS = (sre.MAX_REPEAT, sre.MIN_REPEAT)  # which of several matches is found makes no difference
 LOOKS = (sre.ASSERT, sre.ASSERT_NOT)
 _GROUPS = (sre.BRANCH, sre.SUBPATTERN)
+_FOLD, _DOT_ALL = int(re.IGNORECASE), int(re.DOTALL)
 _OPEN_COUNT = re.compile(r"\{,[0-9]*\}")
 _ESCAPE = (
     r"\\(?:p\{(?P<property>[A-Za-z_=]+)\}|u\{(?P<point>[0-9a-fA-F]+)\}|c(?P<control>[A-Za-z])"
@@ -75,8 +76,8 @@ def _without_flags(items: Iterable[Item], flags: int) -> Items:
 
 
 def _without_flag(operation: Any, argument: Any, flags: int) -> Item:
-    fold = flags & re.IGNORECASE
-    if operation is sre.ANY and flags & re.DOTALL:
+    fold = flags & _FOLD
+    if operation is sre.ANY and flags & _DOT_ALL:
         return sre.IN, [(sre.RANGE, (0, TOP))]
     if fold and operation in (sre.LITERAL, sre.NOT_LITERAL, sre.IN):
         members = argument if operation is sre.IN else [(sre.LITERAL, argument)]
@@ -88,7 +89,7 @@ def _without_flag(operation: Any, argument: Any, flags: int) -> Item:
         raise Untranslatable("a back-reference in either case")
     if operation is sre.SUBPATTERN:
         group, added, removed, inner = argument
-        if (added | removed) & ~(re.IGNORECASE | re.DOTALL):
+        if (added | removed) & ~(_FOLD | _DOT_ALL):
             raise Untranslatable("inline flags")
         return operation, (group, 0, 0, _without_flags(inner, (flags | added) & ~removed))
     if operation is sre.BRANCH:
