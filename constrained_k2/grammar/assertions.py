@@ -12,6 +12,7 @@ from constrained_k2.grammar.pattern_parts import (
     Part,
     Turns,
     characters,
+    has_far_anchor,
     is_short,
     longest_of,
     overlap,
@@ -28,15 +29,18 @@ _MAX_TURNS = 4  # of a repetition that is written out
 _SAME_TEXT = "look-ahead and look-behind at the same text"
 
 
-class _Sides(NamedTuple):
-    """The text beyond both ends of some items: any, none, or text that other items match."""
+_Side = Literal["open", "edge", "inside", "text"]
 
-    before: Literal["open", "edge", "inside"]
-    after: Literal["open", "edge", "inside"]
+
+class _Sides(NamedTuple):
+    """The text beyond both ends of some items: any, none, or text that other items match (``text``: not empty)."""
+
+    before: _Side
+    after: _Side
 
     def seen_by(self, look: Look) -> bool:
         """True if all of the text that a look may look at is known."""
-        return (self.after if look.is_ahead else self.before) != "inside"
+        return (self.after if look.is_ahead else self.before) in {"open", "edge"}
 
 
 class Assertions:
@@ -69,6 +73,8 @@ class Assertions:
         if found is None:
             return []
         starts, items, ends = found
+        if (starts and sides.before == "text") or (ends and sides.after == "text"):
+            return []
         if (starts and sides.before == "inside") or (ends and sides.after == "inside"):
             raise Untranslatable("an anchor inside of look-around")
         sides = _Sides("edge" if starts else sides.before, "edge" if ends else sides.after)
@@ -83,7 +89,7 @@ class Assertions:
         rest = [part for part in parts[max(places, default=-1) + 1 :] if not isinstance(part, Turns)]
         if not places:
             return [rest]
-        if sides.after == "inside":
+        if sides.after in {"inside", "text"}:
             raise Untranslatable("look-ahead inside of look-behind")
         turns = parts[places[-1]]
         assert isinstance(turns, Turns)
@@ -104,7 +110,7 @@ class Assertions:
             chunk = Chunk(text, each * turns.fewest, longest_of(turns, each))
             return [[Look(is_ahead=True, holds=False, inside=wrong), chunk, *rest]]
         if each != 1 or not all(map(self._is_decided_by_next, turns.ways)):
-            raise Untranslatable("look-ahead in a repetition of which the end is not known")
+            raise Untranslatable("look-ahead in a repetition whose end is not known")
         fewest = max(turns.fewest, 1)
         text = all_of(characters(self._form, 1, fewest, turns.most), none=[self._any + self._longer(1, turn)])
         found: list[list[Part]] = [] if turns.fewest else [[*rest]]
@@ -141,6 +147,12 @@ class Assertions:
         for number, part in enumerate(parts):
             if isinstance(part, Look) and not sides.seen_by(part):
                 return self._looking_beside(parts, number, sides)
+        for number, part in enumerate(parts):
+            if isinstance(part, Look) and has_far_anchor(part):
+                beside = range(number) if part.is_ahead else range(number + 1, len(parts))
+                least, most = width_of([parts[place] for place in beside])
+                if most and not least:
+                    return self._empty_or_not(parts, beside, sides)
         kept, whole, absent = parts, list[Expression](), list[Expression]()
         if overlap(parts):  # where the distance to an end is known, a look can be one at the whole text
             kept = []
@@ -184,10 +196,8 @@ class Assertions:
             return look.inside
         ways = self._unfolding.ways(look.inside)
         if look.is_ahead:
-            is_first = sides.before != "inside" and not width_of(parts[:number])[1]
-            return self._language(ways, _Sides("edge" if is_first else "inside", "open"))
-        is_last = sides.after != "inside" and not width_of(parts[number + 1 :])[1]
-        return self._language(ways, _Sides("open", "edge" if is_last else "inside"))
+            return self._language(ways, _Sides(_side(sides.before, parts[:number]), "open"))
+        return self._language(ways, _Sides("open", _side(sides.after, parts[number + 1 :])))
 
     def _of_whole(self, look: Look, parts: list[Chunk | Look], number: int, sides: _Sides) -> Expression | None:
         """Return the whole texts in which a look finds something; None if it may be at several places."""
@@ -200,6 +210,16 @@ class Assertions:
             return text + seen if look.is_ahead else all_of(text, seen) + self._any
         text = characters(self._form, 1, *back)
         return self._any + all_of(text, seen) if look.is_ahead else seen + text
+
+    def _empty_or_not(self, parts: list[Chunk | Look], places: range, sides: _Sides) -> list[Expression]:
+        """Return the alternatives of parts in which one of these texts, which may all be empty, is, or is not."""
+        place = next(place for place in places if isinstance(parts[place], Chunk))
+        chunk = parts[place]
+        assert isinstance(chunk, Chunk)
+        some = characters(self._form, 1, 1, math.inf)
+        filled = Chunk(some if chunk.text == self._any else all_of(chunk.text, some), 1, chunk.most)
+        ways = [parts[:place] + parts[place + 1 :], [*parts[:place], filled, *parts[place + 1 :]]]
+        return [one for way in ways for one in self._joined(way, sides)]
 
     def _looking_beside(self, parts: list[Chunk | Look], number: int, sides: _Sides) -> list[Expression]:
         """Return the alternatives of parts whose n-th is a look at characters of the next chunk only."""
@@ -228,3 +248,11 @@ class Assertions:
         beside = Chunk(text, max(chunk.least, int(most)), chunk.most)
         new = [beside if other == place else part for other, part in enumerate(parts) if other != number]
         return found + self._joined(new, sides)
+
+
+def _side(beyond: _Side, parts: list[Chunk | Look]) -> _Side:
+    """Return the text on one side of a look: these parts, and what is beyond them."""
+    least, most = width_of(parts)
+    if least or beyond == "text":
+        return "text"
+    return "inside" if most or beyond == "inside" else "edge"

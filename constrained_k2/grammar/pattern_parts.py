@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from constrained_k2.grammar.expression import Expression
-from constrained_k2.grammar.pattern_tree import LOOKS, Item, Items, plain, width
-from constrained_k2.grammar.pattern_ways import EACH, without_anchors
+from constrained_k2.grammar.pattern_tree import LOOKS, Item, Items, plain, walk, width
+from constrained_k2.grammar.pattern_ways import EACH, END, START, without_anchors
 from constrained_k2.grammar.spelling import Spelling
 
 
@@ -86,6 +86,12 @@ def overlap(parts: list[Chunk | Look]) -> list[Look]:
     ahead = next((number for number, look in enumerate(looks) if look.is_ahead), len(looks))
     behind = [look for look in looks[ahead:] if not look.is_ahead]
     return [behind[0], looks[ahead]] if behind else []
+
+
+def has_far_anchor(look: Look) -> bool:
+    """Return True if look-ahead asks for the start of the text, or look-behind for its end."""
+    anchor = START if look.is_ahead else END
+    return not isinstance(look.inside, Expression) and any(item == anchor for item in walk(look.inside))
 
 
 def longest_of(turns: Turns, each: int) -> float:

@@ -33,6 +33,8 @@ EXACT = [
     # look-behind
     "(?<=a)b", "(?<!a)b", "^.*(?<!-)$", "(?<=a.)b(?=-)", "(?<=(?<!a)b)-", "^(?=.*b)[ab-]*(?<!-)$",
     "^(?!.*--).*(?<=[ab])$", "(?!-).(?<!a)", "(?=a).(?<=a)b", "a(?=[ab]*)[^-](?<!b)b",
+    # an anchor of the whole text inside of look-around
+    "(?!^a+$)[ab]", "(?!^-|b$)[ab]-*", "-?(?<!^-)a", "a(?<!^a$)", "(?=^a|b$).", "a(?=b?(?!^))",
     # word boundaries
     r"\ba", r"a\b", r"\bab\b", r"a\Bb", r"\B-", r"-\b", r"^[ab]+\b-*$", r"^(?!.*\bab\b)[ab-]+$", r"\b", r"\B", r"^\b$",
     # back-references

@@ -262,3 +262,20 @@ def test_masks_of_a_key_hold_no_marker() -> None:
         for marker in markers:
             assert matcher.fork().accept(marker) == (marker == token), (number, marker)
         assert matcher.accept(token)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "taken", "refused"),
+    [
+        ("^(?:(?!]]).)*$", ("", "a]b", '"'), ("]]", "a\nb")),
+        (r"^(['\"])\w+\b-?\1$", ("'a'", '"a-"'), ("'a\"", "'-'")),
+        (r"(?<!&)\blt;", ("lt;", "a lt;"), ("&lt;", "alt;")),
+    ],
+)
+def test_look_around_and_back_references_on_raw_text(
+    pattern: str, taken: tuple[str, ...], refused: tuple[str, ...]
+) -> None:
+    grammar = compiled(json.dumps(of({"a": {"type": "string", "pattern": pattern}}, required=["a"])))
+    assert not grammar.coverage.relaxed
+    assert all(accepts(grammar, pieces({"a": text})) for text in taken)
+    assert not any(accepts(grammar, pieces({"a": text})) for text in refused)
