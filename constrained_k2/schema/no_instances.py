@@ -5,9 +5,10 @@ negations that have no exact grammar are relaxed instead.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
-from constrained_k2.errors import UnsupportedSchema
+from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.normalize import Normalizer
 
@@ -30,16 +31,42 @@ def write_some(document: SchemaDocument, matches: Callable[[str, str], bool], wr
         UnsupportedSchema: The schema has no instances, or none that can be written; or as ``write`` raises.
         SchemaTooCostly: As ``write`` raises.
     """
-    normalizer = Normalizer(document, matches)
+    exact = Normalizer(document, matches)
+    try:
+        written = write(exact)
+    except SchemaTooCostly:
+        return _write_cheaply(document, matches, write)
+    except NoInstancesError as error:
+        if not exact.narrowings:
+            raise _refusal(error, exact) from None
+        with suppress(NoInstancesError, SchemaTooCostly):
+            return write(Normalizer(document, matches, relaxes_negations=True))
+        return _write_relaxed(Normalizer(document, matches, relaxes_negations=True, wants_members=False), write)
+    if exact.relaxed_for_cost:
+        cheap = Normalizer(document, matches, wants_members=False)
+        with suppress(UnsupportedSchema, SchemaTooCostly):
+            less = write(cheap)
+            return less if cheap.relaxed_for_cost < exact.relaxed_for_cost else written
+    return written
+
+
+def _write_cheaply(
+    document: SchemaDocument, matches: Callable[[str, str], bool], write: Callable[[Normalizer], T]
+) -> T:
+    """What a writer makes of a schema whose exact negations cost too much."""
+    try:
+        return write(Normalizer(document, matches, wants_members=False))
+    except NoInstancesError:
+        return _write_relaxed(Normalizer(document, matches, relaxes_negations=True, wants_members=False), write)
+
+
+def _write_relaxed(normalizer: Normalizer, write: Callable[[Normalizer], T]) -> T:
     try:
         return write(normalizer)
     except NoInstancesError as error:
-        found = error
-    if normalizer.narrowings:
-        normalizer = Normalizer(document, matches, relaxes_negations=True)
-        try:
-            return write(normalizer)
-        except NoInstancesError as error:
-            found = error
+        raise _refusal(error, normalizer) from None
+
+
+def _refusal(error: NoInstancesError, normalizer: Normalizer) -> UnsupportedSchema:
     problem = "no value of this schema can be written" if normalizer.narrowings else "no value satisfies this schema"
-    raise UnsupportedSchema(problem, found.location, found.remedy, found.keyword)
+    return UnsupportedSchema(problem, error.location, error.remedy, error.keyword)

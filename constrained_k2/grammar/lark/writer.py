@@ -163,7 +163,7 @@ class LarkWriter:
         except NoExactGrammar as error:
             names = self.productivity.named_keys(shape)
             named = tuple((name, self.normalizer.value_node(shape, name)) for name in names)
-            wider = replace(shape, maps=frozenset({KeyMap(named)}), names=ANY)
+            wider = replace(shape, maps=frozenset({KeyMap(named)}), names=ANY, wanted=frozenset())
             keywords = ("patternProperties", "additionalProperties", "propertyNames")
             raise NoExactGrammar(str(error), keywords, wider) from error
         return self.terminal(expression) if expression else ""

@@ -8,8 +8,9 @@ from operator import or_
 from typing import Any
 
 from constrained_k2.errors import SchemaTooCostly
-from constrained_k2.schema.keywords.keyword import Case, CasesOf, Children, Keyword, NotExpressible, Reader
-from constrained_k2.schema.shapes import ANY, EVERYTHING, Declared, Node, Object, Shapes, negated, without_key
+from constrained_k2.schema.keywords.keyword import Case, CasesOf, Children, Expander, Keyword, NotExpressible, Reader
+from constrained_k2.schema.kinds import possible_kinds
+from constrained_k2.schema.shapes import ANY, EVERYTHING, Declared, Kind, Node, Object, Shapes, negated, without_key
 
 _MAX_BRANCHES = 5  # of an anyOf beside unevaluated*: each subset of them is a case
 
@@ -62,12 +63,20 @@ def _exactly_one(read: Reader) -> Shapes:
 def _alone(read: Reader, branches: list[Node], number: int) -> Node:
     """The node of one branch with the negation of every other one that may hold at the same time."""
     n, node = read.normalizer, branches[number]
+    kinds = _kinds(n, node)
     for rival in branches[:number] + branches[number + 1 :]:
+        if kinds.isdisjoint(_kinds(n, rival)):
+            continue
         before = n.narrowings
         # Disjoint shapes prove nothing if they lack instances of their schemas.
         if n.both(n.shapes(branches[number]), n.shapes(rival)) or n.narrowings > before:
             node |= negated(rival)
     return node
+
+
+def _kinds(nodes: Expander, branch: Node) -> frozenset[Kind]:
+    ((pointer, _),) = branch
+    return possible_kinds(nodes.document, pointer)
 
 
 def _none_or_two(read: Reader) -> Shapes:

@@ -22,6 +22,7 @@ class Expander(Protocol):
     document: SchemaDocument
     narrowings: int
     relaxes_negations: bool
+    wants_members: bool
 
     @property
     def matches(self) -> Callable[[str, str], bool]: ...
