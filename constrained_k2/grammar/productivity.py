@@ -157,7 +157,7 @@ class Productivity:
         return True
 
     def _has_wanted(self, shape: Object, possible: list[str]) -> bool:
-        """Return True if each wanted member is possible, and a grammar can see to it that it comes.
+        """Return True if each wanted member is possible, and a grammar can require it.
 
         A member that is wanted for its value can be written where other keys remain possible. One that is wanted for
         its key alone comes sooner or later, as each key comes once.
@@ -172,10 +172,11 @@ class Productivity:
         for name in possible:
             for way in self.named_ways(shape, name):
                 choices |= way.satisfied if self.is_productive(way.node) else set()
-        if not shape.wanted <= certain | choices:
+        if not shape.wanted <= certain | choices and len(self.patterns(shape)) <= MAX_COMBINED_PATTERNS:
             return False
         by_value = [one for one in shape.wanted if one.value != ANY]
-        writable = shape.most is None and len(by_value) <= 1 and certain.issuperset(by_value)
+        writable = shape.wanted <= certain | choices and len(by_value) <= 1 and certain.issuperset(by_value)
+        writable = writable and shape.most is None
         if not writable:
             for one in shape.wanted:
                 self.normalizer.note(one.pointer, "narrowed", "negated: members that may be meant cannot be counted")

@@ -13,6 +13,9 @@ from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.normalize import Normalizer
 
 T = TypeVar("T")
+_CONDITIONS = frozenset({"not", "if", "dependencies", "dependentSchemas", "unevaluatedProperties", "unevaluatedItems"})
+_LEFT_OUT = (_CONDITIONS, _CONDITIONS | {"oneOf", "anyOf"})
+"""Keywords that are relaxed where the alternatives of a schema cost too much: at first, and if that is not enough."""
 
 
 class NoInstancesError(UnsupportedSchema):
@@ -20,7 +23,7 @@ class NoInstancesError(UnsupportedSchema):
 
 
 def write_some(document: SchemaDocument, matches: Callable[[str, str], bool], write: Callable[[Normalizer], T]) -> T:
-    """Write a schema that may seem to have no instances.
+    """Write a schema with instances, as exactly as its cost allows.
 
     Args:
         document: The schema.
@@ -34,8 +37,8 @@ def write_some(document: SchemaDocument, matches: Callable[[str, str], bool], wr
     exact = Normalizer(document, matches)
     try:
         written = write(exact)
-    except SchemaTooCostly:
-        return _write_cheaply(document, matches, write)
+    except SchemaTooCostly as error:
+        return _write_cheaply(document, matches, write, None if exact.met_wanting else error)
     except NoInstancesError as error:
         if not exact.narrowings:
             raise _refusal(error, exact) from None
@@ -46,18 +49,32 @@ def write_some(document: SchemaDocument, matches: Callable[[str, str], bool], wr
         cheap = Normalizer(document, matches, wants_members=False)
         with suppress(UnsupportedSchema, SchemaTooCostly):
             less = write(cheap)
-            return less if cheap.relaxed_for_cost < exact.relaxed_for_cost else written
+            return less if cheap.relaxed_for_cost <= exact.relaxed_for_cost else written
     return written
 
 
 def _write_cheaply(
-    document: SchemaDocument, matches: Callable[[str, str], bool], write: Callable[[Normalizer], T]
+    document: SchemaDocument,
+    matches: Callable[[str, str], bool],
+    write: Callable[[Normalizer], T],
+    problem: SchemaTooCostly | None,
 ) -> T:
-    """What a writer makes of a schema whose exact negations cost too much."""
+    """Write a schema whose exact negations cost too much: without these, and then without its alternatives.
+
+    ``problem`` is known if there are no such negations.
+    """
     try:
-        return write(Normalizer(document, matches, wants_members=False))
+        if problem is None:
+            return write(Normalizer(document, matches, wants_members=False))
     except NoInstancesError:
         return _write_relaxed(Normalizer(document, matches, relaxes_negations=True, wants_members=False), write)
+    except SchemaTooCostly as error:
+        problem = error
+    for left_out in _LEFT_OUT:
+        with suppress(SchemaTooCostly, NoInstancesError):
+            return write(Normalizer(document, matches, relaxes_negations=True, wants_members=False, left_out=left_out))
+    assert problem is not None
+    raise problem
 
 
 def _write_relaxed(normalizer: Normalizer, write: Callable[[Normalizer], T]) -> T:

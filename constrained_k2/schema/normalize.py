@@ -26,13 +26,13 @@ from constrained_k2.schema.shapes import (
     kind_of,
     meet,
 )
-from constrained_k2.schema.wanted_members import chosen, is_never, settled
+from constrained_k2.schema.wanted_members import chosen, settled
 
 T = TypeVar("T")
 _MAX_SHAPES = 256  # in one union
 _MAX_NODES = 4096  # of one schema
 _MAX_MEETINGS = 30_000  # pairs of shapes that may be intersected for one schema; bounds the time
-_WANTING = 10  # such pairs is one of objects that must have certain members: it takes so much longer
+_WANTING = 30  # a pair with an object that must have certain members: it takes so much longer, and is often in vain
 _PRUNING_DEPTH = 3
 
 
@@ -48,6 +48,7 @@ class Normalizer(Notes):
         matches: Finds a pattern in a text; must be safe on hostile patterns.
         relaxes_negations: What has no exact negation never fails then; else its negation lacks instances.
         wants_members: The negations of key maps are exact, which may cost too much; else they have no exact negation.
+        left_out: Keywords that are relaxed, for their alternatives cost too much; then ``oneOf`` excludes nothing.
     """
 
     def __init__(
@@ -57,10 +58,11 @@ class Normalizer(Notes):
         *,
         relaxes_negations: bool = False,
         wants_members: bool = True,
+        left_out: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(document)
         self.relaxes_negations = relaxes_negations
-        self.wants_members = wants_members
+        self.wants_members, self.left_out = wants_members, left_out
         self.matches = matches
         self._narrowed: set[Node | SchemaLiteral] = set()  # whose shapes lack instances
         self._nodes: dict[Node, Shapes] = {NEVER: ()}
@@ -68,8 +70,10 @@ class Normalizer(Notes):
         self._synthetic: dict[str, tuple[Node, ...]] = {}
         self._maps: dict[int, tuple[object, dict[str, Node]]] = {}  # id of a map -> the map, its named members
         self._literals: dict[SchemaLiteral, Shapes] = {}
+        self._false: dict[SchemaLiteral, bool] = {}
         self._open: list[SchemaLiteral] = []
         self._pruning = self._meetings = 0
+        self.met_wanting = False  # True if objects that must have certain members took part
 
     def shapes(self, node: Node) -> Shapes:
         """The union of a node's instances; empty if nothing satisfies it."""
@@ -157,7 +161,9 @@ class Normalizer(Notes):
 
     def meet(self, one: Shape, other: Shape) -> Shape | None:
         """The intersection of two shapes; None if it is known to be empty."""
-        self._meetings += _WANTING if getattr(one, "wanted", ()) or getattr(other, "wanted", ()) else 1
+        is_wanting = bool(getattr(one, "wanted", ()) or getattr(other, "wanted", ()))
+        self.met_wanting |= is_wanting
+        self._meetings += _WANTING if is_wanting else 1
         if self._meetings > _MAX_MEETINGS:
             raise self.too_costly("its alternatives meet too often", "meetings", _MAX_MEETINGS)
         if isinstance(one, Value):
@@ -169,7 +175,7 @@ class Normalizer(Notes):
             return shape
         # A required key without a possible value tells branches with different constants apart early.
         values = [self.value_node(shape, key) for key in sorted(shape.required)]
-        if any(is_never(self.document, node) for node in values):
+        if any(map(self.is_never, values)):
             return None
         if self._pruned(lambda: not all(map(self.shapes, values)), unknown=False):
             return None
@@ -182,16 +188,22 @@ class Normalizer(Notes):
         return self.either(*ways) if sum(map(len, ways)) <= _MAX_SHAPES else shapes
 
     def _pruned(self, prune: Callable[[], T], unknown: T) -> T:
-        """What pruning finds; ``unknown`` if it goes too deep, or reaches a literal that is still being expanded."""
+        """The result of pruning; ``unknown`` if it goes too deep, or reaches a literal that is still being expanded."""
         if self._pruning >= _PRUNING_DEPTH:
             return unknown
         self._pruning += 1
         try:
             return prune()
-        except (_ReenteredError, SchemaTooCostly):
+        except _ReenteredError:
             return unknown
         finally:
             self._pruning -= 1
+
+    def is_never(self, node: Node) -> bool:
+        """True if it is plain that nothing satisfies a node: one of its schemas is ``false``."""
+        for pointer, holds in node - self._false.keys():
+            self._false[pointer, holds] = pointer == "never" or local_target(self.document.root, pointer) is (not holds)
+        return any(map(self._false.__getitem__, node))
 
     def value_node(self, shape: Object, key: str) -> Node:
         """The node of a key's value: the conjunction of what all maps require."""
@@ -251,7 +263,9 @@ class Normalizer(Notes):
         read = Reader(self, schema, pointer)
         found = self.both(allowed_values(read), typed_shapes(read))
         for row in rows_of(schema):
-            if row.holds is not None:
+            if row.holds is not None and (name := row.name_in(schema)) in self.left_out:
+                read.note(name, "relaxed", "the schema's alternatives cost too much")
+            elif row.holds is not None:
                 try:
                     shapes = lenient(row.holds, read, row)
                     found = found if shapes is None else self.both(found, shapes)

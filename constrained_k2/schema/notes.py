@@ -1,4 +1,4 @@
-"""What the expansion of a schema leaves out, by keyword, and the limits that it meets."""
+"""Notes on the keywords that the expansion of a schema does not enforce exactly, and on the limits that it meets."""
 
 from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.schema.document import SchemaDocument
@@ -24,7 +24,7 @@ class Notes:
 
     @property
     def relaxed_for_cost(self) -> int:
-        """How many keywords are relaxed because their alternatives cost too much."""
+        """The number of keywords that are relaxed because their alternatives cost too much."""
         relaxed = [reason for status, reason in self.notes.values() if status == "relaxed"]
         return sum(any(problem in reason for problem in self._limits_met) for reason in relaxed)
 

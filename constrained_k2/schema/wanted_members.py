@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 
-from constrained_k2.schema.document import SchemaDocument, local_target
 from constrained_k2.schema.instances import is_key_of
 from constrained_k2.schema.keywords.keyword import Expander
-from constrained_k2.schema.shapes import ANY, Node, Object, Shape, Wanted, with_value
+from constrained_k2.schema.shapes import ANY, Object, Shape, Wanted, with_value
 
 _MAX_WAYS = 64  # of one object, by the members that are the wanted ones
 
@@ -63,12 +62,7 @@ def _meet_all(shape: Shape, others: tuple[Object, ...], meet: Meet) -> Shape | N
 
 def is_closed(nodes: Expander, shape: Object) -> bool:
     """True if it is plain that an object has no other keys than those that its maps name."""
-    return any(not rules.patterns and is_never(nodes.document, rules.extra) for rules in shape.maps)
-
-
-def is_never(document: SchemaDocument, node: Node) -> bool:
-    """True if it is plain that nothing satisfies a node: one of its schemas is ``false``."""
-    return any(pointer == "never" or local_target(document.root, pointer) is (not holds) for pointer, holds in node)
+    return any(not rules.patterns and nodes.is_never(rules.extra) for rules in shape.maps)
 
 
 def _candidates(nodes: Expander, shape: Object, wanted: Wanted) -> list[str]:
@@ -79,5 +73,5 @@ def _named(nodes: Expander, shape: Object) -> Iterator[str]:
     """The named keys that may occur."""
     names = shape.required.union(*([name for name, _ in rules.named] for rules in shape.maps))
     for name in sorted(names):
-        if not is_never(nodes.document, nodes.value_node(shape, name)) and nodes.is_instance(shape.names, name):
+        if not nodes.is_never(nodes.value_node(shape, name)) and nodes.is_instance(shape.names, name):
             yield name

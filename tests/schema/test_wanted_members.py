@@ -8,6 +8,11 @@ import jsonschema
 import pytest
 
 from constrained_k2.engines.protocol import ArgumentGrammar
+from constrained_k2.errors import SchemaTooCostly
+from constrained_k2.schema.document import SchemaDocument
+from constrained_k2.schema.no_instances import write_some
+from constrained_k2.schema.normalize import Normalizer
+from constrained_k2.schema.shapes import Shapes
 from tests.schema.compilers import byte_compiler
 from tests.schema.test_suite import accepts, walk
 from tests.schema.universe import UNIVERSE
@@ -86,3 +91,37 @@ def test_what_costs_too_much_to_negate_exactly_is_narrowed() -> None:
     assert time.thread_time() - start < 2
     assert grammar.coverage.is_sound
     assert accepts(grammar, {"v": "s"})
+
+
+def test_alternatives_that_cost_too_much_are_relaxed_and_named() -> None:
+    one_of = [{"required": ["a"]}, {"required": ["b"]}]
+    schema = {"type": "object", "oneOf": one_of, "not": {"required": ["c"]}, "if": True, "then": {"required": ["d"]}}
+    tried: list[Normalizer] = []
+
+    def write(normalizer: Normalizer) -> Shapes:
+        tried.append(normalizer)
+        if "oneOf" not in normalizer.left_out:
+            raise normalizer.too_costly("too many parts", "nodes", 1)
+        return normalizer.shapes(frozenset({("#", True)}))
+
+    shapes = write_some(SchemaDocument(schema), lambda _, __: False, write)
+    assert [shape.kind for shape in shapes] == ["object"]
+    assert {pointer for pointer, (status, _) in tried[-1].notes.items() if status == "relaxed"} == {
+        "#/oneOf",
+        "#/not",
+        "#/if",
+    }
+    with pytest.raises(SchemaTooCostly):
+        write_some(SchemaDocument(schema), lambda _, __: False, too_costly)
+
+
+def too_costly(normalizer: Normalizer) -> Shapes:
+    raise normalizer.too_costly("too many parts", "nodes", 1)
+
+
+def test_a_pattern_that_exhausts_the_engine_when_it_is_compiled_is_relaxed_and_named() -> None:
+    grammar = compiled({"type": "string", "pattern": "^([a-z][0-9])+$", "minLength": 10_000})
+    assert [use.pointer for use in grammar.coverage.relaxed] == ["#/pattern"]
+    assert grammar.any_order
+    assert accepts(grammar, "a1" * 5_000)
+    assert not accepts(grammar, "a1" * 4_999)

@@ -61,7 +61,7 @@ JSON_FORM = ObjectForm(
 
 @dataclass(frozen=True, slots=True)
 class _Bits:
-    """What the bits of the rules' parameter stand for: required keys, other keys, slots, and then wanted members."""
+    """The meaning of the bits of the rules' parameter: required keys, other keys, slots, and then wanted members."""
 
     required: int
     tracked: int  # keys with a bit, the required ones first
