@@ -1,15 +1,39 @@
 """Which nodes of a schema are productive (some finite value satisfies them), and which keys their objects may have."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from itertools import compress, product, takewhile
+from dataclasses import dataclass, field, replace
+from itertools import chain, combinations, compress, product, takewhile
 from typing import Any
 
+from constrained_k2.schema.instances import is_key_of
 from constrained_k2.schema.normalize import Normalizer
-from constrained_k2.schema.shapes import ANY, Array, Boolean, Node, Null, Number, Object, Shape, Shapes, String, Value
+from constrained_k2.schema.shapes import (
+    ANY,
+    Array,
+    Boolean,
+    Node,
+    Null,
+    Number,
+    Object,
+    Shape,
+    Shapes,
+    String,
+    Value,
+    Wanted,
+)
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys, requires_undeclared, with_declared_keys
 
+_MAX_TOGETHER = 2  # of the wanted members that one member may be by its value
 MAX_COMBINED_PATTERNS = 4  # up to so many patterns of an object are combined, since one key may match several of them
+
+
+@dataclass(frozen=True, slots=True)
+class MemberWay:
+    """One way to write an object's member."""
+
+    node: Node  # of its value
+    names: Node  # of its key, if that is not declared
+    satisfied: frozenset[Wanted] = frozenset()  # the wanted members that it is
 
 
 @dataclass
@@ -107,8 +131,9 @@ class Productivity:
             yield from (wish | node for wish, _, _ in shape.wishes for node in (*shape.prefix, shape.rest))
         elif isinstance(shape, Object):
             for name in self.named_keys(shape):
-                yield self.normalizer.value_node(shape, name)
-            yield from (node for _, node in self.extra_nodes(shape))
+                yield from (way.node for way in self.named_ways(shape, name))
+            for found, node in self.extra_nodes(shape):
+                yield from (way.node for way in self.extra_ways(shape, found, node))
 
     def has_value(self, shape: Shape) -> bool:
         """Return True if some value has a shape, given the productive nodes found so far."""
@@ -122,7 +147,7 @@ class Productivity:
             return all(map(self.is_productive, needed))
         if isinstance(shape, Object):
             possible = list(self.possible_keys(shape))
-            if not shape.required.issubset(possible):
+            if not shape.required.issubset(possible) or not self._has_wanted(shape, possible):
                 return False
             return shape.fewest <= len(possible) or any(
                 self.is_productive(node) and self.has_extra_key(shape, found) for found, node in self.extra_nodes(shape)
@@ -130,6 +155,60 @@ class Productivity:
         if isinstance(shape, String | Number):
             return self.leaf_has_value(shape)
         return True
+
+    def _has_wanted(self, shape: Object, possible: list[str]) -> bool:
+        """Return True if each wanted member is possible, and a grammar can require it.
+
+        A member that is wanted for its value can be written where other keys remain possible. One that is wanted for
+        its key alone comes sooner or later, as each key comes once.
+        """
+        if not shape.wanted:
+            return True
+        certain, choices = set[Wanted](), set[Wanted]()
+        for found, node in self.extra_nodes(shape):
+            for way in self.extra_ways(shape, found, node):
+                if self.is_productive(way.node) and self.has_extra_key(replace(shape, names=way.names), found):
+                    certain |= way.satisfied
+        for name in possible:
+            for way in self.named_ways(shape, name):
+                choices |= way.satisfied if self.is_productive(way.node) else set()
+        if not shape.wanted <= certain | choices and len(self.patterns(shape)) <= MAX_COMBINED_PATTERNS:
+            return False
+        by_value = [one for one in shape.wanted if one.value != ANY]
+        writable = shape.wanted <= certain | choices and len(by_value) <= 1 and certain.issuperset(by_value)
+        writable = writable and shape.most is None
+        if not writable:
+            for one in shape.wanted:
+                self.normalizer.note(one.pointer, "narrowed", "negated: members that may be meant cannot be counted")
+        return writable
+
+    def named_ways(self, shape: Object, name: str) -> list["MemberWay"]:
+        """Return the ways to write a member under a named key, by the wanted members that it is."""
+        node = self.normalizer.value_node(shape, name)
+        fitting = [one for one in shape.wanted if is_key_of(self.normalizer, one, name)] if shape.wanted else []
+        return self._ways(shape, node, [replace(one, names=ANY) for one in fitting], fitting)
+
+    def extra_ways(self, shape: Object, found: tuple[str, ...], node: Node) -> list["MemberWay"]:
+        """Return the ways to write a member under an undeclared key that matches exactly these patterns."""
+        fitting = [one for one in shape.wanted if one.found.issubset(found) and one.absent.isdisjoint(found)]
+        return self._ways(shape, node, fitting, fitting)
+
+    def _ways(self, shape: Object, node: Node, demands: list[Wanted], wanted: list[Wanted]) -> list["MemberWay"]:
+        pairs = sorted(zip(demands, wanted, strict=True), key=lambda pair: pair[1].order)
+        free = frozenset(one for demand, one in pairs if demand.value == ANY and demand.names == ANY)
+        others = [pair for pair in pairs if pair[1] not in free]
+        sizes = range(min(len(others), _MAX_TOGETHER) + 1)
+        if len(others) > _MAX_TOGETHER:
+            reason = f"negated: no member is written that is to fail more than {_MAX_TOGETHER} such keywords"
+            self.normalizer.note(others[0][1].pointer, "narrowed", reason)
+        return [
+            MemberWay(
+                node.union(*(demand.value for demand, _ in together)),
+                shape.names.union(*(demand.names for demand, _ in together)),
+                free.union(one for _, one in together),
+            )
+            for together in chain.from_iterable(combinations(others, size) for size in sizes)
+        ]
 
     def _has_room(self, shape: Array, wish: Node, fewest: int) -> bool:
         """Return True if that many items can satisfy a ``contains``."""
@@ -152,6 +231,7 @@ class Productivity:
     def named_keys(self, shape: Object) -> list[str]:
         """Return the keys that a shape names, the required ones first; in the same order in every process."""
         names = shape.required.union(*([name for name, _ in rules.named] for rules in shape.maps))
+        names = names.union(*(one.excluded for one in shape.wanted))
         return sorted(names, key=lambda name: (name not in shape.required, name))
 
     def possible_keys(self, shape: Object) -> Iterable[str]:
@@ -186,7 +266,8 @@ class Productivity:
     @staticmethod
     def patterns(shape: Object) -> list[str]:
         """Return the key patterns of an object."""
-        return sorted({pattern for rules in shape.maps for pattern, _ in rules.patterns})
+        wanted = (pattern for one in shape.wanted for pattern in one.found | one.absent)
+        return sorted({pattern for rules in shape.maps for pattern, _ in rules.patterns}.union(wanted))
 
 
 def constants(shape: Value | Null | Boolean) -> list[Any]:

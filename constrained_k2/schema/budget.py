@@ -23,8 +23,9 @@ class SchemaBudget:
     depth: int = 200  # levels of nested subschemas and references
     objects: int = 50_000  # JSON objects in the schema
     values: int = 10_000  # in one enum
-    pattern_bytes: int = 2_000
+    pattern_bytes: int = 8_000
     patterns: int = 8  # that may apply to one string: in an allOf, or in patternProperties of one object
+    anchored_patterns: int = 32  # of patternProperties, if each begins with "^": a key soon tells them apart
     text_bytes: int = 4_000  # of one property name, or of one string in an enum or const
 
 
@@ -50,7 +51,9 @@ def check_budget(schema: Any, budget: SchemaBudget = DEFAULT_BUDGET) -> None:
                 patterns += 1
                 check("a pattern's length", here, "pattern_bytes", len(value))
             if key == "patternProperties" and isinstance(value, dict):
-                check("the number of patternProperties", here, "patterns", len(value))
+                is_anchored = all(pattern.startswith("^") for pattern in value)
+                limit = "anchored_patterns" if is_anchored else "patterns"
+                check("the number of patternProperties", here, limit, len(value))
                 for pattern in value:
                     check("a pattern's length", here, "pattern_bytes", len(pattern))
             if key == "enum" and isinstance(value, list):

@@ -4,7 +4,19 @@ from fractions import Fraction
 from typing import Any
 
 from constrained_k2.schema.keywords.keyword import Expander
-from constrained_k2.schema.shapes import Array, Boolean, Number, Object, Shape, String, Value, kind_of, value_of
+from constrained_k2.schema.shapes import (
+    ANY,
+    Array,
+    Boolean,
+    Number,
+    Object,
+    Shape,
+    String,
+    Value,
+    Wanted,
+    kind_of,
+    value_of,
+)
 from constrained_k2.schema.string_formats import patterns_of
 
 
@@ -62,9 +74,22 @@ def _is_array(nodes: Expander, shape: Array, value: list[Any]) -> bool:
 def _is_object(nodes: Expander, shape: Object, value: dict[str, Any]) -> bool:
     if not _fits(len(value), shape.fewest, shape.most) or not shape.required <= value.keys():
         return False
+    for wanted in shape.wanted:
+        if not any(is_key_of(nodes, wanted, key) and nodes.is_instance(wanted.value, value[key]) for key in value):
+            return False
     return all(
         nodes.is_instance(shape.names, key) and nodes.is_instance(nodes.value_node(shape, key), item)
         for key, item in value.items()
+    )
+
+
+def is_key_of(nodes: Expander, wanted: Wanted, key: str) -> bool:
+    """True if a member with this key may be the one that is wanted."""
+    return (
+        key not in wanted.excluded
+        and all(nodes.matches(pattern, key) for pattern in wanted.found)
+        and not any(nodes.matches(pattern, key) for pattern in wanted.absent)
+        and (wanted.names == ANY or nodes.is_instance(wanted.names, key))
     )
 
 

@@ -5,13 +5,17 @@ negations that have no exact grammar are relaxed instead.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
-from constrained_k2.errors import UnsupportedSchema
+from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.normalize import Normalizer
 
 T = TypeVar("T")
+_CONDITIONS = frozenset({"not", "if", "dependencies", "dependentSchemas", "unevaluatedProperties", "unevaluatedItems"})
+_LEFT_OUT = (_CONDITIONS, _CONDITIONS | {"oneOf", "anyOf"})
+"""Keywords that are relaxed where the alternatives of a schema cost too much: at first, and if that is not enough."""
 
 
 class NoInstancesError(UnsupportedSchema):
@@ -19,7 +23,7 @@ class NoInstancesError(UnsupportedSchema):
 
 
 def write_some(document: SchemaDocument, matches: Callable[[str, str], bool], write: Callable[[Normalizer], T]) -> T:
-    """Write a schema that may seem to have no instances.
+    """Write a schema with instances, as exactly as its cost allows.
 
     Args:
         document: The schema.
@@ -30,16 +34,56 @@ def write_some(document: SchemaDocument, matches: Callable[[str, str], bool], wr
         UnsupportedSchema: The schema has no instances, or none that can be written; or as ``write`` raises.
         SchemaTooCostly: As ``write`` raises.
     """
-    normalizer = Normalizer(document, matches)
+    exact = Normalizer(document, matches)
+    try:
+        written = write(exact)
+    except SchemaTooCostly as error:
+        return _write_cheaply(document, matches, write, None if exact.met_wanting else error)
+    except NoInstancesError as error:
+        if not exact.narrowings:
+            raise _refusal(error, exact) from None
+        with suppress(NoInstancesError, SchemaTooCostly):
+            return write(Normalizer(document, matches, relaxes_negations=True))
+        return _write_relaxed(Normalizer(document, matches, relaxes_negations=True, wants_members=False), write)
+    if exact.relaxed_for_cost:
+        cheap = Normalizer(document, matches, wants_members=False)
+        with suppress(UnsupportedSchema, SchemaTooCostly):
+            less = write(cheap)
+            return less if cheap.relaxed_for_cost <= exact.relaxed_for_cost else written
+    return written
+
+
+def _write_cheaply(
+    document: SchemaDocument,
+    matches: Callable[[str, str], bool],
+    write: Callable[[Normalizer], T],
+    problem: SchemaTooCostly | None,
+) -> T:
+    """Write a schema whose exact negations cost too much: without these, and then without its alternatives.
+
+    ``problem`` is known if there are no such negations.
+    """
+    try:
+        if problem is None:
+            return write(Normalizer(document, matches, wants_members=False))
+    except NoInstancesError:
+        return _write_relaxed(Normalizer(document, matches, relaxes_negations=True, wants_members=False), write)
+    except SchemaTooCostly as error:
+        problem = error
+    for left_out in _LEFT_OUT:
+        with suppress(SchemaTooCostly, NoInstancesError):
+            return write(Normalizer(document, matches, relaxes_negations=True, wants_members=False, left_out=left_out))
+    assert problem is not None
+    raise problem
+
+
+def _write_relaxed(normalizer: Normalizer, write: Callable[[Normalizer], T]) -> T:
     try:
         return write(normalizer)
     except NoInstancesError as error:
-        found = error
-    if normalizer.narrowings:
-        normalizer = Normalizer(document, matches, relaxes_negations=True)
-        try:
-            return write(normalizer)
-        except NoInstancesError as error:
-            found = error
+        raise _refusal(error, normalizer) from None
+
+
+def _refusal(error: NoInstancesError, normalizer: Normalizer) -> UnsupportedSchema:
     problem = "no value of this schema can be written" if normalizer.narrowings else "no value satisfies this schema"
-    raise UnsupportedSchema(problem, found.location, found.remedy, found.keyword)
+    return UnsupportedSchema(problem, error.location, error.remedy, error.keyword)

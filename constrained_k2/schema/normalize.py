@@ -1,15 +1,18 @@
 """Expands a schema's nodes, one level at a time, into unions of shapes without allOf, anyOf, not, if and $ref."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema, kind_of_json
+from constrained_k2.schema.absorption import absorbed
 from constrained_k2.schema.compile_pool import check_deadline
 from constrained_k2.schema.document import IllFormed, SchemaDocument, local_target
 from constrained_k2.schema.instances import is_instance
-from constrained_k2.schema.keywords import in_place, lenient, rows_of, typed_shapes
-from constrained_k2.schema.keywords.keyword import NoteStatus, NotExpressible, Reader
+from constrained_k2.schema.keywords import keyword_places, lenient, rows_of, typed_shapes
+from constrained_k2.schema.keywords.keyword import NotExpressible, Reader
 from constrained_k2.schema.keywords.scalars import allowed_values, type_named
+from constrained_k2.schema.notes import Notes
 from constrained_k2.schema.shapes import (
     EVERYTHING,
     NEVER,
@@ -23,10 +26,13 @@ from constrained_k2.schema.shapes import (
     kind_of,
     meet,
 )
+from constrained_k2.schema.wanted_members import chosen, settled
 
+T = TypeVar("T")
 _MAX_SHAPES = 256  # in one union
 _MAX_NODES = 4096  # of one schema
 _MAX_MEETINGS = 30_000  # pairs of shapes that may be intersected for one schema; bounds the time
+_WANTING = 30  # a pair with an object that must have certain members: it takes so much longer, and is often in vain
 _PRUNING_DEPTH = 3
 
 
@@ -34,33 +40,40 @@ class _ReenteredError(Exception):
     """Pruning reached a literal that is still being expanded."""
 
 
-class Normalizer:
+class Normalizer(Notes):
     """Expands the nodes of one schema.
 
     Args:
         document: The schema.
         matches: Finds a pattern in a text; must be safe on hostile patterns.
         relaxes_negations: What has no exact negation never fails then; else its negation lacks instances.
+        wants_members: The negations of key maps are exact, which may cost too much; else they have no exact negation.
+        left_out: Keywords that are relaxed, for their alternatives cost too much; then ``oneOf`` excludes nothing.
     """
 
     def __init__(
-        self, document: SchemaDocument, matches: Callable[[str, str], bool], *, relaxes_negations: bool = False
+        self,
+        document: SchemaDocument,
+        matches: Callable[[str, str], bool],
+        *,
+        relaxes_negations: bool = False,
+        wants_members: bool = True,
+        left_out: frozenset[str] = frozenset(),
     ) -> None:
-        self.document = document
+        super().__init__(document)
         self.relaxes_negations = relaxes_negations
+        self.wants_members, self.left_out = wants_members, left_out
         self.matches = matches
-        self.notes: dict[str, tuple[NoteStatus, str]] = {}  # pointer of a keyword -> status and reason
-        self.is_well_formed = True  # False if some part has no meaning, or one by another name
-        self.narrowings = 0  # how often something was narrowed, or shapes were used that lack instances by that
         self._narrowed: set[Node | SchemaLiteral] = set()  # whose shapes lack instances
         self._nodes: dict[Node, Shapes] = {NEVER: ()}
         self._parts: dict[Node, Shapes] = {}  # of a node, by JSON type: at most six for each
         self._synthetic: dict[str, tuple[Node, ...]] = {}
         self._maps: dict[int, tuple[object, dict[str, Node]]] = {}  # id of a map -> the map, its named members
         self._literals: dict[SchemaLiteral, Shapes] = {}
+        self._false: dict[SchemaLiteral, bool] = {}
         self._open: list[SchemaLiteral] = []
-        self._pruning = 0
-        self._meetings = 0
+        self._pruning = self._meetings = 0
+        self.met_wanting = False  # True if objects that must have certain members took part
 
     def shapes(self, node: Node) -> Shapes:
         """The union of a node's instances; empty if nothing satisfies it."""
@@ -70,11 +83,12 @@ class Normalizer:
         if found is None:
             check_deadline()
             if len(self._nodes) >= _MAX_NODES:
-                raise self._too_costly(f"the schema unfolds into more than {_MAX_NODES} parts", "nodes", _MAX_NODES)
+                raise self.too_costly(f"the schema unfolds into more than {_MAX_NODES} parts", "nodes", _MAX_NODES)
             before, found = self.narrowings, EVERYTHING
             for literal in sorted(node):
                 found = self.both(found, self._expand(literal))
-            self._nodes[node] = found
+            wanting = any(isinstance(shape, Object) and shape.wanted for shape in found)
+            found = self._nodes[node] = self._pruned(partial(self._with_chosen, found), found) if wanting else found
             if self.narrowings > before:
                 self._narrowed.add(node)
         elif node in self._narrowed:
@@ -91,11 +105,13 @@ class Normalizer:
         limit = max(_MAX_SHAPES, len(some), len(others))  # a long enum does not multiply
         for one in some:
             for other in others:
-                if _kind(one) == _kind(other) and (shape := self._meet(one, other)) is not None:
+                if _kind(one) == _kind(other) and (shape := self.meet(one, other)) is not None:
                     met[shape] = None
             if len(met) > limit:
-                raise self._too_costly(f"alternatives multiply to more than {limit}", "alternatives", limit)
-        return tuple(met)
+                met = dict.fromkeys(absorbed(tuple(met)))
+            if len(met) > limit:
+                raise self.too_costly(f"alternatives multiply to more than {limit}", "alternatives", limit)
+        return absorbed(tuple(met))
 
     def either(self, *unions: Iterable[Shape]) -> Shapes:
         """The union of unions."""
@@ -112,18 +128,6 @@ class Normalizer:
         except (UnsupportedSchema, SchemaTooCostly) as error:
             return error.problem
         return ""
-
-    def note(self, pointer: str, status: NoteStatus, reason: str) -> None:
-        """Record that a keyword is not enforced exactly; of several statuses, the last in the alphabet counts."""
-        if pointer not in self.notes or self.notes[pointer][0] <= status:
-            self.notes[pointer] = (status, reason)
-        self.is_well_formed = self.is_well_formed and status != "read_as"
-        self.narrowings += status == "narrowed"
-
-    def relax(self, pointer: str, problem: str) -> None:
-        """Record that a part of the schema has no meaning, and is left out."""
-        self.note(pointer, "relaxed", problem)
-        self.is_well_formed = False
 
     def any_node(self, nodes: tuple[Node, ...]) -> Node:
         """A node outside of the schema: the instances of any of these nodes, of one literal each."""
@@ -153,44 +157,53 @@ class Normalizer:
 
     def occurrences(self, node: Node, keywords: tuple[str, ...]) -> list[str]:
         """Pointers to these keywords in the subschemas of a node, in place: where coverage reports a note."""
-        found: dict[str, None] = {}
-        waiting, seen = [pointer for pointer, _ in sorted(node)], set[str]()
-        while waiting:
-            pointer = waiting.pop()
-            if pointer in seen or pointer == "never":
-                continue
-            seen.add(pointer)
-            if pointer in self._synthetic:
-                waiting += [part for inner in self._synthetic[pointer] for part, _ in sorted(inner)]
-                continue
-            schema = local_target(self.document.root, pointer)
-            if isinstance(schema, dict):
-                found |= dict.fromkeys(f"{pointer}/{keyword}" for keyword in keywords if keyword in schema)
-                waiting += in_place(self.document, schema, pointer)
-        return list(found) or sorted(pointer for pointer in seen if pointer.startswith("#"))[:1] or ["#"]
+        return keyword_places(self.document, self._synthetic, [pointer for pointer, _ in sorted(node)], keywords)
 
-    def _meet(self, one: Shape, other: Shape) -> Shape | None:
-        self._meetings += 1
+    def meet(self, one: Shape, other: Shape) -> Shape | None:
+        """The intersection of two shapes; None if it is known to be empty."""
+        is_wanting = bool(getattr(one, "wanted", ()) or getattr(other, "wanted", ()))
+        self.met_wanting |= is_wanting
+        self._meetings += _WANTING if is_wanting else 1
         if self._meetings > _MAX_MEETINGS:
-            raise self._too_costly("its alternatives meet too often", "meetings", _MAX_MEETINGS)
+            raise self.too_costly("its alternatives meet too often", "meetings", _MAX_MEETINGS)
         if isinstance(one, Value):
             return one if is_instance(self, other, one.value) else None
         if isinstance(other, Value):
             return other if is_instance(self, one, other.value) else None
         shape = meet(one, other)
-        return None if isinstance(shape, Object) and self._is_hopeless(shape) else shape
+        if not isinstance(shape, Object):
+            return shape
+        # A required key without a possible value tells branches with different constants apart early.
+        values = [self.value_node(shape, key) for key in sorted(shape.required)]
+        if any(map(self.is_never, values)):
+            return None
+        if self._pruned(lambda: not all(map(self.shapes, values)), unknown=False):
+            return None
+        known: Shape | None = shape
+        return self._pruned(partial(settled, self, shape), known) if shape.wanted else shape
 
-    def _is_hopeless(self, shape: Object) -> bool:
-        """True if a required key has no possible value; tells branches with different constants apart early."""
+    def _with_chosen(self, shapes: Shapes) -> Shapes:
+        """The same union with the wanted members of its objects chosen, unless these are too many alternatives."""
+        ways = [chosen(self, one, self.meet) if isinstance(one, Object) and one.wanted else [one] for one in shapes]
+        return self.either(*ways) if sum(map(len, ways)) <= _MAX_SHAPES else shapes
+
+    def _pruned(self, prune: Callable[[], T], unknown: T) -> T:
+        """The result of pruning; ``unknown`` if it goes too deep, or reaches a literal that is still being expanded."""
         if self._pruning >= _PRUNING_DEPTH:
-            return False
+            return unknown
         self._pruning += 1
         try:
-            return any(not self.shapes(self.value_node(shape, key)) for key in sorted(shape.required))
-        except _ReenteredError:  # the key's schema contains this one: not known yet
-            return False
+            return prune()
+        except _ReenteredError:
+            return unknown
         finally:
             self._pruning -= 1
+
+    def is_never(self, node: Node) -> bool:
+        """True if it is plain that nothing satisfies a node: one of its schemas is ``false``."""
+        for pointer, holds in node - self._false.keys():
+            self._false[pointer, holds] = pointer == "never" or local_target(self.document.root, pointer) is (not holds)
+        return any(map(self._false.__getitem__, node))
 
     def value_node(self, shape: Object, key: str) -> Node:
         """The node of a key's value: the conjunction of what all maps require."""
@@ -250,7 +263,9 @@ class Normalizer:
         read = Reader(self, schema, pointer)
         found = self.both(allowed_values(read), typed_shapes(read))
         for row in rows_of(schema):
-            if row.holds is not None:
+            if row.holds is not None and (name := row.name_in(schema)) in self.left_out:
+                read.note(name, "relaxed", "the schema's alternatives cost too much")
+            elif row.holds is not None:
                 try:
                     shapes = lenient(row.holds, read, row)
                     found = found if shapes is None else self.both(found, shapes)
@@ -277,10 +292,6 @@ class Normalizer:
                     return EVERYTHING
                 read.note_negation(name, error.problem)
         return tuple(failing)
-
-    def _too_costly(self, problem: str, budget: str, limit: int) -> SchemaTooCostly:
-        remedy = "Simplify its anyOf, oneOf, allOf and not"
-        return SchemaTooCostly(problem, self.document.location, remedy, budget=budget, limit=limit, actual=limit + 1)
 
 
 def _kind(shape: Shape) -> Kind:

@@ -6,7 +6,7 @@ once. Shapes refer to the nodes of items and members and are built one level at 
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal, TypeGuard
 
@@ -105,6 +105,23 @@ class Declared:
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """A member that an object must have, by its key and its value; what the negation of a key map asks for."""
+
+    value: Node = ANY
+    excluded: frozenset[str] = frozenset()  # keys that do not count
+    found: frozenset[str] = frozenset()  # patterns that the key matches
+    absent: frozenset[str] = frozenset()  # patterns that it does not match
+    names: Node = ANY  # of the key
+    pointer: str = field(default="", compare=False)  # of the negated keyword
+
+    @property
+    def order(self) -> list[list[Any]]:
+        """A sort key that is the same in every process."""
+        return [sorted(part) for part in (self.value, self.names, self.excluded, self.found, self.absent)]
+
+
+@dataclass(frozen=True, slots=True)
 class Object:
     """Objects: every map applies to every key."""
 
@@ -113,6 +130,7 @@ class Object:
     fewest: int = 0
     most: int | None = None
     names: Node = ANY
+    wanted: frozenset[Wanted] = frozenset()
     declared: Declared = Declared()
     kind: Kind = "object"
 
@@ -215,9 +233,11 @@ def meet(one: Shape, other: Shape) -> Shape | None:
             most = _tighter(one.most, other.most)
             object_ = Object(
                 one.maps | other.maps, one.required | other.required,
-                max(one.fewest, other.fewest), most, one.names | other.names, one.declared | other.declared,
+                max(one.fewest, other.fewest), most, one.names | other.names, one.wanted | other.wanted,
+                one.declared | other.declared,
             )  # fmt: skip
-            return object_ if most is None or max(object_.fewest, len(object_.required)) <= most else None
+            fewest = max(object_.fewest, len(object_.required), bool(object_.wanted))
+            return object_ if most is None or fewest <= most else None
     return None
 
 

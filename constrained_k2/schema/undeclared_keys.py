@@ -41,4 +41,4 @@ def with_declared_keys(shape: Shape) -> Shape:
 
 def requires_undeclared(shape: Shape) -> bool:
     """True if an object requires a key that no schema declares, as the negation of a subschema may."""
-    return isinstance(shape, Object) and not shape.required <= shape.declared.names
+    return isinstance(shape, Object) and (not shape.required <= shape.declared.names or bool(shape.wanted))

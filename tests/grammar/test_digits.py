@@ -101,6 +101,41 @@ def test_integers_that_engines_round() -> None:
 def test_the_number_of_digits_is_bounded() -> None:
     assert re.fullmatch(integers(None, None), "9" * MAX_DIGITS)
     assert not re.fullmatch(integers(None, None), "9" * (MAX_DIGITS + 1))
-    assert number_range(Number(low=Fraction(-(10**300)))) == ""  # the bound is beyond all numbers that can be written
+    assert number_range(Number(low=Fraction(-(10**310)))) == ""  # the bound is beyond all numbers that can be written
     with pytest.raises(NoExactGrammar, match="digits"):
         number_range(Number(low=Fraction(10**50)))
+
+
+def test_numbers_with_an_exponent_and_negative_zero() -> None:
+    chance = random.Random(2)
+    edges = ["0", "1", "-1", "0.1", "0.001", "9.99", "99.9", "500", "-1000", "1000000", "0.000000001234"]
+    for _ in range(2000):
+        low, high = sorted(Fraction(chance.choice(edges)) * chance.choice([1, 1, 3, -7]) for _ in range(2))
+        if low == high:
+            continue
+        shape = Number(low=low, high=high, low_open=chance.random() < 0.5, high_open=chance.random() < 0.5)
+        ways = [re.compile(way[1:-1]) for way in number_range(shape).split(" & ")]
+        digits = f"{chance.randint(1, 9)}{chance.choice(['', '.0', f'.{chance.randint(0, 999)}'])}"
+        power = f"{chance.choice('eE')}{chance.choice(['', '+', '-', '-0', '+0'])}{chance.randint(1, 8)}"
+        for text in (f"{digits}{power}", f"-{digits}{power}", "-0", "-0.0"):
+            number = Fraction(text)
+            above = number > low or (number == low and not shape.low_open)
+            below = number < high or (number == high and not shape.high_open)
+            assert all(way.fullmatch(text) for way in ways) == (above and below), (shape, text)
+
+
+@pytest.mark.parametrize("bound", [10**39, 10**45, 10**300, 2 * 10**299])
+def test_exponents_of_large_bounds(bound: int) -> None:
+    regex = re.compile(number_range(Number(low=Fraction(-bound), high=Fraction(0))).split(" & ")[0][1:-1])
+    power = len(str(bound)) - 1
+    assert not regex.fullmatch(f"-9e{power}")
+    assert regex.fullmatch(f"-9e{power - 1}")
+    assert regex.fullmatch("-12")
+
+
+def test_integers_may_be_negative_zero_where_zero_is_allowed() -> None:
+    for low, high, expected in ((0, 5, True), (-1, None, True), (None, 0, True), (None, None, True), (1, 5, False)):
+        bounds = (None if bound is None else Fraction(bound) for bound in (low, high))
+        expression = number_range(Number(True, False, next(bounds), False, next(bounds)))
+        assert bool(re.fullmatch(expression[1:-1], "-0")) == expected
+        assert not re.fullmatch(expression[1:-1], "1e0")

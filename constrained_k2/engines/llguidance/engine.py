@@ -26,7 +26,7 @@ from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance.next_best import NextBest
 from constrained_k2.engines.llguidance.unique_matcher import UniqueItemsMatcher
 from constrained_k2.engines.protocol import ArgumentEncoding
-from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSchema
+from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.formats.kimi_k3 import ARGUMENT, OPEN, SEPARATOR
 from constrained_k2.grammar.lark.writer import Effort
 from constrained_k2.schema.coverage import Coverage
@@ -110,9 +110,14 @@ class LLGuidanceEngine:
                 builtin = self._probed(builtin_text(document, reason))
                 if ours is None or not builtin.coverage.relaxed:
                     return builtin
-        if ours is None:
-            raise problem
-        return ours
+        if ours is not None:
+            return ours
+        if "fuel" in str(problem) or "lexer" in str(problem):  # LLGuidance's limits on regular expressions
+            efforts: tuple[Effort, ...] = ("narrow", "relaxed")
+            for effort in efforts:
+                with suppress(ConstrainedK2Error, Refused, RecursionError):
+                    return self._eased(schema, undeclared_keys, encoding, effort)
+        raise problem
 
     def _eased(
         self, schema: str, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding, effort: Effort
@@ -181,7 +186,7 @@ class LLGuidanceGrammar:
         self.token_classes = cache.classes
         self.allows_any_split = source.allows_any_split
         self.any_order = (
-            source.model is not None or source.allows_any_split
+            source.model is not None or source.allows_any_split or source.effort != "exact"
         )  # properties may come in any order in our own grammars only
         self.text, self.coverage = source.text, source.coverage
         self.effort: Effort = source.effort

@@ -1,7 +1,8 @@
 """Ranges of numbers as regular expressions over their digits: exact where engines round to doubles.
 
-Numbers have no exponent here, and up to ``MAX_DIGITS`` digits on either side of the point: this stops a model that
-loops on a digit.
+Numbers have up to ``MAX_DIGITS`` digits on either side of the point: this stops a model that loops on a digit. With an
+exponent they have one digit before the point, and it is not zero: so the exponent decides, and the digits where it is
+the bound's. Integers have no exponent: many clients read ``1e3`` as a float.
 """
 
 import math
@@ -15,6 +16,8 @@ from constrained_k2.schema.shapes import Number
 
 MAX_DIGITS = 40
 _LARGEST = 10**MAX_DIGITS - 1
+_MAX_EXPONENT = 299
+_BEYOND = 10 ** (_MAX_EXPONENT + 9)  # above all numbers with an exponent that are written without a bound
 _MORE = f"[0-9]{{0,{MAX_DIGITS}}}"
 _ZEROS = f"0{{0,{MAX_DIGITS}}}"
 _ANY_FRACTION = rf"(?:\.[0-9]{{1,{MAX_DIGITS}}})?"
@@ -30,11 +33,12 @@ def number_range(shape: Number) -> str:
         keywords = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
         raise NoExactGrammar(reason, keywords, replace(shape, low=None, high=None))
     if shape.integer:
-        return f"/{integers(None if low is None else int(low), None if high is None else int(high))}/"
+        zero = "-0|" if (low or 0) <= 0 <= (high or 0) else ""
+        return f"/{zero}{integers(None if low is None else int(low), None if high is None else int(high))}/"
     ways = []
-    if low is not None and low >= -_LARGEST:
+    if low is not None and low >= -_BEYOND:
         ways.append(f"/{at_least(low, is_open=shape.low_open and low == shape.low)}/")
-    if high is not None and high <= _LARGEST:
+    if high is not None and high <= _BEYOND:
         ways.append(f"/{at_most(high, is_open=shape.high_open and high == shape.high)}/")
     if shape.fraction:
         ways.append(rf"/-?(?:0|[1-9][0-9]{{0,{MAX_DIGITS - 1}}})\.{_MORE}[1-9]{_MORE}/")
@@ -44,18 +48,71 @@ def number_range(shape: Number) -> str:
 def at_least(low: Fraction, *, is_open: bool) -> str:
     """Return a regex of the numbers from ``low`` up, without it if ``is_open``."""
     if low >= 0:
-        return f"(?:{'|'.join(_magnitudes_from(low, is_open=is_open))})"
-    ways = [f"{integers(0, None)}{_ANY_FRACTION}", *(f"-{way}" for way in _magnitudes_to(-low, is_open=is_open))]
+        zero = [rf"-0(?:\.0{_ZEROS})?"] if not low and not is_open else []
+        return f"(?:{'|'.join([*zero, *_numbers_from(low, is_open=is_open)])})"
+    ways = [f"{integers(0, None)}{_ANY_FRACTION}", *(f"-{way}" for way in _numbers_to(-low, is_open=is_open))]
+    ways += _scientific_from(Fraction(0), is_open=False)
     return f"(?:{'|'.join(ways)})"
 
 
 def at_most(high: Fraction, *, is_open: bool) -> str:
     """Return a regex of the numbers up to ``high``, without it if ``is_open``."""
     if high < 0:
-        return f"(?:{'|'.join(f'-{way}' for way in _magnitudes_from(-high, is_open=is_open))})"
+        return f"(?:{'|'.join(f'-{way}' for way in _numbers_from(-high, is_open=is_open))})"
     above_zero = f"-(?:{'|'.join(_magnitudes_from(Fraction(0), is_open=True))})"
     ways = [f"-{integers(0, None)}{_ANY_FRACTION}" if high or not is_open else above_zero]
-    ways += _magnitudes_to(high, is_open=is_open)
+    ways += [f"-{way}" for way in _scientific_from(Fraction(0), is_open=False)]
+    ways += _numbers_to(high, is_open=is_open)
+    return f"(?:{'|'.join(ways)})"
+
+
+def _numbers_from(low: Fraction, *, is_open: bool) -> list[str]:
+    return [*_magnitudes_from(low, is_open=is_open), *_scientific_from(low, is_open=is_open)]
+
+
+def _numbers_to(high: Fraction, *, is_open: bool) -> list[str]:
+    return [*_magnitudes_to(high, is_open=is_open), *_scientific_to(high, is_open=is_open)]
+
+
+def _scientific_from(low: Fraction, *, is_open: bool) -> list[str]:
+    """Return regexes of the positive numbers with an exponent from a non-negative one up."""
+    if not low:
+        return [f"[1-9]{_ANY_FRACTION}[eE]{_exponents(-_MAX_EXPONENT, _MAX_EXPONENT)}"]
+    power, whole, fraction = _normalized(low)
+    digits = [f"[{whole + 1}-9]{_ANY_FRACTION}"] if whole < 9 else []
+    digits += _same_whole_from(whole, fraction, is_open=is_open)
+    ways = [("[1-9]" + _ANY_FRACTION, power + 1, _MAX_EXPONENT), (f"(?:{'|'.join(digits)})", power, power)]
+    return _with_exponents(ways)
+
+
+def _scientific_to(high: Fraction, *, is_open: bool) -> list[str]:
+    """Return regexes of the positive numbers with an exponent up to a non-negative one."""
+    if not high:
+        return []
+    power, whole, fraction = _normalized(high)
+    digits = [f"[1-{whole - 1}]{_ANY_FRACTION}"] if whole > 1 else []
+    digits += _same_whole_to(whole, fraction, is_open=is_open)
+    ways = [("[1-9]" + _ANY_FRACTION, -_MAX_EXPONENT, power - 1)]
+    return _with_exponents([*ways, (f"(?:{'|'.join(digits)})", power, power)] if digits else ways)
+
+
+def _with_exponents(ways: list[tuple[str, int, int]]) -> list[str]:
+    """Return regexes of these digits with an exponent of a range, as far as one is written."""
+    clamped = [(way, max(low, -_MAX_EXPONENT), min(high, _MAX_EXPONENT)) for way, low, high in ways]
+    return [f"{way}[eE]{_exponents(low, high)}" for way, low, high in clamped if low <= high]
+
+
+def _normalized(number: Fraction) -> tuple[int, int, str]:
+    """Return the exponent, the digit before the point, and the digits after it."""
+    whole, fraction = _digits(number)
+    power = len(str(whole)) - 1 if whole else len(fraction.lstrip("0")) - len(fraction) - 1
+    return power, *_digits(number / Fraction(10) ** power)
+
+
+def _exponents(low: int, high: int) -> str:
+    """Return a regex of the exponents of a range, with or without a plus sign and one zero in front."""
+    ways = [f"-0?{way}" for way in _magnitudes(max(1, -high), -low)] if low < 0 else []
+    ways += [rf"\+?0?{way}" for way in _magnitudes(max(low, 0), high)] if high >= 0 else []
     return f"(?:{'|'.join(ways)})"
 
 
@@ -63,17 +120,27 @@ def _magnitudes_from(low: Fraction, *, is_open: bool) -> list[str]:
     """Return regexes of the numbers from a non-negative one up."""
     whole, fraction = _digits(low)
     ways = [f"{integers(whole + 1, None)}{_ANY_FRACTION}"] if whole < _LARGEST else []
+    return [*ways, *_same_whole_from(whole, fraction, is_open=is_open)]
+
+
+def _same_whole_from(whole: int, fraction: str, *, is_open: bool) -> list[str]:
+    """Return regexes of the numbers from one up that have the same whole part."""
     if not fraction and not is_open:
-        return [*ways, f"{whole}{_ANY_FRACTION}"]
+        return [f"{whole}{_ANY_FRACTION}"]
     more = f"{_ZEROS}[1-9]{_MORE}" if is_open else _MORE
-    ways.append(rf"{whole}\.{fraction}{more}")
-    return ways + [rf"{whole}\.{way}{_MORE}" for way in _greater(fraction)]
+    return [rf"{whole}\.{fraction}{more}", *(rf"{whole}\.{way}{_MORE}" for way in _greater(fraction))]
 
 
 def _magnitudes_to(high: Fraction, *, is_open: bool) -> list[str]:
     """Return regexes of the non-negative numbers up to ``high``."""
     whole, fraction = _digits(high)
     ways = [f"{integers(0, whole - 1)}{_ANY_FRACTION}"] if whole else []
+    return [*ways, *_same_whole_to(whole, fraction, is_open=is_open)]
+
+
+def _same_whole_to(whole: int, fraction: str, *, is_open: bool) -> list[str]:
+    """Return regexes of the numbers up to one that have the same whole part."""
+    ways = []
     if not is_open:
         ways.append(rf"{whole}(?:\.{fraction}{_ZEROS})?" if fraction else rf"{whole}(?:\.0{_ZEROS})?")
     if fraction:

@@ -70,7 +70,7 @@ def is_endless(shape: String) -> bool:
 def number_rule(writer: "LarkWriter", shape: Number) -> str:
     """Return the body of a rule for numbers."""
     if shape.integer:
-        writer.note(("type", "multipleOf"), "narrowed", "1.0, an integer to JSON Schema, is never written")
+        writer.note(("type", "multipleOf"), "narrowed", "1.0 and 1e3, integers to JSON Schema, are never written")
     if not shape.multiple:
         expression = number_range(shape)
         return writer.terminal(expression) if expression else "NUMBER"

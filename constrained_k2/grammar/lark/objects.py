@@ -5,6 +5,10 @@ o_f::_ : "}" %if COMPLETE | o_kv::_                                    the first
 o_kv::_: KEY_A ws ":" ws VALUE_A ws o_r::set_bit(0) %if bit_clear(0) | …   one member; sets its bit
 o_r::_ : "}" %if COMPLETE | "," ws o_kv::_                             another member, or the end
 
+Members that an object must have by the negation of a subschema take the bits after those of the keys. Of more than 64
+required keys, the first ones have no bit and keep the schema's order: ``o_r``, ``o_r1``, ``o_r2``, … tell how many of
+them have been written.
+
 Arguments in XTML (:mod:`~constrained_k2.grammar.lark.arguments`) have the same rules in another form.
 """
 
@@ -15,10 +19,13 @@ from typing import TYPE_CHECKING
 from constrained_k2.grammar.lark.terminals import BITS, NoExactGrammar, count_at_least, count_below, key, only_if
 from constrained_k2.grammar.productivity import MAX_COMBINED_PATTERNS
 from constrained_k2.grammar.spelling import JSON
-from constrained_k2.schema.shapes import Node, Object
+from constrained_k2.schema.shapes import ANY, Node, Object, Wanted
 
 if TYPE_CHECKING:
     from constrained_k2.grammar.lark.writer import LarkWriter
+
+_NEGATING = ("not", "oneOf", "if", "dependencies", "dependentSchemas")
+_MAX_INTERLEAVED = 20_000  # members, counted again after each key that keeps the schema's order
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,107 +59,203 @@ JSON_FORM = ObjectForm(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Bits:
+    """The meaning of the bits of the rules' parameter: required keys, other keys, slots, and then wanted members."""
+
+    required: int
+    tracked: int  # keys with a bit, the required ones first
+    slots: int  # for undeclared keys that count
+    room: int | None  # how many optional members fit
+    wanted: tuple[Wanted, ...]
+
+    def clear(self, wanted: frozenset[Wanted]) -> list[str]:
+        """Conditions: none of these came that are wanted for their values."""
+        return [f"bit_clear({self._bit(one)})" for one in self.wanted if one in wanted and one.value != ANY]
+
+    def mask(self, satisfied: frozenset[Wanted], bit: int | None = None) -> int:
+        """The bits that a member sets: its own, and those of the wanted members that it is."""
+        return sum(1 << self._bit(one) for one in satisfied) | (0 if bit is None else 1 << bit)
+
+    def complete(self, fewest: int, *, counts_few: bool) -> list[str]:
+        """The conditions for the object's end."""
+        conditions = [f"is_ones([0:{self.required}])"] if self.required else []
+        conditions += [count_at_least(f"[0:{self.tracked + min(self.slots, 1)}]", fewest)] if counts_few else []
+        first = self.tracked + self.slots
+        return [*conditions, f"is_ones([{first}:{first + len(self.wanted)}])"] if self.wanted else conditions
+
+    def has_room(self) -> list[str]:
+        """The condition for an optional member."""
+        return [count_below(f"[{self.required}:{self.tracked + self.slots}]", self.room)] if self.room else []
+
+    def _bit(self, wanted: Wanted) -> int:
+        return self.tracked + self.slots + self.wanted.index(wanted)
+
+
 def object_rule(writer: "LarkWriter", shape: Object, name: str, form: ObjectForm = JSON_FORM) -> str:
     """Return the body of an object's rule; its helper rules are added to the writer."""
-    fixed = _fixed(writer, shape)
+    fixed = _fixed(shape)
     keys = [name for name in writer.productivity.possible_keys(shape) if name not in fixed]
-    required = len(shape.required) - len(fixed)
     extras = _extras(writer, shape, form)
     if shape.most == 0:
         writer.members.setdefault(writer.node, []).append(({}, frozenset(), False))
         return form.empty
     fewest = shape.fewest - len(fixed)
-    most = None if shape.most is None else shape.most - len(fixed)
-    counts_few = fewest > required
-    tracked = min(len(keys), BITS)  # the rest are optional; if one is written twice, the last value counts
-    slots = int(bool(counts_few and extras))
-    if most is not None:
-        tracked = len(keys)
-        most = most if extras else min(most, tracked)
-        slots = most - required if extras else 0
-    elif counts_few and tracked < len(keys) and fewest <= tracked:
-        writer.note(("minProperties",), "narrowed", f"only the first {BITS} properties count")
-    if counts_few and extras and (fewest > tracked + 1 or (most is not None and fewest > 1)):
-        reason = "undeclared keys cannot be counted: a key written twice would count twice"
-        raise NoExactGrammar(reason, ("minProperties",), replace(shape, fewest=0))
-    if tracked + slots > BITS or (counts_few and fewest > tracked + slots):
-        reason, wider = f"more than {BITS} properties cannot be counted", replace(shape, fewest=0, most=None)
-        raise NoExactGrammar(reason, ("minProperties", "maxProperties"), wider)
+    counts_few = fewest > len(shape.required) - len(fixed)
+    bits = _bits(writer, shape, keys, len(fixed), has_extras=bool(extras))
     values = {property_name: writer.normalizer.value_node(shape, property_name) for property_name in (*fixed, *keys)}
-    writer.members.setdefault(writer.node, []).append((values, frozenset(node for _, node in extras), slots > 0))
-    counted = f"[{required}:{tracked + slots}]"  # the optional keys, and the slots of undeclared keys
-    room = None if most is None else most - required
-    complete = [f"is_ones([0:{required}])"] if required else []
-    complete += [count_at_least(f"[0:{tracked + min(slots, 1)}]", fewest)] if counts_few else []
-    has_room = [count_below(counted, room)] if room else []
-    members: list[str] = []
-    for bit, property_name in enumerate(keys):
-        if bit >= required and room == 0:
-            break  # only the required ones fit
-        target, conditions = (f"set_bit({bit})", [f"bit_clear({bit})"]) if bit < tracked else ("_", [])
-        conditions += has_room if bit >= required else []
-        onward = f"{name}_r::{target}{only_if(conditions)}"
-        members += (f"{way} {onward}" for way in form.members(writer, property_name, values[property_name]))
-    for terminal, node in extras:
+    if not any(one.value != ANY or one in satisfied for one in bits.wanted for _, _, satisfied, _ in extras):
+        known = (values, frozenset(node for _, node, _, _ in extras), bits.slots > 0)
+        writer.members.setdefault(writer.node, []).append(known)
+    complete = bits.complete(fewest, counts_few=counts_few)
+    members = _members(writer, shape, keys, bits, form)
+    for terminal, node, satisfied, fitting in extras:
         ways = form.extra_members(writer, terminal, node)
-        members += _extra_members(ways, f"{name}_r", tracked, slots, has_room, is_open=most is None)
-    if not members:
+        # A key that is written twice has its last value: after a member that is wanted for its value, there are only
+        # such under these keys.
+        again = [] if any(one.value != ANY for one in satisfied) else bits.clear(fitting)
+        members += _extra_members(ways, bits, satisfied, again, is_open=shape.most is None)
+    if not (members or fixed):
         return form.empty
-    is_endless = most is None and (bool(extras) or tracked < len(keys))
-    more = [] if is_endless else [_another(required, tracked, slots, room, has_extras=bool(extras))]
-    writer.rules.append(f"{name}_f::_: {form.closing}{only_if(complete)} | {name}_kv::_")
-    if form.head:  # once for all members, which follow its text
-        writer.rules.append(f"{name}_kv::_: {form.head}{name}_m::_")
-    writer.rules.append(f"{name}_{'m' if form.head else 'kv'}::_: " + "\n  | ".join(members))
-    writer.rules.append(f"{name}_r::_: {form.closing}{only_if(complete)} | {form.comma}{name}_kv::_{only_if(more)}")
+    is_endless = shape.most is None and (bool(extras) or bits.tracked < len(keys))
+    more = [] if is_endless else [_another(bits, has_extras=bool(extras))]
+    is_free = len(members) * len(fixed) <= _MAX_INTERLEAVED
     if fixed:
-        first = (form.head + _one(form.members(writer, known, values[known])) for known in fixed)
-        return f"{form.opening}{f' {form.comma}'.join(first)} {name}_r::0x0"
+        how = "keep the schema's order" if is_free else "come first, in the schema's order"
+        writer.note(("required",), "narrowed", f"{len(fixed)} of them {how}")
+        members = [(writer.choice([way]), onward) for way, onward in members]
+    for count in range(len(fixed) + 1):
+        step, onward = (f"{name}_r{number or ''}" for number in (count, count + 1))
+        ways = [f"{way} {step}::{after}" for way, after in members if is_free or count == len(fixed)]
+        end = (f"{form.closing}{only_if(complete)} | ", only_if(more))
+        if count < len(fixed):
+            ways += [f"{way} {onward}::_" for way in form.members(writer, fixed[count], values[fixed[count]])]
+            end = ("", "")
+        writer.rules += _step(form, name, count, ways, end)
     return f"{form.opening}{name}_f::0x0"
 
 
-def _one(ways: list[str]) -> str:
-    return ways[0] if len(ways) == 1 else f"({' | '.join(ways)})"
+def _step(form: ObjectForm, name: str, count: int, ways: list[str], end: tuple[str, str]) -> list[str]:
+    """Return the rules of the members after ``count`` of the keys that keep the schema's order.
+
+    ``end`` is the object's end, with its condition, and the condition for another member.
+    """
+    number, (ends, more) = count or "", end
+    rules = [] if count else [f"{name}_f::_: {ends}{name}_kv::_"]
+    if form.head:  # once for all members, which follow its text
+        rules.append(f"{name}_kv{number}::_: {form.head}{name}_m{number}::_")
+    rules.append(f"{name}_{'m' if form.head else 'kv'}{number}::_: " + "\n  | ".join(ways))
+    return [*rules, f"{name}_r{number}::_: {ends}{form.comma}{name}_kv{number}::_{more}"]
 
 
-def _extras(writer: "LarkWriter", shape: Object, form: ObjectForm) -> list[tuple[str, Node]]:
+def _bits(writer: "LarkWriter", shape: Object, keys: list[str], fixed: int, *, has_extras: bool) -> _Bits:
+    """Return the layout of the bits; raises :class:`NoExactGrammar` if they do not suffice."""
+    required, fewest = len(shape.required) - fixed, shape.fewest - fixed
+    counts_few = fewest > required
+    wanted = tuple(sorted(shape.wanted, key=lambda one: one.order))
+    tracked = min(len(keys), BITS - len(wanted))  # the others are optional: of one written twice, the last value counts
+    if tracked < len(keys) and any(one.value != ANY for one in wanted):
+        reason = f"more than {BITS} properties cannot be told apart"
+        raise NoExactGrammar(reason, _NEGATING, replace(shape, wanted=frozenset()))
+    slots = int(counts_few and has_extras)
+    room = None
+    if shape.most is not None:
+        tracked = len(keys)
+        room = (shape.most - fixed if has_extras else min(shape.most - fixed, tracked)) - required
+        slots = room if has_extras else 0
+    elif counts_few and tracked < len(keys) and fewest <= tracked:
+        writer.note(("minProperties",), "narrowed", f"only the first {BITS} properties count")
+    if counts_few and has_extras and (fewest > tracked + 1 or (shape.most is not None and fewest > 1)):
+        reason = "undeclared keys cannot be counted: a key written twice would count twice"
+        raise NoExactGrammar(reason, ("minProperties",), replace(shape, fewest=0))
+    if tracked + slots + len(wanted) > BITS or (counts_few and fewest > tracked + slots):
+        reason, wider = f"more than {BITS} properties cannot be counted", replace(shape, fewest=0, most=None)
+        raise NoExactGrammar(reason, ("minProperties", "maxProperties"), wider)
+    return _Bits(required, tracked, slots, room, wanted)
+
+
+def _members(
+    writer: "LarkWriter", shape: Object, keys: list[str], bits: _Bits, form: ObjectForm
+) -> list[tuple[str, str]]:
+    """Return the ways to write a named member, each with the parameter of the rule after it."""
+    members = []
+    for number, property_name in enumerate(keys):
+        if number >= bits.required and bits.room == 0:
+            break  # only the required ones fit
+        conditions = [f"bit_clear({number})"] if number < bits.tracked else []
+        conditions += bits.has_room() if number >= bits.required else []
+        for choice in writer.productivity.named_ways(shape, property_name):
+            if writer.productivity.is_productive(choice.node):
+                mask = bits.mask(choice.satisfied, number if number < bits.tracked else None)
+                after = f"{_setting(mask)}{only_if(conditions)}"
+                members += [(way, after) for way in form.members(writer, property_name, choice.node)]
+    return members
+
+
+def _setting(mask: int) -> str:
+    """Return the parameter of the next rule: this one with these bits set."""
+    if not mask & (mask - 1):
+        return f"set_bit({mask.bit_length() - 1})" if mask else "_"
+    return f"bit_or({mask:#x})"
+
+
+_Extra = tuple[str, Node, frozenset[Wanted], frozenset[Wanted]]
+"""A way to write a member under an undeclared key: the terminal of its key, the node of its value, the wanted members
+that it is, and those that members under these keys may be."""
+
+
+def _extras(writer: "LarkWriter", shape: Object, form: ObjectForm) -> list[_Extra]:
     if len(writer.productivity.patterns(shape)) > MAX_COMBINED_PATTERNS:
         reason = f"with more than {MAX_COMBINED_PATTERNS} patterns, no key that matches several of them is written"
         writer.note(("patternProperties",), "narrowed", reason)
-    nodes = [pair for pair in writer.productivity.extra_nodes(shape) if writer.productivity.is_productive(pair[1])]
-    return [(terminal, node) for found, node in nodes if (terminal := form.extra_key(writer, shape, found))]
+    extras: list[_Extra] = []
+    for found, node in writer.productivity.extra_nodes(shape):
+        ways = writer.productivity.extra_ways(shape, found, node)
+        fitting = frozenset[Wanted]().union(*(way.satisfied for way in ways))
+        for way in ways:
+            if writer.productivity.is_productive(way.node):
+                terminal = form.extra_key(writer, replace(shape, names=way.names), found)
+                extras += [(terminal, way.node, way.satisfied, fitting)] if terminal else []
+        for one in fitting:
+            if one.value != ANY:
+                reason = (
+                    "negated: of undeclared keys that may fail it, only such that do come after the first that does"
+                )
+                writer.normalizer.note(one.pointer, "narrowed", reason)
+    return extras
 
 
-def _fixed(writer: "LarkWriter", shape: Object) -> list[str]:
-    """Return the required keys that have no bit: they come first."""
-    count = len(shape.required) - BITS
+def _fixed(shape: Object) -> list[str]:
+    """Return the required keys that have no bit, in the schema's order."""
+    count = len(shape.required) - (BITS - len(shape.wanted))
     if count <= 0:
         return []
-    writer.note(("required",), "narrowed", f"{count} of them come first, in the schema's order")
+    if len(shape.wanted) > BITS // 2:
+        raise NoExactGrammar("too many members are required", _NEGATING, replace(shape, wanted=frozenset()))
     declared = ([name for name, _ in rules.named] for rules in shape.maps)
     longest = max(declared, key=lambda names: (len(names), names), default=[])  # the order of the largest subschema
     order = {name: number for number, name in enumerate(longest)}
     return sorted(shape.required, key=lambda name: (order.get(name, len(order)), name))[:count]
 
 
-def _another(required: int, tracked: int, slots: int, room: int | None, *, has_extras: bool) -> str:
+def _another(bits: _Bits, *, has_extras: bool) -> str:
     """Return the condition under which another member may follow: without it a comma could be a dead end."""
-    optional = tracked + slots - required
-    limit = optional if room is None else room if has_extras else min(optional, room)
+    required, room, end = bits.required, bits.room, bits.tracked + bits.slots
+    limit = end - required if room is None else room if has_extras else min(end - required, room)
     ways = [count_below(f"[0:{required}]", required)] if required else []
-    ways += [count_below(f"[{required}:{tracked + slots}]", limit)] if limit else []
+    ways += [count_below(f"[{required}:{end}]", limit)] if limit else []
     return ways[0] if len(ways) == 1 else f"or({ways[0]}, {ways[1]})"
 
 
-def _extra_members(  # noqa: PLR0913 - the parts of one rule
-    ways: list[str], rest: str, tracked: int, slots: int, room: list[str], *, is_open: bool
-) -> list[str]:
+def _extra_members(
+    ways: list[str], bits: _Bits, satisfied: frozenset[Wanted], conditions: list[str], *, is_open: bool
+) -> list[tuple[str, str]]:
     """Return members under undeclared keys. If counted, the n-th sets the n-th bit after those of the named keys."""
-    onward = []
-    for slot in range(slots):
-        bit = tracked + slot
-        conditions = [f"bit_clear({bit})", *([f"bit_set({bit - 1})"] if slot else []), *room]
-        onward.append(f"{rest}::set_bit({bit}){only_if(conditions)}")
+    room, onward = [*bits.has_room(), *conditions], []
+    for bit in range(bits.tracked, bits.tracked + bits.slots):
+        before = [f"bit_clear({bit})", *([f"bit_set({bit - 1})"] if bit > bits.tracked else [])]
+        onward.append(f"{_setting(bits.mask(satisfied, bit))}{only_if([*before, *room])}")
     if is_open:
-        onward.append(f"{rest}::_{only_if([f'bit_set({tracked})'] if slots else [])}")
-    return [f"{way} {more}" for more in onward for way in ways]
+        before = [f"bit_set({bits.tracked})"] if bits.slots else []
+        onward.append(f"{_setting(bits.mask(satisfied))}{only_if([*before, *room])}")
+    return [(way, after) for after in onward for way in ways]

@@ -161,11 +161,13 @@ class LarkWriter:
     def extra_key(self, shape: Object, found: tuple[str, ...], form: Spelling = JSON) -> str:
         """Return the terminal of the keys that a shape does not name and that match exactly these patterns."""
         try:
+            if self.effort == "relaxed" and self.productivity.patterns(shape):
+                raise NoExactGrammar("the patterns cost the engine too much", (), shape)  # noqa: TRY301
             expression = self._spelled_keys(shape, found, form)
         except NoExactGrammar as error:
             names = self.productivity.named_keys(shape)
             named = tuple((name, self.normalizer.value_node(shape, name)) for name in names)
-            wider = replace(shape, maps=frozenset({KeyMap(named)}), names=ANY)
+            wider = replace(shape, maps=frozenset({KeyMap(named)}), names=ANY, wanted=frozenset())
             keywords = ("patternProperties", "additionalProperties", "propertyNames")
             raise NoExactGrammar(str(error), keywords, wider) from error
         return self.terminal(expression) if expression else ""

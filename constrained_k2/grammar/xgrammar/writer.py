@@ -21,9 +21,10 @@ from constrained_k2.grammar.xgrammar.strings import ANY_STRING, found, none_of, 
 from constrained_k2.schema.coverage import Status
 from constrained_k2.schema.no_instances import NoInstancesError
 from constrained_k2.schema.normalize import Normalizer
-from constrained_k2.schema.shapes import ANY, Array, Boolean, Node, Null, Number, Object, Shape, String, Value
+from constrained_k2.schema.shapes import ANY, Array, Boolean, Node, Null, Number, Object, Shape, Shapes, String, Value
 from constrained_k2.schema.string_formats import patterns_of
 from constrained_k2.schema.undeclared_keys import REASON, UndeclaredKeys
+from constrained_k2.schema.wanted_members import chosen
 
 _DIGITS = 10**6  # xgrammar writes the numbers of a range, and reads their bounds, with at most six decimals
 _EXACT = 2**53
@@ -61,7 +62,7 @@ class XGrammarWriter:
         start = self.ref(root)
         while self._waiting:
             node = self._waiting.pop()
-            shapes = filter(self.productivity.has_value, self.productivity.shapes(node))
+            shapes = self._writable(self.productivity.shapes(node))
             ways = [way for way in (self._shape(node, shape) for shape in shapes) if way is not None]
             if self.productivity.is_narrowed(node):
                 self.narrow(node, {"properties"}, REASON)
@@ -69,6 +70,24 @@ class XGrammarWriter:
                 raise self.normalizer.document.unsupported("no value of this schema can be written", min(node)[0])
             definitions[self._names[node]] = ways[0] if len(ways) == 1 else {"anyOf": ways}
         return start | {"$defs": definitions}
+
+    def _writable(self, shapes: Shapes) -> Iterator[Shape]:
+        """Yield the shapes that have values. Members that are wanted are chosen, or their objects left out."""
+        for shape in shapes:
+            wanted = shape.wanted if isinstance(shape, Object) else frozenset()
+            ways = [shape]
+            if isinstance(shape, Object) and wanted:
+                ways = chosen(self.normalizer, shape, self.normalizer.meet, every=True)
+            for way in ways:
+                if isinstance(way, Object) and way.wanted:
+                    for one in wanted:
+                        self.normalizer.note(one.pointer, "narrowed", "negated: no member can be wanted of open keys")
+                    continue
+                if wanted and isinstance(way, Object):
+                    for name in way.required:
+                        self.productivity.analyze(self.normalizer.value_node(way, name))
+                if self.productivity.has_value(way):
+                    yield way
 
     def ref(self, node: Node) -> dict[str, Any]:
         """Return a reference to a productive node."""

@@ -4,15 +4,15 @@ Everything else in a schema is an annotation. The rows are in the files below, b
 ``tests/schema/cases`` has one file of instances for each keyword.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from constrained_k2.errors import UnsupportedSchema
-from constrained_k2.schema.document import IllFormed, SchemaDocument, escape
+from constrained_k2.schema.document import IllFormed, SchemaDocument, escape, local_target
 from constrained_k2.schema.keywords import applicators, containers, scalars
 from constrained_k2.schema.keywords.keyword import Children, Keyword, Reader
 from constrained_k2.schema.keywords.unevaluated import with_unevaluated
-from constrained_k2.schema.shapes import Shape, Shapes, meet
+from constrained_k2.schema.shapes import Node, Shape, Shapes, meet
 
 ROWS = with_unevaluated((*scalars.KEYWORDS, *containers.KEYWORDS, *applicators.KEYWORDS))
 """In the order of evaluation, which the alternatives in grammars follow."""
@@ -73,6 +73,34 @@ def in_place(document: SchemaDocument, schema: dict[str, Any], pointer: str) -> 
     """The pointers of the subschemas that apply to the same instance as a schema."""
     names = [name for name in schema if name in KEYWORDS and KEYWORDS[name].in_place]
     return [child for name in names for child in _children(document, schema, pointer, name)]
+
+
+def keyword_places(
+    document: SchemaDocument, synthetic: Mapping[str, tuple[Node, ...]], waiting: list[str], keywords: tuple[str, ...]
+) -> list[str]:
+    """Pointers to these keywords in subschemas, in place: where coverage reports a note.
+
+    Args:
+        document: The schema.
+        synthetic: The nodes that a pointer outside of the schema stands for.
+        waiting: Pointers of the subschemas, in a fixed order.
+        keywords: The keywords.
+    """
+    found: dict[str, None] = {}
+    seen = set[str]()
+    while waiting:
+        pointer = waiting.pop()
+        if pointer in seen or pointer == "never":
+            continue
+        seen.add(pointer)
+        if pointer in synthetic:
+            waiting += [part for inner in synthetic[pointer] for part, _ in sorted(inner)]
+            continue
+        schema = local_target(document.root, pointer)
+        if isinstance(schema, dict):
+            found |= dict.fromkeys(f"{pointer}/{keyword}" for keyword in keywords if keyword in schema)
+            waiting += in_place(document, schema, pointer)
+    return list(found) or sorted(pointer for pointer in seen if pointer.startswith("#"))[:1] or ["#"]
 
 
 def _children(document: SchemaDocument, schema: dict[str, Any], pointer: str, keyword: str) -> Iterator[str]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.schema.keywords.keyword import Case, CasesOf, Children, Keyword, NotExpressible, Reader
-from constrained_k2.schema.shapes import ANY, EVERYTHING, Declared, Node, Object, Shapes, negated, without_key
+from constrained_k2.schema.kinds import possible_kinds
+from constrained_k2.schema.shapes import ANY, EVERYTHING, Declared, Kind, Node, Object, Shapes, negated, without_key
 
 _MAX_BRANCHES = 5  # of an anyOf beside unevaluated*: each subset of them is a case
 
@@ -52,17 +53,23 @@ def _evaluated_by_any_of(read: Reader, cases: CasesOf) -> Iterator[list[Case]]:
 
 def _exactly_one(read: Reader) -> Shapes:
     branches = read.branches("oneOf")
+    if read.normalizer.left_out:
+        read.note("oneOf", "relaxed", "several branches may hold at once: the schema's alternatives cost too much")
+        return read.any_of(branches)
+    kinds = [possible_kinds(read.normalizer.document, pointer) for ((pointer, _),) in branches]
     try:
-        return read.any_of(_alone(read, branches, number) for number in range(len(branches)))
+        return read.any_of(_alone(read, branches, kinds, number) for number in range(len(branches)))
     except SchemaTooCostly as error:
         read.note("oneOf", "relaxed", f"several branches may hold at once: {error.problem}")
         return read.any_of(branches)
 
 
-def _alone(read: Reader, branches: list[Node], number: int) -> Node:
+def _alone(read: Reader, branches: list[Node], kinds: list[frozenset[Kind]], number: int) -> Node:
     """The node of one branch with the negation of every other one that may hold at the same time."""
     n, node = read.normalizer, branches[number]
-    for rival in branches[:number] + branches[number + 1 :]:
+    for other, rival in enumerate(branches):
+        if other == number or kinds[other].isdisjoint(kinds[number]):
+            continue
         before = n.narrowings
         # Disjoint shapes prove nothing if they lack instances of their schemas.
         if n.both(n.shapes(branches[number]), n.shapes(rival)) or n.narrowings > before:

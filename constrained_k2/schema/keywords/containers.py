@@ -1,10 +1,24 @@
 """Keywords for objects and arrays."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from constrained_k2.schema.document import local_target
 from constrained_k2.schema.keywords.keyword import Case, Children, Keyword, NotExpressible, Reader, size_keywords
 from constrained_k2.schema.pattern import in_ecma
-from constrained_k2.schema.shapes import ANY, Array, Declared, KeyMap, Object, Shape, negated, with_value, without_key
+from constrained_k2.schema.shapes import (
+    ANY,
+    Array,
+    Declared,
+    KeyMap,
+    Node,
+    Object,
+    Shape,
+    Wanted,
+    negated,
+    with_value,
+    without_key,
+)
 
 
 def _members(read: Reader) -> list[Shape]:
@@ -29,12 +43,30 @@ def _required(read: Reader) -> list[Shape]:
     return [Object(required=names, declared=Declared(names))]
 
 
-def _not_members(read: Reader) -> list[Shape]:
-    if "patternProperties" in read.schema:
-        read.note_negation("patternProperties")
-    if read.schema.get("additionalProperties", True) not in (True, {}):
-        read.note_negation("additionalProperties")
-    return [with_value(key, read.at("properties", key, holds=False)) for key in read.object("properties")]
+def _not_members(read: Reader) -> Iterator[Shape]:
+    patterns = [(read.in_ecma(written, "patternProperties"), written) for written in read.object("patternProperties")]
+    problems = [read.pattern_problem(pattern, "patternProperties") for pattern, _ in patterns]
+    if problem := next(filter(None, problems), ""):
+        read.note_negation("patternProperties", problem)
+        patterns = []
+    for key in read.object("properties"):
+        yield with_value(key, read.at("properties", key, holds=False))
+    for pattern, written in patterns:
+        value = read.at("patternProperties", written)
+        yield from _with_wanted(read, "patternProperties", value, Wanted(found=frozenset({pattern})))
+    if read.schema.get("additionalProperties", True) not in (True, {}) and not problem:
+        names, absent = frozenset(read.object("properties")), frozenset(pattern for pattern, _ in patterns)
+        value = read.at("additionalProperties")
+        yield from _with_wanted(read, "additionalProperties", value, Wanted(excluded=names, absent=absent))
+
+
+def _with_wanted(read: Reader, keyword: str, value: Node, wanted: Wanted) -> Iterator[Object]:
+    """Objects with a member of such a key whose value fails."""
+    if not read.normalizer.wants_members:
+        read.note_negation(keyword)
+    else:
+        fails = ANY if local_target(read.normalizer.document.root, min(value)[0]) is False else negated(value)
+        yield Object(wanted=frozenset({replace(wanted, value=fails, pointer=f"{read.pointer}/{keyword}")}))
 
 
 def _evaluated_members(read: Reader, _: object) -> Iterator[list[Case]]:
@@ -45,9 +77,11 @@ def _evaluated_members(read: Reader, _: object) -> Iterator[list[Case]]:
 
 
 def _not_property_names(read: Reader) -> list[Shape]:
-    if read.schema["propertyNames"] not in (True, {}):
+    if not read.normalizer.wants_members:
         read.note_negation("propertyNames")
-    return []
+        return []
+    names = read.at("propertyNames", holds=False)
+    return [Object(wanted=frozenset({Wanted(names=names, pointer=f"{read.pointer}/propertyNames")}))]
 
 
 def _items(read: Reader) -> list[Shape]:

@@ -1,15 +1,14 @@
 """Keywords for values of any type, numbers and strings. Numbers are exact fractions, as the schema spells them."""
 
 from collections.abc import Iterator
-from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 from constrained_k2.errors import excerpt
 from constrained_k2.schema.document import IllFormed
+from constrained_k2.schema.keywords.excluded import excluding
 from constrained_k2.schema.keywords.keyword import Children, Keyword, Reader, size_keywords
 from constrained_k2.schema.pattern import parts_of
-from constrained_k2.schema.shapes import EVERYTHING, Array, Boolean, Number, Object, Shape, String, kind_of, value_of
+from constrained_k2.schema.shapes import EVERYTHING, Number, Shape, String, value_of
 from constrained_k2.schema.string_formats import FORMATS
 
 _TYPES = ("null", "boolean", "number", "integer", "string", "array", "object")
@@ -76,29 +75,10 @@ def allowed_values(read: Reader) -> tuple[Shape, ...]:
     return tuple(value for value in values if "const" not in schema or value == value_of(schema["const"]))
 
 
-def _excluding(read: Reader, keyword: str, values: list[Any]) -> Iterator[Shape]:
-    by_kind: dict[str, list[Any]] = {}
-    for value in values:
-        by_kind.setdefault(kind_of(value), []).append(value)
-    yield from (shape for shape in EVERYTHING if shape.kind not in by_kind)
-    if "boolean" in by_kind and (booleans := frozenset({True, False}).difference(by_kind["boolean"])):
-        yield Boolean(booleans)
-    if "string" in by_kind:
-        yield String(excluded=frozenset(by_kind["string"]))
-    if "number" in by_kind:
-        edges = [None, *sorted({Fraction(str(value)) for value in by_kind["number"]}), None]
-        yield from (Number(low=low, low_open=True, high=high, high_open=True) for low, high in pairwise(edges))
-    for kind, not_empty in (("array", Array(shortest=1)), ("object", Object(fewest=1))):
-        if kind in by_kind and not any(by_kind[kind]):
-            yield not_empty
-        elif kind in by_kind:
-            read.note_negation(keyword, f"no {kind} is written")
-
-
 def _not_enum(read: Reader) -> Iterator[Shape]:
     if not isinstance(read.schema["enum"], list):
         raise read.wrong("enum", "is not an array")
-    return _excluding(read, "enum", read.schema["enum"])
+    return excluding(read, "enum", read.schema["enum"])
 
 
 def _bound(keyword: str, examples: dict[str, dict[str, Any]] | None = None) -> Keyword:
@@ -158,7 +138,7 @@ KEYWORDS = (
     ),
     Keyword(
         {"const": Children.NONE},  # see allowed_values
-        negate=lambda read: _excluding(read, "const", [read.schema["const"]]),
+        negate=lambda read: excluding(read, "const", [read.schema["const"]]),
         examples={"const": {"const": {"unit": "celsius"}}},
     ),
     Keyword({"enum": Children.NONE}, negate=_not_enum, examples={"enum": {"enum": ["a", 1, None, {"b": [2]}]}}),

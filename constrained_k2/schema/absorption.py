@@ -1,0 +1,36 @@
+"""Drops the alternatives of a union that are part of another: unions multiply, so each one less counts."""
+
+from constrained_k2.schema.shapes import Object, Shape, Shapes
+
+_FEW = 8  # objects: fewer cost less as they are than to compare
+
+
+def absorbed(shapes: Shapes) -> Shapes:
+    """The same union without the objects that are part of another, as far as their demands show it."""
+    objects = [shape for shape in shapes if isinstance(shape, Object)]
+    if len(objects) < _FEW:
+        return shapes
+    objects.sort(key=_demands)
+    kept: list[Object] = []
+    for shape in objects:
+        if not any(_is_part(shape, other) for other in kept):
+            kept.append(shape)
+    left: set[Shape] = set(kept)
+    return tuple(shape for shape in shapes if not isinstance(shape, Object) or shape in left)
+
+
+def _demands(shape: Object) -> int:
+    return len(shape.maps) + len(shape.required) + len(shape.names) + len(shape.wanted)
+
+
+def _is_part(shape: Object, other: Object) -> bool:
+    """True if each demand of ``other`` is one of ``shape``."""
+    return (
+        other.required <= shape.required
+        and other.maps <= shape.maps
+        and other.names <= shape.names
+        and other.wanted <= shape.wanted
+        and other.fewest <= shape.fewest
+        and (other.most is None or (shape.most is not None and shape.most <= other.most))
+        and other.declared == shape.declared
+    )

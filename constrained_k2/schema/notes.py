@@ -1,0 +1,40 @@
+"""Notes on the keywords that the expansion of a schema does not enforce exactly, and on the limits that it meets."""
+
+from constrained_k2.errors import SchemaTooCostly
+from constrained_k2.schema.document import SchemaDocument
+from constrained_k2.schema.keywords.keyword import NoteStatus
+
+
+class Notes:
+    """The notes on one schema."""
+
+    def __init__(self, document: SchemaDocument) -> None:
+        self.document = document
+        self.notes: dict[str, tuple[NoteStatus, str]] = {}  # pointer of a keyword -> status and reason
+        self.is_well_formed = True  # False if some part has no meaning, or one by another name
+        self.narrowings = 0  # how often something was narrowed, or shapes were used that lack instances by that
+        self._limits_met: set[str] = set()  # problems
+
+    def note(self, pointer: str, status: NoteStatus, reason: str) -> None:
+        """Record that a keyword is not enforced exactly; of several statuses, the last in the alphabet counts."""
+        if pointer not in self.notes or self.notes[pointer][0] <= status:
+            self.notes[pointer] = (status, reason)
+        self.is_well_formed = self.is_well_formed and status != "read_as"
+        self.narrowings += status == "narrowed"
+
+    @property
+    def relaxed_for_cost(self) -> int:
+        """The number of keywords that are relaxed because their alternatives cost too much."""
+        relaxed = [reason for status, reason in self.notes.values() if status == "relaxed"]
+        return sum(any(problem in reason for problem in self._limits_met) for reason in relaxed)
+
+    def relax(self, pointer: str, problem: str) -> None:
+        """Record that a part of the schema has no meaning, and is left out."""
+        self.note(pointer, "relaxed", problem)
+        self.is_well_formed = False
+
+    def too_costly(self, problem: str, budget: str, limit: int) -> SchemaTooCostly:
+        """The error for a limit of this schema."""
+        self._limits_met.add(problem)
+        remedy = "Simplify its anyOf, oneOf, allOf and not"
+        return SchemaTooCostly(problem, self.document.location, remedy, budget=budget, limit=limit, actual=limit + 1)

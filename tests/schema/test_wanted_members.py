@@ -1,0 +1,127 @@
+"""Negations of key maps: an object must have a certain member, which is written in any place, and never a dead end."""
+
+import json
+import time
+from typing import Any
+
+import jsonschema
+import pytest
+
+from constrained_k2.engines.protocol import ArgumentGrammar
+from constrained_k2.errors import SchemaTooCostly
+from constrained_k2.schema.document import SchemaDocument
+from constrained_k2.schema.no_instances import write_some
+from constrained_k2.schema.normalize import Normalizer
+from constrained_k2.schema.shapes import Shapes
+from tests.schema.compilers import byte_compiler
+from tests.schema.test_suite import accepts, walk
+from tests.schema.universe import UNIVERSE
+
+CLOSED: dict[str, Any] = {"properties": {"a": {}, "b": {}, "c": {}}, "additionalProperties": False}
+EXACT: list[Any] = [
+    {"not": {"propertyNames": {"enum": ["a", "b"]}}},
+    {**CLOSED, "not": {"properties": {"a": {}}, "additionalProperties": False}},
+    {**CLOSED, "not": {"properties": {"a": {}}, "additionalProperties": {"type": "boolean"}}},
+    {**CLOSED, "maxProperties": 1, "not": {"properties": {"a": {}}, "additionalProperties": False}},
+    {"oneOf": [CLOSED, {"properties": {"a": {"type": "integer"}, "d": {}}, "additionalProperties": False}]},
+    {"allOf": [{"enum": [{"foo": 1}, {"a": 1}]}, {"not": {"patternProperties": {"f.*o": {"type": "boolean"}}}}]},
+    {"type": "array", "not": {"enum": [[], [1], ["a", 1], ["a", "a", None]]}},
+    {"type": "object", "not": {"enum": [{"a": 1}, {"a": 1, "b": "a"}, {"c": None}]}},
+]
+SOUND: list[Any] = [
+    {"not": {"patternProperties": {"^a": {"type": "boolean"}}}},
+    {"not": {"additionalProperties": {"type": "string"}}},
+    {"not": {"properties": {"a": {}}, "additionalProperties": {"type": "boolean"}}},
+    {"oneOf": [{"additionalProperties": {"type": kind}} for kind in ("string", "null")]},
+]
+
+
+def compiled(schema: Any) -> ArgumentGrammar:
+    return byte_compiler().engine("llguidance").compile(json.dumps(schema))
+
+
+@pytest.mark.parametrize("schema", [*EXACT, *SOUND], ids=lambda schema: json.dumps(schema)[:60])
+def test_negations_agree_with_jsonschema(schema: Any) -> None:
+    validator, grammar = jsonschema.Draft202012Validator(schema), compiled(schema)
+    assert grammar.coverage.is_sound
+    values = [*UNIVERSE, {"foo": 1}, {"b": 1, "zz": 1}, {"zz": "s", "a": 1}]
+    wrong = [value for value in values if accepts(grammar, value) and not validator.is_valid(value)]
+    missing = [value for value in values if validator.is_valid(value) and not accepts(grammar, value)]
+    assert not wrong
+    assert not missing or schema in SOUND
+    for seed in range(20):
+        written = walk(grammar, seed)
+        assert written is None or validator.is_valid(json.loads(written)), written
+
+
+def test_of_many_required_keys_only_some_keep_an_order() -> None:
+    names = [f"k{number:02}" for number in range(70)]
+    schema = {
+        "type": "object",
+        "properties": {name: {} if name == "x" else {"type": "null"} for name in [*names, "x"]},
+        "required": names,
+    }
+    grammar = compiled(schema)
+    ordered, others = names[:6], names[6:]
+    written = [name for pair in zip(others, [*ordered, *[""] * 64], strict=False) for name in pair if name]
+    assert accepts(grammar, dict.fromkeys(["x", *written]))
+    assert not accepts(grammar, dict.fromkeys([*others, *reversed(ordered)]))
+    assert not accepts(grammar, dict.fromkeys(written[1:]))
+    assert not accepts(grammar, dict.fromkeys(written[:-1]))
+    text = "{" + ",".join(f'"{name}":null' for name in [*written, written[-1]]) + "}"
+    matcher = grammar.matcher("schema")
+    assert not all(matcher.accept(byte) for byte in text.encode())
+
+
+def test_what_costs_too_much_to_negate_exactly_is_narrowed() -> None:
+    selector: dict[str, Any] = {
+        "oneOf": [
+            {
+                "patternProperties": {f"^{name}": {"$ref": "#/$defs/any"}},
+                "additionalProperties": False,
+                "minProperties": 1,
+            }
+            for name in ("[ab]", "[bc]", "[cd]", "[de]", "[ef]")
+        ]
+    }
+    both = {"oneOf": [{"$ref": "#/$defs/selector"}, {"type": "object", "required": ["x"]}, {"type": "string"}]}
+    schema = {"type": "object", "$defs": {"any": both, "selector": selector}, "properties": {"v": both}}
+    start = time.thread_time()
+    grammar = compiled(schema)
+    assert time.thread_time() - start < 2
+    assert grammar.coverage.is_sound
+    assert accepts(grammar, {"v": "s"})
+
+
+def test_alternatives_that_cost_too_much_are_relaxed_and_named() -> None:
+    one_of = [{"required": ["a"]}, {"required": ["b"]}]
+    schema = {"type": "object", "oneOf": one_of, "not": {"required": ["c"]}, "if": True, "then": {"required": ["d"]}}
+    tried: list[Normalizer] = []
+
+    def write(normalizer: Normalizer) -> Shapes:
+        tried.append(normalizer)
+        if "oneOf" not in normalizer.left_out:
+            raise normalizer.too_costly("too many parts", "nodes", 1)
+        return normalizer.shapes(frozenset({("#", True)}))
+
+    shapes = write_some(SchemaDocument(schema), lambda _, __: False, write)
+    assert [shape.kind for shape in shapes] == ["object"]
+    assert {pointer for pointer, (status, _) in tried[-1].notes.items() if status == "relaxed"} == {
+        "#/oneOf",
+        "#/not",
+        "#/if",
+    }
+    with pytest.raises(SchemaTooCostly):
+        write_some(SchemaDocument(schema), lambda _, __: False, too_costly)
+
+
+def too_costly(normalizer: Normalizer) -> Shapes:
+    raise normalizer.too_costly("too many parts", "nodes", 1)
+
+
+def test_a_pattern_that_exhausts_the_engine_when_it_is_compiled_is_relaxed_and_named() -> None:
+    grammar = compiled({"type": "string", "pattern": "^([a-z][0-9])+$", "minLength": 10_000})
+    assert [use.pointer for use in grammar.coverage.relaxed] == ["#/pattern"]
+    assert grammar.any_order
+    assert accepts(grammar, "a1" * 5_000)
+    assert not accepts(grammar, "a1" * 4_999)
