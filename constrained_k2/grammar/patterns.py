@@ -7,6 +7,7 @@ import re
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
 import re._parser as parser  # type: ignore[import-not-found] # the same
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import chain, islice
 from typing import Any
 
@@ -22,6 +23,7 @@ _PROPERTIES = (
 _PROPERTY = 0x10F000
 _OPEN_COUNT = re.compile(r"\{,[0-9]*\}")
 _MAX_WAYS = 64
+_MAX_CLASSES = 256  # character classes whose regexes are cached
 _LETTERS = re.compile(r"\\(?:p\{([A-Za-z_=]+)\}|.)", re.DOTALL)
 _START, _END = (sre.AT, sre.AT_BEGINNING), (sre.AT, sre.AT_END)
 _DIGIT, _SPACE = [(48, 57)], [(9, 13), (32, 32), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029),
@@ -61,7 +63,7 @@ def spelled_ways(pattern: str, form: Spelling = JSON) -> list[str]:
 
 def character_but(excluded: str) -> str:
     """Return a regex of one character of a JSON string, in its one spelling, that is not among these."""
-    return _characters(complement([(ord(character), ord(character)) for character in excluded]), JSON)
+    return _characters(tuple(complement([(ord(character), ord(character)) for character in excluded])), JSON)
 
 
 def _placeholder(found: re.Match[str]) -> str:
@@ -111,11 +113,11 @@ def _item(form: Spelling, operation: Any, argument: Any) -> str:
     if operation is sre.LITERAL:
         return _property(argument) or spelling(chr(argument), form)
     if operation is sre.NOT_LITERAL and not _property(argument):
-        return _characters([(0, argument - 1), (argument + 1, TOP)], form)
+        return _characters(((0, argument - 1), (argument + 1, TOP)), form)
     if operation is sre.ANY:
-        return _characters([(0, 9), (11, 12), (14, 0x2027), (0x202A, TOP)], form)
+        return _characters(((0, 9), (11, 12), (14, 0x2027), (0x202A, TOP)), form)
     if operation is sre.IN:
-        return _characters(_class(argument), form)
+        return _characters(tuple(_class(argument)), form)
     if operation in (sre.BRANCH, sre.SUBPATTERN):
         return f"(?:{'|'.join(_sequence(way, form) for way in _alternatives(operation, argument))})"
     if operation in (sre.MAX_REPEAT, sre.MIN_REPEAT):
@@ -144,7 +146,8 @@ def _class(members: Any) -> list[tuple[int, int]]:
     return complement(ranges) if negated else ranges
 
 
-def _characters(ranges: list[tuple[int, int]], form: Spelling) -> str:
+@lru_cache(_MAX_CLASSES)
+def _characters(ranges: tuple[tuple[int, int], ...], form: Spelling) -> str:
     """Return a regex of one character of these ranges: plain where the spelling allows it, else escaped."""
     escaped = [code for code in form.escapes if any(low <= code <= high for low, high in ranges)]
     properties = [_property(low) for low, high in ranges if low == high and _property(low)]

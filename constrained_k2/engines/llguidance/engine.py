@@ -102,9 +102,9 @@ class LLGuidanceEngine:
             problem = UnsupportedSchema(cause, "", remedy, "", self.name)
         if encoding == "json":
             with suppress(Refused):
-                builtin = self._probed(builtin_text(document))
+                builtin = builtin_text(document)
                 if ours is None or not builtin.coverage.relaxed:
-                    return builtin
+                    return self._probed(builtin)
         if ours is None:
             raise problem
         return ours

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from constrained_k2.grammar.lark.digits import number_range
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _MAX_DECIMALS = 8  # of a multiple whose trailing zeros may be left out: each takes an alternative
 _EASY_LENGTH = 256  # of a string with a pattern, in the next best grammar
+_format_found = cache(found_anywhere)  # for the few patterns of formats: some take 20 ms to translate
 _LEAF = {"x-guidance": {"whitespace_flexible": False}}  # so that all lexemes stay in one class
 
 
@@ -26,7 +28,8 @@ def string_expression(shape: String, form: Spelling = JSON) -> str:
     """Return a terminal's expression for strings of a shape, quotes included, each value in its one spelling."""
     longest, quote = "" if shape.longest is None else str(shape.longest), form.quote
     parts = [f"/{quote}{form.character}{{{shape.shortest},{longest}}}{quote}/"] if shape.shortest or longest else []
-    parts += (_found_anywhere(shape, found, form) for found in (*sorted(shape.patterns), *patterns_of(shape.formats)))
+    parts += (_found_anywhere(shape, pattern, form) for pattern in sorted(shape.patterns))
+    parts += (_found_anywhere(shape, pattern, form, _format_found) for pattern in patterns_of(shape.formats))
     parts += (f"~{_found_anywhere(shape, pattern, form)}" for pattern in sorted(shape.absent))
     parts += [f"~{one_of(sorted(shape.excluded), form)}"] if shape.excluded else []
     if not (parts and shape.shortest + bool(longest) + len(shape.patterns) + len(shape.formats)):
@@ -34,9 +37,11 @@ def string_expression(shape: String, form: Spelling = JSON) -> str:
     return " & ".join(parts)
 
 
-def _found_anywhere(shape: String, pattern: str, form: Spelling) -> str:
+def _found_anywhere(
+    shape: String, pattern: str, form: Spelling, translate: Callable[[str, Spelling], str] = found_anywhere
+) -> str:
     try:
-        return found_anywhere(pattern, form)
+        return translate(pattern, form)
     except Untranslatable as error:
         without = replace(shape, patterns=shape.patterns - {pattern}, absent=shape.absent - {pattern})
         where = "combined with others, exclusions or a negation" if form is JSON else "of a raw string"

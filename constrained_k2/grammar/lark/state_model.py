@@ -70,7 +70,7 @@ class StateModel:
     @property
     def longest_name(self) -> int:
         """Bytes of the longest declared key as it is written."""
-        names = (name for node in self.nodes if node.object is not None for name in node.object.values)
+        names = {name for node in self.nodes if node.object is not None for name in node.object.values}
         sizes = [len(json.dumps(name, ensure_ascii=False).encode(errors="replace")) for name in names]
         if self.arguments is not None:
             sizes += (len(escape(name).encode(errors="replace")) for name in self.arguments.values)
