@@ -23,11 +23,13 @@ _PROPERTIES = (
 _PROPERTY = 0x10F000
 _OPEN_COUNT = re.compile(r"\{,[0-9]*\}")
 _MAX_WAYS = 64
+_MAX_PARSED = 16  # patterns whose parsed items are cached: a few hundred kilobytes each
 _MAX_CLASSES = 256  # character classes whose regexes are cached
 _LETTERS = re.compile(r"\\(?:p\{([A-Za-z_=]+)\}|.)", re.DOTALL)
 _START, _END = (sre.AT, sre.AT_BEGINNING), (sre.AT, sre.AT_END)
 _DIGIT, _SPACE = [(48, 57)], [(9, 13), (32, 32), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029),
                               (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF)]  # fmt: skip
+_ANY = ((0, 9), (11, 12), (14, 0x2027), (0x202A, TOP))
 _WORD = [(48, 57), (65, 90), (95, 95), (97, 122)]
 _CATEGORIES = {sre.CATEGORY_DIGIT: _DIGIT, sre.CATEGORY_SPACE: _SPACE, sre.CATEGORY_WORD: _WORD}
 _NEGATED = {sre.CATEGORY_NOT_DIGIT: _DIGIT, sre.CATEGORY_NOT_SPACE: _SPACE, sre.CATEGORY_NOT_WORD: _WORD}
@@ -44,6 +46,16 @@ def found_anywhere(pattern: str, form: Spelling = JSON) -> str:
 
 def spelled_ways(pattern: str, form: Spelling = JSON) -> list[str]:
     """Return alternative regexes of the text between the quotes whose value contains a match of the pattern."""
+    more = f"{form.character}*"
+    return [
+        f"{'' if starts else more}{_sequence(items, form)}{'' if ends else more}"
+        for starts, items, ends in parsed_ways(pattern)
+    ]
+
+
+@lru_cache(_MAX_PARSED)
+def parsed_ways(pattern: str) -> list[tuple[bool, list[Any], bool]]:
+    """Return the alternatives of a pattern: (anchored at the start, items of ``re._parser``, anchored at the end)."""
     if any(_PROPERTY <= ord(character) < _PROPERTY + len(_PROPERTIES) for character in pattern):
         raise Untranslatable("a character of the last private-use plane")
     if _OPEN_COUNT.search(pattern):
@@ -57,8 +69,7 @@ def spelled_ways(pattern: str, form: Spelling = JSON) -> list[str]:
     ways = list(islice(_ways(list(parsed)), _MAX_WAYS + 1))
     if len(ways) > _MAX_WAYS:
         raise Untranslatable(f"anchors in more than {_MAX_WAYS} alternatives")
-    more = f"{form.character}*"
-    return [f"{'' if starts else more}{_sequence(items, form)}{'' if ends else more}" for starts, items, ends in ways]
+    return ways
 
 
 def character_but(excluded: str) -> str:
@@ -105,6 +116,35 @@ def _has_anchors(item: Any) -> bool:
     return item[0] is sre.AT
 
 
+def characters_of(operation: Any, argument: Any) -> list[tuple[int, int]] | None:
+    """Return the ranges of an item that is one character; None for any other item."""
+    if operation is sre.LITERAL and not _property(argument):
+        return [(argument, argument)]
+    if operation is sre.NOT_LITERAL and not _property(argument):
+        return complement([(argument, argument)])
+    if operation is sre.ANY:
+        return list(_ANY)
+    if operation is sre.IN:
+        ranges = _class(argument)
+        if any(_property(low) for low, high in ranges if low == high):
+            raise Untranslatable("a character property")
+        return ranges
+    return None
+
+
+def repetition_of(operation: Any, argument: Any) -> tuple[int, int | None, Any] | None:
+    """Return the bounds and the items of a repetition; None for any other item."""
+    if operation not in (sre.MAX_REPEAT, sre.MIN_REPEAT):
+        return None
+    least, most, inner = argument
+    return least, None if most is sre.MAXREPEAT else most, inner
+
+
+def alternatives_of(operation: Any, argument: Any) -> list[Any] | None:
+    """Return the alternatives of a group, each a list of items; None for any other item."""
+    return _alternatives(operation, argument) if operation in (sre.BRANCH, sre.SUBPATTERN) else None
+
+
 def _sequence(items: Any, form: Spelling) -> str:
     return "".join(_item(form, *item) for item in items)
 
@@ -115,7 +155,7 @@ def _item(form: Spelling, operation: Any, argument: Any) -> str:
     if operation is sre.NOT_LITERAL and not _property(argument):
         return _characters(((0, argument - 1), (argument + 1, TOP)), form)
     if operation is sre.ANY:
-        return _characters(((0, 9), (11, 12), (14, 0x2027), (0x202A, TOP)), form)
+        return _characters(_ANY, form)
     if operation is sre.IN:
         return _characters(tuple(_class(argument)), form)
     if operation in (sre.BRANCH, sre.SUBPATTERN):

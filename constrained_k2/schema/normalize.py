@@ -200,7 +200,7 @@ class Normalizer:
             if found is None:
                 found = self._maps[id(rules)] = (rules, dict(rules.named))
             named = found[1].get(key)
-            matched = [value for pattern, value in rules.patterns if self.matches(pattern, key)] if rules.patterns else []
+            matched = [value for pattern, value in rules.patterns if self.matches(pattern, key)]
             if named is None and not matched:
                 named = rules.extra
             node.update(named or (), *matched)

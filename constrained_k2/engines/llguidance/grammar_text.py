@@ -156,7 +156,7 @@ class Patterns:
     """Matches patterns with LLGuidance: unlike Python's ``re``, no pattern makes it slow."""
 
     def __init__(self) -> None:
-        self._tokenizer = llguidance.LLTokenizer("byte", slices=[])  # whole texts, and no masks of strings: slices cost time
+        self._tokenizer = llguidance.LLTokenizer("byte", slices=[])  # no masks of strings: slices would cost time
         self._matchers: dict[str, llguidance.LLMatcher] = {}
         self.has_match = lru_cache(_MAX_PATTERNS)(self._has_match)
 

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from constrained_k2.formats.kimi_k3 import escape
+from constrained_k2.grammar.pattern_states import of_format
 from constrained_k2.schema.shapes import Array, Kind, Node, Object, Shape, String, Value
+from constrained_k2.schema.string_formats import patterns_of
 
 AMBIGUOUS = -1  # a node's number where the continuation depends on more than the model records
 
@@ -45,6 +47,7 @@ class NodeModel:
     array: ArrayModel | None = None
     free_strings: bool = False  # any string is allowed
     listed_strings: bool = False  # only listed strings are
+    strings: tuple[Shape, ...] = ()  # those that are allowed, unless all are, or listed ones only
 
 
 Kinds = Mapping[str, int]  # JSON type -> the node of the values of that type
@@ -120,11 +123,16 @@ def arguments_model(
 
 def _node(shapes: list[Shape], members: list[Members], numbers: Mapping[Node, int]) -> NodeModel:
     strings = _of_type(shapes, String, str)
+    for shape in strings:
+        for pattern in patterns_of(shape.formats) if isinstance(shape, String) else ():
+            of_format(pattern)  # while compiling: the first time takes 20 ms
+    is_free, is_listed = String() in strings, all(isinstance(shape, Value) for shape in strings)
     return NodeModel(
         _object(_of_type(shapes, Object, dict), members, numbers),
         _array(_of_type(shapes, Array, list), numbers),
-        free_strings=String() in strings,
-        listed_strings=all(isinstance(shape, Value) for shape in strings),
+        free_strings=is_free,
+        listed_strings=is_listed,
+        strings=() if is_free or is_listed else tuple(strings),
     )
 
 

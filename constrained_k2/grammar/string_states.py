@@ -1,0 +1,163 @@
+"""The states of strings with patterns and lengths: texts in equal states have the same continuations."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from constrained_k2.grammar.pattern_states import PatternStates, TooManyStates, of_format
+from constrained_k2.grammar.patterns import Untranslatable
+from constrained_k2.schema.shapes import Shape, String, Value
+from constrained_k2.schema.string_formats import patterns_of
+
+_NEAR = 64  # characters: few tokens have more
+_MAX_STATES = 1024  # of the strings of one node
+_MAX_STEPS = 64  # that are cached from one state
+_STATE_BYTES = 1000  # estimate, with its steps
+
+
+class StringState:
+    """A state of the strings of one node.
+
+    Attributes:
+        parts: What the continuations depend on.
+        twin: The state that stands for all with equal masks, often this one; None where a mask is hardly needed again.
+    """
+
+    __slots__ = ("next", "owner", "parts", "twin")
+
+    def __init__(self, owner: "StringStates", parts: tuple[Any, ...]) -> None:
+        self.owner = owner
+        self.parts = parts
+        self.twin: StringState | None = self
+        self.next: dict[str, StringState | None] = {}
+
+    def after(self, text: str) -> "StringState | None":
+        """Return the state after more characters that the grammar allows; None if it is not tracked."""
+        state: StringState | None = self
+        for character in text:
+            if state is None:
+                return None
+            known = state.next
+            if character in known:
+                state = known[character]
+                continue
+            state = state.owner.after(state, character)
+            if len(known) < _MAX_STEPS:
+                known[character] = state
+        return state
+
+
+class _Way:
+    """One shape of a node's strings."""
+
+    def __init__(self, shape: String) -> None:
+        self.shape = shape
+        own = [(PatternStates(pattern), True) for pattern in sorted(shape.patterns)]
+        own += [(PatternStates(pattern), False) for pattern in sorted(shape.absent)]
+        self.patterns = [*own, *((of_format(pattern), True) for pattern in patterns_of(shape.formats))]
+        self.own = [pattern for pattern, _ in own]
+        # A match is at most so many characters away from any text that may become one; None if that is not known.
+        self.span = sum(pattern.span for pattern, _ in self.patterns) if len(self.patterns) < 2 else None
+        if shape.absent or shape.excluded:
+            self.span = None
+
+    def start(self) -> Any:
+        """Return the part of a state before the first character."""
+        return self._live(0, tuple(pattern.start for pattern, _ in self.patterns))
+
+    def after(self, part: Any, character: str) -> Any:
+        """Return the part of a state after one more character; None if no string of this shape begins so."""
+        if part is None:
+            return None
+        count, states = part
+        pairs = zip(self.patterns, states, strict=True)
+        return self._live(count + 1, tuple(pattern.after(state, character) for (pattern, _), state in pairs))
+
+    def key(self, part: Any, lengths: tuple[int, ...]) -> Any:
+        """Return what a mask depends on: tokens have few lengths. Raises TooManyStates if that is hardly ever equal."""
+        if part is None or self.shape.longest is None or (rest := self.shape.longest - part[0]) <= _NEAR:
+            return part
+        if self.patterns:
+            span, is_short = self.span, part[0] < self.shape.shortest
+            if (
+                span is None
+                or is_short
+                or rest <= _NEAR + span
+                or any(0 <= rest - length <= span for length in lengths)
+            ):
+                raise TooManyStates
+        return min(part[0], self.shape.shortest), part[1], bisect_right(lengths, rest)
+
+    def _live(self, count: int, states: tuple[int, ...]) -> Any:
+        shortest, longest = self.shape.shortest, self.shape.longest
+        pairs = zip(self.patterns, states, strict=True)
+        if longest is None:
+            count = min(count, shortest)
+        elif count > longest:
+            return None
+        return (
+            None
+            if any(pattern.is_decided(state) is (not wanted) for (pattern, wanted), state in pairs)
+            else (count, states)
+        )
+
+
+class StringStates:
+    """The states of the strings of one node: unescaped text, in any of the node's shapes.
+
+    Args:
+        shapes: The strings that the node allows.
+        lengths: The numbers of characters above 64 that a token may add to a string, in order.
+        charge: Called with the estimated bytes that the states have grown by.
+
+    Attributes:
+        start: The state before the first character.
+    """
+
+    def __init__(self, shapes: Iterable[Shape], lengths: tuple[int, ...], charge: Callable[[int], None]) -> None:
+        shapes = list(shapes)
+        self._ways = [_Way(shape) for shape in shapes if isinstance(shape, String)]
+        excluded = (way.shape.excluded for way in self._ways)
+        values = (shape.value for shape in shapes if isinstance(shape, Value))
+        self._listed = sorted({value for value in values if isinstance(value, str)}.union(*excluded))
+        self._lengths = lengths
+        self._charge = charge
+        self._charged = 0
+        self._states: dict[tuple[Any, ...], StringState] = {}
+        self._twins: dict[tuple[Any, ...], StringState] = {}
+        self.start = self._state((self._beginning(""), *(way.start() for way in self._ways)))
+
+    def after(self, state: StringState, character: str) -> StringState | None:
+        """Return the state after one more character; None if it is not tracked."""
+        beginning, *parts = state.parts
+        if beginning is not None:
+            beginning = self._beginning(beginning + character)
+        try:
+            after = [way.after(part, character) for way, part in zip(self._ways, parts, strict=True)]
+            return self._state((beginning, *after))
+        except (TooManyStates, Untranslatable, RecursionError):
+            return None
+
+    def _beginning(self, text: str) -> str | None:
+        """Return a text if a listed or an excluded value begins with it."""
+        place = bisect_left(self._listed, text)
+        return text if place < len(self._listed) and self._listed[place].startswith(text) else None
+
+    def _state(self, parts: tuple[Any, ...]) -> StringState:
+        state = self._states.get(parts)
+        if state is None:
+            if len(self._states) >= _MAX_STATES:
+                raise TooManyStates
+            state = self._states.setdefault(parts, StringState(self, parts))
+            try:
+                pairs = zip(self._ways, parts[1:], strict=True)
+                key = (parts[0], *(way.key(part, self._lengths) for way, part in pairs))
+            except TooManyStates:
+                state.twin = None
+            else:
+                if key != parts:
+                    state.twin = self._twins.setdefault(key, StringState(self, key))
+            spent = _STATE_BYTES * len(self._states) + sum(own.cost_bytes for way in self._ways for own in way.own)
+            grown, self._charged = spent - self._charged, spent
+            self._charge(grown)
+        return state
