@@ -33,6 +33,8 @@ class StringState:
 
     def after(self, text: str) -> "StringState | None":
         """Return the state after more characters that the grammar allows; None if it is not tracked."""
+        if self.owner.counts_only:
+            return self.owner.longer(self, len(text))
         state: StringState | None = self
         for character in text:
             if state is None:
@@ -72,6 +74,10 @@ class _Way:
         count, states = part
         pairs = zip(self.patterns, states, strict=True)
         return self._live(count + 1, tuple(pattern.after(state, character) for (pattern, _), state in pairs))
+
+    def longer(self, part: Any, more: int) -> Any:
+        """Return the part after more characters of a shape that has only lengths."""
+        return None if part is None else self._live(part[0] + more, ())
 
     def key(self, part: Any, lengths: tuple[int, ...]) -> Any:
         """Return what a mask depends on: tokens have few lengths. Raises TooManyStates if that is hardly ever equal."""
@@ -120,6 +126,7 @@ class StringStates:
         excluded = (way.shape.excluded for way in self._ways)
         values = (shape.value for shape in shapes if isinstance(shape, Value))
         self._listed = sorted({value for value in values if isinstance(value, str)}.union(*excluded))
+        self.counts_only = not self._listed and not any(way.patterns for way in self._ways)
         self._lengths = lengths
         self._charge = charge
         self._charged = 0
@@ -138,6 +145,11 @@ class StringStates:
         except (TooManyStates, Untranslatable, RecursionError):
             return None
 
+    def longer(self, state: StringState, more: int) -> StringState:
+        """Return the state after more characters where only their number counts; most such states are not kept."""
+        parts = (None, *(way.longer(part, more) for way, part in zip(self._ways, state.parts[1:], strict=True)))
+        return self._states.get(parts) or self._state(parts)
+
     def _beginning(self, text: str) -> str | None:
         """Return a text if a listed or an excluded value begins with it."""
         place = bisect_left(self._listed, text)
@@ -148,7 +160,7 @@ class StringStates:
         if state is None:
             if len(self._states) >= _MAX_STATES:
                 raise TooManyStates
-            state = self._states.setdefault(parts, StringState(self, parts))
+            state = StringState(self, parts)
             try:
                 pairs = zip(self._ways, parts[1:], strict=True)
                 key = (parts[0], *(way.key(part, self._lengths) for way, part in pairs))
@@ -157,6 +169,9 @@ class StringStates:
             else:
                 if key != parts:
                     state.twin = self._twins.setdefault(key, StringState(self, key))
+                if key != parts and self.counts_only:
+                    return state
+            state = self._states.setdefault(parts, state)
             spent = _STATE_BYTES * len(self._states) + sum(own.cost_bytes for way in self._ways for own in way.own)
             grown, self._charged = spent - self._charged, spent
             self._charge(grown)
