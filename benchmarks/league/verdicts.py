@@ -17,7 +17,7 @@ _NO_INSTANCE = "no value satisfies"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What an arm did with one schema, as MaskBench counts it.
+    """The result of an arm on one schema, as MaskBench counts it.
 
     Attributes:
         name: The schema's id.
@@ -89,7 +89,7 @@ class Sums:
 
     @property
     def silent(self) -> list[Verdict]:
-        """The schemas of which an invalid instance is accepted though the arm names nothing that it leaves out."""
+        """The schemas with an accepted invalid instance where the arm names nothing that it leaves out."""
         return [verdict for verdict in self.verdicts if verdict.invalid and not verdict.relaxed]
 
     def create_ms(self) -> tuple[float, float, float]:

@@ -174,10 +174,9 @@ def _outcome(compile_schema: Any, vocabulary: Any, row: Any, work: Work, *, may_
         except Exception as error:  # noqa: BLE001 - any error ends a request
             accepted.append(False)
             died = died or _first_line(error)
-    is_builtin = not getattr(grammar, "any_order", True)
     return Outcome(
         relaxed=relaxed,
-        builtin=is_builtin,
+        builtin=bool(grammar.coverage.builtin),
         accepted=tuple(accepted),
         died=died,
         create_ms=created,
@@ -219,6 +218,8 @@ def _compiler(name: ArmName, vocabulary: Any) -> Callable[[str], Any]:
     options = GrammarOptions(root="any", undeclared_keys="allow")
 
     def compile_schema(schema: str) -> Any:
+        if schema in {"true", "false"}:  # in the suite; the schemas of requests are objects
+            schema = f'{{"allOf":[{schema}]}}'
         grammar = compiler.grammar(schema, "", options=options)
         if name == "ours, strict" and grammar.coverage.inexact:
             use = grammar.coverage.inexact[0]

@@ -1,17 +1,18 @@
 """Reports which keywords of your tools' schemas are enforced.
 
 For every tool: how many keywords are enforced exactly, and each keyword that is narrowed (the grammar allows less;
-calls stay valid), relaxed (it allows more) or refused (the request would get HTTP 400). The file holds a list of tools,
-a request body with tools, or one JSON Schema. Exit code 1 if anything is relaxed or refused. With --format kimi-k3 it
-reports on Kimi K3's arguments, whose strings have no quotes and no escapes: LLGuidance writes them, xgrammar cannot.
+calls stay valid), relaxed (it allows more) or refused (the request would get HTTP 400). A schema that the engine's
+builtin converter writes is named with the reason ("builtin" in JSON). The file holds a list of tools, a request body
+with tools, or one JSON Schema. Exit code 1 if anything is relaxed or refused. With --format kimi-k3 it reports on Kimi
+K3's arguments, whose strings have no quotes and no escapes: LLGuidance writes them, xgrammar cannot.
 
 example: constrained-k2 coverage tools.json
 """
 
 import argparse
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from constrained_k2.cli.reading import WIRE_FORMATS, named_schemas, read_json
 from constrained_k2.compiler.coverage import schema_coverage
@@ -21,6 +22,9 @@ from constrained_k2.request.spec import ENGINES, EngineName
 from constrained_k2.schema.coverage import STATUSES, Coverage, Status
 from constrained_k2.schema.keywords import ROWS
 from constrained_k2.schema.undeclared_keys import DEFAULT, UNDECLARED_KEYS
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _MAX_SHOWN = 5
 _COLORS: dict[Status, str] = {
@@ -84,17 +88,10 @@ def _show(found: list[tuple[str, Coverage]], engine: EngineName) -> None:
         table.add_row(Text(name), *counts)
     console.print(table)
     for status in STATUSES[:0:-1]:
-        locations: dict[str, list[str]] = {}
-        for name, use in ((name, use) for name, coverage in found for use in coverage.by_status()[status]):
-            locations.setdefault(use.reason, []).append(f"{name} {use.pointer}")
-        for reason, where in locations.items():
-            console.print(
-                Text(f"\n{_shown(status)}", style=f"bold {_COLORS[status]}").append(f"  {reason}", style="not bold")
-            )
-            for location in where[:_MAX_SHOWN]:
-                console.print(Text(f"  {location}", style="dim"), overflow="fold")
-            if len(where) > _MAX_SHOWN:
-                console.print(Text(f"  and {len(where) - _MAX_SHOWN} more", style="dim"))
+        uses = ((name, use) for name, coverage in found for use in coverage.by_status()[status])
+        locations = _by_reason((use.reason, f"{name} {use.pointer}") for name, use in uses)
+        _show_locations(console, _shown(status), _COLORS[status], locations)
+    _show_locations(console, "builtin converter", "magenta", _by_reason((c.builtin, n) for n, c in found if c.builtin))
     sound = sum(int(coverage.is_sound) for _, coverage in found)
     summary = Text(f"\n{sound} of {len(found)} fully enforced by {engine}; keywords:")
     for status in STATUSES:
@@ -102,6 +99,25 @@ def _show(found: list[tuple[str, Coverage]], engine: EngineName) -> None:
             f" {sum(len(coverage.by_status()[status]) for _, coverage in found)} {_shown(status)}", _COLORS[status]
         )
     console.print(summary)
+
+
+def _by_reason(found: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Reason -> the locations it applies to."""
+    locations: dict[str, list[str]] = {}
+    for reason, location in found:
+        locations.setdefault(reason, []).append(location)
+    return locations
+
+
+def _show_locations(console: "Console", title: str, color: str, locations: dict[str, list[str]]) -> None:
+    from rich.text import Text
+
+    for reason, where in locations.items():
+        console.print(Text(f"\n{title}", style=f"bold {color}").append(f"  {reason}", style="not bold"))
+        for location in where[:_MAX_SHOWN]:
+            console.print(Text(f"  {location}", style="dim"), overflow="fold")
+        if len(where) > _MAX_SHOWN:
+            console.print(Text(f"  and {len(where) - _MAX_SHOWN} more", style="dim"))
 
 
 def _shown(status: Status) -> str:

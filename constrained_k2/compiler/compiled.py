@@ -199,15 +199,17 @@ class CompiledToolCalls:
 
 
 def _require_all(coverage: Coverage, what: str, location: str) -> None:
-    if coverage.inexact:
-        use = coverage.inexact[0]
-        raise UnsupportedSchema(
-            f"{what} is strict, and {use.keyword!r} cannot be enforced: {use.reason}",
-            location + use.pointer,
-            "Rewrite it, or leave strict out to have the rest enforced",
-            use.keyword,
-            coverage.engine,
-        )
+    if not coverage.inexact:
+        return
+    use, others = coverage.inexact[0], len(coverage.inexact) - 1
+    if coverage.relaxed:
+        problem = f"{what} is strict, and {use.keyword!r} cannot be enforced: {use.reason}"
+        remedy = "Rewrite it, or leave strict out to have the rest enforced"
+    else:
+        problem = f"{what} is strict, and {use.keyword!r} has no meaning in JSON Schema: {use.reason}"
+        remedy = "Write what it is read as, or leave strict out"
+    problem += f" (and {others} more)" if others else ""
+    raise UnsupportedSchema(problem, location + use.pointer, remedy, use.keyword, coverage.engine)
 
 
 def schema_location(name: str) -> str:

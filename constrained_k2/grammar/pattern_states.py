@@ -4,29 +4,27 @@ A term is a sequence of items that remain to be matched, and a state the set of 
 Terms and states are made when a text first gets there.
 """
 
-from collections.abc import Iterable
+import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
+from collections.abc import Iterator
 from functools import cache
 from threading import Lock
 from typing import Any
 
-from constrained_k2.grammar.patterns import (
-    Untranslatable,
-    alternatives_of,
-    characters_of,
-    parsed_ways,
-    repetition_of,
-)
+from constrained_k2.grammar.characters import Ranges, Untranslatable, complement, property_of, ranges_of
+from constrained_k2.grammar.pattern_tree import REPEATS, Item, Items, parse, parts, walk
 from constrained_k2.grammar.spelling import TOP
 
 _MAX_TERMS = 4096  # of one pattern, and states
-_FORMAT_SCALE = 16  # of these limits, for the patterns of formats, which are a few
 _MAX_WIDTH = 64  # terms of one state
 _MAX_MOVES = 512  # terms that are expanded, or steps that are compared, for one character
 _MAX_WORK = 500_000  # steps that are compared for one pattern: a third of a second
+_FORMAT_SCALE = 16  # of these limits, for the patterns of formats, which are a few
 _TERM_BYTES = 500  # estimate, with its moves
-
-_Ranges = list[tuple[int, int]]
-_Item = tuple[Any, ...]  # ("character", ranges), ("repetition", items, least, most) or ("alternatives", lists of items)
+_GROUPS = (sre.BRANCH, sre.SUBPATTERN)
+_START, _END = (sre.AT, sre.AT_BEGINNING), (sre.AT, sre.AT_END)
+_ANY_CHARACTER: Items = [(sre.IN, [(sre.RANGE, (0, TOP))])]
+_ANY_TEXT = (sre.MAX_REPEAT, (0, sre.MAXREPEAT, _ANY_CHARACTER))
+_DOT = [(0, 9), (11, 12), (14, 0x2027), (0x202A, TOP)]
 
 
 class TooManyStates(Exception):
@@ -34,32 +32,43 @@ class TooManyStates(Exception):
 
 
 class PatternStates:
-    """The states of the texts on the way to contain a match of one pattern, as numbers.
+    """The states of the texts on the way to contain a match of one pattern, as numbers. Thread-safe.
+
+    Args:
+        pattern: The pattern.
+        scale: A factor of the limits.
+
+    Attributes:
+        start: The state before the first character.
+        span: No text on the way is more characters away from a match.
 
     Raises:
         Untranslatable: The pattern uses a feature that is not tracked; also later, by :meth:`after`.
+        TooManyStates: A limit is met; also later.
     """
 
     def __init__(self, pattern: str, scale: int = 1) -> None:
-        self._items: list[_Item] = []
-        self._item_numbers: dict[tuple[Any, ...], int] = {}
-        self._ways = parsed_ways(pattern)  # items are known by their ids
+        self._root = parse(pattern)  # its items are known by their ids
         self._max_terms, self._max_moves, self._work = scale * _MAX_TERMS, scale * _MAX_MOVES, scale * _MAX_WORK
-        self._lock = Lock()
+        self._items: list[tuple[Any, ...]] = []  # what :func:`_read` returns
+        self._item_numbers: dict[tuple[Any, ...], int] = {}
         self._terms: list[tuple[int, int]] = [(-1, -1)]  # the first item and the term of the rest; number 0 is the end
         self._term_numbers: dict[tuple[int, int], int] = {}
-        self._moves: dict[int, list[tuple[_Ranges, int]]] = {}
+        self._moves: dict[
+            int, list[tuple[Ranges, int]]
+        ] = {}  # the characters that a term begins with, and what follows
         self._states: list[frozenset[int]] = []
         self._state_numbers: dict[frozenset[int], int] = {}
         self._expanded = 0
-        anything = self._item(("character", [(0, TOP)]), ("any",))
-        self._any_text = self._term(self._item(("repetition", anything, 0, None), ("any text",)), 0)
-        self.span = max((_span(items) for _, items, _ in self._ways), default=0)
+        self._lock = Lock()
+        self._any_text = self._before([_ANY_TEXT], 0)
         starts = set()
-        for is_start, items, is_end in self._ways:
-            term = self._before(items, 0 if is_end else self._any_text)
-            starts.add(term if is_start else self._term(self._terms[self._any_text][0], term))
+        for is_start, items in _beginnings(self._root):
+            is_end = bool(items) and items[-1] == _END
+            term = self._before(items[:-1], 0) if is_end else self._before(items, self._any_text)
+            starts.add(term if is_start else self._before([_ANY_TEXT], term))
         self.start = self._state(starts)
+        self.span = _span(self._root)
 
     def after(self, state: int, character: str) -> int:
         """Return the state after one more character.
@@ -76,7 +85,7 @@ class PatternStates:
                 raise TooManyStates
             return self._state({term for ranges, term in moves if any(low <= code <= high for low, high in ranges)})
 
-    def _moves_from(self, term: int) -> list[tuple[_Ranges, int]]:
+    def _moves_from(self, term: int) -> list[tuple[Ranges, int]]:
         moves = self._moves.get(term)
         if moves is None:
             moves = []
@@ -106,7 +115,7 @@ class PatternStates:
             self._states.append(frozenset(terms))
         return number
 
-    def _expand(self, term: int, moves: list[tuple[_Ranges, int]], expanding: set[int]) -> None:
+    def _expand(self, term: int, moves: list[tuple[Ranges, int]], expanding: set[int]) -> None:
         """Add the steps from a term. Parts that may be empty are passed; ``expanding`` ends their cycles."""
         if not term or term in expanding:
             return
@@ -115,49 +124,32 @@ class PatternStates:
             raise TooManyStates
         expanding.add(term)
         number, rest = self._terms[term]
-        kind, *parts = self._items[number]
+        kind, *arguments = self._items[number]
         if kind == "character":
-            moves.append((parts[0], rest))
+            moves.append((arguments[0], rest))
         elif kind == "alternatives":
-            for way in parts[0]:
+            for way in arguments[0]:
                 self._expand(self._before(way, rest), moves, expanding)
-        else:
-            inner, least, most = parts
+        elif kind == "repetition":
+            inner, least, most = arguments
             if not least:
                 self._expand(rest, moves, expanding)
             if most is None or most > 0:
-                fewer, less = max(least - 1, 0), None if most is None else most - 1
-                again = self._item(("repetition", inner, fewer, less), ("repetition", self._key(inner), fewer, less))
-                following = self._term(again, rest)
-                before = self._term(inner, following) if isinstance(inner, int) else self._before(inner, following)
-                self._expand(before, moves, expanding)
+                again = ("repetition", inner, max(least - 1, 0), None if most is None else most - 1)
+                following = self._term(self._item(again, _key(again)), rest)
+                self._expand(self._before(inner, following), moves, expanding)
 
-    def _before(self, items: Iterable[Any], rest: int) -> int:
+    def _before(self, items: Items, rest: int) -> int:
         """Return the term of parsed items before a term."""
-        for item in reversed(list(items)):
-            rest = self._term(self._read(item), rest)
+        for item in reversed(items):
+            number = self._item_numbers.get(("parsed", id(item)))
+            if number is None:
+                read = _read(item)
+                number = self._item_numbers["parsed", id(item)] = self._item(read, _key(read) or ("item", id(item)))
+            rest = self._term(number, rest)
         return rest
 
-    def _read(self, parsed: Any) -> int:
-        """Return the number of a parsed item."""
-        operation, argument = parsed
-        known = self._item_numbers.get(("parsed", id(parsed)))
-        if known is not None:
-            return known
-        if (ranges := characters_of(operation, argument)) is not None:
-            return self._item(("character", ranges), ("parsed", id(parsed)))
-        if (ways := alternatives_of(operation, argument)) is not None:
-            return self._item(("alternatives", ways), ("parsed", id(parsed)))
-        if (found := repetition_of(operation, argument)) is not None:
-            least, most, inner = found
-            return self._item(("repetition", inner, least, most), ("repetition", self._key(inner), least, most))
-        raise Untranslatable(str(operation).lower())
-
-    @staticmethod
-    def _key(inner: Any) -> tuple[str, int]:
-        return ("item", inner) if isinstance(inner, int) else ("items", id(inner))
-
-    def _item(self, item: _Item, key: tuple[Any, ...]) -> int:
+    def _item(self, item: tuple[Any, ...], key: tuple[Any, ...]) -> int:
         number = self._item_numbers.setdefault(key, len(self._items))
         if number == len(self._items):
             self._items.append(item)
@@ -172,16 +164,54 @@ class PatternStates:
         return number
 
 
-def _span(items: Iterable[Any]) -> int:
+def _read(item: Item) -> tuple[Any, ...]:
+    """Return an item as a ``character`` with its ranges, ``alternatives``, a ``repetition``, or the ``end``."""
+    operation, argument = item
+    if operation in _GROUPS:
+        return "alternatives", parts(item)
+    if operation in REPEATS:
+        least, most, inner = argument
+        return "repetition", inner, least, None if most is sre.MAXREPEAT else most
+    if item == _END:
+        return ("end",)
+    if operation is sre.ANY:
+        return "character", _DOT
+    if operation is sre.IN:
+        ranges = ranges_of(argument)
+    elif operation is sre.LITERAL:
+        ranges = [(argument, argument)]
+    elif operation is sre.NOT_LITERAL:
+        ranges = complement([(argument, argument)])
+    else:
+        raise Untranslatable(str(operation).lower())
+    if any(property_of(low) for low, _ in ranges) or (operation is sre.NOT_LITERAL and property_of(argument)):
+        raise Untranslatable("a character property")
+    return "character", ranges
+
+
+def _key(read: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what is equal for equal repetitions; empty for other items."""
+    kind, *arguments = read
+    return (kind, id(arguments[0]), *arguments[1:]) if kind == "repetition" else ()
+
+
+def _beginnings(items: Items) -> Iterator[tuple[bool, Items]]:
+    """Yield the alternatives of a pattern by their beginnings: (anchored at the start, the items behind the anchor)."""
+    if items and items[0] == _START:
+        yield True, items[1:]
+    elif items and items[0][0] in _GROUPS and _START in walk(items[:1]):
+        for way in parts(items[0]):
+            yield from _beginnings([*way, *items[1:]])
+    else:
+        yield False, items
+
+
+def _span(items: Items) -> int:
     """Return an upper bound of the characters that a match needs after any beginning of one."""
     total = 0
-    for operation, argument in items:
-        if (ways := alternatives_of(operation, argument)) is not None:
-            total += max(map(_span, ways), default=0)
-        elif (found := repetition_of(operation, argument)) is not None:
-            total += _span(found[2]) * max(found[0], 1)
-        else:
-            total += 1
+    for item in items:
+        inner = max(map(_span, parts(item)), default=1)
+        total += inner * max(item[1][0], 1) if item[0] in REPEATS else inner
     return total
 
 

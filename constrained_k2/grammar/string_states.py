@@ -4,8 +4,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from constrained_k2.grammar.characters import Untranslatable
 from constrained_k2.grammar.pattern_states import PatternStates, TooManyStates, of_format
-from constrained_k2.grammar.patterns import Untranslatable
 from constrained_k2.schema.shapes import Shape, String, Value
 from constrained_k2.schema.string_formats import patterns_of
 

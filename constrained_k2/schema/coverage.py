@@ -1,7 +1,7 @@
 """Reports what a grammar does with each keyword of a schema: enforced exactly, narrowed, relaxed, or refused."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from constrained_k2.schema.document import SchemaDocument, unescape
@@ -36,6 +36,7 @@ class Coverage:
     read_as: tuple[KeywordUse, ...] = ()  # it has no meaning in JSON Schema, and a plain one elsewhere: "type": "int"
     relaxed: tuple[KeywordUse, ...] = ()  # it allows more; calls may be invalid in this respect
     refused: tuple[KeywordUse, ...] = ()  # no grammar is built, because of this keyword
+    builtin: str = ""  # why the engine's builtin converter writes the grammar; empty if this package does
 
     @property
     def is_sound(self) -> bool:
@@ -53,9 +54,11 @@ class Coverage:
 
     def noting(self, pointer: str, status: Status, reason: str) -> "Coverage":
         """This report with another status for one occurrence."""
-        others = {name: tuple(use for use in uses if use.pointer != pointer) for name, uses in self.by_status().items()}
+        others: dict[str, Any] = {
+            name: tuple(use for use in uses if use.pointer != pointer) for name, uses in self.by_status().items()
+        }
         others[status] = tuple(sorted((*others[status], KeywordUse(pointer, reason))))
-        return Coverage(self.engine, **others)
+        return replace(self, **others)
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values."""
@@ -63,7 +66,7 @@ class Coverage:
             status: [{"pointer": use.pointer} | ({"reason": use.reason} if use.reason else {}) for use in found]
             for status, found in self.by_status().items()
         }
-        return {"engine": self.engine, "sound": self.is_sound} | uses
+        return {"engine": self.engine, "sound": self.is_sound, "builtin": self.builtin} | uses
 
 
 def coverage_of(document: SchemaDocument, engine: str, notes: Notes) -> Coverage:
@@ -73,7 +76,8 @@ def coverage_of(document: SchemaDocument, engine: str, notes: Notes) -> Coverage
     found: dict[Status, list[KeywordUse]] = {status: [] for status in STATUSES}
     for pointer, (status, reason) in sorted(statuses.items()):
         found[status].append(KeywordUse(pointer, reason))
-    return Coverage(engine, **{status: tuple(uses) for status, uses in found.items()})
+    by_status: dict[str, Any] = {status: tuple(uses) for status, uses in found.items()}
+    return Coverage(engine, **by_status)
 
 
 def refusal(document: SchemaDocument, engine: str, pointer: str, reason: str) -> Coverage:

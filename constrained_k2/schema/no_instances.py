@@ -19,7 +19,7 @@ class NoInstancesError(UnsupportedSchema):
 
 
 def write_some(document: SchemaDocument, matches: Callable[[str, str], bool], write: Callable[[Normalizer], T]) -> T:
-    """What a writer makes of a schema with instances.
+    """Write a schema that may seem to have no instances.
 
     Args:
         document: The schema.

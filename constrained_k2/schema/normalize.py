@@ -237,7 +237,7 @@ class Normalizer:
     def _expand_schema(self, pointer: str, *, holds: bool) -> Shapes:
         schema = local_target(self.document.root, pointer)
         if isinstance(schema, str) and type_named(schema):
-            self.note(pointer, "read_as", f"read as the type {type_named(schema)!r}")
+            self.note(pointer, "read_as", f"the text {schema!r} is read as the type {type_named(schema)!r}")
             schema = {"type": schema}
         if isinstance(schema, bool):
             return EVERYTHING if schema == holds else ()

@@ -5,7 +5,9 @@ import re._parser as parser  # type: ignore[import-not-found] # part of the stan
 from collections.abc import Iterator
 from typing import NamedTuple
 
-_OTHER_DIALECT = re.compile(r"\\[AZz]|\(\?P<\w+>")
+_OTHER_DIALECT = re.compile(r"\\[AZz]|\(\?P[<=]\w+[>)]|\A\(\?[is]+\)")
+_IN_SLASHES = re.compile(r"/(\^.*\$)/([gisu]*)", re.DOTALL)  # a literal of JavaScript: as a pattern it matches nothing
+_BACK_REFERENCE = re.compile(r"\\[1-9]|\\k<")
 _ITEM = re.compile(r"\\.?|\[(?:\\.|[^]\\])*[]\\]?|[()|]", re.DOTALL)  # an escape, a class, a parenthesis or a bar
 
 
@@ -20,6 +22,8 @@ def parts_of(pattern: str) -> PatternParts:
     """Split leading look-ahead: ``^(?=A)(?!B)C`` requires ``^A`` and ``^C`` to be found, and ``^B`` to be absent."""
     found: list[str] = []
     absent: list[str] = []
+    if _BACK_REFERENCE.search(pattern):
+        return PatternParts((pattern,))  # parts number their groups from 1
     rest = pattern
     while rest.startswith(("^(?=", "^(?!")):
         end = _group_end(rest, 1)
@@ -34,15 +38,24 @@ def parts_of(pattern: str) -> PatternParts:
 
 
 def in_ecma(pattern: str) -> str:
-    """A pattern with what ECMA-262 spells in another way than Python and Go: both anchors, and groups with names."""
+    """A pattern with what ECMA-262 spells in another way than Python and Go.
+
+    These are both anchors, groups with names and references to them, flags for the whole pattern, and ``/^…$/``.
+    """
+    if literal := _IN_SLASHES.fullmatch(pattern):
+        flags = "".join(flag for flag in "is" if flag in literal[2])
+        return f"(?{flags}:{literal[1]})" if flags else literal[1]
     if not _OTHER_DIALECT.search(pattern):
         return pattern
-    return re.sub(r"\[\^?]?(?:\\.|[^]\\])*\]|\\.|\(\?P<\w+>", _translated, pattern, flags=re.DOTALL)
+    translated = re.sub(r"\[\^?]?(?:\\.|[^]\\])*\]|\\.|\(\?P[<=]\w+[>)]", _translated, pattern, flags=re.DOTALL)
+    return re.sub(r"\A\(\?([is]+)\)(.*)", r"(?\1:\2)", translated, flags=re.DOTALL)
 
 
 def _translated(item: re.Match[str]) -> str:
     if item[0].startswith("(?P<"):
-        return "(?:"
+        return f"(?<{item[0][4:]}"
+    if item[0].startswith("(?P="):
+        return rf"\k<{item[0][4:-1]}>"
     return {"\\A": "^", "\\Z": "$", "\\z": "$"}.get(item[0], item[0])
 
 

@@ -19,12 +19,11 @@ COMPILER = Compiler(Vocabulary.of_bytes())  # without a deadline, which a busy m
 REFUSED = {
     "enum of 100,000",
     "depth 500",
-    "a reference to itself",
-    "mutual references",
     "300 patternProperties",
     "5 MB of properties",
     "a key of 2 MB",
 }
+RELAXED = {"a reference to itself", "mutual references"}
 SCHEMA = '{"type":"object","properties":{"n":{"type":"integer","minimum":3}},"required":["n"]}'
 
 
@@ -48,7 +47,9 @@ def test_hostile_schemas_end_with_a_grammar_or_a_clear_error(case: Case) -> None
             COMPILER.grammar(case.schema, "schema")
         assert refused.value.problem and refused.value.remedy
     else:
-        assert COMPILER.grammar(case.schema, "schema").matcher("schema").fork()
+        grammar = COMPILER.grammar(case.schema, "schema")
+        assert grammar.matcher("schema").fork()
+        assert grammar.coverage.relaxed or case.name not in RELAXED
 
 
 @pytest.mark.slow

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from constrained_k2 import SchemaTooCostly
 from constrained_k2.cli import main
+from constrained_k2.engines.llguidance import engine as llguidance_engine
 
 KEPT = {"name": "kept", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}}
 RELAXED = {"name": "relaxed", "parameters": {"type": "object", "minProperties": 2}}
-REFUSED = {"name": "refused", "parameters": {"type": "object", "properties": {"a": {"$ref": "https://example.com"}}}}
+REFUSED = {"name": "refused", "parameters": {"type": "object", "properties": {"a": {"not": {}}}, "required": ["a"]}}
 NOTHING = {"name": "nothing"}
 
 
@@ -48,8 +50,24 @@ def test_relaxed_and_refused_tools(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["coverage", written(tmp_path, [KEPT, RELAXED, REFUSED])]) == 1
     said = capsys.readouterr().out
     assert "relaxed #/minProperties" in said
-    assert "refused #/properties/a/$ref" in said
+    assert "refused #/properties/a" in said and "no value satisfies" in said
     assert "1 of 3 fully enforced" in said
+
+
+def test_the_builtin_converter_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise SchemaTooCostly("it has too many parts", "", "Simplify it", "nodes")
+
+    monkeypatch.setattr(llguidance_engine, "our_text", fail)
+    closed = {"type": "object", "properties": {"only_here": {"type": "string"}}, "additionalProperties": False}
+    path = written(tmp_path, [{"name": "f", "parameters": closed}])
+    assert main(["coverage", path]) == 0
+    assert "builtin converter it has too many parts f" in " ".join(capsys.readouterr().out.split())
+    assert main(["coverage", path, "--json"]) == 0
+    (tool,) = json.loads(capsys.readouterr().out)
+    assert tool["builtin"] == "it has too many parts" and tool["narrowed"]
 
 
 def test_arguments_of_kimi_k3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,7 +68,7 @@ TOOLS: dict[str, list[dict[str, Any]] | None] = {
     "keywords": _of(a={"type": "string", "pattern": "^[a-c]{2}$"}, b={"oneOf": [{"type": "integer", "minimum": 3, "maximum": 9}, {"type": "boolean"}]}, c={"type": "array", "items": {"enum": [1, 2]}, "minItems": 1, "maxItems": 2}),
     "formats": _of(day={"type": "string", "format": "date"}, mail={"type": "string", "format": "unknown-to-all", "maxLength": 5}),
     "nullable": _of(a={"type": ["integer", "null"]}, b={"type": "boolean", "nullable": True}),
-    "relaxed keyword": [_tool(parameters={"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "uniqueItems": True, "maxItems": 3}}})],
+    "relaxed keyword": [_tool(parameters={"type": "object", "properties": {"a": {"type": "array", "items": {"type": "number", "multipleOf": 0.5}, "uniqueItems": True, "maxItems": 3}}})],
     "same tool twice": [*_WEATHER, *_WEATHER],
     "same name twice": [*_WEATHER, _tool(parameters={"type": "object", "properties": {"b": {"type": "boolean"}}, "required": ["b"]})],
     "odd names": [_tool("mcp__files-read_2", parameters=WEATHER_SCHEMA), _tool("Ns.read", parameters=WEATHER_SCHEMA)],

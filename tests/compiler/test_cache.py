@@ -99,7 +99,7 @@ def test_a_failure_is_raised_in_all_who_wait_and_forgotten(monkeypatch: pytest.M
 
 def test_a_refusal_is_remembered_without_what_was_refused() -> None:
     compiler = Compiler(Vocabulary.of_bytes())
-    schemas = ['{"type": "object", "properties": {"a": {"$ref": "#/x"}}}', json.dumps({"enum": list(range(20_000))})]
+    schemas = ['{"properties": {"a": false}, "required": ["a"]}', json.dumps({"enum": list(range(20_000))})]
     for schema in schemas:
         with pytest.raises(ConstrainedK2Error) as refused:
             compiler.grammar(schema, "here")

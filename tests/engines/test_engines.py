@@ -41,7 +41,11 @@ def test_an_exhausted_lexer_is_replaced(small_vocabulary: Vocabulary, monkeypatc
 
 
 class Broken:
-    """A matcher whose copies all fail."""
+    """A matcher that fails, as all of its copies and all new ones do."""
+
+    grammar_from_lark = staticmethod(llguidance.LLMatcher.grammar_from_lark)
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
 
     def deep_copy(self) -> "Broken":
         return self
@@ -71,7 +75,7 @@ def test_a_lexer_that_cannot_be_replaced_is_an_error_of_this_request(
     healthy = grammar.matcher("schema")
     matcher = grammar.matcher("schema")
     monkeypatch.setattr(matcher, "_matcher", Broken())
-    monkeypatch.setattr(llguidance, "LLMatcher", lambda *_, **__: Broken())
+    monkeypatch.setattr(llguidance, "LLMatcher", Broken)
     row = allocate_bitmask(1, small_vocabulary.size)[0]
     for act in (lambda: matcher.fill(row), lambda: matcher.accept(1)):
         with pytest.raises(SchemaTooCostly, match="failed in the arguments: too many states"):
@@ -95,7 +99,7 @@ def test_a_failed_matcher_does_not_say_for_others_that_arguments_are_incomplete(
         if replaceable:
             assert failed.is_complete()
         else:
-            patch.setattr(llguidance, "LLMatcher", lambda *_, **__: Broken())
+            patch.setattr(llguidance, "LLMatcher", Broken)
             with pytest.raises(SchemaTooCostly):
                 failed.is_complete()
     assert healthy.is_complete()
@@ -117,9 +121,9 @@ def test_a_cached_refusal_has_the_location_of_its_own_request(
 ) -> None:
     compiler = Compiler(small_vocabulary)
     for location in ("tools[name='f']", "tools[name='g']"):
-        with pytest.raises(UnsupportedSchema, match="leaves the schema") as refused:
-            compiler.grammar('{"$ref":"https://example.com/schema"}', location)
-        assert refused.value.location == f"{location}#/$ref"
+        with pytest.raises(UnsupportedSchema, match="no value satisfies") as refused:
+            compiler.grammar('{"required":["a"],"properties":{"a":false}}', location)
+        assert refused.value.location == f"{location}#/properties/a"
         monkeypatch.setattr(compiler, "engine", None)
 
 

@@ -24,7 +24,7 @@ def limits(fuel: int) -> llguidance.LLParserLimits:
 
 
 def written(vocabulary: Vocabulary, schema: Any, value: str, *, may_relax: bool = False) -> tuple[bool, str]:
-    """Whether a value is accepted with a mask before each token, and the effort of the grammar at its end."""
+    """True if a value is accepted with a mask before each token, and the effort of the grammar at its end."""
     grammar = LLGuidanceEngine(vocabulary).compile(json.dumps({"properties": {"a": schema}, "type": "object"}))
     matcher, row = grammar.matcher("schema", may_relax=may_relax), allocate_bitmask(1, vocabulary.size)[0]
     for token_id in vocabulary.encode(json.dumps({"a": value}, separators=(",", ":"))):

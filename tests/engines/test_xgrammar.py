@@ -218,20 +218,32 @@ def test_a_strict_tool_is_refused_if_a_keyword_is_relaxed(compiler: Compiler) ->
 
 
 @pytest.mark.parametrize(
-    ("schema", "location", "keyword"),
+    ("schema", "keyword", "status"),
     [
-        ({"properties": {"a": {"$ref": "https://x.y/z"}}}, "#/properties/a/$ref", "$ref"),
-        ({"properties": {"a": {"type": "text"}}}, "#/properties/a/type", "type"),
-        ({"properties": {"a": {"minLength": "1"}}}, "#/properties/a/minLength", "minLength"),
-        ({"properties": {"a": False}, "required": ["a"]}, "#", ""),
+        ({"$ref": "https://x.y/z"}, "$ref", "relaxed"),
+        ({"type": "text"}, "type", "read_as"),
+        ({"type": "quantity"}, "type", "relaxed"),
+        ({"minLength": "1"}, "minLength", "relaxed"),
     ],
 )
-def test_wrong_schemas_are_refused_with_their_location(
-    compiler: Compiler, schema: Any, location: str, keyword: str
+def test_wrong_keywords_are_named_and_refused_if_strict(
+    compiler: Compiler, schema: Any, keyword: str, status: str
 ) -> None:
-    with pytest.raises(UnsupportedSchema) as refused:
-        compiler.grammar(json.dumps(schema), "tools[0]")
-    assert (refused.value.location, refused.value.keyword) == (f"tools[0]{location}", keyword)
+    tool = {"name": "f", "parameters": {"type": "object", "properties": {"a": schema}}}
+    loose = ToolCallSpec.from_openai({"tools": [{"type": "function", "function": tool}]})
+    uses = getattr(compiler.compile(loose).coverage("f"), status)
+    assert f"#/properties/a/{keyword}" in [use.pointer for use in uses]
+    strict = ToolCallSpec.from_openai({"tools": [{"type": "function", "function": tool | {"strict": True}}]})
+    with pytest.raises(UnsupportedSchema, match="is strict") as refused:
+        compiler.compile(strict)
+    assert refused.value.location.endswith(f"#/properties/a/{keyword}") and refused.value.keyword == keyword
+    assert refused.value.remedy
+
+
+def test_a_schema_without_instances_is_refused_with_its_location(compiler: Compiler) -> None:
+    with pytest.raises(UnsupportedSchema, match="no value satisfies") as refused:
+        compiler.grammar('{"properties": {"a": false}, "required": ["a"]}', "tools[0]")
+    assert (refused.value.location, refused.value.keyword) == ("tools[0]#", "")
     assert refused.value.remedy
 
 

@@ -23,9 +23,11 @@ PATHS = {
 HUGE = 10**400
 EXAMPLES = [example for row in ROWS for example in row.examples.items()]
 CASES: list[tuple[dict[str, Any], str, str, str]] = [
-    ({"items": {"type": "string"}, "uniqueItems": True}, "relaxed", "#/properties/p/uniqueItems", "finite"),
-    ({"pattern": "(a)\\1"}, "relaxed", "#/properties/p/pattern", "backreferences"),
-    ({"pattern": "a(?!b)"}, "relaxed", "#/properties/p/pattern", "look-ahead"),
+    ({"items": {"type": "string"}, "uniqueItems": True}, "enforced", "#/properties/p/uniqueItems", ""),
+    ({"items": {"multipleOf": 0.5}, "uniqueItems": True}, "relaxed", "#/properties/p/uniqueItems", "multiples"),
+    ({"pattern": "(a+)\\1"}, "relaxed", "#/properties/p/pattern", "backreferences"),
+    ({"pattern": "(?:a(?!.*b)|bb)*c"}, "relaxed", "#/properties/p/pattern", "look-ahead"),
+    ({"pattern": "a(?!b)"}, "enforced", "#/properties/p/pattern", ""),
     ({"pattern": "["}, "relaxed", "#/properties/p/pattern", "not a regular expression"),
     ({"$ref": "https://example.com"}, "relaxed", "#/properties/p/$ref", "nothing is fetched"),
     ({"$ref": "#/$defs/missing"}, "relaxed", "#/properties/p/$ref", "points at nothing"),

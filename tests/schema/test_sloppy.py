@@ -20,6 +20,10 @@ READ: list[tuple[Any, str, tuple[str, ...], tuple[str, ...]]] = [
     ({"type": "any", "maxLength": 1}, "/type", ("1", '"a"', "null", "[]"), ('"ab"',)),
     ("string", "", ('"a"',), ("1",)),
     ({"type": "string", "pattern": r"\A(?P<x>a|b)\Z"}, "/pattern", ('"a"',), ('"ab"', '"ca"')),
+    ({"type": "string", "pattern": r"(?i)^straße|[^A-YZ]é$"}, "/pattern", ('"sTRAßE"', '"1É"'), ('"xé"', '"1e"')),
+    ({"type": "string", "pattern": "/^[A-C]{2}$/i"}, "/pattern", ('"aC"',), ('"/ac/"', '"abc"', '"ad"')),
+    ({"type": "string", "pattern": "/^[0-9]{2}$/"}, "/pattern", ('"12"',), ('"/12/"', '"123"')),
+    ({"type": "string", "pattern": r"^(?P<q>['_])a(?P=q)$"}, "/pattern", ('"\'a\'"', '"_a_"'), ('"_a\'"', '"a"')),
     (
         {"patternProperties": {r"\Ax": {"type": "null"}}, "additionalProperties": {"type": "boolean"}},
         "/patternProperties",
@@ -102,3 +106,21 @@ def test_arguments_are_an_object_whatever_the_type_says(root: Any, status: str) 
     assert use.pointer == "#/type"
     assert accepts(byte_compiler(), schema, '{"a":null}')
     assert not accepts(byte_compiler(), schema, '{"a":1}')
+
+
+@pytest.mark.parametrize(
+    ("properties", "said", "remedy"),
+    [
+        ({"p": {"type": "int"}}, "'type' has no meaning in JSON Schema: 'int' is read as 'integer'", "is read as"),
+        ({"p": "int"}, "'p' has no meaning in JSON Schema: the text 'int' is read as the type 'integer'", "is read as"),
+        ({"p": {"type": "int", "enum": 7}}, "'enum' cannot be enforced: is not an array (and 1 more)", "Rewrite it"),
+        ({"p": {"type": "nope"}, "q": {"minimum": "3"}}, "unknown type 'nope': use null, boolean, ", "Rewrite it"),
+    ],
+)
+def test_the_refusal_of_a_strict_tool_says_what_to_do(properties: Any, said: str, remedy: str) -> None:
+    parameters = {"type": "object", "properties": properties}
+    function = {"name": "f", "strict": True, "parameters": parameters}
+    with pytest.raises(UnsupportedSchema) as refused:
+        byte_compiler().compile(ToolCallSpec.from_openai({"tools": [{"type": "function", "function": function}]}))
+    assert said in refused.value.problem and remedy in refused.value.remedy
+    assert str(refused.value).startswith("tools[name='f'].function.parameters#/properties/p")

@@ -22,6 +22,8 @@ SLOW = {
     "properties": {f"p{n}": {"patternProperties": {f"^{n}a": {"type": "string"}, f"b{n}$": {}}} for n in range(100)}
 }
 """A schema that takes more than 50 ms to compile."""
+NO_VALUE: dict[str, Any] = {"not": {}}
+"""A schema that has no grammar."""
 
 
 def intake_of(vocabulary: Vocabulary, route: Any = "structured_output", **ours: Any) -> Intake:

@@ -17,7 +17,7 @@ from constrained_k2.vllm_plugin.constraint import constraint_in, is_tagged, prec
 from constrained_k2.vllm_plugin.engine_core import adoption
 from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
 from constrained_k2.vllm_plugin.token_limits import token_limits_in
-from tests.vllm_plugin.arriving import SLOW, TOOLS, intake_of, one_tool, request, tag_of
+from tests.vllm_plugin.arriving import NO_VALUE, SLOW, TOOLS, intake_of, one_tool, request, tag_of
 from tests.vllm_plugin.faults import Panic
 
 
@@ -98,7 +98,7 @@ def test_a_turn_that_the_prompt_continues_stays_vllms(
     ("reason", "structured", "extra", "fields"),
     [
         ("format", FOREIGN, None, {}),
-        ("tools", tag_of(tools=one_tool({"type": "string"})), None, {}),
+        ("tools", tag_of(tools=one_tool(NO_VALUE)), None, {}),
         ("tools", tag_of(), {"constrained_k2": "xgrammar"}, {}),  # an engine that the server does not offer
         ("tools", tag_of(), {"constrained_k2_undeclared_keys": 7}, {}),
         ("tools", tag_of(), {"constrained_k2_finish_reserve": "x"}, {}),

@@ -22,7 +22,7 @@ from constrained_k2.vllm_plugin.engine_core.structured_output import Constrained
 from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
 from constrained_k2.vllm_plugin.settings import Route, settings_in
 from constrained_k2.vllm_plugin.token_limits import token_limits_in
-from tests.vllm_plugin.arriving import SLOW, TOOLS, intake_of, one_tool, request, tag_of
+from tests.vllm_plugin.arriving import NO_VALUE, SLOW, TOOLS, intake_of, one_tool, request, tag_of
 from tests.vllm_plugin.faults import Panic
 from tests.vllm_plugin.scheduling import ScriptedEngine, admitted, config_of
 
@@ -92,7 +92,7 @@ def test_calls_are_counted_where_nothing_is_adopted(
     [
         (SLOW, {}, "too long"),
         ({"type": "object"}, {"engine": "xgrammar"}, "does not offer"),
-        ({"type": "string"}, {}, "always an object"),
+        (NO_VALUE, {}, "no value satisfies"),
     ],
 )
 def test_a_constraint_that_nothing_has_checked_is_checked_before_it_is_scheduled(
@@ -116,7 +116,7 @@ def test_a_constraint_that_nothing_has_checked_is_checked_before_it_is_scheduled
 
 UNCHECKED: list[tuple[dict[str, Any], Any, str]] = [
     (own(SLOW), None, "too long"),
-    (own({"type": "string"}), None, "always an object"),
+    (own(NO_VALUE), None, "no value satisfies"),
     (own({"type": "object"}, engine="xgrammar"), None, "does not offer"),
     (own({"type": "object"}) | {"constrained_k2_finish_reserve": "x"}, None, "finish_reserve"),
     ({"constrained_k2": 7}, None, "must be a string"),
@@ -161,7 +161,7 @@ def test_a_panic_while_a_constraint_is_checked_ends_its_request_only(
 
 def test_workers_get_a_constraint_that_holds(vocabulary: Vocabulary, counters: EngineCounters) -> None:
     """With the limits on tokens that it came with, and any JSON object where a schema has no grammar."""
-    tools = one_tool({"type": "string"})
+    tools = one_tool(NO_VALUE)
     tools[0]["function"]["strict"] = False
     extra = {"constrained_k2": json.dumps({"tools": tools}), "constrained_k2_token_limits": {"bad_words": [[7]]}}
     asked = request(SamplingParams(extra_args=extra, allowed_token_ids=[5]))
@@ -216,7 +216,7 @@ def test_a_refused_request_ends_alone(model: Path, vocabulary: Vocabulary, async
     taking = engine.manager.intake
     assert taking is not None
     stop = vocabulary.format.turn_end
-    for name, schema in (("bad", {"type": "string"}), ("good", {"type": "object"})):
+    for name, schema in (("bad", NO_VALUE), ("good", {"type": "object"})):
         params = admitted(vocabulary)
         params.extra_args = own(schema)
         asked = request(params)

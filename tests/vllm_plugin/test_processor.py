@@ -121,7 +121,7 @@ def test_reasoning_that_the_prompt_opened(processor: KimiK2LogitsProcessor, voca
 
 @pytest.mark.parametrize(
     "extra",
-    ["{", "[]", '{"tools": 1}', 5, '{"tools": [{"type": "function", "function": {"name": "f", "parameters": {"$ref": "#/x"}}}], "tool_choice": "required"}'],
+    ["{", "[]", '{"tools": 1}', 5, '{"tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}], "tool_choice": "required"}'],
 )  # fmt: skip
 def test_a_bad_request_ends_alone(processor: KimiK2LogitsProcessor, vocabulary: Vocabulary, extra: Any) -> None:
     markers = vocabulary.format

@@ -172,7 +172,7 @@ def test_a_strict_tool_is_kept_whole_or_refused(parser_class: Any, tokenizer: An
 
 
 NOT_STRICT = tool_with(strict=False, parameters={"type": "object", "properties": {"a": {}}})
-WITHOUT_GRAMMAR = tool_with(strict=False, name="g", parameters={"type": "nonsense"})
+WITHOUT_GRAMMAR = tool_with(strict=False, name="g", parameters={"not": {}})
 
 
 def level_of(request: Any) -> str:
@@ -221,7 +221,7 @@ def test_the_engine_compiles_no_schema_that_admission_gave_up(
         sent = constraint_in(extra_args)
         assert sent is not None
         assert sent.tools == (given.tools[0], Tool("g", strict=False))
-    (line,) = (record.getMessage() for record in caplog.records if "'g': #/type" in record.getMessage())
+    (line,) = (record.getMessage() for record in caplog.records if "'g': # (" in record.getMessage())
     assert line.endswith("any JSON object is allowed)")
 
 

@@ -60,7 +60,10 @@ def function(name: str, **more: Any) -> dict[str, Any]:
             {"tools": [function("f", strict=True, parameters={"type": "object", "minProperties": 2})]},
             "the tool is strict, and 'minProperties' cannot be enforced",
         ),
-        ({"tools": [function("f", parameters={"type": "string"})]}, "arguments are always an object"),
+        (
+            {"tools": [function("f", strict=True, parameters={"type": "string"})]},
+            "the tool is strict, and 'type' cannot be enforced: .*arguments are always an object",
+        ),
         (
             {"extra_body": {"response_format": {"type": "structural_tag", "format": {"type": "any_text"}}}},
             "response_format.type",

@@ -24,10 +24,12 @@ from constrained_k2.engines.llguidance.grammar_text import (
 from constrained_k2.engines.llguidance.mask_cache import MaskCache
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance.next_best import NextBest
+from constrained_k2.engines.llguidance.unique_matcher import UniqueItemsMatcher
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.formats.kimi_k3 import ARGUMENT, OPEN, SEPARATOR
 from constrained_k2.grammar.lark.writer import Effort
+from constrained_k2.schema.coverage import Coverage
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 from constrained_k2.vocabulary.tokenizer_files import SPLIT_PATTERN, TiktokenEncoder
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -96,7 +98,9 @@ class LLGuidanceEngine:
             if encoding == "xtml" or not source.is_well_formed or not ours.coverage.relaxed:
                 return ours
         except RecursionError:
-            problem: Exception = UnsupportedSchema("the schema is nested too deeply", "", "Flatten it", "", self.name)
+            problem: UnsupportedSchema | SchemaTooCostly = UnsupportedSchema(
+                "the schema is nested too deeply", "", "Flatten it", "", self.name
+            )
         except SchemaTooCostly as error:
             problem = error
         except Refused as error:
@@ -105,8 +109,9 @@ class LLGuidanceEngine:
             cause = f"LLGuidance has no grammar for this schema: {cause}"
             problem = UnsupportedSchema(cause, "", remedy, "", self.name)
         if encoding == "json":
+            reason = problem.problem if ours is None else _relaxed_by(ours.coverage)
             with suppress(Refused):
-                builtin = builtin_text(document)
+                builtin = builtin_text(document, reason)
                 if ours is None or not builtin.coverage.relaxed:
                     return self._probed(builtin)
         if ours is None:
@@ -139,6 +144,12 @@ class LLGuidanceEngine:
         if first.is_error():
             raise Refused(first.get_error())
         return grammar
+
+
+def _relaxed_by(coverage: Coverage) -> str:
+    """Return the first keyword that a grammar relaxes, as the reason to use another one."""
+    use = coverage.relaxed[0]
+    return f"ours relaxes {use.pointer}: {use.reason}"
 
 
 class MaskThreads:
@@ -179,12 +190,16 @@ class LLGuidanceGrammar:
         self.text, self.coverage = source.text, source.coverage
         self.effort: Effort = source.effort
         self.next_best: NextBest | None = None  # where this grammar fails
+        self.token = cache.token
+        self._tracker = None if source.places is None else cache.tracker(source.places, is_xml=source.allows_any_split)
         self._tokenizer = tokenizer
         self._prototype = self._new()
         self.cost_bytes = _COST_FLOOR + _COST_FACTOR * len(source.text)
 
     def matcher(self, location: str, *, may_relax: bool = False) -> LLGuidanceMatcher:
-        return LLGuidanceMatcher(self, location, may_relax=may_relax)
+        if self._tracker is None:
+            return LLGuidanceMatcher(self, location, may_relax=may_relax)
+        return UniqueItemsMatcher(self, location, self._tracker, may_relax=may_relax)
 
     def copy(self) -> llguidance.LLMatcher:
         """Return a copy of the prototype, at the start of the arguments."""

@@ -2,19 +2,22 @@
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
 import llguidance
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
+from constrained_k2.engines.llguidance.unique_items.language import ItemLanguage
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
+from constrained_k2.grammar.characters import Untranslatable
+from constrained_k2.grammar.lark.places import Places, places_of
 from constrained_k2.grammar.lark.state_model import StateModel, arguments_model, state_model
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
 from constrained_k2.grammar.lark.writer import Effort, LarkWriter
-from constrained_k2.grammar.patterns import Untranslatable, found_anywhere
+from constrained_k2.grammar.patterns import found_anywhere
 from constrained_k2.schema.builtin_compilers import prepare
 from constrained_k2.schema.compile_pool import check_deadline
 from constrained_k2.schema.coverage import Coverage, Status, coverage_of
@@ -30,17 +33,18 @@ _BLANKS = rf"[ \n\r\t]{{0,{MAX_WHITESPACE}}}"
 _JSON_OPTIONS: Any = {"item_separator": f"{_BLANKS},{_BLANKS}", "key_separator": f"{_BLANKS}:{_BLANKS}",
                       "whitespace_flexible": False, "coerce_one_of": False}  # fmt: skip
 _MAX_PATTERNS = 256
+_MAX_TEXTS = 2048  # that patterns were looked for in, and whether they were found
 # Fewer symbols than by default, so that a schema of 100 bytes ("maxItems": 100000) is refused within 0.2 s instead of
 # compiling for seconds. More items in a row than by default, since objects may have thousands of optional properties.
 # Five times the default for the lexemes of a step: a pattern beside a length takes up to 25 ms then and does not fail.
 # A grammar that takes over from one that failed may take five times longer still.
-_SIZES = {"max_grammar_size": 50_000, "max_items_in_row": 20_000, "step_max_items": 200_000}
+_SIZES: dict[str, Any] = {"max_grammar_size": 50_000, "max_items_in_row": 20_000, "step_max_items": 200_000}
 LIMITS = llguidance.LLParserLimits(**_SIZES, step_lexer_fuel=1_000_000)
 NEXT_BEST_LIMITS = llguidance.LLParserLimits(**_SIZES, step_lexer_fuel=5_000_000)
 # The strings, comments and regular expressions of a Lark grammar, in which "<" refers to no token.
 _LARK_TEXT = re.compile(r"\"(?:\\.|[^\"\\])*\"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\])+/", re.DOTALL)
 _MAX_EBNF = 1 << 16  # characters that are converted, a second a megabyte
-_BY_CONVERTER = "LLGuidance's own converter writes this schema, with properties in its order"
+_BY_CONVERTER = "LLGuidance's builtin converter writes this schema, with properties in its order"
 _LEAKY_FORMATS = frozenset({"date", "date-time", "time", "hostname"})
 
 
@@ -58,6 +62,7 @@ class GrammarText:
     is_well_formed: bool = True  # False if JSON Schema gives a part of the schema no meaning
     allows_any_split: bool = False  # True if masks allow any tokens of a text that is the only one possible
     effort: Effort = "exact"
+    places: Places | None = None  # of the arrays whose items a matcher compares
 
 
 def our_text(
@@ -71,23 +76,24 @@ def our_text(
 
     def write(normalizer: Normalizer) -> GrammarText:
         writer, root = LarkWriter(normalizer, patterns.has_match, undeclared_keys), frozenset({("#", True)})
-        writer.effort = effort
+        writer.effort, writer.has_texts = effort, patterns.has_texts
         lark = writer.write_arguments(root) if encoding == "xtml" else writer.write(root)
+        places = places_of(writer, writer.arguments if encoding == "xtml" else root)
         text = llguidance.LLMatcher.grammar_from_lark(lark)
         coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes)
         if encoding == "xtml":
             model = arguments_model(writer.arguments, writer.shapes, writer.members, writer.argument_parts)
         else:
             model = state_model(root, writer.shapes, writer.members)
-        return GrammarText(text, coverage, model, normalizer.is_well_formed, encoding == "xtml", effort)
+        return GrammarText(text, coverage, model, normalizer.is_well_formed, encoding == "xtml", effort, places)
 
     return write_some(SchemaDocument(document), patterns.is_found, write)
 
 
-def builtin_text(document: Any) -> GrammarText:
+def builtin_text(document: Any, reason: str = "") -> GrammarText:
     """Return the grammar of LLGuidance's builtin JSON Schema compiler: properties in the schema's order.
 
-    It does not forbid undeclared keys.
+    It does not forbid undeclared keys. Its coverage gives the reason why it is used.
 
     Raises:
         Refused: The compiler rejects the schema, or would enforce it wrongly.
@@ -100,7 +106,8 @@ def builtin_text(document: Any) -> GrammarText:
         text = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON_OPTIONS)
     except (ValueError, UnsupportedSchema, SchemaTooCostly) as error:
         raise Refused(str(error)) from error
-    return GrammarText(text, coverage_of(known, "llguidance", _builtin_notes(known)), model=None)
+    coverage = replace(coverage_of(known, "llguidance", _builtin_notes(known)), builtin=reason)
+    return GrammarText(text, coverage, model=None)
 
 
 def written_text(kind: Literal["regex", "lark"], text: str) -> GrammarText:
@@ -159,8 +166,18 @@ class Patterns:
         self._tokenizer = llguidance.LLTokenizer("byte", slices=[])  # no masks of strings: slices would cost time
         self._matchers: dict[str, llguidance.LLMatcher] = {}
         self.has_match = lru_cache(_MAX_PATTERNS)(self._has_match)
+        self.is_found = lru_cache(_MAX_TEXTS)(self._is_found)
 
-    def is_found(self, pattern: str, text: str) -> bool:
+    @staticmethod
+    def has_texts(lark: str, count: int) -> bool:
+        """Return True if it is certain that so many texts match a grammar."""
+        check_deadline()
+        try:
+            return ItemLanguage(lark).has_texts(count)
+        except SchemaTooCostly:
+            return False
+
+    def _is_found(self, pattern: str, text: str) -> bool:
         """Return True if a text contains a match."""
         spelled = list(json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass"))
         for matchers in (self._matchers, {}):  # copies share a lexer: if this pattern has exhausted it, use a new one

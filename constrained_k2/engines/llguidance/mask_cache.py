@@ -13,7 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.engines.llguidance.position import MARKER, Position, PositionTracker, class_of
+from constrained_k2.engines.llguidance.unique_items.tokens import TokenIndex
+from constrained_k2.engines.llguidance.unique_items.tracker import Tracker
 from constrained_k2.engines.llguidance.xtml_position import XtmlTracker
+from constrained_k2.grammar.lark.places import Places
 from constrained_k2.grammar.lark.state_model import StateModel
 from constrained_k2.vocabulary.bitmask import words_per_row
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -132,6 +135,7 @@ class MaskCache:
         self._lock = threading.Lock()
         self._charged = 0
         self.long_lengths = _long_lengths(vocabulary)
+        self._tokens: TokenIndex | None = None  # made for the first schema that needs it
         self._row_bytes = 4 * words_per_row(vocabulary.size)
 
     @property
@@ -141,6 +145,12 @@ class MaskCache:
     def dfa(self, model: StateModel) -> LazyDfa | None:
         """Return a DFA for a grammar; None without a budget, or if long names would make positions large."""
         return LazyDfa(self, model) if self._budget and model.longest_name <= _MAX_NAME_BYTES else None
+
+    def tracker(self, places: Places, *, is_xml: bool) -> Tracker:
+        """Return what finds the items that a grammar's matchers compare."""
+        if self._tokens is None:
+            self._tokens = TokenIndex(self._vocabulary)
+        return Tracker(places, self._tokens, is_xml=is_xml)
 
     def token(self, token_id: int) -> bytes:
         """Return a token's bytes, those of a special one after :data:`MARKER`, and record its class."""

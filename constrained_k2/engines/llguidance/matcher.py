@@ -52,7 +52,7 @@ class LLGuidanceMatcher:
         self._is_stale = False  # True if it was rolled back past that mask
 
     def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
-        cached = self.cached_mask()
+        cached = LLGuidanceMatcher.cached_mask(self)
         if cached is not None:
             row[:] = cached
             return
@@ -84,7 +84,7 @@ class LLGuidanceMatcher:
                     matcher.note_mask(rows[row])
         for matcher, row in batch:
             try:
-                matcher.fill(rows[row], rows.address + row * rows.row_bytes)
+                LLGuidanceMatcher.fill(matcher, rows[row], rows.address + row * rows.row_bytes)
             except ConstrainedK2Error as error:
                 failed.append((row, error))
         return failed

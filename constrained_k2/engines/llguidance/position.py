@@ -11,10 +11,10 @@ from collections.abc import Callable
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
+from constrained_k2.grammar.characters import Untranslatable
 from constrained_k2.grammar.lark.state_model import AMBIGUOUS, ArrayModel, NodeModel, ObjectModel, StateModel
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
 from constrained_k2.grammar.pattern_states import TooManyStates
-from constrained_k2.grammar.patterns import Untranslatable
 from constrained_k2.grammar.string_states import StringState, StringStates
 
 _MAX_TEXT = MAX_WHITESPACE  # bytes

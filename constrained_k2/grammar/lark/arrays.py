@@ -1,10 +1,11 @@
-"""Arrays: prefix items, the rest, counts, ``contains``, and unique items from a finite set."""
+"""Arrays: prefix items, the rest, counts, ``contains``, and unique items."""
 
 from dataclasses import replace
 from itertools import accumulate, product
 from typing import TYPE_CHECKING
 
 from constrained_k2.grammar.lark.terminals import BITS, NoExactGrammar, count_at_least, count_below, only_if
+from constrained_k2.grammar.lark.unique_items import compared_items
 from constrained_k2.schema.shapes import Array, negated
 
 if TYPE_CHECKING:
@@ -24,8 +25,11 @@ def array_rule(writer: "LarkWriter", shape: Array, name: str) -> str:
     return f'"[" ws {_items(writer, shape, name)} "]"'
 
 
-def _items(writer: "LarkWriter", shape: Array, name: str) -> str:
-    """Return the name of the items' rule: a rule for each prefix item, then a bounded repetition of the rest."""
+def _items(writer: "LarkWriter", shape: Array, name: str, item: str = "") -> str:
+    """Return the name of the items' rule: a rule for each prefix item, then a bounded repetition of the rest.
+
+    ``item`` is the rule of an item of the rest, if it is not that of its node.
+    """
     prefix, longest = writer.productivity.items(shape)
     for index, node in enumerate(prefix):
         comma = '"," ws ' if index else ""
@@ -33,15 +37,19 @@ def _items(writer: "LarkWriter", shape: Array, name: str) -> str:
         writer.rules.append(f"{name}_i{index}: {comma}{writer.rule(node)} ws {name}_i{index + 1}{end}")
     least = max(shape.shortest - len(prefix), 0)
     most = None if longest is None else longest - len(prefix)
-    rest = _EMPTY if most == 0 else _repeated(writer, shape, f"{name}_k", least, most)
+    rest = (
+        _EMPTY
+        if most == 0
+        else _repeated(writer, item or writer.rule(shape.rest), f"{name}_k", (least, most), first=not shape.prefix)
+    )
     writer.rules.append(f"{name}_i{len(prefix)}: {rest}")
     return f"{name}_i0"
 
 
-def _repeated(writer: "LarkWriter", shape: Array, name: str, least: int, most: int | None) -> str:
-    """Return a repetition of ``least`` to ``most`` items, with a comma before the first one after prefix items."""
-    item = f"{writer.rule(shape.rest)} ws"
-    first, limit = not shape.prefix, max(least, most or 0)
+def _repeated(writer: "LarkWriter", rule: str, name: str, counts: tuple[int, int | None], *, first: bool) -> str:
+    """Return a repetition of the least to the most items, with a comma before each but the very ``first``."""
+    item, (least, most) = f"{rule} ws", counts
+    limit = max(least, most or 0)
     if limit > _MAX_UNROLLED:  # counted by a rule's parameter: the cost does not grow with the count
         bits = f"[0:{limit.bit_length()}]"
         more = [f'"," ws {item} {name}::incr({bits}) %if lt({bits}, {limit})']
@@ -62,16 +70,11 @@ def _repeated(writer: "LarkWriter", shape: Array, name: str, least: int, most: i
 
 
 def _unique(writer: "LarkWriter", shape: Array, name: str) -> str:
-    """Return the body for items from a finite set, each at most once: one bit a value."""
+    """Return the body for unequal items: with one bit a value if they are from a small set, else for a matcher."""
     allowed = writer.productivity.values(shape.rest)
     values = list(dict.fromkeys(map(writer.value, allowed or ())))
-    problems = {
-        "uniqueItems combined with prefixItems or contains": shape.prefix or shape.contains,
-        "items outside a finite set cannot be compared with the items before": allowed is None,
-        f"items from more than {BITS} values": len(values) > BITS,
-    }
-    if problem := next(filter(problems.get, problems), ""):
-        raise NoExactGrammar(problem, ("uniqueItems",), replace(shape, unique=False))
+    if shape.prefix or shape.contains or allowed is None or len(values) > BITS:
+        return f'"[" ws {_items(writer, shape, name, compared_items(writer, shape))} "]"'
     complete = [count_at_least("_", shape.shortest)] if shape.shortest else []
     most = len(values) if shape.longest is None else min(shape.longest, len(values))
     room = [count_below("_", most)] if most < len(values) else []

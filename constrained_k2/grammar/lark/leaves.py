@@ -4,12 +4,12 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from constrained_k2.grammar.characters import Untranslatable
 from constrained_k2.grammar.lark.digits import number_range
 from constrained_k2.grammar.lark.terminals import NoExactGrammar, literal, one_of
-from constrained_k2.grammar.patterns import Untranslatable, found_anywhere
+from constrained_k2.grammar.patterns import found_anywhere
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
 from constrained_k2.schema.builtin_compilers import LARGEST_EXACT, LARGEST_MULTIPLE
 from constrained_k2.schema.shapes import Number, String, Value, common_multiple, tighten
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _MAX_DECIMALS = 8  # of a multiple whose trailing zeros may be left out: each takes an alternative
 _EASY_LENGTH = 256  # of a string with a pattern, in the next best grammar
-_format_found = cache(found_anywhere)  # for the few patterns of formats: some take 20 ms to translate
 _LEAF = {"x-guidance": {"whitespace_flexible": False}}  # so that all lexemes stay in one class
 
 
@@ -28,8 +27,7 @@ def string_expression(shape: String, form: Spelling = JSON) -> str:
     """Return a terminal's expression for strings of a shape, quotes included, each value in its one spelling."""
     longest, quote = "" if shape.longest is None else str(shape.longest), form.quote
     parts = [f"/{quote}{form.character}{{{shape.shortest},{longest}}}{quote}/"] if shape.shortest or longest else []
-    parts += (_found_anywhere(shape, pattern, form) for pattern in sorted(shape.patterns))
-    parts += (_found_anywhere(shape, pattern, form, _format_found) for pattern in patterns_of(shape.formats))
+    parts += (_found_anywhere(shape, found, form) for found in (*sorted(shape.patterns), *patterns_of(shape.formats)))
     parts += (f"~{_found_anywhere(shape, pattern, form)}" for pattern in sorted(shape.absent))
     parts += [f"~{one_of(sorted(shape.excluded), form)}"] if shape.excluded else []
     if not (parts and shape.shortest + bool(longest) + len(shape.patterns) + len(shape.formats)):
@@ -37,11 +35,9 @@ def string_expression(shape: String, form: Spelling = JSON) -> str:
     return " & ".join(parts)
 
 
-def _found_anywhere(
-    shape: String, pattern: str, form: Spelling, translate: Callable[[str, Spelling], str] = found_anywhere
-) -> str:
+def _found_anywhere(shape: String, pattern: str, form: Spelling) -> str:
     try:
-        return translate(pattern, form)
+        return found_anywhere(pattern, form)
     except Untranslatable as error:
         without = replace(shape, patterns=shape.patterns - {pattern}, absent=shape.absent - {pattern})
         where = "combined with others, exclusions or a negation" if form is JSON else "of a raw string"
@@ -57,7 +53,10 @@ def leaf_has_value(shape: String | Number, has_match: Callable[[str], bool]) -> 
                 return True
             demands = len(shape.patterns) + len(shape.formats) + len(shape.absent) + bool(shape.excluded)
             others = bool(shape.shortest) + (shape.longest is not None)
-            return not demands or demands + others == 1 or has_match(string_expression(shape))
+            if not demands:
+                return True
+            expression = string_expression(shape)
+            return (demands + others == 1 and " & " not in expression) or has_match(expression)
         return not shape.fraction or bool(shape.multiple) or has_match(number_range(shape))
     except NoExactGrammar:
         return True  # a wider shape is written, if any
@@ -130,7 +129,7 @@ def _is_read_exactly(multiple: Fraction) -> bool:
     return Fraction(value) == multiple * power
 
 
-def _eased(writer: "LarkWriter", shape: String) -> String:
+def eased(writer: "LarkWriter", shape: String) -> String:
     """Return a shape that costs a lexer less, where the writer is to write the next best grammar."""
     if writer.effort == "exact" or not (shape.patterns or shape.absent or shape.formats):
         return shape
@@ -146,7 +145,7 @@ def _eased(writer: "LarkWriter", shape: String) -> String:
 
 def string_rule(writer: "LarkWriter", shape: String) -> str:
     """Return the body of a rule for strings: in any spelling if only the length matters, else in the one spelling."""
-    shape = _eased(writer, shape)
+    shape = eased(writer, shape)
     if shape == String():
         return "STRING"
     if not (shape.excluded or shape.absent or shape.patterns or shape.formats):
@@ -167,7 +166,7 @@ def raw_string_rule(writer: "LarkWriter", shape: String | Value) -> str:
     """Return the body of a rule for strings without quotes and escapes."""
     if isinstance(shape, Value):
         return literal(shape.value)
-    shape = _eased(writer, shape)
+    shape = eased(writer, shape)
     return RAW.terminal if shape == String() else writer.terminal(string_expression(shape, RAW))
 
 

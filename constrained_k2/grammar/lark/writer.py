@@ -25,6 +25,7 @@ from constrained_k2.grammar.lark.leaves import (
 from constrained_k2.grammar.lark.objects import object_rule
 from constrained_k2.grammar.lark.state_model import Members
 from constrained_k2.grammar.lark.terminals import PREAMBLE, NoExactGrammar, key, literal, one_of
+from constrained_k2.grammar.lark.unique_items import ItemTexts
 from constrained_k2.grammar.productivity import Productivity, constants
 from constrained_k2.grammar.spelling import JSON, Spelling
 from constrained_k2.schema.coverage import Status
@@ -68,6 +69,7 @@ class LarkWriter:
     ) -> None:
         self.normalizer = normalizer
         self._has_match = has_match
+        self.has_texts: Callable[[str, int], bool] = lambda _lark, _count: False  # as a grammar has so many texts
         self.productivity = Productivity(
             normalizer, lambda shape: leaf_has_value(shape, has_match), self._has_extra_key, undeclared_keys
         )
@@ -83,6 +85,8 @@ class LarkWriter:
         self.node: Node = ANY  # the node being written
         self.arguments: Node = NEVER  # the node whose objects are written as XTML arguments
         self.argument_parts: dict[Node, dict[Kind, Node]] = {}  # node of an argument -> the nodes of its values
+        self.unique_items: dict[Array, ItemTexts] = {}  # arrays whose items a matcher compares, as they are written
+        self.written_as: dict[Shape, Array] = {}  # such an array's shape -> as it is written
         self._raw: set[Node] = set()  # nodes whose strings are written without quotes and escapes
 
     def write(self, root: Node) -> str:
@@ -198,7 +202,7 @@ class LarkWriter:
             del self.rules[written:]
             self.note(error.keywords, "relaxed", str(error))
             return self._body(node, error.wider, number)
-        self.shapes.setdefault(node, []).append(shape)
+        self.shapes.setdefault(node, []).append(self.written_as.get(shape, shape))
         return body
 
     def note(self, keywords: tuple[str, ...], status: Status, reason: str) -> None:

@@ -158,7 +158,9 @@ KEYWORDS = (
         negate=_not_unique,
         examples={
             "uniqueItems of a finite set": {"items": {"enum": ["a", "b", "c"]}, "uniqueItems": True},
-            "uniqueItems of open items": {"items": {"type": "string"}, "uniqueItems": True},
+            "uniqueItems of strings": {"items": {"type": "string"}, "uniqueItems": True},
+            "uniqueItems of numbers": {"items": {"type": "number"}, "uniqueItems": True},
+            "uniqueItems of objects and arrays": {"items": {"type": ["object", "array"]}, "uniqueItems": True},
         },
     ),
 )

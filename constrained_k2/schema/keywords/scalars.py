@@ -36,7 +36,7 @@ def type_named(name: object) -> str:
 def _kinds(read: Reader) -> list[str]:
     """The types that a schema declares, each by JSON Schema's name; all of them if one cannot be read."""
     declared = read.schema.get("type", list(_TYPES))
-    kinds = []
+    kinds: list[str] = []
     for name in declared if isinstance(declared, list) else [declared]:
         kind = name if name in _TYPES else type_named(name)
         if not kind:
@@ -181,7 +181,12 @@ KEYWORDS = (
         examples={
             "pattern": {"type": "string", "pattern": "^[A-Z]{3}-\\d+$"},
             "pattern with look-ahead at its start": {"type": "string", "pattern": "^(?=.*\\d)(?!admin).{8,}$"},
-            "pattern with look-ahead inside, or a back-reference": {"type": "string", "pattern": "(a+)-\\1"},
+            "pattern with look-around or word boundaries inside": {
+                "type": "string",
+                "pattern": "^a(?!.*--)\\b.*(?<!-)$",
+            },
+            "pattern with a back-reference to a group of few texts": {"type": "string", "pattern": "^([\"']?)a\\1$"},
+            "pattern with a back-reference to a group of any text": {"type": "string", "pattern": "(a+)-\\1"},
         },
     ),
     Keyword(

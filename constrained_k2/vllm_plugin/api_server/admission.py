@@ -10,7 +10,7 @@ from vllm.exceptions import VLLMValidationError
 from constrained_k2.compiler.compiled import CompiledToolCalls
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.request.spec import EngineName, ToolCallSpec
-from constrained_k2.schema.coverage import KeywordUse
+from constrained_k2.schema.coverage import Coverage, KeywordUse
 from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
@@ -38,16 +38,22 @@ def compile_tools(constraint: ToolCallSpec, *, count: bool) -> CompiledToolCalls
 
 
 def report(compiled: CompiledToolCalls, *, first: bool) -> None:
-    """Log, once a schema, what cannot be enforced of it, and count the request."""
+    """Log, once a schema, what of it is not enforced and what the engine's converter writes; count the request."""
     constraint = compiled.spec
     for tool in constraint.tools if constraint.max_calls != 0 else ():
-        if inexact := compiled.coverage(tool.name).inexact:
-            _warn_once(f"{tool.name!r}", _digest(tool.schema), inexact[:8])
+        _warn(f"{tool.name!r}", tool.schema, compiled.coverage(tool.name))
     answer = compiled.answer_grammar
-    if constraint.answer is not None and answer is not None and answer.coverage.inexact:
-        _warn_once("the answer", _digest(constraint.answer.text), answer.coverage.inexact[:8])
+    if constraint.answer is not None and answer is not None:
+        _warn("the answer", constraint.answer.text, answer.coverage)
     if first:
         metrics.record_request(compiled, grammar_engine(constraint))
+
+
+def _warn(name: str, schema: str, coverage: Coverage) -> None:
+    if coverage.inexact:
+        _warn_once(name, _digest(schema), coverage.inexact[:8])
+    if coverage.builtin:
+        _warn_once(name, _digest(schema), coverage.builtin)
 
 
 def grammar_engine(constraint: ToolCallSpec) -> EngineName:
@@ -56,9 +62,11 @@ def grammar_engine(constraint: ToolCallSpec) -> EngineName:
 
 
 @lru_cache(maxsize=4096)
-def _warn_once(name: str, schema: bytes, relaxed: tuple[KeywordUse, ...]) -> None:  # noqa: ARG001 - part of the key
-    lost = "; ".join(f"{use.pointer} ({use.reason})" for use in relaxed)
-    warn("not enforced in a schema", f"{name}: {lost}")
+def _warn_once(name: str, schema: bytes, found: tuple[KeywordUse, ...] | str) -> None:  # noqa: ARG001 - part of the key
+    if isinstance(found, str):
+        warn("a schema is written by the engine's builtin converter", f"{name}: {found}")
+    else:
+        warn("not enforced in a schema", f"{name}: " + "; ".join(f"{use.pointer} ({use.reason})" for use in found))
 
 
 def _digest(text: str) -> bytes:

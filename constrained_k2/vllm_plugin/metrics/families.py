@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from prometheus_client import Counter, Histogram
 
+from constrained_k2.compiler.compiled import ANSWER
 from constrained_k2.compiler.compiler import CompiledToolCalls
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.vllm_plugin.metrics.counters import Adopted, Left
@@ -39,6 +40,8 @@ class Family(NamedTuple):
 FAMILIES = (
     Family("requests", Counter, "Requests admitted to be constrained.",
            (*_MODEL, "grammar_engine", "tool_choice", "coverage")),
+    Family("builtin_schemas", Counter, "Schemas of admitted requests that the engine's builtin converter writes.",
+           _MODEL),
     Family("refused_requests", Counter, "Requests refused because they cannot be constrained or have no clear meaning.",
            (*_MODEL, "reason", "detail")),
     Family("grammar_lookups", Counter, "Grammars of tools asked for, where requests are admitted and in the engine.",
@@ -87,6 +90,7 @@ def families() -> dict[str, Any]:
 def expose(model_name: str, engines: list[int]) -> None:
     """Show every metric of a server at 0, by its engines' ranks, so that rates begin with the server."""
     shown = families()
+    shown["builtin_schemas"].labels(model_name)
     for where in ("admission", "engine"):
         shown["compile_seconds"].labels(model_name, where)
         for result in ("hit", "miss"):
@@ -103,6 +107,7 @@ def record_request(compiled: CompiledToolCalls, grammar_engine: str) -> None:
     """Count an admitted request, by the engine that will match its arguments."""
     labels = (Server.model_name, grammar_engine, compiled.spec.choice, coverage_of_request(compiled))
     families()["requests"].labels(*labels).inc()
+    families()["builtin_schemas"].labels(Server.model_name).inc(len(builtin_schemas(compiled)))
 
 
 def record_lookups(compiled: CompiledToolCalls) -> None:
@@ -132,6 +137,15 @@ def record_engine(news: Mapping[str, Any], model_name: str, rank: int) -> None:
         shown["grammar_lookups"].labels(model_name, "engine", result).inc(totals.get(name, 0))
     for seconds in news["compile_seconds"]:
         shown["compile_seconds"].labels(model_name, "engine").observe(seconds)
+
+
+def builtin_schemas(compiled: CompiledToolCalls) -> dict[str, str]:
+    """Function name, or :data:`.ANSWER` -> why the engine's builtin converter writes its schema, where it does."""
+    tools = () if compiled.spec.max_calls == 0 else compiled.spec.tools
+    found = {tool.name: compiled.coverage(tool.name).builtin for tool in tools}
+    if (answer := compiled.answer_grammar) is not None:
+        found[ANSWER] = answer.coverage.builtin
+    return {name: reason for name, reason in found.items() if reason}
 
 
 def coverage_of_request(compiled: CompiledToolCalls) -> Covered:

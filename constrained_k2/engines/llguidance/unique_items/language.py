@@ -1,0 +1,77 @@
+"""The texts of an array's items, byte by byte: how many ways lead on from the beginning of one."""
+
+import llguidance
+import numpy as np
+
+from constrained_k2.errors import SchemaTooCostly
+from constrained_k2.grammar.lark.unique_items import ItemTexts
+
+_MAX_CACHED = 4096  # beginnings
+_MAX_VISITED = 2000  # beginnings, where texts are counted
+_TOKENIZER = llguidance.LLTokenizer("byte")
+
+
+class ItemLanguage:
+    """The items of one array. Shared by all calls; thread-safe.
+
+    Raises:
+        SchemaTooCostly: Also by all methods, if LLGuidance hits one of its limits.
+    """
+
+    def __init__(self, lark: str, *, is_endless: bool = False) -> None:
+        self.is_endless = is_endless
+        self._lark = llguidance.LLMatcher.grammar_from_lark(lark)
+        self._prototype = self._new()
+        self._ways: dict[bytes, tuple[bytes, bool]] = {}
+
+    @classmethod
+    def of(cls, texts: ItemTexts) -> "ItemLanguage":
+        return cls(texts.lark(), is_endless=texts.is_endless)
+
+    def ways(self, beginning: bytes) -> tuple[bytes, bool]:
+        """Return the bytes that may follow the beginning of an item, and True if the item may end there."""
+        found = self._ways.get(beginning)
+        if found is None:
+            found = self._computed(beginning)
+            if len(self._ways) >= _MAX_CACHED:
+                self._ways.clear()
+            self._ways[beginning] = found
+        return found
+
+    def has_texts(self, count: int) -> bool:
+        """Return True if it is certain that there are so many items."""
+        waiting, visited = [b""], 0
+        while waiting and visited < _MAX_VISITED:
+            beginning, visited = waiting.pop(), visited + 1
+            following, is_item = self.ways(beginning)
+            count -= is_item
+            if count <= 0:
+                return True
+            waiting += sorted((beginning + bytes((byte,)) for byte in following), key=_ends_a_string)
+        return False
+
+    def _computed(self, beginning: bytes) -> tuple[bytes, bool]:
+        problem = ""
+        for renews in (False, True):  # copies share a lexer: one that is exhausted is replaced
+            if renews:
+                self._prototype = self._new()
+            matcher = self._prototype.deep_copy()
+            if matcher.try_consume_tokens(list(beginning)) == len(beginning):
+                mask = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+                if not matcher.is_error():
+                    allowed = np.flatnonzero(np.unpackbits(mask[:32], bitorder="little")).astype(np.uint8)
+                    return allowed.tobytes(), matcher.is_accepting()
+            problem = matcher.get_error() or f"no item begins with {beginning[:80]!r}"
+        raise SchemaTooCostly(f"LLGuidance failed in an item: {problem.strip()[:200]}", "", "Simplify its pattern")
+
+    def _new(self) -> llguidance.LLMatcher:
+        matcher = llguidance.LLMatcher(_TOKENIZER, self._lark, log_level=0)
+        if matcher.is_error():
+            raise SchemaTooCostly(
+                f"LLGuidance has no grammar of an item: {matcher.get_error()[:200]}", "", "Simplify it"
+            )
+        return matcher
+
+
+def _ends_a_string(beginning: bytes) -> bool:
+    return beginning.endswith(b'"')

@@ -1,0 +1,150 @@
+"""A matcher of arguments that forbids the tokens that would repeat an item where that is invalid."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
+from constrained_k2.engines.llguidance.unique_items.tokens import TokenIndex, allowed_of, forbid
+from constrained_k2.engines.llguidance.unique_items.tracker import Expect, Position, Tracker
+from constrained_k2.engines.llguidance.unique_items.written import WrittenItems
+from constrained_k2.engines.protocol import Failures
+from constrained_k2.grammar.lark.places import NOWHERE
+from constrained_k2.vocabulary.bitmask import BitmaskRows
+
+if TYPE_CHECKING:
+    from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar
+
+Row = npt.NDArray[np.int32]
+Ending = Callable[[bytes], Sequence[int]]
+
+
+class UniqueItemsMatcher(LLGuidanceMatcher):
+    """An LLGuidance matcher whose masks, and what it accepts, leave out repeated items.
+
+    No mask becomes empty by that: what could only end in a repetition is left out before it begins.
+    """
+
+    __slots__ = ("_positions", "_tokens", "_tracker")
+
+    def __init__(self, grammar: "LLGuidanceGrammar", location: str, tracker: Tracker, *, may_relax: bool) -> None:
+        super().__init__(grammar, location, may_relax=may_relax)
+        self._tracker = tracker
+        self._tokens: TokenIndex = tracker.tokens
+        self._positions = [tracker.start]  # before each token, and the current one
+
+    def fill(self, row: Row, address: int = 0) -> None:
+        super().fill(row, address)
+        self.restrict(row)
+
+    @staticmethod
+    def fill_batch(batch: Sequence[tuple[LLGuidanceMatcher, int]], rows: BitmaskRows) -> Failures:
+        failed = LLGuidanceMatcher.fill_batch(batch, rows)
+        numbers = {row for row, _ in failed}
+        for matcher, row in batch:
+            if row not in numbers:
+                assert isinstance(matcher, UniqueItemsMatcher)
+                matcher.restrict(rows[row])
+        return failed
+
+    def cached_mask(self) -> Row | None:
+        cached = super().cached_mask()
+        if cached is None or not self._is_inside(self._positions[-1]):
+            return cached
+        row = cached.copy()
+        self.restrict(row)
+        return row
+
+    def accept(self, token_id: int) -> bool:
+        if not super().accept(token_id):
+            return False
+        before = self._positions[-1]
+        after = self._tracker.follow(before, self.grammar.token(token_id))
+        if after is None:
+            self._tracker.restore(before)
+            super().rollback(1)
+            return False
+        self._positions.append(after)
+        return True
+
+    def rollback(self, count: int) -> None:
+        super().rollback(count)
+        if count:
+            del self._positions[-count:]
+            self._tracker.restore(self._positions[-1])
+
+    def fork(self) -> "UniqueItemsMatcher":
+        copy = UniqueItemsMatcher(self.grammar, self._location, self._tracker, may_relax=self._may_relax)
+        for token_id in self._ids:
+            copy.accept(token_id)
+        return copy
+
+    def _is_inside(self, position: Position) -> bool:
+        """Return True if a token may repeat an item here, or hold two equal ones."""
+        if position.items is not None:
+            return True
+        has_place = position.place != NOWHERE or any(frame.place != NOWHERE for frame in position.frames)
+        return has_place and len(self._tokens.opened_array) > 0
+
+    def restrict(self, row: Row) -> None:
+        """Remove the tokens that repeat an item from a mask, int32 ``[words]``, in place."""
+        position = self._positions[-1]
+        if not self._is_inside(position):
+            return
+        tokens, items = self._tokens, position.items
+        tried = [tokens.opened_array]
+        if items is not None and position.expect is Expect.IN_STRING:
+            self._restrict_rest(position, items, tokens.closing, row)
+            tried += self._ends_and_more(position.text, items)
+        elif items is not None:
+            tried += [tokens.word_and_comma, tokens.whole_and_comma]
+            if position.expect is Expect.IN_WORD:
+                self._restrict_rest(position, items, tokens.ending, row)
+                self._restrict_after_word(position.text, items, row)
+            else:
+                forbid(items.outside, row)
+                if items.is_exhausted:
+                    row &= ~tokens.commas
+        for ids in tried:
+            forbid(self._repeating(position, allowed_of(ids, row)), row)
+
+    def _ends_and_more(self, text: bytes, items: WrittenItems) -> Iterator[npt.NDArray[np.int64]]:
+        """Yield tokens that may end a string, and then begin an item that can only repeat one, or hold a whole one."""
+        yield self._tokens.string_and_item
+        if items.after_string:
+            yield np.array(items.after_string, dtype=np.int64)
+        if items.has_one_way(text):  # what the string begins with may be spent after it
+            yield self._tokens.string_and_comma
+        elif not items.language.is_endless and (ids := self._tokens.second_longer(text)):
+            yield np.array(ids, dtype=np.int64)
+
+    def _restrict_rest(self, position: Position, items: WrittenItems, ending: Ending, row: Row) -> None:
+        """Remove what ends the item that is being written as one that is there, or leads to nothing else."""
+        for rest in items.beginning_with(position.text):
+            forbid(ending(rest), row)
+        for rest in items.spent_after(position.text):
+            forbid(self._tokens.going_on(rest), row)
+
+    def _restrict_after_word(self, text: bytes, items: WrittenItems, row: Row) -> None:
+        """Remove what ends a number at once, if it is there; if not, what repeats it then in the next item."""
+        if text in items:
+            row &= ~self._tokens.ends
+        elif items.language.ways(text)[1]:
+            count = len(items)
+            items.add(text)
+            if items.is_exhausted:
+                row &= ~self._tokens.commas
+            else:
+                forbid(self._tokens.after_comma.intersection(items.outside), row)
+            items.truncate(count)
+
+    def _repeating(self, position: Position, ids: Iterable[int]) -> list[int]:
+        """Return those of these tokens that cannot be accepted here."""
+        found = []
+        for token_id in ids:
+            if self._tracker.follow(position, self.grammar.token(token_id)) is None:
+                found.append(token_id)
+            self._tracker.restore(position)
+        return found

@@ -1,0 +1,117 @@
+"""Character classes of ECMA-262 patterns, as regexes of one character in its spelling."""
+
+import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
+from functools import cache
+from typing import Any
+
+from constrained_k2.grammar.spelling import JSON, TOP, Spelling
+
+Ranges = list[tuple[int, int]]
+"""Code points, as ranges that include both ends."""
+
+# Python's re has no \p{…}. Properties without characters that JSON escapes are parsed as private placeholders.
+PROPERTIES = (
+    *("L", "Letter", "Lu", "Uppercase_Letter", "Ll", "Lowercase_Letter", "Lt", "Lm", "Lo", "M", "Mark", "Mn", "Mc"),
+    *("N", "Number", "Nd", "Decimal_Number", "Nl", "No", "Alphabetic", "Uppercase", "Lowercase"),
+    *(f"{key}={name}" for key in ("Script", "sc") for name in ("Latin", "Greek", "Cyrillic", "Han", "Hiragana")),
+    *(f"{key}={name}" for key in ("Script", "sc") for name in ("Katakana", "Hangul", "Arabic", "Hebrew", "Thai")),
+)
+PROPERTY = 0x10F000
+"""The placeholder of the first property."""
+_DIGIT, _SPACE = [(48, 57)], [(9, 13), (32, 32), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029),
+                              (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF)]  # fmt: skip
+_WORD = [(48, 57), (65, 90), (95, 95), (97, 122)]
+_CATEGORIES = {sre.CATEGORY_DIGIT: _DIGIT, sre.CATEGORY_SPACE: _SPACE, sre.CATEGORY_WORD: _WORD}
+_NEGATED = {sre.CATEGORY_NOT_DIGIT: _DIGIT, sre.CATEGORY_NOT_SPACE: _SPACE, sre.CATEGORY_NOT_WORD: _WORD}
+
+
+_ASCII = 128
+_CASED_TOP = 0x1F000  # no letter from here on has two cases
+
+
+class Untranslatable(Exception):
+    """The pattern has a part that no regular expression can say, or that costs too much."""
+
+
+def ranges_of(members: Any) -> Ranges:
+    """Return the code points of a character class; digits, spaces and word characters are those of ECMA-262."""
+    ranges: Ranges = []
+    negated = bool(members) and members[0][0] is sre.NEGATE
+    for operation, argument in members[negated:]:
+        if operation is sre.LITERAL:
+            ranges.append((argument, argument))
+        elif operation is sre.RANGE:
+            ranges.append(argument)
+        elif argument in _CATEGORIES:
+            ranges += _CATEGORIES[argument]
+        elif argument in _NEGATED:
+            ranges += complement(_NEGATED[argument])
+        else:
+            raise Untranslatable(str(argument).lower())
+    if negated and any(property_of(low) for low, high in ranges if low == high):
+        raise Untranslatable("a negated class with a character property")
+    return complement(ranges) if negated else ranges
+
+
+def one_character(ranges: Ranges, form: Spelling) -> str:
+    """Return a regex of one character of these ranges: plain where the spelling allows it, else escaped."""
+    escaped = [code for code in form.escapes if any(low <= code <= high for low, high in ranges)]
+    properties = [property_of(low) for low, high in ranges if low == high and property_of(low)]
+    raw = raw_class([(low, high) for low, high in ranges if low != high or not property_of(low)], form)
+    if raw or properties:
+        raw = f"[{''.join(properties)}{raw[1:-1]}]"
+    ways = [*filter(None, (raw,)), *(form.escapes[code] for code in escaped)]
+    if not ways:
+        raise Untranslatable("an empty class")
+    return f"(?:{'|'.join(ways)})"
+
+
+def character_but(excluded: str) -> str:
+    """Return a regex of one character of a JSON string, in its one spelling, that is not among these."""
+    return one_character(complement([(ord(character), ord(character)) for character in excluded]), JSON)
+
+
+def raw_class(ranges: Ranges, form: Spelling = JSON) -> str:
+    """Return a regex class of the characters in these ranges that are written as themselves; empty if none."""
+    pieces = ((max(low, first), min(high, last)) for low, high in ranges for first, last in form.plain)
+    points = "".join(rf"\x{{{low:x}}}-\x{{{high:x}}}" for low, high in pieces if low <= high)
+    return points and f"[{points}]"
+
+
+def complement(ranges: Ranges) -> Ranges:
+    """Return the ranges of all other code points."""
+    free, start = [], 0
+    for low, high in sorted(ranges):
+        if low > start:
+            free.append((start, low - 1))
+        start = max(start, high + 1)
+    return [*free, (start, TOP)] if start <= TOP else free
+
+
+def property_of(code: int) -> str:
+    """Return the property that a placeholder means; empty for any other character."""
+    known = 0 <= code - PROPERTY < len(PROPERTIES)
+    return rf"\p{{{PROPERTIES[code - PROPERTY]}}}" if known else ""
+
+
+def in_either_case(ranges: Ranges) -> Ranges:
+    """Return the ranges with the other case of each letter; no letter outside of ASCII counts as one of ASCII."""
+    cases = _other_cases() if any(high >= _ASCII for _, high in ranges) else _other_cases(_ASCII)
+    if sum(high - low + 1 for low, high in ranges) < len(cases):
+        codes = [code for low, high in ranges for code in range(low, high + 1) if code in cases]
+    else:
+        codes = [code for code in cases if any(low <= code <= high for low, high in ranges)]
+    found = {other for code in codes for other in cases[code]}
+    return [*ranges, *((code, code) for code in sorted(found.difference(codes)))]
+
+
+@cache
+def _other_cases(top: int = _CASED_TOP) -> dict[int, tuple[int, ...]]:
+    """Return the letters below a code point that have another case, with it."""
+    cases = {}
+    for code in range(top):
+        letter = chr(code)
+        both = {letter.lower(), letter.upper(), letter.upper().lower()} - {letter}
+        if others := [ord(other) for other in both if len(other) == 1 and (code < _ASCII) == other.isascii()]:
+            cases[code] = tuple(others)
+    return cases

@@ -1,0 +1,240 @@
+"""Unfolds a pattern into ways: sequences of items whose assertions stand between them, in no group or repetition.
+
+An anchor or a look-around inside of an alternative or an optional group is in some ways and not in others. A
+back-reference is in each way the text of its group, if that has few. In ECMA-262, a group that took no part is empty.
+"""
+
+import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
+from typing import Any, NamedTuple
+
+from constrained_k2.grammar.characters import Untranslatable
+from constrained_k2.grammar.pattern_tree import LOOKS, REPEATS, Item, Items, parts, values, walk, width
+
+START, END = (sre.AT, sre.AT_BEGINNING), (sre.AT, sre.AT_END)
+EACH = "each"
+"""A repetition whose every turn starts with or ends in look-ahead: fewest, most, and the ways of a turn."""
+_WORD = [(sre.IN, [(sre.CATEGORY, sre.CATEGORY_WORD)])]
+_MAX_WAYS = 64
+_MAX_TURNS = 4  # of a repetition that is written out
+_MAX_TEXTS = 16  # of a group that is referred to
+_MAX_STEPS = 2048
+
+Groups = dict[int, tuple[int, ...] | None]
+"""The texts of the groups that took part, as code points; None if they are not known."""
+
+
+class Way(NamedTuple):
+    """Items, and the groups behind them."""
+
+    items: tuple[Item, ...]
+    groups: Groups
+
+
+class Unfolding:
+    """Unfolds one pattern, at a bounded cost."""
+
+    def __init__(self, pattern: Items) -> None:
+        self._referred = {argument for operation, argument in walk(pattern) if operation is sre.GROUPREF}
+        self._varying: dict[int, tuple[Item, bool]] = {}  # id of an item -> the item, whether its ways differ
+        self._steps = 0
+
+    def ways(self, items: Items) -> list[list[Item]]:
+        """Return the ways of the pattern, or of the inside of one of its look-arounds."""
+        return [list(way.items) for way in self.sequence(items, {})]
+
+    def step(self, cost: int = 1) -> None:
+        """Count the cost of some work."""
+        self._steps += cost
+        if self._steps > _MAX_STEPS:
+            raise Untranslatable("assertions in too many alternatives")
+
+    def sequence(self, items: Items, groups: Groups) -> list[Way]:
+        """Return the ways of some items behind these groups."""
+        ways = [Way((), groups)]
+        run: Items = []  # items that are the same in all ways
+        for item in items:
+            if not self._varies(item):
+                run.append(item)
+                continue
+            ways = self._followed([Way((*way.items, *run), way.groups) for way in ways], item)
+            run = []
+        return [Way((*way.items, *run), way.groups) for way in ways] if run else ways
+
+    def _followed(self, ways: list[Way], item: Item) -> list[Way]:
+        found = [Way(way.items + more.items, more.groups) for way in ways for more in self._ways(item, way.groups)]
+        if len(found) > _MAX_WAYS:
+            raise Untranslatable(f"assertions or back-references in more than {_MAX_WAYS} alternatives")
+        return found
+
+    def _varies(self, item: Item) -> bool:
+        """True if an item has assertions, back-references, or a group that is referred to."""
+        if id(item) not in self._varying:
+            varies = any(
+                operation in (*LOOKS, sre.AT, sre.GROUPREF)
+                or (operation is sre.SUBPATTERN and argument[0] in self._referred)
+                for operation, argument in walk([item])
+            )
+            self._varying[id(item)] = item, varies
+        return self._varying[id(item)][1]
+
+    def _ways(self, item: Item, groups: Groups) -> list[Way]:
+        self.step()
+        operation, argument = item
+        if operation is sre.GROUPREF:
+            return [Way(tuple(_text(argument, groups)), groups)]
+        if operation in LOOKS:
+            inside = {**groups, **dict.fromkeys(self._defined([item]))}
+            return [Way(((operation, (argument[0], self._referring(argument[1], groups))),), inside)]
+        if operation is sre.AT:
+            return [Way(way, groups) for way in _boundary(item)]
+        if operation is sre.SUBPATTERN:
+            return self._group(argument[0], argument[3], groups)
+        if operation is sre.BRANCH:
+            alike = [way for way in argument[1] if not any(map(self._varies, way))]
+            found = [Way(((sre.BRANCH, (None, alike)),), groups)] if alike else []
+            return found + [more for way in argument[1] if way not in alike for more in self.sequence(way, groups)]
+        if operation in REPEATS:
+            return self._repeated(item, groups)
+        raise Untranslatable(str(operation).lower())
+
+    def _group(self, number: int | None, inner: Items, groups: Groups) -> list[Way]:
+        if number not in self._referred or number is None:
+            return self.sequence(inner, groups)
+        texts = values(inner, _MAX_TEXTS)
+        if texts is None:
+            return [Way(way.items, {**way.groups, number: None}) for way in self.sequence(inner, groups)]
+        return [Way(tuple(_literals(text)), {**groups, number: text}) for text in sorted(texts)]
+
+    def _defined(self, items: Items) -> set[int]:
+        """Return the groups inside of items that are referred to."""
+        groups = {argument[0] for operation, argument in walk(items) if operation is sre.SUBPATTERN}
+        return groups & self._referred
+
+    def _referring(self, items: Items, groups: Groups) -> Items:
+        """Return the inside of a look-around, with the texts of the groups in front of it."""
+        inner = self._defined(items)
+        return [found for item in items for found in _replaced(item, groups, inner)]
+
+    def _repeated(self, item: Item, groups: Groups) -> list[Way]:
+        fewest, most, inner = item[1]
+        defined = self._defined(inner)
+        before = {number: text for number, text in groups.items() if number not in defined}  # each turn forgets them
+        turn = self.sequence(inner, before)
+        turns = [list(way.items) for way in turn]
+        if not turns:
+            return [] if fewest else [Way((), before)]
+        if not any(_asserts(way) for way in turns) and most > 1:
+            return [
+                Way(((sre.MAX_REPEAT, (fewest, most, [(sre.BRANCH, (None, turns))])),), _forgotten(before, defined))
+            ]
+        if all(_anchors_only(way) for way in turns) and most > 1:
+            return [Way(tuple(way), _forgotten(before, defined)) for way in _anchored(fewest, most, turns)]
+        if most <= _MAX_TURNS:
+            found, last = [Way((), before)] if not fewest else [], [Way((), before)]
+            for count in range(1, most + 1):
+                last = [Way(way.items + more.items, more.groups) for way in last for more in turn]
+                found += last if count >= fewest else []
+                if len(found) + len(last) > _MAX_WAYS:
+                    raise Untranslatable(f"a repetition with assertions has more than {_MAX_WAYS} alternatives")
+            return found
+        if any(operation == EACH for way in turns for operation, _ in way):
+            raise Untranslatable("an assertion in a repetition in a repetition")
+        if len({width(way) for way in turns}) > 1 or width(turns[0])[0] != width(turns[0])[1] or not width(turns[0])[0]:
+            raise Untranslatable("an assertion in a repetition of turns of different lengths")
+        return [Way(((EACH, (fewest, most, turns)),), _forgotten(before, defined))]
+
+
+def _forgotten(groups: Groups, defined: set[int]) -> Groups:
+    return {**groups, **dict.fromkeys(defined)}
+
+
+def _literals(text: tuple[int, ...]) -> Items:
+    return [(sre.LITERAL, code) for code in text]
+
+
+def _text(number: int, groups: Groups) -> Items:
+    text = groups.get(number, ())
+    if text is None:
+        raise Untranslatable(f"a back-reference to a group of more than {_MAX_TEXTS} texts, or in a repetition")
+    return _literals(text)
+
+
+def _replaced(item: Item, groups: Groups, inner: set[int]) -> Items:
+    operation, argument = item
+    if operation is sre.GROUPREF and argument not in inner:
+        return _text(argument, groups)
+    new = [[found for one in part for found in _replaced(one, groups, inner)] for part in parts(item)]
+    if operation is sre.BRANCH:
+        return [(operation, (None, new))]
+    if operation is sre.SUBPATTERN or operation in REPEATS or operation in LOOKS:
+        return [(operation, (*argument[:-1], new[0]))]
+    return [item]
+
+
+def _boundary(item: Item) -> list[tuple[Item, ...]]:
+    """Return the ways of an anchor or a word boundary."""
+    if item in (START, END):
+        return [(item,)]
+    if item[1] not in (sre.AT_BOUNDARY, sre.AT_NON_BOUNDARY):
+        raise Untranslatable(str(item[1]).lower())
+    is_boundary = item[1] is sre.AT_BOUNDARY
+    behind, ahead = ({found: (operation, (direction, _WORD)) for found, operation in ((True, sre.ASSERT),
+                      (False, sre.ASSERT_NOT))} for direction in (-1, 1))  # fmt: skip
+    return [(behind[word], ahead[word != is_boundary]) for word in (True, False)]
+
+
+def _asserts(way: list[Item]) -> bool:
+    return any(operation in (*LOOKS, sre.AT, EACH) for operation, _ in way)
+
+
+def _anchors_only(way: list[Item]) -> bool:
+    return not any(operation in (*LOOKS, EACH) for operation, _ in way)
+
+
+def without_anchors(way: list[Item]) -> tuple[bool, list[Item], bool] | None:
+    """Return whether a way must be at the start, its items, and whether it must be at the end; None if it never is.
+
+    Items in front of a start, or behind an end, match the empty text.
+    """
+    first = max((number for number, item in enumerate(way) if item == START), default=-1)
+    last = min((number for number, item in enumerate(way) if item == END), default=len(way))
+    kept: list[Item] = []
+    for number, item in enumerate(way):
+        if item in (START, END):
+            continue
+        if first <= number <= last or item[0] in LOOKS:
+            kept.append(item)
+        elif item[1][0] if item[0] == EACH else width([item])[0]:
+            return None
+    return first >= 0, kept, last < len(way)
+
+
+def _anchored(fewest: int, most: int, turns: list[list[Item]]) -> list[list[Item]]:
+    """Return the ways of a repetition whose turns have anchors, outside of the repetition."""
+    inner, starts, ends, wholes = list[list[Item]](), list[list[Item]](), list[list[Item]](), list[list[Item]]()
+    for turn in turns:
+        if found := without_anchors(turn):
+            (wholes if found[0] and found[2] else starts if found[0] else ends if found[2] else inner).append(found[1])
+    empty_at_start, empty_at_end = (any(not width(way)[0] for way in [*inner, *more]) for more in (starts, ends))
+
+    def one(ways: list[list[Item]]) -> Item:
+        return (sre.BRANCH, (None, ways))
+
+    def rest(less: int, *, may_be_empty: bool) -> list[list[Item]]:
+        low = 0 if may_be_empty else max(fewest - less, 0)
+        high: Any = most if most is sre.MAXREPEAT else most - less
+        if not inner:
+            return [] if low else [[]]
+        return [[(sre.MAX_REPEAT, (low, high, [one(inner)]))]] if high >= low else []
+
+    ways = rest(0, may_be_empty=False)
+    if starts:
+        ways += [[START, one(starts), *more] for more in rest(1, may_be_empty=empty_at_start)]
+    if ends:
+        ways += [[*more, one(ends), END] for more in rest(1, may_be_empty=empty_at_end)]
+    if starts and ends and most > 1:
+        more_empty = empty_at_start or empty_at_end
+        ways += [[START, one(starts), *more, one(ends), END] for more in rest(2, may_be_empty=more_empty)]
+    is_one = fewest <= 1 or empty_at_start or empty_at_end
+    wholes = wholes if is_one else [whole for whole in wholes if not width(whole)[0]]
+    return ways + ([[START, one(wholes), END]] if wholes else [])

@@ -1,0 +1,128 @@
+"""Arrays of unequal items: no item twice, no mask without a way on, whatever tokens cut the text into."""
+
+import json
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from constrained_k2 import Vocabulary
+from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
+from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
+from constrained_k2.engines.llguidance.unique_matcher import UniqueItemsMatcher
+from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+
+PIECES = (
+    '","', '", "', '"],"b":["', '"]', '"a"', '"a","a"', ' "a"', ', "a"', ',"a",', '["a","a"', '["a","b', '"b', 'a"', 'b",',
+    'ab"', '","a', '","a"', '","a","', '\\"', '\\"a', '",', '", ', '"a",', '""', '["",""', '","","', "é", "éa", '😀"',
+    "1,", "12", "1,1", ",1,", ", 1", "[1,1", ",2]", "0", "-1", "-", ".5", "1.5", "null,", "null", ",null", "true,true",
+    "nu", "ll,", " ,", ",\n", " 1,", "0,0,", ",true", "]}", '"a"]', '":["', '{"a":', '},{"', '"}', "{}", "[]", ",{}", ",[]",
+    "[[]", "[{}", '{"a":1}', "},", "1}", '"},{"a":"', "}]",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pieces() -> Vocabulary:
+    """The bytes, and tokens that reach over the ends of items."""
+    bytes_ = Vocabulary.of_bytes()
+    tokens = {token_id: bytes_.ordinary_bytes(token_id) for token_id in range(256)}
+    tokens |= {300 + number: piece.encode() for number, piece in enumerate(dict.fromkeys(PIECES))}
+    tokens |= {290: b"\xc3", 291: b'\xa9"', 292: b"\xf0\x9f", 293: b"\xff"}
+    return Vocabulary(tokens, bytes_.special_tokens, 512, bytes_.encoder)
+
+
+@pytest.fixture(scope="module")
+def engine(pieces: Vocabulary) -> LLGuidanceEngine:
+    return LLGuidanceEngine(pieces, threads=1)
+
+
+STRING: dict[str, Any] = {"type": "string"}
+ITEMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "strings": (STRING, {}),
+    "one character": (STRING | {"maxLength": 1}, {"minItems": 2}),
+    "two letters": (STRING | {"pattern": "^[ab]{1,2}$"}, {"minItems": 4}),
+    "all of them": (STRING | {"pattern": "^[ab]{1,2}$"}, {"minItems": 6}),
+    "one value": (STRING | {"pattern": "^a$"}, {}),
+    "é and more": (STRING | {"pattern": '^[é😀"\\\\\\n]{1,2}$'}, {"minItems": 5}),
+    "control characters": (STRING | {"pattern": "^[\\x0b\\x1f]{1,2}$"}, {"minItems": 3}),
+    "not a": (STRING | {"not": {"const": "a"}, "maxLength": 1}, {}),
+    "integers": ({"type": "integer"}, {"minItems": 3}),
+    "few integers": ({"type": "integer", "minimum": -3, "maximum": 70}, {"minItems": 40, "maxItems": 74}),
+    "numbers": ({"type": "number"}, {"minItems": 2}),
+    "few numbers": ({"type": "number", "minimum": 0, "maximum": 1.5}, {}),
+    "strings and constants": ({"type": ["string", "null", "boolean"], "maxLength": 1}, {"minItems": 3}),
+    "numbers and constants": ({"anyOf": [{"type": "integer"}, {"const": 1.5}, {"const": "a"}, {"const": True}]}, {}),
+    "80 values": ({"enum": [f"{number}a" for number in range(80)]}, {"minItems": 20, "maxItems": 80}),
+}
+
+
+def schema_of(items: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
+    array = {"type": "array", "items": items, "uniqueItems": True} | limits
+    return {"type": "object", "properties": {"a": array, "b": array}, "required": ["a"], "additionalProperties": False}
+
+
+def matcher_of(engine: LLGuidanceEngine, schema: dict[str, Any]) -> UniqueItemsMatcher:
+    grammar = engine.compile(json.dumps(schema))
+    assert grammar.coverage.is_sound
+    matcher = grammar.matcher("")
+    assert isinstance(matcher, UniqueItemsMatcher)
+    return matcher
+
+
+def choose(allowed: Sequence[int], vocabulary: Vocabulary, written: bytes, draw: random.Random) -> int:
+    """Prefer what the text has already, and what ends something."""
+    likely = [one for one in allowed if (raw := vocabulary.ordinary_bytes(one)) and raw in written + b'"]}abc,0123']
+    long = [one for one in allowed if len(vocabulary.ordinary_bytes(one)) > 1]
+    tier = draw.random()
+    return draw.choice((likely if tier < 0.7 else long if tier < 0.95 else allowed) or allowed)
+
+
+def walk(matcher: UniqueItemsMatcher, vocabulary: Vocabulary, draw: random.Random, limit: int = 400) -> str | None:
+    """Write at random, with rollbacks; in each state the mask is what the matcher accepts. None if it did not end."""
+    row = allocate_bitmask(1, vocabulary.size)[0]
+    ids: list[int] = []
+    stop = vocabulary.format.engine_stop
+    while len(ids) < limit:
+        matcher.fill(row)
+        allowed = [int(one) for one in allowed_ids(row)]
+        text = b"".join(map(vocabulary.ordinary_bytes, ids))
+        assert allowed, text
+        if draw.random() < 0.1:
+            other = np.empty_like(row)
+            matcher.fork().fill(other)
+            assert np.array_equal(row, other), text
+            LLGuidanceMatcher.fill(matcher, other)  # where a text is forced, it allows one of its splits
+            for one in map(int, allowed_ids(other)):
+                if one != stop:
+                    taken = matcher.accept(one)
+                    assert taken == (one in allowed), (text, vocabulary.ordinary_bytes(one))
+                    if taken:
+                        matcher.rollback(1)
+        if matcher.is_complete() and draw.random() < 0.9:
+            assert stop in allowed
+            return text.decode()
+        one = choose([one for one in allowed if one != stop] or [stop], vocabulary, text, draw)
+        if one == stop:
+            return text.decode()
+        assert matcher.accept(one), (text, vocabulary.ordinary_bytes(one))
+        ids.append(one)
+        if draw.random() < 0.05:
+            back = draw.randrange(min(len(ids), 12)) + 1
+            matcher.rollback(back)
+            del ids[-back:]
+    return None
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_no_item_is_written_twice(name: str, engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
+    schema = schema_of(*ITEMS[name])
+    ended = 0
+    for seed in range(12):
+        text = walk(matcher_of(engine, schema), pieces, random.Random(seed))
+        if text is not None:
+            jsonschema.validate(json.loads(text), schema)
+            ended += 1
+    assert ended

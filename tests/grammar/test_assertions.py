@@ -1,0 +1,154 @@
+"""Look-around, word boundaries, inner anchors and back-references, beside Python's ``re`` on all short texts."""
+
+import json
+import re
+from itertools import product
+from time import process_time
+
+import llguidance
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from constrained_k2.grammar.characters import Untranslatable
+from constrained_k2.grammar.patterns import found_anywhere, spelled_ways
+from constrained_k2.grammar.spelling import RAW
+
+TOKENIZER = llguidance.LLTokenizer("byte")
+TEXTS = ["".join(text) for length in range(5) for text in product("ab-", repeat=length)] + [
+    '"',
+    '"a',
+    'a"b',
+    "\\",
+    "\n",
+]
+EXACT = [
+    # anchors in groups, alternatives and repetitions
+    "^^a$$", "^$", "^$a*$", "a^", "$b", "(^a)|b$", "(?:^|-)a", "a(?:-|$)", "^(?:a|b$|-)*", "^(-?(a|b*)($|-))*$",
+    "^([^-]+(-|$)){2,}$", "(?:^a|b$|-){2,3}", "(?:^a|b$){3}", "(?:^a?|b$){2,5}$", "(?:^$|a){2}", "(?:$|^b){2,9}",
+    # look-ahead
+    "a(?=b)", "a(?!b)", "a(?=b)b", "^(?!a|b$)", "^a?(?!.*--)[ab-]*$", "^(a(?:(?!.*--)[ab-]*b)?)$", "(?=a.*b)(?!.*-)..",
+    "^(?:(?!ab).)*$", "^(?:(?!a)(?!b).)*$", "^((?!aa)[ab]){1,3}$", "^(?:a(?!b)|b)*-$", "^(?:ab(?!ab)|-a){0,2}$",
+    "^a(?:[ab]|-(?=[ab])){0,2}$", "^a(?:[ab]|-(?=[ab]))*(?:-b)?$", "^(?:a(?=-|$)|b)*-?$", "(?:a(?=b)|-)*", "(?:a(?!b)){2,}",
+    # look-behind
+    "(?<=a)b", "(?<!a)b", "^.*(?<!-)$", "(?<=a.)b(?=-)", "(?<=(?<!a)b)-", "^(?=.*b)[ab-]*(?<!-)$",
+    "^(?!.*--).*(?<=[ab])$", "(?!-).(?<!a)", "(?=a).(?<=a)b", "a(?=[ab]*)[^-](?<!b)b",
+    # word boundaries
+    r"\ba", r"a\b", r"\bab\b", r"a\Bb", r"\B-", r"-\b", r"^[ab]+\b-*$", r"^(?!.*\bab\b)[ab-]+$", r"\b", r"\B", r"^\b$",
+    # back-references
+    r"(a|b)\1", r"^(a|b)(-)?\1$", r"^([ab]{1,2})-?\1$", r"^(?:(a|b)\1|-)*$", r"(?P<x>[ab])-(?P=x)", r"^(a|b)(?!\1)",
+    r"(?=(a))\1b|(?:)", "^(?i:A(?!B))", "(?s:a.b)(?!-)",
+]  # fmt: skip
+LEFT = [
+    "(a+)\\1", "(?:a(?!.*b)|bb)*c", "(?:(?!ab).)*-", "a(?=b.*)-*(?<=a.*)b", "(a)*\\1", "(?>a|ab)b",
+    "(?=(a))\\1", "^(?:(?<=a)b|-)*a", "(?m:^a)", "(?:\\ba|-)*b",
+]  # fmt: skip
+
+
+def expected(pattern: str, text: str) -> bool:
+    """True if a text contains a match: in ECMA-262, ``$`` is the end alone, and an empty text has a place of ``\\B``."""
+    in_python = re.sub(r"(?<!\\)\$", r"\\Z", pattern).replace(r"\B", r"(?!\b)")
+    return re.search(in_python, text, re.ASCII) is not None
+
+
+def check(pattern: str, texts: list[str] = TEXTS) -> None:
+    grammar = llguidance.LLMatcher.grammar_from_lark(f"start: FOUND\nFOUND: {found_anywhere(pattern)}")
+    matcher = llguidance.LLMatcher(TOKENIZER, grammar, log_level=0)
+    for text in texts:
+        copy, spelled = matcher.deep_copy(), json.dumps(text).encode()
+        accepted = copy.try_consume_tokens([*spelled]) == len(spelled) and copy.is_accepting()
+        assert not matcher.is_error() and accepted == expected(pattern, text), (pattern, text)
+
+
+@pytest.mark.parametrize("pattern", EXACT[:-3])
+def test_all_short_texts(pattern: str) -> None:
+    check(pattern)
+
+
+@pytest.mark.parametrize("pattern", EXACT[-2:])
+def test_flags_of_a_group(pattern: str) -> None:
+    check(pattern, [*TEXTS, "AB", "aB", "Ab", "A", "a\nb"])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "texts"),
+    [
+        ("^(a)?b\\1$", {"b": True, "aba": True, "ab": False, "ba": False}),  # in Python, it fails with its group
+        ("^(?:(a)|b)\\1$", {"b": True, "aa": True, "ba": False}),
+        ("^(?<q>[\"']?)a\\k<q>$", {"a": True, '"a"': True, "'a\"": False, '"a': False}),
+        ("(?<=^|--)a", {"a": True, "b--a": True, "-a": False, "ba": False}),  # of two lengths
+        ("/^a$/", {"a": False, "/a/": False, "/^a$/": False}),
+        ("^(?=.*\\p{Lu})\\p{L}+$", {"aB": True, "É": True, "ab": False, "A1": False}),
+        (r"^\u{1F600}[\ud83d\ude01]\cA$", {"😀😁\1": True, "😀😀\1": False, "u": False}),
+        ("^(?i:[^a]É)$", {"bé": True, "Aé": False, "É": False}),
+    ],
+)
+def test_what_python_reads_in_another_way(pattern: str, texts: dict[str, bool]) -> None:
+    grammar = llguidance.LLMatcher.grammar_from_lark(f"start: FOUND\nFOUND: {found_anywhere(pattern)}")
+    matcher = llguidance.LLMatcher(TOKENIZER, grammar, log_level=0)
+    for text, is_found in texts.items():
+        copy, spelled = matcher.deep_copy(), json.dumps(text, ensure_ascii=False).encode()
+        accepted = copy.try_consume_tokens([*spelled]) == len(spelled) and copy.is_accepting()
+        assert accepted == is_found, text
+
+
+@pytest.mark.parametrize("pattern", LEFT)
+def test_what_has_no_expression_is_refused(pattern: str) -> None:
+    with pytest.raises(Untranslatable):
+        found_anywhere(pattern)
+
+
+def test_raw_text_has_no_quotes() -> None:
+    assert '"' not in found_anywhere("^a(?!b)", RAW)
+
+
+def test_a_regex_alone_says_anchors_but_no_look_around() -> None:
+    assert len(spelled_ways("^(?:a|b$|-)*")) == 2 and spelled_ways("a(?=b)")
+    with pytest.raises(Untranslatable, match="look-around"):
+        spelled_ways("a(?!b)")
+
+
+@st.composite
+def patterns(draw: st.DrawFn, depth: int = 2) -> str:
+    """Patterns whose look-behind Python can match, which is of one length."""
+    pieces = st.sampled_from(
+        ["a", "b", "-", ".", "[ab]", "[^a]", r"\w", r"\W", "^", "$", r"\b", r"\B", "(?<=a)", "(?<![b-])"]
+    )
+    if depth:
+        inner = patterns(depth=depth - 1)
+        group = st.tuples(st.sampled_from(["(?:", "(?:", "(", "(?=", "(?!"]), inner).map(
+            lambda pair: f"{pair[0]}{pair[1]})"
+        )
+        counts = st.sampled_from(["*", "?", "+", "{2}", "{0,2}", "{1,6}"])
+        pieces |= group | st.tuples(inner, counts).map(lambda pair: f"(?:{pair[0]}){pair[1]}")
+    ways = st.lists(st.lists(pieces, max_size=3).map("".join), min_size=1, max_size=2)
+    return "|".join(draw(ways))
+
+
+@settings(max_examples=150, deadline=None)
+@given(patterns())
+def test_random_patterns(pattern: str) -> None:
+    try:
+        found_anywhere(pattern)
+    except Untranslatable:
+        return
+    check(pattern, TEXTS[:45])
+
+
+HOSTILE = [
+    r"\b" * 900, "(?:^|a|$)" * 200, "(?:(?:^|a|$){2,9})" * 60, "(?:" * 80 + r"\b|a" + ")*" * 80, "(?=a|b)" * 280,
+    "(?=(?=(?=(?=(?=a|b)|b)|b)|b)|b)" * 60, "((a|b)\\1)" * 180, "([a-p])" * 60 + "\\1\\2\\3\\4", "(?:(?!a).){1,9}" * 120,
+    "(?:a?\\b){0,4}" * 90, "(?:(?:(?:\\b|a){0,4}|b){0,4}|-){0,4}" * 50, "((((){0,9}){0,9}){0,9}){0,9}\\1" * 50,
+    "(?<=a)(?=b)" * 180, "^(?:(?!" + "a|" * 900 + "b).)*$", "(?i:[^a-\U0010ffff])" * 90,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", HOSTILE, ids=[pattern[:24] for pattern in HOSTILE])
+def test_hostile_patterns_cost_little(pattern: str) -> None:
+    start = process_time()
+    try:
+        size = len(found_anywhere(pattern))
+    except Untranslatable:
+        size = 0
+    assert process_time() - start < 1.0
+    assert size < 1_000_000
