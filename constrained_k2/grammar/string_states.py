@@ -31,6 +31,11 @@ class StringState:
         self.twin: StringState | None = self
         self.next: dict[str, StringState | None] = {}
 
+    @property
+    def is_listed(self) -> bool:
+        """True if a listed or an excluded value begins with the text."""
+        return self.parts[0] is not None
+
     def after(self, text: str) -> "StringState | None":
         """Return the state after more characters that the grammar allows; None if it is not tracked."""
         if self.owner.counts_only:
@@ -176,3 +181,29 @@ class StringStates:
             grown, self._charged = spent - self._charged, spent
             self._charge(grown)
         return state
+
+
+class KnownStrings:
+    """The states of the strings and keys of a grammar's nodes, made where one first begins.
+
+    Args:
+        lengths: As :class:`StringStates` takes them.
+        charge: The same.
+    """
+
+    def __init__(self, lengths: tuple[int, ...], charge: Callable[[int], None]) -> None:
+        self._lengths, self._charge = lengths, charge
+        self._starts: dict[tuple[Shape, ...], StringState | None] = {}
+
+    def start(self, shapes: tuple[Shape, ...]) -> StringState | None:
+        """Return the state before the first character of a string with one of these shapes; None if not tracked."""
+        if shapes not in self._starts:
+            try:
+                self._starts[shapes] = StringStates(shapes, self._lengths, self._charge).start if shapes else None
+            except (TooManyStates, Untranslatable, RecursionError):
+                self._starts[shapes] = None
+        return self._starts[shapes]
+
+    def clear(self) -> None:
+        """Drop the states; whoever has one may go on from it."""
+        self._starts.clear()

@@ -34,6 +34,7 @@ class DfaState:
     """One state of a call's arguments."""
 
     position: Position | None  # None without a state model
+    twin: "DfaState | None" = None  # the state of another text, which has the same mask
     is_shared: bool = field(init=False)  # all calls at this position share it; else it belongs to one call
     stays: int = field(init=False)  # tokens of these classes, if allowed, lead back to this state
     loops: int = field(init=False)  # tokens of these classes are allowed, too: inside a string of any characters
@@ -42,7 +43,6 @@ class DfaState:
     rows_after: dict[int, npt.NDArray[np.int32]] | None = None  # by previous token id, if the mask depends on it
     is_complete: bool | None = None  # True if the arguments may end here; None if unknown
     visits: int = 0  # how often the mask was computed
-    twin: "DfaState | None" = None  # a shared state with the same mask, where this one is not shared
 
     def __post_init__(self) -> None:
         self.is_shared = self.position is not None and self.position.is_shared
@@ -74,7 +74,7 @@ class LazyDfa:
         if position == state.position:
             after = state
         else:
-            after = self._shared(position) if position.is_shared else self._unshared(position)
+            after = self._shared(position) if position.is_shared else self._state(position)
         if state.is_shared and after.is_shared and len(state.next) < _MAX_STEPS:
             state.next[token_id] = after
         return after
@@ -105,19 +105,16 @@ class LazyDfa:
         freed, self._string_bytes = self._string_bytes, 0
         self.cache.charge(-_STATE_BYTES * len(dropped) - freed)
 
-    def _unshared(self, position: Position) -> DfaState:
-        state, twin = DfaState(position), position.twin
-        if twin is not None:
-            state.twin = self._shared(twin)
-            state.row, state.rows_after = state.twin.row, state.twin.rows_after
-        return state
+    def _state(self, position: Position) -> DfaState:
+        twin = position.twin
+        return DfaState(position, None if twin is None else self._shared(twin))
 
     def _shared(self, position: Position) -> DfaState:
         state = self._states.get(position)
         if state is None:
             if len(self._states) >= _MAX_STATES:
                 self.clear()
-            state = self._states.setdefault(position, DfaState(position))
+            state = self._states.setdefault(position, self._state(position))
             self.cache.charge(_STATE_BYTES)
             self.cache.use(self)  # it may have been evicted since the call began
         return state

@@ -153,6 +153,8 @@ class LLGuidanceMatcher:
 
     def cached_mask(self) -> npt.NDArray[np.int32] | None:
         state = self._state
+        if state.twin is not None:
+            state = state.twin
         if state.rows_after is None:
             return state.row
         return state.rows_after.get(self._ids[-1] if self._ids else -1)

@@ -11,11 +11,9 @@ from collections.abc import Callable
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
-from constrained_k2.grammar.characters import Untranslatable
 from constrained_k2.grammar.lark.state_model import AMBIGUOUS, ArrayModel, NodeModel, ObjectModel, StateModel
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
-from constrained_k2.grammar.pattern_states import TooManyStates
-from constrained_k2.grammar.string_states import StringState, StringStates
+from constrained_k2.grammar.string_states import KnownStrings, StringState
 
 _MAX_TEXT = MAX_WHITESPACE  # bytes
 _MAX_DEPTH = 24  # deeper positions are not tracked: they would grow with every bracket
@@ -77,21 +75,24 @@ class Position(NamedTuple):
     text: bytes = b""  # since the last structural character; in a free string, the bytes of an unfinished character
     outside: int = -1  # inside an ambiguous value, the number of objects and arrays around it
     escaped: bool = False  # True if the last character of a string is a backslash that escapes the next one
-    string: StringState | None = None  # in a tracked string; its text is then the bytes of an unfinished character
+    string: StringState | None = None  # in a tracked string or key; the text of a tracked string is then the bytes of
+    # an unfinished character
 
     @property
     def is_shared(self) -> bool:
         """True if all prefixes at this position have the same continuations."""
-        if self.string is not None:
-            return self.string.twin is self.string
+        if self.expect is Expect.IN_TRACKED_STRING:
+            return self.string is not None and self.string.twin is self.string
         return len(self.text) <= _MAX_TEXT and self.expect not in _UNSHARED
 
     @property
     def twin(self) -> "Position | None":
-        """The shared position that has the same mask as this one, which is not shared; None if there is none."""
+        """The shared position of another text that has the same mask as this one; None if there is none."""
         if self.string is None or self.string.twin is None:
             return None
-        return self._replace(string=self.string.twin)
+        if self.expect is Expect.IN_KEY:  # the text makes a difference while it may become a declared key
+            return self._replace(text=b"", string=self.string.twin) if self.text and not self.string.is_listed else None
+        return None if self.string.twin is self.string else self._replace(string=self.string.twin)
 
     @property
     def stays(self) -> int:
@@ -132,12 +133,11 @@ class PositionTracker:
         self._nodes = (*model.nodes, NodeModel())  # the last is that of AMBIGUOUS, which is -1
         self._max_text = max(model.longest_name, _MAX_TEXT)
         self.start = Position(Expect.VALUE, model.root)
-        self._strings: dict[int, StringStates | None] = {}  # by node, once a string of it begins
-        self._lengths, self._charge = lengths, charge
+        self._strings = KnownStrings(lengths, charge)
 
     def forget_strings(self) -> None:
         """Drop the states of strings; positions in a string go on from theirs."""
-        self._strings = {}
+        self._strings.clear()
 
     def follow(self, position: Position, token: bytes) -> Position:
         """Return the position after a token that the grammar allows at ``position``."""
@@ -156,23 +156,28 @@ class PositionTracker:
                 position = self._append(position, byte) if byte in b" \t\r\n" else self._structural(position, byte)
         return position
 
-    @staticmethod
-    def _after_text(position: Position, token: bytes) -> Position | None:
+    def _after_text(self, position: Position, token: bytes) -> Position | None:
         """Return the position after whole characters of a tracked string; None for any other token."""
-        if position.text or not _UNESCAPED.fullmatch(token):
+        is_key = position.expect is Expect.IN_KEY
+        if (position.text and not is_key) or not _UNESCAPED.fullmatch(token):
             return None
         try:
             text = token.decode()
         except UnicodeDecodeError:
             return None
         assert position.string is not None
-        return _within(position, position.string.after(text))
+        after = position.string.after(text)
+        if is_key:
+            return position._replace(text=(position.text + token)[: self._max_text + 1], string=after)
+        return _within(position, after)
 
     def _in_string(self, position: Position, byte: int) -> Position:
         if byte == _QUOTE and not position.escaped:
             if position.expect is Expect.IN_KEY:
-                return self._end_key(self._append(position, byte))
+                return self._end_key(self._append(position._replace(string=None), byte))
             return self._end_value(position if position.outside < 0 else self._append(position, byte))
+        if position.expect is Expect.IN_KEY and position.string is not None:
+            position = position._replace(string=None)  # from here on by bytes
         escaped = byte == _BACKSLASH and not position.escaped
         if position.expect is Expect.IN_OTHER_STRING:  # never inside an ambiguous value
             return position if position.escaped is escaped else position._replace(escaped=escaped)
@@ -235,7 +240,11 @@ class PositionTracker:
 
     def _begin_string(self, position: Position) -> Position:
         if position.expect in _KEYS:
-            return self._append(self._cut(position._replace(expect=Expect.IN_KEY, escaped=False)), _QUOTE)
+            owner = self._nodes[position.open[-1].node].object if position.outside < 0 else None
+            string = None if owner is None else self._strings.start(owner.keys)
+            return self._append(
+                self._cut(position._replace(expect=Expect.IN_KEY, escaped=False, string=string)), _QUOTE
+            )
         if position.outside >= 0:
             return self._append(position._replace(expect=Expect.IN_LISTED_STRING, escaped=False), _QUOTE)
         model = self._nodes[position.value]
@@ -243,19 +252,7 @@ class PositionTracker:
             return position._replace(expect=Expect.IN_LISTED_STRING, text=b'"', escaped=False)
         expect = Expect.IN_FREE_STRING if model.free_strings else Expect.IN_OTHER_STRING
         position = position._replace(expect=expect, text=b"", escaped=False)
-        return position if expect is Expect.IN_FREE_STRING else _within(position, self._string_start(position.value))
-
-    def _string_start(self, node: int) -> StringState | None:
-        if node not in self._strings:
-            try:
-                states = (
-                    StringStates(shapes, self._lengths, self._charge) if (shapes := self._nodes[node].strings) else None
-                )
-            except (TooManyStates, Untranslatable, RecursionError):
-                states = None
-            self._strings[node] = states
-        found = self._strings[node]
-        return None if found is None else found.start
+        return position if expect is Expect.IN_FREE_STRING else _within(position, self._strings.start(model.strings))
 
     def _begin_container(self, position: Position, byte: int) -> Position:
         if len(position.open) == _MAX_DEPTH:

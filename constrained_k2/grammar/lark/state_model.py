@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from constrained_k2.formats.kimi_k3 import escape
 from constrained_k2.grammar.pattern_states import of_format
-from constrained_k2.schema.shapes import Array, Kind, Node, Object, Shape, String, Value
+from constrained_k2.schema.shapes import ANY, Array, Kind, Node, Object, Shape, String, Value
 from constrained_k2.schema.string_formats import patterns_of
 
 AMBIGUOUS = -1  # a node's number where the continuation depends on more than the model records
@@ -24,6 +24,7 @@ class ObjectModel:
     values: Mapping[str, tuple[int, int]]  # declared key -> its own number (from 0) and the node of its value
     extra: int  # the node of the values under all other keys
     counts_extra: bool  # True if the continuation depends on the number of other keys
+    keys: tuple[String, ...] = ()  # what the other keys are told apart by; empty if that is more than patterns
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,15 @@ def _object(shapes: list[Shape], members: list[Members], numbers: Mapping[Node, 
     ((declared, others, counts_extra),) = members
     values = {name: (key, numbers.get(node, AMBIGUOUS)) for key, (name, node) in enumerate(declared.items())}
     extra = [numbers.get(node, AMBIGUOUS) for node in others]
-    return ObjectModel(values, extra[0] if len(extra) == 1 else AMBIGUOUS, counts_extra)
+    return ObjectModel(values, extra[0] if len(extra) == 1 else AMBIGUOUS, counts_extra, _keys(shapes[0]))
+
+
+def _keys(shape: Shape) -> tuple[String, ...]:
+    if not isinstance(shape, Object) or shape.names != ANY:
+        return ()
+    names = shape.required.union(*([name for name, _ in rules.named] for rules in shape.maps))
+    patterns = sorted({pattern for rules in shape.maps for pattern, _ in rules.patterns})
+    return String(excluded=names), *(String(patterns=frozenset({pattern})) for pattern in patterns)
 
 
 def _array(shapes: list[Shape], numbers: Mapping[Node, int]) -> ArrayModel | None:
