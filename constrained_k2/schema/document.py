@@ -154,4 +154,4 @@ def escape(token: str) -> str:
 
 def unescape(token: str) -> str:
     """A token of a JSON pointer as a key."""
-    return token.replace("~1", "/").replace("~0", "~")
+    return token.replace("~1", "/").replace("~0", "~") if "~" in token else token

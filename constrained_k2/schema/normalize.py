@@ -14,6 +14,7 @@ from constrained_k2.schema.keywords.keyword import NotExpressible, Reader
 from constrained_k2.schema.keywords.scalars import allowed_values, type_named
 from constrained_k2.schema.notes import Notes
 from constrained_k2.schema.shapes import (
+    ANY,
     EVERYTHING,
     NEVER,
     Kind,
@@ -23,7 +24,6 @@ from constrained_k2.schema.shapes import (
     Shape,
     Shapes,
     Value,
-    kind_of,
     meet,
 )
 from constrained_k2.schema.wanted_members import chosen, settled
@@ -119,7 +119,7 @@ class Normalizer(Notes):
 
     def is_instance(self, node: Node, value: Any) -> bool:
         """True if a value satisfies a node."""
-        return any(is_instance(self, shape, value) for shape in self.shapes(node))
+        return node == ANY or any(is_instance(self, shape, value) for shape in self.shapes(node))
 
     def pattern_problem(self, pattern: str) -> str:
         """Why the engine cannot match a pattern; empty if it can."""
@@ -146,7 +146,7 @@ class Normalizer(Notes):
         """JSON type -> a node outside of the schema, the instances of a node that have this type, and its shapes."""
         found: dict[Kind, list[Shape]] = {}
         for shape in self.shapes(node):
-            found.setdefault(kind_of(shape.value) if isinstance(shape, Value) else shape.kind, []).append(shape)
+            found.setdefault(_kind(shape), []).append(shape)
         parts: dict[Kind, tuple[Node, Shapes]] = {}
         for kind, shapes in found.items():
             name = f"type {kind}"
@@ -207,15 +207,17 @@ class Normalizer(Notes):
 
     def value_node(self, shape: Object, key: str) -> Node:
         """The node of a key's value: the conjunction of what all maps require."""
-        node: Node = frozenset()
+        node: set[SchemaLiteral] = set()
         for rules in shape.maps:
             found = self._maps.get(id(rules))  # by identity: a map of thousands of keys takes long to hash
             if found is None:
                 found = self._maps[id(rules)] = (rules, dict(rules.named))
-            parts = [found[1][key]] if key in found[1] else []
-            parts += [value for pattern, value in rules.patterns if self.matches(pattern, key)]
-            node = node.union(*parts) if parts else node | rules.extra
-        return node
+            named = found[1].get(key)
+            matched = [value for pattern, value in rules.patterns if self.matches(pattern, key)]
+            if named is None and not matched:
+                named = rules.extra
+            node.update(named or (), *matched)
+        return frozenset(node)
 
     def _expand(self, literal: SchemaLiteral) -> Shapes:
         found = self._literals.get(literal)
@@ -296,4 +298,4 @@ class Normalizer(Notes):
 
 def _kind(shape: Shape) -> Kind:
     """The JSON type of a shape's instances."""
-    return kind_of(shape.value) if isinstance(shape, Value) else shape.kind
+    return shape.value_kind if isinstance(shape, Value) else shape.kind

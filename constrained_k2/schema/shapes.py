@@ -152,6 +152,16 @@ class Value:
         """The decoded value."""
         return json.loads(self.text)
 
+    @property
+    def value_kind(self) -> Kind:
+        """The JSON type of the value, known without decoding it."""
+        return _KIND_BY_START.get(self.text[0], "number")
+
+
+_KIND_BY_START: dict[str, Kind] = {
+    "n": "null", "t": "boolean", "f": "boolean", '"': "string", "[": "array", "{": "object"
+}  # fmt: skip
+
 
 Shape = Null | Boolean | Number | String | Array | Object | Value
 Shapes = tuple[Shape, ...]

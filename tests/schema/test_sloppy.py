@@ -23,7 +23,7 @@ READ: list[tuple[Any, str, tuple[str, ...], tuple[str, ...]]] = [
     ({"type": "string", "pattern": r"(?i)^straße|[^A-YZ]é$"}, "/pattern", ('"sTRAßE"', '"1É"'), ('"xé"', '"1e"')),
     ({"type": "string", "pattern": "/^[A-C]{2}$/i"}, "/pattern", ('"aC"',), ('"/ac/"', '"abc"', '"ad"')),
     ({"type": "string", "pattern": "/^[0-9]{2}$/"}, "/pattern", ('"12"',), ('"/12/"', '"123"')),
-    ({"type": "string", "pattern": r"^(?P<q>['_])a(?P=q)$"}, "/pattern", ('"\'a\'"', '"_a_"'), ('"_a\'"', '"a"')),
+    ({"type": "string", "pattern": r"^(?P<q>['_])a(?P=q)$"}, "/pattern", ("\"'a'\"", '"_a_"'), ('"_a\'"', '"a"')),
     (
         {"patternProperties": {r"\Ax": {"type": "null"}}, "additionalProperties": {"type": "boolean"}},
         "/patternProperties",

@@ -164,7 +164,7 @@ class Patterns:
     """Matches patterns with LLGuidance: unlike Python's ``re``, no pattern makes it slow."""
 
     def __init__(self, tokenizer: llguidance.LLTokenizer | None = None) -> None:
-        self._tokenizer = llguidance.LLTokenizer("byte")
+        self._tokenizer = llguidance.LLTokenizer("byte", slices=[])  # no masks of strings: slices would cost time
         self._writing = tokenizer or self._tokenizer
         self._matchers: dict[str, llguidance.LLMatcher] = {}
         self.has_match = lru_cache(_MAX_PATTERNS)(self._has_match)

@@ -24,6 +24,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 _STATE_BYTES = 1500  # estimate, with its position and steps
 _NODE_BYTES = 400  # estimate for a node of the state model, and for each of its keys
 _MAX_NAME_BYTES = 512
+_SHORT = 64  # bytes: few tokens have more
 _MAX_STATES = 4096  # of one grammar
 _MAX_STEPS = 256  # from one state
 
@@ -33,6 +34,7 @@ class DfaState:
     """One state of a call's arguments."""
 
     position: Position | None  # None without a state model
+    twin: "DfaState | None" = None  # the state of another text, which has the same mask
     is_shared: bool = field(init=False)  # all calls at this position share it; else it belongs to one call
     stays: int = field(init=False)  # tokens of these classes, if allowed, lead back to this state
     loops: int = field(init=False)  # tokens of these classes are allowed, too: inside a string of any characters
@@ -54,8 +56,10 @@ class LazyDfa:
     def __init__(self, cache: "MaskCache", model: StateModel) -> None:
         self.cache = cache
         self.model_bytes = _NODE_BYTES * (len(model.nodes) + model.key_count)
-        self.tracker = PositionTracker(model) if model.arguments is None else XtmlTracker(model, model.arguments)
+        given = (model, cache.long_lengths, self._charge_strings)
+        self.tracker = PositionTracker(*given) if model.arguments is None else XtmlTracker(model.arguments, *given)
         self._states: dict[Position, DfaState] = {}
+        self._string_bytes = 0  # charged
         self.start = DfaState(self.tracker.start)
 
     def begin(self) -> DfaState:
@@ -70,7 +74,7 @@ class LazyDfa:
         if position == state.position:
             after = state
         else:
-            after = self._shared(position) if position.is_shared else DfaState(position)
+            after = self._shared(position) if position.is_shared else self._state(position)
         if state.is_shared and after.is_shared and len(state.next) < _MAX_STEPS:
             state.next[token_id] = after
         return after
@@ -86,6 +90,10 @@ class LazyDfa:
             state.rows_after[previous] = row
         self.cache.evict_over_budget(self)
 
+    def _charge_strings(self, more: int) -> None:
+        self._string_bytes += more
+        self.cache.charge(more)
+
     def clear(self) -> None:
         """Drop the states; calls that are in a dropped state continue from it."""
         dropped, self._states = self._states, {}
@@ -93,14 +101,20 @@ class LazyDfa:
         for state in dropped.values():  # break the reference cycles
             state.next.clear()
             state.row = state.rows_after = None
-        self.cache.charge(-_STATE_BYTES * len(dropped))
+        self.tracker.forget_strings()
+        freed, self._string_bytes = self._string_bytes, 0
+        self.cache.charge(-_STATE_BYTES * len(dropped) - freed)
+
+    def _state(self, position: Position) -> DfaState:
+        twin = position.twin
+        return DfaState(position, None if twin is None else self._shared(twin))
 
     def _shared(self, position: Position) -> DfaState:
         state = self._states.get(position)
         if state is None:
             if len(self._states) >= _MAX_STATES:
                 self.clear()
-            state = self._states.setdefault(position, DfaState(position))
+            state = self._states.setdefault(position, self._state(position))
             self.cache.charge(_STATE_BYTES)
             self.cache.use(self)  # it may have been evicted since the call began
         return state
@@ -117,6 +131,7 @@ class MaskCache:
         self._used: OrderedDict[LazyDfa, None] = OrderedDict()  # least recently used first
         self._lock = threading.Lock()
         self._charged = 0
+        self.long_lengths = _long_lengths(vocabulary)
         self._tokens: TokenIndex | None = None  # made for the first schema that needs it
         self._row_bytes = 4 * words_per_row(vocabulary.size)
 
@@ -189,3 +204,13 @@ class MaskCache:
                 del self._used[dfa]
                 self._charged -= dfa.model_bytes
         dfa.clear()
+
+
+def _long_lengths(vocabulary: Vocabulary) -> tuple[int, ...]:
+    """Return the numbers of characters above 64 that a token may add to a JSON string, in order."""
+    lengths: set[int] = set()
+    for token in map(vocabulary.ordinary_bytes, range(vocabulary.size)):
+        if token is not None and len(token) > _SHORT:
+            plain = token.isascii() and not set(token) & {0x22, 0x5C}
+            lengths.update((len(token),) if plain else range(_SHORT + 1, len(token) + 1))
+    return tuple(sorted(lengths))

@@ -7,11 +7,13 @@ string). Inside an ambiguous value all of its text is preserved.
 
 import json
 import re
+from collections.abc import Callable
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
 from constrained_k2.grammar.lark.state_model import AMBIGUOUS, ArrayModel, NodeModel, ObjectModel, StateModel
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
+from constrained_k2.grammar.string_states import KnownStrings, StringState
 
 _MAX_TEXT = MAX_WHITESPACE  # bytes
 _MAX_DEPTH = 24  # deeper positions are not tracked: they would grow with every bracket
@@ -25,6 +27,7 @@ _CHARACTER = re.compile(
     rb"|[dD][89abAB]" + _HEX + rb"{2}\\u[dD][c-fC-F]" + _HEX + rb"{2})"
 )
 _UNESCAPED = re.compile(rb'[^"\\\x00-\x1f]+')
+_LONGEST_ESCAPE = len(rb"\u0000")
 _QUOTE, _BACKSLASH, _COLON, _COMMA, _BRACE = b'"\\:,{'
 
 
@@ -32,8 +35,8 @@ class Expect(IntEnum):
     """The part of the JSON that the next byte belongs to."""
 
     VALUE, FIRST_KEY, KEY, IN_KEY, COLON, FIRST_ITEM, IN_SCALAR, AFTER_VALUE, LOST = range(9)
-    IN_FREE_STRING, IN_LISTED_STRING, IN_OTHER_STRING = range(9, 12)
-    BETWEEN, IN_TAG, IN_ATTRIBUTES, IN_END_TAG, IN_FREE_TEXT, IN_LISTED_TEXT, IN_OTHER_TEXT = range(12, 19)  # XTML
+    IN_FREE_STRING, IN_LISTED_STRING, IN_OTHER_STRING, IN_TRACKED_STRING = range(9, 13)
+    BETWEEN, IN_TAG, IN_ATTRIBUTES, IN_END_TAG, IN_FREE_TEXT, IN_LISTED_TEXT, IN_OTHER_TEXT = range(13, 20)  # XTML
 
 
 class TokenClass(IntFlag):
@@ -50,7 +53,8 @@ MARKER = b"\xff"
 _TEXT = TokenClass.UNESCAPED | TokenClass.WHOLE
 _UNSHARED = frozenset({Expect.IN_OTHER_STRING, Expect.IN_OTHER_TEXT, Expect.LOST})
 _KEYS = frozenset({Expect.KEY, Expect.FIRST_KEY})
-_IN_STRINGS = frozenset({Expect.IN_KEY, Expect.IN_FREE_STRING, Expect.IN_LISTED_STRING, Expect.IN_OTHER_STRING})
+_IN_STRINGS = frozenset({Expect.IN_KEY, Expect.IN_FREE_STRING, Expect.IN_LISTED_STRING, Expect.IN_OTHER_STRING,
+                         Expect.IN_TRACKED_STRING})  # fmt: skip
 
 
 class Open(NamedTuple):
@@ -71,11 +75,24 @@ class Position(NamedTuple):
     text: bytes = b""  # since the last structural character; in a free string, the bytes of an unfinished character
     outside: int = -1  # inside an ambiguous value, the number of objects and arrays around it
     escaped: bool = False  # True if the last character of a string is a backslash that escapes the next one
+    string: StringState | None = None  # in a tracked string or key; the text of a tracked string is then the bytes of
+    # an unfinished character
 
     @property
     def is_shared(self) -> bool:
         """True if all prefixes at this position have the same continuations."""
+        if self.expect is Expect.IN_TRACKED_STRING:
+            return self.string is not None and self.string.twin is self.string
         return len(self.text) <= _MAX_TEXT and self.expect not in _UNSHARED
+
+    @property
+    def twin(self) -> "Position | None":
+        """The shared position of another text that has the same mask as this one; None if there is none."""
+        if self.string is None or self.string.twin is None:
+            return None
+        if self.expect is Expect.IN_KEY:  # the text makes a difference while it may become a declared key
+            return self._replace(text=b"", string=self.string.twin) if self.text and not self.string.is_listed else None
+        return None if self.string.twin is self.string else self._replace(string=self.string.twin)
 
     @property
     def stays(self) -> int:
@@ -101,16 +118,31 @@ def class_of(token: bytes) -> TokenClass:
     return TokenClass.UNESCAPED if _UNESCAPED.fullmatch(token) else TokenClass.WHOLE
 
 
+def _within(position: Position, string: StringState | None) -> Position:
+    """Return the position in a string after its state has changed; None if that is not tracked any more."""
+    expect = Expect.IN_OTHER_STRING if string is None else Expect.IN_TRACKED_STRING
+    return position._replace(expect=expect, string=string)
+
+
 class PositionTracker:
     """Computes the positions of texts that a grammar allows."""
 
-    def __init__(self, model: StateModel) -> None:
+    def __init__(
+        self, model: StateModel, lengths: tuple[int, ...] = (), charge: Callable[[int], None] = lambda _: None
+    ) -> None:
         self._nodes = (*model.nodes, NodeModel())  # the last is that of AMBIGUOUS, which is -1
         self._max_text = max(model.longest_name, _MAX_TEXT)
         self.start = Position(Expect.VALUE, model.root)
+        self._strings = KnownStrings(lengths, charge)
+
+    def forget_strings(self) -> None:
+        """Drop the states of strings; positions in a string go on from theirs."""
+        self._strings.clear()
 
     def follow(self, position: Position, token: bytes) -> Position:
         """Return the position after a token that the grammar allows at ``position``."""
+        if position.string is not None and (after := self._after_text(position, token)) is not None:
+            return after
         for byte in token:
             if position.expect is Expect.LOST:
                 break
@@ -124,15 +156,37 @@ class PositionTracker:
                 position = self._append(position, byte) if byte in b" \t\r\n" else self._structural(position, byte)
         return position
 
+    def _after_text(self, position: Position, token: bytes) -> Position | None:
+        """Return the position after whole characters of a tracked string; None for any other token."""
+        is_key = position.expect is Expect.IN_KEY
+        if (position.text and not is_key) or not _UNESCAPED.fullmatch(token):
+            return None
+        try:
+            text = token.decode()
+        except UnicodeDecodeError:
+            return None
+        assert position.string is not None
+        after = position.string.after(text)
+        if is_key:
+            return position._replace(text=(position.text + token)[: self._max_text + 1], string=after)
+        return _within(position, after)
+
     def _in_string(self, position: Position, byte: int) -> Position:
         if byte == _QUOTE and not position.escaped:
             if position.expect is Expect.IN_KEY:
-                return self._end_key(self._append(position, byte))
+                return self._end_key(self._append(position._replace(string=None), byte))
             return self._end_value(position if position.outside < 0 else self._append(position, byte))
+        if position.expect is Expect.IN_KEY and position.string is not None:
+            position = position._replace(string=None)  # from here on by bytes
         escaped = byte == _BACKSLASH and not position.escaped
         if position.expect is Expect.IN_OTHER_STRING:  # never inside an ambiguous value
             return position if position.escaped is escaped else position._replace(escaped=escaped)
         longer = self._append(position, byte)
+        if position.string is not None and _CHARACTER.fullmatch(longer.text):
+            character = json.loads(b'"%b"' % longer.text)
+            # Whether a pair of escapes counts as one character is the engine's choice.
+            after = position.string.after(character) if len(longer.text) <= _LONGEST_ESCAPE else None
+            return _within(position._replace(text=b"", escaped=False), after)
         if position.expect is Expect.IN_FREE_STRING and _CHARACTER.fullmatch(longer.text):
             return position._replace(text=b"", escaped=False)
         return longer if position.escaped is escaped else longer._replace(escaped=escaped)
@@ -186,14 +240,19 @@ class PositionTracker:
 
     def _begin_string(self, position: Position) -> Position:
         if position.expect in _KEYS:
-            return self._append(self._cut(position._replace(expect=Expect.IN_KEY, escaped=False)), _QUOTE)
+            owner = self._nodes[position.open[-1].node].object if position.outside < 0 else None
+            string = None if owner is None else self._strings.start(owner.keys)
+            return self._append(
+                self._cut(position._replace(expect=Expect.IN_KEY, escaped=False, string=string)), _QUOTE
+            )
         if position.outside >= 0:
             return self._append(position._replace(expect=Expect.IN_LISTED_STRING, escaped=False), _QUOTE)
         model = self._nodes[position.value]
         if model.listed_strings and not model.free_strings:
             return position._replace(expect=Expect.IN_LISTED_STRING, text=b'"', escaped=False)
         expect = Expect.IN_FREE_STRING if model.free_strings else Expect.IN_OTHER_STRING
-        return position._replace(expect=expect, text=b"", escaped=False)
+        position = position._replace(expect=expect, text=b"", escaped=False)
+        return position if expect is Expect.IN_FREE_STRING else _within(position, self._strings.start(model.strings))
 
     def _begin_container(self, position: Position, byte: int) -> Position:
         if len(position.open) == _MAX_DEPTH:

@@ -1,6 +1,7 @@
 """Parse positions in XTML arguments: between two blocks, in a tag, in raw text, or in a JSON value."""
 
 import re
+from collections.abc import Callable
 
 from constrained_k2.engines.llguidance.position import MARKER, Expect, Open, Position, PositionTracker
 from constrained_k2.formats.kimi_k3 import ARGUMENT, CLOSE, OPEN, SEPARATOR, unescape
@@ -17,8 +18,14 @@ _TAGS = frozenset({Expect.IN_TAG, Expect.IN_ATTRIBUTES, Expect.IN_END_TAG})
 class XtmlTracker(PositionTracker):
     """Computes the positions of arguments that a grammar allows: the outermost open object holds the keys so far."""
 
-    def __init__(self, model: StateModel, arguments: ArgumentsModel) -> None:
-        super().__init__(model)
+    def __init__(
+        self,
+        arguments: ArgumentsModel,
+        model: StateModel,
+        lengths: tuple[int, ...] = (),
+        charge: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        super().__init__(model, lengths, charge)
         self._arguments = arguments
         self._max_text += _AFTER_KEY
         self.start = Position(Expect.BETWEEN, AMBIGUOUS, (Open(model.root, is_object=True),))

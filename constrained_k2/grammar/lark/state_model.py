@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from constrained_k2.formats.kimi_k3 import escape
-from constrained_k2.schema.shapes import Array, Kind, Node, Object, Shape, String, Value
+from constrained_k2.grammar.pattern_states import of_format
+from constrained_k2.schema.shapes import ANY, Array, Kind, Node, Object, Shape, String, Value
+from constrained_k2.schema.string_formats import patterns_of
 
 AMBIGUOUS = -1  # a node's number where the continuation depends on more than the model records
 
@@ -22,6 +24,7 @@ class ObjectModel:
     values: Mapping[str, tuple[int, int]]  # declared key -> its own number (from 0) and the node of its value
     extra: int  # the node of the values under all other keys
     counts_extra: bool  # True if the continuation depends on the number of other keys
+    keys: tuple[String, ...] = ()  # what the other keys are told apart by; empty if that is more than patterns
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class NodeModel:
     array: ArrayModel | None = None
     free_strings: bool = False  # any string is allowed
     listed_strings: bool = False  # only listed strings are
+    strings: tuple[Shape, ...] = ()  # those that are allowed, unless all are, or listed ones only
 
 
 Kinds = Mapping[str, int]  # JSON type -> the node of the values of that type
@@ -70,7 +74,7 @@ class StateModel:
     @property
     def longest_name(self) -> int:
         """Bytes of the longest declared key as it is written."""
-        names = (name for node in self.nodes if node.object is not None for name in node.object.values)
+        names = {name for node in self.nodes if node.object is not None for name in node.object.values}
         sizes = [len(json.dumps(name, ensure_ascii=False).encode(errors="replace")) for name in names]
         if self.arguments is not None:
             sizes += (len(escape(name).encode(errors="replace")) for name in self.arguments.values)
@@ -120,11 +124,16 @@ def arguments_model(
 
 def _node(shapes: list[Shape], members: list[Members], numbers: Mapping[Node, int]) -> NodeModel:
     strings = _of_type(shapes, String, str)
+    for shape in strings:
+        for pattern in patterns_of(shape.formats) if isinstance(shape, String) else ():
+            of_format(pattern)  # while compiling: the first time takes 20 ms
+    is_free, is_listed = String() in strings, all(isinstance(shape, Value) for shape in strings)
     return NodeModel(
         _object(_of_type(shapes, Object, dict), members, numbers),
         _array(_of_type(shapes, Array, list), numbers),
-        free_strings=String() in strings,
-        listed_strings=all(isinstance(shape, Value) for shape in strings),
+        free_strings=is_free,
+        listed_strings=is_listed,
+        strings=() if is_free or is_listed else tuple(strings),
     )
 
 
@@ -138,7 +147,15 @@ def _object(shapes: list[Shape], members: list[Members], numbers: Mapping[Node, 
     ((declared, others, counts_extra),) = members
     values = {name: (key, numbers.get(node, AMBIGUOUS)) for key, (name, node) in enumerate(declared.items())}
     extra = [numbers.get(node, AMBIGUOUS) for node in others]
-    return ObjectModel(values, extra[0] if len(extra) == 1 else AMBIGUOUS, counts_extra)
+    return ObjectModel(values, extra[0] if len(extra) == 1 else AMBIGUOUS, counts_extra, _keys(shapes[0]))
+
+
+def _keys(shape: Shape) -> tuple[String, ...]:
+    if not isinstance(shape, Object) or shape.names != ANY:
+        return ()
+    names = shape.required.union(*([name for name, _ in rules.named] for rules in shape.maps))
+    patterns = sorted({pattern for rules in shape.maps for pattern, _ in rules.patterns})
+    return String(excluded=names), *(String(patterns=frozenset({pattern})) for pattern in patterns)
 
 
 def _array(shapes: list[Shape], numbers: Mapping[Node, int]) -> ArrayModel | None:

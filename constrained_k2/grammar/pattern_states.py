@@ -1,0 +1,221 @@
+"""The states of texts on the way to a match of a pattern, by partial derivatives.
+
+A term is a sequence of items that remain to be matched, and a state the set of terms that a text may have come to.
+Terms and states are made when a text first gets there.
+"""
+
+import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
+from collections.abc import Iterator
+from functools import cache
+from threading import Lock
+from typing import Any
+
+from constrained_k2.grammar.characters import Ranges, Untranslatable, complement, property_of, ranges_of
+from constrained_k2.grammar.pattern_tree import REPEATS, Item, Items, parse, parts, walk
+from constrained_k2.grammar.spelling import TOP
+
+_MAX_TERMS = 4096  # of one pattern, and states
+_MAX_WIDTH = 64  # terms of one state
+_MAX_MOVES = 512  # terms that are expanded, or steps that are compared, for one character
+_MAX_WORK = 500_000  # steps that are compared for one pattern: a third of a second
+_FORMAT_SCALE = 16  # of these limits, for the patterns of formats, which are a few
+_TERM_BYTES = 500  # estimate, with its moves
+_GROUPS = (sre.BRANCH, sre.SUBPATTERN)
+_START, _END = (sre.AT, sre.AT_BEGINNING), (sre.AT, sre.AT_END)
+_ANY_CHARACTER: Items = [(sre.IN, [(sre.RANGE, (0, TOP))])]
+_ANY_TEXT = (sre.MAX_REPEAT, (0, sre.MAXREPEAT, _ANY_CHARACTER))
+_DOT = [(0, 9), (11, 12), (14, 0x2027), (0x202A, TOP)]
+
+
+class TooManyStates(Exception):
+    """A pattern has more states than are tracked."""
+
+
+class PatternStates:
+    """The states of the texts on the way to contain a match of one pattern, as numbers. Thread-safe.
+
+    Args:
+        pattern: The pattern.
+        scale: A factor of the limits.
+
+    Attributes:
+        start: The state before the first character.
+        span: No text on the way is more characters away from a match.
+
+    Raises:
+        Untranslatable: The pattern uses a feature that is not tracked; also later, by :meth:`after`.
+        TooManyStates: A limit is met; also later.
+    """
+
+    def __init__(self, pattern: str, scale: int = 1) -> None:
+        self._root = parse(pattern)  # its items are known by their ids
+        self._max_terms, self._max_moves, self._work = scale * _MAX_TERMS, scale * _MAX_MOVES, scale * _MAX_WORK
+        self._items: list[tuple[Any, ...]] = []  # what :func:`_read` returns
+        self._item_numbers: dict[tuple[Any, ...], int] = {}
+        self._terms: list[tuple[int, int]] = [(-1, -1)]  # the first item and the term of the rest; number 0 is the end
+        self._term_numbers: dict[tuple[int, int], int] = {}
+        self._moves: dict[
+            int, list[tuple[Ranges, int]]
+        ] = {}  # the characters that a term begins with, and what follows
+        self._states: list[frozenset[int]] = []
+        self._state_numbers: dict[frozenset[int], int] = {}
+        self._expanded = 0
+        self._lock = Lock()
+        self._any_text = self._before([_ANY_TEXT], 0)
+        starts = set()
+        for is_start, items in _beginnings(self._root):
+            is_end = bool(items) and items[-1] == _END
+            term = self._before(items[:-1], 0) if is_end else self._before(items, self._any_text)
+            starts.add(term if is_start else self._before([_ANY_TEXT], term))
+        self.start = self._state(starts)
+        self.span = _span(self._root)
+
+    def after(self, state: int, character: str) -> int:
+        """Return the state after one more character.
+
+        Raises:
+            TooManyStates: A limit is met.
+        """
+        code = ord(character)
+        with self._lock:
+            self._expanded = 0
+            moves = [move for term in self._states[state] for move in self._moves_from(term)]
+            self._work -= len(moves)
+            if len(moves) > self._max_moves or self._work < 0:
+                raise TooManyStates
+            return self._state({term for ranges, term in moves if any(low <= code <= high for low, high in ranges)})
+
+    def _moves_from(self, term: int) -> list[tuple[Ranges, int]]:
+        moves = self._moves.get(term)
+        if moves is None:
+            moves = []
+            self._expand(term, moves, set())
+            self._moves[term] = moves
+        return moves
+
+    @property
+    def cost_bytes(self) -> int:
+        """Estimated size."""
+        return _TERM_BYTES * len(self._terms)
+
+    def is_decided(self, state: int) -> bool | None:
+        """Return True if all continuations match, False if none does, and None if that depends on them."""
+        terms = self._states[state]
+        return False if not terms else True if self._any_text in terms else None
+
+    def _state(self, terms: set[int]) -> int:
+        if self._any_text in terms:
+            terms = {self._any_text}
+        if len(terms) > _MAX_WIDTH:
+            raise TooManyStates
+        number = self._state_numbers.setdefault(frozenset(terms), len(self._states))
+        if number == len(self._states):
+            if number >= self._max_terms:
+                raise TooManyStates
+            self._states.append(frozenset(terms))
+        return number
+
+    def _expand(self, term: int, moves: list[tuple[Ranges, int]], expanding: set[int]) -> None:
+        """Add the steps from a term. Parts that may be empty are passed; ``expanding`` ends their cycles."""
+        if not term or term in expanding:
+            return
+        self._expanded += 1
+        if self._expanded > self._max_moves:
+            raise TooManyStates
+        expanding.add(term)
+        number, rest = self._terms[term]
+        kind, *arguments = self._items[number]
+        if kind == "character":
+            moves.append((arguments[0], rest))
+        elif kind == "alternatives":
+            for way in arguments[0]:
+                self._expand(self._before(way, rest), moves, expanding)
+        elif kind == "repetition":
+            inner, least, most = arguments
+            if not least:
+                self._expand(rest, moves, expanding)
+            if most is None or most > 0:
+                again = ("repetition", inner, max(least - 1, 0), None if most is None else most - 1)
+                following = self._term(self._item(again, _key(again)), rest)
+                self._expand(self._before(inner, following), moves, expanding)
+
+    def _before(self, items: Items, rest: int) -> int:
+        """Return the term of parsed items before a term."""
+        for item in reversed(items):
+            number = self._item_numbers.get(("parsed", id(item)))
+            if number is None:
+                read = _read(item)
+                number = self._item_numbers["parsed", id(item)] = self._item(read, _key(read) or ("item", id(item)))
+            rest = self._term(number, rest)
+        return rest
+
+    def _item(self, item: tuple[Any, ...], key: tuple[Any, ...]) -> int:
+        number = self._item_numbers.setdefault(key, len(self._items))
+        if number == len(self._items):
+            self._items.append(item)
+        return number
+
+    def _term(self, item: int, rest: int) -> int:
+        number = self._term_numbers.setdefault((item, rest), len(self._terms))
+        if number == len(self._terms):
+            if number >= self._max_terms:
+                raise TooManyStates
+            self._terms.append((item, rest))
+        return number
+
+
+def _read(item: Item) -> tuple[Any, ...]:
+    """Return an item as a ``character`` with its ranges, ``alternatives``, a ``repetition``, or the ``end``."""
+    operation, argument = item
+    if operation in _GROUPS:
+        return "alternatives", parts(item)
+    if operation in REPEATS:
+        least, most, inner = argument
+        return "repetition", inner, least, None if most is sre.MAXREPEAT else most
+    if item == _END:
+        return ("end",)
+    if operation is sre.ANY:
+        return "character", _DOT
+    if operation is sre.IN:
+        ranges = ranges_of(argument)
+    elif operation is sre.LITERAL:
+        ranges = [(argument, argument)]
+    elif operation is sre.NOT_LITERAL:
+        ranges = complement([(argument, argument)])
+    else:
+        raise Untranslatable(str(operation).lower())
+    if any(property_of(low) for low, _ in ranges) or (operation is sre.NOT_LITERAL and property_of(argument)):
+        raise Untranslatable("a character property")
+    return "character", ranges
+
+
+def _key(read: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what is equal for equal repetitions; empty for other items."""
+    kind, *arguments = read
+    return (kind, id(arguments[0]), *arguments[1:]) if kind == "repetition" else ()
+
+
+def _beginnings(items: Items) -> Iterator[tuple[bool, Items]]:
+    """Yield the alternatives of a pattern by their beginnings: (anchored at the start, the items behind the anchor)."""
+    if items and items[0] == _START:
+        yield True, items[1:]
+    elif items and items[0][0] in _GROUPS and _START in walk(items[:1]):
+        for way in parts(items[0]):
+            yield from _beginnings([*way, *items[1:]])
+    else:
+        yield False, items
+
+
+def _span(items: Items) -> int:
+    """Return an upper bound of the characters that a match needs after any beginning of one."""
+    total = 0
+    for item in items:
+        inner = max(map(_span, parts(item)), default=1)
+        total += inner * max(item[1][0], 1) if item[0] in REPEATS else inner
+    return total
+
+
+@cache
+def of_format(pattern: str) -> PatternStates:
+    """Return the states of a format's pattern, which all grammars share: there are a few."""
+    return PatternStates(pattern, _FORMAT_SCALE)

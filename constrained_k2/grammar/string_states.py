@@ -1,0 +1,209 @@
+"""The states of strings with patterns and lengths: texts in equal states have the same continuations."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from constrained_k2.grammar.characters import Untranslatable
+from constrained_k2.grammar.pattern_states import PatternStates, TooManyStates, of_format
+from constrained_k2.schema.shapes import Shape, String, Value
+from constrained_k2.schema.string_formats import patterns_of
+
+_NEAR = 64  # characters: few tokens have more
+_MAX_STATES = 1024  # of the strings of one node
+_MAX_STEPS = 64  # that are cached from one state
+_STATE_BYTES = 1000  # estimate, with its steps
+
+
+class StringState:
+    """A state of the strings of one node.
+
+    Attributes:
+        parts: What the continuations depend on.
+        twin: The state that stands for all with equal masks, often this one; None where a mask is hardly needed again.
+    """
+
+    __slots__ = ("next", "owner", "parts", "twin")
+
+    def __init__(self, owner: "StringStates", parts: tuple[Any, ...]) -> None:
+        self.owner = owner
+        self.parts = parts
+        self.twin: StringState | None = self
+        self.next: dict[str, StringState | None] = {}
+
+    @property
+    def is_listed(self) -> bool:
+        """True if a listed or an excluded value begins with the text."""
+        return self.parts[0] is not None
+
+    def after(self, text: str) -> "StringState | None":
+        """Return the state after more characters that the grammar allows; None if it is not tracked."""
+        if self.owner.counts_only:
+            return self.owner.longer(self, len(text))
+        state: StringState | None = self
+        for character in text:
+            if state is None:
+                return None
+            known = state.next
+            if character in known:
+                state = known[character]
+                continue
+            state = state.owner.after(state, character)
+            if len(known) < _MAX_STEPS:
+                known[character] = state
+        return state
+
+
+class _Way:
+    """One shape of a node's strings."""
+
+    def __init__(self, shape: String) -> None:
+        self.shape = shape
+        own = [(PatternStates(pattern), True) for pattern in sorted(shape.patterns)]
+        own += [(PatternStates(pattern), False) for pattern in sorted(shape.absent)]
+        self.patterns = [*own, *((of_format(pattern), True) for pattern in patterns_of(shape.formats))]
+        self.own = [pattern for pattern, _ in own]
+        # A match is at most so many characters away from any text that may become one; None if that is not known.
+        self.span = sum(pattern.span for pattern, _ in self.patterns) if len(self.patterns) < 2 else None
+        if shape.absent or shape.excluded:
+            self.span = None
+
+    def start(self) -> Any:
+        """Return the part of a state before the first character."""
+        return self._live(0, tuple(pattern.start for pattern, _ in self.patterns))
+
+    def after(self, part: Any, character: str) -> Any:
+        """Return the part of a state after one more character; None if no string of this shape begins so."""
+        if part is None:
+            return None
+        count, states = part
+        pairs = zip(self.patterns, states, strict=True)
+        return self._live(count + 1, tuple(pattern.after(state, character) for (pattern, _), state in pairs))
+
+    def longer(self, part: Any, more: int) -> Any:
+        """Return the part after more characters of a shape that has only lengths."""
+        return None if part is None else self._live(part[0] + more, ())
+
+    def key(self, part: Any, lengths: tuple[int, ...]) -> Any:
+        """Return what a mask depends on: tokens have few lengths. Raises TooManyStates if that is hardly ever equal."""
+        if part is None or self.shape.longest is None or (rest := self.shape.longest - part[0]) <= _NEAR:
+            return part
+        if self.patterns:
+            span, is_short = self.span, part[0] < self.shape.shortest
+            if (
+                span is None
+                or is_short
+                or rest <= _NEAR + span
+                or any(0 <= rest - length <= span for length in lengths)
+            ):
+                raise TooManyStates
+        return min(part[0], self.shape.shortest), part[1], bisect_right(lengths, rest)
+
+    def _live(self, count: int, states: tuple[int, ...]) -> Any:
+        shortest, longest = self.shape.shortest, self.shape.longest
+        pairs = zip(self.patterns, states, strict=True)
+        if longest is None:
+            count = min(count, shortest)
+        elif count > longest:
+            return None
+        return (
+            None
+            if any(pattern.is_decided(state) is (not wanted) for (pattern, wanted), state in pairs)
+            else (count, states)
+        )
+
+
+class StringStates:
+    """The states of the strings of one node: unescaped text, in any of the node's shapes.
+
+    Args:
+        shapes: The strings that the node allows.
+        lengths: The numbers of characters above 64 that a token may add to a string, in order.
+        charge: Called with the estimated bytes that the states have grown by.
+
+    Attributes:
+        start: The state before the first character.
+    """
+
+    def __init__(self, shapes: Iterable[Shape], lengths: tuple[int, ...], charge: Callable[[int], None]) -> None:
+        shapes = list(shapes)
+        self._ways = [_Way(shape) for shape in shapes if isinstance(shape, String)]
+        excluded = (way.shape.excluded for way in self._ways)
+        values = (shape.value for shape in shapes if isinstance(shape, Value))
+        self._listed = sorted({value for value in values if isinstance(value, str)}.union(*excluded))
+        self.counts_only = not self._listed and not any(way.patterns for way in self._ways)
+        self._lengths = lengths
+        self._charge = charge
+        self._charged = 0
+        self._states: dict[tuple[Any, ...], StringState] = {}
+        self._twins: dict[tuple[Any, ...], StringState] = {}
+        self.start = self._state((self._beginning(""), *(way.start() for way in self._ways)))
+
+    def after(self, state: StringState, character: str) -> StringState | None:
+        """Return the state after one more character; None if it is not tracked."""
+        beginning, *parts = state.parts
+        if beginning is not None:
+            beginning = self._beginning(beginning + character)
+        try:
+            after = [way.after(part, character) for way, part in zip(self._ways, parts, strict=True)]
+            return self._state((beginning, *after))
+        except (TooManyStates, Untranslatable, RecursionError):
+            return None
+
+    def longer(self, state: StringState, more: int) -> StringState:
+        """Return the state after more characters where only their number counts; most such states are not kept."""
+        parts = (None, *(way.longer(part, more) for way, part in zip(self._ways, state.parts[1:], strict=True)))
+        return self._states.get(parts) or self._state(parts)
+
+    def _beginning(self, text: str) -> str | None:
+        """Return a text if a listed or an excluded value begins with it."""
+        place = bisect_left(self._listed, text)
+        return text if place < len(self._listed) and self._listed[place].startswith(text) else None
+
+    def _state(self, parts: tuple[Any, ...]) -> StringState:
+        state = self._states.get(parts)
+        if state is None:
+            if len(self._states) >= _MAX_STATES:
+                raise TooManyStates
+            state = StringState(self, parts)
+            try:
+                pairs = zip(self._ways, parts[1:], strict=True)
+                key = (parts[0], *(way.key(part, self._lengths) for way, part in pairs))
+            except TooManyStates:
+                state.twin = None
+            else:
+                if key != parts:
+                    state.twin = self._twins.setdefault(key, StringState(self, key))
+                if key != parts and self.counts_only:
+                    return state
+            state = self._states.setdefault(parts, state)
+            spent = _STATE_BYTES * len(self._states) + sum(own.cost_bytes for way in self._ways for own in way.own)
+            grown, self._charged = spent - self._charged, spent
+            self._charge(grown)
+        return state
+
+
+class KnownStrings:
+    """The states of the strings and keys of a grammar's nodes, made where one first begins.
+
+    Args:
+        lengths: As :class:`StringStates` takes them.
+        charge: The same.
+    """
+
+    def __init__(self, lengths: tuple[int, ...], charge: Callable[[int], None]) -> None:
+        self._lengths, self._charge = lengths, charge
+        self._starts: dict[tuple[Shape, ...], StringState | None] = {}
+
+    def start(self, shapes: tuple[Shape, ...]) -> StringState | None:
+        """Return the state before the first character of a string with one of these shapes; None if not tracked."""
+        if shapes not in self._starts:
+            try:
+                self._starts[shapes] = StringStates(shapes, self._lengths, self._charge).start if shapes else None
+            except (TooManyStates, Untranslatable, RecursionError):
+                self._starts[shapes] = None
+        return self._starts[shapes]
+
+    def clear(self) -> None:
+        """Drop the states; whoever has one may go on from it."""
+        self._starts.clear()
