@@ -2,7 +2,8 @@
 
 import pytest
 
-from constrained_k2.grammar.patterns import Untranslatable, found_anywhere
+from constrained_k2.grammar.characters import Untranslatable
+from constrained_k2.grammar.patterns import found_anywhere
 
 
 @pytest.mark.parametrize("pattern", ["a{,}", "a{,3}"])

@@ -28,7 +28,7 @@ from constrained_k2.grammar.lark.terminals import PREAMBLE, NoExactGrammar, key,
 from constrained_k2.grammar.lark.unique_items import ItemTexts
 from constrained_k2.grammar.productivity import Productivity, constants
 from constrained_k2.grammar.spelling import JSON, Spelling
-from constrained_k2.schema.coverage import Status
+from constrained_k2.schema.keywords.keyword import NoteStatus
 from constrained_k2.schema.no_instances import NoInstancesError
 from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.shapes import (
@@ -209,7 +209,7 @@ class LarkWriter:
         self.shapes.setdefault(node, []).append(self.written_as.get(shape, shape))
         return body
 
-    def note(self, keywords: tuple[str, ...], status: Status, reason: str) -> None:
+    def note(self, keywords: tuple[str, ...], status: NoteStatus, reason: str) -> None:
         """Note that these keywords are not enforced exactly in the node being written."""
         for pointer in self.normalizer.occurrences(self.node, keywords):
             self.normalizer.note(pointer, status, reason)

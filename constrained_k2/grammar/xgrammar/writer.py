@@ -18,7 +18,7 @@ from constrained_k2.errors import UnsupportedSchema
 from constrained_k2.grammar.characters import Untranslatable
 from constrained_k2.grammar.productivity import Productivity
 from constrained_k2.grammar.xgrammar.strings import ANY_STRING, found, none_of, one_of, other_keys, sized
-from constrained_k2.schema.coverage import Status
+from constrained_k2.schema.keywords.keyword import NoteStatus
 from constrained_k2.schema.no_instances import NoInstancesError
 from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.shapes import ANY, Array, Boolean, Node, Null, Number, Object, Shape, Shapes, String, Value
@@ -98,7 +98,7 @@ class XGrammarWriter:
             self._waiting.append(node)
         return {"$ref": f"#/$defs/{self._names[node]}"}
 
-    def _note(self, status: Status, node: Node, keywords: AbstractSet[str], reason: str) -> None:
+    def _note(self, status: NoteStatus, node: Node, keywords: AbstractSet[str], reason: str) -> None:
         """Note these keywords as relaxed or narrowed in all subschemas that constrain the same value as ``node``."""
         for pointer in self.normalizer.occurrences(node, tuple(sorted(keywords))):
             self.normalizer.note(pointer, status, reason)
