@@ -45,7 +45,7 @@ _MAX_THREADS = 64
 _JSON_CHARACTER = r'[^"\\\x00-\x1F\x7F\u{2028}\u{2029}]'
 _JSON_SLICES = [r"[\x20\x0A\x0D\x09]+", "[A-Za-z0-9_]{1,10}"]
 _JSON_SLICES += [_JSON_CHARACTER + count for count in ("{1,10}", "{1,30}", "+")]
-# The same for strings without escapes: half the time of a mask if their length is limited.
+# The same for strings without escapes, beside LLGuidance's own: half the time of a mask if their length is limited.
 _RAW_SLICES = ["(?s:.{1,10})", "(?s:.{1,30})"]
 # The same for the keys of XML attributes, which hold no plain ampersand: a twentieth of the time. These groups are
 # parts of those for JSON strings, and come before them: a group is used at once only if all of it is allowed.
@@ -234,7 +234,7 @@ def build_tokenizer(vocabulary: Vocabulary, stop_id: int) -> llguidance.LLTokeni
     encoder = vocabulary.encoder
     slices = _JSON_SLICES
     if SEPARATOR in vocabulary.special_tokens:
-        slices = [*_ATTRIBUTE_SLICES, *slices, *_RAW_SLICES]
+        slices = [*_ATTRIBUTE_SLICES, *llguidance.LLTokenizer.json_slices(), *_RAW_SLICES]
     if not isinstance(encoder, TiktokenEncoder):
         wrapper = llguidance.TokenizerWrapper(WrappedVocabulary(vocabulary, stop_id))
         return llguidance.LLTokenizer(wrapper, n_vocab=vocabulary.size, slices=slices)
