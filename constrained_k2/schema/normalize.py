@@ -212,11 +212,10 @@ class Normalizer(Notes):
             found = self._maps.get(id(rules))  # by identity: a map of thousands of keys takes long to hash
             if found is None:
                 found = self._maps[id(rules)] = (rules, dict(rules.named))
-            named = found[1].get(key)
-            matched = [value for pattern, value in rules.patterns if self.matches(pattern, key)]
-            if named is None and not matched:
-                named = rules.extra
-            node.update(named or (), *matched)
+            parts = [found[1][key]] if key in found[1] else []
+            if rules.patterns:
+                parts += (value for pattern, value in rules.patterns if self.matches(pattern, key))
+            node.update(*(parts or (rules.extra,)))
         return frozenset(node)
 
     def _expand(self, literal: SchemaLiteral) -> Shapes:
