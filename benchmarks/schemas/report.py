@@ -4,16 +4,19 @@ import json
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from benchmarks.schemas import corpora
 from benchmarks.schemas.arms import ARMS, Arm, ArmName, Outcome, Work
 from benchmarks.schemas.corpora import Case, Instance
 from benchmarks.schemas.figures import SuiteFigures, percentile, run_all, signature, status_of
-from benchmarks.schemas.walks import judge, rounds, texts, walk
+from benchmarks.schemas.walks import texts, walk, walk_over
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 Say = Callable[[str], None]
-PARTS = ("suite", "tools", "coverage", "walks", "hostile")
+PARTS = ("suite", "tools", "coverage", "walks", "maskbench", "hostile")
+_WALKS = {"walks": 10_000, "maskbench": 20_000}
+_MASKBENCH_SCHEMAS = 2_000
 _TOKENIZER = "kimi_k2/tokenizer"
 _SLOWEST_MS = 1_000
 _LARGEST_MB = 256
@@ -146,37 +149,18 @@ def hostile_table(cases: list[Case], say: Say) -> bool:
     return good
 
 
-def walks_line(cases: list[Case], count: int, say: Say) -> int:
-    """Run uniform walks over every schema with nothing relaxed, and return the number of invalid instances."""
+def walks_line(cases: list[Case], count: int, root: Literal["object", "any"], say: Say) -> bool:
+    """Run random walks, judge those over schemas with nothing relaxed, and return True if none is at fault."""
     from constrained_k2.compiler.compiler import Compiler
-    from constrained_k2.errors import ConstrainedK2Error
+    from constrained_k2.compiler.shared import GrammarOptions
 
-    compiler = Compiler(Vocabulary.of_bytes(), undeclared_keys="allow")
-    sound = []
-    for case in cases:
-        schema = json.loads(case.schema)
-        if not isinstance(schema, dict) or r"\\p{" in case.schema:
-            continue  # Python's re, which the validator uses, has no \p
-        try:
-            if compiler.grammar(case.schema, "").coverage.is_sound:
-                sound.append(case)
-        except ConstrainedK2Error:
-            continue  # refusals are counted elsewhere
-    ended = steps = uniform = invalid = 0
-    for case, seed in rounds(sound, count):
-        walked = walk(compiler.grammar(case.schema, ""), compiler.vocabulary, json.loads(case.schema), seed)
-        ended += walked.ended
-        steps += walked.steps
-        uniform += walked.uniform
-        problem = judge(case, walked.text) if walked.ended else ""
-        if problem:
-            invalid += 1
-            say(f"* {case.name}, seed {seed}: {problem}: {walked.text[:200]}")
-    say(
-        f"{count} walks over {len(sound)} schemas as arguments (objects), {ended} ended; "
-        f"{uniform / steps:.0%} of {steps} tokens uniform under the mask; **{invalid} invalid**."
-    )
-    return invalid
+    compiler = Compiler(Vocabulary.of_bytes(), undeclared_keys="allow", cache_bytes=1 << 20)
+    objects = [case for case in cases if case.schema.startswith("{")]
+    found = walk_over(objects, count, compiler, GrammarOptions(root=root))
+    for fault in found.faults:
+        say(f"* {fault}")
+    say(str(found))
+    return not found.faults
 
 
 def baseline(shared: Path) -> dict[str, str]:
@@ -189,13 +173,13 @@ def baseline(shared: Path) -> dict[str, str]:
     return {case.name: signature(case, outcome) for case, outcome in found}
 
 
-def measure(shared: Path, parts: Collection[str], *, walks: int, seconds: float, say: Say) -> bool:
+def measure(shared: Path, parts: Collection[str], *, walks: int | None, seconds: float, say: Say) -> bool:
     """Measure and print; return False if a promise is broken.
 
     Args:
         shared: The data folder.
         parts: Some of ``PARTS``.
-        walks: Number of uniform walks.
+        walks: Number of random walks of a part; None for the numbers in the docs.
         seconds: Time limit of an arm for a tool's schema.
         say: Prints a line.
 
@@ -203,7 +187,7 @@ def measure(shared: Path, parts: Collection[str], *, walks: int, seconds: float,
         FileNotFoundError: The data of one of these parts are missing.
     """
     needed = {corpora.SUITE: {"suite", "walks"}, corpora.TOOLS: {"tools", "coverage", "walks"}}
-    needed |= {corpora.WALLE: {"coverage", "walks"}, _TOKENIZER: {"tools"}}
+    needed |= {corpora.WALLE: {"coverage", "walks"}, _TOKENIZER: {"tools"}, corpora.MASKBENCH: {"maskbench"}}
     for path, users in needed.items():
         if users & set(parts) and not (shared / path).exists():
             raise FileNotFoundError(str(shared / path))
@@ -222,7 +206,12 @@ def measure(shared: Path, parts: Collection[str], *, walks: int, seconds: float,
         coverage_table("kvv-walle, each as a property of a tool", verifier, say)
     if "walks" in parts:
         say("")
-        good = not walks_line([*groups, *tools, *verifier], walks, say) and good
+        good = walks_line([*groups, *tools, *verifier], walks or _WALKS["walks"], "object", say) and good
+    if "maskbench" in parts:
+        say("")
+        cases = list(corpora.maskbench(shared / corpora.MASKBENCH))
+        sample = cases[:: max(1, len(cases) // _MASKBENCH_SCHEMAS)][:_MASKBENCH_SCHEMAS]
+        good = walks_line(sample, walks or _WALKS["maskbench"], "any", say) and good
     if "hostile" in parts:
         good = hostile_table(list(corpora.hostile()), say) and good
     return good

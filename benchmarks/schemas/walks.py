@@ -1,21 +1,33 @@
-"""Random walks: a model with uniform logits under the mask must write valid instances."""
+"""Random walks: a model with uniform logits under the mask must write valid instances, and reach their end."""
 
+import codecs
 import json
 import random
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
 from typing import Any
 
-import jsonschema
 import numpy as np
 
 from benchmarks.schemas.corpora import Case
+from benchmarks.schemas.judge import judge
+from benchmarks.schemas.samples import patterns_of, sample
+from constrained_k2.compiler.compiler import Compiler
+from constrained_k2.compiler.shared import GrammarOptions
 from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher
+from constrained_k2.errors import ConstrainedK2Error
+from constrained_k2.turn.drafts.endings import endings
+from constrained_k2.turn.drafts.json_tracker import JsonTracker
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
-_PATIENCE = 150  # bytes after which closing characters are preferred
+_PATIENCE = 150  # bytes after which most choices lead to the end
+_STEERED = 1_000  # bytes after which all do
 _LONGEST = 20_000
+_SHOWN = 200  # characters of an instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +36,58 @@ class Walk:
 
     Attributes:
         text: The text, cut if it did not end.
-        ended: True if the walk reached the stop.
         steps: Number of tokens.
         uniform: Number of tokens chosen uniformly among the allowed ones.
+        problem: Why it did not end; empty if it did.
     """
 
     text: str
-    ended: bool
     steps: int
     uniform: int
+    problem: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """True if the walk reached the stop."""
+        return not self.problem
+
+
+@dataclass(slots=True)
+class Walks:
+    """The walks over several schemas.
+
+    Attributes:
+        schemas: Number of schemas with a grammar.
+        sound: Number of those with nothing relaxed, whose instances are judged.
+        counts: Number of walks by result: ``ended``, or the first word of :attr:`Walk.problem`, or ``invalid``.
+        steps: Number of tokens.
+        uniform: Number of tokens chosen uniformly.
+        faults: A line for each walk that did not end or is invalid.
+    """
+
+    schemas: int = 0
+    sound: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    steps: int = 0
+    uniform: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    def add(self, walked: Walk, problem: str, name: str) -> None:
+        """Count one walk; ``problem``: why its instance is invalid."""
+        self.counts["invalid" if problem else walked.problem.partition(":")[0] or "ended"] += 1
+        self.steps += walked.steps
+        self.uniform += walked.uniform
+        if problem or walked.problem:
+            self.faults.append(f"{name}: {problem or walked.problem}: {walked.text[:_SHOWN]!r}")
+
+    def __str__(self) -> str:
+        """The figures in one line."""
+        wrong = ", ".join(f"{self.counts[kind]} {kind}" for kind in ("invalid", "no end", "no token", "failed"))
+        share = self.uniform / max(self.steps, 1)
+        return (
+            f"{self.counts.total():,} walks over {self.schemas:,} schemas ({self.sound:,} with nothing relaxed), "
+            f"{share:.0%} of {self.steps:,} tokens uniform under the mask: **{wrong}**."
+        )
 
 
 def keys_of(schema: Any) -> set[str]:
@@ -47,65 +102,120 @@ def keys_of(schema: Any) -> set[str]:
     return found.union(*map(keys_of, schema.values()))
 
 
-def walk(grammar: ArgumentGrammar, vocabulary: Vocabulary, schema: Any, seed: int) -> Walk:
-    """Write an instance with the vocabulary of bytes.
+def walk(grammar: ArgumentGrammar, vocabulary: Vocabulary, schema: Any, seed: int, *, may_relax: bool = False) -> Walk:
+    """Write an instance.
 
-    Choices are uniform over the mask, with two exceptions. Where a key may begin, every other time a key of the schema
-    is written, since uniform bytes never spell a required one. After some steps, characters that close strings, objects
-    and arrays are preferred three times in four, so that the walk ends.
+    Choices are uniform over the mask, but where a key may begin, every other time a key of the schema is written, since
+    uniform tokens never spell a required one. After some bytes, three choices of four, and later all, are of what ends
+    the instance soonest by its schema, or of a text that one of its patterns demands.
     """
     chance = random.Random(seed)  # noqa: S311 - a walk, repeatable
-    keys = [f"{json.dumps(key, ensure_ascii=False)}:".encode("utf-8", "ignore") for key in sorted(keys_of(schema))]
-    matcher = grammar.matcher("")
+    keys = [_encoded(vocabulary, f"{json.dumps(key, ensure_ascii=False)}:") for key in sorted(keys_of(schema))]
+    matcher = grammar.matcher("", may_relax=may_relax)
     row = allocate_bitmask(1, vocabulary.size)[0]
-    end = vocabulary.format.call_end
-    closers = np.array([*b'"]}', end])
-    text = bytearray()
-    uniform = 0
-    while len(text) < _LONGEST:
-        matcher.fill(row)
-        ids = allowed_ids(row)
-        if not len(ids):
-            raise AssertionError(f"nothing is allowed after {bytes(text)!r}")
-        if text.rstrip().endswith((b"{", b",")) and ord('"') in ids and chance.random() < 0.5:
-            key = next((key for key in chance.sample(keys, len(keys)) if _take(matcher, key)), b"")
-            text += key
-            if key:
-                continue
-        preferred = ids[np.isin(ids, closers)]
-        if len(text) > _PATIENCE and len(preferred) and chance.random() < 0.75:
-            token = int(chance.choice(preferred))
-        else:
-            token = int(chance.choice(ids))
-            uniform += 1
-        if token == end:
-            return Walk(text.decode(), ended=True, steps=len(text) + 1, uniform=uniform)
-        if not matcher.accept(token):
-            raise AssertionError(f"{token} is in the mask but is refused after {bytes(text)!r}")
-        text.append(token)
-    return Walk(text.decode("utf-8", "replace"), ended=False, steps=len(text), uniform=uniform)
+    end, (quote,) = vocabulary.format.call_end, vocabulary.encode('"')
+    closers = np.array([quote, *vocabulary.encode("]"), *vocabulary.encode("}"), end])
+    text, follower = bytearray(), _Follower(schema, vocabulary)
+    steps = uniform = 0
+    problem = f"no end: after {_LONGEST} bytes"
+    try:
+        while len(text) < _LONGEST:
+            matcher.fill(row)
+            ids = allowed_ids(row)
+            if not len(ids):
+                problem = "no token: none is allowed"
+                break
+            steered = len(text) > _PATIENCE and chance.random() < (0.75 if len(text) < _STEERED else 1)
+            if text.rstrip().endswith((b"{", b",")) and quote in ids and chance.random() < 0.5:
+                key = next((key for key in chance.sample(keys, len(keys)) if _take(matcher, key)), [])
+                text += b"".join(map(vocabulary.token_bytes, key))
+                steps += len(key)
+                if key:
+                    continue
+            if steered and end not in ids:
+                taken = next(filter(None, (_accepted(matcher, way) for way in follower.ways(text, chance))), [])
+                text += b"".join(map(vocabulary.token_bytes, taken))
+                steps += len(taken)
+                if taken:
+                    continue
+            uniform += not steered
+            preferred = ids[np.isin(ids, closers)] if steered else ids
+            token = int(chance.choice(preferred if len(preferred) and chance.random() < 0.75 else ids))
+            token = end if steered and end in ids else token
+            steps += 1
+            if token == end:
+                return Walk(text.decode(), steps, uniform)
+            if not matcher.accept(token):
+                problem = f"no token: {token} is in the mask but is refused"
+                break
+            text += vocabulary.token_bytes(token)
+    except ConstrainedK2Error as error:
+        problem = f"failed: {error.problem}"
+    return Walk(text.decode("utf-8", "replace"), steps, uniform, problem)
 
 
-def _take(matcher: ArgumentMatcher, key: bytes) -> bool:
+class _Follower:
+    """Follows the position in a text, to find what ends it soonest by its schema."""
+
+    def __init__(self, schema: Any, vocabulary: Vocabulary) -> None:
+        self._tracker = JsonTracker(schema)
+        self._encode = partial(_encoded, vocabulary)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._fed = 0
+        self._patterns = patterns_of(schema)
+
+    def ways(self, text: bytearray, chance: random.Random) -> Iterator[list[int]]:
+        """Yield tokens that may lead towards the end, the best first."""
+        self._tracker.feed(self._decoder.decode(bytes(text[self._fed :])))
+        self._fed = len(text)
+        yield from map(self._encode, endings(self._tracker))
+        if self._tracker.in_string and self._patterns:
+            yield self._encode(json.dumps(sample(chance.choice(self._patterns), chance))[1:-1])
+
+
+def _accepted(matcher: ArgumentMatcher, way: list[int]) -> list[int]:
+    """Write a way as far as it is allowed; return what was written."""
+    return list(takewhile(matcher.accept, way))
+
+
+def _encoded(vocabulary: Vocabulary, text: str) -> list[int]:
+    return vocabulary.encode(text.encode("utf-8", "ignore").decode())
+
+
+def _take(matcher: ArgumentMatcher, key: Sequence[int]) -> bool:
     """Write a key completely, or nothing."""
-    for count, byte in enumerate(key):
-        if not matcher.accept(byte):
+    for count, token in enumerate(key):
+        if not matcher.accept(token):
             matcher.rollback(count)
             return False
     return True
 
 
-def judge(case: Case, text: str) -> str:
-    """Return why jsonschema rejects an instance, with formats checked; empty if it is valid."""
-    validator: Any = jsonschema.Draft7Validator if case.draft == "draft7" else jsonschema.Draft202012Validator
-    schema = json.loads(case.judged or case.schema)
-    error = next(validator(schema, format_checker=validator.FORMAT_CHECKER).iter_errors(json.loads(text)), None)
-    return "" if error is None else f"{error.message[:200]} at {error.json_path}"
+def walk_over(cases: Sequence[Case], count: int, compiler: Compiler, options: GrammarOptions) -> Walks:
+    """Walk over the schemas that have a grammar, ``count`` times in all; judge those with nothing relaxed.
 
-
-def rounds(cases: list[Case], count: int) -> Iterator[tuple[Case, int]]:
-    """Yield ``count`` pairs of a case and a seed, cycling through the cases."""
-    return ((cases[number % len(cases)], number // len(cases)) for number in range(count))
+    Args:
+        cases: The schemas.
+        count: Number of walks, spread evenly.
+        compiler: Compiles the schemas.
+        options: The choices that the grammars depend on.
+    """
+    found = Walks()
+    for number, case in enumerate(cases):
+        seeds = range(count * number // len(cases), count * (number + 1) // len(cases))
+        schema = json.loads(case.schema)
+        try:
+            grammar = compiler.grammar(case.schema, "", options=options)
+        except ConstrainedK2Error:
+            continue  # refusals are counted elsewhere
+        is_sound = not grammar.coverage.inexact and r"\\p{" not in case.schema  # Python's re has no \p
+        found.schemas += 1
+        found.sound += is_sound
+        for seed in seeds:
+            walked = walk(grammar, compiler.vocabulary, schema, seed, may_relax=not is_sound)
+            problem = judge(case, walked.text) if is_sound and walked.ended else ""
+            found.add(walked, problem, f"{case.name}, seed {seed}")
+    return found
 
 
 def texts(found: Iterable[Walk]) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """The schema benchmark: arms that end when they take too long, walks, and the hostile corpus."""
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,12 @@ from benchmarks.schemas import corpora
 from benchmarks.schemas.arms import Arm, Outcome, Work
 from benchmarks.schemas.corpora import Case, Instance
 from benchmarks.schemas.figures import SuiteFigures, percentile, signature
+from benchmarks.schemas.judge import in_python, judge
 from benchmarks.schemas.report import PARTS
-from benchmarks.schemas.walks import judge, walk
+from benchmarks.schemas.samples import sample
+from benchmarks.schemas.walks import Walk, Walks, walk, walk_over
 from constrained_k2 import Compiler, ConstrainedK2Error, Vocabulary
+from constrained_k2.compiler.shared import GrammarOptions
 from scripts.fetch_data import MANIFEST
 
 COMPILER = Compiler(Vocabulary.of_bytes())  # without a deadline, which a busy machine would miss
@@ -80,6 +84,69 @@ def test_walks_are_judged() -> None:
         assert walked.ended
         assert not judge(case, walked.text), walked
     assert "minimum" in judge(case, '{"n":2}')
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        (r"^\s$", "\ufeff", "a"),
+        (r"^\w\d$", "a1", "\u00e91"),
+        (r"^[\w.$]$", "$", "\u00e9"),
+        (r"^\D.$", "a\u0085", "a\u2028"),
+        ("^a$", "a", "a\n"),
+    ],
+)
+def test_patterns_are_judged_as_those_of_ecma(pattern: str, matching: str, others: str) -> None:
+    for schema, values in (
+        ({"pattern": pattern}, (matching, others)),
+        ({"patternProperties": {pattern: False}, "additionalProperties": True}, ({others: 1}, {matching: 1})),
+    ):
+        verdicts = [judge(Case("p", json.dumps(schema)), json.dumps(value)) for value in values]
+        assert not verdicts[0] and verdicts[1], schema
+    assert in_python({"enum": [{"pattern": "$"}]}) == {"enum": [{"pattern": "$"}]}
+
+
+def test_judged_by_all_drafts_alike() -> None:
+    old = '{"$schema":"http://json-schema.org/draft-04/schema#","properties":{"n":{"type":"integer"}}}'
+    assert not judge(Case("i", old), '{"n":1.0}') and judge(Case("i", old), '{"n":1.5}')
+    date = Case("d", '{"format":"date"}')
+    assert not judge(date, '"0000-02-29"') and judge(date, '"0001-02-29"')
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("^[a-f0-9]{2}-x$", "aa-x"),
+        ("font", "font"),
+        ("[^a]b{2,}", "0bb"),
+        (r"^\d{3}\s", "000 "),
+        ("[", ""),
+        ("(?!)", ""),
+    ],
+)
+def test_texts_of_patterns(pattern: str, expected: str) -> None:
+    assert sample(pattern, random.Random(0)) == expected
+
+
+def test_walks_find_their_end_where_chance_does_not() -> None:
+    """A word in a string, required keys beside many others, and a list that links itself."""
+    node = {"properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}, "word": {"pattern": "some words"}},
+            "required": ["next", "word"], "patternProperties": {"^k": {}}}  # fmt: skip
+    options = GrammarOptions(undeclared_keys="allow")
+    found = walk_over([Case("n", json.dumps(node)), Case("refused", '{"not":{}}')], 60, COMPILER, options)
+    assert (found.schemas, found.sound, dict(found.counts)) == (1, 1, {"ended": 30}) and not found.faults
+    assert 0 < found.uniform < found.steps and "30 walks over 1 schemas (1 with nothing relaxed)" in str(found)
+
+
+def test_faults_of_walks_are_counted() -> None:
+    found = Walks()
+    found.add(Walk("{", 1, 1, "no end: after 20000 bytes"), "", "a")
+    found.add(Walk("{", 1, 1, "no token: none is allowed"), "", "b")
+    found.add(Walk("{", 1, 1, "failed: too many states"), "", "c")
+    found.add(Walk("{}", 2, 1), "is too short", "d")
+    found.add(Walk("{}", 2, 1), "", "e")
+    assert str(found).endswith("**1 invalid, 1 no end, 1 no token, 1 failed**.")
+    assert [fault[0] for fault in found.faults] == list("abcd")
 
 
 def test_figures() -> None:
