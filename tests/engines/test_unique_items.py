@@ -40,6 +40,12 @@ def engine(pieces: Vocabulary) -> LLGuidanceEngine:
 
 
 STRING: dict[str, Any] = {"type": "string"}
+
+
+def _closed(*required: str, **members: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": members, "required": list(required), "additionalProperties": False}
+
+
 ITEMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "strings": (STRING, {}),
     "one character": (STRING | {"maxLength": 1}, {"minItems": 2}),
@@ -55,6 +61,18 @@ ITEMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "few numbers": ({"type": "number", "minimum": 0, "maximum": 1.5}, {}),
     "strings and constants": ({"type": ["string", "null", "boolean"], "maxLength": 1}, {"minItems": 3}),
     "numbers and constants": ({"anyOf": [{"type": "integer"}, {"const": 1.5}, {"const": "a"}, {"const": True}]}, {}),
+    "any": ({}, {"minItems": 2}),
+    "open objects": ({"type": "object"}, {"minItems": 2}),
+    "open objects with keys": (
+        {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": STRING}, {}
+    ),
+    "arrays": ({"type": "array", "items": {"type": ["integer", "array"]}}, {"minItems": 2}),
+    "closed": (_closed(a=STRING, b={"enum": ["a", "b", 1]}), {"minItems": 3}),
+    "closed, required": (_closed("a", "b", a=STRING, b={"enum": ["a", "b"]}), {"minItems": 3}),
+    "closed, numbers": (_closed("b", a={"type": "boolean"}, b={"type": "integer"}, c={"type": "null"}), {}),
+    "closed, patterns": (_closed("a", "b", a=STRING | {"pattern": "^[ab]{1,2}$"}, b={"type": "number"}), {}),
+    "closed, any": (_closed("b", a={"enum": ["a", "ab"]}, b={}), {}),
+    "closed or null": ({"anyOf": [_closed(a=STRING | {"maxLength": 1}, b={"enum": [1]}), {"type": "null"}]}, {}),
     "80 values": ({"enum": [f"{number}a" for number in range(80)]}, {"minItems": 20, "maxItems": 80}),
 }
 

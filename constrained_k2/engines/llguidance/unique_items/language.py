@@ -26,7 +26,8 @@ class ItemLanguage:
 
     @classmethod
     def of(cls, texts: ItemTexts) -> "ItemLanguage":
-        return cls(texts.lark(), is_endless=texts.is_endless)
+        """Return the language of these texts; without any, the empty one."""
+        return cls(texts.lark() if texts.expressions else 'start: "-"', is_endless=texts.is_endless)
 
     def ways(self, beginning: bytes) -> tuple[bytes, bool]:
         """Return the bytes that may follow the beginning of an item, and True if the item may end there."""
@@ -38,17 +39,19 @@ class ItemLanguage:
             self._ways[beginning] = found
         return found
 
-    def has_texts(self, count: int) -> bool:
-        """Return True if it is certain that there are so many items."""
-        waiting, visited = [b""], 0
-        while waiting and visited < _MAX_VISITED:
+    def count(self, limit: int) -> int | None:
+        """Return the number of items, ``limit`` for more; None if that takes too long."""
+        waiting, visited, count = [b""], 0, 0
+        while waiting:
             beginning, visited = waiting.pop(), visited + 1
             following, is_item = self.ways(beginning)
-            count -= is_item
-            if count <= 0:
-                return True
+            count += is_item
+            if count >= limit:
+                return limit
+            if visited >= _MAX_VISITED:
+                return None
             waiting += sorted((beginning + bytes((byte,)) for byte in following), key=_ends_a_string)
-        return False
+        return count
 
     def _computed(self, beginning: bytes) -> tuple[bytes, bool]:
         problem = ""
