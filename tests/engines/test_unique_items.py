@@ -64,7 +64,8 @@ ITEMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "any": ({}, {"minItems": 2}),
     "open objects": ({"type": "object"}, {"minItems": 2}),
     "open objects with keys": (
-        {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": STRING}, {}
+        {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": STRING},
+        {},
     ),
     "arrays": ({"type": "array", "items": {"type": ["integer", "array"]}}, {"minItems": 2}),
     "closed": (_closed(a=STRING, b={"enum": ["a", "b", 1]}), {"minItems": 3}),

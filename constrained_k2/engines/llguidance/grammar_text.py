@@ -172,6 +172,7 @@ class Patterns:
         self.is_found = lru_cache(_MAX_TEXTS)(self._is_found)
 
     @staticmethod
+    @lru_cache(_MAX_PATTERNS)
     def count_texts(lark: str, limit: int) -> int | None:
         """Return the number of texts that match a grammar, ``limit`` for more; None if that takes too long."""
         check_deadline()

@@ -20,7 +20,7 @@ from constrained_k2.schema.shapes import ANY, Array, Boolean, Kind, Node, Null, 
 if TYPE_CHECKING:
     from constrained_k2.grammar.lark.writer import LarkWriter
 
-MANY = 200
+MANY = 100
 """Values are counted up to this number."""
 ENDLESS = 1 << 62
 """More values than a request can hold."""
@@ -89,30 +89,33 @@ def compared_items(writer: "LarkWriter", shape: Array, name: str) -> tuple[Array
     Raises:
         NoExactGrammar: The items cannot be compared.
     """
-    without = replace(shape, unique=False)
     try:
-        if shape.prefix or shape.contains:
-            raise NoExactGrammar("uniqueItems combined with prefixItems or contains", (), shape)
-        items = ComparedValues(writer, shape.rest)
-        found = items.unique_items(f"{name}_u")
-        if not items.is_certain:
-            found_more = "only so many values are known"
-            if shape.shortest > MANY:
-                raise NoExactGrammar(f"more than {MANY} items that have to be there, of which {found_more}", (), shape)
-            if shape.longest is None or shape.longest > MANY:
-                writer.note(("uniqueItems",), "narrowed", f"no more than {MANY} items are written: {found_more}")
-                shape = replace(shape, longest=MANY)
-        if shape.shortest > 1 and not items.is_endless:
-            count = writer.count_texts(found.texts.lark(), shape.shortest) if shape.shortest <= MANY else None
-            if count != shape.shortest:
-                raise NoExactGrammar(f"it is not certain that there are {shape.shortest} values to write", (), shape)
+        return _compared(writer, shape, name)
     except NoExactGrammar as error:
         reason = f"items with equal values cannot be told apart: {error}"
-        raise NoExactGrammar(reason, ("uniqueItems",), without) from error
-    written = replace(without, rest=items.node, longest=shape.longest)
+        raise NoExactGrammar(reason, ("uniqueItems",), replace(shape, unique=False)) from error
+
+
+def _compared(writer: "LarkWriter", shape: Array, name: str) -> tuple[Array, str]:
+    if shape.prefix or shape.contains:
+        raise NoExactGrammar("uniqueItems combined with prefixItems or contains", (), shape)
+    limited, items = shape, ComparedValues(writer, shape.rest)
+    found = items.unique_items(f"{name}_u")
+    if not items.is_certain:
+        known = f"only {MANY} values of a member are known"
+        if shape.shortest > MANY:
+            raise NoExactGrammar(known, (), shape)
+        if shape.longest is None or shape.longest > MANY:
+            writer.note(("uniqueItems",), "narrowed", f"no more than {MANY} items are written: {known}")
+            limited = replace(shape, longest=MANY)
+    if shape.shortest > 1 and not items.is_endless:
+        count = writer.count_texts(found.texts.lark(), shape.shortest) if shape.shortest <= MANY else None
+        if count != shape.shortest:
+            raise NoExactGrammar(f"it is not certain that there are {shape.shortest} values to write", (), shape)
+    written = replace(limited, rest=items.node, unique=False)
     writer.unique_items[written] = found
-    writer.written_as[replace(without, unique=True)] = written
-    return shape, items.rule
+    writer.written_as[shape] = written
+    return limited, items.rule
 
 
 class ComparedValues:
@@ -188,7 +191,11 @@ class ComparedValues:
         keys = list(writer.productivity.possible_keys(shape))
         if any(writer.productivity.is_productive(node) for _, node in writer.productivity.extra_nodes(shape)):
             raise NoExactGrammar("an object with keys by patterns or names", (), shape)
-        if len(keys) > BITS or shape.fewest > len(shape.required) or (shape.most is not None and shape.most < len(keys)):
+        if (
+            len(keys) > BITS
+            or shape.fewest > len(shape.required)
+            or (shape.most is not None and shape.most < len(keys))
+        ):
             raise NoExactGrammar(f"an object with more than {BITS} keys, or with a limit of them", (), shape)
         members = []
         for key_name in keys:

@@ -36,8 +36,8 @@ class ItemState(NamedTuple):
         """Begin a member; None if every value of it would lead to a repetition."""
         if key in self.written:  # an open object's key again: the last value counts
             written = {name: value for name, value in self.written.items() if name != key}
-            agreeing = [one for one in self.earlier if written.items() <= one.items()]
-            return self._replace(written=written, agreeing=tuple(one for one in agreeing if key in one), key=key)
+            agreeing = tuple(one for one in self.earlier if key in one and written.items() <= one.items())
+            return self._replace(written=written, agreeing=agreeing, key=key)
         agreeing = tuple(one for one in self.agreeing if key in one)
         if self.members is not None and agreeing and self._ways(key) <= len(agreeing):
             return None

@@ -217,9 +217,7 @@ class Tracker:
         item = item.with_value(text if is_text and item.members is not None else canonical(text))
         if item is None:
             return None
-        return position._replace(
-            expect=Expect.AFTER, text=b"", is_compared=False, item=item, values=None, inner=b""
-        )
+        return position._replace(expect=Expect.AFTER, text=b"", is_compared=False, item=item, values=None, inner=b"")
 
     def _close(self, position: Position, byte: int) -> Position | None:
         """Close an object or array; None if it is an item that is there already."""
