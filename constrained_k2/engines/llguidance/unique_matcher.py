@@ -120,11 +120,15 @@ class UniqueItemsMatcher(LLGuidanceMatcher):
         yield tokens.opened_item
         if not item.agreeing:
             return
+        if item.members is None:  # only its end may be a repetition
+            is_in_member = not position.is_member or position.expect not in {Expect.AFTER, Expect.KEY}
+            yield tokens.bracket if item.has_as_many(int(is_in_member)) else tokens.member
+            return
         if position.expect is Expect.IN_KEY:
             yield tokens.quoted
         elif position.expect is not Expect.IN_STRING:
             yield tokens.structure
-        elif not position.is_member or item.members is None or item.may_agree(position.text):
+        elif not position.is_member or item.may_agree(position.text):
             yield tokens.string_and_more
 
     def _ends_and_more(self, text: bytes, items: WrittenItems) -> Iterator[npt.NDArray[np.int64]]:

@@ -25,6 +25,7 @@ MANY = 100
 ENDLESS = 1 << 62
 """More values than a request can hold."""
 _WIDE = 10_000_000  # integers
+_FAR = Fraction(10**39)  # from here on a range without a bound may end: numbers have 40 digits
 _MAX_TEXTS = 512  # of the finite alternatives of an item
 _STRING = r'/"(?:[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00(?:0[0-7bef]|1[0-9a-f]))*"/'
 # Fractions with at most 15 digits: as doubles, which most readers use, no two of them are equal.
@@ -158,7 +159,9 @@ class ComparedValues:
     def member(self, *, is_required: bool) -> Member:
         """Write these values as a member of an object."""
         count = ENDLESS
-        if not self.is_endless:
+        if (integers := self._integers()) is not None:
+            count = integers
+        elif not self.is_endless:
             found = self._writer.count_texts(self.texts.lark(), MANY)
             if found is None:
                 raise NoExactGrammar("the number of a member's values is not known", (), Null())
@@ -166,6 +169,12 @@ class ComparedValues:
             count = found if self.is_certain else ENDLESS
         self._write()
         return Member(self.texts, count, is_required)
+
+    def _integers(self) -> int | None:
+        """The number of values if they are a range of integers."""
+        if len(self._shapes) != 1 or not isinstance(shape := self._shapes[0], Number) or not shape.integer:
+            return None
+        return None if shape.low is None or shape.high is None else int(shape.high) - int(shape.low) + 1
 
     def _write(self, written: "dict[Kind, tuple[Node, str]] | None" = None) -> None:
         writer, rules = self._writer, dict(written or {})
@@ -239,9 +248,10 @@ def _is_endless(shape: Shape) -> bool:
         return not (shape.patterns or shape.formats or shape.absent) and shape.longest != 0
     if not isinstance(shape, Number):
         return False
-    if shape.low is None or shape.high is None:
-        return True
-    return shape.high - shape.low > (_WIDE if shape.integer else Fraction(1, 1000))
+    low = -_FAR if shape.low is None else shape.low
+    high = _FAR if shape.high is None else shape.high
+    is_near = max(abs(low), abs(high)) <= 10**9  # where fractions have six digits
+    return high - low > _WIDE or (is_near and not shape.integer and high - low > 1)
 
 
 def _expressions(writer: "LarkWriter", shape: Shape) -> Iterator[str]:

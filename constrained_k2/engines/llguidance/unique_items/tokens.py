@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,8 @@ _WHOLE_AND_COMMA = re.compile(rb'[ \t\r\n]*,?[ \t\r\n]*"[\x00-\xff]*"[ \t\r\n]*,
 _QUOTED = re.compile(rb'"')
 _STRING_AND_MORE = re.compile(rb'"[ \t\r\n]*[,:}\]]')
 _STRUCTURE = re.compile(rb'[,:}\]]|"[^"]*"')
+_BRACKET = re.compile(rb"[}\]]")
+_MEMBER_AND_BRACKET = re.compile(rb"[:,\[{][\x00-\xff]*[}\]]")
 _OPENED_ITEM = re.compile(rb"[{\[][\x00-\xff]*[,:}\]]")
 _OPENED_ARRAY = re.compile(rb'\[[ \t\r\n]*["\-0-9tfn][^\[]*,')
 
@@ -46,7 +48,7 @@ class TokenIndex:
         ends = [token_id for byte in b" \t\r\n,]}" for token_id in self.going_on(bytes((byte,)))]
         patterns = (
             *(_STRING_AND_ITEM, _STRING_AND_COMMA, _WHOLE_AND_COMMA, _WORD_AND_COMMA, _OPENED_ARRAY),
-            *(_STRING_AND_MORE, _STRUCTURE, _OPENED_ITEM, _QUOTED),
+            *(_STRING_AND_MORE, _STRUCTURE, _OPENED_ITEM, _QUOTED, _BRACKET, _MEMBER_AND_BRACKET),
         )
         multiple: list[list[int]] = [[] for _ in patterns]
         for raw, token_id in zip(self._sorted, self._ids, strict=True):
@@ -76,7 +78,12 @@ class TokenIndex:
         items, strings, wholes, words, arrays, *others = (np.array(ids, dtype=np.int64) for ids in multiple)
         self.string_and_item, self.string_and_comma, self.whole_and_comma = items, strings, wholes
         self.word_and_comma, self.opened_array = words, arrays
-        self.string_and_more, self.structure, self.opened_item, self.quoted = others
+        self.string_and_more, self.structure, self.opened_item, self.quoted, self.bracket, self.member = others
+
+    @property
+    def closings(self) -> Collection[bytes]:
+        """The rests of strings that some token begins with, quotes included."""
+        return self._closing.keys()
 
     def closing(self, rest: bytes) -> Sequence[int]:
         """Return the tokens that begin with the rest of a string, its quote included."""

@@ -52,7 +52,9 @@ class WrittenItems:
         return len(following) + is_item - self._closed.get(beginning, 0) <= 1
 
     def beginning_with(self, beginning: bytes) -> list[bytes]:
-        """Return the items that begin so, without the beginning."""
+        """Return the items that begin so, without the beginning; of many strings, those that a token can end."""
+        if beginning.startswith(b'"') and len(self._texts) > len(self._tokens.closings):
+            return [rest for rest in self._tokens.closings if beginning + rest in self._texts]
         return _rests(self._sorted, beginning)
 
     def spent_after(self, beginning: bytes) -> list[bytes]:
