@@ -214,7 +214,9 @@ def test_items_in_arguments_as_xml() -> None:
     matcher = engine.compile(json.dumps(schema), encoding="xtml").matcher("")
     assert write(matcher, vocabulary, OPEN, a, SEPARATOR, '["x","y"]', *end, OPEN) == ""
     fork = matcher.fork()
-    assert write(matcher, vocabulary, b, SEPARATOR, '[{"x":["x"]},{"x":["y","y"]}]', *end) == '[{"x":["x"]},{"x":["y","y"'
+    assert (
+        write(matcher, vocabulary, b, SEPARATOR, '[{"x":["x"]},{"x":["y","y"]}]', *end) == '[{"x":["x"]},{"x":["y","y"'
+    )
     assert write(fork, vocabulary, c, SEPARATOR, '["x","x"]', *end) == '["x","x"'
 
 

@@ -291,10 +291,10 @@ def _constant(shape: Value) -> str:
 def _note(writer: "LarkWriter", node: Node, shapes: list[Shape]) -> None:
     """Note which numbers are not written."""
     numbers = [shape for shape in shapes if isinstance(shape, Number)]
-    outer, writer.node = writer.node, node
-    if any(shape.integer for shape in numbers):
-        writer.note(("type", "multipleOf"), "narrowed", "1.0, an integer to JSON Schema, is never written")
     if not all(shape.integer for shape in numbers):
-        reason = "in uniqueItems, numbers are written without an exponent, and fractions with at most 15 digits"
-        writer.note(("type",), "narrowed", reason)
-    writer.node = outer
+        reason = "numbers are written without an exponent, and fractions with at most 15 digits"
+        writer.note(("uniqueItems",), "narrowed", reason)
+    if any(shape.integer for shape in numbers):
+        outer, writer.node = writer.node, node
+        writer.note(("type", "multipleOf"), "narrowed", "1.0, an integer to JSON Schema, is never written")
+        writer.node = outer
