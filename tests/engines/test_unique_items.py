@@ -187,6 +187,15 @@ def test_arrays_are_found_wherever_they_are(
     assert row.any()
 
 
+def test_an_empty_array_is_an_item_like_others(engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
+    matcher = matcher_of(engine, {"type": "object", "properties": {"a": {"items": {}, "uniqueItems": True}}})
+    row = allocate_bitmask(1, pieces.size)[0]
+    for text, is_allowed in (('{"a":[[', True), ("],[", False), ("1,", False), ("[", True)):
+        assert write(matcher, pieces, text) == ""
+        matcher.fill(row)
+        assert (ord("]") in allowed_ids(row)) == is_allowed, text
+
+
 OTHERS: list[dict[str, Any]] = [
     {"anyOf": [UNIQUE, {"type": "array", "items": {"type": "integer"}}]},
     {"anyOf": [ONE, {"type": "object", "properties": {"k": {"const": 2}, "t": {}}, "required": ["k"]}]},

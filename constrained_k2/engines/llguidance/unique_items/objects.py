@@ -69,8 +69,8 @@ class ItemState(NamedTuple):
         return any(self._ways(key) > sum(key in one for one in self.agreeing) for key in left)
 
     def has_as_many(self, more: int) -> bool:
-        """Return True if an earlier item has as many members as this one, and so many more."""
-        return any(len(one) == len(self.written) + more for one in self.agreeing)
+        """Return True if an earlier item has as many members as this one, or up to so many more."""
+        return any(0 <= len(one) - len(self.written) <= more for one in self.agreeing)
 
     def is_repeated(self) -> bool:
         """Return True if the item is there already, as it is written so far."""
