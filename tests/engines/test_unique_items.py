@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from constrained_k2 import Vocabulary
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance.unique_matcher import UniqueItemsMatcher
+from constrained_k2.formats.kimi_k3 import CLOSE, KIMI_K3, OPEN, SEPARATOR
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 
 PIECES = (
@@ -40,6 +42,12 @@ def engine(pieces: Vocabulary) -> LLGuidanceEngine:
 
 
 STRING: dict[str, Any] = {"type": "string"}
+
+
+def _closed(*required: str, **members: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": members, "required": list(required), "additionalProperties": False}
+
+
 ITEMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "strings": (STRING, {}),
     "one character": (STRING | {"maxLength": 1}, {"minItems": 2}),
@@ -55,6 +63,19 @@ ITEMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "few numbers": ({"type": "number", "minimum": 0, "maximum": 1.5}, {}),
     "strings and constants": ({"type": ["string", "null", "boolean"], "maxLength": 1}, {"minItems": 3}),
     "numbers and constants": ({"anyOf": [{"type": "integer"}, {"const": 1.5}, {"const": "a"}, {"const": True}]}, {}),
+    "any": ({}, {"minItems": 2}),
+    "open objects": ({"type": "object"}, {"minItems": 2}),
+    "open objects with keys": (
+        {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": STRING},
+        {},
+    ),
+    "arrays": ({"type": "array", "items": {"type": ["integer", "array"]}}, {"minItems": 2}),
+    "closed": (_closed(a=STRING, b={"enum": ["a", "b", 1]}), {"minItems": 3}),
+    "closed, required": (_closed("a", "b", a=STRING, b={"enum": ["a", "b"]}), {"minItems": 3}),
+    "closed, numbers": (_closed("b", a={"type": "boolean"}, b={"type": "integer"}, c={"type": "null"}), {}),
+    "closed, patterns": (_closed("a", "b", a=STRING | {"pattern": "^[ab]{1,2}$"}, b={"type": "number"}), {}),
+    "closed, any": (_closed("b", a={"enum": ["a", "ab"]}, b={}), {}),
+    "closed or null": ({"anyOf": [_closed(a=STRING | {"maxLength": 1}, b={"enum": [1]}), {"type": "null"}]}, {}),
     "80 values": ({"enum": [f"{number}a" for number in range(80)]}, {"minItems": 20, "maxItems": 80}),
 }
 
@@ -126,3 +147,109 @@ def test_no_item_is_written_twice(name: str, engine: LLGuidanceEngine, pieces: V
             jsonschema.validate(json.loads(text), schema)
             ended += 1
     assert ended
+
+
+def write(matcher: Any, vocabulary: Vocabulary, *parts: str) -> str:
+    """Write bytes, and the markers of Kimi K3; the part that is refused, up to its last byte, or nothing."""
+    for part in parts:
+        if part in vocabulary.special_tokens:
+            assert matcher.accept(vocabulary.special_tokens[part])
+            continue
+        for end, byte in enumerate(part.encode(), 1):
+            if not matcher.accept(byte):
+                return part.encode()[:end].decode()
+    return ""
+
+
+UNIQUE = {"type": "array", "items": STRING, "uniqueItems": True}
+ONE, TWO = ({"type": "object", "properties": {"k": {"const": k}, "t": UNIQUE}, "required": ["k"]} for k in (1, 2))
+PLACES: list[tuple[dict[str, Any], str]] = [
+    ({"properties": {"n": {"$ref": "#"}, "t": UNIQUE}}, '{"n":{"n":{"t":["x","x"'),
+    ({"additionalProperties": UNIQUE}, '{"b":["x"],"a\\"":["x" , "y","x"'),
+    ({"properties": {"a": {"anyOf": [UNIQUE, {"type": "null"}]}}}, '{"a":["x","x"'),
+    ({"properties": {"a": {"anyOf": [ONE, TWO]}}}, '{"a":{"k":2,"t":["x","x"'),
+    ({"properties": {"a": {"items": UNIQUE}}}, '{"a":[["x"],["x","x"'),
+    ({"properties": {"a": {"prefixItems": [{}, UNIQUE]}}}, '{"a":[["x","x"],["x","x"'),
+    ({"properties": {"a": {"contains": {"const": 1}, "items": {"anyOf": [{"type": "integer"}, UNIQUE]}}}}, '{"a":[1,["x","x"'),
+    ({"properties": {"a": {"items": {}, "uniqueItems": True}}}, '{"a":[1,"1",{"a":1,"b":[]},{"b":[],"a":1.0}'),
+    ({"properties": {"a": {"items": {}, "uniqueItems": True}}}, '{"a":[[],{},[[1]],[ [1e0 ]]'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "text"), PLACES)
+def test_arrays_are_found_wherever_they_are(
+    schema: dict[str, Any], text: str, engine: LLGuidanceEngine, pieces: Vocabulary
+) -> None:
+    matcher = matcher_of(engine, {"type": "object"} | schema)
+    assert write(matcher, pieces, text) == text
+    row = allocate_bitmask(1, pieces.size)[0]
+    matcher.fill(row)
+    assert row.any()
+
+
+def test_an_empty_array_is_an_item_like_others(engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
+    matcher = matcher_of(engine, {"type": "object", "properties": {"a": {"items": {}, "uniqueItems": True}}})
+    row = allocate_bitmask(1, pieces.size)[0]
+    for text, is_allowed in (('{"a":[[', True), ("],[", False), ("1,", False), ("[", True)):
+        assert write(matcher, pieces, text) == ""
+        matcher.fill(row)
+        assert (ord("]") in allowed_ids(row)) == is_allowed, text
+
+
+OTHERS: list[dict[str, Any]] = [
+    {"anyOf": [UNIQUE, {"type": "array", "items": {"type": "integer"}}]},
+    {"anyOf": [ONE, {"type": "object", "properties": {"k": {"const": 2}, "t": {}}, "required": ["k"]}]},
+    {"type": "array", "items": UNIQUE | {"items": {}}, "uniqueItems": True},
+    {"type": "array", "items": {"multipleOf": 0.5}, "uniqueItems": True},
+    {"type": "array", "items": _closed(a=_closed(b=STRING)), "uniqueItems": True},
+    {"type": "array", "items": _closed(a={"enum": [1, 2]}), "uniqueItems": True},
+    {"type": "array", "items": {"pattern": "^[ab]$", "type": "string"}, "minItems": 3, "uniqueItems": True},
+]
+
+
+@pytest.mark.parametrize("schema", OTHERS)
+def test_what_is_not_compared_is_named(schema: dict[str, Any], engine: LLGuidanceEngine) -> None:
+    grammar = engine.compile(json.dumps({"type": "object", "properties": {"a": schema}}))
+    assert [use.keyword for use in grammar.coverage.relaxed] == ["uniqueItems"]
+
+
+def test_items_in_arguments_as_xml() -> None:
+    vocabulary = Vocabulary.of_bytes(KIMI_K3)
+    engine = LLGuidanceEngine(vocabulary, threads=1)
+    nested = {"type": ["string", "array"], "items": {"type": "object", "properties": {"x": UNIQUE}}}
+    schema = {"type": "object", "properties": {"a": UNIQUE, "b": nested}, "additionalProperties": UNIQUE}
+    end = (CLOSE, "argument", SEPARATOR)
+    a, b, c = (f'argument key="{key}" type="array"' for key in ("a", "b", "&quot;"))
+    matcher = engine.compile(json.dumps(schema), encoding="xtml").matcher("")
+    assert write(matcher, vocabulary, OPEN, a, SEPARATOR, '["x","y"]', *end, OPEN) == ""
+    fork = matcher.fork()
+    assert (
+        write(matcher, vocabulary, b, SEPARATOR, '[{"x":["x"]},{"x":["y","y"]}]', *end) == '[{"x":["x"]},{"x":["y","y"'
+    )
+    assert write(fork, vocabulary, c, SEPARATOR, '["x","x"]', *end) == '["x","x"'
+
+
+def test_calls_share_masks_and_not_their_items(engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
+    schema = schema_of(STRING, {})
+    row, number = allocate_bitmask(1, pieces.size)[0], pieces.find(b'"a"')
+    for _ in range(4):
+        matcher = matcher_of(engine, schema)
+        for text, is_allowed in ((b'{"a":[', True), (b'"a",', False), (b'"b",', False)):
+            assert all(matcher.accept(byte) for byte in text)
+            matcher.fill(row)
+            assert (number in allowed_ids(row)) == is_allowed
+
+
+def test_many_items_cost_little(engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
+    matcher = matcher_of(engine, schema_of(STRING, {}))
+    row = allocate_bitmask(1, pieces.size)[0]
+    text = json.dumps({"a": [f"{number}" for number in range(20_000)]}, separators=(",", ":"))
+    assert write(matcher, pieces, text[:-2] + ',"') == ""
+    matcher.fill(row)
+    started = time.thread_time()
+    for _ in range(20):
+        matcher.rollback(1)
+        assert matcher.accept(ord('"'))
+        matcher.fill(row)
+    assert time.thread_time() - started < 1
+    assert write(matcher, pieces, '777"') == '777"'

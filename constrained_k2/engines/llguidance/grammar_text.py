@@ -77,7 +77,7 @@ def our_text(
 
     def write(normalizer: Normalizer) -> GrammarText:
         writer, root = LarkWriter(normalizer, patterns.has_match, undeclared_keys), frozenset({("#", True)})
-        writer.effort, writer.has_texts, writer.can_begin = effort, patterns.has_texts, patterns.can_begin
+        writer.effort, writer.count_texts, writer.can_begin = effort, patterns.count_texts, patterns.can_begin
         lark = writer.write_arguments(root) if encoding == "xtml" else writer.write(root)
         places = places_of(writer, writer.arguments if encoding == "xtml" else root)
         text = llguidance.LLMatcher.grammar_from_lark(lark)
@@ -172,13 +172,14 @@ class Patterns:
         self.is_found = lru_cache(_MAX_TEXTS)(self._is_found)
 
     @staticmethod
-    def has_texts(lark: str, count: int) -> bool:
-        """Return True if it is certain that so many texts match a grammar."""
+    @lru_cache(_MAX_PATTERNS)
+    def count_texts(lark: str, limit: int) -> int | None:
+        """Return the number of texts that match a grammar, ``limit`` for more; None if that takes too long."""
         check_deadline()
         try:
-            return ItemLanguage(lark).has_texts(count)
+            return ItemLanguage(lark).count(limit)
         except SchemaTooCostly:
-            return False
+            return None
 
     def _is_found(self, pattern: str, text: str) -> bool:
         """Return True if a text contains a match."""

@@ -83,7 +83,7 @@ class UniqueItemsMatcher(LLGuidanceMatcher):
 
     def _is_inside(self, position: Position) -> bool:
         """Return True if a token may repeat an item here, or hold two equal ones."""
-        if position.items is not None:
+        if position.items is not None or position.item is not None:
             return True
         has_place = position.place != NOWHERE or any(frame.place != NOWHERE for frame in position.frames)
         return has_place and len(self._tokens.opened_array) > 0
@@ -94,7 +94,7 @@ class UniqueItemsMatcher(LLGuidanceMatcher):
         if not self._is_inside(position):
             return
         tokens, items = self._tokens, position.items
-        tried = [tokens.opened_array]
+        tried = [tokens.opened_array, *self._ends_of_object(position)]
         if items is not None and position.expect is Expect.IN_STRING:
             self._restrict_rest(position, items, tokens.closing, row)
             tried += self._ends_and_more(position.text, items)
@@ -102,13 +102,34 @@ class UniqueItemsMatcher(LLGuidanceMatcher):
             tried += [tokens.word_and_comma, tokens.whole_and_comma]
             if position.expect is Expect.IN_WORD:
                 self._restrict_rest(position, items, tokens.ending, row)
-                self._restrict_after_word(position.text, items, row)
+                self._restrict_after_word(position, items, row)
             else:
                 forbid(items.outside, row)
                 if items.is_exhausted:
                     row &= ~tokens.commas
         for ids in tried:
             forbid(self._repeating(position, allowed_of(ids, row)), row)
+
+    def _ends_of_object(self, position: Position) -> Iterator[npt.NDArray[np.int64]]:
+        """Yield tokens that may end an object or array that is an item, or one of its members."""
+        tokens, item, items = self._tokens, position.item, position.items
+        if item is None:
+            if items is not None and items.spec is not None and items.spec.has_containers:
+                yield tokens.opened_item
+            return
+        yield tokens.opened_item
+        if not item.agreeing:
+            return
+        if item.members is None:  # only its end may be a repetition
+            is_in_member = not position.is_member or position.expect not in {Expect.AFTER, Expect.KEY}
+            yield tokens.bracket if item.has_as_many(int(is_in_member)) else tokens.member
+            return
+        if position.expect is Expect.IN_KEY:
+            yield tokens.quoted
+        elif position.expect is not Expect.IN_STRING:
+            yield tokens.structure
+        elif not position.is_member or item.may_agree(position.text):
+            yield tokens.string_and_more
 
     def _ends_and_more(self, text: bytes, items: WrittenItems) -> Iterator[npt.NDArray[np.int64]]:
         """Yield tokens that may end a string, and then begin an item that can only repeat one, or hold a whole one."""
@@ -127,11 +148,12 @@ class UniqueItemsMatcher(LLGuidanceMatcher):
         for rest in items.spent_after(position.text):
             forbid(self._tokens.going_on(rest), row)
 
-    def _restrict_after_word(self, text: bytes, items: WrittenItems, row: Row) -> None:
+    def _restrict_after_word(self, position: Position, items: WrittenItems, row: Row) -> None:
         """Remove what ends a number at once, if it is there; if not, what repeats it then in the next item."""
+        text = position.text
         if text in items:
             row &= ~self._tokens.ends
-        elif items.language.ways(text)[1]:
+        elif position.values is None and items.language.ways(text)[1]:
             count = len(items)
             items.add(text)
             if items.is_exhausted:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from constrained_k2.grammar.lark.unique_items import ItemTexts
+from constrained_k2.grammar.lark.unique_items import UniqueItems
 from constrained_k2.schema.shapes import ANY, Array, Node, Value
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Place:
     extra: int  # under all other keys
     prefix: tuple[int, ...]
     rest: int  # of the items after these
-    unique: ItemTexts | None  # the items of its arrays, if they are compared
+    unique: UniqueItems | None  # the items of its arrays, if they are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,22 @@ class _Builder:
                 self._places = []
                 return
             self._places.append(self._place(self._waiting.pop(0)))
+        self._relax_inner()
+
+    def _relax_inner(self) -> None:
+        """Note the arrays of objects within such objects: the objects of one array at a time are compared."""
+        nodes = list(self._numbers)
+        waiting = [place.rest for place in self._places if place.unique is not None and place.unique.has_containers]
+        inner: set[int] = {NOWHERE}
+        while waiting:
+            number = waiting.pop()
+            if number in inner:
+                continue
+            inner.add(number)
+            place = self._places[number]
+            if place.unique is not None and place.unique.has_containers:
+                self._relax(nodes[number], "objects within objects that are compared themselves")
+            waiting += (*place.keys.values(), place.extra, *place.prefix, place.rest)
 
     def result(self) -> Places | None:
         """Leave out the places from which no array is reached."""
@@ -128,7 +144,10 @@ class _Builder:
         """The nodes that are written for these: those of an argument have parts by type, of which two hold others."""
         for node in nodes:
             parts = self._writer.argument_parts.get(node)
-            yield from [node] if parts is None else (parts[kind] for kind in ("array", "object") if kind in parts)
+            if parts is not None:
+                yield from (parts[kind] for kind in ("array", "object") if kind in parts)
+            else:
+                yield from self._writer.compared_parts.get(node, [node])
 
     def _arrays(self, node: Node) -> list[Array]:
         arrays = [shape for shape in self._writer.shapes.get(node, []) if isinstance(shape, Array)]

@@ -25,7 +25,7 @@ from constrained_k2.grammar.lark.leaves import (
 from constrained_k2.grammar.lark.objects import object_rule
 from constrained_k2.grammar.lark.state_model import Members
 from constrained_k2.grammar.lark.terminals import PREAMBLE, NoExactGrammar, key, literal, one_of
-from constrained_k2.grammar.lark.unique_items import ItemTexts
+from constrained_k2.grammar.lark.unique_items import UniqueItems
 from constrained_k2.grammar.productivity import Productivity, constants
 from constrained_k2.grammar.spelling import JSON, Spelling
 from constrained_k2.schema.keywords.keyword import NoteStatus
@@ -70,7 +70,7 @@ class LarkWriter:
     ) -> None:
         self.normalizer = normalizer
         self._has_match = has_match
-        self.has_texts: Callable[[str, int], bool] = lambda _lark, _count: False  # as a grammar has so many texts
+        self.count_texts: Callable[[str, int], int | None] = lambda _lark, _limit: None  # of a grammar, up to a limit
         self.productivity = Productivity(
             normalizer, lambda shape: leaf_has_value(shape, has_match), self._has_extra_key, undeclared_keys
         )
@@ -87,7 +87,8 @@ class LarkWriter:
         self.node: Node = ANY  # the node being written
         self.arguments: Node = NEVER  # the node whose objects are written as XTML arguments
         self.argument_parts: dict[Node, dict[Kind, Node]] = {}  # node of an argument -> the nodes of its values
-        self.unique_items: dict[Array, ItemTexts] = {}  # arrays whose items a matcher compares, as they are written
+        self.unique_items: dict[Array, UniqueItems] = {}  # arrays whose items a matcher compares, as they are written
+        self.compared_parts: dict[Node, list[Node]] = {}  # node of such an item or its member -> its objects and arrays
         self.written_as: dict[Shape, Array] = {}  # such an array's shape -> as it is written
         self._raw: set[Node] = set()  # nodes whose strings are written without quotes and escapes
 

@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +17,18 @@ _OUTSIDE = re.compile(rb'[ \t\r\n]*,?[ \t\r\n]*(?=["\-0-9tfn])')
 _BEFORE_COMMA = re.compile(rb"[ \t\r\n]*,")
 _WORD_AND_END = re.compile(rb"(" + _WORD + rb"*)" + _END)
 # The tokens that matter here at all: one in ten.
-_RELEVANT = re.compile(rb'["\[]|^' + _WORD + rb"+" + _END + rb"|^[ \t\r\n]*[,\-0-9tfn]")
+_RELEVANT = re.compile(rb'["\[\]{}:,]|^' + _WORD + rb"+" + _END + rb"|^[ \t\r\n]*[,\-0-9tfn]")
 # Tokens in which more than one thing happens. Each is tried out where it is allowed, so these may find too many.
 _STRING_AND_COMMA = re.compile(rb'"[ \t\r\n]*,[ \t\r\n]*')
 _STRING_AND_ITEM = re.compile(rb'"[ \t\r\n]*,[ \t\r\n]*(?:"[\x00-\xff]*"|' + _WORD + rb"+" + _END + rb")")
 _WORD_AND_COMMA = re.compile(_WORD + rb"+[ \t\r\n]*,")
 _WHOLE_AND_COMMA = re.compile(rb'[ \t\r\n]*,?[ \t\r\n]*"[\x00-\xff]*"[ \t\r\n]*,')
+_QUOTED = re.compile(rb'"')
+_STRING_AND_MORE = re.compile(rb'"[ \t\r\n]*[,:}\]]')
+_STRUCTURE = re.compile(rb'[,:}\]]|"[^"]*"')
+_BRACKET = re.compile(rb"[}\]]")
+_MEMBER_AND_BRACKET = re.compile(rb"[:,\[{][\x00-\xff]*[}\]]")
+_OPENED_ITEM = re.compile(rb"[{\[][\x00-\xff]*[,:}\]]")
 _OPENED_ARRAY = re.compile(rb'\[[ \t\r\n]*["\-0-9tfn][^\[]*,')
 
 
@@ -40,7 +46,10 @@ class TokenIndex:
         second: list[tuple[bytes, int]] = []
         commas: list[int] = []
         ends = [token_id for byte in b" \t\r\n,]}" for token_id in self.going_on(bytes((byte,)))]
-        patterns = (_STRING_AND_ITEM, _STRING_AND_COMMA, _WHOLE_AND_COMMA, _WORD_AND_COMMA, _OPENED_ARRAY)
+        patterns = (
+            *(_STRING_AND_ITEM, _STRING_AND_COMMA, _WHOLE_AND_COMMA, _WORD_AND_COMMA, _OPENED_ARRAY),
+            *(_STRING_AND_MORE, _STRUCTURE, _OPENED_ITEM, _QUOTED, _BRACKET, _MEMBER_AND_BRACKET),
+        )
         multiple: list[list[int]] = [[] for _ in patterns]
         for raw, token_id in zip(self._sorted, self._ids, strict=True):
             if not _RELEVANT.search(raw):
@@ -66,9 +75,15 @@ class TokenIndex:
         self._outside, self._second = _Beginnings(outside), _Beginnings(second)
         self.after_comma = frozenset(commas)
         self.commas, self.ends = (_row(ids, size) for ids in (commas, ends))
-        items, strings, wholes, words, arrays = (np.array(ids, dtype=np.int64) for ids in multiple)
+        items, strings, wholes, words, arrays, *others = (np.array(ids, dtype=np.int64) for ids in multiple)
         self.string_and_item, self.string_and_comma, self.whole_and_comma = items, strings, wholes
         self.word_and_comma, self.opened_array = words, arrays
+        self.string_and_more, self.structure, self.opened_item, self.quoted, self.bracket, self.member = others
+
+    @property
+    def closings(self) -> Collection[bytes]:
+        """The rests of strings that some token begins with, quotes included."""
+        return self._closing.keys()
 
     def closing(self, rest: bytes) -> Sequence[int]:
         """Return the tokens that begin with the rest of a string, its quote included."""

@@ -6,14 +6,17 @@ from typing import NamedTuple
 
 from constrained_k2.engines.llguidance.position import MARKER
 from constrained_k2.engines.llguidance.unique_items.language import ItemLanguage
+from constrained_k2.engines.llguidance.unique_items.objects import ItemState, canonical
 from constrained_k2.engines.llguidance.unique_items.tokens import TokenIndex
 from constrained_k2.engines.llguidance.unique_items.written import WrittenItems
 from constrained_k2.formats.kimi_k3 import ARGUMENT, CLOSE, OPEN, SEPARATOR, unescape
 from constrained_k2.grammar.lark.places import NOWHERE, Places
+from constrained_k2.grammar.lark.unique_items import ItemTexts, UniqueItems
 
 _OPEN, _CLOSE, _SEPARATOR = (MARKER + text.encode() for text in (OPEN, CLOSE, SEPARATOR))
 _BEFORE_KEY = f'{ARGUMENT} key="'.encode()
 _QUOTE, _BACKSLASH, _COMMA, _COLON, _BRACE = b'"\\,:{'
+_ANY = UniqueItems(ItemTexts(()), has_containers=True)  # for a member: that is never exhausted
 _BLANKS, _ENDS = frozenset(b" \t\r\n"), frozenset(b" \t\r\n,]}")
 
 
@@ -40,14 +43,22 @@ class Position(NamedTuple):
     expect: Expect
     place: int = NOWHERE  # of the value that is expected
     frames: tuple[Frame, ...] = ()
-    text: bytes = b""  # of the key, tag or compared item that is being written
-    is_compared: bool = False  # True if it is such an item
+    text: bytes = b""  # of the key, tag or compared string or word that is being written
+    is_compared: bool = False  # True if it is such a string or word
     escaped: bool = False  # True after a backslash
+    item: ItemState | None = None  # the outermost object or array that is compared as an item
+    values: WrittenItems | None = None  # what a member of that object may not be
+    inner: bytes = b""  # the text so far of an object or array in a member of that
 
     @property
     def items(self) -> WrittenItems | None:
-        """The items of the innermost array, if they are compared."""
-        return self.frames[-1].items if self.frames else None
+        """What the value that is expected or being written may not repeat."""
+        return self.values or (self.frames[-1].items if self.frames else None)
+
+    @property
+    def is_member(self) -> bool:
+        """True if the innermost object or array is the item."""
+        return self.item is not None and self.item.depth == len(self.frames)
 
 
 class Tracker:
@@ -60,7 +71,7 @@ class Tracker:
     def __init__(self, places: Places, tokens: TokenIndex, *, is_xml: bool) -> None:
         self._places = places.places
         self.tokens = tokens
-        self._languages = [None if each.unique is None else ItemLanguage.of(each.unique) for each in places.places]
+        self._languages: dict[ItemTexts, ItemLanguage] = {}
         self.start = Position(Expect.BETWEEN if is_xml else Expect.VALUE, places.root)
         self._root = places.root
 
@@ -84,19 +95,29 @@ class Tracker:
             return position._replace(text=position.text + token)
         at, after = 0, position
         while at < len(token):
+            start = at
             if after.expect is Expect.IN_STRING or after.expect is Expect.IN_KEY:
                 end = _string_end(token, at, escaped=after.escaped)
                 after = self._longer(after, token[at:end], escaped=_is_escaped(token, at, end, escaped=after.escaped))
                 at = end
                 if at == len(token):
+                    after = self._inside(after, token[start:])
                     break
             following = self._step(after, token[at])
             if following is None:
                 return None
-            after, at = following, at + 1
+            at += 1
+            after = self._inside(following, token[start:at])
         if after.is_compared and after.items is not None and after.items.is_spent(after.text):
             return None
         return after
+
+    @staticmethod
+    def _inside(position: Position, text: bytes) -> Position:
+        """Add to the text of an object or array in a member; it begins with its bracket."""
+        if position.item is None or position.item.depth >= len(position.frames):
+            return position
+        return position._replace(inner=position.inner + text)
 
     @staticmethod
     def _longer(position: Position, text: bytes, *, escaped: bool) -> Position:
@@ -120,7 +141,7 @@ class Tracker:
         if byte == _COMMA:
             return self._next(position)
         if byte in b"]}":
-            return Position(Expect.AFTER, frames=position.frames[:-1])
+            return self._close(position, byte)
         return self._begin(position, byte)
 
     def _begin(self, position: Position, byte: int) -> Position:
@@ -130,45 +151,103 @@ class Tracker:
         if byte in b"{[":
             return self._open(position, is_object=byte == _BRACE)
         expect = Expect.IN_STRING if byte == _QUOTE else Expect.IN_WORD
-        is_compared = position.items is not None
+        is_compared = position.items is not None or position.is_member
         return position._replace(expect=expect, text=bytes((byte,)) if is_compared else b"", is_compared=is_compared)
 
     def _open(self, position: Position, *, is_object: bool) -> Position:
-        place = position.place
+        place, item, owner = position.place, position.item, position.items
+        unique = None if is_object or place == NOWHERE else self._places[place].unique
+        items = None
+        if unique is not None and (item is None or not unique.has_containers):
+            items = WrittenItems(self._language(unique.texts), self.tokens, unique)
+        if item is None and owner is not None and owner.spec is not None:
+            spec = owner.spec.object if is_object else None
+            earlier = owner.objects if is_object else owner.arrays
+            item = ItemState.begin(spec, earlier, len(position.frames) + 1)
+        frames = (*position.frames, Frame(place, is_object, items=items))
         if is_object:
-            return Position(Expect.KEY, frames=(*position.frames, Frame(place, is_object=True)))
-        language = None if place == NOWHERE else self._languages[place]
-        items = None if language is None else WrittenItems(language, self.tokens)
-        frames = (*position.frames, Frame(place, is_object=False, items=items))
-        return Position(Expect.VALUE, self._item_place(place, 0), frames)
+            return position._replace(expect=Expect.KEY, frames=frames, item=item, values=None)
+        within = self._item_place(place, 0)
+        return position._replace(expect=Expect.VALUE, place=within, frames=frames, item=item, values=None)
 
-    def _end_key(self, position: Position) -> Position:
-        place, text = position.frames[-1].place, position.text
+    def _language(self, texts: ItemTexts) -> ItemLanguage:
+        found = self._languages.get(texts)
+        if found is None:
+            found = self._languages.setdefault(texts, ItemLanguage.of(texts))
+        return found
+
+    def _end_key(self, position: Position) -> Position | None:
+        place, item = position.frames[-1].place, position.item
+        if place == NOWHERE and not position.is_member:
+            return position._replace(expect=Expect.VALUE, place=NOWHERE, text=b"")
+        key, values = json.loads(position.text + b'"'), None
         if place != NOWHERE:
             found = self._places[place]
-            place = found.keys.get(json.loads(text + b'"'), found.extra)
-        return Position(Expect.VALUE, place, position.frames)
+            place = found.keys.get(key, found.extra)
+        if item is not None and position.is_member:
+            item = item.with_key(key)
+            if item is None:
+                return None
+            if item.members is not None and (spent := item.spent_values()):
+                texts = item.members[key].texts
+                values = WrittenItems(self._language(texts), self.tokens, _ANY)
+                for text in spent:
+                    values.add(text)
+        return position._replace(expect=Expect.VALUE, place=place, text=b"", item=item, values=values)
 
-    @staticmethod
-    def _end_item(position: Position, text: bytes) -> Position | None:
+    def _end_item(self, position: Position, text: bytes) -> Position | None:
         """End a string or word; None if it is an item that is there already."""
+        if position.is_member:
+            return self._end_member(position, text, is_text=True)
         frames = position.frames
         if position.is_compared and (items := position.items) is not None:
             if text in items:
                 return None
             items.add(text)
             frames = (*frames[:-1], frames[-1]._replace(length=len(items)))
-        return Position(Expect.AFTER, frames=frames)
+        return position._replace(expect=Expect.AFTER, frames=frames, text=b"", is_compared=False)
+
+    @staticmethod
+    def _end_member(position: Position, text: bytes, *, is_text: bool) -> Position | None:
+        """End a member of an item; None if only a repetition is left then."""
+        item, frame = position.item, position.frames[-1]
+        if item is not None and not frame.is_object:
+            item = item.with_key(frame.number)
+        assert item is not None
+        item = item.with_value(text if is_text and item.members is not None else canonical(text))
+        if item is None:
+            return None
+        return position._replace(expect=Expect.AFTER, text=b"", is_compared=False, item=item, values=None, inner=b"")
+
+    def _close(self, position: Position, byte: int) -> Position | None:
+        """Close an object or array; None if it is an item that is there already."""
+        *outer, closed = position.frames
+        item, after = position.item, position._replace(expect=Expect.AFTER, frames=tuple(outer), values=None)
+        if item is None:
+            return after
+        if item.depth == len(outer):
+            return self._end_member(after, position.inner + bytes((byte,)), is_text=False)
+        if item.depth <= len(outer):
+            return after
+        if item.is_repeated():
+            return None
+        items = outer[-1].items
+        assert items is not None
+        items.add_value(item.written, is_object=closed.is_object)
+        outer[-1] = outer[-1]._replace(length=len(items))
+        return after._replace(frames=tuple(outer), item=None)
 
     def _next(self, position: Position) -> Position | None:
         """Begin the next member or item; None if there is no other item left."""
         *outer, frame = position.frames
         if frame.is_object:
-            return Position(Expect.KEY, frames=position.frames)
+            may_go_on = not position.is_member or position.item is None or position.item.may_go_on()
+            return position._replace(expect=Expect.KEY) if may_go_on else None
         if frame.items is not None and frame.items.is_exhausted:
             return None
         frame = frame._replace(number=frame.number + 1)
-        return Position(Expect.VALUE, self._item_place(frame.place, frame.number), (*outer, frame))
+        place = self._item_place(frame.place, frame.number)
+        return position._replace(expect=Expect.VALUE, place=place, frames=(*outer, frame))
 
     def _item_place(self, place: int, number: int) -> int:
         if place == NOWHERE:

@@ -3,7 +3,9 @@
 from bisect import bisect_left, insort
 
 from constrained_k2.engines.llguidance.unique_items.language import ItemLanguage
+from constrained_k2.engines.llguidance.unique_items.objects import Value
 from constrained_k2.engines.llguidance.unique_items.tokens import TokenIndex
+from constrained_k2.grammar.lark.unique_items import UniqueItems
 
 
 class WrittenItems:
@@ -12,12 +14,15 @@ class WrittenItems:
     Items are taken back in the reverse order: the counts of ways that are closed make that exact.
     """
 
-    def __init__(self, language: ItemLanguage, tokens: TokenIndex) -> None:
+    def __init__(self, language: ItemLanguage, tokens: TokenIndex, spec: UniqueItems | None = None) -> None:
         self.language = language
+        self.spec = spec
+        self.objects: list[Value] = []
+        self.arrays: list[Value] = []
         self.outside: list[int] = []  # tokens that hold an item, or begin one that is spent, from outside of it
         self.after_string: list[int] = []  # the same in a token that ends a string before
         self._tokens = tokens
-        self._order: list[bytes] = []
+        self._order: list[bytes | list[Value]] = []  # of an object or array, the list that it is in
         self._before: list[tuple[int, int]] = []  # the length of these lists before each item
         self._texts: set[bytes] = set()
         self._sorted: list[bytes] = []
@@ -34,7 +39,7 @@ class WrittenItems:
     @property
     def is_exhausted(self) -> bool:
         """True if no other item is left."""
-        return b"" in self._spent
+        return b"" in self._spent and not (self.spec is not None and self.spec.has_containers)
 
     def is_spent(self, beginning: bytes) -> bool:
         return beginning in self._spent
@@ -47,7 +52,9 @@ class WrittenItems:
         return len(following) + is_item - self._closed.get(beginning, 0) <= 1
 
     def beginning_with(self, beginning: bytes) -> list[bytes]:
-        """Return the items that begin so, without the beginning."""
+        """Return the items that begin so, without the beginning; of many strings, those that a token can end."""
+        if beginning.startswith(b'"') and len(self._texts) > len(self._tokens.closings):
+            return [rest for rest in self._tokens.closings if beginning + rest in self._texts]
         return _rests(self._sorted, beginning)
 
     def spent_after(self, beginning: bytes) -> list[bytes]:
@@ -78,6 +85,12 @@ class WrittenItems:
                 return
             beginning = beginning[:-1]
 
+    def add_value(self, value: Value, *, is_object: bool) -> None:
+        """Add an object or array that is not there yet."""
+        values = self.objects if is_object else self.arrays
+        self._order.append(values)
+        values.append(value)
+
     def truncate(self, count: int) -> None:
         """Take back all items after the first ``count``."""
         while len(self._order) > count:
@@ -85,6 +98,9 @@ class WrittenItems:
 
     def _remove_last(self) -> None:
         text = self._order.pop()
+        if isinstance(text, list):
+            text.pop()
+            return
         outside, after_string = self._before.pop()
         del self.outside[outside:], self.after_string[after_string:]
         self._texts.discard(text)
