@@ -188,13 +188,15 @@ def assert_relaxed(schema: dict[str, Any], pointer: str) -> None:
             compiler.compile(spec)
 
 
-def test_a_grammar_that_fails_in_its_first_key_is_refused_when_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grammar_that_fails_in_its_first_key_is_relaxed_when_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """LLGuidance builds these keys' lexer only when a key begins."""
     for limits in ("LIMITS", "NEXT_BEST_LIMITS"):
         monkeypatch.setattr(llguidance_engine, limits, llguidance.LLParserLimits(step_lexer_fuel=20_000))
     schema = {"type": "object", "patternProperties": {key: {"type": ["string", "null"]} for key in "abcd"}}
-    with pytest.raises(UnsupportedSchema, match="too many expressions"):
-        LLGuidanceEngine(BYTES).compile(json.dumps(schema), "allow", "xtml")
+    coverage = LLGuidanceEngine(BYTES).compile(json.dumps(schema), "allow", "xtml").coverage
+    assert [(use.pointer, use.reason) for use in coverage.relaxed] == [
+        ("#/patternProperties", "the patterns cost the engine too much")
+    ]
 
 
 @pytest.mark.parametrize("undeclared_keys", ["allow", "forbid"])
