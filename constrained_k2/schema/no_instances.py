@@ -49,7 +49,7 @@ def write_some(document: SchemaDocument, matches: Callable[[str, str], bool], wr
         cheap = Normalizer(document, matches, wants_members=False)
         with suppress(UnsupportedSchema, SchemaTooCostly):
             less = write(cheap)
-            return less if cheap.relaxed_for_cost <= exact.relaxed_for_cost else written
+            return less if cheap.relaxed_for_cost < exact.relaxed_for_cost else written
     return written
 
 
