@@ -45,11 +45,11 @@ def write_some(document: SchemaDocument, matches: Callable[[str, str], bool], wr
         with suppress(NoInstancesError, SchemaTooCostly):
             return write(Normalizer(document, matches, relaxes_negations=True))
         return _write_relaxed(Normalizer(document, matches, relaxes_negations=True, wants_members=False), write)
-    if exact.relaxed_for_cost:
+    if exact.relaxed_for_cost and exact.met_wanting:
         cheap = Normalizer(document, matches, wants_members=False)
         with suppress(UnsupportedSchema, SchemaTooCostly):
             less = write(cheap)
-            return less if cheap.relaxed_for_cost <= exact.relaxed_for_cost else written
+            return less if cheap.relaxed_for_cost < exact.relaxed_for_cost else written
     return written
 
 

@@ -72,8 +72,8 @@ class Normalizer(Notes):
         self._literals: dict[SchemaLiteral, Shapes] = {}
         self._false: dict[SchemaLiteral, bool] = {}
         self._open: list[SchemaLiteral] = []
-        self._pruning = self._meetings = 0
-        self.met_wanting = False  # True if objects that must have certain members took part
+        # met_wanting: objects that must have certain members took part
+        self._pruning, self._meetings, self.met_wanting = 0, 0, False
 
     def shapes(self, node: Node) -> Shapes:
         """The union of a node's instances; empty if nothing satisfies it."""
@@ -162,8 +162,7 @@ class Normalizer(Notes):
     def meet(self, one: Shape, other: Shape) -> Shape | None:
         """The intersection of two shapes; None if it is known to be empty."""
         is_wanting = bool(getattr(one, "wanted", ()) or getattr(other, "wanted", ()))
-        self.met_wanting |= is_wanting
-        self._meetings += _WANTING if is_wanting else 1
+        self.met_wanting, self._meetings = self.met_wanting or is_wanting, self._meetings + (is_wanting * _WANTING or 1)
         if self._meetings > _MAX_MEETINGS:
             raise self.too_costly("its alternatives meet too often", "meetings", _MAX_MEETINGS)
         if isinstance(one, Value):

@@ -175,7 +175,7 @@ def value_of(value: Any) -> Value:
 
 
 def _canonical(value: Any) -> Any:
-    if isinstance(value, float) and math.isfinite(value) and value == int(value) and abs(value) < 2**53:
+    if isinstance(value, float) and math.isfinite(value) and value == int(value) and abs(value) <= 2**53:
         return int(value)
     if isinstance(value, list):
         return [_canonical(item) for item in value]

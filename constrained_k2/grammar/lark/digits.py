@@ -33,7 +33,8 @@ def number_range(shape: Number) -> str:
         keywords = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
         raise NoExactGrammar(reason, keywords, replace(shape, low=None, high=None))
     if shape.integer:
-        zero = "-0|" if (low or 0) <= 0 <= (high or 0) else ""
+        is_bounded = low is not None or high is not None
+        zero = "-0|" if is_bounded and (low or 0) <= 0 <= (high or 0) else ""
         return f"/{zero}{integers(None if low is None else int(low), None if high is None else int(high))}/"
     ways = []
     if low is not None and low >= -_BEYOND:

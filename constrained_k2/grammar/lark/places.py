@@ -1,4 +1,4 @@
-"""Where a text may be within a schema, as far as it takes to find the arrays whose items a matcher compares.
+"""The places in a schema at which a text may stand, as far as the arrays whose items a matcher compares need them.
 
 A place is a set of nodes: the values there are instances of one of them at least. Which one is not decided, so an array
 is found only if all alternatives at its place are the same array.
