@@ -141,7 +141,7 @@ class _Builder:
         return found, self._number(extra)
 
     def _parts(self, nodes: Iterable[Node]) -> Iterable[Node]:
-        """The nodes that are written for these: those of an argument have parts by type, of which two hold others."""
+        """The nodes that are written for these: an argument's node is written as parts, one for each type."""
         for node in nodes:
             parts = self._writer.argument_parts.get(node)
             if parts is not None:

@@ -52,7 +52,7 @@ class Position(NamedTuple):
 
     @property
     def items(self) -> WrittenItems | None:
-        """What the value that is expected or being written may not repeat."""
+        """The values that the one which is expected or being written may not repeat."""
         return self.values or (self.frames[-1].items if self.frames else None)
 
     @property
