@@ -71,12 +71,12 @@ def test_the_builtin_converter_is_named(
 
 
 def test_arguments_of_kimi_k3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """LLGuidance's builtin patterns, the second choice for Kimi K2, are of JSON strings; xgrammar has no other ones."""
-    flags = {"type": "object", "properties": {"p": {"type": "string", "pattern": "(?i)abc"}}}
-    path = written(tmp_path, [{"name": "f", "inputSchema": flags}])
+    """xgrammar has no grammar of raw strings."""
+    open_group = {"type": "object", "properties": {"p": {"type": "string", "pattern": "(a+)\\1"}}}
+    path = written(tmp_path, [{"name": "f", "inputSchema": open_group}])
     for options, said in (
-        ([], "combined with others"),
-        (["--format", "kimi-k3"], "of a raw string: flags"),
+        ([], "backreferences are not supported"),
+        (["--format", "kimi-k3"], "backreferences are not supported"),
         (["--format", "kimi-k3", "--engine", "xgrammar"], "with LLGuidance only"),
     ):
         assert main(["coverage", path, *options]) == 1

@@ -145,7 +145,8 @@ class _Builder:
         for node in nodes:
             parts = self._writer.argument_parts.get(node)
             if parts is not None:
-                yield from (parts[kind] for kind in ("array", "object") if kind in parts)
+                found = (parts.get(kind, ANY) for kind in ("array", "object"))
+                yield from (part for part in found if part != ANY)  # a value's type is written before it
             else:
                 yield from self._writer.compared_parts.get(node, [node])
 
