@@ -150,10 +150,16 @@ class StringStates:
         except (TooManyStates, Untranslatable, RecursionError):
             return None
 
-    def longer(self, state: StringState, more: int) -> StringState:
-        """Return the state after more characters where only their number counts; most such states are not kept."""
+    def longer(self, state: StringState, more: int) -> StringState | None:
+        """Return the state after more characters where only their number counts; most such states are not kept.
+
+        None if it is not tracked.
+        """
         parts = (None, *(way.longer(part, more) for way, part in zip(self._ways, state.parts[1:], strict=True)))
-        return self._states.get(parts) or self._state(parts)
+        try:
+            return self._states.get(parts) or self._state(parts)
+        except TooManyStates:
+            return None
 
     def _beginning(self, text: str) -> str | None:
         """Return a text if a listed or an excluded value begins with it."""

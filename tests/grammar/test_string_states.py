@@ -89,6 +89,14 @@ def test_far_from_its_end_a_long_string_has_few_masks() -> None:
     assert last.twin is last
 
 
+def test_a_long_string_is_not_tracked_beyond_the_limit() -> None:
+    state: StringState | None = begin(String(shortest=5_000))
+    count = 0
+    while state is not None:
+        state, count = state.after("x"), count + 1
+    assert 1_000 < count < 2_000
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_formats_have_states(name: str) -> None:
     assert all(of_format(one).span for one in FORMATS[name].patterns)
