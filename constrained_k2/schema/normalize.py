@@ -31,8 +31,8 @@ from constrained_k2.schema.wanted_members import chosen, settled
 T = TypeVar("T")
 _MAX_SHAPES = 256  # in one union
 _MAX_NODES = 4096  # of one schema
-_MAX_MEETINGS = 30_000  # pairs of shapes that may be intersected for one schema; bounds the time
 _WANTING = 30  # a pair with an object that must have certain members: it takes so much longer, and is often in vain
+_LOOKED_UP = 64  # keys in maps that cost as much as a meeting
 _PRUNING_DEPTH = 3
 
 
@@ -73,7 +73,7 @@ class Normalizer(Notes):
         self._false: dict[SchemaLiteral, bool] = {}
         self._open: list[SchemaLiteral] = []
         # met_wanting: objects that must have certain members took part
-        self._pruning, self._meetings, self.met_wanting = 0, 0, False
+        self._pruning, self.met_wanting = 0, False
 
     def shapes(self, node: Node) -> Shapes:
         """The union of a node's instances; empty if nothing satisfies it."""
@@ -162,9 +162,8 @@ class Normalizer(Notes):
     def meet(self, one: Shape, other: Shape) -> Shape | None:
         """The intersection of two shapes; None if it is known to be empty."""
         is_wanting = bool(getattr(one, "wanted", ()) or getattr(other, "wanted", ()))
-        self.met_wanting, self._meetings = self.met_wanting or is_wanting, self._meetings + (is_wanting * _WANTING or 1)
-        if self._meetings > _MAX_MEETINGS:
-            raise self.too_costly("its alternatives meet too often", "meetings", _MAX_MEETINGS)
+        self.met_wanting = self.met_wanting or is_wanting
+        self.spend(is_wanting * _WANTING or 1)
         if isinstance(one, Value):
             return one if is_instance(self, other, one.value) else None
         if isinstance(other, Value):
@@ -172,6 +171,7 @@ class Normalizer(Notes):
         shape = meet(one, other)
         if not isinstance(shape, Object):
             return shape
+        self.spend(len(shape.required) * len(shape.maps) // _LOOKED_UP)
         # A required key without a possible value tells branches with different constants apart early.
         values = [self.value_node(shape, key) for key in sorted(shape.required)]
         if any(map(self.is_never, values)):

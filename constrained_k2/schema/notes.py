@@ -4,6 +4,8 @@ from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.keywords.keyword import NoteStatus
 
+_MAX_MEETINGS = 30_000  # pairs of shapes that may be intersected for one schema; bounds the time
+
 
 class Notes:
     """The notes on one schema."""
@@ -14,6 +16,7 @@ class Notes:
         self.is_well_formed = True  # False if some part has no meaning, or one by another name
         self.narrowings = 0  # how often something was narrowed, or shapes were used that lack instances by that
         self._limits_met: set[str] = set()  # problems
+        self._meetings = 0
 
     def note(self, pointer: str, status: NoteStatus, reason: str) -> None:
         """Record that a keyword is not enforced exactly; of several statuses, the last in the alphabet counts."""
@@ -32,6 +35,12 @@ class Notes:
         """Record that a part of the schema has no meaning, and is left out."""
         self.note(pointer, "relaxed", problem)
         self.is_well_formed = False
+
+    def spend(self, meetings: int) -> None:
+        """Count pairs of shapes that are intersected, or what costs as much."""
+        self._meetings += meetings
+        if self._meetings > _MAX_MEETINGS:
+            raise self.too_costly("its alternatives meet too often", "meetings", _MAX_MEETINGS)
 
     def too_costly(self, problem: str, budget: str, limit: int) -> SchemaTooCostly:
         """The error for a limit of this schema."""
