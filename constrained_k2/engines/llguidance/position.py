@@ -119,7 +119,7 @@ def class_of(token: bytes) -> TokenClass:
 
 
 def _within(position: Position, string: StringState | None) -> Position:
-    """Return the position in a string after its state has changed; None if that is not tracked any more."""
+    """Return the position in a string with its new state, which is None if the string is no longer tracked."""
     expect = Expect.IN_OTHER_STRING if string is None else Expect.IN_TRACKED_STRING
     return position._replace(expect=expect, string=string)
 

@@ -49,7 +49,7 @@ from constrained_k2.schema.shapes import (
 from constrained_k2.schema.undeclared_keys import REASON, UndeclaredKeys
 
 Effort = Literal["exact", "narrow", "relaxed"]
-"""How much a grammar may cost its engine: ``narrow`` shortens strings with patterns, ``relaxed`` drops the patterns."""
+"""The cost of a grammar for its engine: ``narrow`` shortens strings with patterns, ``relaxed`` drops the patterns."""
 
 _ANY_SHAPES = frozenset(EVERYTHING)
 _MAX_ALTERNATIVES = 50_000  # of all arguments' values; engines refuse more, but only after they have read them
