@@ -67,15 +67,17 @@ def answer(server: VllmServer, path: str, body: dict[str, Any]) -> tuple[int, An
 
 
 def add(event: dict[str, Any], to: dict[str, Any]) -> None:
-    """Add an event of a stream to those before it: texts are joined, the last of other values stays."""
+    """Add an event of a stream to those before it: texts and lists are joined, the last of other values stays."""
     for name, value in event.items():
         if isinstance(value, dict):
             add(value, to.setdefault(name, {}))
-        elif name == "choices":
-            for choice in value:
-                add(choice, to.setdefault(name, {}).setdefault(choice["index"], {}))
-        elif name in {"content", "reasoning", "text"} and value:
+        elif name in {"choices", "tool_calls"}:
+            for part in value or ():
+                add(part, to.setdefault(name, {}).setdefault(part["index"], {}))
+        elif name in {"content", "reasoning", "text", "arguments"} and value:
             to[name] = (to.get(name) or "") + value
+        elif isinstance(value, list):
+            to[name] = (to.get(name) or []) + value
         elif value is not None or name not in to:
             to[name] = value
 

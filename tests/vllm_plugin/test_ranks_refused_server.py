@@ -46,8 +46,9 @@ def test_data_parallel_of_a_mixture_of_experts(tmp_path: Path) -> None:
     with VllmServer(
         model, ("--data-parallel-size=2",), log=tmp_path / "log", environment=ENVIRONMENT, entry=SERVE
     ) as server:
-        answers = [httpx.post(f"{server.url}/v1/completions", json=body, timeout=120) for _ in range(2)]
-        assert {answer.status_code for answer in answers} == {500}
+        for _ in range(2):
+            with suppress(httpx.TransportError):  # the server may end before it has answered
+                assert httpx.post(f"{server.url}/v1/completions", json=body, timeout=120).status_code == 500
         assert "raise NotImplementedError" in server.log_text()  # CpuCommunicator.all_gatherv
 
 
