@@ -22,6 +22,7 @@ LAYERS = [
     {"engines", "parsing", "prompts", "kernels"},
     {"turn"},
     {"compiler"},
+    {"explain"},
     {"testing"},
     {"evaluation"},
     {"vllm_plugin"},

@@ -1,0 +1,98 @@
+"""What is known of one masked row of logits, and of the token that was overridden there."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+
+@dataclass(frozen=True, slots=True)
+class ExaminedRow:
+    """One masked row, as the process that has its logits saw it. Probabilities are those of temperature 1.
+
+    Attributes:
+        position: The number of tokens of the turn before it.
+        drafts: The draft tokens that the row comes after. If the turn does not hold them at the positions just before
+            ``position``, the drafts were not accepted, and the row was never sampled from.
+        wanted: The likeliest token before the mask.
+        is_overridden: True if the mask forbids ``wanted``.
+        probability: The probability of ``wanted`` among all tokens.
+        forbidden: The probability of all forbidden tokens together.
+        allowed: The number of allowed tokens.
+    """
+
+    position: int
+    drafts: tuple[int, ...]
+    wanted: int
+    is_overridden: bool
+    probability: float
+    forbidden: float
+    allowed: int
+
+    def to_list(self) -> list[Any]:
+        """The row as plain values for any serializer, in the order of the fields."""
+        return [self.position, list(self.drafts), self.wanted, self.is_overridden, self.probability, self.forbidden,
+                self.allowed]  # fmt: skip
+
+    @classmethod
+    def from_list(cls, values: list[Any]) -> Self:
+        """The inverse of :meth:`to_list`."""
+        position, drafts, wanted, is_overridden, probability, forbidden, allowed = values
+        return cls(position, tuple(drafts), wanted, bool(is_overridden), probability, forbidden, allowed)
+
+    def is_written_after(self, token_ids: list[int]) -> bool:
+        """True if the turn's tokens hold the row's drafts just before it, and a token at its place."""
+        start = self.position - len(self.drafts)
+        return self.position < len(token_ids) and tuple(token_ids[start : self.position]) == self.drafts
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a token is forbidden, and why.
+
+    Attributes:
+        phase: The phase of the turn, a name of :class:`constrained_k2.turn.phases.Phase` in lower case.
+        tool: The function that is called; empty outside of calls and of names not yet complete.
+        pointer: JSON pointer (RFC 6901) into the arguments, or into an answer with a form, to the value that is being
+            written, or to the object or array whose next key, comma or end is due; None outside of both.
+        keywords: The schema's keywords that forbid the token: taken away, they would allow it. Or one of
+            :data:`constrained_k2.explain.keywords.OTHER_CAUSES`. Empty if none was found within the limits.
+    """
+
+    phase: str
+    tool: str
+    pointer: str | None
+    keywords: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A token that the mask kept the model from writing.
+
+    Attributes:
+        row: The row of logits.
+        written: The token at its place, as it was sampled.
+        wanted_text: The text of ``row.wanted``; bytes that are no UTF-8 are replaced.
+        written_text: The same of ``written``.
+        place: Where, and why.
+    """
+
+    row: ExaminedRow
+    written: int
+    wanted_text: str
+    written_text: str
+    place: Place
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in an answer's diagnostics, and in the log."""
+        return {
+            "position": self.row.position,
+            "phase": self.place.phase,
+            "tool": self.place.tool,
+            "pointer": self.place.pointer,
+            "keywords": list(self.place.keywords),
+            "wanted": self.wanted_text,
+            "wanted_id": self.row.wanted,
+            "written": self.written_text,
+            "written_id": self.written,
+            "probability": round(self.row.probability, 6),
+            "forbidden": round(self.row.forbidden, 6),
+        }
