@@ -1,4 +1,4 @@
-"""What is known of one masked row of logits, and of the token that was overridden there."""
+"""Records of one masked row of logits, and of a token that was overridden there."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -46,7 +46,7 @@ class ExaminedRow:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a token is forbidden, and why.
+    """The place where a token is forbidden, with the reasons.
 
     Attributes:
         phase: The phase of the turn, a name of :class:`constrained_k2.turn.phases.Phase` in lower case.
