@@ -170,7 +170,7 @@ class _Explainer:
             if key and any(each.startswith(key) for each in keys):
                 return path, (keywords.REPEATED_KEY,)
         is_marker_of_text = bool(recorder.name) and symbol in self._compiled.vocabulary.format.argument_markers
-        is_end = not recorder.name and not is_text and symbol in self._compiled.turn_table.sets[Phase.ANSWER]
+        is_end = not is_text and self._ends(recorder, symbol)
         subject = self._subject(recorder)
         if subject is not None and (is_text or is_marker_of_text or is_end):
             if is_text and not recorder.symbols and symbol in _BEGINS_VALUE and subject.options.root == "object":
@@ -184,6 +184,12 @@ class _Explainer:
         if position.ends_scalar(symbol):
             path = path[:-1]
         return path, self._beyond_schema(recorder, symbol)
+
+    def _ends(self, recorder: Recorder, symbol: int) -> bool:
+        """True if a marker begins the end of a recorded text, rather than being part of it."""
+        if recorder.name:
+            return symbol == self._compiled.vocabulary.format.call_end and recorder.is_complete()
+        return symbol in self._compiled.turn_table.sets[Phase.ANSWER]
 
     def _subject(self, recorder: Recorder) -> Subject | None:
         """The schema of a recorded text; None if it has none."""

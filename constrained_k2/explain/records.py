@@ -70,7 +70,7 @@ class Override:
     Attributes:
         row: The row of logits.
         written: The token at its place, as it was sampled.
-        wanted_text: The text of ``row.wanted``; bytes that are no UTF-8 are replaced.
+        wanted_text: The text of ``row.wanted``; bytes that are not UTF-8 are replaced.
         written_text: The same of ``written``.
         place: Where, and why.
     """
