@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from constrained_k2 import KIMI_K2, ToolCallSpec
-from constrained_k2.explain import ExaminedRow, ExplainLimits, Override, explain_rows, subject
+from constrained_k2 import KIMI_K2, Compiler, ConstrainedK2Error, ToolCallSpec
+from constrained_k2.explain import ExaminedRow, ExplainLimits, Override, explain_rows
 from constrained_k2.explain.records import Place
 from tests.explain.test_places import CALL, END, UNITS, obj
 from tests.explain.turns import byte_compiler, ids_of, override, tool, vocabulary_with
@@ -76,11 +76,11 @@ def test_a_schema_that_is_over_a_budget_without_a_keyword_is_not_tried(monkeypat
     def refuse(self: Any, schema: str, *rest: Any) -> Any:
         asked.append(schema)
         if "title" in schema and "enum" not in schema:
-            raise subject.ConstrainedK2Error("too costly", "")
+            raise ConstrainedK2Error("too costly", "")
         return grammar(self, schema, *rest)
 
-    grammar = subject.Compiler.grammar
-    monkeypatch.setattr(subject.Compiler, "grammar", refuse)
+    grammar = Compiler.grammar
+    monkeypatch.setattr(Compiler, "grammar", refuse)
     found = override({"tools": [tool(obj(over=UNITS | {"title": "x"}))]}, f'{CALL}{{"over":"', "K")
     assert found.place.pointer == "/over"
     assert found.place.keywords == ()
