@@ -18,15 +18,20 @@ _GROUPS: Mapping[tuple[str, ...], str] = {
         "Split the tool by its alternatives, or say in the description which one is due when.",
     ("items", "prefixItems", "additionalItems", "unevaluatedItems"):
         "Say in the description what an item is, with an example.",
-    ("declared twice",): "Rename keys that are alike.",
+    ("repeated key",): "Rename keys that are alike.",
     ("undeclared name",): "Rename the tool to the wanted name, or declare a tool of that name.",
-    ("index",): "Nothing to do in the tools. Check the history's call ids with `constrained-k2 doctor`.",
-    ("finish reserve",): "Raise the request's max_tokens.",
+    ("index", "call header"): "Nothing to do in the tools. Check the history's call ids with `constrained-k2 doctor`.",
+    ("token limits",): "Raise the request's max_tokens, or exclude fewer tokens.",
     ("thinking budget",): "Raise the request's thinking budget.",
     ("call required",): 'Send tool_choice "auto" if an answer without a call is right.',
+    ("no calls",): 'Send tool_choice "auto" if a call is right.',
     ("no more calls",): "Allow parallel_tool_calls if several calls are right.",
-    ("end of the turn",): "Look at the answers: the model would go on after the last call.",
-    ("marker in a string", "not JSON", "blanks"): "Nothing to do in the tools: the constraint keeps the form.",
+    ("no reasoning",): "Allow thinking if reasoning is right.",
+    ("answer format",): "Say the form of the answer in the prompt.",
+    ("end of the call",): "Say in the description which keys are required, or make them optional.",
+    ("end of the turn", "text between markers"): "Look at the answers: the model would end or go on elsewhere.",
+    ("marker in a string", "marker", "syntax", "blanks", "split into tokens"):
+        "Nothing to do in the tools: the constraint keeps the form.",
 }  # fmt: skip
 ADVICE: Mapping[str, str] = {cause: text for causes, text in _GROUPS.items() for cause in causes}
 """Keyword or cause -> what its author can do."""

@@ -23,7 +23,8 @@ _MAX_NODES = 20_000  # values of a schema that are searched for declared texts
 _PUNCTUATION = ' \t\r\n"\\:,{}[]'
 _KEY_CAUSES = frozenset({
     "required", "properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames",
-    "minProperties", "maxProperties", "dependencies", "dependentRequired", "unknown key", "declared twice",
+    "minProperties", "maxProperties", "dependencies", "dependentRequired", "unknown key", "repeated key",
+    "end of the call",
 })  # fmt: skip
 _MEMBER_CAUSES = frozenset({"enum", "const"})
 

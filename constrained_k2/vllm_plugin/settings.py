@@ -89,8 +89,8 @@ SETTINGS = (
         "The interval, in masked steps, at which the mask is compared with the likeliest token. 0: never.",
         "first_choices"),
     Row("overrides_log", "a path", "no log",
-        "A log of overridden tokens as JSON lines, for `constrained-k2 explain --log`. Each process writes its own, with "
-        "its number in the name: up to four files of 32 MiB."),
+        "A log of overridden tokens as JSON lines, for `constrained-k2 explain --log`. Each process writes "
+        "its own, up to four files of 32 MiB with its number in their names."),
     Row("overrides_log_values", "true or false", _DEFAULTS.overrides_log_values,
         "Whether this log may hold text that no tool declares: of values, and of keys that a schema leaves open."),
     Row("cache_mib", "a whole number from 1", _DEFAULTS.cache_mib,

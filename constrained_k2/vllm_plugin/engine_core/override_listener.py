@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from constrained_k2.compiler.compiled import CompiledToolCalls
 from constrained_k2.explain import explain_rows
+from constrained_k2.explain.limits import ExplainLimits
 from constrained_k2.explain.log_lines import TurnLine, override_line
 from constrained_k2.explain.records import ExaminedRow, Override
 from constrained_k2.parsing import parse_completion
@@ -26,7 +27,7 @@ from constrained_k2.vllm_plugin.settings import Settings, settings_in
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _MAX_TURNS = 64  # that wait
-_MAX_ROWS = 256  # overridden rows of a turn that are explained
+_LIMITS = ExplainLimits(seconds=0.2, overrides=256, trials=32)  # of a turn: the scheduler shares the interpreter
 _REST = 99  # seconds of sleep for each second of computing
 
 
@@ -110,12 +111,17 @@ class OverrideListener:
 
     def _explain(self, turn: _Turn) -> None:
         written = [row for row in turn.rows if row.is_written_after(turn.token_ids)]
-        overridden = [row for row in written if row.is_overridden][:_MAX_ROWS]
+        overridden = [row for row in written if row.is_overridden]
         overrides: list[Override] = []
         if overridden:
             compiled: CompiledToolCalls = looked_up(turn.constraint, self._settings, ENGINE_CORE)
             overrides = explain_rows(
-                compiled, self._vocabulary, turn.token_ids, overridden, in_reasoning=turn.in_reasoning
+                compiled,
+                self._vocabulary,
+                turn.token_ids,
+                overridden,
+                in_reasoning=turn.in_reasoning,
+                limits=_LIMITS,
             )
         for override in overrides:
             self._counters.count_override(override.place.phase, override.place.keywords)

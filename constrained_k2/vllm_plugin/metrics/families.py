@@ -52,10 +52,10 @@ FAMILIES = (
     Family("mask_seconds", Counter, "Host time to find the masks of these rows.", (*_ENGINE, "phase")),
     Family("examined_tokens", Counter, "Masked rows whose likeliest token was looked up before the mask.", _ENGINE),
     Family("masked_argmax_tokens", Counter, "Examined rows whose likeliest token the mask forbade.", _ENGINE),
-    Family("overrides", Counter, "Examined tokens that the mask forbade, by the phase of the turn and the keyword or other "
-           "cause.", (*_ENGINE, "phase", "keyword")),
-    Family("dropped_explanations", Counter, "Turns whose overrides were not explained, which would have taken more than 1 "
-           "% of a core.", _ENGINE),
+    Family("overrides", Counter, "Examined tokens that the mask forbade, by phase of the turn and keyword or other cause.",
+           (*_ENGINE, "phase", "keyword")),
+    Family("dropped_explanations", Counter, "Turns whose overrides were not explained: it may take 1 % of a core.",
+           _ENGINE),
     Family("ignored_limit_rows", Counter, "Masked rows in which allowed_token_ids or bad_words left no legal token, so "
            "that they were ignored.", _ENGINE),
     Family("ended_early_requests", Counter, "Requests ended because something failed in the engine.", _ENGINE),
