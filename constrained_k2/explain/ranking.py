@@ -138,7 +138,7 @@ def _cells(place: RankedPlace) -> tuple[str, ...]:
     share = "" if place.share is None else f"{place.share:.0%}"
     shown = shown_text(place.tool)
     where = shown_text(place.phase if place.pointer is None else place.pointer or "(arguments)")
-    return shown, where, ", ".join(place.keywords), str(place.calls), share, change, place.advice
+    return shown, where, shown_text(", ".join(place.keywords)), str(place.calls), share, change, place.advice
 
 
 def _notes(ranking: Ranking, top: int) -> Iterator[str]:

@@ -52,7 +52,7 @@ FAMILIES = (
     Family("mask_seconds", Counter, "Host time to find the masks of these rows.", (*_ENGINE, "phase")),
     Family("examined_tokens", Counter, "Masked rows whose likeliest token was looked up before the mask.", _ENGINE),
     Family("masked_argmax_tokens", Counter, "Examined rows whose likeliest token the mask forbade.", _ENGINE),
-    Family("overrides", Counter, "Examined tokens that the mask forbade, by phase of the turn and keyword or other cause.",
+    Family("overrides", Counter, "Examined tokens that the mask forbade, by the phase and the keyword or other cause.",
            (*_ENGINE, "phase", "keyword")),
     Family("dropped_explanations", Counter, "Turns whose overrides were not explained: it may take 1 % of a core.",
            _ENGINE),

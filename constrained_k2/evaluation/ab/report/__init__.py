@@ -16,13 +16,15 @@ from rich.text import Text
 
 from constrained_k2.evaluation.ab.figures import FIGURES
 from constrained_k2.evaluation.ab.report import plots
+from constrained_k2.evaluation.ab.report.changes import CALIBRATION, telling_lines
 from constrained_k2.evaluation.ab.report.examples import as_html, as_markdown, contrast, examples, shown
 from constrained_k2.evaluation.ab.report.tables import all_tables, figure_table
 from constrained_k2.evaluation.ab.results import Results
 
 _WIDTH = 120  # characters, if standard output is not a terminal
 _TILES = {"schema_accuracy", "tool_call_f1", "valid", "right", "argument_match", "optional_recall"}
-_PLOTS = {"Figures": plots.accuracy, "Failures": plots.failures, "Latency": plots.latencies}
+_PLOTS = {"Figures": plots.accuracy, "Failures": plots.failures, CALIBRATION: plots.calibration,
+          "Latency": plots.latencies}  # fmt: skip
 
 
 def write_reports(results: Results) -> list[Path]:
@@ -59,6 +61,8 @@ def show(results: Results, paths: Sequence[Path]) -> None:
         console.print(Text("No problem found.", style="green"))
     for path in paths:
         console.print(Text(str(path)))
+    for line in telling_lines(results):
+        console.print(Text(line))
 
 
 def to_html(results: Results) -> str:
