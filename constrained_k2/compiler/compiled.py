@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from constrained_k2.compiler.shared import GrammarOptions, SharedGrammars
 from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
+from constrained_k2.request.answer_format import AnswerKind
 from constrained_k2.request.spec import ANY_OBJECT, Tool, ToolCallSpec
 from constrained_k2.request.strictness import Level
 from constrained_k2.schema.coverage import Coverage, KeywordUse
@@ -23,6 +24,7 @@ class CompiledToolCalls:
     Attributes:
         compile_seconds: Function name, or :data:`ANSWER` -> seconds that its schema took to compile, None for a
             cache hit; only of grammars that have been used.
+        options: The choices that the grammars of arguments are made with.
     """
 
     def __init__(self, shared: SharedGrammars, spec: ToolCallSpec) -> None:
@@ -37,9 +39,7 @@ class CompiledToolCalls:
         self._precompiled: str | None = None  # the latest function
         self._tools = {tool.name: tool for tool in spec.tools}
         encoding = shared.vocabulary.format.argument_encoding
-        self._options = GrammarOptions(
-            undeclared_keys=spec.undeclared_keys or shared.undeclared_keys, encoding=encoding
-        )
+        self.options = GrammarOptions(undeclared_keys=spec.undeclared_keys or shared.undeclared_keys, encoding=encoding)
         self._without_grammar: dict[str, KeywordUse] = {}  # functions that take any JSON object instead, and why
 
     def matcher(self, *, in_reasoning: bool = False) -> ToolCallMatcher:
@@ -70,14 +70,18 @@ class CompiledToolCalls:
         if form is None:
             return None
         note = partial(self.compile_seconds.__setitem__, ANSWER)
-        options = replace(self._options, root="any", kind=form.kind, encoding="json")
+        options = self.answer_options(form.kind)
         return self._shared.grammar(form.text, form.location, self.spec.engine, note, options)
+
+    def answer_options(self, kind: AnswerKind) -> GrammarOptions:
+        """The choices that the grammar of an answer is made with."""
+        return replace(self.options, root="any", kind=kind, encoding="json")
 
     def precompile(self, name: str) -> None:
         """Start compiling a function's schema in the background, once per request."""
         if name != self._precompiled:
             self._precompiled = name
-            self._shared.precompile(self._schema(name), self.spec.engine, self._options)
+            self._shared.precompile(self.schema(name), self.spec.engine, self.options)
 
     def is_compiled(self, name: str) -> bool:
         """False if :meth:`arguments` would block on compiling the function's schema."""
@@ -96,12 +100,12 @@ class CompiledToolCalls:
         """
         if name not in self._grammars:
             note = partial(self.compile_seconds.__setitem__, name)
-            schema, location = self._schema(name), schema_location(name)
+            schema, location = self.schema(name), schema_location(name)
             try:
-                self._grammars[name] = self._shared.grammar(schema, location, self.spec.engine, note, self._options)
+                self._grammars[name] = self._shared.grammar(schema, location, self.spec.engine, note, self.options)
             except (UnsupportedSchema, SchemaTooCostly) as error:
                 self._allow_any_object(name, error)
-                self._grammars[name] = self._shared.grammar(ANY_OBJECT, location, self.spec.engine, None, self._options)
+                self._grammars[name] = self._shared.grammar(ANY_OBJECT, location, self.spec.engine, None, self.options)
         return self._grammars[name]
 
     def coverage(self, name: str) -> Coverage:
@@ -183,11 +187,12 @@ class CompiledToolCalls:
         pointer = error.location.removeprefix(schema_location(name)) or "#"
         self._without_grammar[name] = KeywordUse(pointer, f"{error.problem}: any JSON object is allowed")
 
-    def _schema(self, name: str) -> str:
+    def schema(self, name: str) -> str:
+        """The schema that a function's arguments follow, JSON text: any object's, by its strictness."""
         return ANY_OBJECT if self.level(name) == "json_object" else self._tools[name].schema
 
     def _compile_time(self, name: str) -> float | None:
-        return self._shared.compile_time(self._schema(name), self.spec.engine, self._options)
+        return self._shared.compile_time(self.schema(name), self.spec.engine, self.options)
 
     def _check_time(self, spent: float, name: str) -> None:
         allowed = self._shared.request_seconds

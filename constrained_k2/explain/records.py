@@ -1,4 +1,4 @@
-"""What is known of one masked row of logits, and of the token that was overridden there."""
+"""Records of one masked row of logits, and of a token that was overridden there."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -46,7 +46,7 @@ class ExaminedRow:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a token is forbidden, and why.
+    """The place where a token is forbidden, with the reasons.
 
     Attributes:
         phase: The phase of the turn, a name of :class:`constrained_k2.turn.phases.Phase` in lower case.
@@ -70,7 +70,7 @@ class Override:
     Attributes:
         row: The row of logits.
         written: The token at its place, as it was sampled.
-        wanted_text: The text of ``row.wanted``; bytes that are no UTF-8 are replaced.
+        wanted_text: The text of ``row.wanted``; bytes that are not UTF-8 are replaced.
         written_text: The same of ``written``.
         place: Where, and why.
     """

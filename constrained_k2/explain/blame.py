@@ -1,0 +1,146 @@
+"""Finds the keywords that forbid a byte, by taking them away: without them the schema allows it."""
+
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+from constrained_k2.explain.json_path import JsonPath, Path
+from constrained_k2.explain.keywords import APPLICATORS, ASSERTIONS, OPENS_OBJECTS, UNKNOWN_KEY
+from constrained_k2.explain.limits import Exhausted
+from constrained_k2.explain.nodes import Level, Node, levels_of, schema_at
+from constrained_k2.explain.subject import END, Removed, Subject
+from constrained_k2.explain.xtml_path import XtmlPath
+from constrained_k2.schema.undeclared_keys import UndeclaredKeys
+
+_MAX_ALONE = 8  # subschemas of one value from which the same keyword is taken away one at a time
+
+
+class Blame(NamedTuple):
+    """The keywords to blame, and the number of parts of the path to the value that they apply to."""
+
+    keywords: tuple[str, ...]
+    level: int
+
+
+class _Trial(NamedTuple):
+    """A question to the schema with some keywords taken away."""
+
+    subject: Subject
+    symbols: Sequence[int]
+    symbol: int
+    part: Level | None
+
+    def is_freed_by(self, removed: Removed) -> bool:
+        """True if the symbol is allowed without these keywords."""
+        policy: UndeclaredKeys | None = "allow" if any(keyword in OPENS_OBJECTS for _, keyword in removed) else None
+        return bool(self.subject.allows(self.symbols, self.symbol, removed, self.part, policy))
+
+
+def find_blame(  # noqa: PLR0913, PLR0917 - where, and what
+    subject: Subject,
+    position: JsonPath | XtmlPath,
+    path: Path,
+    symbols: Sequence[int],
+    symbol: int,
+    rest_of_key: Sequence[int] = (),
+) -> Blame | None:
+    """The keywords that forbid a symbol after a text; None if taking keywords away does not allow it.
+
+    Args:
+        subject: The schema.
+        position: The position at the end of the text.
+        path: The path to the value that the symbol belongs to.
+        symbols: The text, as bytes and ids of markers.
+        symbol: The symbol, which is not allowed.
+        rest_of_key: The part of the wanted token that continues the key that it belongs to.
+
+    Raises:
+        Exhausted: The limits are reached before the answer is known.
+    """
+    levels = levels_of(subject.document, path)
+    first, trial = _smallest(subject, position, levels, _Trial(subject, symbols, symbol, None))
+    if position.in_key and subject.policy == "forbid":
+        *others, last = (trial.symbol, *rest_of_key)
+        if subject.allows([*trial.symbols, *others], last, part=trial.part, policy="allow"):
+            return Blame((UNKNOWN_KEY,), len(path))
+    for kinds in (ASSERTIONS, APPLICATORS):
+        groups = [(level, _groups(subject, levels[level], kinds)) for level in range(len(path), first - 1, -1)]
+        for level, group in groups:
+            found = {keyword: next(filter(trial.is_freed_by, removals), None) for keyword, removals in group.items()}
+            freeing = {keyword: removed for keyword, removed in found.items() if removed}
+            if freeing:
+                return Blame(tuple(_in_live_branches(trial, position.text_of(level), levels[level], freeing)), level)
+        together: dict[str, Removed] = {}
+        for level, group in groups:
+            for keyword, removals in group.items():
+                together[keyword] = together.get(keyword, frozenset()) | removals[0]
+            if len(together) > 1 and trial.is_freed_by(frozenset().union(*together.values())):
+                return Blame(_fewest(trial, together), level)
+    return None
+
+
+def _smallest(
+    subject: Subject, position: JsonPath | XtmlPath, levels: list[Level], whole: _Trial
+) -> tuple[int, _Trial]:
+    """The innermost value on the path whose schema alone forbids the symbol; else the whole arguments."""
+    if subject.has_parts:
+        for level in range(len(levels) - 1, 0, -1):
+            text = position.text_of(level)
+            if text is None or not any(node.is_sure for node in levels[level]):
+                continue
+            is_end = position.ends_scalar(whole.symbol) and level == len(levels) - 1
+            trial = _Trial(subject, text, END if is_end else whole.symbol, levels[level])
+            if subject.allows(trial.symbols, trial.symbol, part=trial.part) is False:
+                return level, trial
+    return 0, whole
+
+
+def _groups(subject: Subject, level: Level, kinds: AbstractSet[str]) -> dict[str, list[Removed]]:
+    """Keyword -> ways to take it away from a value: from all of its subschemas first, then from each alone."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for node in level:
+        for keyword in schema_at(subject.document, node.pointer):
+            if keyword in kinds:
+                found.setdefault(keyword, []).append((node.pointer, keyword))
+    return {keyword: list(_ways(places)) for keyword, places in found.items()}
+
+
+def _ways(places: list[tuple[str, str]]) -> Iterator[Removed]:
+    yield frozenset(places)
+    if len(places) > 1:
+        yield from (frozenset((place,)) for place in places[:_MAX_ALONE])
+
+
+def _in_live_branches(
+    trial: _Trial, text: bytes | None, level: Level, freeing: dict[str, Removed]
+) -> dict[str, Removed]:
+    """The keywords of alternatives that allow the text before the symbol, if there are any; else all of them.
+
+    Without its keyword an alternative that was ruled out long before allows the symbol too.
+    """
+    branches = {node.pointer for node in level if not node.is_sure}
+    if len(freeing) == 1 or text is None or not trial.subject.has_parts:
+        return freeing
+    live = dict[str, bool]()
+    try:
+        for removed in freeing.values():
+            for pointer in {pointer for pointer, _ in removed} - live.keys():
+                part = (Node(pointer, is_sure=True),)
+                live[pointer] = pointer not in branches or trial.subject.allows(text, END, part=part) is not None
+    except Exhausted:
+        return freeing
+    kept = {key: removed for key, removed in freeing.items() if any(live[pointer] for pointer, _ in removed)}
+    return kept or freeing
+
+
+def _fewest(trial: _Trial, together: dict[str, Removed]) -> tuple[str, ...]:
+    """The keywords that have to be taken away together, of some that are enough; all of them at the limits."""
+    needed = dict(together)
+    try:
+        for keyword in together:
+            others = {name: removed for name, removed in needed.items() if name != keyword}
+            if others and trial.is_freed_by(frozenset().union(*others.values())):
+                needed = others
+    except Exhausted:
+        pass
+    return tuple(needed)

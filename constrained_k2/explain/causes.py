@@ -1,0 +1,78 @@
+"""The causes that forbid a token outside of arguments and answers: by the request, or by the format itself."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+
+from constrained_k2.compiler.compiled import CompiledToolCalls
+from constrained_k2.explain import keywords
+from constrained_k2.explain.replay import Recording
+from constrained_k2.request.spec import ANY_OBJECT, Tool, ToolCallSpec
+from constrained_k2.turn.automaton import Automaton, State
+from constrained_k2.turn.joints import Joints
+from constrained_k2.turn.phases import Phase, turn_table
+
+_ANY_TOOL = Tool("any", ANY_OBJECT)
+
+
+class Causes:
+    """The causes of one request."""
+
+    def __init__(self, compiled: CompiledToolCalls) -> None:
+        self._compiled = compiled
+        self._format = compiled.vocabulary.format
+
+    def cause(self, state: State, symbol: int) -> tuple[str, str]:
+        """The cause that forbids a byte or a marker's id in a state, and the called function, if its name is complete.
+
+        A change of the request that would allow the symbol is the cause; otherwise it is the format.
+        """
+        found = next((cause for cause, other in self._variants if other.step(state, symbol) is not None), None)
+        if found is not None:
+            return found, ""
+        if state.phase is Phase.CALL_ID:
+            return self._in_header(state.call_id, symbol)
+        if symbol in self._format.stop_ids:
+            return keywords.END_OF_TURN, ""
+        return (keywords.TEXT_BETWEEN_MARKERS if 0 <= symbol < 256 else keywords.MARKER), ""
+
+    @cached_property
+    def _variants(self) -> list[tuple[str, Automaton]]:
+        """Each condition of the request, with the automaton of the same request without it."""
+        joints = Joints(self._compiled.vocabulary)
+        found = []
+        for cause, spec in _without_conditions(self._compiled.spec):
+            found.append((cause, Automaton(Recording(self._compiled, spec, turn_table(spec, joints)))))
+        return found
+
+    def _in_header(self, written: bytes, symbol: int) -> tuple[str, str]:
+        """The cause that forbids a symbol after the beginning of a call's header."""
+        begin = self._format.header_begin
+        names = {
+            tool.name: f"{begin}{self._format.escape_name(tool.name)}".encode() for tool in self._compiled.spec.tools
+        }
+        after_name = self._format.header_index.encode()
+        whole = [name for name, stem in names.items() if written.startswith(stem + after_name)]
+        if whole:
+            return keywords.INDEX, max(whole, key=len)
+        if not written.startswith(begin.encode()):
+            return keywords.CALL_HEADER, ""
+        if not 0 <= symbol < 256 and written in names.values():
+            return keywords.INDEX, next(name for name, stem in names.items() if stem == written)
+        has_name = any(written.startswith(stem) and (stem + after_name).startswith(written) for stem in names.values())
+        if has_name and written not in names.values():
+            return keywords.CALL_HEADER, ""
+        return keywords.UNDECLARED_NAME, ""
+
+
+def _without_conditions(spec: ToolCallSpec) -> Iterator[tuple[str, ToolCallSpec]]:
+    if spec.choice == "required":
+        yield keywords.CALL_REQUIRED, replace(spec, choice="auto")
+    if spec.choice == "none" or not spec.tools:
+        yield keywords.NO_CALLS, replace(spec, choice="auto", tools=spec.tools or (_ANY_TOOL,))
+    if not spec.parallel:
+        yield keywords.NO_MORE_CALLS, replace(spec, parallel=True)
+    if not spec.thinking:
+        yield keywords.NO_REASONING, replace(spec, thinking=True)
+    if spec.answer is not None:
+        yield keywords.ANSWER_FORMAT, replace(spec, answer=None)

@@ -1,0 +1,57 @@
+"""The cost that explanations may have."""
+
+import time
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainLimits:
+    """Limits on the explanation of one turn. Beyond them overrides keep their places, and lose their keywords.
+
+    Attributes:
+        seconds: CPU time, with that of compiled schemas.
+        overrides: The most overrides that are explained, in the order of the turn.
+        trials: The most schemas, each with some keywords taken away, that are tried for one override.
+        text_bytes: The longest arguments, or answer, within which keywords are looked for.
+    """
+
+    seconds: float = 1.0
+    overrides: int = 4096
+    trials: int = 64
+    text_bytes: int = 1 << 20
+
+
+DEFAULT_LIMITS = ExplainLimits()
+
+
+class Exhausted(Exception):
+    """The limits are reached; never leaves this package."""
+
+
+class Budget:
+    """The rest of the limits."""
+
+    def __init__(self, limits: ExplainLimits) -> None:
+        self._deadline = time.thread_time() + limits.seconds
+        self._most = limits.trials
+        self._trials = 0
+
+    def begin_override(self) -> None:
+        """Give the next override its trials."""
+        self._trials = self._most
+
+    def add_seconds(self, seconds: float | None) -> None:
+        """Count the time that another thread spent."""
+        self._deadline -= seconds or 0.0
+
+    def check(self) -> None:
+        """Raise if the time is spent."""
+        if time.thread_time() > self._deadline:
+            raise Exhausted
+
+    def count_trial(self) -> None:
+        """Count a trial; raise if there is none left, or no time."""
+        self.check()
+        if not self._trials:
+            raise Exhausted
+        self._trials -= 1

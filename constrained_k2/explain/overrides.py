@@ -1,0 +1,238 @@
+"""Explains the overridden tokens of a turn: where each is, and what forbids it."""
+
+from collections.abc import Sequence
+from functools import cache
+
+from constrained_k2.compiler.compiled import CompiledToolCalls
+from constrained_k2.engines.protocol import ArgumentMatcher
+from constrained_k2.errors import ConstrainedK2Error
+from constrained_k2.explain import keywords
+from constrained_k2.explain.blame import find_blame
+from constrained_k2.explain.causes import Causes
+from constrained_k2.explain.json_path import Path
+from constrained_k2.explain.limits import DEFAULT_LIMITS, Budget, Exhausted, ExplainLimits
+from constrained_k2.explain.records import ExaminedRow, Override, Place
+from constrained_k2.explain.replay import Recorder, Replay, recorder_of, with_recorder
+from constrained_k2.explain.subject import END, Subject
+from constrained_k2.request.spec import ANY_OBJECT
+from constrained_k2.schema.document import escape
+from constrained_k2.turn.automaton import Automaton, State
+from constrained_k2.turn.phases import Phase
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+
+_BLANKS = frozenset(b" \t\r\n")
+_BEGINS_VALUE = frozenset(b'"[-0123456789tfn')
+
+
+def explain_rows(  # noqa: PLR0913 - what was written, and what was asked for
+    compiled: CompiledToolCalls,
+    vocabulary: Vocabulary,
+    token_ids: list[int],
+    rows: Sequence[ExaminedRow],
+    *,
+    in_reasoning: bool = False,
+    limits: ExplainLimits = DEFAULT_LIMITS,
+) -> list[Override]:
+    """The overrides of a turn, in its order; of several rows at one position the last counts.
+
+    Args:
+        compiled: The request, compiled over the bytes of the model's format (:meth:`Vocabulary.of_bytes`).
+        vocabulary: The model's vocabulary.
+        token_ids: The turn as it was written.
+        rows: Rows of the turn, also of drafts that were not accepted.
+        in_reasoning: True if the prompt began the reasoning.
+        limits: Limits on the cost.
+    """
+    found = {row.position: row for row in rows if row.is_overridden and row.is_written_after(token_ids)}
+    positions = sorted(found)[: limits.overrides]
+    if not positions:
+        return []
+    explainer = _Explainer(compiled, vocabulary, limits, in_reasoning=in_reasoning)
+    places = explainer.places(token_ids, {position: found[position].wanted for position in positions})
+    return [
+        Override(
+            found[position],
+            token_ids[position],
+            vocabulary.decode([found[position].wanted]),
+            vocabulary.decode([token_ids[position]]),
+            places[position],
+        )
+        for position in positions
+    ]
+
+
+class _Explainer:
+    """Explains the tokens of one turn, in its order."""
+
+    def __init__(
+        self, compiled: CompiledToolCalls, vocabulary: Vocabulary, limits: ExplainLimits, *, in_reasoning: bool
+    ) -> None:
+        self._compiled = compiled
+        self._limits = limits
+        self._budget = Budget(limits)
+        self._replay = Replay(compiled, vocabulary, in_reasoning=in_reasoning)
+        self._automaton = Automaton(compiled)
+        self._causes = Causes(compiled)
+        self._subjects: dict[str, Subject] = {}
+        # The matcher of the latest recorder, after so many of its symbols; None if it does not take them.
+        self._recorder: Recorder | None = None
+        self._matcher: ArgumentMatcher | None = None
+        self._fed = 0
+
+    def places(self, token_ids: list[int], wanted: dict[int, int]) -> dict[int, Place]:
+        """The place of each forbidden token, by its position."""
+        last, found = max(wanted), dict[int, Place]()
+        state: State | None = None
+        for position, state in enumerate(self._replay.states(token_ids[: last + 1])):
+            if position in wanted:
+                found[position] = self._place(state, self._replay.symbols_of(wanted[position]))
+        phase = Phase.DONE if state is None else state.phase
+        return {position: found.get(position) or Place(_name(phase), "", None, ()) for position in wanted}
+
+    def _place(self, state: State, symbols: tuple[int, ...]) -> Place:
+        recorder = recorder_of(state)
+        self._budget.begin_override()
+        try:
+            return self._explained(state, recorder, symbols)
+        except (Exhausted, ConstrainedK2Error):  # the limits, or those of the engine
+            return _located(state, recorder, None if recorder is None else recorder.position.path(symbols[0]), ())
+
+    def _explained(self, state: State, recorder: Recorder | None, symbols: tuple[int, ...]) -> Place:
+        if recorder is not None and len(recorder.symbols) > self._limits.text_bytes:
+            raise Exhausted
+        count = self._count_legal(state, recorder, symbols)
+        if count == len(symbols):
+            path = None if recorder is None else recorder.position.path(symbols[0])
+            return _located(state, recorder, path, (self._cause_of_legal(state, symbols),))
+        ahead = state if recorder is None else with_recorder(state, recorder.copy())
+        for symbol in symbols[:count]:
+            after = self._replay.automaton.step(ahead, symbol)
+            assert after is not None
+            ahead = after
+        recorder = recorder_of(ahead)
+        if recorder is None:
+            cause, tool = self._causes.cause(ahead, symbols[count])
+            return Place(_name(state.phase), tool, None, (cause,))
+        path, causes = self._in_text(ahead, recorder, symbols[count:])
+        return _located(state, recorder, path, causes)
+
+    def _count_legal(self, state: State, recorder: Recorder | None, symbols: tuple[int, ...]) -> int:
+        """The number of symbols up to the first one that is forbidden."""
+        matcher = None if recorder is None else self._matcher_after(recorder)
+        if matcher is not None:
+            state = state._replace(arguments=matcher)
+        accepted = 0
+        try:
+            for number, symbol in enumerate(symbols):
+                after = self._automaton.step(state, symbol)
+                if after is None:
+                    return number
+                accepted += matcher is not None and after.arguments is matcher
+                state = after
+        finally:
+            if matcher is not None:
+                matcher.rollback(accepted)
+        return len(symbols)
+
+    def _matcher_after(self, recorder: Recorder) -> ArgumentMatcher:
+        """The engine's matcher after the recorded text."""
+        if self._recorder is not recorder:
+            made = self._compiled.arguments(recorder.name) if recorder.name else self._compiled.answer()
+            self._recorder, self._matcher, self._fed = recorder, made, 0
+        while self._matcher is not None and self._fed < len(recorder.symbols):
+            if not self._fed & 0xFF:
+                self._budget.check()
+            if not self._matcher.accept(recorder.symbols[self._fed]):
+                self._matcher = None
+            self._fed += 1
+        if self._matcher is None:
+            raise Exhausted
+        return self._matcher
+
+    def _cause_of_legal(self, state: State, symbols: tuple[int, ...]) -> str:
+        """The cause that forbids a token whose text may follow."""
+        if state.arguments is not None and self._matcher is not None:
+            forced = self._matcher.forced_tokens()
+            length = min(len(forced), len(symbols))
+            if length and tuple(forced[:length]) == symbols[:length]:
+                return keywords.SPLIT
+        return keywords.THINKING_BUDGET if state.phase is Phase.REASONING else keywords.TOKEN_LIMITS
+
+    def _in_text(
+        self, state: State, recorder: Recorder, symbols: tuple[int, ...]
+    ) -> tuple[Path | None, tuple[str, ...]]:
+        """The path to the value that the first symbol belongs to, and the causes that forbid it."""
+        symbol, position = symbols[0], recorder.position
+        path = position.path(symbol)
+        is_text = 0 <= symbol < 256
+        if is_text and position.in_key:
+            key, keys = position.key_with(bytes(each for each in symbols if 0 <= each < 256))
+            if key and any(each.startswith(key) for each in keys):
+                return path, (keywords.REPEATED_KEY,)
+        is_marker_of_text = bool(recorder.name) and symbol in self._compiled.vocabulary.format.argument_markers
+        is_end = not is_text and self._ends(recorder, symbol)
+        subject = self._subject(recorder)
+        if subject is not None and (is_text or is_marker_of_text or is_end):
+            if is_text and not recorder.symbols and symbol in _BEGINS_VALUE and subject.options.root == "object":
+                return path, ("type",)
+            rest = _rest_of_key(symbols) if is_text and position.in_key else ()
+            blame = find_blame(subject, position, path, recorder.symbols, END if is_end else symbol, rest)
+            if blame is not None:
+                return path[:-1] if position.ends_scalar(symbol) and blame.level < len(path) else path, blame.keywords
+        if not is_text and state.phase not in {Phase.ARGUMENTS, Phase.ANSWER}:
+            return None, (self._causes.cause(state._replace(arguments=None), symbol)[0],)
+        if position.ends_scalar(symbol):
+            path = path[:-1]
+        return path, self._beyond_schema(recorder, symbol)
+
+    def _ends(self, recorder: Recorder, symbol: int) -> bool:
+        """True if a marker begins the end of a recorded text, rather than being part of it."""
+        if recorder.name:
+            return symbol == self._compiled.vocabulary.format.call_end and recorder.is_complete()
+        return symbol in self._compiled.turn_table.sets[Phase.ANSWER]
+
+    def _subject(self, recorder: Recorder) -> Subject | None:
+        """The schema of a recorded text; None if it has none."""
+        found, answer = self._subjects.get(recorder.name), self._compiled.spec.answer
+        if found is None:
+            if not recorder.name and (answer is None or answer.kind != "json"):
+                return None
+            schema = answer.text if not recorder.name and answer is not None else self._compiled.schema(recorder.name)
+            options = self._compiled.options if recorder.name else self._compiled.answer_options("json")
+            found = Subject(schema, options, self._compiled.vocabulary.format, self._budget)
+            self._subjects[recorder.name] = found
+        return found
+
+    def _beyond_schema(self, recorder: Recorder, symbol: int) -> tuple[str, ...]:
+        """The cause that forbids a symbol where no keyword does."""
+        markers, position = self._compiled.vocabulary.format, recorder.position
+        if 0 <= symbol < 256:
+            subject = self._subject(recorder)
+            if subject is None:
+                return (keywords.ANSWER_FORMAT,)
+            anything = ANY_OBJECT if subject.options.root == "object" else "{}"
+            loose = Subject(anything, subject.options, markers, self._budget)
+            if loose.allows(recorder.symbols, symbol, policy="allow"):
+                return ()
+            return (keywords.BLANKS if symbol in _BLANKS and not position.in_string else keywords.SYNTAX,)
+        if recorder.symbols and position.in_string:
+            return (keywords.MARKER_IN_STRING,)
+        if recorder.name and symbol == markers.call_end:
+            return (keywords.END_OF_CALL,)
+        return (keywords.END_OF_TURN if symbol in markers.stop_ids else keywords.MARKER,)
+
+
+def _located(state: State, recorder: Recorder | None, path: Path | None, causes: tuple[str, ...]) -> Place:
+    pointer = None if path is None else "".join(f"/{escape(str(part))}" for part in path)
+    return Place(_name(state.phase), "" if recorder is None else recorder.name, pointer, causes)
+
+
+def _rest_of_key(symbols: tuple[int, ...]) -> tuple[int, ...]:
+    """The symbols after the first one up to the end of the key that it begins or belongs to."""
+    rest = symbols[1:]
+    return rest[: rest.index(ord('"')) + 1] if ord('"') in rest else rest
+
+
+@cache
+def _name(phase: Phase) -> str:
+    return phase.name.lower()

@@ -1,0 +1,131 @@
+"""Replays a turn without an engine: the automaton's states, and the positions in arguments and in an answer."""
+
+from array import array
+from collections.abc import Iterator
+from copy import copy
+from typing import Any, Self
+
+from constrained_k2.compiler.compiled import CompiledToolCalls
+from constrained_k2.explain.json_path import JsonPath
+from constrained_k2.explain.xtml_path import XtmlPath
+from constrained_k2.formats.base import WireFormat
+from constrained_k2.request.spec import ToolCallSpec
+from constrained_k2.turn.automaton import Automaton, State
+from constrained_k2.turn.phases import Phase, TurnTable
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+
+NO_SYMBOL = -1
+"""Stands for a special token that is none of the format's markers."""
+
+
+class Recorder:
+    """Records a text where a matcher would match it: of a call's arguments, or of an answer.
+
+    Attributes:
+        name: The called function; empty for an answer.
+        symbols: The text, as bytes and ids of markers.
+        position: The position at its end.
+    """
+
+    def __init__(self, name: str, markers: WireFormat) -> None:
+        self.name = name
+        self.symbols = array("l")
+        self.position: JsonPath | XtmlPath
+        self.position = XtmlPath(markers) if name and markers.argument_encoding == "xtml" else JsonPath()
+
+    def accept(self, token_id: int) -> bool:
+        """Record a byte or a marker."""
+        self.symbols.append(token_id)
+        if isinstance(self.position, XtmlPath):
+            self.position.feed(token_id)
+        else:
+            self.position.feed(bytes((token_id,)))
+        return True
+
+    def is_complete(self) -> bool:
+        """True where an end of the text is its end, rather than that of a part of it."""
+        return not isinstance(self.position, XtmlPath) or self.position.is_done
+
+    def copy(self) -> Self:
+        """An independent copy."""
+        other = copy(self)
+        other.symbols, other.position = self.symbols[:], self.position.copy()
+        return other
+
+
+class Recording:
+    """A compiled request with recorders in place of matchers; ``spec`` and ``turn_table`` may be another request's."""
+
+    def __init__(
+        self, compiled: CompiledToolCalls, spec: ToolCallSpec | None = None, turn_table: TurnTable | None = None
+    ) -> None:
+        self.spec = spec or compiled.spec
+        self.vocabulary = compiled.vocabulary
+        self.turn_table = turn_table or compiled.turn_table
+        self.call_ids = compiled.call_ids
+
+    def precompile(self, name: str) -> None:
+        """Do nothing: recorders need no grammar."""
+
+    def is_compiled(self, name: str) -> bool:  # noqa: ARG002 - as CallGrammar
+        """Return True, for the same reason."""
+        return True
+
+    def arguments(self, name: str) -> Any:
+        """Return a recorder of a call's arguments."""
+        return Recorder(name, self.vocabulary.format)
+
+    def answer(self) -> Any:
+        """Return a recorder of the answer; None where the request asks for no form of it."""
+        return None if self.spec.answer is None else Recorder("", self.vocabulary.format)
+
+
+class Replay:
+    """The states of a turn before each of its tokens.
+
+    Args:
+        compiled: The request, compiled over bytes.
+        vocabulary: The model's vocabulary.
+        in_reasoning: As for :meth:`CompiledToolCalls.matcher`.
+    """
+
+    def __init__(self, compiled: CompiledToolCalls, vocabulary: Vocabulary, *, in_reasoning: bool) -> None:
+        self._bytes = compiled.vocabulary
+        self._vocabulary = vocabulary
+        self.automaton = Automaton(Recording(compiled))
+        self._start = self.automaton.initial(in_reasoning=in_reasoning)
+
+    def symbols_of(self, token_id: int) -> tuple[int, ...]:
+        """A token as bytes, or as the marker's id among them."""
+        raw = self._vocabulary.ordinary_bytes(token_id)
+        if raw:
+            return tuple(raw)
+        return (self._bytes.special_tokens.get(self._vocabulary.special_text(token_id) or "", NO_SYMBOL),)
+
+    def states(self, token_ids: list[int]) -> Iterator[State]:
+        """The state before each token; they end early at a token that is not allowed.
+
+        A recorder in a state grows as the iterator advances.
+        """
+        state = self._start
+        for token_id in token_ids:
+            yield state
+            is_free = state.phase in {Phase.TEXT, Phase.REASONING} and state.arguments is None
+            if is_free and self._vocabulary.is_ordinary(token_id):
+                continue
+            for symbol in self.symbols_of(token_id):
+                after = self.automaton.step(state, symbol)
+                if after is None:
+                    return
+                state = after
+
+
+def recorder_of(state: State) -> Recorder | None:
+    """The recorder of a replayed state."""
+    return state.arguments if isinstance(state.arguments, Recorder) else None
+
+
+def with_recorder(state: State, recorder: Recorder) -> State:
+    """A replayed state with another recorder."""
+    arguments: Any = recorder
+    return state._replace(arguments=arguments)

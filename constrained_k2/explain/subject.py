@@ -1,0 +1,158 @@
+"""A schema that is examined: its grammars with some keywords taken away, and those of its parts."""
+
+import json
+from collections.abc import Iterable
+from copy import copy
+from dataclasses import replace
+from functools import cache, cached_property
+from typing import Any
+
+from constrained_k2.compiler.compiler import Compiler
+from constrained_k2.compiler.shared import GrammarOptions
+from constrained_k2.engines.protocol import ArgumentMatcher
+from constrained_k2.errors import ConstrainedK2Error
+from constrained_k2.explain.limits import Budget
+from constrained_k2.explain.nodes import Level
+from constrained_k2.formats.base import WireFormat
+from constrained_k2.schema.budget import objects_in
+from constrained_k2.schema.document import SchemaDocument
+from constrained_k2.schema.undeclared_keys import UndeclaredKeys
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+
+Removed = frozenset[tuple[str, str]]
+"""Keywords that are taken away: pointer of their subschema, keyword."""
+
+NOTHING: Removed = frozenset()
+END = -1
+"""Stands for the end of the value in place of a byte or a marker's id."""
+
+_CACHE_BYTES = 32 << 20
+_COMPILE_SECONDS = 0.25
+_WHOLE = "whole"  # the definition that holds the whole schema, where a part of it is the root
+_MOVED = f"#/$defs/{_WHOLE}"
+_BASES = frozenset({"$id", "id", "$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveRef"})
+_DATA = frozenset({"enum", "const", "default", "examples"})
+
+
+@cache
+def _compiler(wire_format: WireFormat) -> Compiler:
+    vocabulary = Vocabulary.of_bytes(wire_format)
+    return Compiler(vocabulary, cache_bytes=_CACHE_BYTES, compile_seconds=_COMPILE_SECONDS, mask_cache_bytes=0)
+
+
+class Subject:
+    """The schema of a call's arguments, or of an answer.
+
+    Args:
+        schema: The schema, JSON text.
+        options: How its grammar is made.
+        wire_format: The format of the turn.
+        budget: The limits on trials.
+    """
+
+    def __init__(self, schema: str, options: GrammarOptions, wire_format: WireFormat, budget: Budget) -> None:
+        self.schema = schema
+        self.options = options
+        self.document = SchemaDocument(json.loads(schema))
+        self._compiler = _compiler(wire_format)
+        self._budget = budget
+
+    @property
+    def policy(self) -> UndeclaredKeys:
+        """The treatment of keys that the schema does not declare."""
+        return self.options.undeclared_keys or "forbid"
+
+    def allows(
+        self,
+        symbols: Iterable[int],
+        symbol: int,
+        removed: Removed = NOTHING,
+        part: Level | None = None,
+        policy: UndeclaredKeys | None = None,
+    ) -> bool | None:
+        """True if a byte, a marker's id or :data:`END` may follow a text; None if the text itself is not allowed.
+
+        Args:
+            symbols: The text, as bytes and ids of markers.
+            symbol: The symbol that follows.
+            removed: Keywords that are taken away.
+            part: Subschemas that stand in place of the whole schema, and always apply; the text is JSON then.
+            policy: The treatment of undeclared keys, by default that of the options.
+        """
+        self._budget.count_trial()
+        matcher = self._matcher(removed, part, policy or self.policy)
+        if matcher is None:
+            return None
+        try:
+            for number, each in enumerate(symbols):
+                if not number & 0xFF:
+                    self._budget.check()
+                if not matcher.accept(each):
+                    return None
+            return matcher.is_complete() if symbol == END else matcher.accept(symbol)
+        except ConstrainedK2Error:  # a limit of the engine
+            return None
+
+    def _matcher(self, removed: Removed, part: Level | None, policy: UndeclaredKeys) -> ArgumentMatcher | None:
+        options = replace(self.options, undeclared_keys=policy)
+        if part is None:
+            text = self.schema if not removed else json.dumps(_without(self.document.root, removed))
+        else:
+            options = replace(options, root="any", encoding="json")
+            text = self._part(part, removed)
+        try:
+            return self._compiler.grammar(text, "", "llguidance", self._budget.add_seconds, options).matcher("")
+        except ConstrainedK2Error:  # without some keywords a schema may be over a budget
+            return None
+
+    def _part(self, part: Level, removed: Removed) -> str:
+        moved = _without(self._moved, frozenset((_MOVED + pointer[1:], keyword) for pointer, keyword in removed))
+        declared = self.document.root.get("$schema")
+        root: dict[str, Any] = {} if declared is None else {"$schema": declared}
+        root["allOf"] = [{"$ref": _MOVED + node.pointer[1:]} for node in part if node.is_sure]
+        return json.dumps(root | moved)
+
+    @cached_property
+    def has_parts(self) -> bool:
+        """True if each part can be a schema of its own: all references are pointers into the schema."""
+        for _, each in objects_in(self.document.root):
+            reference = each.get("$ref", "#/")
+            if not _BASES.isdisjoint(each) or (isinstance(reference, str) and not reference.startswith("#/")):
+                return False
+        return True
+
+    @cached_property
+    def _moved(self) -> dict[str, Any]:
+        return {"$defs": {_WHOLE: _with_moved_references(self.document.root)}}
+
+
+def _with_moved_references(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_moved_references(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _MOVED + item[1:]
+        if key == "$ref" and isinstance(item, str)
+        else item
+        if key in _DATA
+        else _with_moved_references(item)
+        for key, item in value.items()
+    }
+
+
+def _without(root: Any, removed: Removed) -> Any:
+    """A schema without some keywords; only what is changed is copied."""
+    root = copy(root)
+    for pointer, keyword in removed:
+        value = root
+        for part in map(_unescaped, pointer.split("/")[1:]):
+            child: str | int = int(part) if isinstance(value, list) else part
+            value[child] = copy(value[child])
+            value = value[child]
+        value.pop(keyword, None)
+    return root
+
+
+def _unescaped(part: str) -> str:
+    return part.replace("~1", "/").replace("~0", "~")

@@ -1,0 +1,175 @@
+"""Every forbidden token is found with the right phase, tool, pointer and keyword."""
+
+from typing import Any
+
+import pytest
+
+from constrained_k2 import KIMI_K2
+from constrained_k2.explain.records import Place
+from tests.explain.turns import override, tool
+
+SECTION = "<|tool_calls_section_begin|><|tool_call_begin|>"
+CALL = f"{SECTION}functions.act:0<|tool_call_argument_begin|>"
+END = "<|tool_call_end|>"
+
+UNITS = {"enum": ["celsius", "fahrenheit"]}
+POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+
+
+def obj(required: list[str] | None = None, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties} | ({} if required is None else {"required": required})
+
+
+SCHEMAS: dict[str, tuple[dict[str, Any], str, str, str, tuple[str, ...]]] = {
+    "enum": (obj(units=UNITS), '{"units":"', "CELSIUS", "/units", ("enum",)),
+    "enum, a part in": (obj(units=UNITS), '{"units":"cel', "l", "/units", ("enum",)),
+    "enum, its end": (obj(units=UNITS), '{"units":"cel', '"}', "/units", ("enum",)),
+    "enum, several pieces": (obj(units=UNITS), '{"units', '":"K', "/units", ("enum",)),
+    "enum of a type": (obj(u=UNITS | {"type": "string"}), '{"u":', '"k', "/u", ("enum",)),
+    "const": (obj(a={"const": "yes"}), '{"a":', '"no', "/a", ("const",)),
+    "type": (obj(a={"type": "integer"}), '{"a":', '"5', "/a", ("type",)),
+    "type of the root": (obj(a={}), "", "[", "", ("type",)),
+    "type and enum": (obj(u=UNITS | {"type": "string"}), '{"u":', "5", "/u", ("enum", "type")),
+    "a fraction": (obj(a={"type": "integer"}), '{"a":1', ".", "/a", ("type",)),
+    "required": (obj(["a", "b"], a={"type": "integer"}, b={}), '{"a":1', "}", "", ("required",)),
+    "required, several pieces": (obj(["a", "b"], a={"type": "string"}, b={}), '{"a":"1', '"}', "", ("required",)),
+    "required at once": (obj(["a"], a={}), "{", "}", "", ("required",)),
+    "required below": (obj(p=POINT), '{"p":{', "}", "/p", ("required",)),
+    "pattern": (obj(a={"type": "string", "pattern": "^[a-z]+$"}), '{"a":"x', "Y", "/a", ("pattern",)),
+    "format": (obj(a={"type": "string", "format": "date"}), '{"a":"2026-', "13", "/a", ("format",)),
+    "minLength": (obj(a={"type": "string", "minLength": 3}), '{"a":"xy', '"', "/a", ("minLength",)),
+    "minLength, several": (obj(a={"type": "string", "minLength": 3}), '{"a":"', 'y"}', "/a", ("minLength",)),
+    "maxLength": (obj(a={"type": "string", "maxLength": 3}), '{"a":"xyz', "q", "/a", ("maxLength",)),
+    "minimum": (obj(a={"type": "integer", "minimum": 10}), '{"a":', "-", "/a", ("minimum",)),
+    "minimum, at the end": (obj(a={"type": "integer", "minimum": 10}), '{"a":5', "}", "/a", ("minimum",)),
+    "maximum": (obj(a={"type": "integer", "maximum": 14}), '{"a":1', "5", "/a", ("maximum",)),
+    "exclusiveMaximum": (obj(a={"type": "integer", "exclusiveMaximum": 10}), '{"a":1', "0", "/a", ("exclusiveMaximum",)),
+    "multipleOf": (obj(a={"type": "integer", "multipleOf": 5}), '{"a":12', ",", "/a", ("multipleOf",)),
+    "items": (obj(a={"type": "array", "items": {"type": "integer"}}), '{"a":[1,', '"x', "/a/1", ("type",)),
+    "prefixItems": (obj(a={"type": "array", "prefixItems": [{}, UNITS]}), '{"a":[1,', "2", "/a/1", ("enum",)),
+    "minItems": (obj(a={"type": "array", "minItems": 2}), '{"a":[1', "]", "/a", ("minItems",)),
+    "minItems, empty": (obj(a={"type": "array", "minItems": 1}), '{"a":[', "]", "/a", ("minItems",)),
+    "maxItems": (obj(a={"type": "array", "maxItems": 1}), '{"a":[true', ",", "/a", ("maxItems",)),
+    "uniqueItems": (
+        obj(a={"type": "array", "items": {"type": "string"}, "uniqueItems": True}),
+        '{"a":["x","x', '"', "/a/1", ("uniqueItems",),
+    ),
+    "nested arrays": (
+        obj(a={"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}),
+        '{"a":[[1],[2,', '"', "/a/1/1", ("type",),
+    ),
+    "objects in arrays": (obj(a={"type": "array", "items": POINT}), '{"a":[{"x":1},{', "}", "/a/1", ("required",)),
+    "unknown key": (obj(a={}, b={}), '{"a":1,"', "zz", "", ("unknown key",)),
+    "unknown key below": (obj(p=obj(x={}, z={})), '{"p":{"x":1,', '"y', "/p", ("unknown key",)),
+    "additionalProperties": (obj(a={}) | {"additionalProperties": False}, '{"', "zz", "", ("additionalProperties",)),
+    "repeated key": (obj(a={}, b={}), '{"a":1,"', 'a"', "", ("repeated key",)),
+    "anyOf": (obj(a={"anyOf": [{"const": "x"}, {"type": "null"}]}), '{"a":"', "y", "/a", ("const",)),
+    "anyOf of objects": (
+        obj(a={"anyOf": [obj(["k"], k={"const": 1}, v=UNITS), obj(["k"], k={"const": 2}, v={"type": "integer"})]}),
+        '{"a":{"k":1,"v":', "7", "/a/v", ("enum",),
+    ),
+    "oneOf": (
+        obj(a={"oneOf": [{"type": "string", "maxLength": 2}, {"type": "integer"}]}), '{"a":', "true", "/a", ("type",),
+    ),
+    "$ref": (obj(a={"$ref": "#/$defs/u"}) | {"$defs": {"u": UNITS}}, '{"a":"', "K", "/a", ("enum",)),
+    "$ref to the root": (
+        obj(n={"type": "integer"}, child={"$ref": "#"}), '{"child":{"child":{"n":', '"', "/child/child/n", ("type",),
+    ),
+    "allOf": (obj(a={"allOf": [{"type": "string"}, {"minLength": 2}]}), '{"a":"x', '"', "/a", ("minLength",)),
+    "dependentRequired": (
+        obj(a={}, b={}) | {"dependentRequired": {"a": ["b"]}}, '{"a":1', "}", "", ("dependentRequired",)
+    ),
+    "if": (
+        obj(a={"enum": ["x", "y"]}, b={}) | {"if": {"properties": {"a": {"const": "x"}}}, "then": {"required": ["b"]}},
+        '{"a":"x"', "}", "", ("required",),
+    ),
+    "not": (obj(a={"type": "string", "not": {"const": "no"}}), '{"a":"no', '"', "/a", ("not",)),
+    "false": (obj(a={}) | {"properties": {"a": {}, "b": False}}, '{"', 'b":', "", ("properties",)),
+    "patternProperties": (
+        {"type": "object", "patternProperties": {"^x": {"type": "integer"}}}, '{"x1":', '"', "/x1", ("type",)
+    ),
+    "escapes in a key": ({"type": "object", "properties": {'a/b~"': {"type": "null"}}}, '{"a/b~\\"":', "1", '/a~1b~0"', ("type",)),
+    "syntax": (obj(a={}), "{", "a", "", ("syntax",)),
+    "a comma at the end": (obj(a={}, b={}), '{"a":1,', "}", "", ("syntax",)),
+    "an apostrophe": (obj(a={"type": "string"}), '{"a":', "'x", "/a", ("syntax",)),
+    "a control character": (obj(a={"type": "string"}), '{"a":"x', "\n", "/a", ("syntax",)),
+    "blanks": (obj(a={}), '{"a":' + " " * 60, " " * 200, "/a", ("blanks",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_keywords_of_schemas(name: str) -> None:
+    schema, written, wanted, pointer, keywords = SCHEMAS[name]
+    found = override({"tools": [tool(schema)]}, CALL + written, wanted)
+    assert found.place == Place("arguments", "act", pointer, keywords)
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"tools": [tool(obj(["a"], a={"type": "string"})), tool(obj(c={}), "act_too")], **fields}
+
+
+ANSWER = {"type": "json_schema", "json_schema": {"name": "x", "schema": obj(["u"], u=UNITS)}}
+REST: dict[str, tuple[dict[str, Any], str, str, Place]] = {
+    "undeclared name": (body(), f"{SECTION}functions.", "move", Place("call_id", "", None, ("undeclared name",))),
+    "a longer name": (body(), f"{SECTION}functions.act_too", "2", Place("call_id", "", None, ("undeclared name",))),
+    "header": (body(), SECTION, "act", Place("call_id", "", None, ("call header",))),
+    "index": (body(), f"{SECTION}functions.act:", "1", Place("call_id", "act", None, ("index",))),
+    "no index": (
+        body(), f"{SECTION}functions.act", "<|tool_call_argument_begin|>", Place("call_id", "act", None, ("index",))
+    ),
+    "marker in a string": (
+        body(), f'{CALL}{{"a":"x', "<|tool_call_end|>", Place("arguments", "act", "/a", ("marker in a string",))
+    ),
+    "a token of no format": (
+        body(), f'{CALL}{{"a":"x', "<|im_user|>", Place("arguments", "act", "/a", ("marker in a string",))
+    ),
+    "the call's end": (
+        body(), f'{CALL}{{"a":"x"', "<|tool_call_end|>", Place("arguments", "act", "", ("end of the call",))
+    ),
+    "the turn's end": (body(), f'{CALL}{{"a":"x"', "<|im_end|>", Place("arguments", "act", "", ("end of the turn",))),
+    "text where a call is required": (
+        body(tool_choice="required"), "", "Hello", Place("start", "", None, ("call required",))
+    ),
+    "an end where a call is required": (
+        body(tool_choice="required"), "", "<|im_end|>", Place("start", "", None, ("call required",))
+    ),
+    "a call where none is allowed": (
+        body(tool_choice="none"), "Hm", "<|tool_calls_section_begin|>", Place("text", "", None, ("no calls",))
+    ),
+    "no further call": (
+        body(parallel_tool_calls=False), f'{CALL}{{"a":""}}{END}', "<|tool_call_begin|>",
+        Place("between", "", None, ("no more calls",)),
+    ),
+    "no reasoning": (body(), "", "<think>", Place("start", "", None, ("no reasoning",))),
+    "text in the section": (
+        body(), "<|tool_calls_section_begin|>", "\n", Place("section", "", None, ("text between markers",))
+    ),
+    "an end in the section": (
+        body(), f'{CALL}{{"a":""}}{END}', "<|im_end|>", Place("between", "", None, ("end of the turn",))
+    ),
+    "a marker out of place": (body(), "Hm", "<|tool_call_end|>", Place("text", "", None, ("marker",))),
+    "the second call": (
+        body(), f'{CALL}{{"a":"x"}}{END}<|tool_call_begin|>functions.act_too:1<|tool_call_argument_begin|>{{', '"b',
+        Place("arguments", "act_too", "", ("unknown key",)),
+    ),
+    "an answer's value": (body(response_format=ANSWER), '{"u":"', "K", Place("answer", "", "/u", ("enum",))),
+    "an answer's end": (body(response_format=ANSWER), '{"u":', "<|im_end|>", Place("answer", "", "/u", ("end of the turn",))),
+    "an answer's begin": (body(response_format=ANSWER), "", "Sure", Place("start", "", "", ("syntax",))),
+    "no answer": (body(response_format=ANSWER), "", "<|im_end|>", Place("start", "", None, ("answer format",))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REST)
+def test_causes_beyond_schemas(name: str) -> None:
+    request, written, wanted, place = REST[name]
+    assert override(request, written, wanted).place == place
+
+
+def test_reasoning() -> None:
+    found = override(body(thinking=True), "Hm", "<|im_end|>", in_reasoning=True)
+    assert found.place == Place("reasoning", "", None, ("end of the turn",))
+
+
+def test_a_pattern_of_an_answer() -> None:
+    found = override({"structured_outputs": {"regex": "[a-c]+"}}, "a", "x", KIMI_K2)
+    assert found.place == Place("answer", "", "", ("answer format",))
