@@ -52,7 +52,7 @@ def _places(effects: Effects) -> Table:
     if effects.left_out:
         note += f" {effects.left_out:,} samples are left out, the first one because: {effects.error[:200]}"
     columns = ("forbidden by", "wanted → written", "answers", "right", "repaired", "harmed", "what to do")
-    return Table(PLACES, columns, rows, note)
+    return Table(PLACES, columns, rows, note, holds_text=True)
 
 
 def _calibration(effects: Effects) -> Table:

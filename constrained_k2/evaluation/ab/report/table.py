@@ -14,6 +14,7 @@ class Table(NamedTuple):
     columns: Row  # titles of all columns but the first, which holds the rows' titles
     rows: tuple[Row, ...]
     note: str = ""  # how to read it
+    holds_text: bool = False  # True if its cells are words, which may wrap, rather than figures
     is_long: bool = False  # True if a page may fold it away
 
 
