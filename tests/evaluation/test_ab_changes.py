@@ -68,7 +68,7 @@ def test_the_constrained_arm_is_asked_again(tmp_path: Path) -> None:
         sent = sorted((each["vllm_xargs"].get("constrained_k2", "on"), each["temperature"]) for each in endpoint.bodies)
         assert sent == [("off", 0), ("off", 0), ("on", 0), ("on", 0)]
         assert all(each["vllm_xargs"]["x"] == "y" and each["return_token_ids"] for each in endpoint.bodies)
-        assert missing_changes(directory, 4) == 2
+        assert len(missing_changes(directory, arm, 4)) == 2
         assert ask(directory, arm) == ["Asking ours again at temperature 0, 2 requests …"]
         assert ask(directory, arm) == []
     changes = list(read_changes(directory.changes_path))
@@ -143,8 +143,7 @@ CHANGES = [
 
 def test_the_effects_of_known_changes(tmp_path: Path) -> None:
     results = saved(tmp_path, CHANGES)
-    found = results.effects
-    assert found is not None
+    (found,) = results.effects
     assert (found.answers, found.left_out, found.examined, found.overrides) == (4, 0, 80, 4)
     place, other = found.places
     assert (place.pointer, place.keywords, place.answers, place.overrides) == ("/unit", ("enum",), 2, 3)
@@ -162,19 +161,19 @@ def test_the_effects_of_known_changes(tmp_path: Path) -> None:
     assert whole.written == pytest.approx(2**-1.5) and whole.unconstrained == pytest.approx(2**-0.25)
     assert whole.cost == pytest.approx(2)
     assert [each.pointer for each in found.telling()] == ["/unit", "/days/*"]
-    assert json.loads(json.dumps(results.to_json(), allow_nan=False))["changes"]["separation"] == 3.5 / 4
+    assert json.loads(json.dumps(results.to_json(), allow_nan=False))["changes"][0]["separation"] == 3.5 / 4
 
 
 def test_the_last_change_of_a_sample_counts_and_broken_ones_are_left_out() -> None:
     sample = read_sample(body(expected=EXPECTED), 1)
     broken = replace(CHANGES[0], key=sample.key, diagnostics=None, error="why not")
     whole = replace(CHANGES[0], key=sample.key)
-    assert effects([], {}, KIMI_K2) is None
-    assert effects([replace(whole, key="of another run")], {sample.key: sample}, KIMI_K2) is None
-    found = effects([whole, broken], {sample.key: sample}, KIMI_K2)
-    assert found is not None and (found.answers, found.left_out, found.error) == (0, 1, "why not")
-    found = effects([broken, whole], {sample.key: sample}, KIMI_K2)
-    assert found is not None and (found.answers, found.left_out, found.calibration.p) == (1, 0, None)
+    assert not effects([], {}, KIMI_K2)
+    assert not effects([replace(whole, key="of another run")], {sample.key: sample}, KIMI_K2)
+    (found,) = effects([whole, broken], {sample.key: sample}, KIMI_K2)
+    assert (found.answers, found.left_out, found.error) == (0, 1, "why not")
+    (found,) = effects([broken, whole], {sample.key: sample}, KIMI_K2)
+    assert (found.answers, found.left_out, found.calibration.p) == (1, 0, None)
 
 
 def test_the_reports_have_the_section(tmp_path: Path) -> None:
@@ -194,12 +193,22 @@ def test_the_reports_have_the_section(tmp_path: Path) -> None:
     ]
 
 
+def test_each_constrained_arm_has_its_section(tmp_path: Path) -> None:
+    results = saved(tmp_path, [*CHANGES[:2], *(replace(each, arm="other") for each in CHANGES[2:])])
+    html = to_html(results)
+    for arm in ("ours", "other"):
+        assert (
+            f"<h2>What the constraint changed: {arm}</h2>" in html and f"<h2>Forbidden probability: {arm}</h2>" in html
+        )
+    assert html.count('class="plot"') == 5
+
+
 def test_a_run_without_changes_has_no_section(tmp_path: Path) -> None:
     results = saved(tmp_path, [])
-    assert results.effects is None and not list(telling_lines(results))
+    assert not results.effects and not list(telling_lines(results))
     assert "What the constraint changed" not in to_html(results)
     none_whole = saved(tmp_path / "other", [replace(CHANGES[0], diagnostics=None, error=EVIL)])
-    assert none_whole.effects is not None and none_whole.effects.answers == 0
+    assert none_whole.effects[0].answers == 0
     assert "left out" in to_html(none_whole) and "<script>alert" not in to_html(none_whole)
 
 

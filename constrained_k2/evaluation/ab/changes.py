@@ -1,4 +1,4 @@
-"""Asks a constrained arm once more, greedily, for what the constraint changed; apart from the timed run.
+"""Asks constrained arms once more, greedily, for what the constraint changed; apart from the timed run.
 
 Each sample gets two answers of temperature 0: a constrained one that lists its overrides, and an unconstrained one of
 the same server. The unconstrained model then tells how probable each token of either answer is.
@@ -70,27 +70,29 @@ def read_changes(path: Path) -> Iterator[Change]:
             continue
 
 
-def asked_again(arms: Sequence[Arm]) -> Arm | None:
-    """The arm of a run that is asked once more: the first one that this package constrains."""
-    return next((arm for arm in arms if arm.is_constrained), None)
-
-
-def missing_changes(directory: RunDirectory, count: int) -> int:
-    """The number of the first ``count`` samples that were not asked for again."""
-    done = {change.key for change in read_changes(directory.changes_path)}
-    return sum(sample.key not in done for sample in islice(directory.read_samples(), count))
+def missing_changes(directory: RunDirectory, arm: Arm, count: int) -> list[Sample]:
+    """Those of the first ``count`` samples that an arm was not asked for again; none if we do not constrain it."""
+    if not arm.is_constrained:
+        return []
+    done = {change.key for change in read_changes(directory.changes_path) if change.arm == arm.name}
+    return [sample for sample in islice(directory.read_samples(), count) if sample.key not in done]
 
 
 async def ask_again(
     directory: RunDirectory, arms: Sequence[Arm], *, limits: Limits, count: int, say: Callable[[str], None]
 ) -> None:
-    """Ask for the first ``count`` samples again, those without a change; nothing if no arm is constrained by us.
+    """Ask each arm that we constrain for the first ``count`` samples again, those without a change.
 
     A server that is not vLLM with this package is left alone. Raises ``InvalidRequest`` as :func:`.runner.run` does.
     """
-    arm = asked_again(arms)
-    if arm is None or not count or not missing_changes(directory, count):
-        return
+    for arm in arms:
+        if samples := missing_changes(directory, arm, count):
+            await _ask_arm(directory, arm, samples, limits, say)
+
+
+async def _ask_arm(
+    directory: RunDirectory, arm: Arm, samples: Sequence[Sample], limits: Limits, say: Callable[[str], None]
+) -> None:
     constrained = Endpoint(replace(arm, body=merged(merged(arm.body, _GREEDY), _OVERRIDES)), limits)
     plain = replace(arm, preset="unconstrained", body=merged(merged(arm.body, _GREEDY), UNCONSTRAINED))
     unconstrained = Endpoint(plain, limits)
@@ -101,8 +103,6 @@ async def ask_again(
                 await endpoint.open()
             if not constrained.is_vllm:
                 return
-            done = {change.key for change in read_changes(directory.changes_path)}
-            samples = [each for each in islice(directory.read_samples(), count) if each.key not in done]
             say(f"Asking {arm.name} again at temperature 0, {len(samples)} requests …")
             file = stack.enter_context(RecordFile(directory.changes_path))
             await _ask_all(_Asking(directory, arm.name, constrained, unconstrained), samples, file, limits.concurrency)

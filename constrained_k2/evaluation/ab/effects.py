@@ -122,9 +122,16 @@ class _Pair(NamedTuple):
     forbidden: float  # the most at one token
 
 
-def effects(changes: Iterable[Change], samples: Mapping[str, Sample], wire_format: WireFormat) -> Effects | None:
-    """The effects that changes show; None without any. The last change of a sample counts."""
-    last = {change.key: change for change in changes if change.key in samples}
+def effects(changes: Iterable[Change], samples: Mapping[str, Sample], wire_format: WireFormat) -> list[Effects]:
+    """The effects that changes show, by arm. The last change of a sample counts."""
+    by_arm: dict[str, dict[str, Change]] = {}
+    for change in changes:
+        if change.key in samples:
+            by_arm.setdefault(change.arm, {})[change.key] = change
+    return [_effects(arm, last, samples, wire_format) for arm, last in by_arm.items()]
+
+
+def _effects(arm: str, last: Mapping[str, Change], samples: Mapping[str, Sample], wire_format: WireFormat) -> Effects:
     pairs: list[_Pair] = []
     places: dict[tuple[Any, ...], Place] = {}
     for key, change in last.items():
@@ -136,13 +143,11 @@ def effects(changes: Iterable[Change], samples: Mapping[str, Sample], wire_forma
         pair = _Pair(change, right, was_right, max((each.forbidden for each in found or ()), default=0.0))
         pairs.append(pair)
         _add_places(places, pair)
-    if not last:
-        return None
     errors = [change.error for change in last.values() if not change.is_whole]
     counted = [pair.change.diagnostics for pair in pairs if pair.change.diagnostics is not None]
     ranked = sorted(places.values(), key=lambda place: (-place.answers, -place.overrides, place.tool))
     return Effects(
-        next(iter(last.values())).arm,
+        arm,
         len(pairs),
         len(errors),
         next(iter(errors), ""),

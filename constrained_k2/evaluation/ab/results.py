@@ -59,7 +59,7 @@ class Results:
     pairings: dict[str, dict[str, compare.Pairing]]  # arm -> count -> McNemar's test against the baseline
     pass_hat: dict[str, dict[int, float]]  # arm -> k -> pass^k
     argmax_share: float | None  # share of masked tokens where the mask ruled out the most likely one
-    effects: Effects | None = None  # of the constraint, if its arm was asked again
+    effects: list[Effects] = field(default_factory=list)  # of the constraint, by arm that was asked again
 
     def rows(self, arm: str, category: str | None = None) -> CountTable:
         """[paired samples, counts] of an arm, of one category or all."""
@@ -94,7 +94,7 @@ class Results:
             "baseline": self.baseline,
             "findings": self.findings,
             "masked_argmax_share": self.argmax_share,
-            "changes": None if self.effects is None else self.effects.to_json(),
+            "changes": [each.to_json() for each in self.effects],
             "arms": {name: self._arm_to_json(name, result) for name, result in self.arms.items()},
         }
 
@@ -163,7 +163,7 @@ def score(directory: RunDirectory, *, baseline: str | None = None) -> Results:
     )
 
 
-def _effects(directory: RunDirectory) -> Effects | None:
+def _effects(directory: RunDirectory) -> list[Effects]:
     keys = {change.key for change in read_changes(directory.changes_path)}
     samples = {sample.key: sample for sample in directory.read_samples() if sample.key in keys} if keys else {}
     return effects(read_changes(directory.changes_path), samples, directory.wire_format)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from constrained_k2.evaluation.ab.arms import Arm
-from constrained_k2.evaluation.ab.changes import ask_again, asked_again, missing_changes
+from constrained_k2.evaluation.ab.changes import ask_again, missing_changes
 from constrained_k2.evaluation.ab.directory import RunDirectory, done_keys
 from constrained_k2.evaluation.ab.live import LiveFigures
 from constrained_k2.evaluation.ab.runner import Limits, run
@@ -96,7 +96,7 @@ class DemoRun(NamedTuple):
         for served in demo.servers if servers is None else servers:
             paths = [self.directory.records_path(arm.name) for arm in served.arms]
             done = min(len(done_keys(path, but_failed=self.retry_failed)) for path in paths)
-            again = missing_changes(self.directory, self.explained) if asked_again(served.arms) else 0
+            again = any(missing_changes(self.directory, arm, self.explained) for arm in served.arms)
             if done < self.directory.answers or again:
                 log = self.directory.path / f"{served.name}.log"
                 self.say(f"Starting vLLM for {' and '.join(arm.name for arm in served.arms)} (log: {log}) …")

@@ -16,14 +16,19 @@ _TOP = 15  # places
 
 def change_tables(results: Results) -> Iterator[Table]:
     """The tables, without those that the run has no data for."""
-    effects = results.effects
-    if effects is None:
-        return
-    yield _places(effects)
-    if effects.answers:
-        yield _calibration(effects)
-        if effects.groups[0].written is not None:
-            yield _distortion(effects)
+    for effects in results.effects:
+        tables = [_places(effects)]
+        if effects.answers:
+            tables.append(_calibration(effects))
+            if effects.groups[0].written is not None:
+                tables.append(_distortion(effects))
+        for table in tables:
+            yield table._replace(title=title_of(table.title, effects, results))
+
+
+def title_of(title: str, effects: Effects, results: Results) -> str:
+    """The title of a table: with the arm's name, if several arms have one."""
+    return title if len(results.effects) == 1 else f"{title}: {effects.arm}"
 
 
 def _places(effects: Effects) -> Table:
@@ -100,8 +105,8 @@ def _distortion(effects: Effects) -> Table:
 
 def telling_lines(results: Results) -> Iterator[str]:
     """Lines about the places that tell most, for a terminal."""
-    effects = results.effects
-    if effects is None or not effects.places:
+    effects = next((each for each in results.effects if each.places), None)
+    if effects is None:
         return
     yield f"{PLACES}, in {effects.answers:,} greedy answers:"
     for place in effects.telling():

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, StrMethodFormatter
 
+from constrained_k2.evaluation.ab.effects import Effects
 from constrained_k2.evaluation.ab.figures import FIGURES
 from constrained_k2.evaluation.ab.report.changes import bin_title
 from constrained_k2.evaluation.ab.report.table import percent
@@ -75,9 +76,9 @@ def failures(results: Results) -> Markup:
     return _svg(axes, "Answers per kind of failure; the table below has the numbers")
 
 
-def calibration(results: Results) -> Markup:
+def calibration(effects: Effects) -> Markup:
     """Share of wrong answers by the most probability that was forbidden at one token: a mark and its interval."""
-    bins = [each for each in (results.effects.calibration.bins if results.effects is not None else ()) if each.answers]
+    bins = [each for each in effects.calibration.bins if each.answers]
     axes = _rows([f"{bin_title(each.low, each.high)} ({each.answers:,})" for each in bins], 26)
     axes.set_xlim(0, 1)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0% wrong", "25%", "50%", "75%", "100%"])
