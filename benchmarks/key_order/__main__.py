@@ -47,8 +47,8 @@ def main() -> int:
         whole = effects.groups[0]
         print(
             f"{effects.arm:13} greedy: right {whole.right} of {whole.answers}, overrides {effects.overrides}, "
-            f"probability per token {whole.written:.3f}, unconstrained {whole.unconstrained:.3f}, "
-            f"cost {whole.cost:.1f} bits"
+            f"probability per token {whole.written or 0:.3f}, unconstrained {whole.unconstrained or 0:.3f}, "
+            f"cost {whole.cost or 0:.1f} bits"
         )
     print(f"McNemar, right answers: {results.pairings[ANY.name]['right']}")
     print(*write_reports(results), sep="\n")

@@ -73,7 +73,7 @@ class Overridden(msgspec.Struct, frozen=True):
 
 
 class Diagnostics(msgspec.Struct, frozen=True):
-    """What this package's servers add to a choice that asks for its overrides; the list is None if it does not."""
+    """This package's addition to a choice whose request asks for overrides; the list is None for one that does not."""
 
     overrides: tuple[Overridden, ...] | None = None
     overrides_count: int = 0

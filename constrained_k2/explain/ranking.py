@@ -39,7 +39,7 @@ class RankedPlace:
 
     @property
     def advice(self) -> str:
-        """What the tool's author can do."""
+        """The advice for the tool's author."""
         return advice(self.keywords)
 
     def add(self, line: OverrideLine) -> None:

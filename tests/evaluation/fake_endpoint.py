@@ -147,8 +147,10 @@ class FakeEndpoint:
                 part = {"index": index, "function": {"arguments": arguments[start : start + 8]}}
                 yield event({"tool_calls": [part]}, "a")
         found = fake.get("overrides")
-        listed = {"overrides": found, "overrides_count": len(found), "examined_rows": 9} if found is not None else None
-        yield event({}, finish_reason=finish, **({} if listed is None else {"constrained_k2": listed}))
+        more: dict[str, Any] = {"finish_reason": finish}
+        if found is not None:
+            more["constrained_k2"] = {"overrides": found, "overrides_count": len(found), "examined_rows": 9}
+        yield event({}, **more)
         yield f"data: {json.dumps({'choices': [], 'usage': {'completion_tokens': 7, 'prompt_tokens': 11}})}"
 
 

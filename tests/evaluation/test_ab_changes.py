@@ -1,4 +1,4 @@
-"""What the constraint changed: greedy answers asked for again, their effects, and the report's section."""
+"""The changes by the constraint: greedy answers asked for again, their effects, and the report's section."""
 
 import asyncio
 import json

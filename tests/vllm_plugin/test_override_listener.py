@@ -15,6 +15,7 @@ from prometheus_client import REGISTRY
 
 from constrained_k2 import ToolCall, ToolCallSpec, Vocabulary, render_tool_calls
 from constrained_k2.errors import InvalidRequest
+from constrained_k2.explain import explain_rows
 from constrained_k2.explain.records import ExaminedRow, Override, Place
 from constrained_k2.vllm_plugin.engine_core import override_listener, override_log
 from constrained_k2.vllm_plugin.engine_core.override_listener import OverrideListener
@@ -216,3 +217,19 @@ def test_a_thread_of_its_own_explains() -> None:
     for _ in range(2):
         silent(SPEC, IDS, [row()])
     assert len(started) == 1
+
+
+def test_a_real_explanation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(override_listener, "explain_rows", explain_rows)
+    run = Run(overrides_log=str(tmp_path / "o.jsonl"))
+    name = IDS.index(ord("f"), IDS.index(ord(".")))
+    begin = IDS.index(BYTES.format.call_begin)
+    run.turn(row(), row(name), row(begin))
+    assert run.counters.overrides == {
+        ("arguments", "enum"): 1, ("call_id", "undeclared name"): 1, ("section", "text between markers"): 1,
+    }  # fmt: skip
+    _, first, second, third = lines(tmp_path / "o.jsonl")
+    assert [(each["call"], each["pointer"]) for each in (first, second, third)] == [(0, None), (1, None), (2, "/u")]
+    assert [(each["wanted"], each["tool"]) for each in (second, third)] == [(None, ""), (None, "f")]
+    # The marker that was written may be logged, and the declared name.
+    assert (first["written"], second["written"]) == (BYTES.format.marker_texts["call_begin"], "f")
