@@ -69,8 +69,8 @@ class Ranking:
 def rank(paths: Iterable[Path]) -> Ranking:
     """Rank what logs hold; raises ``InvalidRequest`` if one cannot be read.
 
-    A log may hold the rows of one step in some only. The share of calls overridden at a place is estimated from the
-    share of tokens that were examined: a place with one override in each call is found in so many of them.
+    A server examines some of its steps only. So the share of calls overridden at a place is estimated: the share of
+    those seen, divided by the share of tokens that were examined.
     """
     places: dict[Key, RankedPlace] = {}
     ranking = Ranking([])
