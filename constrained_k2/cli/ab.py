@@ -27,7 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from constrained_k2.cli.reading import WIRE_FORMATS, positive, read_json
+from constrained_k2.cli.reading import WIRE_FORMATS, natural, positive, read_json
 from constrained_k2.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--temperature", type=float, help="(default: the sample's, or the server's; 0.7 for the model served here)")
     add("--max-tokens", type=positive, default=2048, help="of samples without a limit")
     add("--seed", type=int, default=0, help="of sampling, bundled samples and intervals")
+    again = "samples that the constrained arm is asked again, for what the constraint changed (default: %(default)s)"
+    add("--explained", type=natural, default=300, metavar="N", help=again)
     add("--concurrency", type=positive, default=8, help="requests at a time (default: %(default)s)")
     add("--timeout", type=float, default=600, metavar="S", help="seconds for one attempt")
     add("--attempts", type=positive, default=4, help="for 429, 5xx and lost connections")
@@ -89,6 +91,7 @@ def run(options: argparse.Namespace) -> int:
 def _send(options: argparse.Namespace) -> "RunDirectory":
     import asyncio
 
+    from constrained_k2.evaluation.ab.changes import ask_again
     from constrained_k2.evaluation.ab.directory import Sampling, begin
     from constrained_k2.evaluation.ab.live import LiveFigures
     from constrained_k2.evaluation.ab.loaders import numbered_keys
@@ -117,16 +120,17 @@ def _send(options: argparse.Namespace) -> "RunDirectory":
     for line in directory.bad_lines[1]:
         print(f"constrained-k2: {source}: {line}", file=sys.stderr)
     how: dict[str, Any] = {"limits": limits, "retry_failed": options.retry_failed}
+    say = partial(print, file=sys.stderr, flush=True)
     with _file_errors_named(directory.path):
         if is_demo:
-            say = partial(print, file=sys.stderr, flush=True)
             try:
-                DemoRun(directory, **how, is_shown=not options.json, say=say).run()
+                DemoRun(directory, **how, explained=options.explained, is_shown=not options.json, say=say).run()
             except RuntimeError as error:
                 raise InvalidRequest(str(error), "vLLM on this machine") from error
             return directory
         with LiveFigures(directory, arms, retry_failed=options.retry_failed, is_shown=not options.json) as figures:
             asyncio.run(run_arms(directory, arms, **how, on_answer=figures.add))
+        asyncio.run(ask_again(directory, arms, limits=limits, count=options.explained, say=say))
     return directory
 
 

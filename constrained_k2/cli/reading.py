@@ -52,6 +52,13 @@ def named_schemas(document: Any) -> Iterator[tuple[str, Any]]:
         yield function["name"], function.get("parameters", function.get("inputSchema"))
 
 
+def natural(text: str) -> int:
+    """Read an integer of at least 0 for argparse."""
+    if (number := int(text)) < 0:
+        raise argparse.ArgumentTypeError("must be at least 0")
+    return number
+
+
 def positive(text: str) -> int:
     """Read an integer of at least 1 for argparse."""
     if (number := int(text)) < 1:

@@ -16,7 +16,7 @@ import msgspec
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.answer import ChatAnswer, Completion, NoAnswer, StreamReader, read_whole, validated
 
-_CHAT = "/v1/chat/completions"
+_CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 _DIRECT = dict.fromkeys(("all://localhost", "all://127.0.0.1"))  # a proxy named by the environment is another machine
 _MAX_ERROR_BODY = 1 << 16  # bytes
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -61,6 +61,18 @@ class _Tokens(msgspec.Struct):
 
 class _Text(msgspec.Struct):
     prompt: str
+
+
+class _Logprob(msgspec.Struct):
+    logprob: float
+
+
+class _Prompted(msgspec.Struct):
+    prompt_logprobs: list[dict[str, _Logprob] | None] | None = None
+
+
+class _PromptedCompletion(msgspec.Struct):
+    choices: list[_Prompted]
 
 
 class Client:
@@ -113,6 +125,20 @@ class Client:
         """The text of tokens, special ones included."""
         body = {"model": model, "tokens": ids}
         return validated(await self.request("/detokenize", body), _Text, "/detokenize").prompt
+
+    async def logprobs(self, model: str, ids: Sequence[int], count: int, fields: dict[str, Any]) -> list[float]:
+        """The logarithms of the probabilities of the last ``count`` tokens after those before them, by vLLM.
+
+        ``fields`` are added to the request. Raises as :meth:`request` does.
+        """
+        body = {"model": model, "prompt": list(ids), "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0, **fields}
+        choices = validated(await self.request(_COMPLETIONS, body), _PromptedCompletion, _COMPLETIONS).choices
+        listed = (choices[0].prompt_logprobs or []) if choices else []
+        found = [None if each is None else each.get(str(token)) for token, each in zip(ids, listed, strict=False)]
+        last = [each.logprob for each in found[len(ids) - count :] if each is not None]
+        if len(last) != count or len(listed) != len(ids):
+            raise NoAnswer("invalid_answer", f"{_COMPLETIONS} gives no probability of each token of the prompt")
+        return last
 
     async def chat(self, body: dict[str, Any]) -> list[ChatAnswer]:
         """The choices of a chat completion, one or more; raises as :meth:`request` does."""

@@ -14,7 +14,8 @@ class FakeEndpoint:
     """Serves on loopback, in a thread of its own, while the block is open.
 
     ``fake`` in a body: ``calls`` ((id, name, arguments) each; by default one good call, none for a request without
-    tools), ``content``, ``finish``, ``fault`` (see the code), ``fails`` (how many attempts the fault lasts).
+    tools), ``content``, ``finish``, ``fault`` (see the code), ``fails`` (how many attempts the fault lasts),
+    ``off`` (the fields of an answer that is not constrained), ``overrides`` (of one that asks for them).
 
     Args:
         owned_by: What ``/v1/models`` says; ``vllm`` makes the client ask for token ids.
@@ -80,12 +81,15 @@ class FakeEndpoint:
             return await _send(writer, 200 if self.metrics else 404, self.metrics, "text/plain")
         if path == "/detokenize":
             return await _send(writer, 200, json.dumps({"prompt": "".join(map(chr, body["tokens"]))}))
+        if path == "/v1/completions":
+            return await _send(writer, 200, json.dumps({"choices": [{"prompt_logprobs": _logprobs(body)}]}))
         self.asked.append((body["model"], body["seed"]))
         self.bodies = [*self.bodies[-9:], body]
         await asyncio.sleep(self.delay)
         return await self._chat(body, body.get("fake") or {}, writer)
 
     async def _chat(self, body: Any, fake: Any, writer: asyncio.StreamWriter) -> bool:
+        fake = _asked_for(fake, body.get("vllm_xargs") or {})
         fault = fake.get("fault", "")
         if fault and "fails" in fake and self.asked.count((body["model"], body["seed"])) > fake["fails"]:
             fault = ""
@@ -142,7 +146,11 @@ class FakeEndpoint:
             for start in range(0, len(arguments), 8):
                 part = {"index": index, "function": {"arguments": arguments[start : start + 8]}}
                 yield event({"tool_calls": [part]}, "a")
-        yield event({}, finish_reason=finish)
+        found = fake.get("overrides")
+        more: dict[str, Any] = {"finish_reason": finish}
+        if found is not None:
+            more["constrained_k2"] = {"overrides": found, "overrides_count": len(found), "examined_rows": 9}
+        yield event({}, **more)
         yield f"data: {json.dumps({'choices': [], 'usage': {'completion_tokens': 7, 'prompt_tokens': 11}})}"
 
 
@@ -163,6 +171,18 @@ TEXTS = {
     "bare 500": (500, "Internal Server Error", "text/plain"),
 }
 """Status, text and type of whole answers that are no JSON."""
+
+
+def _asked_for(fake: Any, xargs: Any) -> Any:
+    if xargs.get("constrained_k2") == "off":
+        fake = fake.get("off", fake)
+    asks = xargs.get("constrained_k2_diagnostics") == "overrides"
+    return {name: value for name, value in fake.items() if asks or name != "overrides"}
+
+
+def _logprobs(body: Any) -> list[Any]:
+    """The probability of each token is 1/2 to the power of the last digit of its id."""
+    return [None, *({str(token): {"logprob": -(token % 10) * 0.6931471805599453}} for token in body["prompt"][1:])]
 
 
 async def _flood(writer: asyncio.StreamWriter) -> None:

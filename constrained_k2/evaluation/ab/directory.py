@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TextIO
+from typing import Any, NamedTuple, Protocol, Self, TextIO
 
 import msgspec
 
@@ -94,6 +94,11 @@ class RunDirectory:
     def records_path(self, arm: str) -> Path:
         """An arm's answers; missing until :meth:`add_arms`. Check names from outside first: they become file names."""
         return self.path / "records" / f"{arm}.jsonl"
+
+    @property
+    def changes_path(self) -> Path:
+        """The answers that were asked for again, for what the constraint changed; missing without any."""
+        return self.path / "changes.jsonl"
 
     def read_samples(self) -> Iterator[Sample]:
         """The samples in the order of their source; raises ``OSError`` if the file is missing."""
@@ -211,8 +216,12 @@ def open_run(path: Path) -> RunDirectory:
         raise InvalidRequest(f"not a run of this version: {error}", str(path / "run.json")) from error
 
 
+class _Writable(Protocol):
+    def to_json(self) -> str: ...
+
+
 class RecordFile:
-    """Appends an arm's records to a file, which is created if it is missing.
+    """Appends records to a file, which is created if it is missing.
 
     Each record is one write of one line, so a killed process leaves at most one torn line at the end. Opening the file
     again removes that line, and its request is sent again.
@@ -236,7 +245,7 @@ class RecordFile:
         os.fsync(self._file)
         os.close(self._file)
 
-    def append(self, record: Record) -> None:
+    def append(self, record: _Writable) -> None:
         """Write one record; raises ``OSError``, for example on a full disk."""
         line = record.to_json().encode() + b"\n"
         if os.write(self._file, line) != len(line):

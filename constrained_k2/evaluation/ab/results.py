@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.ab import compare
 from constrained_k2.evaluation.ab.arms import Arm, read_arm
+from constrained_k2.evaluation.ab.changes import read_changes
 from constrained_k2.evaluation.ab.directory import RunDirectory, read_records
+from constrained_k2.evaluation.ab.effects import Effects, effects
 from constrained_k2.evaluation.ab.figures import FIGURES, CountTable, totals, value, verifier_summary
 from constrained_k2.evaluation.ab.latency import Latency
 from constrained_k2.evaluation.answer import FAILURES, Record
@@ -57,6 +59,7 @@ class Results:
     pairings: dict[str, dict[str, compare.Pairing]]  # arm -> count -> McNemar's test against the baseline
     pass_hat: dict[str, dict[int, float]]  # arm -> k -> pass^k
     argmax_share: float | None  # share of masked tokens where the mask ruled out the most likely one
+    effects: list[Effects] = field(default_factory=list)  # of the constraint, by arm that was asked again
 
     def rows(self, arm: str, category: str | None = None) -> CountTable:
         """[paired samples, counts] of an arm, of one category or all."""
@@ -91,6 +94,7 @@ class Results:
             "baseline": self.baseline,
             "findings": self.findings,
             "masked_argmax_share": self.argmax_share,
+            "changes": [each.to_json() for each in self.effects],
             "arms": {name: self._arm_to_json(name, result) for name, result in self.arms.items()},
         }
 
@@ -154,7 +158,15 @@ def score(directory: RunDirectory, *, baseline: str | None = None) -> Results:
     }
     passes = {name: compare.pass_hat_k(table, wanted) for name, table in tables.items()}
     share = masked_argmax_share(directory.read_counters())
-    return Results(directory, arms, base, categories, paired, intervals, differences, pairings, passes, share)
+    return Results(
+        directory, arms, base, categories, paired, intervals, differences, pairings, passes, share, _effects(directory)
+    )
+
+
+def _effects(directory: RunDirectory) -> list[Effects]:
+    keys = {change.key for change in read_changes(directory.changes_path)}
+    samples = {sample.key: sample for sample in directory.read_samples() if sample.key in keys} if keys else {}
+    return effects(read_changes(directory.changes_path), samples, directory.wire_format)
 
 
 def _score_arm(

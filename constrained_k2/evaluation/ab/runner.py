@@ -49,8 +49,8 @@ class Endpoint:
         bounds, location = client.Limits(seconds=min(_SECONDS, limits.seconds)), f"arm {arm.name}"
         key = api_key_in(arm.api_key_env, location)
         self.client = Client(arm.url, key, bounds, concurrency=limits.concurrency, location=location)
-        self._model = arm.model
-        self._is_vllm = False
+        self.model = arm.model
+        self.is_vllm = False
         self._detokenizes = True
         self._missed = 0
 
@@ -59,19 +59,19 @@ class Endpoint:
         problem = "the server lists no model"
         try:
             models = await self.client.models()
-            self._is_vllm = any(owner.startswith("vllm") for owner in models.values())
-            self._model = self._model or next(iter(models), "")
+            self.is_vllm = any(owner.startswith("vllm") for owner in models.values())
+            self.model = self.model or next(iter(models), "")
         except NoAnswer as failed:
             problem = f"the server's models cannot be listed: {failed}"
-        if not self._model:
+        if not self.model:
             location = f"arm {self.arm.name} at {self.arm.url}"
             raise InvalidRequest(problem, location, "Name a model (--model) if the address is right")
 
     async def ask(self, key: str, repetition: int, body: Mapping[str, Any]) -> tuple[Record, ChatAnswer]:
         """Send a sample's body with the arm's additions, again after some failures; the answer is empty if all fail."""
         request = merged(body, self.arm.added)
-        request |= {"model": self._model, "stream": True, "stream_options": {"include_usage": True}}
-        if self._is_vllm:
+        request |= {"model": self.model, "stream": True, "stream_options": {"include_usage": True}}
+        if self.is_vllm:
             request["return_token_ids"] = True
         attempts = 1 if self._missed >= _UNREACHABLE else self._limits.attempts
         for attempt in itertools.count(1):
@@ -99,7 +99,7 @@ class Endpoint:
     async def _text(self, ids: tuple[int, ...]) -> str:
         if ids and self._detokenizes:
             try:
-                return (await self.client.detokenize(self._model, ids))[-_RAW_TEXT:]
+                return (await self.client.detokenize(self.model, ids))[-_RAW_TEXT:]
             except NoAnswer as failed:  # the report shows the parsed answer instead
                 self._detokenizes = not isinstance(failed, NotServed)
         return ""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from constrained_k2.evaluation.ab.arms import Arm
+from constrained_k2.evaluation.ab.changes import ask_again, missing_changes
 from constrained_k2.evaluation.ab.directory import RunDirectory, done_keys
 from constrained_k2.evaluation.ab.live import LiveFigures
 from constrained_k2.evaluation.ab.runner import Limits, run
@@ -81,6 +82,7 @@ class DemoRun(NamedTuple):
     directory: RunDirectory  # the model and the servers' logs are also written there
     limits: Limits
     retry_failed: bool = False  # send requests again that failed before
+    explained: int = 0  # samples that the constrained arm is asked again, for what the constraint changed
     is_shown: bool = True  # live figures
     say: Callable[[str], None] = print  # receives progress messages
 
@@ -93,7 +95,9 @@ class DemoRun(NamedTuple):
         model = build_demo_model(self.directory.path / "model", demo.model)
         for served in demo.servers if servers is None else servers:
             paths = [self.directory.records_path(arm.name) for arm in served.arms]
-            if min(len(done_keys(path, but_failed=self.retry_failed)) for path in paths) < self.directory.answers:
+            done = min(len(done_keys(path, but_failed=self.retry_failed)) for path in paths)
+            again = any(missing_changes(self.directory, arm, self.explained) for arm in served.arms)
+            if done < self.directory.answers or again:
                 log = self.directory.path / f"{served.name}.log"
                 self.say(f"Starting vLLM for {' and '.join(arm.name for arm in served.arms)} (log: {log}) …")
                 with VllmServer(model, served.flags, log=log, environment=served.environment) as server:
@@ -103,3 +107,5 @@ class DemoRun(NamedTuple):
                     ) as figures:
                         how: dict[str, Any] = {"limits": self.limits, "retry_failed": self.retry_failed}
                         asyncio.run(run(self.directory, arms, **how, on_answer=figures.add))
+                    asked: dict[str, Any] = {"limits": self.limits, "count": self.explained, "say": self.say}
+                    asyncio.run(ask_again(self.directory, arms, **asked))

@@ -15,7 +15,7 @@ from prometheus_client import Counter, Histogram
 from constrained_k2.compiler.compiled import ANSWER
 from constrained_k2.compiler.compiler import CompiledToolCalls
 from constrained_k2.schema.coverage import Coverage
-from constrained_k2.vllm_plugin.metrics.counters import Adopted, Left
+from constrained_k2.vllm_plugin.metrics.counters import OVERRIDE, Adopted, Left
 from constrained_k2.vllm_plugin.settings import Server
 
 Covered = Literal["whole", "relaxed", "object", "none"]
@@ -52,6 +52,10 @@ FAMILIES = (
     Family("mask_seconds", Counter, "Host time to find the masks of these rows.", (*_ENGINE, "phase")),
     Family("examined_tokens", Counter, "Masked rows whose likeliest token was looked up before the mask.", _ENGINE),
     Family("masked_argmax_tokens", Counter, "Examined rows whose likeliest token the mask forbade.", _ENGINE),
+    Family("overrides", Counter, "Examined tokens that the mask forbade, by the phase and the keyword or other cause.",
+           (*_ENGINE, "phase", "keyword")),
+    Family("dropped_explanations", Counter, "Turns whose overrides were not explained: it may take 1 % of a core.",
+           _ENGINE),
     Family("ignored_limit_rows", Counter, "Masked rows in which allowed_token_ids or bad_words left no legal token, so "
            "that they were ignored.", _ENGINE),
     Family("ended_early_requests", Counter, "Requests ended because something failed in the engine.", _ENGINE),
@@ -65,7 +69,8 @@ FAMILIES = (
 
 _ENGINE_TOTALS = {"masked_steps": "masked_steps", "examined_tokens": "examined_rows",
                   "masked_argmax_tokens": "changed_rows", "ignored_limit_rows": "ignored_limits",
-                  "ended_early_requests": "ended_early", "unconstrained_calls": "unconstrained_calls"}  # fmt: skip
+                  "ended_early_requests": "ended_early", "unconstrained_calls": "unconstrained_calls",
+                  "dropped_explanations": "dropped_turns"}  # fmt: skip
 """The families with no label but the engine, and the names of their totals."""
 
 _LABELED_TOTALS = {
@@ -133,6 +138,10 @@ def record_engine(news: Mapping[str, Any], model_name: str, rank: int) -> None:
     for family, labels in _LABELED_TOTALS.items():
         for label, name in labels.items():
             shown[family].labels(model_name, rank, label).inc(totals.get(name, 0))
+    for name, count in totals.items():
+        if name.startswith(f"{OVERRIDE}:"):
+            _, phase, keyword = name.split(":")
+            shown["overrides"].labels(model_name, rank, phase, keyword).inc(count)
     for result, name in (("hit", "hits"), ("miss", "compiled")):
         shown["grammar_lookups"].labels(model_name, "engine", result).inc(totals.get(name, 0))
     for seconds in news["compile_seconds"]:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from constrained_k2.evaluation.ab.figures import FIGURES
 from constrained_k2.evaluation.ab.report import plots
+from constrained_k2.evaluation.ab.report.changes import CALIBRATION, telling_lines, title_of
 from constrained_k2.evaluation.ab.report.examples import as_html, as_markdown, contrast, examples, shown
 from constrained_k2.evaluation.ab.report.tables import all_tables, figure_table
 from constrained_k2.evaluation.ab.results import Results
@@ -59,6 +60,8 @@ def show(results: Results, paths: Sequence[Path]) -> None:
         console.print(Text("No problem found.", style="green"))
     for path in paths:
         console.print(Text(str(path)))
+    for line in telling_lines(results):
+        console.print(Text(line))
 
 
 def to_html(results: Results) -> str:
@@ -68,13 +71,15 @@ def to_html(results: Results) -> str:
     script, by its digest, and loads nothing.
     """
     tables = list(all_tables(results))
+    drawn = {table.title: _PLOTS[table.title](results) for table in tables if table.title in _PLOTS}
+    drawn |= {title_of(CALIBRATION, each, results): plots.calibration(each) for each in results.effects if each.answers}
     return _render(
         "page.html.j2",
         as_html,
         results=results,
         tables=tables,
         tiles={figure.title for figure in FIGURES if figure.name in _TILES},
-        plots={table.title: _PLOTS[table.title](results) for table in tables if table.title in _PLOTS},
+        plots=drawn,
         kinds=sorted({kind for result in results.arms.values() for kind in result.examples}),
         examples=examples(results),
     )

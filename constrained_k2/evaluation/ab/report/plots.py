@@ -11,8 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, StrMethodFormatter
 
+from constrained_k2.evaluation.ab.effects import Effects
 from constrained_k2.evaluation.ab.figures import FIGURES
-from constrained_k2.evaluation.ab.report.tables import percent
+from constrained_k2.evaluation.ab.report.changes import bin_title
+from constrained_k2.evaluation.ab.report.table import percent
 from constrained_k2.evaluation.ab.results import Results
 from constrained_k2.evaluation.judge import KINDS
 
@@ -72,6 +74,19 @@ def failures(results: Results) -> Markup:
         for bar, text in zip(bars, axes.bar_label(bars, padding=4, color=_DIM), strict=True):
             bar.set_gid(f"tip:{arm}: {text.get_text()}")
     return _svg(axes, "Answers per kind of failure; the table below has the numbers")
+
+
+def calibration(effects: Effects) -> Markup:
+    """Share of wrong answers by the most probability that was forbidden at one token: a mark and its interval."""
+    bins = [each for each in effects.calibration.bins if each.answers]
+    axes = _rows([f"{bin_title(each.low, each.high)} ({each.answers:,})" for each in bins], 26)
+    axes.set_xlim(0, 1)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0% wrong", "25%", "50%", "75%", "100%"])
+    for row, each in enumerate(bins):
+        share, (low, high) = each.wrong / each.answers, each.interval
+        tip = f"{each.wrong:,} of {each.answers:,} wrong: {percent(share)} ({percent(low)} to {percent(high)})"
+        axes.plot([low, share, high], [row] * 3, markevery=[1], **_look(1, tip))
+    return _svg(axes, "Share of wrong answers by forbidden probability; the table below has the numbers")
 
 
 def latencies(results: Results) -> Markup:

@@ -1,29 +1,12 @@
 """A run's figures as tables of plain text, for every kind of report."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
 
 from constrained_k2.evaluation.ab.figures import FIGURES, PUBLISHED, Figure, totals, value
+from constrained_k2.evaluation.ab.report.changes import change_tables
+from constrained_k2.evaluation.ab.report.table import Row, Table, percent
 from constrained_k2.evaluation.ab.results import Results
 from constrained_k2.evaluation.judge import KINDS
-
-Row = tuple[str, ...]  # A title and its cells, as plain text
-
-
-class Table(NamedTuple):
-    """A table of a report; its text is not escaped."""
-
-    title: str
-    columns: Row  # titles of all columns but the first, which holds the rows' titles
-    rows: tuple[Row, ...]
-    note: str = ""  # how to read it
-    is_long: bool = False  # True if a page may fold it away
-
-
-def percent(share: float | None) -> str:
-    """A share (0 to 1) as a percentage; a dash for None and NaN."""
-    return "–" if share is None or math.isnan(share) else f"{share:.1%}"
 
 
 def all_tables(results: Results) -> Iterator[Table]:
@@ -35,6 +18,7 @@ def all_tables(results: Results) -> Iterator[Table]:
         yield _pass_hat(results)
     if any(result.kinds for result in results.arms.values()):
         yield _failures(results)
+    yield from change_tables(results)
     yield _latency(results)
     if len(set(results.categories)) > 1:
         yield _categories(results)

@@ -1,0 +1,1 @@
+"""Effect of the order of keys in arguments."""

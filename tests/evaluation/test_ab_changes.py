@@ -1,0 +1,237 @@
+"""The changes by the constraint: greedy answers asked for again, their effects, and the report's section."""
+
+import asyncio
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from constrained_k2.cli import main
+from constrained_k2.evaluation.ab.arms import Arm
+from constrained_k2.evaluation.ab.changes import Change, ask_again, missing_changes, read_changes
+from constrained_k2.evaluation.ab.directory import RecordFile, RunDirectory, Sampling, begin
+from constrained_k2.evaluation.ab.effects import effects
+from constrained_k2.evaluation.ab.report import to_html, to_markdown, write_reports
+from constrained_k2.evaluation.ab.report.changes import telling_lines
+from constrained_k2.evaluation.ab.results import Results, score
+from constrained_k2.evaluation.ab.runner import run
+from constrained_k2.evaluation.answer import SUCCESS, Diagnostics, Overridden, Record
+from constrained_k2.evaluation.sample import read_sample
+from constrained_k2.formats.kimi_k2 import KIMI_K2
+from tests.evaluation.ab_samples import body, write_lines
+from tests.evaluation.fake_endpoint import FakeEndpoint
+from tests.evaluation.test_ab_run import QUICK
+
+EVIL = "</td><script>alert(1)</script>\x1b[31m\u202e | [x](y) {{ 7 }}"
+
+
+def call(**arguments: Any) -> tuple[tuple[str, str, str], ...]:
+    return (("functions.get_weather:0", "get_weather", json.dumps(arguments)),)
+
+
+def unit(forbidden: float = 0.75, wanted: str = '"deg', **fields: Any) -> Overridden:
+    where = {"phase": "arguments", "tool": "get_weather", "pointer": "/unit", "keywords": ("enum",)} | fields
+    return Overridden(**where, wanted=wanted, written='"c', probability=0.5, forbidden=forbidden)
+
+
+EXPECTED = {"calls": [{"name": "get_weather", "arguments": {"city": "Oslo", "unit": "c"}}]}
+
+
+def started(path: Path, count: int = 4, **fields: Any) -> RunDirectory:
+    bodies = (body(f"#{number}", expected=EXPECTED, **fields) for number in range(count))
+    samples = [read_sample(value, number) for number, value in enumerate(bodies, 1)]
+    return begin(path / "run", "test", samples, Sampling(temperature=0.7))
+
+
+def ask(directory: RunDirectory, arm: Arm, count: int = 100) -> list[str]:
+    said: list[str] = []
+    how: dict[str, Any] = {"limits": replace(QUICK, concurrency=2), "count": count, "say": said.append}
+    asyncio.run(ask_again(directory, [Arm("plain", arm.url), arm], **how))
+    return said
+
+
+def test_the_constrained_arm_is_asked_again(tmp_path: Path) -> None:
+    override = {"phase": "arguments", "tool": "get_weather", "pointer": "/unit", "keywords": ["enum"], "forbidden": 0.9}
+    fake = {
+        "calls": call(city="Oslo", unit="c"),
+        "off": {"calls": call(city="Oslo", unit="x")},
+        "overrides": [override],
+    }
+    with FakeEndpoint("vllm") as endpoint:
+        directory = started(tmp_path, fake=fake)
+        arm = Arm("ours", endpoint.url, "constrained", body={"temperature": 1, "vllm_xargs": {"x": "y"}})
+        assert ask(directory, arm, 2) == ["Asking ours again at temperature 0, 2 requests …"]
+        sent = sorted((each["vllm_xargs"].get("constrained_k2", "on"), each["temperature"]) for each in endpoint.bodies)
+        assert sent == [("off", 0), ("off", 0), ("on", 0), ("on", 0)]
+        assert all(each["vllm_xargs"]["x"] == "y" and each["return_token_ids"] for each in endpoint.bodies)
+        assert len(missing_changes(directory, arm, 4)) == 2
+        assert ask(directory, arm) == ["Asking ours again at temperature 0, 2 requests …"]
+        assert ask(directory, arm) == []
+    changes = list(read_changes(directory.changes_path))
+    assert len(changes) == len({change.key for change in changes}) == 4
+    change = changes[0]
+    assert change.is_whole and change.diagnostics is not None and not change.error
+    assert change.diagnostics.overrides == (Overridden("arguments", "get_weather", "/unit", ("enum",), forbidden=0.9),)
+    assert change.constrained.calls == call(city="Oslo", unit="c")
+    assert change.unconstrained.calls == call(city="Oslo", unit="x")
+    # The fake answer's tokens: "w", one "c" for the call, and an "a" for each part of its arguments.
+    parts = [ord("w"), ord("c"), *[ord("a")] * math.ceil(len(change.constrained.calls[0][2]) / 8)]
+    assert change.constrained_logprobs == pytest.approx([-(each % 10) * math.log(2) for each in parts], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("owner", "fake", "requests", "words"),
+    [
+        ("somebody", {}, 0, None),  # no vLLM
+        ("vllm", {}, 8, "lists no overrides"),  # another version of this package, or none
+        ("vllm", {"fault": "400"}, 8, "400"),
+    ],
+)
+def test_servers_that_list_no_overrides_are_left_alone(
+    owner: str, fake: Any, requests: int, words: str | None, tmp_path: Path
+) -> None:
+    with FakeEndpoint(owner) as endpoint:
+        directory = started(tmp_path, 40, fake=fake)
+        ask(directory, Arm("ours", endpoint.url, "constrained"))
+        assert len(endpoint.asked) == requests
+    errors = [change.error for change in read_changes(directory.changes_path)]
+    assert all(words is not None and words in error for error in errors) and len(errors) == requests // 2
+
+
+def test_a_server_without_probabilities_still_lists_overrides(tmp_path: Path) -> None:
+    with FakeEndpoint("vllm") as endpoint:
+        endpoint.replaced["/v1/completions"] = (200, '{"choices": [{"prompt_logprobs": [null]}]}')
+        directory = started(tmp_path, 1, fake={"overrides": []})
+        ask(directory, Arm("ours", endpoint.url, "constrained"))
+    (change,) = read_changes(directory.changes_path)
+    assert change.is_whole and not change.constrained_logprobs and "no probability" in change.error
+
+
+def saved(path: Path, changes: list[Change], count: int = 4) -> Results:
+    """A scored run with these changes, of its samples in turn."""
+    with FakeEndpoint() as endpoint:
+        directory = started(path, count)
+        arms = [Arm("unconstrained", endpoint.url, "unconstrained"), Arm("ours", endpoint.url, "constrained")]
+        asyncio.run(run(directory, arms, limits=QUICK))
+    with RecordFile(directory.changes_path) as file:
+        for change, sample in zip(changes, directory.read_samples(), strict=False):
+            file.append(replace(change, key=sample.key))
+    return score(directory)
+
+
+def change(overrides: tuple[Overridden, ...], *, right: bool, was_right: bool, **fields: Any) -> Change:
+    def answer(is_right: bool, wrong: str) -> Record:
+        calls = call(city="Oslo", unit="c" if is_right else wrong)
+        return Record("", 0, SUCCESS, finish_reason="tool_calls", calls=calls)
+
+    listed = Diagnostics(overrides, len(overrides), 20)
+    return Change("ours", "", answer(right, "f"), answer(was_right, "degrees"), listed, **fields)
+
+
+BITS = {"constrained_logprobs": (-math.log(2) * 3, 0.0), "unconstrained_logprobs": (-math.log(2), 0.0, 0.0, 0.0)}
+CHANGES = [
+    change((unit(0.75), unit(0.95)), right=True, was_right=False, **BITS),
+    change((unit(0.95),), right=False, was_right=True, **BITS),
+    change((unit(1.0, pointer="/days/3", keywords=("type", "minimum")),), right=False, was_right=False, **BITS),
+    change((), right=True, was_right=True, **BITS),
+]
+
+
+def test_the_effects_of_known_changes(tmp_path: Path) -> None:
+    results = saved(tmp_path, CHANGES)
+    (found,) = results.effects
+    assert (found.answers, found.left_out, found.examined, found.overrides) == (4, 0, 80, 4)
+    place, other = found.places
+    assert (place.pointer, place.keywords, place.answers, place.overrides) == ("/unit", ("enum",), 2, 3)
+    assert (place.right, place.repaired, place.harmed) == (1, 1, 1)
+    # In the first answer, the value is another one without the constraint; in the second, the right one.
+    assert place.values == {('"degrees"', '"c"'): 1, ('"c"', '"f"'): 1}
+    assert (other.pointer, other.change) == ("/days/*", (('"deg', '"c'), 1))
+    bins = [(each.high, each.answers, each.wrong) for each in found.calibration.bins]
+    assert bins == [(0.0, 1, 0), (0.5, 0, 0), (0.9, 0, 0), (0.99, 2, 1), (1.0, 1, 1)]
+    # Forbidden: right 0.95 and 0, wrong 0.95 and 1: of the four pairs one is a tie.
+    assert found.calibration.separation == 3.5 / 4
+    whole, free, overridden, right, wrong = found.groups
+    assert (whole.answers, whole.right, whole.unconstrained_right) == (4, 2, 2)
+    assert (free.answers, overridden.answers, right.answers, wrong.answers) == (1, 3, 1, 2)
+    assert whole.written == pytest.approx(2**-1.5) and whole.unconstrained == pytest.approx(2**-0.25)
+    assert whole.cost == pytest.approx(2)
+    assert [each.pointer for each in found.telling()] == ["/unit", "/days/*"]
+    assert json.loads(json.dumps(results.to_json(), allow_nan=False))["changes"][0]["separation"] == 3.5 / 4
+
+
+def test_the_last_change_of_a_sample_counts_and_broken_ones_are_left_out() -> None:
+    sample = read_sample(body(expected=EXPECTED), 1)
+    broken = replace(CHANGES[0], key=sample.key, diagnostics=None, error="why not")
+    whole = replace(CHANGES[0], key=sample.key)
+    assert not effects([], {}, KIMI_K2)
+    assert not effects([replace(whole, key="of another run")], {sample.key: sample}, KIMI_K2)
+    (found,) = effects([whole, broken], {sample.key: sample}, KIMI_K2)
+    assert (found.answers, found.left_out, found.error) == (0, 1, "why not")
+    (found,) = effects([broken, whole], {sample.key: sample}, KIMI_K2)
+    assert (found.answers, found.left_out, found.calibration.p) == (1, 0, None)
+
+
+def test_the_reports_have_the_section(tmp_path: Path) -> None:
+    results = saved(tmp_path, CHANGES)
+    html, markdown = to_html(results), to_markdown(results)
+    for title in ("What the constraint changed", "Forbidden probability", "Does constraining distort?"):
+        assert f"<h2>{title}</h2>" in html and f"## {title}" in markdown.replace("\\", "")
+    assert html.count('class="plot"') == 4
+    assert "1 of 2 wrong: 50.0% (1.3% to 98.7%)" in html
+    assert '"deg → "c (1)' in markdown.replace("\\", "")
+    assert list(telling_lines(results)) == [
+        "What the constraint changed, in 4 greedy answers:",
+        '  get_weather /unit, enum: "degrees" → "c" (1)',
+        "    answers overridden: 2; 1 right, 1 of them wrong without it, 1 wrong that were right",
+        '  get_weather /days/*, type, minimum: "deg → "c (1)',
+        "    answers overridden: 1; 0 right, 0 of them wrong without it, 0 wrong that were right",
+    ]
+
+
+def test_each_constrained_arm_has_its_section(tmp_path: Path) -> None:
+    results = saved(tmp_path, [*CHANGES[:2], *(replace(each, arm="other") for each in CHANGES[2:])])
+    html = to_html(results)
+    for arm in ("ours", "other"):
+        assert (
+            f"<h2>What the constraint changed: {arm}</h2>" in html and f"<h2>Forbidden probability: {arm}</h2>" in html
+        )
+    assert html.count('class="plot"') == 5
+
+
+def test_a_run_without_changes_has_no_section(tmp_path: Path) -> None:
+    results = saved(tmp_path, [])
+    assert not results.effects and not list(telling_lines(results))
+    assert "What the constraint changed" not in to_html(results)
+    none_whole = saved(tmp_path / "other", [replace(CHANGES[0], diagnostics=None, error=EVIL)])
+    assert none_whole.effects[0].answers == 0
+    assert "left out" in to_html(none_whole) and "<script>alert" not in to_html(none_whole)
+
+
+def test_hostile_texts_stay_text(tmp_path: Path) -> None:
+    hostile = unit(tool=EVIL, pointer=f"/{EVIL}", keywords=(EVIL,), wanted=EVIL)
+    results = saved(tmp_path, [change((hostile,), right=False, was_right=True, **BITS)])
+    html, markdown = to_html(results), to_markdown(results)
+    assert "<script>alert" not in html and "&lt;script&gt;" in html
+    for text in (html, markdown, "\n".join(telling_lines(results))):
+        assert not re.search("[\x1b\u202e]", text)
+    (row,) = (line for line in markdown.splitlines() if line.startswith("|") and "alert" in line)
+    assert len(re.findall(r"(?<!\\)\|", row)) == 9
+    assert [path.exists() for path in write_reports(results)] == [True] * 3
+
+
+def test_the_command_asks_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fake = {"calls": call(city="Oslo"), "overrides": [{"tool": "get_weather", "pointer": "", "wanted": "x"}]}
+    samples = write_lines(tmp_path / "s.jsonl", [body(f"#{number}", fake=fake) for number in range(3)])
+    with FakeEndpoint("vllm") as endpoint:
+        command = ["ab", endpoint.url, "--samples", str(samples), "--output", str(tmp_path / "run")]
+        assert main([*command, "--explained", "0"]) == 0
+        assert "What the constraint changed" not in capsys.readouterr().out
+        assert main([*command, "--explained", "2"]) == 0
+        assert "What the constraint changed, in 2 greedy answers:" in capsys.readouterr().out
+        with pytest.raises(SystemExit):
+            main([*command, "--explained", "-1"])
