@@ -52,6 +52,7 @@ FAMILIES = (
     Family("mask_seconds", Counter, "Host time to find the masks of these rows.", (*_ENGINE, "phase")),
     Family("examined_tokens", Counter, "Masked rows whose likeliest token was looked up before the mask.", _ENGINE),
     Family("masked_argmax_tokens", Counter, "Examined rows whose likeliest token the mask forbade.", _ENGINE),
+    Family("dropped_rows", Counter, "Examined rows that were dropped, since their request had too many.", _ENGINE),
     Family("ignored_limit_rows", Counter, "Masked rows in which allowed_token_ids or bad_words left no legal token, so "
            "that they were ignored.", _ENGINE),
     Family("ended_early_requests", Counter, "Requests ended because something failed in the engine.", _ENGINE),
@@ -64,7 +65,8 @@ FAMILIES = (
 """All metric families."""
 
 _ENGINE_TOTALS = {"masked_steps": "masked_steps", "examined_tokens": "examined_rows",
-                  "masked_argmax_tokens": "changed_rows", "ignored_limit_rows": "ignored_limits",
+                  "masked_argmax_tokens": "changed_rows", "dropped_rows": "dropped_rows",
+                  "ignored_limit_rows": "ignored_limits",
                   "ended_early_requests": "ended_early", "unconstrained_calls": "unconstrained_calls"}  # fmt: skip
 """The families with no label but the engine, and the names of their totals."""
 
