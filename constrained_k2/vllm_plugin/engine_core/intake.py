@@ -27,7 +27,7 @@ from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.log import warn
 from constrained_k2.vllm_plugin.metrics.adoption_log import AdoptionLog
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
-from constrained_k2.vllm_plugin.metrics.gathered_rows import GatheredRows, listeners
+from constrained_k2.vllm_plugin.metrics.gathered_rows import GatheredRows
 from constrained_k2.vllm_plugin.metrics.row_plan import REQUEST_ID_KEY
 from constrained_k2.vllm_plugin.openings import count_calls
 from constrained_k2.vllm_plugin.settings import OFF, Route, Settings, settings_in
@@ -87,7 +87,7 @@ class Intake:
             return
         in_reasoning = self._vocabulary.opens_reasoning((request.prompt_token_ids or [])[-PROMPT_END:])
         token_ids = list(request._output_token_ids)  # noqa: SLF001 - the public property copies
-        for listener in listeners:
+        for listener in self._gathered.listeners:
             listener(constraint, token_ids, rows, in_reasoning=in_reasoning)
 
     def _is_constrained(self, params: SamplingParams) -> bool:

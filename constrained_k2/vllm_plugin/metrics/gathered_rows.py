@@ -36,14 +36,11 @@ class Listener(Protocol):
         """Take the rows of a turn, those after rejected drafts included."""
 
 
-listeners: list[Listener] = []
-"""Those of this process. Rows of requests that do not ask for them are kept only if there is one."""
-
-
 class GatheredRows:
     """The examined rows of one engine core. Requests may arrive in another thread than its scheduler's."""
 
     def __init__(self, interval: int) -> None:
+        self.listeners: list[Listener] = []  # without one, no rows are kept but of requests that ask
         self._sampler = RowSampler(interval)
         self._asking: dict[str, str] = {}  # the requests that ask for all of their rows, each with its key
         self._rows: dict[str, list[ExaminedRow]] = {}
@@ -86,7 +83,7 @@ class GatheredRows:
                 continue
             if asked:
                 self._unsent.setdefault(request_id, []).append(row)
-            if listeners:
+            if self.listeners:
                 self._rows.setdefault(request_id, []).append(row)
 
     def attach(self, outputs: Mapping[int, Any]) -> None:

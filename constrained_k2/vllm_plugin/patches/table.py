@@ -181,6 +181,15 @@ PATCHES = (
           "The finish_reason of a stream's choice, as in chat completions.",
           "A finish_reason that the Parser may set.",
           "DeltaMessage carries a finish_reason.", versions=("0.32",)),
+    Patch("vllm.v1.engine.output_processor:OutputProcessor.process_outputs",
+          "answers:process_outputs", ("api_server",),
+          reads("engine_core_outputs", "vllm.v1.engine.output_processor:OutputProcessor request_states",
+                "vllm.v1.engine.output_processor:RequestState request_index",
+                "vllm.v1.engine:EngineCoreOutput request_id new_token_ids kv_transfer_params"),
+          "What the engine core examined for a request reaches its front end in an output's kv_transfer_params, which "
+          "no client is to see.",
+          "A free field in EngineCoreOutput.",
+          "EngineCoreOutput has a dictionary for plugins."),
     # Adoption ---------------------------------------------------------------------------------------------------------
     Patch("vllm.v1.engine.core:EngineCore.preprocess_add_request", "adoption:preprocess_add_request", ("engine_core",),
           reads("request", "vllm.v1.engine.core:EngineCore structured_output_manager",
