@@ -117,7 +117,8 @@ class Subject:
         """True if each part can be a schema of its own: all references are pointers into the schema."""
         for _, each in objects_in(self.document.root):
             reference = each.get("$ref", "#/")
-            if not _BASES.isdisjoint(each) or (isinstance(reference, str) and not reference.startswith("#/")):
+            has_base = any(isinstance(each.get(name), str) for name in _BASES)  # rather than a property of this name
+            if has_base or (isinstance(reference, str) and not reference.startswith("#/")):
                 return False
         return True
 

@@ -9,7 +9,7 @@ from constrained_k2.schema.keywords import KEYWORDS
 
 def test_causes_are_apart_from_keywords() -> None:
     assert not OTHER_CAUSES.keys() & KEYWORDS.keys()
-    assert APPLICATORS | ASSERTIONS == KEYWORDS.keys()
+    assert KEYWORDS.keys() == APPLICATORS | ASSERTIONS
     assert OPENS_OBJECTS <= ASSERTIONS
     named = {value for name, value in vars(keywords).items() if name.isupper() and isinstance(value, str)}
     assert named == OTHER_CAUSES.keys()

@@ -2,13 +2,14 @@
 
 import json
 import random
+import re
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from constrained_k2 import KIMI_K2, ConstrainedK2Error, ToolCallSpec
+from constrained_k2 import KIMI_K2, ConstrainedK2Error, ToolCallSpec, Vocabulary
 from constrained_k2.compiler.shared import GrammarOptions
 from constrained_k2.explain import ExaminedRow, ExplainLimits, explain_rows
 from constrained_k2.explain.keywords import BLANKS, OPENS_OBJECTS, OTHER_CAUSES, REPEATED_KEY, SYNTAX, UNKNOWN_KEY
@@ -20,8 +21,16 @@ from tests.explain.turns import byte_compiler, ids_of, tool, vocabulary_with
 
 CASES = sorted((Path(__file__).parents[1] / "schema" / "cases").glob("*.json"))
 BYTES = b'"""{}}[]],,:tfn0123456789-.ea bxyz\\'
+NESTING = re.compile(r'"\$')  # references, and names that they lead to
 TIMES = 12  # bytes tried for each file
 IN_DATA = ("/enum", "/const", "/default", "/examples")
+
+
+def cases_in(path: Path) -> list[dict[str, Any]]:
+    found = [case for case in json.loads(path.read_text(encoding="utf-8")) if isinstance(case["schema"], dict)]
+    if path.stem == "additionalProperties":  # grammars narrow the negations of those
+        return [case for case in found if "not" not in case["schema"]]
+    return found
 
 
 def allows(schema: Any, text: bytes, byte: int, policy: UndeclaredKeys) -> bool:
@@ -56,46 +65,79 @@ def is_freed(schema: Any, text: bytes, byte: int, keywords: tuple[str, ...]) -> 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_without_its_keywords_a_schema_allows_the_byte(path: Path) -> None:
     rng, vocabulary, tried = random.Random(path.stem), vocabulary_with(KIMI_K2), 0
-    cases = [case for case in json.loads(path.read_text(encoding="utf-8")) if isinstance(case["schema"], dict)]
-    if path.stem == "additionalProperties":  # grammars narrow the negations of those
-        cases = [case for case in cases if "not" not in case["schema"]]
+    cases = cases_in(path)
     for _ in range(400):
         case = rng.choice(cases)
         schema: dict[str, Any] = {"type": "object", "properties": {"v": case["schema"]}}
         schema |= {"$defs": case["schema"]["$defs"]} if "$defs" in case["schema"] else {}
-        if not case["accepted"] or not (found := forbidden(schema, rng.choice(case["accepted"]), rng)):
-            continue
-        text, byte = found
-        compiled = byte_compiler().compile(ToolCallSpec.from_openai({"tools": [tool(schema)]}))
-        ids = [*ids_of(CALL, vocabulary), *text]
-        row = ExaminedRow(len(ids), (), byte, True, 0.5, 0.5, 1)
-        limits = ExplainLimits(seconds=60.0, trials=256)
-        (override,) = explain_rows(compiled, vocabulary, [*ids, 0], [row], limits=limits)
-        keywords, what = override.place.keywords, (schema, text, chr(byte), override.place)
-        assert keywords, what
-        if keywords == (UNKNOWN_KEY,):
-            assert allows(schema, text, byte, "allow"), what
-        elif keywords[0] in OTHER_CAUSES:
-            assert keywords in {(SYNTAX,), (BLANKS,), (REPEATED_KEY,)}, what
-            assert keywords == (REPEATED_KEY,) or not allows({}, text, byte, "allow"), what
-        else:
-            assert set(keywords) <= KEYWORDS.keys(), what
-            assert is_freed(schema, text, byte, keywords), what
-            tried += 1
-            if tried == TIMES:
-                return
+        if case["accepted"]:
+            text = json.dumps({"v": rng.choice(case["accepted"])}, ensure_ascii=False, separators=(",", ":")).encode()
+            tried += check(schema, text, vocabulary, rng)
+        if tried == TIMES:
+            return
     assert tried >= 2  # most bytes are forbidden by JSON itself
 
 
-def forbidden(schema: Any, instance: Any, rng: random.Random) -> tuple[bytes, int] | None:
-    """A beginning of an instance's JSON, and a byte that may not follow it; None for bad luck."""
-    text = json.dumps({"v": instance}, ensure_ascii=False, separators=(",", ":")).encode()
+def check(schema: dict[str, Any], text: bytes, vocabulary: Vocabulary, rng: random.Random) -> bool:
+    """Explain a forbidden byte after a beginning of a text, if one is found; True if keywords forbid it."""
     cut, byte = rng.randrange(5, len(text)), rng.choice(BYTES)
+    text = text[:cut]
     try:
         compiled = byte_compiler().compile(ToolCallSpec.from_openai({"tools": [tool(schema)]}))
     except ConstrainedK2Error:
-        return None
+        return False
     if any(use.reason.startswith("negated") for use in compiled.coverage("act").narrowed):
-        return None  # the grammar forbids more than the schema
-    is_text = allows(schema, text[: cut - 1], text[cut - 1], "forbid")
-    return (text[:cut], byte) if is_text and not allows(schema, text[:cut], byte, "forbid") else None
+        return False  # the grammar forbids more than the schema
+    if not allows(schema, text[:-1], text[-1], "forbid") or allows(schema, text, byte, "forbid"):
+        return False
+    ids = [*ids_of(CALL, vocabulary), *text]
+    row = ExaminedRow(len(ids), (), byte, True, 0.5, 0.5, 1)
+    limits = ExplainLimits(seconds=60.0, trials=256)
+    (override,) = explain_rows(compiled, vocabulary, [*ids, 0], [row], limits=limits)
+    keywords, what = override.place.keywords, (schema, text, chr(byte), override.place)
+    assert keywords, what
+    if keywords == (UNKNOWN_KEY,):
+        assert allows(schema, text, byte, "allow"), what
+    elif keywords[0] in OTHER_CAUSES:
+        assert keywords in {(SYNTAX,), (BLANKS,), (REPEATED_KEY,)}, what
+        assert keywords == (REPEATED_KEY,) or not allows({}, text, byte, "allow"), what
+    else:
+        assert set(keywords) <= KEYWORDS.keys(), what
+        assert is_freed(schema, text, byte, keywords), what
+        return True
+    return False
+
+
+def composed(rng: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A schema of several cases, side by side, in arrays and as alternatives; and an instance."""
+    parts = []
+    while len(parts) < 4:
+        case = rng.choice(cases_in(rng.choice(CASES)))
+        if case["accepted"] and not NESTING.search(json.dumps(case["schema"])):
+            parts.append((case["schema"], rng.choice(case["accepted"])))
+    (first, one), (second, two), (third, three), (fourth, four) = parts
+    array = {"type": "array", "items": {"type": "array", "items": second}, "maxItems": 2}
+    either = {
+        rng.choice(["anyOf", "oneOf"]): [third, {"type": "object", "properties": {"w": fourth}, "required": ["w"]}]
+    }
+    schema = {
+        "type": "object",
+        "properties": {"a": first, "b": array, "c": {"allOf": [{"$ref": "#/$defs/c"}]}, "d": {"maxLength": 3}},
+        "required": ["c", "a"],
+        "$defs": {"c": either},
+    }
+    members = [("a", one), ("b", [[two, two], [two]]), ("c", rng.choice([three, {"w": four}])), ("d", "xyz")]
+    rng.shuffle(members)
+    return schema, dict(members)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_compositions(seed: int) -> None:
+    rng, vocabulary, tried = random.Random(seed), vocabulary_with(KIMI_K2), 0
+    for _ in range(200):
+        schema, instance = composed(rng)
+        text = json.dumps(instance, ensure_ascii=False, separators=(",", ":")).encode()
+        tried += check(schema, text, vocabulary, rng)
+        if tried == 4:
+            return
+    raise AssertionError(f"{tried} bytes are forbidden by keywords")

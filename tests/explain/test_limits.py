@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from constrained_k2 import KIMI_K2, Compiler, ConstrainedK2Error, ToolCallSpec
+from constrained_k2.compiler.shared import GrammarOptions
 from constrained_k2.explain import ExaminedRow, ExplainLimits, Override, explain_rows
+from constrained_k2.explain.limits import Budget
 from constrained_k2.explain.records import Place
+from constrained_k2.explain.subject import Subject
 from tests.explain.test_places import CALL, END, UNITS, obj
 from tests.explain.turns import byte_compiler, ids_of, override, tool, vocabulary_with
 
@@ -136,3 +139,13 @@ def test_tokens_whose_text_is_allowed() -> None:
     assert budget.place == Place("reasoning", "", None, ("thinking budget",))
     reserve = override(BODY, f'{CALL}{{"more":"x', "yz", is_legal=True)
     assert reserve.place == Place("arguments", "act", "/more", ("token limits",))
+
+
+def test_parts_of_schemas_stand_alone_unless_they_are_named() -> None:
+    def has_parts(schema: dict[str, Any]) -> bool:
+        budget = Budget(ExplainLimits())
+        return Subject(json.dumps(schema), GrammarOptions(), KIMI_K2, budget).has_parts
+
+    assert has_parts(obj(id={"type": "string"}, a={"$ref": "#/$defs/a"}) | {"$defs": {"a": UNITS}})
+    assert not has_parts(obj(a={"$ref": "#"}))
+    assert not has_parts(obj(a={"$id": "http://localhost/a"}))
