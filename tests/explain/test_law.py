@@ -110,7 +110,7 @@ def check(schema: dict[str, Any], text: bytes, vocabulary: Vocabulary, rng: rand
 
 def composed(rng: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
     """A schema of several cases, side by side, in arrays and as alternatives; and an instance."""
-    parts = []
+    parts: list[tuple[dict[str, Any], Any]] = []
     while len(parts) < 4:
         case = rng.choice(cases_in(rng.choice(CASES)))
         if case["accepted"] and not NESTING.search(json.dumps(case["schema"])):

@@ -173,3 +173,25 @@ def test_reasoning() -> None:
 def test_a_pattern_of_an_answer() -> None:
     found = override({"structured_outputs": {"regex": "[a-c]+"}}, "a", "x", KIMI_K2)
     assert found.place == Place("answer", "", "", ("answer format",))
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted", "pointer", "keyword"),
+    [('{"u":"', "K", "/u", "enum"), ("{", "}", "", "required"), ('{"u":"celsius","', "zz", "", "unknown key")],
+)
+def test_xgrammars_masks(written: str, wanted: str, pointer: str, keyword: str) -> None:
+    pytest.importorskip("xgrammar")
+    request = {"tools": [tool(obj(["u"], u=UNITS, a={"type": "string"}))], "engine": "xgrammar"}
+    assert override(request, CALL + written, wanted).place == Place("arguments", "act", pointer, (keyword,))
+
+
+def test_any_json_object() -> None:
+    """A schema that the request does not hold the model to forbids nothing."""
+    request = {"tools": [tool(obj(u=UNITS), strict=False)], "strict_false": "json_object"}
+    assert override(request, f'{CALL}{{"u":', "x").place == Place("arguments", "act", "/u", ("syntax",))
+    assert override(request, CALL, '"').place == Place("arguments", "act", "", ("type",))
+
+
+def test_undeclared_keys_that_are_allowed() -> None:
+    request = {"tools": [tool(obj(u=UNITS) | {"maxProperties": 1})], "undeclared_keys": "allow"}
+    assert override(request, f'{CALL}{{"more":1', ",").place == Place("arguments", "act", "", ("maxProperties",))
