@@ -3,7 +3,6 @@
 import json
 import random
 import re
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +52,19 @@ def without(schema: Any, keywords: tuple[str, ...], only: tuple[str, ...] | None
     return other
 
 
+def policy_without(keywords: tuple[str, ...]) -> UndeclaredKeys:
+    """The treatment of undeclared keys under which taking these keywords away is tried."""
+    return "allow" if OPENS_OBJECTS & set(keywords) else "forbid"
+
+
+def holders_of(schema: Any, keywords: tuple[str, ...]) -> list[str]:
+    """The pointers of the objects that hold one of these keywords."""
+    return [pointer for pointer, each in objects_in(schema) if set(keywords) & each.keys()]
+
+
 def is_freed(schema: Any, text: bytes, byte: int, keywords: tuple[str, ...]) -> bool:
-    policy: UndeclaredKeys = "allow" if OPENS_OBJECTS & set(keywords) else "forbid"
-    holders = [pointer for pointer, each in objects_in(schema) if set(keywords) & each.keys()]
-    some = chain([None], ((pointer,) for pointer in holders))
+    policy = policy_without(keywords)
+    some = [None, *((pointer,) for pointer in holders_of(schema, keywords))]
     ends_value = text[-1:].isalnum() and byte in b",]} "  # then a keyword of the value is to blame, whatever comes next
     following = b",]} " if ends_value else bytes((byte,))
     return any(allows(without(schema, keywords, only), text, each, policy) for only in some for each in following)
