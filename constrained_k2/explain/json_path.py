@@ -16,7 +16,17 @@ MAX_PARTS = 64
 
 _BLANKS = frozenset(b" \t\r\n")
 _ENDS_OF_SCALAR = frozenset(b",]}")
+_BEGINS_VALUE = b'"{[-0123456789tfn'
+_LONGEST_ESCAPE = 6
 _END_OF_RUN = re.compile(rb'["\\]')
+
+_FOLLOWING = {
+    Expect.VALUE: _BEGINS_VALUE,
+    Expect.FIRST_ITEM: _BEGINS_VALUE + b"]",
+    Expect.FIRST_KEY: b'"}',
+    Expect.KEY: b'"',
+    Expect.COLON: b":",
+}
 
 
 @dataclass(slots=True)
@@ -74,6 +84,18 @@ class JsonPath:
         """The key that is being written, if ``raw`` follows, up to its end; and the object's keys before it."""
         begun = bytes(self.text[self._token :]) if self.expect is Expect.IN_KEY else b""
         return _string_in(begun + raw), self.containers[-1].keys
+
+    def may_follow(self, byte: int) -> bool | None:
+        """True if a byte may follow in some JSON text, False if in none, None if that takes an engine to tell."""
+        if self.in_string:
+            last = self.text[-_LONGEST_ESCAPE:]
+            is_plain = byte < 0x7F and last[-1] < 0x80 and b"\\" not in last
+            return byte >= 0x20 if is_plain else None
+        if self.is_done or self.expect is Expect.IN_SCALAR or byte in _BLANKS:
+            return None
+        if self.expect is Expect.AFTER:
+            return byte in (b",}" if self.containers[-1].is_object else b",]")
+        return byte in _FOLLOWING[self.expect]
 
     def ends_scalar(self, byte: int) -> bool:
         """True if a byte, or any marker, ends the number or literal that is being written."""

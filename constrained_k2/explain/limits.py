@@ -40,9 +40,9 @@ class Budget:
         """Give the next override its trials."""
         self._trials = self._most
 
-    def add_seconds(self, seconds: float | None) -> None:
-        """Count the time that another thread spent."""
-        self._deadline -= seconds or 0.0
+    def add_seconds(self, seconds: float) -> None:
+        """Count the CPU time that another thread spent."""
+        self._deadline -= seconds
 
     @property
     def is_spent(self) -> bool:

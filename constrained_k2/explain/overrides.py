@@ -9,7 +9,7 @@ from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.explain import keywords
 from constrained_k2.explain.blame import find_blame
 from constrained_k2.explain.causes import Causes
-from constrained_k2.explain.json_path import Path
+from constrained_k2.explain.json_path import JsonPath, Path
 from constrained_k2.explain.limits import DEFAULT_LIMITS, Budget, Exhausted, ExplainLimits
 from constrained_k2.explain.records import ExaminedRow, Override, Place
 from constrained_k2.explain.replay import Recorder, Replay, recorder_of, with_recorder
@@ -94,10 +94,42 @@ class _Explainer:
     def _place(self, state: State, symbols: tuple[int, ...]) -> Place:
         recorder = recorder_of(state)
         self._budget.begin_override()
+        if recorder is not None and self._is_out_of_place(recorder, symbols[0]):
+            return _located(state, recorder, *self._out_of_place(recorder, symbols[0]))
         try:
             return self._explained(state, recorder, symbols)
         except (Exhausted, ConstrainedK2Error):  # the limits, or those of the engine
             return _located(state, recorder, None if recorder is None else recorder.position.path(symbols[0]), ())
+
+    def _is_out_of_place(self, recorder: Recorder, symbol: int) -> bool:
+        """True if it takes no engine to tell that a symbol may not follow a text, whatever the schema."""
+        if not recorder.name:
+            return False
+        if 0 <= symbol < 256:
+            return (
+                not (recorder.position.in_key and recorder.position.in_string)
+                and self._is_json(recorder, symbol) is False
+            )
+        markers = self._compiled.vocabulary.format
+        return symbol not in markers.argument_markers and (symbol != markers.call_end or not recorder.position.is_done)
+
+    def _out_of_place(self, recorder: Recorder, symbol: int) -> tuple[Path, tuple[str, ...]]:
+        """The path to the value that such a symbol belongs to, and the cause."""
+        position = recorder.position
+        path = position.path(symbol)
+        path = path[:-1] if position.ends_scalar(symbol) else path
+        if not 0 <= symbol < 256:
+            return path, self._beyond_schema(recorder, symbol)
+        is_value = not recorder.symbols and symbol in _BEGINS_VALUE
+        blanks = symbol in _BLANKS and not position.in_string
+        return path, ("type" if is_value else keywords.BLANKS if blanks else keywords.SYNTAX,)
+
+    def _is_json(self, recorder: Recorder, byte: int) -> bool | None:
+        """True if a byte may follow in some text, whatever the schema, False if in none, None if that is not known."""
+        position = recorder.position
+        if recorder.name and not recorder.symbols and isinstance(position, JsonPath) and byte not in _BLANKS:
+            return byte == ord("{")
+        return position.may_follow(byte)
 
     def _explained(self, state: State, recorder: Recorder | None, symbols: tuple[int, ...]) -> Place:
         self._budget.check()
@@ -175,11 +207,8 @@ class _Explainer:
         is_marker_of_text = bool(recorder.name) and symbol in self._compiled.vocabulary.format.argument_markers
         is_end = not is_text and self._ends(recorder, symbol)
         subject = self._subject(recorder)
-        if is_text and subject is not None and not self._is_json(subject, recorder, symbol):
-            is_value = not recorder.symbols and symbol in _BEGINS_VALUE
-            blanks = symbol in _BLANKS and not position.in_string
-            path = path[:-1] if position.ends_scalar(symbol) else path
-            return path, ("type" if is_value else keywords.BLANKS if blanks else keywords.SYNTAX,)
+        if is_text and subject is not None and not self._may_follow(subject, recorder, symbol):
+            return self._out_of_place(recorder, symbol)
         if subject is not None and (is_text or is_marker_of_text or is_end):
             rest = _rest_of_key(symbols) if is_text and position.in_key else ()
             blame = find_blame(subject, position, path, recorder.symbols, END if is_end else symbol, rest)
@@ -189,8 +218,11 @@ class _Explainer:
             return None, (self._causes.cause(state._replace(arguments=None), symbol)[0],)
         return path[:-1] if position.ends_scalar(symbol) else path, self._beyond_schema(recorder, symbol)
 
-    def _is_json(self, subject: Subject, recorder: Recorder, byte: int) -> bool:
+    def _may_follow(self, subject: Subject, recorder: Recorder, byte: int) -> bool:
         """True if a byte may follow the recorded text, whatever the schema."""
+        known = self._is_json(recorder, byte)
+        if known is not None:
+            return known
         schema = ANY_OBJECT if subject.options.root == "object" else "{}"
         anything = Subject(schema, subject.options, self._compiled.vocabulary.format, self._budget)
         return anything.allows(recorder.symbols, byte, policy="allow") is not False

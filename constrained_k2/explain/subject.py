@@ -100,10 +100,15 @@ class Subject:
         else:
             options = replace(options, root="any", encoding="json")
             text = self._part(part, removed)
+        is_known = self._compiler.compile_time(text, "llguidance", options) is not None
         try:
-            return self._compiler.grammar(text, "", "llguidance", self.budget.add_seconds, options).matcher("")
+            return self._compiler.grammar(text, "", "llguidance", options=options).matcher("")
         except ConstrainedK2Error:  # without some keywords a schema may be over a budget
             return None
+        finally:
+            if not is_known:  # CPU time of another thread, at most the limit
+                seconds = self._compiler.compile_time(text, "llguidance", options)
+                self.budget.add_seconds(_COMPILE_SECONDS if seconds is None else seconds)
 
     def _part(self, part: Level, removed: Removed) -> str:
         moved = _without(self._moved, frozenset((_MOVED + pointer[1:], keyword) for pointer, keyword in removed))

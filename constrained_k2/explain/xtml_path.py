@@ -68,6 +68,10 @@ class XtmlPath:
         begun = self.tag.partition(b'"')[2] + raw
         return unescape(begun.partition(b'"')[0].decode(errors="replace")), self.keys
 
+    def may_follow(self, byte: int) -> bool | None:
+        """As :meth:`JsonPath.may_follow`, in a value that is JSON; else None."""
+        return self.value.may_follow(byte) if self.place is Place.VALUE and self.value is not None else None
+
     def ends_scalar(self, symbol: int) -> bool:
         """As :meth:`JsonPath.ends_scalar`."""
         return self.place is Place.VALUE and self.value is not None and self.value.ends_scalar(symbol)

@@ -24,7 +24,7 @@ def many(schema: dict[str, Any], text: str, limits: ExplainLimits, count: int = 
     vocabulary = vocabulary_with(KIMI_K2)
     compiled = byte_compiler().compile(ToolCallSpec.from_openai({"tools": [tool(schema)]}))
     ids = ids_of(CALL + text, vocabulary)
-    rows = [ExaminedRow(len(ids) - number, (), 1, True, 0.5, 0.5, 1) for number in range(1, count + 1)]
+    rows = [ExaminedRow(len(ids) - number, (), 255, True, 0.5, 0.5, 1) for number in range(1, count + 1)]
     return explain_rows(compiled, vocabulary, ids, rows, limits=limits)
 
 
@@ -36,6 +36,20 @@ def test_without_trials_the_pointer_remains() -> None:
 def test_without_time_the_phase_remains() -> None:
     found = override(BODY, f'{CALL}{{"u":"', "K", limits=ExplainLimits(seconds=0.0))
     assert found.place == Place("arguments", "act", "/u", ())
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "keyword"),
+    [
+        ('{"more":"x', "<|tool_call_end|>", "marker in a string"),
+        ('{"more":1', "<|tool_call_end|>", "end of the call"),
+        ('{"more":', "x", "syntax"),
+        ("", "[", "type"),
+    ],
+)
+def test_plain_causes_need_no_time(text: str, wanted: str, keyword: str) -> None:
+    found = override(BODY, CALL + text, wanted, limits=ExplainLimits(seconds=0.0, trials=0))
+    assert found.place.keywords == (keyword,)
 
 
 def test_the_number_of_overrides_is_bounded() -> None:
@@ -76,11 +90,11 @@ def test_hostile_schemas_and_texts_stop_at_the_limit(name: str) -> None:
 def test_a_schema_that_is_over_a_budget_without_a_keyword_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def refuse(self: Any, schema: str, *rest: Any) -> Any:
+    def refuse(self: Any, schema: str, *rest: Any, **how: Any) -> Any:
         asked.append(schema)
         if "title" in schema and "enum" not in schema:
             raise ConstrainedK2Error("too costly", "")
-        return grammar(self, schema, *rest)
+        return grammar(self, schema, *rest, **how)
 
     grammar = Compiler.grammar
     monkeypatch.setattr(Compiler, "grammar", refuse)
