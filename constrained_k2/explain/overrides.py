@@ -102,7 +102,7 @@ class _Explainer:
             return _located(state, recorder, None if recorder is None else recorder.position.path(symbols[0]), ())
 
     def _is_out_of_place(self, recorder: Recorder, symbol: int) -> bool:
-        """True if it takes no engine to tell that a symbol may not follow a text, whatever the schema."""
+        """True if a symbol may not follow a text, whatever the schema, which takes no engine to see."""
         if not recorder.name:
             return False
         if 0 <= symbol < 256:
