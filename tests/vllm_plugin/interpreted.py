@@ -17,7 +17,6 @@ from constrained_k2 import Compiler, Vocabulary
 from constrained_k2.kernels import torch_kernel as torch_bitmask
 from constrained_k2.kernels import triton_kernel as triton_bitmask
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
-from constrained_k2.vllm_plugin.metrics.row_plan import REQUEST_ID_KEY, ROWS_KEY
 from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
 from constrained_k2.vllm_plugin.worker.logits_processor_v2 import KimiK2LogitsProcessorV2
 from tests.vllm_plugin.served import vllm_config
@@ -46,10 +45,7 @@ def test_random_batches(
         if number % 3 == 0:
             prompt.append(markers.think_begin)
         body = chance.choice(BODIES)
-        waiting[f"r{number}"] = request = Reference(compiler, body, prompt, temperature=temperature, seed=number)
-        if body is not None:
-            request.params.extra_args |= {REQUEST_ID_KEY: f"r{number}", ROWS_KEY: "all"}
-    row_probe.take()
+        waiting[f"r{number}"] = Reference(compiler, body, prompt, f"r{number}", temperature=temperature, seed=number)
     running: dict[str, Reference] = {}
     everything = dict(waiting)
     compared = accepted = 0
@@ -83,8 +79,7 @@ def test_random_batches(
         push(logits, batch, given, chance)
         before = logits.clone()
         sampled = engine.step(batch, logits, given)
-        check_masks(engine, running, batch, given, before)
-        check_examined(running, batch, given, before)
+        check_rows(engine, running, batch, given, before)
         compared += rows
         for name, ids in sampled.items():
             assert ids
@@ -94,6 +89,18 @@ def test_random_batches(
     assert compared > 60
     assert accepted > 5 or not drafts
     assert any(len(request.output) > 10 for request in everything.values())
+
+
+def check_rows(
+    engine: V2Engine,
+    requests: dict[str, Reference],
+    batch: list[str],
+    drafts: dict[str, list[int]],
+    logits: torch.Tensor,
+) -> None:
+    """The step's masks are right, and what was examined."""
+    check_masks(engine, requests, batch, drafts, logits)
+    check_examined(requests, batch, drafts, logits)
 
 
 def check_examined(

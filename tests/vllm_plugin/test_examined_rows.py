@@ -67,7 +67,7 @@ def check(vocabulary: Vocabulary, rows: list[ExaminedRow], ids: list[int], *, ev
 def test_every_override_is_found_and_none_is_invented(
     model: Path, vocabulary: Vocabulary, *, speculative: bool, asynchronous: bool
 ) -> None:
-    """With drafts that are right, wrong or padding, of which the rows after a wrong one are never sampled from."""
+    """With drafts that are right, wrong or padding; rows after a wrong one are never sampled from."""
     given: dict[str, Any] = {} if speculative else {"speculative_config": None}
     engine = engine_of(model, vocabulary, interval=0, asynchronous=asynchronous, **given)
     scripts = scripts_of(vocabulary, 3)

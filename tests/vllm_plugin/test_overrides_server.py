@@ -17,7 +17,11 @@ pytestmark = pytest.mark.server
 
 PARSER = "--tool-call-parser=kimi_k2_constrained"
 FLAGS = {
-    "structured output, a worker of its own": ("--enable-auto-tool-choice", PARSER, "--distributed-executor-backend=mp"),
+    "structured output, a worker of its own": (
+        "--enable-auto-tool-choice",
+        PARSER,
+        "--distributed-executor-backend=mp",
+    ),
     "logits processor, the worker in the engine core": CONSTRAINED_FLAGS,
 }
 UNITS = {"type": "object", "properties": {"units": {"enum": ["celsius", "fahrenheit"]}}, "required": ["units"]}
@@ -35,7 +39,8 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def ask(server: VllmServer, **fields: Any) -> list[Any]:
     """The choices of an answer; of a stream, the last piece of each."""
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=300, max_retries=0)
-    answer = client.chat.completions.create(
+    create: Any = client.chat.completions.create
+    answer = create(
         model="kimi-k2", messages=[{"role": "user", "content": "Hi"}], tools=TOOLS, tool_choice="required",
         parallel_tool_calls=False, max_tokens=200, seed=1, **fields,
     )  # fmt: skip

@@ -134,7 +134,7 @@ def _parts(logits: torch.Tensor, rows: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _before(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of rows before the mask: the likeliest tokens, ``[n, 1]``, and the probabilities, float32 ``[n, width]``."""
+    """The likeliest tokens of rows, ``[n, 1]``, and all probabilities, float32 ``[n, width]``, before the mask."""
     return logits.argmax(dim=1, keepdim=True), torch.softmax(logits, dim=1, dtype=torch.float32)
 
 
