@@ -123,7 +123,7 @@ def test_rows_of_all_requests_are_sampled_and_handed_on(
     model: Path, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To who listens, when a request ends; a request has a bounded number of them."""
-    monkeypatch.setattr(gathered_rows, "MAX_ROWS", 12)
+    monkeypatch.setattr(gathered_rows, "MAX_ROWS", 5)
     monkeypatch.setattr(gathered_rows, "engine_counters", counters := EngineCounters())
     engine = engine_of(model, vocabulary, interval=3)
     heard: list[tuple[list[int], list[ExaminedRow]]] = []
@@ -140,7 +140,7 @@ def test_rows_of_all_requests_are_sampled_and_handed_on(
     engine.run(drafter(scripts, random.Random(5), vocabulary))
     assert sorted(ids for ids, _ in heard) == sorted(scripts.values())
     for ids, rows in heard:
-        assert 0 < len(rows) <= 12
+        assert 0 < len(rows) <= 5
         check(vocabulary, rows, ids, every=False)
     assert counters.dropped_rows > 0
     examined = sum(len(rows) for _, rows in heard) + counters.dropped_rows

@@ -2,7 +2,7 @@
 
 A step's results are a few numbers a row. They are copied into a pinned buffer on the stream of the model itself, ahead
 of the sampled tokens, and read when the copy is known to be done; nothing waits for it. Reading a row of the logits
-takes a GPU some microseconds and a CPU half a millisecond; so only some rows of some steps are examined
+takes a GPU some microseconds and a CPU most of a millisecond; so only some rows of some steps are examined
 (:mod:`.row_plan`).
 """
 
