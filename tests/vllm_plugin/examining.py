@@ -26,7 +26,7 @@ def logits_after(prefix: Sequence[int], size: int) -> torch.Tensor:
 
 
 def expected_row(position: int, prefix: Sequence[int], mask: np.ndarray, size: int) -> ExaminedRow:
-    """What is to be found of a row with this mask, int32 ``[words]``."""
+    """The row that an examination under this mask, int32 ``[words]``, must yield."""
     probabilities = torch.softmax(logits_after(prefix, size).double(), 0)
     allowed = np.unpackbits(mask.view(np.uint8), bitorder="little")[:size].astype(bool)
     wanted = int(probabilities.argmax())

@@ -17,6 +17,7 @@ from constrained_k2 import Compiler, Vocabulary
 from constrained_k2.kernels import torch_kernel as torch_bitmask
 from constrained_k2.kernels import triton_kernel as triton_bitmask
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
+from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
 from constrained_k2.vllm_plugin.worker.logits_processor_v2 import KimiK2LogitsProcessorV2
 from tests.vllm_plugin.served import vllm_config
 from tests.vllm_plugin.v2_engine import V2Engine
@@ -44,7 +45,7 @@ def test_random_batches(
         if number % 3 == 0:
             prompt.append(markers.think_begin)
         body = chance.choice(BODIES)
-        waiting[f"r{number}"] = Reference(compiler, body, prompt, temperature=temperature, seed=number)
+        waiting[f"r{number}"] = Reference(compiler, body, prompt, f"r{number}", temperature=temperature, seed=number)
     running: dict[str, Reference] = {}
     everything = dict(waiting)
     compared = accepted = 0
@@ -78,7 +79,7 @@ def test_random_batches(
         push(logits, batch, given, chance)
         before = logits.clone()
         sampled = engine.step(batch, logits, given)
-        check_masks(engine, running, batch, given, before)
+        check_rows(engine, running, batch, given, before)
         compared += rows
         for name, ids in sampled.items():
             assert ids
@@ -88,6 +89,42 @@ def test_random_batches(
     assert compared > 60
     assert accepted > 5 or not drafts
     assert any(len(request.output) > 10 for request in everything.values())
+
+
+def check_rows(
+    engine: V2Engine,
+    requests: dict[str, Reference],
+    batch: list[str],
+    drafts: dict[str, list[int]],
+    logits: torch.Tensor,
+) -> None:
+    """The step's masks are right, and what was examined."""
+    check_masks(engine, requests, batch, drafts, logits)
+    check_examined(requests, batch, drafts, logits)
+
+
+def check_examined(
+    requests: dict[str, Reference], batch: list[str], drafts: dict[str, list[int]], logits: torch.Tensor
+) -> None:
+    """Every row of a step that has a mask was examined, and no other one."""
+    expected: dict[tuple[str, int, tuple[int, ...]], tuple[int, bool, int, float]] = {}
+    start = 0
+    for name in batch:
+        given, written = drafts.get(name, []), len(requests[name].output)
+        for offset in range(len(given) + 1):
+            allowed = requests[name].allowed(given[:offset])
+            if allowed is not None:
+                probabilities = torch.softmax(logits[start + offset].double(), 0)
+                wanted = int(probabilities.argmax())
+                forbidden = 1 - float(probabilities[sorted(allowed)].sum())
+                key = (name, written + offset, tuple(given[:offset]))
+                expected[key] = (wanted, wanted not in allowed, len(allowed), forbidden)
+        start += len(given) + 1
+    found = {(name, row.position, row.drafts): row for name, row in row_probe.take()}
+    assert found.keys() == expected.keys()
+    for key, row in found.items():
+        assert (row.wanted, row.is_overridden, row.allowed) == expected[key][:3]
+        assert abs(row.forbidden - expected[key][3]) < 1e-4
 
 
 def make_drafts(request: Reference, chance: random.Random, count: int, size: int) -> list[int]:

@@ -148,7 +148,9 @@ def test_diagnostics_come_where_they_are_asked_for(client: openai.OpenAI, stream
 
 @pytest.mark.parametrize("extra", [{"vllm_xargs": {"constrained_k2_diagnostics": "yes"}}])
 def test_a_switch_of_no_known_value(client: openai.OpenAI, extra: Any) -> None:
-    with pytest.raises(openai.BadRequestError, match="vllm_xargs.constrained_k2_diagnostics: must be 'on' or 'off'"):
+    with pytest.raises(
+        openai.BadRequestError, match="vllm_xargs.constrained_k2_diagnostics: must be 'on', 'off' or 'overrides'"
+    ):
         ask(client, [function("f")], extra_body=extra)
 
 

@@ -205,11 +205,13 @@ def test_a_thread_of_its_own_explains() -> None:
         done.set()
         time.sleep(0.001)
 
+    others = {*threading.enumerate()}
     listener = OverrideListener(Settings(), BYTES, counters=counters, sleep=sleep)
     listener(SPEC, IDS, [row()])
     assert done.wait(30)
     assert counters.overrides == {("arguments", "enum"): 1}
-    (thread,) = (each for each in threading.enumerate() if each.name == "constrained_k2-overrides")
+    (thread,) = {*threading.enumerate()} - others
+    assert thread.name == "constrained_k2-overrides"
     assert thread.daemon
     started: list[Callable[[], None]] = []
     silent = OverrideListener(Settings(), BYTES, counters=counters, start=started.append)

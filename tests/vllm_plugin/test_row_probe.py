@@ -109,7 +109,7 @@ def test_a_device_that_lags_behind_costs_rows_not_time() -> None:
     for _ in range(module._BUFFERS + 5):
         examine(probe, torch.zeros(1, 8), [0], torch.zeros(1, 8, dtype=torch.bool))
         for step in probe._steps:
-            step.done = Unfinished()  # type: ignore[assignment]
+            step.done = Unfinished()
     assert len(probe._steps) == module._BUFFERS
     assert probe.take() == []
     for step in probe._steps:

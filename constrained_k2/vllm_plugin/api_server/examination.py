@@ -28,14 +28,14 @@ _STREAMED = ExplainLimits(seconds=0.05)  # the event loop waits
 
 @dataclass(slots=True)
 class _Turn:
-    """What has come of one choice."""
+    """The tokens and rows of one choice, as far as they have come."""
 
     token_ids: list[int] = field(default_factory=list)
     rows: list[ExaminedRow] = field(default_factory=list)
 
 
 class Examination:
-    """What has come of the choices of a request; found by its key as long as the request lives."""
+    """The tokens and rows of a request's choices; found by its key as long as the request lives."""
 
     def __init__(self, compiled: CompiledToolCalls) -> None:
         self.key = secrets.token_hex(16)
@@ -52,7 +52,7 @@ class Examination:
         turn.rows += map(ExaminedRow.from_list, rows)
 
     def report(self, choice: int, limits: ExplainLimits = _STREAMED) -> dict[str, Any]:
-        """What the mask changed in a choice, for its diagnostics."""
+        """The overrides of a choice, for its diagnostics."""
         turn, vocabulary = self._turns.get(choice, _Turn()), self.vocabulary
         assert vocabulary is not None  # the parser sets it, which has admitted the request
         written = {row.position: row for row in turn.rows if row.is_written_after(turn.token_ids)}

@@ -28,10 +28,10 @@ _MAX_ASKING = 1024
 
 
 class Listener(Protocol):
-    """Called in the engine core when a constrained request ends of which rows were examined; the scheduler waits."""
+    """Called in the engine core when a constrained request with examined rows ends; the scheduler waits."""
 
     def __call__(
-        self, constraint: ToolCallSpec, token_ids: list[int], rows: list[ExaminedRow], *, in_reasoning: bool
+        self, constraint: ToolCallSpec, token_ids: list[int], rows: list[ExaminedRow], /, *, in_reasoning: bool
     ) -> None:
         """Take the rows of a turn, those after rejected drafts included."""
 

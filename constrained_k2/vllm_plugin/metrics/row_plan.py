@@ -14,7 +14,7 @@ ROWS_KEY = "constrained_k2_rows"
 REQUEST_ID_KEY = "constrained_k2_request_id"
 """The key in ``extra_args`` of the engine's request id, which vLLM does not tell logits processors."""
 
-SAMPLED_ROWS = 8
+SAMPLED_ROWS = 4
 """The most rows of a sampled step that are examined for all requests."""
 
 ASKED_ROWS = 64

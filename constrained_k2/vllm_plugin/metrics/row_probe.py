@@ -2,7 +2,7 @@
 
 A step's results are a few numbers a row. They are copied into a pinned buffer on the stream of the model itself, ahead
 of the sampled tokens, and read when the copy is known to be done; nothing waits for it. Reading a row of the logits
-takes a GPU some microseconds and a CPU half a millisecond; so only some rows of some steps are examined
+takes a GPU some microseconds and a CPU most of a millisecond; so only some rows of some steps are examined
 (:mod:`.row_plan`).
 """
 
@@ -134,7 +134,7 @@ def _parts(logits: torch.Tensor, rows: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _before(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of rows before the mask: the likeliest tokens, ``[n, 1]``, and the probabilities, float32 ``[n, width]``."""
+    """The likeliest tokens of rows, ``[n, 1]``, and all probabilities, float32 ``[n, width]``, before the mask."""
     return logits.argmax(dim=1, keepdim=True), torch.softmax(logits, dim=1, dtype=torch.float32)
 
 

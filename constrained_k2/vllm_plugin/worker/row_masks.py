@@ -51,7 +51,7 @@ class RowMasks:
         self._examinable.clear()
 
     def begin_rows(self) -> None:
-        """Begin to mask: a step of which no row is masked counts for nothing."""
+        """Begin to mask rows of this step; steps without such rows are not counted."""
         if not self._has_begun:
             self._has_begun = True
             self.is_sampled = self._sampler.begin_step()
