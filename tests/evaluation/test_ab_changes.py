@@ -67,7 +67,10 @@ def test_the_constrained_arm_is_asked_again(tmp_path: Path) -> None:
         assert ask(directory, arm, 2) == ["Asking ours again at temperature 0, 2 requests …"]
         sent = sorted((each["vllm_xargs"].get("constrained_k2", "on"), each["temperature"]) for each in endpoint.bodies)
         assert sent == [("off", 0), ("off", 0), ("on", 0), ("on", 0)]
-        assert all(each["vllm_xargs"]["x"] == "y" and each["return_token_ids"] for each in endpoint.bodies)
+        assert all(
+            each["vllm_xargs"]["x"] == "y" and each["return_token_ids"] and "stream" not in each
+            for each in endpoint.bodies
+        )
         assert len(missing_changes(directory, arm, 4)) == 2
         assert ask(directory, arm) == ["Asking ours again at temperature 0, 2 requests …"]
         assert ask(directory, arm) == []
