@@ -2,16 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from constrained_k2.compiler.cache import LeastRecentlyUsed
+from constrained_k2.compiler.shared import cache_key
 from constrained_k2.explain.json_path import JsonPath, Path
 from constrained_k2.explain.keywords import APPLICATORS, ASSERTIONS, OPENS_OBJECTS, UNKNOWN_KEY
 from constrained_k2.explain.limits import Exhausted
 from constrained_k2.explain.nodes import Level, Node, levels_of, schema_at
 from constrained_k2.explain.subject import END, Removed, Subject
 from constrained_k2.explain.xtml_path import XtmlPath
+from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 
+_MAX_REMEMBERED = 1024  # symbols of a text
+_BLAME_BYTES, _MEMORY_BYTES = 1024, 4 << 20
 _MAX_ALONE = 8  # subschemas of one value from which the same keyword is taken away one at a time
 
 
@@ -20,6 +25,9 @@ class Blame(NamedTuple):
 
     keywords: tuple[str, ...]
     level: int
+
+
+_remembered: LeastRecentlyUsed[tuple[Any, ...], Blame | None] = LeastRecentlyUsed(_MEMORY_BYTES)
 
 
 class _Trial(NamedTuple):
@@ -57,15 +65,30 @@ def find_blame(  # noqa: PLR0913, PLR0917 - where, and what
     Raises:
         Exhausted: The limits are reached before the answer is known.
     """
-    levels = levels_of(subject.document, path)
+    levels = levels_of(subject.document, path, subject.budget.check)
     first, trial = _smallest(subject, position, levels, _Trial(subject, symbols, symbol, None))
+    if len(trial.symbols) > _MAX_REMEMBERED:
+        return _found(position, levels, first, trial, rest_of_key)
+    key = (cache_key(subject.schema), subject.options, path, first, trial.symbol, *rest_of_key, "", *trial.symbols)
+
+    def find() -> tuple[Blame | None, int]:
+        return _found(position, levels, first, trial, rest_of_key), 8 * len(key) + _BLAME_BYTES
+
+    return _remembered.get(key, find)
+
+
+def _found(
+    position: JsonPath | XtmlPath, levels: list[Level], first: int, trial: _Trial, rest_of_key: Sequence[int]
+) -> Blame | None:
+    """The keywords, of values from the innermost one out to level ``first``."""
+    subject, innermost = trial.subject, len(levels) - 1
     if position.in_key and subject.policy == "forbid":
-        *others, last = (trial.symbol, *rest_of_key)
-        if subject.allows([*trial.symbols, *others], last, part=trial.part, policy="allow"):
-            return Blame((UNKNOWN_KEY,), len(path))
-    for kinds in (ASSERTIONS, APPLICATORS):
-        groups = [(level, _groups(subject, levels[level], kinds)) for level in range(len(path), first - 1, -1)]
-        for level, group in groups:
+        *others, end = (trial.symbol, *rest_of_key)
+        if subject.allows([*trial.symbols, *others], end, part=trial.part, policy="allow"):
+            return Blame((UNKNOWN_KEY,), innermost)
+    for kinds in (ASSERTIONS, APPLICATORS, KEYWORDS.keys()):
+        groups = [(level, _groups(subject, levels[level], kinds)) for level in range(innermost, first - 1, -1)]
+        for level, group in groups if len(kinds) < len(KEYWORDS) else ():
             found = {keyword: next(filter(trial.is_freed_by, removals), None) for keyword, removals in group.items()}
             freeing = {keyword: removed for keyword, removed in found.items() if removed}
             if freeing:

@@ -4,12 +4,15 @@ import json
 import re
 from copy import copy
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Self
 
 from constrained_k2.turn.drafts.json_tracker import Expect
 
 Path = tuple[str | int, ...]
-"""Keys and indexes, from the outermost value."""
+"""Keys and indexes, from the outermost value; deeper ones than :data:`MAX_PARTS` are left out."""
+
+MAX_PARTS = 64
 
 _BLANKS = frozenset(b" \t\r\n")
 _ENDS_OF_SCALAR = frozenset(b",]}")
@@ -81,11 +84,16 @@ class JsonPath:
 
         A byte that ends a number or literal belongs to that one.
         """
-        children = tuple(each.child for each in self.containers)
-        if self.expect is Expect.FIRST_ITEM:
-            return children[:-1] if byte == ord("]") or byte in _BLANKS else children
         is_value = self.expect in {Expect.VALUE, Expect.IN_STRING, Expect.IN_SCALAR}
-        return children if is_value else children[:-1]
+        if self.expect is Expect.FIRST_ITEM:
+            is_value = byte != ord("]") and byte not in _BLANKS
+        count = len(self.containers) - (not is_value)
+        return tuple(each.child for each in islice(self.containers, max(0, min(count, MAX_PARTS))))
+
+    @property
+    def depth(self) -> int:
+        """The number of open containers."""
+        return len(self.containers)
 
     def text_of(self, level: int) -> bytes:
         """The text so far of the value at the first ``level`` parts of the path."""

@@ -44,9 +44,14 @@ class Budget:
         """Count the time that another thread spent."""
         self._deadline -= seconds or 0.0
 
+    @property
+    def is_spent(self) -> bool:
+        """True if the time is spent."""
+        return time.thread_time() > self._deadline
+
     def check(self) -> None:
         """Raise if the time is spent."""
-        if time.thread_time() > self._deadline:
+        if self.is_spent:
             raise Exhausted
 
     def count_trial(self) -> None:

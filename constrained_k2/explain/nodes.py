@@ -1,6 +1,6 @@
 """The subschemas of a document that apply to a value, by the path to it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from constrained_k2.errors import UnsupportedSchema
@@ -8,7 +8,7 @@ from constrained_k2.explain.json_path import Path
 from constrained_k2.schema.document import SchemaDocument, escape
 from constrained_k2.schema.keywords import in_place
 
-MAX_NODES = 256  # at one value
+MAX_NODES = 64  # at one value
 
 _ALWAYS = ("$ref", "$dynamicRef", "allOf")
 _SOMETIMES = ("anyOf", "oneOf", "then", "else", "dependentSchemas", "dependencies")
@@ -24,10 +24,11 @@ class Node(NamedTuple):
 Level = tuple[Node, ...]
 
 
-def levels_of(document: SchemaDocument, path: Path) -> list[Level]:
-    """The subschemas at each value on a path, from the root's to the last part's."""
+def levels_of(document: SchemaDocument, path: Path, check: Callable[[], None]) -> list[Level]:
+    """The subschemas at each value on a path, from the root's to the last part's; ``check`` may raise at each."""
     levels = [_with_in_place(document, [Node("#", is_sure=True)])]
     for part in path:
+        check()
         found = (child for node in levels[-1] for child in _children(document, node, part))
         levels.append(_with_in_place(document, found))
     return levels

@@ -86,6 +86,8 @@ class _Explainer:
         for position, state in enumerate(self._replay.states(token_ids[: last + 1])):
             if position in wanted:
                 found[position] = self._place(state, self._replay.symbols_of(wanted[position]))
+            elif position & 0xFF == 0xFF and self._budget.is_spent:
+                break
         phase = Phase.DONE if state is None else state.phase
         return {position: found.get(position) or Place(_name(phase), "", None, ()) for position in wanted}
 
@@ -98,7 +100,8 @@ class _Explainer:
             return _located(state, recorder, None if recorder is None else recorder.position.path(symbols[0]), ())
 
     def _explained(self, state: State, recorder: Recorder | None, symbols: tuple[int, ...]) -> Place:
-        if recorder is not None and len(recorder.symbols) > self._limits.text_bytes:
+        self._budget.check()
+        if recorder is not None and recorder.is_beyond(self._limits.text_bytes):
             raise Exhausted
         count = self._count_legal(state, recorder, symbols)
         if count == len(symbols):
@@ -172,18 +175,25 @@ class _Explainer:
         is_marker_of_text = bool(recorder.name) and symbol in self._compiled.vocabulary.format.argument_markers
         is_end = not is_text and self._ends(recorder, symbol)
         subject = self._subject(recorder)
+        if is_text and subject is not None and not self._is_json(subject, recorder, symbol):
+            is_value = not recorder.symbols and symbol in _BEGINS_VALUE
+            blanks = symbol in _BLANKS and not position.in_string
+            path = path[:-1] if position.ends_scalar(symbol) else path
+            return path, ("type" if is_value else keywords.BLANKS if blanks else keywords.SYNTAX,)
         if subject is not None and (is_text or is_marker_of_text or is_end):
-            if is_text and not recorder.symbols and symbol in _BEGINS_VALUE and subject.options.root == "object":
-                return path, ("type",)
             rest = _rest_of_key(symbols) if is_text and position.in_key else ()
             blame = find_blame(subject, position, path, recorder.symbols, END if is_end else symbol, rest)
             if blame is not None:
                 return path[:-1] if position.ends_scalar(symbol) and blame.level < len(path) else path, blame.keywords
         if not is_text and state.phase not in {Phase.ARGUMENTS, Phase.ANSWER}:
             return None, (self._causes.cause(state._replace(arguments=None), symbol)[0],)
-        if position.ends_scalar(symbol):
-            path = path[:-1]
-        return path, self._beyond_schema(recorder, symbol)
+        return path[:-1] if position.ends_scalar(symbol) else path, self._beyond_schema(recorder, symbol)
+
+    def _is_json(self, subject: Subject, recorder: Recorder, byte: int) -> bool:
+        """True if a byte may follow the recorded text, whatever the schema."""
+        schema = ANY_OBJECT if subject.options.root == "object" else "{}"
+        anything = Subject(schema, subject.options, self._compiled.vocabulary.format, self._budget)
+        return anything.allows(recorder.symbols, byte, policy="allow") is not False
 
     def _ends(self, recorder: Recorder, symbol: int) -> bool:
         """True if a marker begins the end of a recorded text, rather than being part of it."""
@@ -207,14 +217,7 @@ class _Explainer:
         """The cause that forbids a symbol where no keyword does."""
         markers, position = self._compiled.vocabulary.format, recorder.position
         if 0 <= symbol < 256:
-            subject = self._subject(recorder)
-            if subject is None:
-                return (keywords.ANSWER_FORMAT,)
-            anything = ANY_OBJECT if subject.options.root == "object" else "{}"
-            loose = Subject(anything, subject.options, markers, self._budget)
-            if loose.allows(recorder.symbols, symbol, policy="allow"):
-                return ()
-            return (keywords.BLANKS if symbol in _BLANKS and not position.in_string else keywords.SYNTAX,)
+            return () if recorder.name or self._subject(recorder) is not None else (keywords.ANSWER_FORMAT,)
         if recorder.symbols and position.in_string:
             return (keywords.MARKER_IN_STRING,)
         if recorder.name and symbol == markers.call_end:

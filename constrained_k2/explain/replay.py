@@ -14,6 +14,7 @@ from constrained_k2.turn.automaton import Automaton, State
 from constrained_k2.turn.phases import Phase, TurnTable
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
+_MAX_DEPTH = 1024
 NO_SYMBOL = -1
 """Stands for a special token that is none of the format's markers."""
 
@@ -35,12 +36,22 @@ class Recorder:
 
     def accept(self, token_id: int) -> bool:
         """Record a byte or a marker."""
-        self.symbols.append(token_id)
-        if isinstance(self.position, XtmlPath):
-            self.position.feed(token_id)
+        if token_id < 256:
+            self.extend(bytes((token_id,)))
         else:
-            self.position.feed(bytes((token_id,)))
+            self.symbols.append(token_id)
+            assert isinstance(self.position, XtmlPath)
+            self.position.feed_marker(token_id)
         return True
+
+    def extend(self, raw: bytes) -> None:
+        """Record bytes."""
+        self.symbols.extend(raw)
+        self.position.feed(raw)
+
+    def is_beyond(self, limit: int) -> bool:
+        """True if the text is longer than a limit in bytes, or too deep."""
+        return len(self.symbols) > limit or self.position.depth > _MAX_DEPTH
 
     def is_complete(self) -> bool:
         """True where an end of the text is its end, rather than that of a part of it."""
@@ -110,8 +121,11 @@ class Replay:
         state = self._start
         for token_id in token_ids:
             yield state
-            is_free = state.phase in {Phase.TEXT, Phase.REASONING} and state.arguments is None
-            if is_free and self._vocabulary.is_ordinary(token_id):
+            recorder, raw = recorder_of(state), self._vocabulary.ordinary_bytes(token_id)
+            if raw and recorder is None and state.phase in {Phase.TEXT, Phase.REASONING}:
+                continue
+            if raw and recorder is not None and state.phase in {Phase.ARGUMENTS, Phase.ANSWER}:
+                recorder.extend(raw)
                 continue
             for symbol in self.symbols_of(token_id):
                 after = self.automaton.step(state, symbol)

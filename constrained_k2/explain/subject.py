@@ -15,7 +15,7 @@ from constrained_k2.explain.limits import Budget
 from constrained_k2.explain.nodes import Level
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.schema.budget import objects_in
-from constrained_k2.schema.document import SchemaDocument
+from constrained_k2.schema.document import SchemaDocument, unescape
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -55,7 +55,7 @@ class Subject:
         self.options = options
         self.document = SchemaDocument(json.loads(schema))
         self._compiler = _compiler(wire_format)
-        self._budget = budget
+        self.budget = budget
 
     @property
     def policy(self) -> UndeclaredKeys:
@@ -79,14 +79,14 @@ class Subject:
             part: Subschemas that stand in place of the whole schema, and always apply; the text is JSON then.
             policy: The treatment of undeclared keys, by default that of the options.
         """
-        self._budget.count_trial()
+        self.budget.count_trial()
         matcher = self._matcher(removed, part, policy or self.policy)
         if matcher is None:
             return None
         try:
             for number, each in enumerate(symbols):
                 if not number & 0xFF:
-                    self._budget.check()
+                    self.budget.check()
                 if not matcher.accept(each):
                     return None
             return matcher.is_complete() if symbol == END else matcher.accept(symbol)
@@ -101,7 +101,7 @@ class Subject:
             options = replace(options, root="any", encoding="json")
             text = self._part(part, removed)
         try:
-            return self._compiler.grammar(text, "", "llguidance", self._budget.add_seconds, options).matcher("")
+            return self._compiler.grammar(text, "", "llguidance", self.budget.add_seconds, options).matcher("")
         except ConstrainedK2Error:  # without some keywords a schema may be over a budget
             return None
 
@@ -144,15 +144,11 @@ def _with_moved_references(value: Any) -> Any:
 def _without(root: Any, removed: Removed) -> Any:
     """A schema without some keywords; only what is changed is copied."""
     root = copy(root)
-    for pointer, keyword in removed:
+    for pointer, keyword in sorted(removed, key=lambda place: -len(place[0])):  # what lies within others comes first
         value = root
-        for part in map(_unescaped, pointer.split("/")[1:]):
+        for part in map(unescape, pointer.split("/")[1:]):
             child: str | int = int(part) if isinstance(value, list) else part
             value[child] = copy(value[child])
             value = value[child]
         value.pop(keyword, None)
     return root
-
-
-def _unescaped(part: str) -> str:
-    return part.replace("~1", "/").replace("~0", "~")

@@ -38,6 +38,11 @@ class XtmlPath:
         return self.place is Place.BETWEEN
 
     @property
+    def depth(self) -> int:
+        """As :attr:`JsonPath.depth`."""
+        return 0 if self.value is None else self.value.depth
+
+    @property
     def in_string(self) -> bool:
         """True in a value that is raw text, or in a string of another value."""
         return self.place is Place.VALUE and (self.value is None or self.value.in_string)
@@ -49,14 +54,12 @@ class XtmlPath:
             return self.tag.count(b'"') == 1
         return self.place is Place.VALUE and self.value is not None and self.value.in_key
 
-    def feed(self, symbol: int) -> None:
-        """Advance over a byte, or over a marker's id."""
-        if symbol > 255:
-            self._mark(symbol)
-        elif self.place is not Place.VALUE:
-            self.tag.append(symbol)
+    def feed(self, raw: bytes) -> None:
+        """Advance over the next bytes."""
+        if self.place is not Place.VALUE:
+            self.tag += raw
         elif self.value is not None:
-            self.value.feed(bytes((symbol,)))
+            self.value.feed(raw)
 
     def key_with(self, raw: bytes) -> tuple[str, list[str]]:
         """As :meth:`JsonPath.key_with`."""
@@ -88,7 +91,8 @@ class XtmlPath:
     def _key(self) -> str:
         return unescape(self.tag.split(b'"')[1].decode(errors="replace"))
 
-    def _mark(self, marker: int) -> None:
+    def feed_marker(self, marker: int) -> None:
+        """Advance over a marker, by its id."""
         if marker == self.markers.call_begin:
             self.place, self.tag = Place.TAG, bytearray()
         elif marker == self.markers.call_end:

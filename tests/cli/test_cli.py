@@ -8,7 +8,7 @@ import pytest
 from constrained_k2.cli import bench, main, parse
 
 
-@pytest.mark.parametrize("verb", ["ab", "bench", "coverage", "demo", "doctor", "grammar", "parse", "render"])
+@pytest.mark.parametrize("verb", ["ab", "bench", "coverage", "demo", "doctor", "explain", "grammar", "parse", "render"])
 def test_help_shows_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([verb, "--help"])

@@ -7,8 +7,9 @@ from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from constrained_k2.vllm_plugin.metrics.argmax_probe import ArgmaxProbe
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
+from constrained_k2.vllm_plugin.metrics.row_plan import PlannedRow
+from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
 
 
 class CountingLogitsProcessor(LogitsProcessor):
@@ -16,7 +17,6 @@ class CountingLogitsProcessor(LogitsProcessor):
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self._rows: dict[int, bool] = {}
-        self._probe = ArgmaxProbe(1)
 
     def is_argmax_invariant(self) -> bool:
         return False
@@ -34,9 +34,9 @@ class CountingLogitsProcessor(LogitsProcessor):
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         if self._rows:
             engine_counters.masked_steps += 1
-            likeliest = self._probe.before(logits)
-            for row in self._rows:
-                if logits[row].isfinite().sum() > 1:  # a marker that is due is left: another token would be illegal
-                    logits[row, logits[row].argmax()] = -float("inf")
-            self._probe.after(logits, likeliest, len(self._rows))
+            plan = [PlannedRow(row, 0, "", 0, (), asked=False, sampled=True) for row in self._rows]
+            with row_probe.around(logits, list(self._rows), plan):
+                for row in self._rows:
+                    if logits[row].isfinite().sum() > 1:  # a marker that is due is left: another token would be illegal
+                        logits[row, logits[row].argmax()] = -float("inf")
         return logits

@@ -59,14 +59,16 @@ def test_calls_without_a_constraint_are_counted(vocabulary: Vocabulary, counters
     others = [request(SamplingParams(extra_args=extra)) for extra in (None, {"constrained_k2": "off"})]
     for asked in (adopted, beside, *others):
         intake_of(vocabulary).take(asked)
-        finished = SimpleNamespace(sampling_params=asked.sampling_params, _output_token_ids=[begin, 1, begin])
-        intake_of(vocabulary).count_calls(finished)
+        finished = SimpleNamespace(
+            request_id="a", sampling_params=asked.sampling_params, _output_token_ids=[begin, 1, begin]
+        )
+        intake_of(vocabulary).end(finished)
     assert counters.unconstrained_calls == 6
     assert counters.snapshot()["totals"]["unconstrained_calls"] == 6
     on_workers = SimpleNamespace(
-        sampling_params=SamplingParams(extra_args={"constrained_k2": "{}"}), _output_token_ids=[begin]
+        request_id="a", sampling_params=SamplingParams(extra_args={"constrained_k2": "{}"}), _output_token_ids=[begin]
     )
-    intake_of(vocabulary, "logits_processor").count_calls(on_workers)
+    intake_of(vocabulary, "logits_processor").end(on_workers)
     assert counters.unconstrained_calls == 6
 
 
@@ -80,8 +82,10 @@ def test_calls_are_counted_where_nothing_is_adopted(
         asked = request(SamplingParams(structured_outputs=structured))
         taking.take(asked)
         assert asked.sampling_params is not None and asked.sampling_params.structured_outputs is structured
-        taking.count_calls(
-            SimpleNamespace(sampling_params=asked.sampling_params, _output_token_ids=[vocabulary.format.call_begin])
+        taking.end(
+            SimpleNamespace(
+                request_id="a", sampling_params=asked.sampling_params, _output_token_ids=[vocabulary.format.call_begin]
+            )
         )
     assert counters.unconstrained_calls == 2
     assert not any(counters.adopted.values()) and not any(counters.left.values())
@@ -183,7 +187,7 @@ def test_structured_outputs_of_vllms_stay_beside_a_constraint_that_forbids_calls
     )
     asked = request(given)
     intake_of(vocabulary, "logits_processor").take(asked)
-    assert asked.sampling_params is given
+    assert asked.sampling_params.structured_outputs is given.structured_outputs
     assert not counters.ended_early and not any(counters.adopted.values())
 
 
@@ -202,7 +206,9 @@ def test_what_our_front_end_has_checked_is_not_checked_again(
     for route in get_args(Route):
         asked = request(given)
         intake_of(vocabulary, route).take(asked)
-        assert asked.sampling_params is not None and asked.sampling_params.extra_args == extra
+        assert asked.sampling_params is not None and asked.sampling_params.extra_args is not None
+        added = {} if route == "structured_output" else {"constrained_k2_request_id": asked.request_id}
+        assert asked.sampling_params.extra_args == extra | added
         assert is_tagged(given)  # several requests may share their parameters
         assert (asked.sampling_params.structured_outputs is None) == (route == "logits_processor")
     assert not counters.ended_early and not any(counters.adopted.values())

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
+import torch
 from prometheus_client import REGISTRY
 from vllm import SamplingParams
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -30,6 +31,8 @@ from constrained_k2.vllm_plugin.byte_compiler import _byte_compiler
 from constrained_k2.vllm_plugin.metrics import families as metrics
 from constrained_k2.vllm_plugin.metrics import transport
 from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
+from constrained_k2.vllm_plugin.metrics.row_plan import PlannedRow
+from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
 from constrained_k2.vllm_plugin.metrics.transport import Published
 from constrained_k2.vllm_plugin.settings import Server, Settings, settings_in
 from tests.vllm_plugin.patched import patch_vllm
@@ -150,6 +153,10 @@ def test_a_workers_output_carries_totals_that_are_new(counters: EngineCounters) 
     assert "constrained_k2" not in pickle.loads(pickle.dumps(output())).__dict__
     counters.examined_rows += 1  # all that a worker counts on the structured-output route
     assert pickle.loads(pickle.dumps(output())).constrained_k2["totals"]["examined_rows"] == 1
+    with row_probe.around(torch.zeros(1, 8), [0], [PlannedRow(0, 0, "a", 3, (), asked=True)]):
+        pass
+    (row,) = pickle.loads(pickle.dumps(output())).constrained_k2_rows
+    assert (row.request_id, row.row.position, row.row.allowed) == ("a", 3, 8)
     counters.ended_early += 1
     assert copy(output()).req_id_to_index == {"a": 0}
     assert "constrained_k2" not in output().__dict__

@@ -10,7 +10,6 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 import torch
 
-from constrained_k2.vllm_plugin.metrics.argmax_probe import ArgmaxProbe
 from constrained_k2.vllm_plugin.worker.host_copy import HostCopy
 from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
 from constrained_k2.vocabulary.bitmask import TokenSet
@@ -62,7 +61,7 @@ def test_on_a_cpu_nothing_is_asked(asked: list[str]) -> None:
 
 
 def test_masks_on_their_way_are_not_overwritten(asked: list[str]) -> None:
-    masks = RowMasks(64, 4, torch.device("cpu"), ArgmaxProbe(0), pin=False)
+    masks = RowMasks(64, 4, torch.device("cpu"), 0, pin=False)
     masks._on_gpu = True
     logits = torch.zeros(4, 64)
 
@@ -82,7 +81,7 @@ def test_masks_on_their_way_are_not_overwritten(asked: list[str]) -> None:
 
 
 def test_more_constant_sets_than_there_is_room_for() -> None:
-    masks = RowMasks(256, 1, torch.device("cpu"), ArgmaxProbe(0), pin=False)
+    masks = RowMasks(256, 1, torch.device("cpu"), 0, pin=False)
     for token in range(150):
         masks.begin()
         logits = torch.zeros(1, 256)

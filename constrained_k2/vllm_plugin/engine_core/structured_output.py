@@ -22,6 +22,7 @@ from constrained_k2.vllm_plugin.engine_core.proposer import drafts_of
 from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME
 from constrained_k2.vllm_plugin.log import logger, warn
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
+from constrained_k2.vllm_plugin.metrics.gathered_rows import GatheredRows
 from constrained_k2.vllm_plugin.route import route_of
 from constrained_k2.vllm_plugin.settings import settings_in
 from constrained_k2.vllm_plugin.vocabularies import vocabulary_of_model
@@ -38,10 +39,11 @@ class ConstrainedOutputManager(StructuredOutputManager):
         self._factory = MatcherFactory(vllm_config) if route == "structured_output" else None
         logger.info("constrained_k2: engine core, route %s, adopt %s", route or "none", settings_in(vllm_config).adopt)
         self.intake: Intake | None = None
+        self.gathered = GatheredRows(settings_in(vllm_config).argmax_sample_interval)
         if route is not None:
             model = vllm_config.model_config
             vocabulary = vocabulary_of_model(model) if self._factory is None else self._factory.vocabulary
-            self.intake = Intake(vllm_config, vocabulary, route)
+            self.intake = Intake(vllm_config, vocabulary, route, self.gathered)
         self._drafts = drafts_of(vllm_config)
         if self._factory is not None and vllm_config.model_config.skip_tokenizer_init:
             # Without a tokenizer vLLM has no structured outputs, and makes no threads for them.

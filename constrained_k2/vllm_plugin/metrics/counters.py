@@ -7,7 +7,6 @@ from time import perf_counter
 from typing import Any, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from constrained_k2.compiler.cache import CompileCounts
 from constrained_k2.errors import ConstrainedK2Error
@@ -41,8 +40,7 @@ class EngineCounters:
     """Totals of one process that computes masks. One thread adds to each; other threads only read.
 
     ``constant`` rows are outside call ids and arguments, ``header`` rows inside ``functions.NAME:INDEX``. The mask
-    forbade the unmasked argmax of ``changed_rows`` of the ``examined_rows``: int64 ``[1]`` each, to be summed; arrays,
-    so that devices can copy counts into them.
+    forbade the unmasked argmax of ``changed_rows`` of the ``examined_rows``.
     """
 
     source: str = field(default_factory=lambda: secrets.token_hex(8))  # a random id of this process
@@ -57,7 +55,8 @@ class EngineCounters:
     unconstrained_calls: int = 0  # calls begun in answers that this package did not constrain
     grammars: CompileCounts = field(default_factory=CompileCounts)
     examined_rows: int = 0
-    changed_rows: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    dropped_rows: int = 0  # examined rows beyond the most of a request
+    changed_rows: int = 0
     overrides: dict[tuple[str, str], int] = field(default_factory=dict)  # (phase, keyword) -> overridden tokens
     dropped_turns: int = 0  # turns whose overrides were not explained
 
@@ -80,7 +79,8 @@ class EngineCounters:
             "hits": grammars["hits"],
             "compiled": grammars["compiled"],
             "examined_rows": self.examined_rows,
-            "changed_rows": sum(int(count[0]) for count in self.changed_rows),
+            "dropped_rows": self.dropped_rows,
+            "changed_rows": self.changed_rows,
         }
         totals |= {f"adopted_{source}": count for source, count in self.adopted.items()}
         totals |= {f"left_{reason}": count for reason, count in self.left.items()}

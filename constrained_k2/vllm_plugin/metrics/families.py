@@ -56,6 +56,7 @@ FAMILIES = (
            (*_ENGINE, "phase", "keyword")),
     Family("dropped_explanations", Counter, "Turns whose overrides were not explained: it may take 1 % of a core.",
            _ENGINE),
+    Family("dropped_rows", Counter, "Examined rows that were dropped, since their request had too many.", _ENGINE),
     Family("ignored_limit_rows", Counter, "Masked rows in which allowed_token_ids or bad_words left no legal token, so "
            "that they were ignored.", _ENGINE),
     Family("ended_early_requests", Counter, "Requests ended because something failed in the engine.", _ENGINE),
@@ -68,7 +69,8 @@ FAMILIES = (
 """All metric families."""
 
 _ENGINE_TOTALS = {"masked_steps": "masked_steps", "examined_tokens": "examined_rows",
-                  "masked_argmax_tokens": "changed_rows", "ignored_limit_rows": "ignored_limits",
+                  "masked_argmax_tokens": "changed_rows", "dropped_rows": "dropped_rows",
+                  "ignored_limit_rows": "ignored_limits",
                   "ended_early_requests": "ended_early", "unconstrained_calls": "unconstrained_calls",
                   "dropped_explanations": "dropped_turns"}  # fmt: skip
 """The families with no label but the engine, and the names of their totals."""

@@ -14,6 +14,9 @@ from constrained_k2.vllm_plugin.metrics.counters import engine_counters
 FIELD = "constrained_k2"
 """Our attribute of vLLM's objects."""
 
+ROWS_FIELD = "constrained_k2_rows"
+"""The same for examined rows."""
+
 
 class Published:
     """The totals that have been published so far, by process."""

@@ -17,8 +17,8 @@ def preprocess_add_request(original: Any, self: Any, request: Any, *args: Any, *
 
 @wrapper
 def free_request(original: Any, self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-    """Count the calls of a finished request that was not constrained."""
+    """Hand on what was examined of a finished request, or count the calls of one that was not constrained."""
     manager = self.structured_output_manager
     if isinstance(manager, ConstrainedOutputManager) and manager.intake is not None:
-        manager.intake.count_calls(request)
+        manager.intake.end(request)
     return original(self, request, *args, **kwargs)

@@ -8,6 +8,7 @@ knows comes here in a stream by the delta's class, for a whole answer by the req
 from collections.abc import AsyncIterator
 from typing import Any
 
+from constrained_k2.vllm_plugin.api_server.examination import take_rows
 from constrained_k2.vllm_plugin.api_server.parser import CutDelta, ParsingByTokenId
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.patches import wrapper
@@ -48,6 +49,8 @@ async def chat_completion_full_generator(
             elif choice.finish_reason == "tool_calls" and not choice.message.tool_calls:
                 choice.finish_reason = "stop"
             state.add_diagnostics(choice)
+            if state.examination is not None:
+                choice.constrained_k2 |= await state.examination.report_whole(choice.index)
     return answer
 
 
@@ -60,7 +63,16 @@ def maybe_filter_parallel_tool_calls(original: Any, item: Any, request: Any) -> 
         item.finish_reason = "length"
     if delta is not None and (state := RequestState.attached_to(request)) is not None:
         state.add_diagnostics(item)
+        if state.examination is not None and item.finish_reason is not None:
+            item.constrained_k2 |= state.examination.report(item.index)
     return item
+
+
+@wrapper
+def process_outputs(original: Any, self: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """Take the examined rows out of the engine's outputs."""
+    take_rows(engine_core_outputs, self.request_states)
+    return original(self, engine_core_outputs, *args, **kwargs)
 
 
 @wrapper

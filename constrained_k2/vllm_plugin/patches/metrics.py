@@ -1,11 +1,15 @@
-"""Counts on their way from the workers to Prometheus (:mod:`constrained_k2.vllm_plugin.metrics.transport`)."""
+"""Counts on their way from the workers to Prometheus (:mod:`constrained_k2.vllm_plugin.metrics.transport`).
+
+Examined rows take the same way to the engine core, and on to the front end of a request that asks for its own.
+"""
 
 from dataclasses import dataclass, fields
 from typing import Any
 
 from vllm.v1.metrics.stats import SchedulerStats
 
-from constrained_k2.vllm_plugin.metrics.transport import FIELD, Collected, NewTotals
+from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
+from constrained_k2.vllm_plugin.metrics.transport import FIELD, ROWS_FIELD, Collected, NewTotals
 from constrained_k2.vllm_plugin.patches import wrapper
 
 
@@ -25,11 +29,20 @@ def stats_fields(original: Any) -> Any:
 def update_from_output(
     original: Any, self: Any, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Take the totals that came with a worker's output."""
+    """Take the totals and the examined rows that came with a worker's output."""
     totals = model_runner_output.__dict__.get(FIELD)
     if totals is not None:
         _collected(self).take(totals)
-    return original(self, scheduler_output, model_runner_output, *args, **kwargs)
+    rows = model_runner_output.__dict__.get(ROWS_FIELD, [])
+    rows += row_probe.take()  # of a worker in this process
+    gathered = getattr(self.structured_output_manager, "gathered", None)
+    if gathered is None:
+        return original(self, scheduler_output, model_runner_output, *args, **kwargs)
+    if rows:
+        gathered.take(rows, self.requests)
+    outputs = original(self, scheduler_output, model_runner_output, *args, **kwargs)
+    gathered.attach(outputs)
+    return outputs
 
 
 @wrapper
@@ -42,13 +55,15 @@ def make_stats(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def model_runner_output_getstate(original: Any) -> Any:
-    """Add this process's totals to a pickled output, if there are new ones."""
+    """Add this process's totals, if there are new ones, and examined rows to a pickled output."""
     new = NewTotals()
 
     def getstate(self: Any) -> Any:
         state = original(self)
-        totals = new.take()
-        return state if totals is None else {**state, FIELD: totals}
+        totals, rows = new.take(), row_probe.take()
+        if totals is not None:
+            state = {**state, FIELD: totals}
+        return {**state, ROWS_FIELD: [*state.get(ROWS_FIELD, ()), *rows]} if rows else state
 
     return getstate
 

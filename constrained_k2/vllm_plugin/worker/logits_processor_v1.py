@@ -8,7 +8,6 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from constrained_k2.vllm_plugin.engine_core.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
-from constrained_k2.vllm_plugin.metrics.argmax_probe import ArgmaxProbe
 from constrained_k2.vllm_plugin.worker.masked_request import MaskedRequest
 from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
 
@@ -31,8 +30,8 @@ class KimiK2LogitsProcessorV1(LogitsProcessor):
         # The rows of the batch: each with vLLM's own list of its output, which grows as vLLM samples.
         self._requests: dict[int, tuple[MaskedRequest, list[int]]] = {}
         rows = vllm_config.scheduler_config.max_num_seqs
-        probe = ArgmaxProbe(self._factory.settings.argmax_sample_interval)
-        self._masks = RowMasks(self._factory.vocabulary.size, rows, device, probe, pin=is_pin_memory)
+        interval = self._factory.settings.argmax_sample_interval
+        self._masks = RowMasks(self._factory.vocabulary.size, rows, device, interval, pin=is_pin_memory)
 
     def is_argmax_invariant(self) -> bool:
         """A mask changes which token is likeliest."""

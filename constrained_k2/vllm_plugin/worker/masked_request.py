@@ -12,6 +12,7 @@ from constrained_k2.vllm_plugin.engine_core.guarded_matcher import FAILED, Guard
 from constrained_k2.vllm_plugin.engine_core.matcher_factory import MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
+from constrained_k2.vllm_plugin.metrics.row_plan import REQUEST_ID_KEY, ROWS_KEY, rows_of
 from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
 from constrained_k2.vocabulary.bitmask import TokenSet
 
@@ -23,10 +24,19 @@ class MaskedRequest(GuardedMatcher):
     ``guarded``: whether its sampling parameters may forbid all that its masks allow.
     """
 
-    def __init__(self, matcher: ToolCallMatcher | None, stop: TokenSet, *, guarded: bool) -> None:
+    def __init__(
+        self,
+        matcher: ToolCallMatcher | None,
+        stop: TokenSet,
+        *,
+        guarded: bool,
+        extra_args: dict[str, Any] | None = None,
+    ) -> None:
         super().__init__(matcher, stop)
         self.num_tokens = 0
         self._guarded = guarded
+        self._request_id: str | None = (extra_args or {}).get(REQUEST_ID_KEY)
+        self._asks = ROWS_KEY in (extra_args or {})
 
     @classmethod
     def start(
@@ -44,7 +54,7 @@ class MaskedRequest(GuardedMatcher):
             matcher = factory.matcher(compiled, prompt, params)
         except Exception as error:  # noqa: BLE001 - an error that leaves a logits processor ends the whole engine
             return cls.refused(factory, error)
-        return cls(matcher, factory.stop, guarded=guarded)
+        return cls(matcher, factory.stop, guarded=guarded, extra_args=params.extra_args)
 
     @classmethod
     def refused(cls, factory: MatcherFactory, error: Exception) -> "MaskedRequest":
@@ -84,6 +94,11 @@ class MaskedRequest(GuardedMatcher):
 
     def mask(self, masks: RowMasks, row: int) -> None:
         """Mask one row of the logits: the next token's."""
+        masks.begin_rows()
+        self._mask(masks, row)
+        self._examine(masks, row, ())
+
+    def _mask(self, masks: RowMasks, row: int) -> None:
         if self.matcher is None or self.attempt(self._add, masks, row) is FAILED:
             masks.add_constant(row, self._stop, guarded=self._guarded)
 
@@ -93,17 +108,25 @@ class MaskedRequest(GuardedMatcher):
         A row after an illegal draft is never sampled from, since the draft before it cannot be accepted; it gets the
         stop set all the same, so that every row of the request is masked.
         """
-        self.mask(masks, first_row)
+        masks.begin_rows()
+        self._mask(masks, first_row)
         taken, legal = 0, self.matcher is not None
+        masked = 0  # drafts after which there is a mask
         for row, token_id in enumerate(drafts, first_row + 1):
             if legal:
                 result = self.attempt(self._mask_draft, masks, row, token_id)
                 legal = result is not FAILED and result is not None
                 taken += result if legal else 0
+                masked += legal
             if not legal:
                 masks.add_constant(row, self._stop, guarded=self._guarded)
+        self._examine(masks, first_row, drafts[:masked])
         if self.matcher is not None and taken:
             self.attempt(self.matcher.rollback, taken)
+
+    def _examine(self, masks: RowMasks, row: int, drafts: Sequence[int]) -> None:
+        if self.matcher is not None and self._request_id is not None and (masks.is_sampled or self._asks):
+            masks.examine(rows_of(row, self._request_id, self.num_tokens, drafts, asked=self._asks))
 
     def _mask_draft(self, masks: RowMasks, row: int, token_id: int) -> int | None:
         """Take a draft and mask the row after it: the number of tokens taken; None for an illegal draft."""

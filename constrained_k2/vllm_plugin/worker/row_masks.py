@@ -1,13 +1,16 @@
 """Brings the masks of one step to the device: constant ones are there already, computed ones go in one copy."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 
 from constrained_k2.kernels import mask_rows, restore_emptied_rows
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase
-from constrained_k2.vllm_plugin.metrics.argmax_probe import ArgmaxProbe
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters, fill
+from constrained_k2.vllm_plugin.metrics.row_plan import PlannedRow, RowSampler
+from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
 from constrained_k2.vocabulary.bitmask import TokenSet, words_per_row
 
 _CONSTANTS = 64
@@ -22,8 +25,10 @@ class RowMasks:
     so that masks on their way to the device are never overwritten however often :meth:`apply` is called in between.
     """
 
-    def __init__(self, size: int, rows: int, device: torch.device, probe: ArgmaxProbe, *, pin: bool) -> None:
-        self._probe = probe
+    def __init__(self, size: int, rows: int, device: torch.device, interval: int, *, pin: bool) -> None:
+        self._sampler = RowSampler(interval)
+        self._examinable: list[PlannedRow] = []
+        self.is_sampled = False  # rows of all requests may be examined in this step, not only of those that ask
         self._on_gpu = device.type == "cuda"
         shape = (rows, words_per_row(size))
         self._masks = torch.zeros((_CONSTANTS + rows, shape[1]), dtype=torch.int32, device=device)  # constants first
@@ -42,6 +47,18 @@ class RowMasks:
         self._planned = self._flushed = 0  # rows of the plan: taken, and already applied
         self._computed = self._copied = 0  # rows of the masks: taken, and already copied
         self._guarded = False
+        self._has_begun = False
+        self._examinable.clear()
+
+    def begin_rows(self) -> None:
+        """Begin to mask: a step of which no row is masked counts for nothing."""
+        if not self._has_begun:
+            self._has_begun = True
+            self.is_sampled = self._sampler.begin_step()
+
+    def examine(self, rows: Iterable[PlannedRow]) -> None:
+        """Note rows that may be examined; ``request`` is the row of the logits."""
+        self._examinable += rows
 
     def add_constant(self, row: int, tokens: TokenSet, *, guarded: bool = False) -> None:
         """Mask a row of the logits by a constant set; ``guarded`` as for :meth:`add`."""
@@ -76,7 +93,13 @@ class RowMasks:
             return
         if first == 0:
             engine_counters.masked_steps += 1
-        likeliest = self._probe.before(logits)
+        plan = self._sampler.choose(self._examinable) if self._examinable else []
+        with row_probe.around(logits, [row.request + row.offset for row in plan], plan):
+            self._apply(logits, first, last)
+        self._examinable.clear()
+        self._flushed = last
+
+    def _apply(self, logits: torch.Tensor, first: int, last: int) -> None:
         if self._copied < self._computed:
             into = self._masks[_CONSTANTS + self._copied : _CONSTANTS + self._computed]
             into.copy_(self._host_masks[self._copied : self._computed], non_blocking=True)
@@ -89,8 +112,6 @@ class RowMasks:
         if self._guarded:
             restore_emptied_rows(logits, self._masks, plan)
             self._guarded = False
-        self._probe.after(logits, likeliest, last - first)
-        self._flushed = last
 
     def _take(self, row: int, source: int | None, *, guarded: bool) -> None:
         if source is None:

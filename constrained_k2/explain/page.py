@@ -1,0 +1,46 @@
+"""Shows an explained turn as one page that loads nothing."""
+
+import base64
+import hashlib
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+from constrained_k2.explain.keywords import OTHER_CAUSES
+from constrained_k2.explain.view import TurnView, by_place, percent, visible
+
+
+def to_html(view: TurnView, title: str) -> str:
+    """Render the page.
+
+    Every value is escaped: first what could reorder or hide text (``visible``), then what HTML reads (autoescape).
+    Should that ever fail, the page's policy allows no script and loads nothing.
+    """
+    environment = Environment(
+        loader=PackageLoader(__package__, "."),
+        autoescape=select_autoescape(["html.j2"]),
+        finalize=_finalized,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"digest": _digest, "percent": percent}
+    wanted = {each.position: each for each in view.overrides}
+    tokens = [
+        (token, wanted.get(position), view.alternatives[position] if view.alternatives else [])
+        for position, token in enumerate(view.tokens)
+    ]
+    template = environment.get_template("page.html.j2")
+    return template.render(view=view, title=title, tokens=tokens, rows=by_place(view), causes=OTHER_CAUSES)
+
+
+def _finalized(value: Any) -> Any:
+    return value if isinstance(value, Markup) else visible(str(value))
+
+
+def _digest(text: str) -> Markup:
+    """A source of a Content-Security-Policy: an inline style with this text."""
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return Markup(f"'sha256-{digest}'")  # noqa: S704 - base64

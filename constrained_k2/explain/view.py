@@ -1,0 +1,169 @@
+"""An explained turn as it is shown: its tokens, the overridden ones among them, and the places that they share."""
+
+import json
+from collections import Counter
+from math import exp
+from typing import Any
+
+import msgspec
+
+from constrained_k2.errors import InvalidRequest
+
+_MAX_SHOWN = 60  # characters of a text in a table
+
+
+class WantedToken(msgspec.Struct, frozen=True):
+    """An overridden token, as :meth:`Override.to_dict` writes it; without a server nothing is known of probabilities.
+
+    ``written`` is None where the turn itself holds the forbidden token.
+    """
+
+    position: int
+    phase: str
+    tool: str
+    pointer: str | None
+    keywords: list[str]
+    wanted: str
+    written: str | None
+    probability: float | None
+    forbidden: float | None
+
+    @property
+    def place(self) -> str:
+        """The pointer, or the phase outside of arguments and answers."""
+        return self.phase if self.pointer is None else self.pointer or "(arguments)" if self.tool else "(answer)"
+
+
+class Token(msgspec.Struct, frozen=True):
+    """A token of the turn, with the number of tokens that were allowed in its place, if known."""
+
+    text: str
+    allowed: int | None = None
+
+    @property
+    def is_forced(self) -> bool:
+        """True if no other token was allowed."""
+        return self.allowed == 1
+
+
+class Alternative(msgspec.Struct, frozen=True):
+    """A token that the model could have written, with its probability before the mask."""
+
+    text: str
+    probability: float
+
+
+class TurnView(msgspec.Struct, frozen=True):
+    """A turn, as far as it is known."""
+
+    tokens: list[Token]
+    overrides: list[WantedToken]
+    overrides_count: int
+    examined_rows: int | None = None
+    alternatives: list[list[Alternative]] = []
+
+    @property
+    def forced(self) -> int:
+        """The number of forced tokens."""
+        return sum(token.is_forced for token in self.tokens)
+
+    def summary(self) -> str:
+        """The counts in one line."""
+        parts = [f"{self.overrides_count} overridden"]
+        if self.examined_rows is not None:
+            parts[0] += f" of {self.examined_rows} examined"
+        if any(token.allowed is not None for token in self.tokens):
+            parts.append(f"{self.forced} of {len(self.tokens)} tokens forced")
+        if len(self.overrides) < self.overrides_count:
+            parts.append(f"the {len(self.overrides)} most probable ones are shown")
+        return "; ".join(parts)
+
+
+class PlaceRow(msgspec.Struct, frozen=True):
+    """The overrides of one place by the same keywords."""
+
+    tool: str
+    place: str
+    keywords: str
+    times: int
+    change: str  # the most frequent one
+    probability: float | None  # the highest of the wanted tokens
+    forbidden: float | None  # the highest
+
+
+def read_choice(choice: Any, location: str) -> TurnView:
+    """Read a choice of a chat answer whose request asked for its overrides.
+
+    Raises:
+        InvalidRequest: It holds none.
+    """
+    found = choice.get("constrained_k2") if isinstance(choice, dict) else None
+    if not isinstance(found, dict) or "overrides" not in found:
+        problem = "the answer holds no overrides"
+        remedy = "Use a server with constrained_k2 and --tool-call-parser kimi_k2_constrained, and a request with tools"
+        raise InvalidRequest(problem, location, remedy)
+    try:
+        view = msgspec.convert(found, TurnView)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"the overrides are malformed: {error}", location) from None
+    logprobs = choice.get("logprobs")
+    listed = logprobs.get("content") if isinstance(logprobs, dict) else None
+    if isinstance(listed, list) and len(listed) == len(view.tokens):
+        try:
+            return msgspec.structs.replace(view, alternatives=[_alternatives(each) for each in listed])
+        except (msgspec.ValidationError, AttributeError):
+            return view  # the turn can be shown without them
+    return view
+
+
+class _LogProb(msgspec.Struct):
+    token: str
+    logprob: float
+
+
+def _alternatives(entry: Any) -> list[Alternative]:
+    found = msgspec.convert(entry.get("top_logprobs") or [], list[_LogProb])
+    return [Alternative(each.token, min(1.0, exp(min(0.0, each.logprob)))) for each in found]
+
+
+def by_place(view: TurnView) -> list[PlaceRow]:
+    """The places with overrides, those with the most first."""
+    groups: dict[tuple[str, str, str], list[WantedToken]] = {}
+    for each in view.overrides:
+        groups.setdefault((each.tool, each.place, ", ".join(each.keywords)), []).append(each)
+    rows = [
+        PlaceRow(
+            *key,
+            len(group),
+            Counter(map(change, group)).most_common(1)[0][0],
+            max((each.probability for each in group if each.probability is not None), default=None),
+            max((each.forbidden for each in group if each.forbidden is not None), default=None),
+        )
+        for key, group in groups.items()
+    ]
+    return sorted(rows, key=lambda row: -row.times)
+
+
+def change(override: WantedToken) -> str:
+    """The wanted and the written token."""
+    return f"{_quoted(override.wanted)} → {'refused' if override.written is None else _quoted(override.written)}"
+
+
+def percent(probability: float | None) -> str:
+    """A probability for people; empty if it is not known."""
+    if probability is None:
+        return ""
+    return f"{probability:.0%}" if probability <= 0.99 else f"{probability:.1%}"
+
+
+def visible(text: str) -> str:
+    """A text with everything escaped that would steer a terminal or reorder a page's text; line feeds stay lines."""
+    return "".join(
+        character if character.isprintable() else "↵\n" if character == "\n" else repr(character)[1:-1]
+        for character in text
+    )
+
+
+def _quoted(text: str) -> str:
+    cut = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+    return visible(json.dumps(cut, ensure_ascii=False))

@@ -1,0 +1,102 @@
+"""The overridden tokens of requests that ask for them, in their answers.
+
+The request hook names a request by a random key, under which the engine core sends back its examined rows. They come
+with the engine's outputs, and are taken out of these before anything else in the process sees them.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakValueDictionary
+
+from constrained_k2.compiler.compiled import CompiledToolCalls
+from constrained_k2.explain import ExaminedRow, ExplainLimits, explain_rows
+from constrained_k2.vllm_plugin.metrics.gathered_rows import FIELD
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+
+MAX_OVERRIDES = 64
+"""The most overrides in a choice: those of the likeliest tokens."""
+
+MAX_TOKENS = 2048
+"""The most tokens of a choice that are shown with the number of tokens allowed in their place."""
+
+_WHOLE = ExplainLimits(seconds=1.0)  # in a thread
+_STREAMED = ExplainLimits(seconds=0.05)  # the event loop waits
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What has come of one choice."""
+
+    token_ids: list[int] = field(default_factory=list)
+    rows: list[ExaminedRow] = field(default_factory=list)
+
+
+class Examination:
+    """What has come of the choices of a request; found by its key as long as the request lives."""
+
+    def __init__(self, compiled: CompiledToolCalls) -> None:
+        self.key = secrets.token_hex(16)
+        self.vocabulary: Vocabulary | None = None  # the model's
+        self.in_reasoning = False
+        self._compiled = compiled
+        self._turns: dict[int, _Turn] = {}
+        _by_key[self.key] = self
+
+    def take(self, choice: int, token_ids: Iterable[int], rows: Iterable[list[Any]]) -> None:
+        """Take what came with an output of a choice."""
+        turn = self._turns.setdefault(choice, _Turn())
+        turn.token_ids += token_ids
+        turn.rows += map(ExaminedRow.from_list, rows)
+
+    def report(self, choice: int, limits: ExplainLimits = _STREAMED) -> dict[str, Any]:
+        """What the mask changed in a choice, for its diagnostics."""
+        turn, vocabulary = self._turns.get(choice, _Turn()), self.vocabulary
+        assert vocabulary is not None  # the parser sets it, which has admitted the request
+        written = {row.position: row for row in turn.rows if row.is_written_after(turn.token_ids)}
+        overrides = explain_rows(
+            self._compiled,
+            vocabulary,
+            turn.token_ids,
+            list(written.values()),
+            in_reasoning=self.in_reasoning,
+            limits=limits,
+        )
+        likeliest = sorted(overrides, key=lambda override: -override.row.probability)[:MAX_OVERRIDES]
+        likeliest.sort(key=lambda override: override.row.position)
+        return {
+            "overrides": [override.to_dict() for override in likeliest],
+            "overrides_count": len(overrides),
+            "examined_rows": len(written),
+            "tokens": [
+                {"text": vocabulary.decode([token]), "allowed": written[at].allowed if at in written else None}
+                for at, token in enumerate(turn.token_ids[:MAX_TOKENS])
+            ],
+        }
+
+    async def report_whole(self, choice: int) -> dict[str, Any]:
+        """The same of a whole answer, in a thread: it may take longer."""
+        return await asyncio.to_thread(self.report, choice, _WHOLE)
+
+
+_by_key: WeakValueDictionary[str, Examination] = WeakValueDictionary()
+
+
+def take_rows(outputs: Iterable[Any], states: Mapping[str, Any]) -> None:
+    """Take the examined rows out of the engine's outputs.
+
+    Args:
+        outputs: vLLM's ``EngineCoreOutput`` objects.
+        states: vLLM's states of its requests, by the engine's ids.
+    """
+    for output in outputs:
+        carried = output.kv_transfer_params
+        if carried is None or FIELD not in carried:
+            continue
+        sent = carried[FIELD]
+        output.kv_transfer_params = {key: value for key, value in carried.items() if key != FIELD} or None
+        examination, state = _by_key.get(sent["key"]), states.get(output.request_id)
+        if examination is not None and state is not None:
+            examination.take(state.request_index, output.new_token_ids, sent["rows"])

@@ -1,0 +1,125 @@
+"""The examined rows of an engine core's requests: planned here, gathered as they come, and handed on.
+
+Rows come from the workers with each step's output. Those of a request that asks for all of its own go to its front end
+with its next output; if somebody listens (:data:`Listener`), those of every request are kept until it ends.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from constrained_k2.explain.records import ExaminedRow
+from constrained_k2.request.spec import ToolCallSpec
+from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar
+from constrained_k2.vllm_plugin.metrics.counters import engine_counters
+from constrained_k2.vllm_plugin.metrics.row_plan import ROWS_KEY, PlannedRow, RowSampler, rows_of
+from constrained_k2.vllm_plugin.metrics.row_probe import RequestRow
+
+FIELD = "constrained_k2"
+"""The key in an output's ``kv_transfer_params``, the only free field of an output that reaches the front end."""
+
+MAX_ROWS_ASKED = 4096
+"""The most rows of a request that asks for its own."""
+
+MAX_ROWS = 256
+"""The most rows of any other request."""
+
+_MAX_ASKING = 1024
+"""The most requests that ask for their rows at a time. The rows of the oldest are sampled beyond that."""
+
+
+class Listener(Protocol):
+    """Called in the engine core when a constrained request ends of which rows were examined; the scheduler waits."""
+
+    def __call__(
+        self, constraint: ToolCallSpec, token_ids: list[int], rows: list[ExaminedRow], *, in_reasoning: bool
+    ) -> None:
+        """Take the rows of a turn, those after rejected drafts included."""
+
+
+class GatheredRows:
+    """The examined rows of one engine core. Requests may arrive in another thread than its scheduler's."""
+
+    def __init__(self, interval: int) -> None:
+        self.listeners: list[Listener] = []  # without one, no rows are kept but of requests that ask
+        self._sampler = RowSampler(interval)
+        self._asking: dict[str, str] = {}  # the requests that ask for all of their rows, each with its key
+        self._rows: dict[str, list[ExaminedRow]] = {}
+        self._counts: dict[str, int] = {}  # of requests that ask: the rows that came
+        self._unsent: dict[str, list[ExaminedRow]] = {}
+        self._ended: list[str] = []  # since the last step
+
+    def add_request(self, request_id: str, extra_args: Mapping[str, Any] | None) -> None:
+        """Note a constrained request that asks for its rows."""
+        key = (extra_args or {}).get(ROWS_KEY)
+        if isinstance(key, str):
+            self._asking[request_id] = key
+            while len(self._asking) > _MAX_ASKING:
+                del self._asking[next(iter(self._asking))]
+
+    def plan(
+        self, requests: Mapping[str, Any], ids: Sequence[str], drafts: Mapping[str, Sequence[int]]
+    ) -> list[PlannedRow]:
+        """The rows to examine of a step on the structured-output route.
+
+        Args:
+            requests: vLLM's requests by id.
+            ids: Those of the step, in the order of their rows.
+            drafts: Their draft tokens; -1 where one is illegal: the rows after it have no mask.
+        """
+        sampled = self._sampler.begin_step()
+        if not (sampled or self._asking):
+            return []
+        return self._sampler.choose(_structured_rows(requests, ids, drafts, all_of=self._asking, sampled=sampled))
+
+    def take(self, rows: Iterable[RequestRow], requests: Mapping[str, Any]) -> None:
+        """Gather rows. Those of a request that has ended are of a step that ran ahead of its end."""
+        for request_id, row in rows:
+            if request_id not in requests:
+                continue
+            count = self._counts[request_id] = self._counts.get(request_id, 0) + 1
+            asked = request_id in self._asking
+            if count > (MAX_ROWS_ASKED if asked else MAX_ROWS):
+                engine_counters.dropped_rows += 1
+                continue
+            if asked:
+                self._unsent.setdefault(request_id, []).append(row)
+            if self.listeners:
+                self._rows.setdefault(request_id, []).append(row)
+
+    def attach(self, outputs: Mapping[int, Any]) -> None:
+        """Send rows to the front ends, with the outputs of a step, ``EngineCoreOutputs`` by client."""
+        if not (self._asking or self._ended):
+            return
+        for output in (output for client in outputs.values() for output in client.outputs):
+            key = self._asking.get(output.request_id)
+            if key is not None:
+                rows = [row.to_list() for row in self._unsent.pop(output.request_id, ())]
+                sent = {"key": key, "rows": rows}
+                output.kv_transfer_params = {**(output.kv_transfer_params or {}), FIELD: sent}
+        for request_id in self._ended:
+            self._asking.pop(request_id, None)
+            self._unsent.pop(request_id, None)
+        self._ended.clear()
+
+    def end(self, request_id: str) -> list[ExaminedRow]:
+        """The rows of a request that has ended, if somebody listens. Its last output, if any, is still to be sent."""
+        self._ended.append(request_id)
+        self._counts.pop(request_id, None)
+        return self._rows.pop(request_id, [])
+
+
+def _structured_rows(
+    requests: Mapping[str, Any], ids: Sequence[str], drafts: Mapping[str, Sequence[int]], *, all_of: Mapping[str, Any],
+    sampled: bool,
+) -> list[PlannedRow]:  # fmt: skip
+    """The rows of a step that may be examined: all if it is ``sampled``, else those of the requests in ``all_of``."""
+    rows: list[PlannedRow] = []
+    for number, request_id in enumerate(ids):
+        asked = request_id in all_of
+        if not (asked or sampled):
+            continue
+        request = requests[request_id]
+        grammar = request.structured_output_request.grammar
+        if isinstance(grammar, ToolCallGrammar) and grammar.matcher is not None:
+            rows += rows_of(number, request_id, request.num_output_tokens, drafts.get(request_id, ()), asked=asked)
+    return rows

@@ -1,0 +1,158 @@
+"""Examines masked rows in the process that has the logits: the likeliest token before the mask, and what is forbidden.
+
+A step's results are a few numbers a row. They are copied into a pinned buffer on the stream of the model itself, ahead
+of the sampled tokens, and read when the copy is known to be done; nothing waits for it. Reading a row of the logits
+takes a GPU some microseconds and a CPU half a millisecond; so only some rows of some steps are examined
+(:mod:`.row_plan`).
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock
+from typing import NamedTuple
+
+import torch
+
+from constrained_k2.explain.records import ExaminedRow
+from constrained_k2.vllm_plugin.metrics.counters import EngineCounters, engine_counters
+from constrained_k2.vllm_plugin.metrics.row_plan import ASKED_ROWS, SAMPLED_ROWS, PlannedRow
+
+MAX_ROWS = ASKED_ROWS + SAMPLED_ROWS
+"""The most rows of a step."""
+
+_BUFFERS = 8
+"""The most examined steps whose results are not read yet."""
+
+_KEPT_ROWS = 4096
+"""The most results that are kept until they are taken. Processes whose output vLLM does not read never take any."""
+
+
+class RequestRow(NamedTuple):
+    """An examined row, of the engine's request of this id."""
+
+    request_id: str
+    row: ExaminedRow
+
+
+@dataclass(slots=True)
+class _Step:
+    """An examined step whose results are on their way."""
+
+    plan: list[PlannedRow]
+    results: torch.Tensor  # float32 [MAX_ROWS, 5], on the host
+    done: torch.cuda.Event | None
+
+
+class RowProbe:
+    """Examines the rows of a plan; :meth:`take` returns what is known since the last time, from any thread."""
+
+    def __init__(self, counters: EngineCounters = engine_counters) -> None:
+        self._counters = counters
+        self._lock = Lock()
+        self._free: list[torch.Tensor] | None = None  # the buffers; None before the first step
+        self._steps: deque[_Step] = deque()
+        self._rows: deque[RequestRow] = deque(maxlen=_KEPT_ROWS)
+
+    @contextmanager
+    def around(
+        self, logits: torch.Tensor, rows: Sequence[int] | torch.Tensor, plan: list[PlannedRow]
+    ) -> Iterator[None]:
+        """Examine rows of ``[rows, width]`` before and after they are masked, which is done within.
+
+        Args:
+            logits: The logits, masked in place.
+            rows: Which row each of the plan is; -1 for none. A tensor is int64, on the device.
+            plan: At most :data:`MAX_ROWS`.
+        """
+        buffer = self._take_buffer(logits) if plan else None
+        if buffer is None:
+            yield
+            return
+        if not isinstance(rows, torch.Tensor):
+            rows = torch.tensor(rows, dtype=torch.int64, pin_memory=logits.is_cuda).to(logits.device, non_blocking=True)
+        before = [_before(part) for part in _parts(logits, rows)]
+        yield
+        after = _parts(logits, rows)
+        results = torch.cat([_examined(*known, part) for known, part in zip(before, after, strict=True)])
+        results[:, 2].masked_fill_(rows < 0, 0.0)
+        buffer[: len(plan)].copy_(results, non_blocking=True)
+        done = torch.cuda.Event() if logits.is_cuda else None
+        if done is not None:
+            done.record()
+        with self._lock:
+            self._steps.append(_Step(plan, buffer, done))
+
+    def take(self) -> list[RequestRow]:
+        """The rows whose results have come since the last call, in order."""
+        if not self._steps and not self._rows:
+            return []
+        with self._lock:
+            self._read()
+            rows = list(self._rows)
+            self._rows.clear()
+        return rows
+
+    def _take_buffer(self, logits: torch.Tensor) -> torch.Tensor | None:
+        """A buffer for a step's results; None if the device has not finished any of the steps that have them."""
+        with self._lock:
+            if self._free is None:
+                made = torch.zeros((_BUFFERS, MAX_ROWS, 5), dtype=torch.float32, pin_memory=logits.is_cuda)
+                self._free = list(made.unbind())
+            if not self._free:
+                self._read()
+            return self._free.pop() if self._free else None
+
+    def _read(self) -> None:
+        """Read the results of the steps that are done."""
+        assert self._free is not None
+        while self._steps and ((done := self._steps[0].done) is None or done.query()):
+            step = self._steps.popleft()
+            for planned, values in zip(step.plan, step.results.tolist(), strict=False):
+                self._add(planned, values)
+            self._free.append(step.results)
+
+    def _add(self, planned: PlannedRow, values: list[float]) -> None:
+        wanted, is_overridden, probability, forbidden, allowed = values
+        if not (probability > 0.0 and forbidden >= 0.0):  # no such row in the step, or the model's logits are NaN
+            return
+        if planned.sampled:
+            self._counters.examined_rows += 1
+            self._counters.changed_rows += int(is_overridden)
+        row = ExaminedRow(
+            planned.position, planned.drafts, int(wanted), bool(is_overridden), probability, forbidden, int(allowed)
+        )
+        self._rows.append(RequestRow(planned.request_id, row))
+
+
+def _parts(logits: torch.Tensor, rows: torch.Tensor) -> list[torch.Tensor]:
+    """The rows in parts, each ``[n, width]``: on a CPU one by one, since one fits into its cache and needs no copy."""
+    if logits.is_cuda:
+        return [logits.index_select(0, rows.clamp(min=0))]
+    return [logits[row : row + 1] for row in rows.clamp(min=0).tolist()]
+
+
+def _before(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of rows before the mask: the likeliest tokens, ``[n, 1]``, and the probabilities, float32 ``[n, width]``."""
+    return logits.argmax(dim=1, keepdim=True), torch.softmax(logits, dim=1, dtype=torch.float32)
+
+
+def _examined(wanted: torch.Tensor, probabilities: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """float32 ``[n, 5]``: wanted, overridden, probability, forbidden, allowed; float32 holds every token id exactly.
+
+    What other stages forbade before the mask has no probability, and is not allowed.
+    """
+    is_forbidden = logits == -float("inf")
+    columns = (
+        wanted,
+        is_forbidden.gather(1, wanted),
+        probabilities.gather(1, wanted),
+        probabilities.mul_(is_forbidden).sum(dim=1, keepdim=True),
+        logits.shape[1] - is_forbidden.sum(dim=1, keepdim=True),
+    )
+    return torch.cat([column.float() for column in columns], dim=1)
+
+
+row_probe = RowProbe()
+"""The probe of this process: global, since what is pickled and sent holds no reference to the worker."""

@@ -1,0 +1,69 @@
+"""Masked rows of the structured-output route that are examined: planned in the engine core, examined in the workers.
+
+:mod:`constrained_k2.vllm_plugin.metrics.row_plan` says how rows are chosen, ``row_probe`` how they are examined, and
+``gathered_rows`` where their results go.
+"""
+
+from typing import Any
+
+import torch
+
+from constrained_k2.vllm_plugin.metrics.row_plan import PlannedIds, PlannedRow
+from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
+from constrained_k2.vllm_plugin.patches import wrapper
+
+
+@wrapper
+def get_grammar_bitmask(original: Any, self: Any, scheduler_output: Any) -> Any:
+    """Add the rows to examine to a step's masks."""
+    masks = original(self, scheduler_output)
+    gathered = getattr(self.structured_output_manager, "gathered", None)  # of ours alone
+    if masks is not None and gathered is not None:
+        ids, drafts = masks.structured_output_request_ids, scheduler_output.scheduled_spec_decode_tokens
+        if plan := gathered.plan(self.requests, ids, drafts):
+            masks.structured_output_request_ids = PlannedIds(ids, plan)
+    return masks
+
+
+@wrapper
+def apply_grammar_bitmask(
+    original: Any, scheduler_output: Any, grammar_output: Any, input_batch: Any, logits: Any
+) -> None:
+    """Look at planned rows before and after vLLM masks them: the V1 model runner."""
+    ids = grammar_output.structured_output_request_ids
+    plan = ids.plan if isinstance(ids, PlannedIds) else []
+    rows = _rows(plan, input_batch.req_ids, scheduler_output.scheduled_spec_decode_tokens) if plan else []
+    with row_probe.around(logits, rows, plan):
+        original(scheduler_output, grammar_output, input_batch, logits)
+
+
+@wrapper
+def apply_grammar_bitmask_v2(  # noqa: PLR0913, PLR0917 - vLLM's signature
+    original: Any, self: Any, logits: Any, input_batch: Any, grammar_req_ids: list[str], grammar_bitmask: Any
+) -> None:
+    """The same in the V2 model runner, in which only the device may know how many drafts are verified."""
+    plan = grammar_req_ids.plan if isinstance(grammar_req_ids, PlannedIds) else []
+    rows = _rows_on_device(plan, input_batch) if plan else ()
+    with row_probe.around(logits, rows, plan):
+        original(self, logits, input_batch, grammar_req_ids, grammar_bitmask)
+
+
+def _rows(plan: list[PlannedRow], batch: list[str], drafts: dict[str, list[int]]) -> list[int]:
+    """The row of the logits that each planned row is; -1 for a request that is not in the batch."""
+    starts: dict[str, int] = {}
+    start = 0
+    for request_id in batch:
+        starts[request_id] = start
+        start += 1 + len(drafts.get(request_id, ()))
+    return [starts[row.request_id] + row.offset if row.request_id in starts else -1 for row in plan]
+
+
+def _rows_on_device(plan: list[PlannedRow], batch: Any) -> torch.Tensor:
+    """The same, int64 on the device; -1 also for drafts that are not verified."""
+    numbers = {request_id: number for number, request_id in enumerate(batch.req_ids)}
+    known = [(numbers.get(row.request_id, -1), row.offset) for row in plan]
+    ends = batch.cu_num_logits  # int32 [requests + 1]
+    pinned = torch.tensor(known, dtype=torch.int64, pin_memory=ends.is_cuda)
+    requests, offsets = pinned.to(ends.device, non_blocking=True).unbind(1)
+    rows = ends[requests.clamp(min=0)] + offsets
+    return torch.where((requests >= 0) & (rows < ends[requests + 1]), rows, -1)

@@ -1,0 +1,138 @@
+"""The cost of explanations has bounds, whatever the schema and the text; the places remain."""
+
+import json
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from constrained_k2 import KIMI_K2, Compiler, ConstrainedK2Error, ToolCallSpec
+from constrained_k2.explain import ExaminedRow, ExplainLimits, Override, explain_rows
+from constrained_k2.explain.records import Place
+from tests.explain.test_places import CALL, END, UNITS, obj
+from tests.explain.turns import byte_compiler, ids_of, override, tool, vocabulary_with
+
+BODY = {"tools": [tool(obj(u=UNITS, more={}))]}
+
+
+def many(schema: dict[str, Any], text: str, limits: ExplainLimits, count: int = 300) -> list[Override]:
+    """Explain a forbidden byte at each place of a text's end."""
+    vocabulary = vocabulary_with(KIMI_K2)
+    compiled = byte_compiler().compile(ToolCallSpec.from_openai({"tools": [tool(schema)]}))
+    ids = ids_of(CALL + text, vocabulary)
+    rows = [ExaminedRow(len(ids) - number, (), 1, True, 0.5, 0.5, 1) for number in range(1, count + 1)]
+    return explain_rows(compiled, vocabulary, ids, rows, limits=limits)
+
+
+def test_without_trials_the_pointer_remains() -> None:
+    found = override(BODY, f'{CALL}{{"u":"', "K", limits=ExplainLimits(trials=0))
+    assert found.place == Place("arguments", "act", "/u", ())
+
+
+def test_without_time_the_phase_remains() -> None:
+    found = override(BODY, f'{CALL}{{"u":"', "K", limits=ExplainLimits(seconds=0.0))
+    assert found.place == Place("arguments", "act", "/u", ())
+
+
+def test_the_number_of_overrides_is_bounded() -> None:
+    found = many(obj(a={}), '{"a":"' + "x" * 400, ExplainLimits(overrides=7))
+    assert [each.row.position for each in found] == sorted(each.row.position for each in found)
+    assert len(found) == 7
+
+
+def test_a_long_text_keeps_its_pointers() -> None:
+    found = many(obj(a={}), '{"a":"' + "x" * 2000, ExplainLimits(text_bytes=1000), 3)
+    assert [each.place for each in found] == [Place("arguments", "act", "/a", ())] * 3
+
+
+HOSTILE = {
+    "deep": (obj(a={}), '{"a":' + "[" * 50_000),
+    "many keys": ({"type": "object"}, "{" + "".join(f'"k{number}":1,' for number in range(20_000)) + '"'),
+    "long": (obj(a={"type": "string", "pattern": "^(a|aa)+$"}), '{"a":"' + "a" * 200_000),
+    "recursive": (
+        obj(a={"$ref": "#/$defs/a"}) | {"$defs": {"a": {"allOf": [{"$ref": "#/$defs/b"}] * 20}, "b": {
+            "anyOf": [{"$ref": "#/$defs/a"}, {"type": "array", "items": {"$ref": "#/$defs/a"}}]}}},
+        '{"a":' + "[" * 300,
+    ),
+    "wide": (obj(a={"anyOf": [obj([f"k{number}"], **{f"k{number}": UNITS}) for number in range(200)]}), '{"a":{"k1":"' + "f"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_schemas_and_texts_stop_at_the_limit(name: str) -> None:
+    schema, text = HOSTILE[name]
+    limits = ExplainLimits(seconds=0.2)
+    begun = time.thread_time()
+    places = many(schema, text, limits, min(200, len(text)))
+    # Beyond the limit there are the replay of the text, and a last trial; without limits it takes minutes.
+    assert time.thread_time() - begun < 3.0
+    assert places
+
+
+def test_a_schema_that_is_over_a_budget_without_a_keyword_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def refuse(self: Any, schema: str, *rest: Any) -> Any:
+        asked.append(schema)
+        if "title" in schema and "enum" not in schema:
+            raise ConstrainedK2Error("too costly", "")
+        return grammar(self, schema, *rest)
+
+    grammar = Compiler.grammar
+    monkeypatch.setattr(Compiler, "grammar", refuse)
+    found = override({"tools": [tool(obj(over=UNITS | {"title": "x"}))]}, f'{CALL}{{"over":"', "K")
+    assert found.place.pointer == "/over"
+    assert found.place.keywords == ()
+    assert any("enum" not in each for each in asked)
+
+
+def test_rows_of_drafts_that_were_not_accepted_are_left_out() -> None:
+    vocabulary = vocabulary_with(KIMI_K2)
+    compiled = byte_compiler().compile(ToolCallSpec.from_openai(BODY))
+    ids = [*ids_of(CALL, vocabulary), *b'{"u":"celsius"}', *ids_of(END, vocabulary)]
+    at = len(ids_of(CALL, vocabulary)) + 6
+    rows = [
+        ExaminedRow(at, (), ord("K"), True, 0.9, 0.9, 2),
+        ExaminedRow(at + 1, (ord("f"),), ord("K"), True, 0.9, 0.9, 1),  # a draft that was not accepted
+        ExaminedRow(at + 1, (ord("c"),), ord("X"), True, 0.9, 0.9, 1),
+        ExaminedRow(at + 2, (), ord("l"), False, 0.9, 0.0, 1),  # an allowed token
+        ExaminedRow(at + 1, (), ord("Y"), True, 0.8, 0.9, 1),  # examined again after a rollback
+        ExaminedRow(len(ids), (), ord("K"), True, 0.9, 0.9, 1),  # never sampled
+    ]
+    found = explain_rows(compiled, vocabulary, ids, rows)
+    assert [(each.row.position, each.wanted_text, each.written_text) for each in found] == [
+        (at, "K", "c"),
+        (at + 1, "Y", "e"),
+    ]
+    assert {each.place for each in found} == {Place("arguments", "act", "/u", ("enum",))}
+    assert json.dumps(found[0].to_dict())
+
+
+def test_a_turn_that_leaves_the_grammar_keeps_what_is_known() -> None:
+    vocabulary = vocabulary_with(KIMI_K2)
+    compiled = byte_compiler().compile(ToolCallSpec.from_openai(BODY))
+    ids = [*ids_of("<|tool_calls_section_begin|>", vocabulary), *b"oops"]
+    (found,) = explain_rows(compiled, vocabulary, ids, [ExaminedRow(3, (), 1, True, 0.5, 0.5, 1)])
+    assert found.place == Place("section", "", None, ())
+
+
+def test_threads_explain_at_once() -> None:
+    results: list[Place] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(override(BODY, f'{CALL}{{"u":"', "K").place)) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [Place("arguments", "act", "/u", ("enum",))] * 4
+
+
+def test_tokens_whose_text_is_allowed() -> None:
+    forced = override(BODY, f'{CALL}{{"u":"c', "el", is_legal=True)
+    assert forced.place == Place("arguments", "act", "/u", ("split into tokens",))
+    budget = override(BODY | {"thinking": True}, "Hm", "more", in_reasoning=True, is_legal=True)
+    assert budget.place == Place("reasoning", "", None, ("thinking budget",))
+    reserve = override(BODY, f'{CALL}{{"more":"x', "yz", is_legal=True)
+    assert reserve.place == Place("arguments", "act", "/more", ("token limits",))

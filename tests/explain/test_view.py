@@ -1,0 +1,139 @@
+"""Explained turns as they are shown: whole, and harmless whatever a model or a server writes."""
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from constrained_k2 import InvalidRequest
+from constrained_k2.explain.page import to_html
+from constrained_k2.explain.terminal import show
+from constrained_k2.explain.view import TurnView, by_place, percent, read_choice, visible
+
+HOSTILE = "\x1b[31m</span><script>alert(1)</script>\u202e\x07'\"&\ud800\n{{ 7 * 7 }}[bold]"
+
+
+def override(position: int = 1, **fields: Any) -> dict[str, Any]:
+    return {
+        "position": position, "phase": "arguments", "tool": "act", "pointer": "/u", "keywords": ["enum"],
+        "wanted": "CEL", "wanted_id": 7, "written": "cel", "written_id": 8, "probability": 0.93, "forbidden": 0.951,
+    } | fields  # fmt: skip
+
+
+def choice(*overrides: dict[str, Any], tokens: list[str] | None = None, **fields: Any) -> dict[str, Any]:
+    texts = ['{"u":"', "cel", "sius", '"}'] if tokens is None else tokens
+    listed = [
+        {"text": text, "allowed": 1 if number == 2 else None if number == 3 else 40}
+        for number, text in enumerate(texts)
+    ]
+    found = {"overrides": list(overrides), "overrides_count": len(overrides), "examined_rows": 9, "tokens": listed}
+    return {"constrained_k2": found | fields}
+
+
+class Texts(HTMLParser):
+    """The texts, tags and styles of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes.update(name for name, _ in attrs)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_a_choice_is_read_with_its_alternatives() -> None:
+    logprobs = {"content": [{"token": "x", "top_logprobs": [{"token": "a", "logprob": -0.1}]}] * 4}
+    view = read_choice(choice(override()) | {"logprobs": logprobs}, "URL")
+    assert (view.overrides[0].wanted, view.overrides[0].place, view.forced) == ("CEL", "/u", 1)
+    assert view.alternatives[3][0].text == "a"
+    assert round(view.alternatives[3][0].probability, 3) == 0.905
+    assert view.summary() == "1 overridden of 9 examined; 1 of 4 tokens forced"
+
+
+@pytest.mark.parametrize(
+    "logprobs", [None, {"content": None}, {"content": []}, {"content": [7] * 4}, {"content": [{"top_logprobs": 7}] * 4}]
+)
+def test_alternatives_that_do_not_fit_are_left_out(logprobs: Any) -> None:
+    assert read_choice(choice(override()) | {"logprobs": logprobs}, "URL").alternatives == []
+
+
+@pytest.mark.parametrize(
+    "found",
+    [None, [], {}, {"constrained_k2": None}, {"constrained_k2": {"tool_choice": "auto"}}, choice(override(tool=7))],
+)
+def test_other_answers_are_refused(found: Any) -> None:
+    with pytest.raises(InvalidRequest, match="overrides"):
+        read_choice(found, "http://localhost")
+
+
+def test_overrides_are_grouped_by_place() -> None:
+    found = [
+        override(0),
+        override(1, wanted="KEL", probability=0.5),
+        override(2, pointer="", keywords=["required"]),
+        override(3),
+    ]
+    view = read_choice(choice(*found), "URL")
+    assert [(row.place, row.keywords, row.times, row.change, row.probability) for row in by_place(view)] == [
+        ("/u", "enum", 3, '"CEL" → "cel"', 0.93),
+        ("(arguments)", "required", 1, '"CEL" → "cel"', 0.93),
+    ]
+
+
+def test_the_terminal_shows_wanted_beside_written(capsys: pytest.CaptureFixture[str]) -> None:
+    show(read_choice(choice(override()), "URL"))
+    said = capsys.readouterr().out
+    assert '{"u":"[CEL→cel]sius"}' in said
+    assert re.search(r"act +/u +enum +1 +\"CEL\" → \"cel\" +93% +95%", said)
+    show(read_choice(choice(), "URL"))
+    assert "No token was overridden." in capsys.readouterr().out
+
+
+def hostile() -> TurnView:
+    bad = override(tool=HOSTILE, pointer=f"/{HOSTILE}", keywords=[HOSTILE], wanted=HOSTILE, written=HOSTILE)
+    found = choice(bad, override(99), tokens=[HOSTILE, HOSTILE])
+    logprobs = {"content": [{"top_logprobs": [{"token": HOSTILE, "logprob": 99.0}]}] * 2}
+    return read_choice(found | {"logprobs": logprobs}, "URL")
+
+
+def test_nothing_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    show(hostile())
+    said = capsys.readouterr().out
+    assert "\\x1b[31m" in said
+    assert "[bold]" in said
+    assert all(character.isprintable() or character == "\n" for character in said)
+
+
+def test_nothing_breaks_the_page() -> None:
+    page = to_html(hostile(), f"Title {HOSTILE}")
+    texts = Texts(page)
+    assert set(texts.tags) <= {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "div", "span", "del",
+                               "ins", "b", "i", "code", "table", "thead", "tbody", "tr", "th", "td"}  # fmt: skip
+    assert not {name for name in texts.attributes if name.startswith("on") or name in {"src", "href", "style"}}
+    assert texts.text.count("<script>alert(1)</script>") >= 8
+    assert "{{ 7 * 7 }}" in texts.text
+    assert all(character.isprintable() or character == "\n" for character in page)
+    assert "default-src 'none'" in page
+    assert "script-src" not in page
+
+
+def test_the_page_shows_alternatives_and_reasons() -> None:
+    logprobs = {"content": [{"top_logprobs": [{"token": "other", "logprob": -2.0}]}] * 4}
+    view = read_choice(choice(override(keywords=["unknown key"])) | {"logprobs": logprobs}, "URL")
+    text = re.sub(r"\s+", " ", Texts(to_html(view, "Title")).text)
+    for part in ("CELcel", "forbidden by unknown key at /u", "wanted CEL with 93%", "all forbidden tokens together: 95%",
+                 "40 tokens allowed", "forced: no other token was allowed", "other14%", "does not declare"):  # fmt: skip
+        assert part in text
+
+
+def test_texts_of_people() -> None:
+    assert visible("a\nb\t\x00é北") == "a↵\nb\\t\\x00é北"
+    assert [percent(each) for each in (None, 0.5, 0.99, 0.999, 1.0)] == ["", "50%", "99%", "99.9%", "100.0%"]
