@@ -18,6 +18,7 @@ from constrained_k2.vllm_plugin.constraint import is_refused, is_tagged, precomp
 from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar, fill_batch
 from constrained_k2.vllm_plugin.engine_core.intake import Intake, check
 from constrained_k2.vllm_plugin.engine_core.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
+from constrained_k2.vllm_plugin.engine_core.override_listener import listener_of
 from constrained_k2.vllm_plugin.engine_core.proposer import drafts_of
 from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME
 from constrained_k2.vllm_plugin.log import logger, warn
@@ -44,6 +45,7 @@ class ConstrainedOutputManager(StructuredOutputManager):
             model = vllm_config.model_config
             vocabulary = vocabulary_of_model(model) if self._factory is None else self._factory.vocabulary
             self.intake = Intake(vllm_config, vocabulary, route, self.gathered)
+            self.gathered.listeners.append(listener_of(vllm_config, vocabulary))
         self._drafts = drafts_of(vllm_config)
         if self._factory is not None and vllm_config.model_config.skip_tokenizer_init:
             # Without a tokenizer vLLM has no structured outputs, and makes no threads for them.
