@@ -107,11 +107,8 @@ class FakeEndpoint:
             return await _send(writer, 200, "{}", headers="content-encoding: gzip\r\n")
         calls = fake.get("calls", [GOOD_CALL] if body.get("tools") else [])
         finish = fake.get("finish", "tool_calls" if calls else "stop")
-        if fault == "whole":
-            parts = [{"id": i, "function": {"name": name, "arguments": text}} for i, name, text in calls]
-            message = {"content": fake.get("content", ""), "tool_calls": parts}
-            answer = {"choices": [{"message": message, "finish_reason": finish}], "usage": {"completion_tokens": 3}}
-            return await _send(writer, 200, json.dumps(answer))
+        if fault == "whole" or not body.get("stream"):
+            return await _send(writer, 200, json.dumps(self._whole(fake, calls, finish)))
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
         for number, event in enumerate(self._events(fake, calls, finish)):
             if number == 1 and fault == "cut":
@@ -127,6 +124,18 @@ class FakeEndpoint:
         writer.write(b"0\r\n\r\n")
         await writer.drain()
         return True
+
+    def _whole(self, fake: Any, calls: Any, finish: str) -> Any:
+        """An answer that is not streamed, of the same tokens."""
+        parts = [{"id": i, "function": {"name": name, "arguments": text}} for i, name, text in calls]
+        message = {"content": fake.get("content", ""), "tool_calls": parts}
+        choice: dict[str, Any] = {"message": message, "finish_reason": finish} | _diagnostics(fake)
+        answer: dict[str, Any] = {"choices": [choice], "usage": {"completion_tokens": 3}}
+        if self.owned_by == "vllm":
+            text = "".join(f"c{'a' * len(range(0, len(arguments), 8))}" for _, _, arguments in calls)
+            choice["token_ids"] = list(map(ord, fake.get("raw", "w") + text))
+            answer["prompt_token_ids"] = list(map(ord, "the prompt"))
+        return answer
 
     def _events(self, fake: Any, calls: Any, finish: str) -> Any:
         """The lines of a stream, a part of the answer each."""
@@ -146,11 +155,7 @@ class FakeEndpoint:
             for start in range(0, len(arguments), 8):
                 part = {"index": index, "function": {"arguments": arguments[start : start + 8]}}
                 yield event({"tool_calls": [part]}, "a")
-        found = fake.get("overrides")
-        more: dict[str, Any] = {"finish_reason": finish}
-        if found is not None:
-            more["constrained_k2"] = {"overrides": found, "overrides_count": len(found), "examined_rows": 9}
-        yield event({}, **more)
+        yield event({}, finish_reason=finish, **_diagnostics(fake))
         yield f"data: {json.dumps({'choices': [], 'usage': {'completion_tokens': 7, 'prompt_tokens': 11}})}"
 
 
@@ -171,6 +176,13 @@ TEXTS = {
     "bare 500": (500, "Internal Server Error", "text/plain"),
 }
 """Status, text and type of whole answers that are no JSON."""
+
+
+def _diagnostics(fake: Any) -> dict[str, Any]:
+    if "overrides" not in fake:
+        return {}
+    found = fake["overrides"]
+    return {"constrained_k2": {"overrides": found, "overrides_count": len(found), "examined_rows": 9}}
 
 
 def _asked_for(fake: Any, xargs: Any) -> Any:

@@ -67,7 +67,10 @@ def test_the_constrained_arm_is_asked_again(tmp_path: Path) -> None:
         assert ask(directory, arm, 2) == ["Asking ours again at temperature 0, 2 requests …"]
         sent = sorted((each["vllm_xargs"].get("constrained_k2", "on"), each["temperature"]) for each in endpoint.bodies)
         assert sent == [("off", 0), ("off", 0), ("on", 0), ("on", 0)]
-        assert all(each["vllm_xargs"]["x"] == "y" and each["return_token_ids"] for each in endpoint.bodies)
+        assert all(
+            each["vllm_xargs"]["x"] == "y" and each["return_token_ids"] and "stream" not in each
+            for each in endpoint.bodies
+        )
         assert len(missing_changes(directory, arm, 4)) == 2
         assert ask(directory, arm) == ["Asking ours again at temperature 0, 2 requests …"]
         assert ask(directory, arm) == []
@@ -183,12 +186,12 @@ def test_the_reports_have_the_section(tmp_path: Path) -> None:
         assert f"<h2>{title}</h2>" in html and f"## {title}" in markdown.replace("\\", "")
     assert html.count('class="plot"') == 4
     assert "1 of 2 wrong: 50.0% (1.3% to 98.7%)" in html
-    assert '"deg → "c (1)' in markdown.replace("\\", "")
+    assert '“"deg” → “"c” (1)' in markdown.replace("\\", "")
     assert list(telling_lines(results)) == [
         "What the constraint changed, in 4 greedy answers:",
         '  get_weather /unit, enum: "degrees" → "c" (1)',
         "    answers overridden: 2; 1 right, 1 of them wrong without it, 1 wrong that were right",
-        '  get_weather /days/*, type, minimum: "deg → "c (1)',
+        '  get_weather /days/*, type, minimum: “"deg” → “"c” (1)',
         "    answers overridden: 1; 0 right, 0 of them wrong without it, 0 wrong that were right",
     ]
 

@@ -93,9 +93,10 @@ async def ask_again(
 async def _ask_arm(
     directory: RunDirectory, arm: Arm, samples: Sequence[Sample], limits: Limits, say: Callable[[str], None]
 ) -> None:
-    constrained = Endpoint(replace(arm, body=merged(merged(arm.body, _GREEDY), _OVERRIDES)), limits)
+    asking = replace(arm, body=merged(merged(arm.body, _GREEDY), _OVERRIDES))
+    constrained = Endpoint(asking, limits, streams=False)  # a server explains whole answers at more length
     plain = replace(arm, preset="unconstrained", body=merged(merged(arm.body, _GREEDY), UNCONSTRAINED))
-    unconstrained = Endpoint(plain, limits)
+    unconstrained = Endpoint(plain, limits, streams=False)
     with lock(directory.path):
         async with AsyncExitStack() as stack:
             for endpoint in (constrained, unconstrained):

@@ -43,8 +43,9 @@ class Limits:
 class Endpoint:
     """Sends an arm's requests; raises ``InvalidRequest`` for a missing API key or a malformed address."""
 
-    def __init__(self, arm: Arm, limits: Limits) -> None:
+    def __init__(self, arm: Arm, limits: Limits, *, streams: bool = True) -> None:
         self.arm = arm
+        self._streams = streams
         self._limits = limits
         bounds, location = client.Limits(seconds=min(_SECONDS, limits.seconds)), f"arm {arm.name}"
         key = api_key_in(arm.api_key_env, location)
@@ -70,7 +71,9 @@ class Endpoint:
     async def ask(self, key: str, repetition: int, body: Mapping[str, Any]) -> tuple[Record, ChatAnswer]:
         """Send a sample's body with the arm's additions, again after some failures; the answer is empty if all fail."""
         request = merged(body, self.arm.added)
-        request |= {"model": self.model, "stream": True, "stream_options": {"include_usage": True}}
+        request["model"] = self.model
+        if self._streams:
+            request |= {"stream": True, "stream_options": {"include_usage": True}}
         if self.is_vllm:
             request["return_token_ids"] = True
         attempts = 1 if self._missed >= _UNREACHABLE else self._limits.attempts

@@ -32,7 +32,7 @@ class OverrideLog:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._handler = _Handler(self.path, maxBytes=_MAX_BYTES, backupCount=_FILES - 1, encoding="ascii")
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the latter for a null character
             remedy = "Name a file that the server can write"
             raise InvalidRequest(f"cannot be written: {error}", OVERRIDES_LOG, remedy) from error
 

@@ -124,4 +124,6 @@ def where(place: Place) -> str:
 
 def _change(place: Place) -> str:
     (before, after), times = place.change
-    return f"{shown_text(before)} → {shown_text(after)} ({times:,})"
+    quotes = ("", "") if place.values else ("“", "”")  # values are JSON, tokens may be blank
+    before, after = (shown_text(each).join(quotes) for each in (before, after))
+    return f"{before} → {after} ({times:,})"
