@@ -31,6 +31,7 @@ def explain_rows(  # noqa: PLR0913 - what was written, and what was asked for
     rows: Sequence[ExaminedRow],
     *,
     in_reasoning: bool = False,
+    contested: float | None = None,
     limits: ExplainLimits = DEFAULT_LIMITS,
 ) -> list[Override]:
     """The overrides of a turn, in its order; of several rows at one position the last counts.
@@ -41,10 +42,14 @@ def explain_rows(  # noqa: PLR0913 - what was written, and what was asked for
         token_ids: The turn as it was written.
         rows: Rows of the turn, also of drafts that were not accepted.
         in_reasoning: True if the prompt began the reasoning.
+        contested: Explain also rows in which a forbidden token that is not the likeliest has this probability.
         limits: Limits on the cost.
     """
-    found = {row.position: row for row in rows if row.is_overridden and row.is_written_after(token_ids)}
-    positions = sorted(found)[: limits.overrides]
+    found = {row.position: row for row in rows if row.is_written_after(token_ids)}
+    shown = (
+        at for at, row in found.items() if row.is_overridden or (contested is not None and row.probability >= contested)
+    )
+    positions = sorted(shown)[: limits.overrides]
     if not positions:
         return []
     explainer = _Explainer(compiled, vocabulary, limits, in_reasoning=in_reasoning)

@@ -28,8 +28,9 @@ def to_html(view: TurnView, title: str) -> str:
     )
     environment.filters |= {"digest": _digest, "percent": percent}
     wanted = {each.position: each for each in view.overrides}
+    contested = {each.position: each for each in view.contested}
     tokens = [
-        (token, wanted.get(position), view.alternatives[position] if view.alternatives else [])
+        (token, wanted.get(position), contested.get(position), view.alternatives[position] if view.alternatives else [])
         for position, token in enumerate(view.tokens)
     ]
     template = environment.get_template("page.html.j2")

@@ -12,9 +12,9 @@ class ExaminedRow:
         position: The number of tokens of the turn before it.
         drafts: The draft tokens that the row comes after. If the turn does not hold them at the positions just before
             ``position``, the drafts were not accepted, and the row was never sampled from.
-        wanted: The likeliest token before the mask.
-        is_overridden: True if the mask forbids ``wanted``.
-        probability: The probability of ``wanted`` among all tokens.
+        wanted: The likeliest one of the tokens that the mask forbids; any token if it forbids none that has a chance.
+        is_overridden: True if ``wanted`` is the likeliest token of all.
+        probability: The probability of ``wanted`` among all tokens; 0 if none is forbidden.
         forbidden: The probability of all forbidden tokens together.
         allowed: The number of allowed tokens.
     """
@@ -65,10 +65,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """A token that the mask kept the model from writing.
+    """A token that the mask kept the model from writing; or, in a contested row, one that sampling might have chosen.
 
     Attributes:
-        row: The row of logits.
+        row: The row of logits; contested if it is not overridden.
         written: The token at its place, as it was sampled.
         wanted_text: The text of ``row.wanted``; bytes that are not UTF-8 are replaced.
         written_text: The same of ``written``.

@@ -21,13 +21,23 @@ def show(view: TurnView) -> None:
     console.print()
     rows = by_place(view)
     if not rows:
-        console.print(Text("No token was overridden.", style="green"))
+        console.print(Text("No token was overridden or contested.", style="green"))
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("tool", "place", "forbidden by", "times", "wanted → written", "wanted with", "forbidden"):
-        table.add_column(title, justify="right" if title in {"times", "wanted with", "forbidden"} else "left")
+    for title in (
+        "tool",
+        "place",
+        "forbidden by",
+        "overridden",
+        "contested",
+        "wanted → written",
+        "wanted with",
+        "forbidden",
+    ):
+        is_number = title in {"overridden", "contested", "wanted with", "forbidden"}
+        table.add_column(title, justify="right" if is_number else "left")
     for row in rows:
-        cells = (row.tool, row.place, row.keywords, str(row.times), row.change)
+        cells = (row.tool, row.place, row.keywords, str(row.overridden), str(row.contested), row.change)
         table.add_row(*map(Text, map(visible, cells)), percent(row.probability), percent(row.forbidden))
     console.print(table)
 

@@ -59,6 +59,7 @@ class TurnView(msgspec.Struct, frozen=True):
     tokens: list[Token]
     overrides: list[WantedToken]
     overrides_count: int
+    contested: list[WantedToken] = []
     examined_rows: int | None = None
     alternatives: list[list[Alternative]] = []
 
@@ -74,18 +75,21 @@ class TurnView(msgspec.Struct, frozen=True):
             parts[0] += f" of {self.examined_rows} examined"
         if any(token.allowed is not None for token in self.tokens):
             parts.append(f"{self.forced} of {len(self.tokens)} tokens forced")
+        if self.contested:
+            parts.append(f"{len(self.contested)} contested")
         if len(self.overrides) < self.overrides_count:
             parts.append(f"the {len(self.overrides)} most probable ones are shown")
         return "; ".join(parts)
 
 
 class PlaceRow(msgspec.Struct, frozen=True):
-    """The overrides of one place by the same keywords."""
+    """The overridden and contested tokens of one place by the same keywords."""
 
     tool: str
     place: str
     keywords: str
-    times: int
+    overridden: int
+    contested: int
     change: str  # the most frequent one
     probability: float | None  # the highest of the wanted tokens
     forbidden: float | None  # the highest
@@ -127,21 +131,23 @@ def _alternatives(entry: Any) -> list[Alternative]:
 
 
 def by_place(view: TurnView) -> list[PlaceRow]:
-    """The places with overrides, those with the most first."""
+    """The places with overridden tokens, those with the most first, then those with contested ones alone."""
     groups: dict[tuple[str, str, str], list[WantedToken]] = {}
-    for each in view.overrides:
+    for each in [*view.overrides, *view.contested]:
         groups.setdefault((each.tool, each.place, ", ".join(each.keywords)), []).append(each)
+    overridden = {each.position for each in view.overrides}
     rows = [
         PlaceRow(
             *key,
-            len(group),
+            sum(each.position in overridden for each in group),
+            sum(each.position not in overridden for each in group),
             Counter(map(change, group)).most_common(1)[0][0],
             max((each.probability for each in group if each.probability is not None), default=None),
             max((each.forbidden for each in group if each.forbidden is not None), default=None),
         )
         for key, group in groups.items()
     ]
-    return sorted(rows, key=lambda row: -row.times)
+    return sorted(rows, key=lambda row: (-row.overridden, -(row.probability or 0.0)))
 
 
 def change(override: WantedToken) -> str:

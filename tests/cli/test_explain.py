@@ -103,7 +103,7 @@ def test_without_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "<del>" in page.read_text()
     completion.write_text(f'{CALL}{{"u":"celsius"}}')
     assert main(command) == 0
-    assert "No token was overridden." in capsys.readouterr().out
+    assert "No token was overridden or contested." in capsys.readouterr().out
     for text in ("[1, 2", "[-1]", "7", "[1.5]"):
         completion.write_text(text)
         assert main([*command, "--ids"]) == 2

@@ -81,20 +81,25 @@ def test_overrides_are_grouped_by_place() -> None:
         override(2, pointer="", keywords=["required"]),
         override(3),
     ]
-    view = read_choice(choice(*found), "URL")
-    assert [(row.place, row.keywords, row.times, row.change, row.probability) for row in by_place(view)] == [
-        ("/u", "enum", 3, '"CEL" → "cel"', 0.93),
-        ("(arguments)", "required", 1, '"CEL" → "cel"', 0.93),
+    contested = [override(5, probability=0.2), override(6, pointer="/v", probability=0.1)]
+    view = read_choice(choice(*found, contested=contested), "URL")
+    shown = [(row.place, row.keywords, row.overridden, row.contested, row.probability) for row in by_place(view)]
+    assert shown == [
+        ("/u", "enum", 3, 1, 0.93),
+        ("(arguments)", "required", 1, 0, 0.93),
+        ("/v", "enum", 0, 1, 0.1),
     ]
+    assert {row.change for row in by_place(view)} == {'"CEL" → "cel"'}
+    assert "2 contested" in view.summary()
 
 
 def test_the_terminal_shows_wanted_beside_written(capsys: pytest.CaptureFixture[str]) -> None:
     show(read_choice(choice(override()), "URL"))
     said = capsys.readouterr().out
     assert '{"u":"[CEL→cel]sius"}' in said
-    assert re.search(r"act +/u +enum +1 +\"CEL\" → \"cel\" +93% +95%", said)
+    assert re.search(r"act +/u +enum +1 +0 +\"CEL\" → \"cel\" +93% +95%", said)
     show(read_choice(choice(), "URL"))
-    assert "No token was overridden." in capsys.readouterr().out
+    assert "No token was overridden or contested." in capsys.readouterr().out
 
 
 def hostile() -> TurnView:

@@ -29,11 +29,10 @@ def expected_row(position: int, prefix: Sequence[int], mask: np.ndarray, size: i
     """The row that an examination under this mask, int32 ``[words]``, must yield."""
     probabilities = torch.softmax(logits_after(prefix, size).double(), 0)
     allowed = np.unpackbits(mask.view(np.uint8), bitorder="little")[:size].astype(bool)
-    wanted = int(probabilities.argmax())
-    forbidden = float(probabilities[torch.from_numpy(~allowed)].sum())
-    return ExaminedRow(
-        position, (), wanted, not allowed[wanted], float(probabilities[wanted]), forbidden, int(allowed.sum())
-    )
+    of_forbidden = probabilities * torch.from_numpy(~allowed)
+    wanted, is_overridden = int(of_forbidden.argmax()), not allowed[int(probabilities.argmax())]
+    forbidden = float(of_forbidden.sum())
+    return ExaminedRow(position, (), wanted, is_overridden, float(of_forbidden[wanted]), forbidden, int(allowed.sum()))
 
 
 class ExaminingEngine(ScriptedEngine):

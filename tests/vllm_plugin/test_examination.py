@@ -72,7 +72,26 @@ def test_rows_come_with_outputs_and_are_taken_out_of_them(compiled: CompiledTool
     assert (report["overrides_count"], report["examined_rows"]) == (1, 1)  # not the row of a rejected draft
     assert [token["allowed"] for token in report["tokens"]] == [2 if n == at else None for n in range(len(turn))]
     assert "".join(token["text"] for token in report["tokens"]) == vocabulary.decode(turn)
-    assert examined.report(0) == {"overrides": [], "overrides_count": 0, "examined_rows": 0, "tokens": []}
+    none = {"overrides": [], "overrides_count": 0, "contested": [], "examined_rows": 0, "tokens": []}
+    assert examined.report(0) == none
+
+
+def test_a_forbidden_token_that_is_not_the_likeliest_is_contested(
+    compiled: CompiledToolCalls, vocabulary: Vocabulary
+) -> None:
+    examined = examination_of(compiled, vocabulary)
+    turn = [*render_tool_calls([ToolCall("get-weather", 0, '{"units":"celsius"}')], vocabulary)]
+    at = next(n for n in range(len(turn)) if vocabulary.decode(turn[: n + 1]).endswith('"units":"')) + 1
+    wanted = vocabulary.encode("K")[0]
+    rows = [
+        ExaminedRow(at, (), wanted, False, module.CONTESTED, 0.3, 2),
+        ExaminedRow(at + 1, (), wanted, False, module.CONTESTED / 2, 0.3, 2),
+    ]
+    examined.take(0, turn, [each.to_list() for each in rows])
+    report = examined.report(0, ExplainLimits(seconds=20.0))
+    assert (report["overrides"], report["overrides_count"]) == ([], 0)
+    (contested,) = report["contested"]
+    assert (contested["position"], contested["pointer"], contested["keywords"]) == (at, "/units", ["enum"])
 
 
 def test_rows_of_nobody_are_dropped(compiled: CompiledToolCalls, vocabulary: Vocabulary) -> None:

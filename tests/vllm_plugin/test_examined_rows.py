@@ -56,8 +56,8 @@ def check(vocabulary: Vocabulary, rows: list[ExaminedRow], ids: list[int], *, ev
         assert sorted(written) == list(range(len(ids)))
     for at, row in written.items():
         expected = expected_row(at, ids[:at], mask_after(vocabulary, SPEC, ids[:at]), vocabulary.size)
-        found = (row.wanted, row.is_overridden, row.allowed)
-        assert found == (expected.wanted, expected.is_overridden, expected.allowed), at
+        assert (row.is_overridden, row.allowed) == (expected.is_overridden, expected.allowed), at
+        assert row.wanted == expected.wanted or not row.is_overridden  # else several may be equally likely
         assert math.isclose(row.probability, expected.probability, rel_tol=1e-4)
         assert math.isclose(row.forbidden, expected.forbidden, rel_tol=1e-3, abs_tol=1e-6)
 

@@ -57,9 +57,10 @@ def test_what_is_found_of_a_row(dtype: torch.dtype) -> None:
     assert [row.request_id for row in found] == ["a", "b", "c", "d", "e"]
     for (_, row), number in zip(found, [4, 0, 3, 2, 1], strict=True):
         expected = torch.softmax(unmasked[number], 0)
-        assert row.wanted == int(unmasked[number].argmax())
-        assert row.is_overridden == bool(forbidden[number, row.wanted])
-        assert math.isclose(row.probability, float(expected[row.wanted]), rel_tol=1e-4)
+        of_forbidden = expected * forbidden[number]
+        assert row.wanted == int(of_forbidden.argmax())
+        assert row.is_overridden == bool(forbidden[number, int(unmasked[number].argmax())])
+        assert math.isclose(row.probability, float(of_forbidden[row.wanted]), rel_tol=1e-4)
         assert math.isclose(row.forbidden, float(expected[forbidden[number]].sum()), rel_tol=1e-4, abs_tol=1e-9)
         assert row.allowed == int((~forbidden[number, :490]).sum())
     assert counted(counters) == (5, sum(row.is_overridden for _, row in found))
@@ -196,7 +197,7 @@ def test_masks_in_the_v1_runner(probe: RowProbe) -> None:
     masks = GrammarOutput(PlannedIds(["b", "a", "gone"], PLAN), bitmask)
     gpu_model_runner.apply_grammar_bitmask(output, masks, batch, logits)
     assert [(name, row.position, row.wanted, row.is_overridden, row.allowed) for name, row in probe.take()] == [
-        ("b", 5, 3, False, 31),
+        ("b", 5, 0, False, 31),
         ("b", 6, 0, True, 31),
         ("a", 9, 0, True, 31),
     ]

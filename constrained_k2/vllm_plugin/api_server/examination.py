@@ -12,12 +12,16 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from constrained_k2.compiler.compiled import CompiledToolCalls
-from constrained_k2.explain import ExaminedRow, ExplainLimits, explain_rows
+from constrained_k2.explain import ExaminedRow, ExplainLimits, Override, explain_rows
 from constrained_k2.vllm_plugin.metrics.gathered_rows import FIELD
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 MAX_OVERRIDES = 64
-"""The most overrides in a choice: those of the likeliest tokens."""
+"""The most overrides in a choice, and the most contested tokens: the likeliest ones."""
+
+CONTESTED = 0.05
+"""The least probability of a forbidden token that is shown where the likeliest token is allowed: sampling might have
+chosen it."""
 
 MAX_TOKENS = 2048
 """The most tokens of a choice that are shown with the number of tokens allowed in their place."""
@@ -62,13 +66,14 @@ class Examination:
             turn.token_ids,
             list(written.values()),
             in_reasoning=self.in_reasoning,
+            contested=CONTESTED,
             limits=limits,
         )
-        likeliest = sorted(overrides, key=lambda override: -override.row.probability)[:MAX_OVERRIDES]
-        likeliest.sort(key=lambda override: override.row.position)
+        overridden = [each for each in overrides if each.row.is_overridden]
         return {
-            "overrides": [override.to_dict() for override in likeliest],
-            "overrides_count": len(overrides),
+            "overrides": _likeliest(overridden),
+            "overrides_count": len(overridden),
+            "contested": _likeliest([each for each in overrides if not each.row.is_overridden]),
             "examined_rows": len(written),
             "tokens": [
                 {"text": vocabulary.decode([token]), "allowed": written[at].allowed if at in written else None}
@@ -79,6 +84,11 @@ class Examination:
     async def report_whole(self, choice: int) -> dict[str, Any]:
         """The same of a whole answer, in a thread: it may take longer."""
         return await asyncio.to_thread(self.report, choice, _WHOLE)
+
+
+def _likeliest(overrides: list[Override]) -> list[dict[str, Any]]:
+    found = sorted(overrides, key=lambda override: -override.row.probability)[:MAX_OVERRIDES]
+    return [override.to_dict() for override in sorted(found, key=lambda override: override.row.position)]
 
 
 _by_key: WeakValueDictionary[str, Examination] = WeakValueDictionary()

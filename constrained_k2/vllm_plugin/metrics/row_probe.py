@@ -1,4 +1,4 @@
-"""Examines masked rows in the process that has the logits: the likeliest token before the mask, and what is forbidden.
+"""Examines masked rows in the process that has the logits: the likeliest of the tokens that the mask forbids.
 
 A step's results are a few numbers a row. They are copied into a pinned buffer on the stream of the model itself, ahead
 of the sampled tokens, and read when the copy is known to be done; nothing waits for it. Reading a row of the logits
@@ -76,7 +76,7 @@ class RowProbe:
         yield
         after = _parts(logits, rows)
         results = torch.cat([_examined(*known, part) for known, part in zip(before, after, strict=True)])
-        results[:, 2].masked_fill_(rows < 0, 0.0)
+        results[:, 4].masked_fill_(rows < 0, 0.0)
         buffer[: len(plan)].copy_(results, non_blocking=True)
         done = torch.cuda.Event() if logits.is_cuda else None
         if done is not None:
@@ -115,7 +115,7 @@ class RowProbe:
 
     def _add(self, planned: PlannedRow, values: list[float]) -> None:
         wanted, is_overridden, probability, forbidden, allowed = values
-        if not (probability > 0.0 and forbidden >= 0.0):  # no such row in the step, or the model's logits are NaN
+        if not (allowed > 0 and forbidden >= 0.0):  # no such row in the step, or the model's logits are NaN
             return
         if planned.sampled:
             self._counters.examined_rows += 1
@@ -138,17 +138,20 @@ def _before(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return logits.argmax(dim=1, keepdim=True), torch.softmax(logits, dim=1, dtype=torch.float32)
 
 
-def _examined(wanted: torch.Tensor, probabilities: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+def _examined(likeliest: torch.Tensor, probabilities: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
     """float32 ``[n, 5]``: wanted, overridden, probability, forbidden, allowed; float32 holds every token id exactly.
 
     What other stages forbade before the mask has no probability, and is not allowed.
     """
     is_forbidden = logits == -float("inf")
+    is_overridden = is_forbidden.gather(1, likeliest)
+    probabilities.mul_(is_forbidden)
+    probability, wanted = probabilities.max(dim=1, keepdim=True)
     columns = (
-        wanted,
-        is_forbidden.gather(1, wanted),
-        probabilities.gather(1, wanted),
-        probabilities.mul_(is_forbidden).sum(dim=1, keepdim=True),
+        torch.where(is_overridden, likeliest, wanted),
+        is_overridden,
+        probability,
+        probabilities.sum(dim=1, keepdim=True),
         logits.shape[1] - is_forbidden.sum(dim=1, keepdim=True),
     )
     return torch.cat([column.float() for column in columns], dim=1)
