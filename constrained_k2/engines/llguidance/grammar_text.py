@@ -64,6 +64,7 @@ class GrammarText:
     allows_any_split: bool = False  # True if masks allow any tokens of a text that is the only one possible
     effort: Effort = "exact"
     places: Places | None = None  # of the arrays whose items a matcher compares
+    has_open_keys: bool = False  # True if the grammar itself would let an object have a key twice
 
 
 def our_text(
@@ -86,7 +87,9 @@ def our_text(
             model = arguments_model(writer.arguments, writer.shapes, writer.members, writer.argument_parts)
         else:
             model = state_model(root, writer.shapes, writer.members)
-        return GrammarText(text, coverage, model, normalizer.is_well_formed, encoding == "xtml", effort, places)
+        return GrammarText(
+            text, coverage, model, normalizer.is_well_formed, encoding == "xtml", effort, places, writer.has_open_keys
+        )
 
     return write_some(SchemaDocument(document), patterns.is_found, write)
 
@@ -108,7 +111,7 @@ def builtin_text(document: Any, reason: str = "") -> GrammarText:
     except (ValueError, UnsupportedSchema, SchemaTooCostly) as error:
         raise Refused(str(error)) from error
     coverage = replace(coverage_of(known, "llguidance", _builtin_notes(known)), builtin=reason)
-    return GrammarText(text, coverage, model=None)
+    return GrammarText(text, coverage, model=None, has_open_keys=True)
 
 
 def written_text(kind: Literal["regex", "lark"], text: str) -> GrammarText:

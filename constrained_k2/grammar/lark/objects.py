@@ -117,6 +117,7 @@ def object_rule(writer: "LarkWriter", shape: Object, name: str, form: ObjectForm
         members += _extra_members(ways, bits, satisfied, again, is_open=shape.most is None)
     if not (members or fixed):
         return form.empty
+    writer.has_open_keys |= bool(extras) or bits.tracked < len(keys)
     is_endless = shape.most is None and (bool(extras) or bits.tracked < len(keys))
     more = [] if is_endless else [_another(bits, has_extras=bool(extras))]
     is_free = len(members) * len(fixed) <= _MAX_INTERLEAVED

@@ -89,6 +89,7 @@ class LarkWriter:
         self.argument_parts: dict[Node, dict[Kind, Node]] = {}  # node of an argument -> the nodes of its values
         self.unique_items: dict[Array, UniqueItems] = {}  # arrays whose items a matcher compares, as they are written
         self.compared_parts: dict[Node, list[Node]] = {}  # node of such an item or its member -> its objects and arrays
+        self.has_open_keys = False  # True if an object may have keys that its rule does not tell apart
         self.written_as: dict[Shape, Array] = {}  # such an array's shape -> as it is written
         self._raw: set[Node] = set()  # nodes whose strings are written without quotes and escapes
 
@@ -120,6 +121,7 @@ class LarkWriter:
     def rule(self, node: Node) -> str:
         """Return the name of a productive node's rule."""
         if node == ANY:
+            self.has_open_keys = True
             return "any"
         if node not in self._names:
             self._names[node] = f"n{len(self._names)}"
@@ -131,6 +133,7 @@ class LarkWriter:
         parts = self.argument_parts.get(node)
         if parts is None:
             parts = self.argument_parts[node] = self._argument_parts(node)
+            self.has_open_keys |= ANY in (parts.get("object"), parts.get("array"))
         return [(kind, ANY_RULES[kind] if part == ANY else self.rule(part)) for kind, part in parts.items()]
 
     def _argument_parts(self, node: Node) -> dict[Kind, Node]:
