@@ -25,6 +25,7 @@ from constrained_k2.schema.undeclared_keys import UndeclaredKeys, requires_undec
 
 _MAX_TOGETHER = 2  # of the wanted members that one member may be by its value
 MAX_COMBINED_PATTERNS = 4  # up to so many patterns of an object are combined, since one key may match several of them
+MAX_LISTED_KEYS = 64  # of propertyNames: each of so many is a declared key
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +232,17 @@ class Productivity:
     def named_keys(self, shape: Object) -> list[str]:
         """Return the keys that a shape names, the required ones first; in the same order in every process."""
         names = shape.required.union(*([name for name, _ in rules.named] for rules in shape.maps))
-        names = names.union(*(one.excluded for one in shape.wanted))
+        names = names.union(self._listed_keys(shape), *(one.excluded for one in shape.wanted))
         return sorted(names, key=lambda name: (name not in shape.required, name))
+
+    def _listed_keys(self, shape: Object) -> list[str]:
+        """Return the only keys that ``propertyNames`` allows, if it lists a few."""
+        if shape.names == ANY:
+            return []
+        names = [name for name in self.normalizer.shapes(shape.names) if isinstance(name, String | Value)]
+        if any(isinstance(name, String) for name in names) or len(names) > MAX_LISTED_KEYS:
+            return []
+        return [name.value for name in names if isinstance(name, Value) and name.value_kind == "string"]
 
     def possible_keys(self, shape: Object) -> Iterable[str]:
         """Yield the named keys that may occur."""

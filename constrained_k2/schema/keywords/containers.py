@@ -158,7 +158,12 @@ KEYWORDS = (
                 "additionalProperties": False,
                 "minProperties": 2,
             },
-            "minProperties of open keys, 2 and more": {"type": "object", "minProperties": 2},
+            "minProperties of open keys": {"type": "object", "minProperties": 2},
+            "minProperties of finitely many open keys": {
+                "patternProperties": {"^[0-9]{1,2}$": {}},
+                "additionalProperties": False,
+                "minProperties": 2,
+            },
         },
     ),
     Keyword(
