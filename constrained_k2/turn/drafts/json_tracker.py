@@ -9,7 +9,8 @@ from typing import Any
 
 from constrained_k2.turn.drafts.schema_view import SchemaView
 
-MAX_TOKEN = 256  # stored characters of a key, string or scalar; longer ones give no guess
+MAX_TOKEN = 4096  # stored characters of a key, string or scalar that is being written; longer ones give no guess
+_MAX_SCALAR = 256  # stored characters of a value that has been written
 
 
 class Expect(IntEnum):
@@ -152,6 +153,6 @@ class JsonTracker:
         """End the value that is being written."""
         if self.token and self.frames and self.frames[-1].keys:
             text = f'"{self.token}"' if self.expect is Expect.IN_STRING else self.token
-            self.frames[-1].scalars[self.frames[-1].keys[-1]] = text
+            self.frames[-1].scalars[self.frames[-1].keys[-1]] = text[:_MAX_SCALAR]
         self.token, self.expect, self._blanks = "", Expect.AFTER, None
         self.is_done = not self.frames

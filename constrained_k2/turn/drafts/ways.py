@@ -4,16 +4,21 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 from typing import Any
 
 from constrained_k2.schema.document import local_target
+from constrained_k2.turn.drafts.schema_words import Words
 
 Way = dict[str, Any]
 """Keywords that a value satisfies together, merged over references, allOf and one branch of each other applicator."""
 
 _KEYWORDS = ("type", "properties", "required", "items", "prefixItems", "minItems", "minLength", "const", "enum",
-             "pattern", "format", "additionalProperties")  # fmt: skip
+             "pattern", "format", "additionalProperties", "patternProperties", "propertyNames", "dependencies",
+             "dependentRequired", "contains", "multipleOf", "minimum", "maximum", "exclusiveMinimum",
+             "exclusiveMaximum")  # fmt: skip
+_OBJECTS = ("properties", "patternProperties", "dependencies", "dependentRequired")  # united where ways are merged
 _MAX_WAYS = 32  # of one schema
 _MAX_DEPTH = 48  # of applicators and of values
 _MAX_MERGES = 20_000  # of ways, for one document in all, about 50 ms; schemas beyond that may be anything
@@ -32,6 +37,11 @@ class Ways:
         self._ways: dict[int, tuple[Way, ...]] = {}  # by the schema's address in the document
         self._lengths: dict[int, float] = {}  # by the way's address in self._ways
         self._merges_left = _MAX_MERGES
+
+    @cached_property
+    def words(self) -> Words:
+        """The texts that the document names."""
+        return Words(self.root)
 
     def of(self, schemas: Iterable[Any]) -> list[Way]:
         """The ways to satisfy any of some schemas of the document, the shortest first."""
@@ -110,9 +120,9 @@ class Ways:
 
     def _length_of_kind(self, way: Way, kind: str, search: "_Search") -> float:
         if kind == "string":
-            return 2 + max(_int(way, "minLength"), _PATTERN_LENGTH * ("pattern" in way or "format" in way))
+            return 2 + max(whole_number(way, "minLength"), _PATTERN_LENGTH * ("pattern" in way or "format" in way))
         if kind == "array":
-            count, given = _int(way, "minItems"), _list(way, "prefixItems")
+            count, given = whole_number(way, "minItems"), _list(way, "prefixItems")
             more = max(0, count - len(given))
             length = 2 + sum(1 + self._shortest(item, search) for item in given[:count])
             return length + more * (1 + self._shortest(way.get("items", True), search)) if more else length
@@ -168,14 +178,38 @@ def required(way: Way) -> list[str]:
             *(key for key in named if key not in _dict(way, "properties"))]  # fmt: skip
 
 
+def needed(way: Way, written: set[str]) -> list[str]:
+    """The required keys, and those that the keys so far, as names, and the required ones depend on."""
+    keys = dict.fromkeys(required(way))
+    depending = _dict(way, "dependencies") | _dict(way, "dependentRequired")
+    left = [key for key in (*keys, *written) if key in depending]
+    seen = set(left)
+    while left:
+        others = depending[left.pop()]
+        others = _list(others, "required") if isinstance(others, dict) else others
+        more = dict.fromkeys(key for key in (others if isinstance(others, list) else ()) if isinstance(key, str))
+        keys |= more
+        left += [key for key in more if key in depending and key not in seen]
+        seen.update(left)
+    return list(keys)
+
+
 def properties(way: Way) -> dict[str, Any]:
     """The declared properties."""
     return _dict(way, "properties")
 
 
+def key_patterns(way: Way) -> dict[str, Any]:
+    """The schemas of undeclared keys' values by patterns of the keys."""
+    names = way.get("propertyNames")
+    pattern = names.get("pattern") if isinstance(names, dict) else None
+    return _dict(way, "patternProperties") | ({pattern: True} if isinstance(pattern, str) else {})
+
+
 def items(way: Way) -> list[Any]:
     """The schemas that the items may be instances of."""
-    return [*_list(way, "prefixItems"), *([way["items"]] if "items" in way else ())]
+    given = (way[key] for key in ("contains", "items") if key in way)
+    return [*_list(way, "prefixItems"), *given]
 
 
 def _merged(first: Way, second: Way) -> Way | None:
@@ -183,7 +217,7 @@ def _merged(first: Way, second: Way) -> Way | None:
     if not first or not second:
         return first or second
     merged = first | second
-    for key in ("properties", "required"):
+    for key in (*_OBJECTS, "required"):
         a, b = first.get(key), second.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
             merged[key] = a | b
@@ -207,6 +241,7 @@ def _dict(schema: Way, key: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _int(schema: Way, key: str) -> int:
+def whole_number(schema: Way, key: str) -> int:
+    """The value of a keyword that is a whole number of at least 0; 0 for any other value."""
     value = schema.get(key)
     return max(0, value) if type(value) is int else 0
