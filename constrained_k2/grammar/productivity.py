@@ -140,7 +140,7 @@ class Productivity:
         """Return True if some value has a shape, given the productive nodes found so far."""
         if isinstance(shape, Array):
             needed = (*shape.prefix, shape.rest)[: shape.shortest]
-            if not all(self._has_room(shape, wish, fewest) for wish, fewest, _ in shape.wishes):
+            if not all(self._has_room(shape, *wish) for wish in shape.wishes):
                 return False
             values = self.values(shape.rest) if shape.unique and shape.shortest > 1 else None
             if values is not None and len(values) < shape.shortest:
@@ -211,8 +211,10 @@ class Productivity:
             for together in chain.from_iterable(combinations(others, size) for size in sizes)
         ]
 
-    def _has_room(self, shape: Array, wish: Node, fewest: int) -> bool:
+    def _has_room(self, shape: Array, wish: Node, fewest: int, most: int | None) -> bool:
         """Return True if that many items can satisfy a ``contains``."""
+        if most is not None and most < fewest:
+            return False
         places = 0
         for node in shape.prefix[: shape.longest]:
             if not self.is_productive(node):
