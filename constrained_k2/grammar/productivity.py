@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, combinations, compress, product, takewhile
 from typing import Any
 
+from constrained_k2.grammar.patterns import matching_texts
 from constrained_k2.schema.instances import is_key_of
 from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.shapes import (
@@ -25,7 +26,7 @@ from constrained_k2.schema.undeclared_keys import UndeclaredKeys, requires_undec
 
 _MAX_TOGETHER = 2  # of the wanted members that one member may be by its value
 MAX_COMBINED_PATTERNS = 4  # up to so many patterns of an object are combined, since one key may match several of them
-MAX_LISTED_KEYS = 64  # of propertyNames: each of so many is a declared key
+MAX_LISTED_KEYS = 64  # by propertyNames or a pattern: each of so many, with those declared, is like a declared one
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,13 +239,18 @@ class Productivity:
         return sorted(names, key=lambda name: (name not in shape.required, name))
 
     def _listed_keys(self, shape: Object) -> list[str]:
-        """Return the only keys that ``propertyNames`` allows, if it lists a few."""
-        if shape.names == ANY:
+        """Return the keys that a pattern or ``propertyNames`` lists, if they are few."""
+        patterns = self.patterns(shape)
+        names = () if shape.names == ANY else self.normalizer.shapes(shape.names)
+        if not patterns and not names:
             return []
-        names = [name for name in self.normalizer.shapes(shape.names) if isinstance(name, String | Value)]
-        if any(isinstance(name, String) for name in names) or len(names) > MAX_LISTED_KEYS:
-            return []
-        return [name.value for name in names if isinstance(name, Value) and name.value_kind == "string"]
+        found = {name.value for name in names if isinstance(name, Value) and name.value_kind == "string"}
+        if len(strings := [name for name in names if isinstance(name, String)]) == 1:
+            patterns += strings[0].patterns
+        for pattern in patterns:
+            found |= matching_texts(pattern, MAX_LISTED_KEYS) or frozenset()
+        declared = sum(len(rules.named) for rules in shape.maps) + len(shape.required)
+        return sorted(found) if len(found) + declared <= MAX_LISTED_KEYS else []
 
     def possible_keys(self, shape: Object) -> Iterable[str]:
         """Yield the named keys that may occur."""

@@ -11,7 +11,6 @@ import pytest
 
 from constrained_k2 import Vocabulary
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
-from constrained_k2.engines.llguidance.keys_matcher import DistinctKeysMatcher
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.formats.kimi_k3 import CLOSE, KIMI_K3, OPEN, SEPARATOR
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
@@ -22,7 +21,7 @@ PIECES = (
     'n":', "\\ud83d", "\\ude00", '\\ude00":', "😀", "é", 'é":', "1,", '1,"', '""', '"":', ':"",', ': "', ' "a', "}}", "[{", "]",
 )  # fmt: skip
 STRING: dict[str, Any] = {"type": "string"}
-LETTERS = {"^[ab]{1,2}$": {"type": "integer"}}
+LETTERS = {"^[ab]{1,6}$": {"type": "integer"}}
 SCHEMAS: dict[str, dict[str, Any]] = {
     "open": {"additionalProperties": {"type": "integer"}},
     "strings": {"additionalProperties": STRING},
@@ -47,6 +46,11 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     },
     "at least, by pattern": {"patternProperties": {"^a[ab]*$": {"type": "integer"}}, "additionalProperties": False}
     | {"minProperties": 2},
+    "listed": {
+        "patternProperties": {"^(?:[ab]|ab)$": {"type": "integer"}},
+        "additionalProperties": False,
+        "minProperties": 2,
+    },
     "names": {
         "propertyNames": {"enum": ["a", "b", "aé😀", "\x1f"]},
         "additionalProperties": {"type": "integer"},
@@ -77,9 +81,7 @@ def engine(pieces: Vocabulary) -> LLGuidanceEngine:
 def matcher_of(engine: LLGuidanceEngine, schema: dict[str, Any]) -> LLGuidanceMatcher:
     grammar = engine.compile(json.dumps({"type": "object"} | schema), "forbid")
     assert grammar.coverage.is_sound
-    matcher = grammar.matcher("")
-    assert isinstance(matcher, DistinctKeysMatcher) == ("propertyNames" not in schema)  # a few names are as if declared
-    return matcher
+    return grammar.matcher("")
 
 
 def pairs(members: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -209,15 +211,22 @@ def test_where_every_key_that_begins_so_has_been_written_one_comes_again(
     engine: LLGuidanceEngine, pieces: Vocabulary
 ) -> None:
     matcher, row = matcher_of(engine, SCHEMAS["few"]), allocate_bitmask(1, pieces.size)[0]
-    assert write(matcher, pieces, '{"a":1,"b":1,"ba":1') == ""
-    assert write(matcher, pieces, ',"b"') == ',"b"'
+    assert write(matcher, pieces, '{"aaaaaa":1,"aaaaa":1') == ""
+    assert write(matcher, pieces, ',"aaaaa"') == ',"aaaaa"'
     matcher.fill(row)
-    assert sorted(allowed_ids(row)) == [
-        ord("a"),
-        ord("b"),
-        pieces.find(b'b"'),
-    ]  # ba is not known to be the only key with these letters
-    assert write(matcher, pieces, 'a":1,"ba":1') == ""
+    assert {bytes(pieces.ordinary_bytes(int(one))) for one in allowed_ids(row)} == {b"a", b"b", b'b"'}
+    assert write(matcher, pieces, 'a":1') == ""
+
+
+def test_few_keys_are_like_declared_ones(engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
+    """Their grammar needs no filter, and counts them."""
+    for name in ("names", "listed"):
+        matcher, row = matcher_of(engine, SCHEMAS[name]), allocate_bitmask(1, pieces.size)[0]
+        assert type(matcher) is LLGuidanceMatcher
+        assert write(matcher, pieces, '{"a":1') == ""
+        matcher.fill(row)
+        assert ord("}") not in allowed_ids(row)
+        assert write(matcher, pieces, ',"a"') == ',"a"'
 
 
 def test_keys_of_arguments_as_xml() -> None:

@@ -159,8 +159,8 @@ KEYWORDS = (
                 "minProperties": 2,
             },
             "minProperties of open keys": {"type": "object", "minProperties": 2},
-            "minProperties of finitely many open keys": {
-                "patternProperties": {"^[0-9]{1,2}$": {}},
+            "minProperties of open keys that may run out": {
+                "patternProperties": {"^[0-9]{1,4}$": {}},
                 "additionalProperties": False,
                 "minProperties": 2,
             },
@@ -189,6 +189,7 @@ KEYWORDS = (
                 "maxContains": 2,
                 "maxItems": 9,
             },
+            "contains, more than some hundred states": {"contains": {"const": 1}, "maxContains": 60, "maxItems": 90},
         },
     ),
     Keyword(
