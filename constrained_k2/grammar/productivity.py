@@ -242,7 +242,7 @@ class Productivity:
         """Return the keys that a pattern or ``propertyNames`` lists, if they are few."""
         patterns = self.patterns(shape)
         names = () if shape.names == ANY else self.normalizer.shapes(shape.names)
-        if not patterns and not names:
+        if shape.wanted or not (patterns or names):
             return []
         found = {name.value for name in names if isinstance(name, Value) and name.value_kind == "string"}
         if len(strings := [name for name in names if isinstance(name, String)]) == 1:
