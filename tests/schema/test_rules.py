@@ -36,6 +36,8 @@ OBJECTS: list[dict[str, Any]] = [
     {"minProperties": 2, "maxProperties": 2, "required": ["a"], "additionalProperties": TEXT},
     {"minProperties": 2, "patternProperties": {"^[ab]+$": ONE}, "additionalProperties": False},
     {"propertyNames": {"enum": ["a", "b", "d"]}, "minProperties": 2},
+    {"not": {"propertyNames": {"not": {"const": "a"}}}},
+    {"patternProperties": {"^(?:a|b)$": ONE}, "additionalProperties": False, "minProperties": 2},
     {"patternProperties": {"^[ab]$": ONE}},
     {"patternProperties": {"[ab]": ONE, "[bc]": {"type": ["string", "number"]}}, "additionalProperties": False},
     {"properties": {"a": ONE}, "patternProperties": {"^a": {"type": "number"}, "b": TEXT}},
