@@ -1,4 +1,4 @@
-"""Whether an object always has another undeclared key: then each that is written counts, as none is written twice.
+"""Finds the objects that always have another undeclared key: there each that is written counts, as none comes twice.
 
 A matcher leaves a key out that an object has (:mod:`constrained_k2.engines.llguidance.distinct_keys`), unless all keys
 that begin as the text does have been written.
