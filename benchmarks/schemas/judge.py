@@ -53,7 +53,7 @@ def _is_integer(value: object) -> bool:
 
 
 def _multiple_of(_: Any, unit: Any, value: object, __: Any) -> Iterator[jsonschema.ValidationError]:
-    """Check a multiple by its decimal digits: as binary fractions 75.49 is no multiple of 0.01."""
+    """Check a multiple by its decimal digits: 75.49 is a multiple of 0.01, which binary fractions do not show."""
     if (
         isinstance(value, int | Decimal)
         and not isinstance(value, bool)
