@@ -69,7 +69,7 @@ def is_multiple(value: Decimal, unit: Decimal) -> bool:
     if scale >= unit_scale:
         return digits * pow(10, scale - unit_scale, unit_digits) % unit_digits == 0
     missing = unit_scale - scale
-    # The bit length is more than the number of decimal digits, of which a multiple has as many zeros at its end.
+    # A multiple ends in as many zeros as are missing; its bit length is more than its number of decimal digits.
     return digits == 0 or (missing <= digits.bit_length() and digits % (unit_digits * 10**missing) == 0)
 
 

@@ -252,7 +252,7 @@ def _both(first: Any, second: Any) -> Any:
 
 
 def _witness(negated: Any) -> Way:
-    """What a value must have for not all of its members or items to lack something, where a schema says it so."""
+    """The member or item that a value must have, where a schema negates that each of them fails."""
     ((key, inner),) = negated.items() if isinstance(negated, dict) and len(negated) == 1 else (("", None),)
     if key == "items" and (wanted := _negated(inner)) is not None:
         return {"contains": wanted}
