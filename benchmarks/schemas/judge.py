@@ -53,7 +53,7 @@ def _is_integer(value: object) -> bool:
 
 
 def _multiple_of(_: Any, unit: Any, value: object, __: Any) -> Iterator[jsonschema.ValidationError]:
-    """Check a multiple by its decimal digits: as binary fractions 75.49 is no multiple of 0.01."""
+    """Check a multiple by its decimal digits: 75.49 is a multiple of 0.01, which binary fractions do not show."""
     if (
         isinstance(value, int | Decimal)
         and not isinstance(value, bool)
@@ -69,7 +69,7 @@ def is_multiple(value: Decimal, unit: Decimal) -> bool:
     if scale >= unit_scale:
         return digits * pow(10, scale - unit_scale, unit_digits) % unit_digits == 0
     missing = unit_scale - scale
-    # The bit length is more than the number of decimal digits, of which a multiple has as many zeros at its end.
+    # A multiple ends in as many zeros as are missing; its bit length is more than its number of decimal digits.
     return digits == 0 or (missing <= digits.bit_length() and digits % (unit_digits * 10**missing) == 0)
 
 

@@ -17,7 +17,7 @@ from constrained_k2.vocabulary.bitmask import TokenSet, words_per_row
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 MAX_FINISH_RESERVE = 4096
-"""The most tokens that a request may reserve: each of their masks costs about 0.1 ms more."""
+"""The most tokens that a request may reserve: each of their masks costs about 0.2 ms more."""
 
 _CATCH_UP = 16  # tokens to follow at once before the reserve begins; the depth is known as often
 _MAX_TRACKERS = 32  # snapshots for rollbacks; a longer rollback follows the turn anew

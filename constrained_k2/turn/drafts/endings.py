@@ -8,6 +8,7 @@ demanded, literals and the values of enums are left to the model.
 import json
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
+from math import inf
 from typing import Any, Protocol, Self, TypeVar
 
 from constrained_k2.turn.drafts.guesses import spelled
@@ -29,6 +30,9 @@ from constrained_k2.turn.drafts.ways import (
 _LENGTH = 24  # about the length of the longest tokens in endings
 _MAX_PIECES = 12
 MAX_KEYS = 8  # to try at one place
+_MAX_ORDERED = 32  # keys
+_FREE_ITEM = 4  # every so many items beyond the one that an array must contain are left to the model
+
 _OPENINGS = {"string": '"', "object": "{", "array": "["}
 
 
@@ -87,10 +91,12 @@ def next_pieces(tracker: JsonTracker, *, known_only: bool = False) -> Iterable[s
                 return rest if known_only else chain(rest, ends)
             return ends
         opening = constant or _opening(document.of(values), document)
-        openings = (opening,) if known_only else (*_contained(tracker, containers, document), opening)
+        contained = _contained(tracker, containers, document)
         if expect is Expect.VALUE:
-            return openings
-        return ("]",) if known_only else ("]", *openings)
+            if contained and tracker.frames[-1].commas % _FREE_ITEM == 0:
+                return ()  # an item of another kind is demanded as well
+            return (opening,) if known_only else (*contained, opening)
+        return (contained or ["]"])[:1] if known_only else (*contained, "]", opening)
     if not tracker.frames:
         return ()
     if not tracker.frames[-1].is_object:
@@ -98,15 +104,16 @@ def next_pieces(tracker: JsonTracker, *, known_only: bool = False) -> Iterable[s
     written = set(tracker.frames[-1].keys)
     found = possible_ways(document.of(containers), tracker.frames[-1])
     keys = missing_keys(found, written, document)
+    others = [key for key in declared_keys(found, written) if key not in keys]
+    keys, others = _by_refusal(keys, written), _by_refusal(others, written)
     demanded = next(iter(keys), "")
     if expect is Expect.IN_KEY:
-        possible = dict.fromkeys((*keys, *declared_keys(found, written)))
-        ends = [f'{key[len(tracker.token) :]}":' for key in possible if key.startswith(tracker.token)][:MAX_KEYS]
+        possible = [key for key in (*keys, *others) if key.startswith(tracker.token)]
+        ends = [f'{key[len(tracker.token) :]}":' for key in possible][:MAX_KEYS]
         return ends[:1] if known_only else ends or _rests_of_key(tracker.token, found, written, document)
     separator = "" if expect in {Expect.KEY, Expect.FIRST_KEY} else ","
     if known_only:
         return (f'{separator}"{demanded}":',) if demanded else () if expect is Expect.KEY else ("}",)
-    others = [key for key in declared_keys(found, written) if key not in keys]
     tried = [f'{separator}"{key}":' for key in [*keys, *others][:MAX_KEYS]] or [f'{separator}"']
     if expect is Expect.KEY:
         return tried
@@ -195,6 +202,7 @@ def _contained(tracker: JsonTracker, containers: list[Any], document: Ways) -> l
     if not tracker.frames or tracker.frames[-1].is_object:
         return []
     schemas = [way["contains"] for way in document.of(containers) if "contains" in way]
+    schemas = [schema for schema in schemas if document.shortest(schema) < inf]
     return [_constant([schema], document) or _opening(document.of([schema]), document) for schema in schemas[:MAX_KEYS]]
 
 
@@ -236,6 +244,12 @@ def declared_keys(found: list[Way], written: set[str]) -> list[str]:
     """The declared keys that are missing."""
     keys = dict.fromkeys(spelled(key) for way in found for key in properties(way))
     return [key for key in keys if key not in written]
+
+
+def _by_refusal(keys: list[str], written: set[str]) -> list[str]:
+    """Keys in their order, but last those that others extend: these went on where the mask refused the key's end."""
+    several = keys[:_MAX_ORDERED]
+    return [*sorted(several, key=lambda key: any(other.startswith(key) for other in written)), *keys[_MAX_ORDERED:]]
 
 
 def _rests_of_key(begun: str, found: list[Way], written: set[str], document: Ways) -> Iterator[str]:

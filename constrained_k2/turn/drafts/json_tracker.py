@@ -35,6 +35,7 @@ class Frame:
     is_object: bool
     keys: list[str] = field(default_factory=list)  # an object's keys so far
     scalars: dict[str, str] = field(default_factory=dict)  # by key, its strings, numbers and literals so far, as JSON
+    commas: int = 0
 
 
 @dataclass(slots=True)
@@ -71,7 +72,8 @@ class JsonTracker:
         for name in JsonTracker.__slots__:
             setattr(other, name, getattr(self, name))
         other.frames = [
-            Frame(frame.view, frame.is_object, frame.keys.copy(), frame.scalars.copy()) for frame in self.frames
+            Frame(frame.view, frame.is_object, frame.keys.copy(), frame.scalars.copy(), frame.commas)
+            for frame in self.frames
         ]
         return other
 
@@ -123,6 +125,7 @@ class JsonTracker:
             self.expect, self._blanks = Expect.VALUE, ""
         elif character == ",":
             frame, self._blanks = self.frames[-1], ""
+            frame.commas += 1
             self.expect = Expect.KEY if frame.is_object else Expect.VALUE
             self.value = frame.view if frame.is_object else frame.view.item
         elif character in "}]":

@@ -13,7 +13,7 @@ from constrained_k2.grammar.pattern_rests import shortest_rest
 from constrained_k2.grammar.pattern_states import PatternStates, TooManyStates
 from constrained_k2.schema.string_formats import FORMATS, patterns_of
 from constrained_k2.turn.drafts.schema_words import Words
-from constrained_k2.turn.drafts.ways import Way, key_patterns, whole_number
+from constrained_k2.turn.drafts.ways import Way, key_patterns, patterns, whole_number
 
 MOST = 128  # characters: hardly a token has more
 _PATTERNS = 256  # that are kept
@@ -58,11 +58,11 @@ def _pattern_of(pattern: str) -> _Pattern | None:
     return _patterns[pattern]
 
 
-def _rest(text: str, patterns: Sequence[str], least: int = 0) -> str | None:
-    """A shortest rest of at least ``least`` characters, by which a text matches all patterns; None if none is found."""
+def _rest(text: str, group: Sequence[str], least: int = 0) -> str | None:
+    """A shortest rest of at least ``least`` characters by which a text matches some patterns; None if none is found."""
     with _lock:
         try:
-            known = [each for pattern in patterns if (each := _pattern_of(pattern)) is not None]
+            known = [each for pattern in group if (each := _pattern_of(pattern)) is not None]
             states = [(each.states, each.after(text)) for each in known]
             key = (least, *states)
             if key not in _known:
@@ -71,7 +71,7 @@ def _rest(text: str, patterns: Sequence[str], least: int = 0) -> str | None:
                     _known.popitem(last=False)
             return _known[key]
         except (TooManyStates, Untranslatable, RecursionError):
-            for pattern in patterns:
+            for pattern in group:
                 _patterns.pop(pattern, None)  # its states may be those of other texts
     return None
 
@@ -86,10 +86,9 @@ def rests(text: str, found: Iterable[Way], words: Words) -> Iterator[str]:
     fillers: list[str] = []
     for way in found:
         missing = max(0, min(whole_number(way, "minLength") - len(text), MOST))
-        name, pattern = way.get("format"), way.get("pattern")
-        patterns = patterns_of((name,)) if isinstance(name, str) and name in FORMATS else []
-        patterns += [pattern] if isinstance(pattern, str) else []
-        yield from _of_patterns(text, [patterns], missing)
+        name = way.get("format")
+        formats = patterns_of((name,)) if isinstance(name, str) and name in FORMATS else []
+        yield from _of_patterns(text, [[*formats, *patterns(way)]], missing)
         fillers += [filler * missing for filler in _FILLERS if missing]
     yield from fillers
     yield from (word[len(text) :] for word in words.words if word.startswith(text) and word != text)
@@ -102,18 +101,18 @@ def rests_of_key(text: str, found: Iterable[Way], words: Words) -> Iterator[str]
     Words come first: there are few of them, and of the keys that match a pattern there is no end.
     """
     yield from (word[len(text) :] for word in words.words if word.startswith(text))
-    patterns = dict.fromkeys([*(pattern for way in found for pattern in key_patterns(way)), *words.patterns])
-    yield from _of_patterns(text, [(pattern,) for pattern in patterns], may_be_whole=True)
+    tried = dict.fromkeys([*(pattern for way in found for pattern in key_patterns(way)), *words.patterns])
+    yield from _of_patterns(text, [(pattern,) for pattern in tried], may_be_whole=True)
 
 
 def _of_patterns(
     text: str, several: Iterable[Sequence[str]], least: int = 0, *, may_be_whole: bool = False
 ) -> Iterator[str]:
     """The rests by each of several groups of patterns."""
-    for patterns in several:
-        rest = _rest(text, patterns, least)
+    for group in several:
+        rest = _rest(text, group, least)
         if rest or (rest == "" and may_be_whole):
             yield rest
         # Where a text that matches may not end, one more character may lead to what another keyword demands.
-        if rest == "" and (longer := _rest(text, patterns, 1)):
+        if rest == "" and (longer := _rest(text, group, 1)):
             yield longer

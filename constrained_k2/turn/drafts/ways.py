@@ -88,6 +88,8 @@ class Ways:
         ]
         if "if" in schema:
             groups.append([way for key in ("then", "else") for way in self._of(schema.get(key, True), depth)])
+        if "not" in schema:
+            groups.append((_witness(schema["not"]),))
         ways: list[Way] = [{key: schema[key] for key in _KEYWORDS if key in schema}]
         for group in groups:
             self._merges_left -= len(ways) * len(group)
@@ -125,6 +127,8 @@ class Ways:
             count, given = whole_number(way, "minItems"), _list(way, "prefixItems")
             more = max(0, count - len(given))
             length = 2 + sum(1 + self._shortest(item, search) for item in given[:count])
+            if not count and "contains" in way:
+                return length + self._shortest(way["contains"], search)
             return length + more * (1 + self._shortest(way.get("items", True), search)) if more else length
         if kind == "object":
             declared, keys = properties(way), required(way)
@@ -199,6 +203,13 @@ def properties(way: Way) -> dict[str, Any]:
     return _dict(way, "properties")
 
 
+def patterns(way: Way) -> list[str]:
+    """The patterns of its texts."""
+    declared = way.get("pattern")
+    declared = declared if isinstance(declared, list) else [declared]
+    return [pattern for pattern in declared if isinstance(pattern, str)]
+
+
 def key_patterns(way: Way) -> dict[str, Any]:
     """The schemas of undeclared keys' values by patterns of the keys."""
     names = way.get("propertyNames")
@@ -220,15 +231,43 @@ def _merged(first: Way, second: Way) -> Way | None:
     for key in (*_OBJECTS, "required"):
         a, b = first.get(key), second.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
-            merged[key] = a | b
+            merged[key] = a | b | {name: _both(a[name], b[name]) for name in a.keys() & b.keys()}
         elif isinstance(a, list) and isinstance(b, list):
             merged[key] = [*a, *b]
+    if len(each := [*patterns(first), *patterns(second)]) > 1:
+        merged["pattern"] = list(dict.fromkeys(each))
     a, b = kinds(first), kinds(second)
     if a and b:
         merged["type"] = [kind for kind in a if kind in b or (kind == "integer" and "number" in b)]
         merged["type"] += ["integer"] if "number" in a and "integer" in b and "integer" not in a else []
         return merged if merged["type"] else None
     return merged
+
+
+def _both(first: Any, second: Any) -> Any:
+    """Both schemas of a value at once, or both lists of keys."""
+    if isinstance(first, list) and isinstance(second, list):
+        return [*first, *second]
+    return second if first == second or first is True else {"allOf": [first, second]}
+
+
+def _witness(negated: Any) -> Way:
+    """The member or item that a value must have, where a schema negates that each of them fails."""
+    ((key, inner),) = negated.items() if isinstance(negated, dict) and len(negated) == 1 else (("", None),)
+    if key == "items" and (wanted := _negated(inner)) is not None:
+        return {"contains": wanted}
+    if key not in {"properties", "patternProperties"} or not isinstance(inner, dict) or len(inner) != 1:
+        return {}
+    ((name, value),) = inner.items()
+    wanted = _negated(value)
+    if wanted is None:
+        return {}
+    return {key: {name: wanted}} | ({"required": [name]} if key == "properties" else {})
+
+
+def _negated(schema: Any) -> Any:
+    """The schema that another one negates; None if it does more or less."""
+    return schema["not"] if isinstance(schema, dict) and schema.keys() == {"not"} else None
 
 
 def _list(schema: Way, key: str) -> list[Any]:

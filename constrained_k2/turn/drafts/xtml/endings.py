@@ -4,7 +4,7 @@ Blocks of required keys come first, with the type of the shortest value. Strings
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from math import inf
 from typing import Any
 
@@ -22,7 +22,7 @@ from constrained_k2.turn.drafts.endings import (
 )
 from constrained_k2.turn.drafts.guesses import spelled
 from constrained_k2.turn.drafts.json_tracker import MAX_TOKEN, Expect
-from constrained_k2.turn.drafts.text_rests import rests
+from constrained_k2.turn.drafts.text_rests import rests, rests_of_key
 from constrained_k2.turn.drafts.ways import Way, Ways, kinds, options, ways_of
 from constrained_k2.turn.drafts.xtml.tags import (
     BEFORE_KEY,
@@ -98,7 +98,7 @@ def _ends_of_text(tracker: XtmlTracker, constant: str | None, found: list[Way], 
         yield from rests(begun, found, document.words)
 
 
-def _rests_of_tag(tracker: XtmlTracker, document: Ways) -> Sequence[str | int]:
+def _rests_of_tag(tracker: XtmlTracker, document: Ways) -> Iterable[str | int]:
     """The rests of the piece of the tag that is being written."""
     tag = tracker.tag
     if len(tag) < len(BEFORE_KEY):
@@ -117,14 +117,18 @@ def _rests_of_tag(tracker: XtmlTracker, document: Ways) -> Sequence[str | int]:
     return [each[len(word) :] or '"' for each in words if each.startswith(word)]
 
 
-def _rests_of_key(begun: str, found: list[Way], written: set[str], document: Ways) -> Sequence[str]:
-    """The rests of keys: required ones, then declared ones with the shortest value; else the end of another key."""
+def _rests_of_key(begun: str, found: list[Way], written: set[str], document: Ways) -> Iterator[str]:
+    """The rests of keys: required ones, then declared ones with the shortest value; else another key, and its end."""
     keys = missing_keys(found, written, document)
     possible = [key for key in (*keys, *declared_keys(found, written)) if _in_tag(key).startswith(begun)]
     if not keys:
         possible.sort(key=lambda key: min(map(document.shortest, property_schemas(found, key)), default=0))
-    rests = (_in_tag(key)[len(begun) :] for key in possible[:MAX_KEYS])
-    return [*dict.fromkeys(rest or '"' for rest in rests), '"']
+    yield from dict.fromkeys(_in_tag(key)[len(begun) :] or '"' for key in possible[:MAX_KEYS])
+    if not possible:
+        text = unescape(begun)
+        others = (rest for rest in rests_of_key(text, found, document.words) if spelled(text + rest) not in written)
+        yield from dict.fromkeys(escape(rest) or '"' for rest in others)
+    yield '"'
 
 
 def _in_tag(key: str) -> str:
