@@ -24,7 +24,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _PATIENCE = 150  # bytes after which most choices lead to the end
 _STEERED = 1_000  # bytes after which all do
-_LONGEST = 20_000
+_LONGEST = 50_000  # one schema of MaskBench requires 587 keys, of 29,750 bytes
 _SHOWN = 200  # characters of an instance
 
 
