@@ -48,6 +48,7 @@ class Productivity:
     undeclared_keys: UndeclaredKeys = "allow"
     _productive: set[Node] = field(default_factory=set)
     _narrowed: dict[Node, Shapes] = field(default_factory=dict)  # without undeclared keys, where that changes a node
+    _named_keys: dict[int, tuple[Object, list[str]]] = field(default_factory=dict)  # id of a shape -> it, its keys
 
     def shapes(self, node: Node) -> Shapes:
         """The shapes of a node as they are written."""
@@ -196,6 +197,8 @@ class Productivity:
         return self._ways(shape, node, fitting, fitting)
 
     def _ways(self, shape: Object, node: Node, demands: list[Wanted], wanted: list[Wanted]) -> list["MemberWay"]:
+        if not wanted:
+            return [MemberWay(node, shape.names)]
         pairs = sorted(zip(demands, wanted, strict=True), key=lambda pair: pair[1].order)
         free = frozenset(one for demand, one in pairs if demand.value == ANY and demand.names == ANY)
         others = [pair for pair in pairs if pair[1] not in free]
@@ -234,9 +237,13 @@ class Productivity:
 
     def named_keys(self, shape: Object) -> list[str]:
         """Return the keys that a shape names, the required ones first; in the same order in every process."""
-        names = shape.required.union(*([name for name, _ in rules.named] for rules in shape.maps))
-        names = names.union(self._listed_keys(shape), *(one.excluded for one in shape.wanted))
-        return sorted(names, key=lambda name: (name not in shape.required, name))
+        found = self._named_keys.get(id(shape))  # by identity: a shape of thousands of keys takes long to hash
+        if found is None:
+            names = shape.required.union(*([name for name, _ in rules.named] for rules in shape.maps))
+            names = names.union(self._listed_keys(shape), *(one.excluded for one in shape.wanted))
+            required, others = sorted(shape.required), sorted(names - shape.required)
+            found = self._named_keys[id(shape)] = shape, [*required, *others]
+        return found[1]
 
     def _listed_keys(self, shape: Object) -> list[str]:
         """Return the keys that a pattern or ``propertyNames`` lists, if they are few."""

@@ -70,7 +70,7 @@ class Normalizer(Notes):
         self._synthetic: dict[str, tuple[Node, ...]] = {}
         self._maps: dict[int, tuple[object, dict[str, Node]]] = {}  # id of a map -> the map, its named members
         self._literals: dict[SchemaLiteral, Shapes] = {}
-        self._false: dict[SchemaLiteral, bool] = {}
+        self._never: dict[Node, bool] = {}
         self._open: list[SchemaLiteral] = []
         # met_wanting: objects that must have certain members took part
         self._pruning, self.met_wanting = 0, False
@@ -103,9 +103,12 @@ class Normalizer(Notes):
             return some
         met: dict[Shape, None] = {}
         limit = max(_MAX_SHAPES, len(some), len(others))  # a long enum does not multiply
+        by_kind: dict[Kind, list[Shape]] = {}
+        for other in others:
+            by_kind.setdefault(_kind(other), []).append(other)
         for one in some:
-            for other in others:
-                if _kind(one) == _kind(other) and (shape := self.meet(one, other)) is not None:
+            for other in by_kind.get(_kind(one), ()):
+                if (shape := self.meet(one, other)) is not None:
                     met[shape] = None
             if len(met) > limit:
                 met = dict.fromkeys(absorbed(tuple(met)))
@@ -200,22 +203,26 @@ class Normalizer(Notes):
 
     def is_never(self, node: Node) -> bool:
         """True if it is plain that nothing satisfies a node: one of its schemas is ``false``."""
-        for pointer, holds in node - self._false.keys():
-            self._false[pointer, holds] = pointer == "never" or local_target(self.document.root, pointer) is (not holds)
-        return any(map(self._false.__getitem__, node))
+        found = self._never.get(node)
+        if found is None:
+            targets = ((pointer, holds, local_target(self.document.root, pointer)) for pointer, holds in node)
+            is_false = (pointer == "never" or target is (not holds) for pointer, holds, target in targets)
+            found = self._never[node] = any(is_false)
+        return found
 
     def value_node(self, shape: Object, key: str) -> Node:
         """The node of a key's value: the conjunction of what all maps require."""
-        node: set[SchemaLiteral] = set()
+        node = ANY
         for rules in shape.maps:
             found = self._maps.get(id(rules))  # by identity: a map of thousands of keys takes long to hash
             if found is None:
                 found = self._maps[id(rules)] = (rules, dict(rules.named))
-            parts = [found[1][key]] if key in found[1] else []
+            part = found[1].get(key, rules.extra)
             if rules.patterns:
-                parts += (value for pattern, value in rules.patterns if self.matches(pattern, key))
-            node.update(*(parts or (rules.extra,)))
-        return frozenset(node)
+                matched = [value for pattern, value in rules.patterns if self.matches(pattern, key)]
+                part = found[1].get(key, ANY).union(*matched) if matched else part
+            node = node | part if node and part else node or part
+        return node
 
     def _expand(self, literal: SchemaLiteral) -> Shapes:
         found = self._literals.get(literal)

@@ -5,6 +5,7 @@ Everything else in a schema is an annotation. The rows are in the files below, b
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from constrained_k2.errors import UnsupportedSchema
@@ -21,9 +22,14 @@ KEYWORDS: dict[str, Keyword] = {name: row for row in ROWS for name in row.names}
 _ORDER = {name: number for number, row in enumerate(ROWS) for name in row.names}
 
 
-def rows_of(schema: dict[str, Any]) -> list[Keyword]:
+def rows_of(schema: dict[str, Any]) -> tuple[Keyword, ...]:
     """The rows of a schema's keywords."""
-    return [ROWS[number] for number in sorted({_ORDER[name] for name in schema if name in _ORDER})]
+    return _rows(tuple(name for name in schema if name in _ORDER))
+
+
+@lru_cache(1024)
+def _rows(names: tuple[str, ...]) -> tuple[Keyword, ...]:
+    return tuple(ROWS[number] for number in sorted({_ORDER[name] for name in names}))
 
 
 def typed_shapes(read: Reader) -> Shapes:
