@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema, kind_of_json
 from constrained_k2.schema.absorption import absorbed
 from constrained_k2.schema.compile_pool import check_deadline
-from constrained_k2.schema.document import IllFormed, SchemaDocument, local_target
+from constrained_k2.schema.document import IllFormed, SchemaDocument
 from constrained_k2.schema.instances import is_instance
-from constrained_k2.schema.keywords import keyword_places, lenient, rows_of, typed_shapes
+from constrained_k2.schema.keywords import keyword_places, lenient, plain_shapes, rows_of, typed_shapes
 from constrained_k2.schema.keywords.keyword import NotExpressible, Reader
 from constrained_k2.schema.keywords.scalars import allowed_values, type_named
-from constrained_k2.schema.notes import Notes
+from constrained_k2.schema.member_nodes import MemberNodes
 from constrained_k2.schema.shapes import (
     ANY,
     EVERYTHING,
@@ -40,7 +40,7 @@ class _ReenteredError(Exception):
     """Pruning reached a literal that is still being expanded."""
 
 
-class Normalizer(Notes):
+class Normalizer(MemberNodes):
     """Expands the nodes of one schema.
 
     Args:
@@ -60,17 +60,14 @@ class Normalizer(Notes):
         wants_members: bool = True,
         left_out: frozenset[str] = frozenset(),
     ) -> None:
-        super().__init__(document)
+        super().__init__(document, matches)
         self.relaxes_negations = relaxes_negations
         self.wants_members, self.left_out = wants_members, left_out
-        self.matches = matches
         self._narrowed: set[Node | SchemaLiteral] = set()  # whose shapes lack instances
         self._nodes: dict[Node, Shapes] = {NEVER: ()}
         self._parts: dict[Node, Shapes] = {}  # of a node, by JSON type: at most six for each
         self._synthetic: dict[str, tuple[Node, ...]] = {}
-        self._maps: dict[int, tuple[object, dict[str, Node]]] = {}  # id of a map -> the map, its named members
         self._literals: dict[SchemaLiteral, Shapes] = {}
-        self._never: dict[Node, bool] = {}
         self._open: list[SchemaLiteral] = []
         # met_wanting: objects that must have certain members took part
         self._pruning, self.met_wanting = 0, False
@@ -201,29 +198,6 @@ class Normalizer(Notes):
         finally:
             self._pruning -= 1
 
-    def is_never(self, node: Node) -> bool:
-        """True if it is plain that nothing satisfies a node: one of its schemas is ``false``."""
-        found = self._never.get(node)
-        if found is None:
-            targets = ((pointer, holds, local_target(self.document.root, pointer)) for pointer, holds in node)
-            is_false = (pointer == "never" or target is (not holds) for pointer, holds, target in targets)
-            found = self._never[node] = any(is_false)
-        return found
-
-    def value_node(self, shape: Object, key: str) -> Node:
-        """The node of a key's value: the conjunction of what all maps require."""
-        node = ANY
-        for rules in shape.maps:
-            found = self._maps.get(id(rules))  # by identity: a map of thousands of keys takes long to hash
-            if found is None:
-                found = self._maps[id(rules)] = (rules, dict(rules.named))
-            part = found[1].get(key, rules.extra)
-            if rules.patterns:
-                matched = [value for pattern, value in rules.patterns if self.matches(pattern, key)]
-                part = found[1].get(key, ANY).union(*matched) if matched else part
-            node = node | part if node and part else node or part
-        return node
-
     def _expand(self, literal: SchemaLiteral) -> Shapes:
         found = self._literals.get(literal)
         if found is not None:
@@ -253,7 +227,7 @@ class Normalizer(Notes):
         return found
 
     def _expand_schema(self, pointer: str, *, holds: bool) -> Shapes:
-        schema = local_target(self.document.root, pointer)
+        schema = self.document.find(pointer)
         if isinstance(schema, str) and type_named(schema):
             self.note(pointer, "read_as", f"the text {schema!r} is read as the type {type_named(schema)!r}")
             schema = {"type": schema}
@@ -267,6 +241,9 @@ class Normalizer(Notes):
         return self._holds(schema, pointer) if holds else self._fails(schema, pointer)
 
     def _holds(self, schema: dict[str, Any], pointer: str) -> Shapes:
+        plain = plain_shapes(schema)
+        if plain is not None:
+            return plain
         read = Reader(self, schema, pointer)
         found = self.both(allowed_values(read), typed_shapes(read))
         for row in rows_of(schema):
