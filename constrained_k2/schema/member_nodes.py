@@ -32,6 +32,14 @@ class MemberNodes(Notes):
 
     def value_node(self, shape: Object, key: str) -> Node:
         """The node of a key's value: the conjunction of what all maps require."""
+        node = shape.found.get(key)
+        if node is None:
+            node = self._value_node(shape, key)
+            if shape.maps:  # the shape without maps is shared by all schemas, and keeps nothing of them
+                shape.found[key] = node
+        return node
+
+    def _value_node(self, shape: Object, key: str) -> Node:
         node = ANY
         for rules in shape.maps:
             found = self._maps.get(id(rules))  # by identity: a map of thousands of keys takes long to hash

@@ -173,7 +173,8 @@ class Normalizer(MemberNodes):
             return shape
         self.spend(len(shape.required) * len(shape.maps) // _LOOKED_UP)
         # A required key without a possible value tells branches with different constants apart early.
-        values = [self.value_node(shape, key) for key in sorted(shape.required)]
+        value_node = self.value_node
+        values = [value_node(one, key) | value_node(other, key) for key in sorted(shape.required)]
         if any(map(self.is_never, values)):
             return None
         if self._pruned(lambda: not all(map(self.shapes, values)), unknown=False):

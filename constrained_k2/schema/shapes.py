@@ -133,6 +133,7 @@ class Object:
     wanted: frozenset[Wanted] = frozenset()
     declared: Declared = Declared()
     kind: Kind = "object"
+    found: dict[str, Node] = field(default_factory=dict, init=False, repr=False, compare=False)  # by value_node
 
     def in_order(self) -> list[str]:
         """The keys that the maps name, in the order of the schema, and of its subschemas by their pointers."""

@@ -109,9 +109,7 @@ class LarkWriter:
         lines = [f"start: {self.rule(root)}"]
         while self._waiting:
             node = self._waiting.pop()
-            shapes = filter(self.productivity.has_value, self.productivity.shapes(node))
-            bodies = [self._body(node, shape, number) for number, shape in enumerate(shapes)]
-            lines.append(f"{self._names[node]}: {' | '.join(bodies)}")
+            lines.append(f"{self._names[node]}: {self._alternatives_of(node, self._names[node])}")
             if self.productivity.is_narrowed(node):
                 self.note(("properties",), "narrowed", REASON)
         terminals = [f"{name}: {expression}" for expression, name in self._terminals.items()]
@@ -124,9 +122,25 @@ class LarkWriter:
             self.has_open_keys = True
             return "any"
         if node not in self._names:
-            self._names[node] = f"n{len(self._names)}"
-            self._waiting.append(node)
+            self._names[node] = self._leaf(node) or f"n{len(self._names)}"
         return self._names[node]
+
+    def _leaf(self, node: Node) -> str:
+        """Return the name of a rule or terminal that all nodes of the same strings, numbers and constants share.
+
+        A node that has objects or arrays waits to be written, and the name is empty.
+        """
+        if node == self.arguments or any(isinstance(shape, Array | Object) for shape in self.productivity.shapes(node)):
+            self._waiting.append(node)
+            return ""
+        outer = self.node
+        body = self._alternatives_of(node, "")
+        self.node = outer
+        return body if body.isidentifier() else self.choice([body])
+
+    def _alternatives_of(self, node: Node, name: str) -> str:
+        shapes = filter(self.productivity.has_value, self.productivity.shapes(node))
+        return " | ".join([self._body(node, shape, f"{name}_{number}") for number, shape in enumerate(shapes)])
 
     def argument_rules(self, node: Node) -> list[tuple[Kind, str]]:
         """Return the types of the values of an argument, each with the name of a rule of its values."""
@@ -200,16 +214,16 @@ class LarkWriter:
         expression = " | ".join(ways)
         return expression if any(map(is_endless, strings)) or (ways and self._has_match(expression)) else ""
 
-    def _body(self, node: Node, shape: Shape, number: int) -> str:
+    def _body(self, node: Node, shape: Shape, name: str) -> str:
         """Return the body of a shape's rule; if it cannot be exact, note that and return a wider shape's."""
         self.node = node
         written = len(self.rules)
         try:
-            body = self._shape(shape, f"{self._names[node]}_{number}")
+            body = self._shape(shape, name)
         except NoExactGrammar as error:
             del self.rules[written:]
             self.note(error.keywords, "relaxed", str(error))
-            return self._body(node, error.wider, number)
+            return self._body(node, error.wider, name)
         self.shapes.setdefault(node, []).append(self.written_as.get(shape, shape))
         return body
 
