@@ -134,7 +134,10 @@ class Productivity:
             yield from (wish | node for wish, _, _ in shape.wishes for node in (*shape.prefix, shape.rest))
         elif isinstance(shape, Object):
             for name in self.named_keys(shape):
-                yield from (way.node for way in self.named_ways(shape, name))
+                if shape.wanted:
+                    yield from (way.node for way in self.named_ways(shape, name))
+                else:
+                    yield self.normalizer.value_node(shape, name)
             for found, node in self.extra_nodes(shape):
                 yield from (way.node for way in self.extra_ways(shape, found, node))
 

@@ -31,7 +31,7 @@ class SchemaDocument:
         self._index(root)
 
     def find(self, pointer: str) -> Any:
-        """What is at a pointer of this document, which may be anything; None if nothing, or null, is there."""
+        """The value at a pointer of this document, which may be anything; None if nothing, or null, is there."""
         value = self._known.get(pointer)
         return local_target(self.root, pointer) if value is None else value
 

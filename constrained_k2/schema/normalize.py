@@ -169,7 +169,7 @@ class Normalizer(MemberNodes):
         if isinstance(other, Value):
             return other if is_instance(self, one, other.value) else None
         shape = meet(one, other)
-        if not isinstance(shape, Object):
+        if not isinstance(shape, Object) or not (shape.required or shape.wanted):
             return shape
         self.spend(len(shape.required) * len(shape.maps) // _LOOKED_UP)
         # A required key without a possible value tells branches with different constants apart early.
