@@ -112,9 +112,7 @@ class LLGuidanceEngine:
         if encoding == "json":
             reason = problem.problem if ours is None else _relaxed_by(ours.coverage)
             with suppress(Refused):
-                builtin = builtin_text(document, reason)
-                if ours is None or not builtin.coverage.relaxed:
-                    return self._probed(builtin)
+                return self._probed(builtin_text(document, reason, if_exact=ours is not None))
         if ours is not None:
             return ours
         if "fuel" in str(problem) or "lexer" in str(problem):  # LLGuidance's limits on regular expressions

@@ -135,6 +135,7 @@ def object_rule(writer: "LarkWriter", shape: Object, name: str, form: ObjectForm
             ways += [f"{way} {onward}::_" for way in form.members(writer, fixed[count], values[fixed[count]])]
             end = ("", "")
         writer.rules += _step(form, name, count, ways, end)
+        writer.member_count += len(ways)
     return f"{form.opening}{name}_f::0x0"
 
 

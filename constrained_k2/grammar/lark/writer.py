@@ -81,6 +81,7 @@ class LarkWriter:
         self._terminals: dict[str, str] = {}
         self._choices: dict[str, str] = {}
         self._alternatives = 0  # of the arguments' values
+        self.member_count = 0  # alternatives of the rules of members, in all objects
         self.effort: Effort = "exact"
         self.can_begin: Callable[[str, str], bool] = lambda expression, opening: True  # noqa: ARG005
         self._waiting: list[Node] = []
