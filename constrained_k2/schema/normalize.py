@@ -174,6 +174,8 @@ class Normalizer(MemberNodes):
         self.spend(len(shape.required) * len(shape.maps) // _LOOKED_UP)
         # A required key without a possible value tells branches with different constants apart early.
         value_node = self.value_node
+        assert isinstance(one, Object)  # as their meeting is
+        assert isinstance(other, Object)
         values = [value_node(one, key) | value_node(other, key) for key in sorted(shape.required)]
         if any(map(self.is_never, values)):
             return None
