@@ -134,10 +134,7 @@ class Productivity:
             yield from (wish | node for wish, _, _ in shape.wishes for node in (*shape.prefix, shape.rest))
         elif isinstance(shape, Object):
             for name in self.named_keys(shape):
-                if shape.wanted:
-                    yield from (way.node for way in self.named_ways(shape, name))
-                else:
-                    yield self.normalizer.value_node(shape, name)
+                yield from (way.node for way in self.named_ways(shape, name))
             for found, node in self.extra_nodes(shape):
                 yield from (way.node for way in self.extra_ways(shape, found, node))
 
@@ -240,12 +237,10 @@ class Productivity:
 
     def named_keys(self, shape: Object) -> list[str]:
         """Return the keys that a shape names, the required ones first; in the same order in every process."""
-        found = self._named_keys.get(id(shape))  # by identity: a shape of thousands of keys takes long to hash
-        if found is None:
+        if (found := self._named_keys.get(id(shape))) is None:  # by identity: thousands of keys take long to hash
             names = shape.required.union(*([name for name, _ in rules.named] for rules in shape.maps))
             names = names.union(self._listed_keys(shape), *(one.excluded for one in shape.wanted))
-            required, others = sorted(shape.required), sorted(names - shape.required)
-            found = self._named_keys[id(shape)] = shape, [*required, *others]
+            found = self._named_keys[id(shape)] = shape, [*sorted(shape.required), *sorted(names - shape.required)]
         return found[1]
 
     def _listed_keys(self, shape: Object) -> list[str]:
