@@ -14,7 +14,7 @@ from constrained_k2.schema.normalize import Normalizer
 
 T = TypeVar("T")
 _CONDITIONS = frozenset({"not", "if", "dependencies", "dependentSchemas", "unevaluatedProperties", "unevaluatedItems"})
-_CHEAPER = 3  # times fewer meetings, where a grammar is known and may be improved: of MaskBench, none needs more
+_CHEAPER = 3  # times fewer meetings, where a grammar is known and may be improved
 _LEFT_OUT = (_CONDITIONS, _CONDITIONS | {"oneOf", "anyOf"})
 """Keywords that are relaxed where the alternatives of a schema cost too much: at first, and if that is not enough."""
 
