@@ -36,7 +36,7 @@ class Figures:
         calls: Calls that the parser found.
         arguments: Their arguments.
         relaxed: Calls of tools with a keyword that has no exact grammar: jsonschema does not judge them.
-        repeated: Calls that repeat an undeclared key, which no grammar can prevent.
+        repeated: Calls that repeat an undeclared key: where a pattern leaves no other.
         shuffled: Calls whose keys were written again in another order.
         faults: What was wrong, one line each.
     """

@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections.abc import Iterator
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -18,18 +20,18 @@ _DATA = frozenset({"const", "enum", "default", "examples"})
 
 def judge(case: Case, text: str) -> str:
     """Return why jsonschema rejects an instance; empty if it is valid."""
-    schema = in_python(json.loads(case.judged or case.schema))
+    schema = in_python(json.loads(case.judged or case.schema, parse_float=Decimal))
     default: Any = jsonschema.Draft7Validator if case.draft == "draft7" else jsonschema.Draft202012Validator
     validator: Any = jsonschema.validators.validator_for(schema, default)
     # As in all drafts since 6; earlier ones do not count 1.0 as an integer.
     integers = validator.TYPE_CHECKER.redefine("integer", lambda _, value: _is_integer(value))
-    validator = jsonschema.validators.extend(validator, type_checker=integers)  # type: ignore[no-untyped-call]
+    validator = jsonschema.validators.extend(validator, {"multipleOf": _multiple_of}, type_checker=integers)  # type: ignore[no-untyped-call]
     checker = jsonschema.FormatChecker(())
     checker.checkers = dict(validator.FORMAT_CHECKER.checkers)
     for name in {"date", "date-time"} & checker.checkers.keys():
         checker.checkers[name] = partial(_is_date, *checker.checkers[name]), ()
     try:
-        error = next(validator(schema, format_checker=checker).iter_errors(json.loads(text)), None)
+        error = next(validator(schema, format_checker=checker).iter_errors(json.loads(text, parse_float=Decimal)), None)
     except re.error:  # Python's re does not know the pattern
         return ""
     return "" if error is None else f"{error.message[:_SHOWN]} at {error.json_path}"
@@ -46,7 +48,35 @@ def _is_date(check: Any, errors: Any, value: object) -> bool:
 
 
 def _is_integer(value: object) -> bool:
-    return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer())
+    is_whole = isinstance(value, Decimal) and value == value.to_integral_value()
+    return is_whole or (isinstance(value, int) and not isinstance(value, bool))
+
+
+def _multiple_of(_: Any, unit: Any, value: object, __: Any) -> Iterator[jsonschema.ValidationError]:
+    """Check a multiple by its decimal digits: 75.49 is a multiple of 0.01, which binary fractions do not show."""
+    if (
+        isinstance(value, int | Decimal)
+        and not isinstance(value, bool)
+        and not is_multiple(Decimal(value), Decimal(unit))
+    ):
+        yield jsonschema.ValidationError(f"{value} is not a multiple of {unit}")
+
+
+def is_multiple(value: Decimal, unit: Decimal) -> bool:
+    """Return True if a number is a whole multiple of another one, exactly, however large its exponent is."""
+    digits, scale = _integer(value)
+    unit_digits, unit_scale = _integer(unit)
+    if scale >= unit_scale:
+        return digits * pow(10, scale - unit_scale, unit_digits) % unit_digits == 0
+    missing = unit_scale - scale
+    # A multiple ends in as many zeros as are missing; its bit length is more than its number of decimal digits.
+    return digits == 0 or (missing <= digits.bit_length() and digits % (unit_digits * 10**missing) == 0)
+
+
+def _integer(number: Decimal) -> tuple[int, int]:
+    """Return a number's digits, without its sign, and its exponent of ten."""
+    _, digits, exponent = number.as_tuple()
+    return int(Decimal((0, digits, 0))), int(exponent)
 
 
 def in_python(schema: Any) -> Any:

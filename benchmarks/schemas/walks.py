@@ -4,29 +4,27 @@ import codecs
 import json
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache
 from itertools import takewhile
 from typing import Any
 
-import numpy as np
-
 from benchmarks.schemas.corpora import Case
 from benchmarks.schemas.judge import judge
-from benchmarks.schemas.samples import patterns_of, sample
 from constrained_k2.compiler.compiler import Compiler
 from constrained_k2.compiler.shared import GrammarOptions
 from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher
 from constrained_k2.errors import ConstrainedK2Error
-from constrained_k2.turn.drafts.endings import endings
 from constrained_k2.turn.drafts.json_tracker import JsonTracker
+from constrained_k2.turn.drafts.trackers import ways_to_end
+from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _PATIENCE = 150  # bytes after which most choices lead to the end
 _STEERED = 1_000  # bytes after which all do
-_LONGEST = 20_000
+_LONGEST = 50_000  # one schema of MaskBench requires 587 keys, of 29,750 bytes
 _SHOWN = 200  # characters of an instance
 
 
@@ -106,16 +104,16 @@ def walk(grammar: ArgumentGrammar, vocabulary: Vocabulary, schema: Any, seed: in
     """Write an instance.
 
     Choices are uniform over the mask, but where a key may begin, every other time a key of the schema is written, since
-    uniform tokens never spell a required one. After some bytes, three choices of four, and later all, are of what ends
-    the instance soonest by its schema, or of a text that one of its patterns demands.
+    uniform tokens never spell a required one. After some bytes, three choices of four, and later all, are those of the
+    finish budget, as in the last tokens of a request with a finish reserve, and uniform over the mask that it leaves.
     """
     chance = random.Random(seed)  # noqa: S311 - a walk, repeatable
     keys = [_encoded(vocabulary, f"{json.dumps(key, ensure_ascii=False)}:") for key in sorted(keys_of(schema))]
     matcher = grammar.matcher("", may_relax=may_relax)
     row = allocate_bitmask(1, vocabulary.size)[0]
     end, (quote,) = vocabulary.format.call_end, vocabulary.encode('"')
-    closers = np.array([quote, *vocabulary.encode("]"), *vocabulary.encode("}"), end])
-    text, follower = bytearray(), _Follower(schema, vocabulary)
+    budget, follower = _budget(vocabulary), _Follower(schema)
+    text = bytearray()
     steps = uniform = 0
     problem = f"no end: after {_LONGEST} bytes"
     try:
@@ -126,22 +124,26 @@ def walk(grammar: ArgumentGrammar, vocabulary: Vocabulary, schema: Any, seed: in
                 problem = "no token: none is allowed"
                 break
             steered = len(text) > _PATIENCE and chance.random() < (0.75 if len(text) < _STEERED else 1)
-            if text.rstrip().endswith((b"{", b",")) and quote in ids and chance.random() < 0.5:
+            if steered and end in ids:
+                return Walk(text.decode(), steps + 1, uniform)
+            if steered:
+                position = follower.tracker(text)
+                tried = (_encoded(vocabulary, way) for way in ways_to_end(position) if isinstance(way, str))
+                taken = next(filter(None, (_accepted(matcher, way) for way in tried)), [])
+                text += b"".join(map(vocabulary.token_bytes, taken))
+                steps += len(taken)
+                if taken:
+                    continue
+                budget.narrow(position, row)
+                ids = allowed_ids(row)
+            elif text.rstrip().endswith((b"{", b",")) and quote in ids and chance.random() < 0.5:
                 key = next((key for key in chance.sample(keys, len(keys)) if _take(matcher, key)), [])
                 text += b"".join(map(vocabulary.token_bytes, key))
                 steps += len(key)
                 if key:
                     continue
-            if steered and end not in ids:
-                taken = next(filter(None, (_accepted(matcher, way) for way in follower.ways(text, chance))), [])
-                text += b"".join(map(vocabulary.token_bytes, taken))
-                steps += len(taken)
-                if taken:
-                    continue
             uniform += not steered
-            preferred = ids[np.isin(ids, closers)] if steered else ids
-            token = int(chance.choice(preferred if len(preferred) and chance.random() < 0.75 else ids))
-            token = end if steered and end in ids else token
+            token = int(chance.choice(ids))
             steps += 1
             if token == end:
                 return Walk(text.decode(), steps, uniform)
@@ -154,23 +156,24 @@ def walk(grammar: ArgumentGrammar, vocabulary: Vocabulary, schema: Any, seed: in
     return Walk(text.decode("utf-8", "replace"), steps, uniform, problem)
 
 
-class _Follower:
-    """Follows the position in a text, to find what ends it soonest by its schema."""
+@cache
+def _budget(vocabulary: Vocabulary) -> FinishBudget:
+    return FinishBudget(vocabulary)
 
-    def __init__(self, schema: Any, vocabulary: Vocabulary) -> None:
+
+class _Follower:
+    """Follows the position in a text."""
+
+    def __init__(self, schema: Any) -> None:
         self._tracker = JsonTracker(schema)
-        self._encode = partial(_encoded, vocabulary)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._fed = 0
-        self._patterns = patterns_of(schema)
 
-    def ways(self, text: bytearray, chance: random.Random) -> Iterator[list[int]]:
-        """Yield tokens that may lead towards the end, the best first."""
+    def tracker(self, text: bytearray) -> JsonTracker:
+        """Return the position after a text that begins with the text of the last call."""
         self._tracker.feed(self._decoder.decode(bytes(text[self._fed :])))
         self._fed = len(text)
-        yield from map(self._encode, endings(self._tracker))
-        if self._tracker.in_string and self._patterns:
-            yield self._encode(json.dumps(sample(chance.choice(self._patterns), chance))[1:-1])
+        return self._tracker
 
 
 def _accepted(matcher: ArgumentMatcher, way: list[int]) -> list[int]:

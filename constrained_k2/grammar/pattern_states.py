@@ -7,6 +7,7 @@ Terms and states are made when a text first gets there.
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
 from collections.abc import Iterator
 from functools import cache
+from math import inf
 from threading import Lock
 from typing import Any
 
@@ -37,6 +38,7 @@ class PatternStates:
     Args:
         pattern: The pattern.
         scale: A factor of the limits.
+        is_metered: False if the work for all texts together has no limit, only that for each character.
 
     Attributes:
         start: The state before the first character.
@@ -47,9 +49,10 @@ class PatternStates:
         TooManyStates: A limit is met; also later.
     """
 
-    def __init__(self, pattern: str, scale: int = 1) -> None:
+    def __init__(self, pattern: str, scale: int = 1, *, is_metered: bool = True) -> None:
         self._root = parse(pattern)  # its items are known by their ids
-        self._max_terms, self._max_moves, self._work = scale * _MAX_TERMS, scale * _MAX_MOVES, scale * _MAX_WORK
+        self._max_terms, self._max_moves = scale * _MAX_TERMS, scale * _MAX_MOVES
+        self._work = scale * _MAX_WORK if is_metered else inf
         self._items: list[tuple[Any, ...]] = []  # what :func:`_read` returns
         self._item_numbers: dict[tuple[Any, ...], int] = {}
         self._terms: list[tuple[int, int]] = [(-1, -1)]  # the first item and the term of the rest; number 0 is the end
@@ -84,6 +87,37 @@ class PatternStates:
             if len(moves) > self._max_moves or self._work < 0:
                 raise TooManyStates
             return self._state({term for ranges, term in moves if any(low <= code <= high for low, high in ranges)})
+
+    def terms(self, state: int) -> list[int]:
+        """Return the terms of a state, in order."""
+        return sorted(self._states[state])
+
+    def moves(self, term: int) -> list[tuple[Ranges, int]]:
+        """Return the steps from a term: characters, and the term behind them. Raises as :meth:`after` does."""
+        with self._lock:
+            self._expanded = 0
+            return self._moves_from(term)
+
+    def may_end(self, term: int) -> bool:
+        """Return True if a text that has come to a term matches. Raises as :meth:`after` does."""
+        with self._lock:
+            self._expanded = 0
+            return self._may_end(term, set())
+
+    def _may_end(self, term: int, seen: set[int]) -> bool:
+        if not term or term in seen:
+            return not term
+        self._expanded += 1
+        if self._expanded > self._max_moves:
+            raise TooManyStates
+        seen.add(term)
+        number, rest = self._terms[term]
+        kind, *arguments = self._items[number]
+        if kind == "alternatives":
+            return any(self._may_end(self._before(way, rest), seen) for way in arguments[0])
+        if kind == "repetition" and arguments[1]:
+            return self._may_end(self._before(arguments[0], rest), seen)  # one turn is empty if all are
+        return kind != "character" and self._may_end(rest, seen)
 
     def _moves_from(self, term: int) -> list[tuple[Ranges, int]]:
         moves = self._moves.get(term)

@@ -12,7 +12,8 @@ from functools import lru_cache
 from constrained_k2.grammar.assertions import Assertions
 from constrained_k2.grammar.characters import Untranslatable
 from constrained_k2.grammar.expression import Expression
-from constrained_k2.grammar.pattern_tree import nested_count, parse
+from constrained_k2.grammar.pattern_tree import REPEATS, nested_count, parse, parts, values
+from constrained_k2.grammar.pattern_ways import END, START
 from constrained_k2.grammar.spelling import JSON, Spelling
 
 _MANY_TURNS = 512
@@ -42,6 +43,26 @@ def spelled_ways(pattern: str, form: Spelling = JSON) -> list[str]:
     if not all(way.is_regex for way in ways):
         raise Untranslatable("look-around, or a word boundary")
     return [way.text for way in ways]
+
+
+@lru_cache(1024)
+def matching_texts(pattern: str, limit: int) -> frozenset[str] | None:
+    """Return all texts that contain a match of a pattern; None if they are more than ``limit``, or not known."""
+    try:
+        items = parse(pattern)
+    except Untranslatable:
+        return None
+    ways = parts(items[0]) if len(items) == 1 and items[0][0] not in REPEATS else [items]
+    found = set[str]()
+    for way in ways or [items]:
+        if len(way) < 2 or way[0] != START or way[-1] != END:
+            return None
+        texts = values(way[1:-1], limit)
+        if texts is None:
+            return None
+        found.update("".join(map(chr, text)) for text in texts)
+    has_halves = any("\ud800" <= character <= "\udfff" for text in found for character in text)
+    return None if has_halves or len(found) > limit else frozenset(found)
 
 
 @lru_cache(256)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, combinations, compress, product, takewhile
 from typing import Any
 
+from constrained_k2.grammar.patterns import matching_texts
 from constrained_k2.schema.instances import is_key_of
 from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.shapes import (
@@ -25,6 +26,7 @@ from constrained_k2.schema.undeclared_keys import UndeclaredKeys, requires_undec
 
 _MAX_TOGETHER = 2  # of the wanted members that one member may be by its value
 MAX_COMBINED_PATTERNS = 4  # up to so many patterns of an object are combined, since one key may match several of them
+MAX_LISTED_KEYS = 64  # by propertyNames or a pattern: each of so many, with those declared, is like a declared one
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Productivity:
     undeclared_keys: UndeclaredKeys = "allow"
     _productive: set[Node] = field(default_factory=set)
     _narrowed: dict[Node, Shapes] = field(default_factory=dict)  # without undeclared keys, where that changes a node
+    _named_keys: dict[int, tuple[Object, list[str]]] = field(default_factory=dict)  # id of a shape -> it, its keys
 
     def shapes(self, node: Node) -> Shapes:
         """The shapes of a node as they are written."""
@@ -139,7 +142,7 @@ class Productivity:
         """Return True if some value has a shape, given the productive nodes found so far."""
         if isinstance(shape, Array):
             needed = (*shape.prefix, shape.rest)[: shape.shortest]
-            if not all(self._has_room(shape, wish, fewest) for wish, fewest, _ in shape.wishes):
+            if not all(self._has_room(shape, *wish) for wish in shape.wishes):
                 return False
             values = self.values(shape.rest) if shape.unique and shape.shortest > 1 else None
             if values is not None and len(values) < shape.shortest:
@@ -194,6 +197,8 @@ class Productivity:
         return self._ways(shape, node, fitting, fitting)
 
     def _ways(self, shape: Object, node: Node, demands: list[Wanted], wanted: list[Wanted]) -> list["MemberWay"]:
+        if not wanted:
+            return [MemberWay(node, shape.names)]
         pairs = sorted(zip(demands, wanted, strict=True), key=lambda pair: pair[1].order)
         free = frozenset(one for demand, one in pairs if demand.value == ANY and demand.names == ANY)
         others = [pair for pair in pairs if pair[1] not in free]
@@ -210,8 +215,10 @@ class Productivity:
             for together in chain.from_iterable(combinations(others, size) for size in sizes)
         ]
 
-    def _has_room(self, shape: Array, wish: Node, fewest: int) -> bool:
+    def _has_room(self, shape: Array, wish: Node, fewest: int, most: int | None) -> bool:
         """Return True if that many items can satisfy a ``contains``."""
+        if most is not None and most < fewest:
+            return False
         places = 0
         for node in shape.prefix[: shape.longest]:
             if not self.is_productive(node):
@@ -230,9 +237,25 @@ class Productivity:
 
     def named_keys(self, shape: Object) -> list[str]:
         """Return the keys that a shape names, the required ones first; in the same order in every process."""
-        names = shape.required.union(*([name for name, _ in rules.named] for rules in shape.maps))
-        names = names.union(*(one.excluded for one in shape.wanted))
-        return sorted(names, key=lambda name: (name not in shape.required, name))
+        if (found := self._named_keys.get(id(shape))) is None:  # by identity: thousands of keys take long to hash
+            names = shape.required.union(*([name for name, _ in rules.named] for rules in shape.maps))
+            names = names.union(self._listed_keys(shape), *(one.excluded for one in shape.wanted))
+            found = self._named_keys[id(shape)] = shape, [*sorted(shape.required), *sorted(names - shape.required)]
+        return found[1]
+
+    def _listed_keys(self, shape: Object) -> list[str]:
+        """Return the keys that a pattern or ``propertyNames`` lists, if they are few."""
+        patterns = self.patterns(shape)
+        names = () if shape.names == ANY else self.normalizer.shapes(shape.names)
+        if shape.wanted or not (patterns or names):
+            return []
+        found = {name.value for name in names if isinstance(name, Value) and name.value_kind == "string"}
+        if len(strings := [name for name in names if isinstance(name, String)]) == 1:
+            patterns += strings[0].patterns
+        for pattern in patterns:
+            found |= matching_texts(pattern, MAX_LISTED_KEYS) or frozenset()
+        declared = sum(len(rules.named) for rules in shape.maps) + len(shape.required)
+        return sorted(found) if len(found) + declared <= MAX_LISTED_KEYS else []
 
     def possible_keys(self, shape: Object) -> Iterable[str]:
         """Yield the named keys that may occur."""

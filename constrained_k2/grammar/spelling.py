@@ -7,6 +7,7 @@ spelling.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from constrained_k2.formats.kimi_k3 import escape
 
@@ -29,6 +30,7 @@ class Spelling:
     escapes: Mapping[int, str]  # any other code point -> a regex of its spelling
 
 
+@lru_cache(4096)
 def spelling(character: str, form: Spelling) -> str:
     """Return a Lark regex of one character in its one spelling."""
     return form.escapes.get(ord(character)) or _escaped(character)

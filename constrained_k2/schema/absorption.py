@@ -13,7 +13,7 @@ def absorbed(shapes: Shapes) -> Shapes:
     objects.sort(key=_demands)
     kept: list[Object] = []
     for shape in objects:
-        if not any(_is_part(shape, other) for other in kept):
+        if not _is_part_of_any(shape, kept):
             kept.append(shape)
     left: set[Shape] = set(kept)
     return tuple(shape for shape in shapes if not isinstance(shape, Object) or shape in left)
@@ -23,14 +23,18 @@ def _demands(shape: Object) -> int:
     return len(shape.maps) + len(shape.required) + len(shape.names) + len(shape.wanted)
 
 
-def _is_part(shape: Object, other: Object) -> bool:
-    """True if each demand of ``other`` is one of ``shape``."""
-    return (
-        other.required <= shape.required
-        and other.maps <= shape.maps
-        and other.names <= shape.names
-        and other.wanted <= shape.wanted
-        and other.fewest <= shape.fewest
-        and (other.most is None or (shape.most is not None and shape.most <= other.most))
-        and other.declared == shape.declared
-    )
+def _is_part_of_any(shape: Object, others: list[Object]) -> bool:
+    """True if each demand of one of these objects is one of ``shape``."""
+    required, maps = shape.required, shape.maps
+    for other in others:  # in one loop: there are millions of pairs
+        if (
+            other.required <= required
+            and other.maps <= maps
+            and other.names <= shape.names
+            and other.wanted <= shape.wanted
+            and other.fewest <= shape.fewest
+            and (other.most is None or (shape.most is not None and shape.most <= other.most))
+            and other.declared == shape.declared
+        ):
+            return True
+    return False

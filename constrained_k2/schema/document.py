@@ -27,11 +27,17 @@ class SchemaDocument:
         self._bases: dict[str, str] = {}  # pointer of a subschema with an "$id" -> its absolute URI
         self._resources: dict[str, str] = {"": "#"}  # absolute URI -> pointer
         self._anchors: dict[tuple[str, str], str] = {}  # (absolute URI, name) -> pointer
+        self._known: dict[str, Any] = {}  # pointer -> the object or array there, so that none is looked for twice
         self._index(root)
+
+    def find(self, pointer: str) -> Any:
+        """The value at a pointer of this document, which may be anything; None if nothing, or null, is there."""
+        value = self._known.get(pointer)
+        return local_target(self.root, pointer) if value is None else value
 
     def at(self, pointer: str) -> Any:
         """The subschema at a pointer of this document (``#`` or ``#/…``)."""
-        value = local_target(self.root, pointer)
+        value = self.find(pointer)
         if value is None:
             raise self.ill_formed(f"{pointer!r} points at nothing", pointer, "$ref")
         return value
@@ -102,6 +108,7 @@ class SchemaDocument:
         stack = [(root, "#", "", True)]
         while stack:
             value, pointer, base, is_schema = stack.pop()
+            self._known[pointer] = value
             if isinstance(value, list):
                 stack += [(item, f"{pointer}/{number}", base, True) for number, item in enumerate(value)]
             if not isinstance(value, dict):

@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import Any
 
 from constrained_k2.errors import UnsupportedSchema
-from constrained_k2.schema.document import SchemaDocument, local_target
+from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.shapes import Kind, kind_of
 
 _ALL: frozenset[Kind] = frozenset({"null", "boolean", "number", "string", "array", "object"})
@@ -13,7 +13,7 @@ _MAX_DEPTH = 8
 
 def possible_kinds(document: SchemaDocument, pointer: str, depth: int = 0) -> frozenset[Kind]:
     """The types of a subschema's instances, or more."""
-    schema = local_target(document.root, pointer)
+    schema = document.find(pointer)
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return frozenset() if schema is False else _ALL
 

@@ -14,6 +14,7 @@ from constrained_k2.schema.normalize import Normalizer
 
 T = TypeVar("T")
 _CONDITIONS = frozenset({"not", "if", "dependencies", "dependentSchemas", "unevaluatedProperties", "unevaluatedItems"})
+_CHEAPER = 3  # times fewer meetings, where a grammar is known and may be improved
 _LEFT_OUT = (_CONDITIONS, _CONDITIONS | {"oneOf", "anyOf"})
 """Keywords that are relaxed where the alternatives of a schema cost too much: at first, and if that is not enough."""
 
@@ -47,6 +48,7 @@ def write_some(document: SchemaDocument, matches: Callable[[str, str], bool], wr
         return _write_relaxed(Normalizer(document, matches, relaxes_negations=True, wants_members=False), write)
     if exact.relaxed_for_cost and exact.met_wanting:
         cheap = Normalizer(document, matches, wants_members=False)
+        cheap.max_meetings //= _CHEAPER
         with suppress(UnsupportedSchema, SchemaTooCostly):
             less = write(cheap)
             return less if cheap.relaxed_for_cost < exact.relaxed_for_cost else written

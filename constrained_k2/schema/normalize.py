@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema, kind_of_json
 from constrained_k2.schema.absorption import absorbed
 from constrained_k2.schema.compile_pool import check_deadline
-from constrained_k2.schema.document import IllFormed, SchemaDocument, local_target
+from constrained_k2.schema.document import IllFormed, SchemaDocument
 from constrained_k2.schema.instances import is_instance
-from constrained_k2.schema.keywords import keyword_places, lenient, rows_of, typed_shapes
+from constrained_k2.schema.keywords import keyword_places, lenient, plain_shapes, rows_of, typed_shapes
 from constrained_k2.schema.keywords.keyword import NotExpressible, Reader
 from constrained_k2.schema.keywords.scalars import allowed_values, type_named
-from constrained_k2.schema.notes import Notes
+from constrained_k2.schema.member_nodes import MemberNodes
 from constrained_k2.schema.shapes import (
     ANY,
     EVERYTHING,
@@ -40,7 +40,7 @@ class _ReenteredError(Exception):
     """Pruning reached a literal that is still being expanded."""
 
 
-class Normalizer(Notes):
+class Normalizer(MemberNodes):
     """Expands the nodes of one schema.
 
     Args:
@@ -60,17 +60,14 @@ class Normalizer(Notes):
         wants_members: bool = True,
         left_out: frozenset[str] = frozenset(),
     ) -> None:
-        super().__init__(document)
+        super().__init__(document, matches)
         self.relaxes_negations = relaxes_negations
         self.wants_members, self.left_out = wants_members, left_out
-        self.matches = matches
         self._narrowed: set[Node | SchemaLiteral] = set()  # whose shapes lack instances
         self._nodes: dict[Node, Shapes] = {NEVER: ()}
         self._parts: dict[Node, Shapes] = {}  # of a node, by JSON type: at most six for each
         self._synthetic: dict[str, tuple[Node, ...]] = {}
-        self._maps: dict[int, tuple[object, dict[str, Node]]] = {}  # id of a map -> the map, its named members
         self._literals: dict[SchemaLiteral, Shapes] = {}
-        self._false: dict[SchemaLiteral, bool] = {}
         self._open: list[SchemaLiteral] = []
         # met_wanting: objects that must have certain members took part
         self._pruning, self.met_wanting = 0, False
@@ -103,9 +100,12 @@ class Normalizer(Notes):
             return some
         met: dict[Shape, None] = {}
         limit = max(_MAX_SHAPES, len(some), len(others))  # a long enum does not multiply
+        by_kind: dict[Kind, list[Shape]] = {}
+        for other in others:
+            by_kind.setdefault(_kind(other), []).append(other)
         for one in some:
-            for other in others:
-                if _kind(one) == _kind(other) and (shape := self.meet(one, other)) is not None:
+            for other in by_kind.get(_kind(one), ()):
+                if (shape := self.meet(one, other)) is not None:
                     met[shape] = None
             if len(met) > limit:
                 met = dict.fromkeys(absorbed(tuple(met)))
@@ -169,11 +169,14 @@ class Normalizer(Notes):
         if isinstance(other, Value):
             return other if is_instance(self, one, other.value) else None
         shape = meet(one, other)
-        if not isinstance(shape, Object):
+        if not isinstance(shape, Object) or not (shape.required or shape.wanted):
             return shape
         self.spend(len(shape.required) * len(shape.maps) // _LOOKED_UP)
         # A required key without a possible value tells branches with different constants apart early.
-        values = [self.value_node(shape, key) for key in sorted(shape.required)]
+        value_node = self.value_node
+        assert isinstance(one, Object)  # as their meeting is
+        assert isinstance(other, Object)
+        values = [value_node(one, key) | value_node(other, key) for key in sorted(shape.required)]
         if any(map(self.is_never, values)):
             return None
         if self._pruned(lambda: not all(map(self.shapes, values)), unknown=False):
@@ -197,25 +200,6 @@ class Normalizer(Notes):
             return unknown
         finally:
             self._pruning -= 1
-
-    def is_never(self, node: Node) -> bool:
-        """True if it is plain that nothing satisfies a node: one of its schemas is ``false``."""
-        for pointer, holds in node - self._false.keys():
-            self._false[pointer, holds] = pointer == "never" or local_target(self.document.root, pointer) is (not holds)
-        return any(map(self._false.__getitem__, node))
-
-    def value_node(self, shape: Object, key: str) -> Node:
-        """The node of a key's value: the conjunction of what all maps require."""
-        node: set[SchemaLiteral] = set()
-        for rules in shape.maps:
-            found = self._maps.get(id(rules))  # by identity: a map of thousands of keys takes long to hash
-            if found is None:
-                found = self._maps[id(rules)] = (rules, dict(rules.named))
-            parts = [found[1][key]] if key in found[1] else []
-            if rules.patterns:
-                parts += (value for pattern, value in rules.patterns if self.matches(pattern, key))
-            node.update(*(parts or (rules.extra,)))
-        return frozenset(node)
 
     def _expand(self, literal: SchemaLiteral) -> Shapes:
         found = self._literals.get(literal)
@@ -246,7 +230,7 @@ class Normalizer(Notes):
         return found
 
     def _expand_schema(self, pointer: str, *, holds: bool) -> Shapes:
-        schema = local_target(self.document.root, pointer)
+        schema = self.document.find(pointer)
         if isinstance(schema, str) and type_named(schema):
             self.note(pointer, "read_as", f"the text {schema!r} is read as the type {type_named(schema)!r}")
             schema = {"type": schema}
@@ -260,6 +244,9 @@ class Normalizer(Notes):
         return self._holds(schema, pointer) if holds else self._fails(schema, pointer)
 
     def _holds(self, schema: dict[str, Any], pointer: str) -> Shapes:
+        plain = plain_shapes(schema)
+        if plain is not None:
+            return plain
         read = Reader(self, schema, pointer)
         found = self.both(allowed_values(read), typed_shapes(read))
         for row in rows_of(schema):

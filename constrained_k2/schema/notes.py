@@ -16,7 +16,7 @@ class Notes:
         self.is_well_formed = True  # False if some part has no meaning, or one by another name
         self.narrowings = 0  # how often something was narrowed, or shapes were used that lack instances by that
         self._limits_met: set[str] = set()  # problems
-        self._meetings = 0
+        self._meetings, self.max_meetings = 0, _MAX_MEETINGS
 
     def note(self, pointer: str, status: NoteStatus, reason: str) -> None:
         """Record that a keyword is not enforced exactly; of several statuses, the last in the alphabet counts."""
@@ -39,8 +39,8 @@ class Notes:
     def spend(self, meetings: int) -> None:
         """Count pairs of shapes that are intersected, or what costs as much."""
         self._meetings += meetings
-        if self._meetings > _MAX_MEETINGS:
-            raise self.too_costly("its alternatives meet too often", "meetings", _MAX_MEETINGS)
+        if self._meetings > self.max_meetings:
+            raise self.too_costly("its alternatives meet too often", "meetings", self.max_meetings)
 
     def too_costly(self, problem: str, budget: str, limit: int) -> SchemaTooCostly:
         """The error for a limit of this schema."""

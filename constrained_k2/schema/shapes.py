@@ -133,6 +133,7 @@ class Object:
     wanted: frozenset[Wanted] = frozenset()
     declared: Declared = Declared()
     kind: Kind = "object"
+    found: dict[str, Node] = field(default_factory=dict, init=False, repr=False, compare=False)  # by value_node
 
     def in_order(self) -> list[str]:
         """The keys that the maps name, in the order of the schema, and of its subschemas by their pointers."""
@@ -161,7 +162,7 @@ class Value:
 _KIND_BY_START: dict[str, Kind] = {
     "n": "null", "t": "boolean", "f": "boolean", '"': "string", "[": "array", "{": "object"
 }  # fmt: skip
-
+_in_order = json.JSONEncoder(sort_keys=True).encode  # json.dumps makes an encoder for each call with options
 
 Shape = Null | Boolean | Number | String | Array | Object | Value
 Shapes = tuple[Shape, ...]
@@ -171,7 +172,7 @@ EVERYTHING: Shapes = (Null(), Boolean(), Number(), String(), Array(), Object())
 
 def value_of(value: Any) -> Value:
     """The shape of one value; equal values (``1`` and ``1.0``, keys in another order) have equal shapes."""
-    return Value(json.dumps(_canonical(value), sort_keys=True, ensure_ascii=True))
+    return Value(_in_order(_canonical(value)))
 
 
 def _canonical(value: Any) -> Any:
@@ -252,7 +253,7 @@ def meet(one: Shape, other: Shape) -> Shape | None:
 
 
 def _tighter(one: int | None, other: int | None) -> int | None:
-    return min((limit for limit in (one, other) if limit is not None), default=None)
+    return other if one is None else one if other is None else min(one, other)
 
 
 def _meet_numbers(one: Number, other: Number) -> Number | None:

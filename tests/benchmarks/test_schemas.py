@@ -2,8 +2,8 @@
 
 import json
 import os
-import random
 import signal
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,8 @@ from benchmarks.schemas import corpora
 from benchmarks.schemas.arms import Arm, Outcome, Work
 from benchmarks.schemas.corpora import Case, Instance
 from benchmarks.schemas.figures import SuiteFigures, percentile, signature
-from benchmarks.schemas.judge import in_python, judge
+from benchmarks.schemas.judge import in_python, is_multiple, judge
 from benchmarks.schemas.report import PARTS
-from benchmarks.schemas.samples import sample
 from benchmarks.schemas.walks import Walk, Walks, walk, walk_over
 from constrained_k2 import Compiler, ConstrainedK2Error, Vocabulary
 from constrained_k2.compiler.shared import GrammarOptions
@@ -117,18 +116,21 @@ def test_judged_by_all_drafts_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "expected"),
+    ("value", "unit", "expected"),
     [
-        ("^[a-f0-9]{2}-x$", "aa-x"),
-        ("font", "font"),
-        ("[^a]b{2,}", "0bb"),
-        (r"^\d{3}\s", "000 "),
-        ("[", ""),
-        ("(?!)", ""),
+        ("75.49", "0.01", True),
+        ("75.495", "0.01", False),
+        ("1e999999999", "3", False),
+        ("3e999999999", "3", True),
+        ("1e-999999999", "1", False),
+        ("0e-999999999", "1", True),
+        ("-1.50", "0.5", True),
+        ("120", "1e2", False),
     ],
 )
-def test_texts_of_patterns(pattern: str, expected: str) -> None:
-    assert sample(pattern, random.Random(0)) == expected
+def test_multiples_are_judged_by_their_digits(value: str, unit: str, expected: bool) -> None:
+    assert is_multiple(Decimal(value), Decimal(unit)) is expected
+    assert bool(judge(Case("m", f'{{"multipleOf":{unit}}}'), value)) is not expected
 
 
 def test_walks_find_their_end_where_chance_does_not() -> None:

@@ -12,7 +12,7 @@ from constrained_k2.cli import main
 from constrained_k2.engines.llguidance import engine as llguidance_engine
 
 KEPT = {"name": "kept", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}}
-RELAXED = {"name": "relaxed", "parameters": {"type": "object", "minProperties": 2}}
+RELAXED = {"name": "relaxed", "parameters": {"type": "object", "minProperties": 70}}
 REFUSED = {"name": "refused", "parameters": {"type": "object", "properties": {"a": {"not": {}}}, "required": ["a"]}}
 NOTHING = {"name": "nothing"}
 

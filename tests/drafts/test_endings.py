@@ -9,6 +9,7 @@ import pytest
 
 from constrained_k2.turn.drafts.endings import endings
 from constrained_k2.turn.drafts.json_tracker import JsonTracker
+from constrained_k2.turn.drafts.schema_words import multiple
 from constrained_k2.turn.drafts.ways import ways_of
 
 LIST = {"type": "object", "properties": {"v": {"type": "number"}, "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
@@ -41,6 +42,21 @@ KINDS = {
         ({"type": "object", "properties": {"x": {"enum": ["ab", "cd"]}}}, '{"x":"a', 'b"}'),
         ({"type": "object", "properties": {"x": {"enum": ["ab", "cd"]}}}, '{"x":"', None),
         ({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}, '{"x":', None),
+        ({"type": "integer", "multipleOf": 7, "minimum": 20}, "", "21"),
+        ({"type": "array", "contains": {"type": "array", "contains": {"const": "x"}}}, "", '[["x"]]'),
+        ({"not": {"items": {"not": {"const": "x"}}}}, "[1,", '"x"]'),
+        ({"not": {"items": {"not": {"const": "x"}}}}, "[1,2,3,4,", None),
+        ({"type": "object", "not": {"properties": {"c": {"not": {"const": "x"}}}}}, "{", '"c":"x"}'),
+        ({"allOf": [{"properties": {"a": {"required": ["x"]}}}, {"properties": {"a": {"required": ["y"], "type": "object"}}}]},
+         '{"a":{"x":1', ',"y":'),
+        ({"type": "object", "required": ["a", "b"]}, '{"ab":1', ',"b":'),
+        ({"type": "string", "pattern": "^[ab]+-end$"}, '"ab', '-end"'),
+        ({"type": "string", "pattern": '^"+$'}, '"', '\\""'),
+        ({"type": "string", "minLength": 5}, '"abc', '--"'),
+        ({"type": "string", "format": "email"}, '"abc', '@a"'),
+        ({"type": "string", "format": "no-such"}, '"abc', '"'),
+        ({"patternProperties": {"^x": {"type": "null"}, "y$": {"type": "array"}}}, '{"ay":', "[]}"),
+        ({"required": ["a"], "dependentRequired": {"a": ["b"]}, "dependencies": {"b": {"required": ["c"]}}}, '{"a":1,"b":2', ',"c":'),
     ],
 )  # fmt: skip
 def test_the_best_ending(schema: Any, text: str, best: str | None) -> None:
@@ -64,6 +80,39 @@ def test_the_best_ending(schema: Any, text: str, best: str | None) -> None:
 )  # fmt: skip
 def test_the_shortest_value(schema: Any, length: float) -> None:
     assert ways_of(schema).shortest(schema) == length
+
+
+def test_keys_are_those_that_a_schema_names_then_those_that_match_a_pattern() -> None:
+    tracker = JsonTracker({"propertyNames": {"pattern": "^[0-9]b$"}, "not": {"enum": [{}], "const": "word"}})
+    tracker.feed('{"')
+    assert list(endings(tracker)) == ['word":', '0b":', '":']
+    tracker.feed('0b":1,"')
+    assert '0b":' not in list(endings(tracker))[:2]
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({}, ""), ({"minimum": 3}, ""), ({"multipleOf": 3}, "0"), ({"multipleOf": 0.25, "exclusiveMinimum": 1}, "1.25"),
+        ({"multipleOf": 10, "maximum": -5}, "-10"), ({"multipleOf": 5, "minimum": 5, "exclusiveMinimum": True}, "10"),
+        ({"multipleOf": 2, "exclusiveMaximum": -4}, "-6"), ({"multipleOf": 0}, ""), ({"multipleOf": 1e-300, "minimum": 1e300}, ""),
+        ({"multipleOf": 1, "minimum": 10**4000}, ""), ({"multipleOf": "1"}, ""),
+    ],
+)  # fmt: skip
+def test_multiples(schema: Any, expected: str) -> None:
+    assert multiple(schema) == expected
+
+
+def test_a_documents_words_are_bounded() -> None:
+    words = ways_of({"enum": [f"{number:04}" for number in range(5000)], "required": ["x" * 1000, "a", 5]}).words
+    assert words.words[:2] == ["a", "0000"] and len(words.words) == 64 and not words.patterns
+
+
+def test_a_pattern_without_states_gives_no_rest() -> None:
+    for pattern in ("(a)\\1", "(?:a{500}){500}", "["):
+        tracker = JsonTracker({"type": "string", "pattern": pattern})
+        tracker.feed('"a')
+        assert list(endings(tracker)) == ['"']
 
 
 def test_lengths_do_not_depend_on_the_order_of_questions() -> None:

@@ -3,14 +3,15 @@
 import json
 from typing import Any
 
+import llguidance
 import pytest
 
 from benchmarks.schemas import corpora
-from constrained_k2 import Compiler, ConstrainedK2Error, SchemaTooCostly, Vocabulary
+from constrained_k2 import Compiler, ConstrainedK2Error, SchemaTooCostly, UnsupportedSchema, Vocabulary
 from constrained_k2.compiler.shared import GrammarOptions
 from constrained_k2.engines.llguidance import engine as llguidance_engine
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
-from constrained_k2.engines.llguidance.grammar_text import our_text
+from constrained_k2.engines.llguidance.grammar_text import Refused, builtin_text, our_text
 from constrained_k2.engines.protocol import ArgumentGrammar
 from tests.data import data, mcp_servers
 
@@ -109,3 +110,38 @@ def test_the_schemas_of_maskbench_that_need_it(real_vocabulary: Vocabulary) -> N
     assert needed.keys() == KNOWN.keys()
     assert all(KNOWN[name] in reason for name, reason in needed.items()), needed
     assert len(needed) <= 0.002 * count
+
+
+def test_a_grammar_with_too_many_members_is_not_given_to_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = {f"k{number}": {"const": number} for number in range(170)}
+    items = [{"$ref": "#/$defs/all", "required": [name]} for name in properties]
+    document = {"type": "object", "properties": {"a": {"prefixItems": items}}, "additionalProperties": False}
+    schema = json.dumps(document | {"$defs": {"all": {"properties": properties, "additionalProperties": False}}})
+    read: list[str] = []
+
+    def new(grammar: LLGuidanceGrammar) -> Any:
+        read.append(grammar.text)
+        return made(grammar)
+
+    made = LLGuidanceGrammar._new
+    monkeypatch.setattr(LLGuidanceGrammar, "_new", new)
+    with pytest.raises(UnsupportedSchema, match="grammar size .* too big: 28902 members"):
+        LLGuidanceEngine(Vocabulary.of_bytes()).compile(schema)
+    assert not any("%if" in text for text in read)
+
+
+def test_the_engine_counts_more_than_two_symbols_for_a_member() -> None:
+    engine, count = LLGuidanceEngine(Vocabulary.of_bytes()), 300
+    document = {"properties": {f"k{number}": True for number in range(count)}, "additionalProperties": False}
+    text = our_text(document, engine._patterns).text
+    limits = llguidance.LLParserLimits(max_grammar_size=2 * count)
+    matcher = llguidance.LLMatcher(engine.tokenizer, text, log_level=0, limits=limits)
+    assert "grammar size" in matcher.get_error()
+
+
+def test_the_converter_is_not_asked_where_it_would_relax_a_keyword() -> None:
+    document = {"properties": {"day": {"format": "date"}}, "additionalProperties": False}
+    assert builtin_text(document).coverage.relaxed
+    with pytest.raises(Refused, match="relaxes a keyword"):
+        builtin_text(document, if_exact=True)
+    assert builtin_text({"properties": {"a": {}}, "additionalProperties": False}, if_exact=True).text

@@ -17,7 +17,7 @@ from constrained_k2 import (
 )
 from constrained_k2.request.strictness import LEVELS, STRICT_FALSE, Level
 
-UNKEPT = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "minProperties": 4}
+UNKEPT = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "minProperties": 70}
 WHOLE = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
 

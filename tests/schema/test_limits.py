@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar
+from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from tests.schema.compilers import byte_compiler
 from tests.schema.test_suite import accepts
 
@@ -69,3 +70,29 @@ def test_nested_constants_do_not_multiply() -> None:
     compiled = grammar({"type": "object", "properties": {"p": {"const": constant}}})
     assert len(compiled.text) < 50_000  # four members in any order at each level would be 24 ** 60 alternatives
     assert accepts(compiled, {"p": constant})
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"contains": {"type": "string"}, "maxContains": 1, "items": {"type": "string"}}, '["a"'),
+        ({"contains": {"const": 1}, "maxItems": 2, "maxContains": 1, "items": {"const": 1}}, "[1"),
+        ({"contains": {"const": 1}, "prefixItems": [{"const": 1}, {"const": 1}], "maxContains": 1}, "[1"),
+    ],
+)
+def test_no_comma_follows_where_no_item_can(schema: dict[str, Any], text: str) -> None:
+    compiled = grammar({"type": "array"} | schema)
+    assert compiled.coverage.is_sound
+    matcher, row = compiled.matcher(""), allocate_bitmask(1, byte_compiler().vocabulary.size)[0]
+    assert all(map(matcher.accept, text.encode()))
+    matcher.fill(row)
+    assert ord("]") in allowed_ids(row)
+    assert ord(",") not in allowed_ids(row)
+
+
+def test_states_of_many_contains_are_bounded() -> None:
+    """Six of them in a long array would take millions of rules."""
+    wishes = [{"contains": {"const": number}, "minContains": 9} for number in range(6)]
+    compiled = grammar({"type": "array", "allOf": wishes, "maxItems": 60})
+    assert len(compiled.text) < 10_000
+    assert {use.keyword for use in compiled.coverage.relaxed} == {"contains", "minContains"}

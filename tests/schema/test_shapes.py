@@ -210,3 +210,20 @@ def compare(schema: Any) -> None:
                 assert valid or not found, (schema, value, holds)
             if not statuses:
                 assert found or not valid, (schema, value, holds)
+
+
+def test_the_node_of_a_member_is_found_once() -> None:
+    asked: list[tuple[str, str]] = []
+
+    def matches(pattern: str, text: str) -> bool:
+        asked.append((pattern, text))
+        return text.startswith("x")
+
+    named, patterned, other = (frozenset({(f"#/{name}", True)}) for name in "abc")
+    maps = frozenset({KeyMap((("xa", named),), (("^x", patterned),)), KeyMap(extra=other)})
+    shape, normalizer = Object(maps=maps), Normalizer(SchemaDocument({}), matches)
+    for _ in range(2):
+        assert normalizer.value_node(shape, "xa") == named | patterned | other
+        assert normalizer.value_node(shape, "ya") == other
+    assert sorted(asked) == [("^x", "xa"), ("^x", "ya")]
+    assert normalizer.value_node(Object(), "xa") == ANY and not Object().found

@@ -69,7 +69,21 @@ RECURSIVE = (
     tool("formats", {"type": "object", "required": ["t", "m"], "properties": {
         "t": {"type": "string", "format": "date-time"}, "m": {"type": "string", "format": "email"}}}),
 )  # fmt: skip
-EVERY = (*TOOLS, *OPEN, *RECURSIVE)
+DEMANDING = (
+    tool("tail", of({"type": "string", "pattern": r"^[^@\s]+@[^@\s]+\.gov\.uk$"})),
+    tool("anywhere", of({"type": "string", "pattern": "[0-9a-f]{4}-(?:beef|dead)"})),
+    tool("long", of({"type": "string", "pattern": "^[a-z]+(?:-[a-z]+)*$", "minLength": 20})),
+    tool("dates", of({"type": "array", "items": {"type": "string", "format": "duration"}, "minItems": 2})),
+    tool("depends", {"type": "object", "allOf": [{"dependencies": {"a": ["b", "c"], "b": ["d"]}}, {"required": ["a"]}]}),
+    tool("by_pattern", of({"type": "object", "patternProperties": {"^[a-f]_[0-9]+$": {
+        "type": "object", "properties": {"v": {"type": "null"}}, "required": ["v"]}},
+        "additionalProperties": False, "minProperties": 1})),
+    tool("one_key_of_a_name", {"type": "object", "not": {"propertyNames": {"not": {"const": "0"}}}}),
+    tool("refined", of({"allOf": [{"type": "string", "pattern": "^[a-c]+$"}, {"pattern": "cab$"}]})),
+    tool("nested_contains", of({"type": "array", "contains": {"type": "array", "contains": {"const": "word"}}})),
+    tool("contains", of({"type": "array", "contains": {"type": "integer", "multipleOf": 11, "minimum": 100}})),
+)  # fmt: skip
+EVERY = (*TOOLS, *OPEN, *RECURSIVE, *DEMANDING)
 SCHEMAS = {entry["function"]["name"]: entry["function"].get("parameters", {}) for entry in EVERY}
 
 

@@ -57,7 +57,7 @@ def function(name: str, **more: Any) -> dict[str, Any]:
         ),
         ({"tools": [function("f", parameters={"type": "object", "not": {}})]}, "no value satisfies"),
         (
-            {"tools": [function("f", strict=True, parameters={"type": "object", "minProperties": 2})]},
+            {"tools": [function("f", strict=True, parameters={"type": "object", "minProperties": 70})]},
             "the tool is strict, and 'minProperties' cannot be enforced",
         ),
         (

@@ -21,6 +21,7 @@ from constrained_k2.engines.llguidance.grammar_text import (
     our_text,
     written_text,
 )
+from constrained_k2.engines.llguidance.keys_matcher import DistinctKeysMatcher
 from constrained_k2.engines.llguidance.mask_cache import MaskCache
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance.next_best import NextBest
@@ -111,9 +112,7 @@ class LLGuidanceEngine:
         if encoding == "json":
             reason = problem.problem if ours is None else _relaxed_by(ours.coverage)
             with suppress(Refused):
-                builtin = builtin_text(document, reason)
-                if ours is None or not builtin.coverage.relaxed:
-                    return self._probed(builtin)
+                return self._probed(builtin_text(document, reason, if_exact=ours is not None))
         if ours is not None:
             return ours
         if "fuel" in str(problem) or "lexer" in str(problem):  # LLGuidance's limits on regular expressions
@@ -197,14 +196,17 @@ class LLGuidanceGrammar:
         self.next_best: NextBest | None = None  # where this grammar fails
         self.token = cache.token
         self._tracker = None if source.places is None else cache.tracker(source.places, is_xml=source.allows_any_split)
+        self._key_tokens = cache.key_tokens() if source.has_open_keys or source.places is not None else None
         self._tokenizer = tokenizer
         self._prototype = self._new()
         self.cost_bytes = _COST_FLOOR + _COST_FACTOR * len(source.text)
 
     def matcher(self, location: str, *, may_relax: bool = False) -> LLGuidanceMatcher:
-        if self._tracker is None:
+        if self._key_tokens is None:
             return LLGuidanceMatcher(self, location, may_relax=may_relax)
-        return UniqueItemsMatcher(self, location, self._tracker, may_relax=may_relax)
+        if self._tracker is None:
+            return DistinctKeysMatcher(self, location, self._key_tokens, may_relax=may_relax)
+        return UniqueItemsMatcher(self, location, self._key_tokens, self._tracker, may_relax=may_relax)
 
     def copy(self) -> llguidance.LLMatcher:
         """Return a copy of the prototype, at the start of the arguments."""

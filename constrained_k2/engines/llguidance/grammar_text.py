@@ -40,6 +40,7 @@ _MAX_TEXTS = 2048  # that patterns were looked for in, and whether they were fou
 # Five times the default for the lexemes of a step: a pattern beside a length takes up to 25 ms then and does not fail.
 # A grammar that takes over from one that failed may take five times longer still.
 _SIZES: dict[str, Any] = {"max_grammar_size": 50_000, "max_items_in_row": 20_000, "step_max_items": 200_000}
+_MAX_MEMBERS = _SIZES["max_grammar_size"] // 2  # in JSON each takes at least 3 symbols (1.7.6): no need to let it read
 LIMITS = llguidance.LLParserLimits(**_SIZES, step_lexer_fuel=1_000_000)
 NEXT_BEST_LIMITS = llguidance.LLParserLimits(**_SIZES, step_lexer_fuel=5_000_000)
 # The strings, comments and regular expressions of a Lark grammar, in which "<" refers to no token.
@@ -64,6 +65,7 @@ class GrammarText:
     allows_any_split: bool = False  # True if masks allow any tokens of a text that is the only one possible
     effort: Effort = "exact"
     places: Places | None = None  # of the arrays whose items a matcher compares
+    has_open_keys: bool = False  # True if the grammar itself would let an object have a key twice
 
 
 def our_text(
@@ -79,6 +81,8 @@ def our_text(
         writer, root = LarkWriter(normalizer, patterns.has_match, undeclared_keys), frozenset({("#", True)})
         writer.effort, writer.count_texts, writer.can_begin = effort, patterns.count_texts, patterns.can_begin
         lark = writer.write_arguments(root) if encoding == "xtml" else writer.write(root)
+        if encoding == "json" and writer.member_count > _MAX_MEMBERS:
+            raise Refused(f"grammar size (number of symbols) too big: {writer.member_count} members")
         places = places_of(writer, writer.arguments if encoding == "xtml" else root)
         text = llguidance.LLMatcher.grammar_from_lark(lark)
         coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes)
@@ -86,20 +90,25 @@ def our_text(
             model = arguments_model(writer.arguments, writer.shapes, writer.members, writer.argument_parts)
         else:
             model = state_model(root, writer.shapes, writer.members)
-        return GrammarText(text, coverage, model, normalizer.is_well_formed, encoding == "xtml", effort, places)
+        return GrammarText(
+            text, coverage, model, normalizer.is_well_formed, encoding == "xtml", effort, places, writer.has_open_keys
+        )
 
     return write_some(SchemaDocument(document), patterns.is_found, write)
 
 
-def builtin_text(document: Any, reason: str = "") -> GrammarText:
+def builtin_text(document: Any, reason: str = "", *, if_exact: bool = False) -> GrammarText:
     """Return the grammar of LLGuidance's builtin JSON Schema compiler: properties in the schema's order.
 
     It does not forbid undeclared keys. Its coverage gives the reason why it is used.
 
     Raises:
-        Refused: The compiler rejects the schema, or would enforce it wrongly.
+        Refused: The compiler rejects the schema, or would enforce it wrongly; or, ``if_exact``, it relaxes a keyword.
     """
     known = SchemaDocument(document)
+    notes = _builtin_notes(known)
+    if if_exact and any(status == "relaxed" for status, _ in notes.values()):
+        raise Refused("the compiler relaxes a keyword")
     try:
         schema = json.loads(json.dumps(document))
         prepare(schema)
@@ -107,8 +116,8 @@ def builtin_text(document: Any, reason: str = "") -> GrammarText:
         text = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON_OPTIONS)
     except (ValueError, UnsupportedSchema, SchemaTooCostly) as error:
         raise Refused(str(error)) from error
-    coverage = replace(coverage_of(known, "llguidance", _builtin_notes(known)), builtin=reason)
-    return GrammarText(text, coverage, model=None)
+    coverage = replace(coverage_of(known, "llguidance", notes), builtin=reason)
+    return GrammarText(text, coverage, model=None, has_open_keys=True)
 
 
 def written_text(kind: Literal["regex", "lark"], text: str) -> GrammarText:

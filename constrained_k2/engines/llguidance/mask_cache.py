@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
+from constrained_k2.engines.llguidance.distinct_keys.tokens import KeyTokens
 from constrained_k2.engines.llguidance.position import MARKER, Position, PositionTracker, class_of
 from constrained_k2.engines.llguidance.unique_items.tokens import TokenIndex
 from constrained_k2.engines.llguidance.unique_items.tracker import Tracker
@@ -133,6 +134,7 @@ class MaskCache:
         self._charged = 0
         self.long_lengths = _long_lengths(vocabulary)
         self._tokens: TokenIndex | None = None  # made for the first schema that needs it
+        self._key_tokens: KeyTokens | None = None  # the same
         self._row_bytes = 4 * words_per_row(vocabulary.size)
 
     @property
@@ -148,6 +150,12 @@ class MaskCache:
         if self._tokens is None:
             self._tokens = TokenIndex(self._vocabulary)
         return Tracker(places, self._tokens, is_xml=is_xml)
+
+    def key_tokens(self) -> KeyTokens:
+        """Return the tokens that may end a key."""
+        if self._key_tokens is None:
+            self._key_tokens = KeyTokens(self._vocabulary)
+        return self._key_tokens
 
     def token(self, token_id: int) -> bytes:
         """Return a token's bytes, those of a special one after :data:`MARKER`, and record its class."""

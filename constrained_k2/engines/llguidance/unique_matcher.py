@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from constrained_k2.engines.llguidance.distinct_keys.tokens import KeyTokens
+from constrained_k2.engines.llguidance.keys_matcher import DistinctKeysMatcher
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance.unique_items.tokens import TokenIndex, allowed_of, forbid
 from constrained_k2.engines.llguidance.unique_items.tracker import Expect, Position, Tracker
@@ -21,7 +23,7 @@ Row = npt.NDArray[np.int32]
 Ending = Callable[[bytes], Sequence[int]]
 
 
-class UniqueItemsMatcher(LLGuidanceMatcher):
+class UniqueItemsMatcher(DistinctKeysMatcher):
     """An LLGuidance matcher whose masks, and what it accepts, leave out repeated items.
 
     No mask becomes empty by that: what could only end in a repetition is left out before it begins.
@@ -29,8 +31,10 @@ class UniqueItemsMatcher(LLGuidanceMatcher):
 
     __slots__ = ("_positions", "_tokens", "_tracker")
 
-    def __init__(self, grammar: "LLGuidanceGrammar", location: str, tracker: Tracker, *, may_relax: bool) -> None:
-        super().__init__(grammar, location, may_relax=may_relax)
+    def __init__(
+        self, grammar: "LLGuidanceGrammar", location: str, keys: KeyTokens, tracker: Tracker, *, may_relax: bool
+    ) -> None:
+        super().__init__(grammar, location, keys, may_relax=may_relax)
         self._tracker = tracker
         self._tokens: TokenIndex = tracker.tokens
         self._positions = [tracker.start]  # before each token, and the current one
@@ -41,7 +45,7 @@ class UniqueItemsMatcher(LLGuidanceMatcher):
 
     @staticmethod
     def fill_batch(batch: Sequence[tuple[LLGuidanceMatcher, int]], rows: BitmaskRows) -> Failures:
-        failed = LLGuidanceMatcher.fill_batch(batch, rows)
+        failed = DistinctKeysMatcher.fill_batch(batch, rows)
         numbers = {row for row, _ in failed}
         for matcher, row in batch:
             if row not in numbers:
@@ -76,7 +80,9 @@ class UniqueItemsMatcher(LLGuidanceMatcher):
             self._tracker.restore(self._positions[-1])
 
     def fork(self) -> "UniqueItemsMatcher":
-        copy = UniqueItemsMatcher(self.grammar, self._location, self._tracker, may_relax=self._may_relax)
+        copy = UniqueItemsMatcher(
+            self.grammar, self._location, self._key_tokens, self._tracker, may_relax=self._may_relax
+        )
         for token_id in self._ids:
             copy.accept(token_id)
         return copy

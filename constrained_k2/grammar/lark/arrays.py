@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import accumulate, product
 from typing import TYPE_CHECKING
 
+from constrained_k2.grammar.lark.array_states import counted_rule
 from constrained_k2.grammar.lark.terminals import BITS, NoExactGrammar, count_at_least, count_below, only_if
 from constrained_k2.grammar.lark.unique_items import compared_items
 from constrained_k2.schema.shapes import Array, negated
@@ -94,18 +95,22 @@ def _containing(writer: "LarkWriter", shape: Array, name: str) -> str:
     without = replace(shape, contains=frozenset())
     keywords = ("contains", "minContains", "maxContains")
     if len(shape.contains) > _MAX_CONTAINS:
-        raise NoExactGrammar(f"more than {_MAX_CONTAINS} contains in one array", keywords, without)
-    if shape.prefix or (shape.longest is not None and any(fewest for _, fewest, _ in shape.contains)):
-        if len(shape.contains) == 1 and all(most is None for _, _, most in shape.contains):
-            return _containing_one(writer, shape, name)
-        problem = "several contains, or maxContains, combined with prefixItems or maxItems"
-        raise NoExactGrammar(problem, keywords, without)
+        problem = NoExactGrammar(f"more than {_MAX_CONTAINS} contains in one array", keywords, without)
+        return counted_rule(writer, shape, name, problem)
+    has_most = any(most is not None for _, _, most in shape.contains)
+    is_limited = shape.longest is not None and any(fewest for _, fewest, _ in shape.contains)
+    if len(shape.contains) == 1 and not has_most and (shape.prefix or is_limited):
+        return _containing_one(writer, shape, name)
+    if shape.prefix or is_limited or (len(shape.contains) > 1 and has_most):  # one may leave no item for another
+        reason = "several contains, or maxContains, combined with each other, prefixItems or maxItems: too many states"
+        return counted_rule(writer, shape, name, NoExactGrammar(reason, keywords, without))
     wanted = shape.wishes
     sizes = [fewest if most is None else most for _, fewest, most in wanted]
     start = sum(sizes)
     length = shape.shortest if shape.longest is None else shape.longest
     if start + length > BITS:
-        raise NoExactGrammar(f"more than {BITS} items cannot be counted", keywords, without)
+        problem = NoExactGrammar(f"more than {BITS} items cannot be counted", keywords, without)
+        return counted_rule(writer, shape, name, problem)
     counters = list(zip(accumulate(sizes, initial=0), [*sizes, length], strict=True))  # (first bit, number of bits)
     limits = [*(most for _, _, most in wanted), shape.longest]
     needed = [*(fewest for _, fewest, _ in wanted), shape.shortest]
@@ -113,7 +118,8 @@ def _containing(writer: "LarkWriter", shape: Array, name: str) -> str:
     items = []
     uncounted = shape.rest.union(*(negated(node) for node, _, most in wanted if most is not None))
     if any(most is not None for _, _, most in wanted) and not writer.productivity.analyze(uncounted):
-        raise NoExactGrammar("maxContains where every item counts", keywords, without)
+        problem = NoExactGrammar("maxContains where every item counts", keywords, without)
+        return counted_rule(writer, shape, name, problem)
     for which in product((False, True), repeat=len(wanted)):
         parts = [(counts, wish, most) for counts, (wish, _, most) in zip(which, wanted, strict=True)]
         wishes = (wish if counts else negated(wish) for counts, wish, most in parts if counts or most is not None)
@@ -127,7 +133,13 @@ def _containing(writer: "LarkWriter", shape: Array, name: str) -> str:
                 ways = _counting('"" ' + step, *counters[number], [], is_bounded=limits[number] is not None)
                 writer.rules.append(f"{rule}::_: " + " | ".join(ways))
                 step = rule
-        items.append(f"{writer.rule(node)} ws {step}::_")
+        # Before the item: behind it, a counter without room would be a dead end.
+        room = [
+            f"bit_clear({counters[number][0] + most - 1})"
+            for number, (counts, _, most) in enumerate(parts)
+            if counts and most
+        ]
+        items.append(f"{writer.rule(node)} ws {step}::_{only_if(room)}")
     if not items:
         return '"[" ws "]"'
     more = [f"bit_clear({start + length - 1})"] if shape.longest is not None else []
@@ -152,7 +164,8 @@ def _containing_one(writer: "LarkWriter", shape: Array, name: str) -> str:
     elif shape.shortest > fewest:
         wishes, others = shape.shortest, shape.shortest
     if wishes + others > BITS:
-        raise NoExactGrammar(f"more than {BITS} items cannot be counted", ("contains", "minContains"), without)
+        reason, keywords = f"more than {BITS} items cannot be counted", ("contains", "minContains")
+        return counted_rule(writer, shape, name, NoExactGrammar(reason, keywords, without))
     complete = [f"bit_set({fewest - 1})"]
     complete += [count_at_least(f"[0:{wishes + others}]", shape.shortest)] if shape.shortest > fewest else []
     nodes = [*prefix, *([] if longest == len(prefix) else [shape.rest])]

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from constrained_k2.grammar.lark.open_keys import has_endless_keys
 from constrained_k2.grammar.lark.terminals import BITS, NoExactGrammar, count_at_least, count_below, key, only_if
 from constrained_k2.grammar.productivity import MAX_COMBINED_PATTERNS
 from constrained_k2.grammar.spelling import JSON
@@ -66,6 +67,7 @@ class _Bits:
     required: int
     tracked: int  # keys with a bit, the required ones first
     slots: int  # for undeclared keys that count
+    counted: int  # of these, so many tell how many keys there are at least
     room: int | None  # how many optional members fit
     wanted: tuple[Wanted, ...]
 
@@ -80,7 +82,7 @@ class _Bits:
     def complete(self, fewest: int, *, counts_few: bool) -> list[str]:
         """The conditions for the object's end."""
         conditions = [f"is_ones([0:{self.required}])"] if self.required else []
-        conditions += [count_at_least(f"[0:{self.tracked + min(self.slots, 1)}]", fewest)] if counts_few else []
+        conditions += [count_at_least(f"[0:{self.tracked + self.counted}]", fewest)] if counts_few else []
         first = self.tracked + self.slots
         return [*conditions, f"is_ones([{first}:{first + len(self.wanted)}])"] if self.wanted else conditions
 
@@ -117,6 +119,7 @@ def object_rule(writer: "LarkWriter", shape: Object, name: str, form: ObjectForm
         members += _extra_members(ways, bits, satisfied, again, is_open=shape.most is None)
     if not (members or fixed):
         return form.empty
+    writer.has_open_keys |= bool(extras) or bits.tracked < len(keys)
     is_endless = shape.most is None and (bool(extras) or bits.tracked < len(keys))
     more = [] if is_endless else [_another(bits, has_extras=bool(extras))]
     is_free = len(members) * len(fixed) <= _MAX_INTERLEAVED
@@ -132,6 +135,7 @@ def object_rule(writer: "LarkWriter", shape: Object, name: str, form: ObjectForm
             ways += [f"{way} {onward}::_" for way in form.members(writer, fixed[count], values[fixed[count]])]
             end = ("", "")
         writer.rules += _step(form, name, count, ways, end)
+        writer.member_count += len(ways)
     return f"{form.opening}{name}_f::0x0"
 
 
@@ -157,7 +161,8 @@ def _bits(writer: "LarkWriter", shape: Object, keys: list[str], fixed: int, *, h
     if tracked < len(keys) and any(one.value != ANY for one in wanted):
         reason = f"more than {BITS} properties cannot be told apart"
         raise NoExactGrammar(reason, _NEGATING, replace(shape, wanted=frozenset()))
-    slots = int(counts_few and has_extras)
+    is_endless = counts_few and has_extras and has_endless_keys(writer, shape)
+    slots = (fewest - required if is_endless else 1) if counts_few and has_extras else 0
     room = None
     if shape.most is not None:
         tracked = len(keys)
@@ -165,13 +170,18 @@ def _bits(writer: "LarkWriter", shape: Object, keys: list[str], fixed: int, *, h
         slots = room if has_extras else 0
     elif counts_few and tracked < len(keys) and fewest <= tracked:
         writer.note(("minProperties",), "narrowed", f"only the first {BITS} properties count")
-    if counts_few and has_extras and (fewest > tracked + 1 or (shape.most is not None and fewest > 1)):
-        reason = "undeclared keys cannot be counted: a key written twice would count twice"
+    if (
+        counts_few
+        and has_extras
+        and not is_endless
+        and (fewest > tracked + 1 or (shape.most is not None and fewest > 1))
+    ):
+        reason = "undeclared keys cannot be counted: it is not known that there are always more of them"
         raise NoExactGrammar(reason, ("minProperties",), replace(shape, fewest=0))
     if tracked + slots + len(wanted) > BITS or (counts_few and fewest > tracked + slots):
         reason, wider = f"more than {BITS} properties cannot be counted", replace(shape, fewest=0, most=None)
         raise NoExactGrammar(reason, ("minProperties", "maxProperties"), wider)
-    return _Bits(required, tracked, slots, room, wanted)
+    return _Bits(required, tracked, slots, slots if is_endless else min(slots, 1), room, wanted)
 
 
 def _members(
@@ -256,6 +266,6 @@ def _extra_members(
         before = [f"bit_clear({bit})", *([f"bit_set({bit - 1})"] if bit > bits.tracked else [])]
         onward.append(f"{_setting(bits.mask(satisfied, bit))}{only_if([*before, *room])}")
     if is_open:
-        before = [f"bit_set({bits.tracked})"] if bits.slots else []
+        before = [f"bit_set({bits.tracked + bits.slots - 1})"] if bits.slots else []
         onward.append(f"{_setting(bits.mask(satisfied))}{only_if([*before, *room])}")
     return [(way, after) for after in onward for way in ways]

@@ -123,22 +123,21 @@ def arguments_model(
 
 
 def _node(shapes: list[Shape], members: list[Members], numbers: Mapping[Node, int]) -> NodeModel:
-    strings = _of_type(shapes, String, str)
+    by_kind: dict[Kind, list[Shape]] = {}
+    for shape in shapes:
+        by_kind.setdefault(shape.value_kind if isinstance(shape, Value) else shape.kind, []).append(shape)
+    strings = by_kind.get("string", [])
     for shape in strings:
         for pattern in patterns_of(shape.formats) if isinstance(shape, String) else ():
             of_format(pattern)  # while compiling: the first time takes 20 ms
     is_free, is_listed = String() in strings, all(isinstance(shape, Value) for shape in strings)
     return NodeModel(
-        _object(_of_type(shapes, Object, dict), members, numbers),
-        _array(_of_type(shapes, Array, list), numbers),
+        _object(by_kind.get("object", []), members, numbers),
+        _array(by_kind.get("array", []), numbers),
         free_strings=is_free,
         listed_strings=is_listed,
         strings=() if is_free or is_listed else tuple(strings),
     )
-
-
-def _of_type(shapes: list[Shape], kind: type[Shape], values: type) -> list[Shape]:
-    return [shape for shape in shapes if isinstance(shape.value if isinstance(shape, Value) else shape, (kind, values))]
 
 
 def _object(shapes: list[Shape], members: list[Members], numbers: Mapping[Node, int]) -> ObjectModel | None:

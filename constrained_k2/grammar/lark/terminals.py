@@ -8,6 +8,7 @@ from constrained_k2.schema.shapes import Shape
 
 # Longest run of whitespace between two JSON tokens: enough for indentation, and stops a model that loops on it.
 MAX_WHITESPACE = 64
+_quoted = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps makes an encoder for each call with options
 BITS = 64
 """The width of a rule's parameter."""
 
@@ -41,12 +42,12 @@ class NoExactGrammar(Exception):
 
 def literal(text: str) -> str:
     """Return a Lark string that matches exactly this text."""
-    return json.dumps(text, ensure_ascii=False)
+    return _quoted(text)
 
 
 def key(name: str) -> str:
     """Return a Lark string that matches a key or a string value in its one spelling (with lower-case hex digits)."""
-    return literal(json.dumps(name, ensure_ascii=False))
+    return _quoted(_quoted(name))
 
 
 def one_of(values: Iterable[str], form: Spelling = JSON) -> str:

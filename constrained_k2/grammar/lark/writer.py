@@ -81,6 +81,7 @@ class LarkWriter:
         self._terminals: dict[str, str] = {}
         self._choices: dict[str, str] = {}
         self._alternatives = 0  # of the arguments' values
+        self.member_count = 0  # alternatives of the rules of members, in all objects
         self.effort: Effort = "exact"
         self.can_begin: Callable[[str, str], bool] = lambda expression, opening: True  # noqa: ARG005
         self._waiting: list[Node] = []
@@ -89,6 +90,7 @@ class LarkWriter:
         self.argument_parts: dict[Node, dict[Kind, Node]] = {}  # node of an argument -> the nodes of its values
         self.unique_items: dict[Array, UniqueItems] = {}  # arrays whose items a matcher compares, as they are written
         self.compared_parts: dict[Node, list[Node]] = {}  # node of such an item or its member -> its objects and arrays
+        self.has_open_keys = False  # True if an object may have keys that its rule does not tell apart
         self.written_as: dict[Shape, Array] = {}  # such an array's shape -> as it is written
         self._raw: set[Node] = set()  # nodes whose strings are written without quotes and escapes
 
@@ -108,9 +110,7 @@ class LarkWriter:
         lines = [f"start: {self.rule(root)}"]
         while self._waiting:
             node = self._waiting.pop()
-            shapes = filter(self.productivity.has_value, self.productivity.shapes(node))
-            bodies = [self._body(node, shape, number) for number, shape in enumerate(shapes)]
-            lines.append(f"{self._names[node]}: {' | '.join(bodies)}")
+            lines.append(f"{self._names[node]}: {self._alternatives_of(node, self._names[node])}")
             if self.productivity.is_narrowed(node):
                 self.note(("properties",), "narrowed", REASON)
         terminals = [f"{name}: {expression}" for expression, name in self._terminals.items()]
@@ -120,17 +120,35 @@ class LarkWriter:
     def rule(self, node: Node) -> str:
         """Return the name of a productive node's rule."""
         if node == ANY:
+            self.has_open_keys = True
             return "any"
         if node not in self._names:
-            self._names[node] = f"n{len(self._names)}"
-            self._waiting.append(node)
+            self._names[node] = self._leaf(node) or f"n{len(self._names)}"
         return self._names[node]
+
+    def _leaf(self, node: Node) -> str:
+        """Return the name of a rule or terminal that all nodes of the same strings, numbers and constants share.
+
+        A node that has objects or arrays waits to be written, and the name is empty.
+        """
+        if node == self.arguments or any(isinstance(shape, Array | Object) for shape in self.productivity.shapes(node)):
+            self._waiting.append(node)
+            return ""
+        outer = self.node
+        body = self._alternatives_of(node, "")
+        self.node = outer
+        return body if body.isidentifier() else self.choice([body])
+
+    def _alternatives_of(self, node: Node, name: str) -> str:
+        shapes = filter(self.productivity.has_value, self.productivity.shapes(node))
+        return " | ".join([self._body(node, shape, f"{name}_{number}") for number, shape in enumerate(shapes)])
 
     def argument_rules(self, node: Node) -> list[tuple[Kind, str]]:
         """Return the types of the values of an argument, each with the name of a rule of its values."""
         parts = self.argument_parts.get(node)
         if parts is None:
             parts = self.argument_parts[node] = self._argument_parts(node)
+            self.has_open_keys |= ANY in (parts.get("object"), parts.get("array"))
         return [(kind, ANY_RULES[kind] if part == ANY else self.rule(part)) for kind, part in parts.items()]
 
     def _argument_parts(self, node: Node) -> dict[Kind, Node]:
@@ -197,16 +215,16 @@ class LarkWriter:
         expression = " | ".join(ways)
         return expression if any(map(is_endless, strings)) or (ways and self._has_match(expression)) else ""
 
-    def _body(self, node: Node, shape: Shape, number: int) -> str:
+    def _body(self, node: Node, shape: Shape, name: str) -> str:
         """Return the body of a shape's rule; if it cannot be exact, note that and return a wider shape's."""
         self.node = node
         written = len(self.rules)
         try:
-            body = self._shape(shape, f"{self._names[node]}_{number}")
+            body = self._shape(shape, name)
         except NoExactGrammar as error:
             del self.rules[written:]
             self.note(error.keywords, "relaxed", str(error))
-            return self._body(node, error.wider, number)
+            return self._body(node, error.wider, name)
         self.shapes.setdefault(node, []).append(self.written_as.get(shape, shape))
         return body
 

@@ -5,25 +5,38 @@ Everything else in a schema is an annotation. The rows are in the files below, b
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from constrained_k2.errors import UnsupportedSchema
-from constrained_k2.schema.document import IllFormed, SchemaDocument, escape, local_target
+from constrained_k2.schema.document import IllFormed, SchemaDocument, escape
 from constrained_k2.schema.keywords import applicators, containers, scalars
 from constrained_k2.schema.keywords.keyword import Children, Keyword, Reader
 from constrained_k2.schema.keywords.unevaluated import with_unevaluated
-from constrained_k2.schema.shapes import Node, Shape, Shapes, meet
+from constrained_k2.schema.shapes import EVERYTHING, Node, Number, Shape, Shapes, meet
 
 ROWS = with_unevaluated((*scalars.KEYWORDS, *containers.KEYWORDS, *applicators.KEYWORDS))
 """In the order of evaluation, which the alternatives in grammars follow."""
 KEYWORDS: dict[str, Keyword] = {name: row for row in ROWS for name in row.names}
 """Keyword -> its row."""
+_PLAIN: dict[str, Shapes] = {shape.kind: (shape,) for shape in EVERYTHING} | {"integer": (Number(integer=True),)}
 _ORDER = {name: number for number, row in enumerate(ROWS) for name in row.names}
 
 
-def rows_of(schema: dict[str, Any]) -> list[Keyword]:
+def rows_of(schema: dict[str, Any]) -> tuple[Keyword, ...]:
     """The rows of a schema's keywords."""
-    return [ROWS[number] for number in sorted({_ORDER[name] for name in schema if name in _ORDER})]
+    return _rows(tuple(name for name in schema if name in _ORDER))
+
+
+@lru_cache(1024)
+def _rows(names: tuple[str, ...]) -> tuple[Keyword, ...]:
+    return tuple(ROWS[number] for number in sorted({_ORDER[name] for name in names}))
+
+
+def plain_shapes(schema: dict[str, Any]) -> Shapes | None:
+    """The shapes of a schema whose one keyword is a type, by its proper name; None for any other schema."""
+    name = schema.get("type")
+    return _PLAIN.get(name) if isinstance(name, str) and len(rows_of(schema)) == 1 else None
 
 
 def typed_shapes(read: Reader) -> Shapes:
@@ -96,7 +109,7 @@ def keyword_places(
         if pointer in synthetic:
             waiting += [part for inner in synthetic[pointer] for part, _ in sorted(inner)]
             continue
-        schema = local_target(document.root, pointer)
+        schema = document.find(pointer)
         if isinstance(schema, dict):
             found |= dict.fromkeys(f"{pointer}/{keyword}" for keyword in keywords if keyword in schema)
             waiting += in_place(document, schema, pointer)
@@ -105,7 +118,10 @@ def keyword_places(
 
 def _children(document: SchemaDocument, schema: dict[str, Any], pointer: str, keyword: str) -> Iterator[str]:
     """The pointers of a keyword's subschemas."""
-    value, here, children = schema[keyword], f"{pointer}/{escape(keyword)}", KEYWORDS[keyword].names[keyword]
+    value, children = schema[keyword], KEYWORDS[keyword].names[keyword]
+    if not children:
+        return
+    here = f"{pointer}/{escape(keyword)}"
     if Children.REFERENCE in children:
         try:
             yield document.resolve(value, pointer)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from constrained_k2.schema.document import local_target
 from constrained_k2.schema.keywords.keyword import Case, Children, Keyword, NotExpressible, Reader, size_keywords
 from constrained_k2.schema.pattern import in_ecma
 from constrained_k2.schema.shapes import (
@@ -65,7 +64,7 @@ def _with_wanted(read: Reader, keyword: str, value: Node, wanted: Wanted) -> Ite
     if not read.normalizer.wants_members:
         read.note_negation(keyword)
     else:
-        fails = ANY if local_target(read.normalizer.document.root, min(value)[0]) is False else negated(value)
+        fails = ANY if read.normalizer.document.find(min(value)[0]) is False else negated(value)
         yield Object(wanted=frozenset({replace(wanted, value=fails, pointer=f"{read.pointer}/{keyword}")}))
 
 
@@ -158,7 +157,12 @@ KEYWORDS = (
                 "additionalProperties": False,
                 "minProperties": 2,
             },
-            "minProperties of open keys, 2 and more": {"type": "object", "minProperties": 2},
+            "minProperties of open keys": {"type": "object", "minProperties": 2},
+            "minProperties of open keys that may run out": {
+                "patternProperties": {"^[0-9]{1,4}$": {}},
+                "additionalProperties": False,
+                "minProperties": 2,
+            },
         },
     ),
     Keyword(
@@ -184,6 +188,7 @@ KEYWORDS = (
                 "maxContains": 2,
                 "maxItems": 9,
             },
+            "contains, more than some hundred states": {"contains": {"const": 1}, "maxContains": 60, "maxItems": 90},
         },
     ),
     Keyword(

@@ -3,7 +3,7 @@
 Sources: RFC 3339, 1123, 5890 to 5893, 2673, 4291, 5321, 6531, 4122, 3986, 3987, 6570, 6901, ECMA-262.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import NamedTuple
 
 from constrained_k2.schema.string_formats import hosts, regexes, times, uris
@@ -55,6 +55,6 @@ FORMATS = {
 """The formats of JSON Schema 2020-12, section 7.3."""
 
 
-def patterns_of(names: Iterable[str]) -> list[str]:
+def patterns_of(names: Collection[str]) -> list[str]:
     """The patterns of several formats, in the same order in every process."""
-    return sorted({pattern for name in names for pattern in FORMATS[name].patterns})
+    return sorted({pattern for name in names for pattern in FORMATS[name].patterns}) if names else []

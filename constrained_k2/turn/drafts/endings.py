@@ -1,22 +1,37 @@
 """Texts that end a call's arguments soonest, by its schema. The mask decides whether one may be written.
 
 Values take their shortest branch (``null`` of a linked list), objects get the required keys of the branch that lacks
-the least, arrays end. Numbers, literals and the values of enums are left to the model.
+the least, arrays end, strings get the shortest rest that their patterns and lengths demand. Numbers, if no multiple is
+demanded, literals and the values of enums are left to the model.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from math import inf
 from typing import Any, Protocol, Self, TypeVar
 
 from constrained_k2.turn.drafts.guesses import spelled
-from constrained_k2.turn.drafts.json_tracker import Expect, Frame, JsonTracker
-from constrained_k2.turn.drafts.ways import Way, Ways, items, kinds, options, properties, required, ways_of
+from constrained_k2.turn.drafts.json_tracker import MAX_TOKEN, Expect, Frame, JsonTracker
+from constrained_k2.turn.drafts.schema_words import multiple
+from constrained_k2.turn.drafts.text_rests import MOST, matches, rests, rests_of_key
+from constrained_k2.turn.drafts.ways import (
+    Way,
+    Ways,
+    items,
+    key_patterns,
+    kinds,
+    needed,
+    options,
+    properties,
+    ways_of,
+)
 
 _LENGTH = 24  # about the length of the longest tokens in endings
 _MAX_PIECES = 12
 MAX_KEYS = 8  # to try at one place
-ENDS_OF_FORMATS = dict.fromkeys(("time", "date-time"), ('Z"',)) | dict.fromkeys(("email", "idn-email"), ('@a"', 'a"'))
-ENDS_OF_FORMATS |= dict.fromkeys(("uri", "iri"), (':"', 'a"'))
-"""By format, what leads to the end of strings whose other characters may go on without one."""
+_MAX_ORDERED = 32  # keys
+_FREE_ITEM = 4  # every so many items beyond the one that an array must contain are left to the model
 
 _OPENINGS = {"string": '"', "object": "{", "array": "["}
 
@@ -43,9 +58,9 @@ class Tracker(Protocol):
 _Tracker = TypeVar("_Tracker", bound=Tracker)
 
 
-def lengthened(tracker: _Tracker, piece: str, demanded: Callable[[_Tracker], Sequence[str | int]]) -> str:
+def lengthened(tracker: _Tracker, piece: str, demanded: Callable[[_Tracker], Iterable[str | int]]) -> str:
     """A piece with the text that follows it, as far as it is ``demanded``: none behind a marker's id."""
-    ahead, text = tracker.copy(), piece
+    ahead, text, first = tracker.copy(), piece, piece
     for _ in range(_MAX_PIECES):
         ahead.feed(piece)
         if ahead.is_done or len(text) >= _LENGTH:
@@ -56,10 +71,10 @@ def lengthened(tracker: _Tracker, piece: str, demanded: Callable[[_Tracker], Seq
             break
         piece = more[0]
         text += piece
-    return text[:_LENGTH]
+    return text[: max(_LENGTH, min(len(first), MOST))]
 
 
-def next_pieces(tracker: JsonTracker, *, known_only: bool = False) -> Sequence[str]:
+def next_pieces(tracker: JsonTracker, *, known_only: bool = False) -> Iterable[str]:
     """The next pieces to try, the best first; with ``known_only`` at most one, which the schema demands."""
     expect = tracker.expect
     if expect is Expect.COLON:
@@ -70,29 +85,39 @@ def next_pieces(tracker: JsonTracker, *, known_only: bool = False) -> Sequence[s
         values = value_schemas(tracker, document, containers)
         constant = _constant(values, document)
         if expect is Expect.IN_STRING:
+            ends = _ends_of_string(tracker.token, document.of(values), document, known_only=known_only)
             if constant.startswith(f'"{tracker.token}'):
-                return (constant[1 + len(tracker.token) :],)
-            return _ends_of_string(tracker.token, document.of(values), known_only=known_only)
+                rest = (constant[1 + len(tracker.token) :],)
+                return rest if known_only else chain(rest, ends)
+            return ends
         opening = constant or _opening(document.of(values), document)
+        contained = _contained(tracker, containers, document)
         if expect is Expect.VALUE:
-            return (opening,)
-        return ("]",) if known_only else ("]", opening)
+            if contained and tracker.frames[-1].commas % _FREE_ITEM == 0:
+                return ()  # an item of another kind is demanded as well
+            return (opening,) if known_only else (*contained, opening)
+        return (contained or ["]"])[:1] if known_only else (*contained, "]", opening)
     if not tracker.frames:
         return ()
     if not tracker.frames[-1].is_object:
-        return ("]",) if known_only else ("]", ",")
+        return ("]",) if known_only else ("]", *_rests_of_number(tracker, containers, document), ",")
     written = set(tracker.frames[-1].keys)
     found = possible_ways(document.of(containers), tracker.frames[-1])
     keys = missing_keys(found, written, document)
+    others = [key for key in declared_keys(found, written) if key not in keys]
+    keys, others = _by_refusal(keys, written), _by_refusal(others, written)
     demanded = next(iter(keys), "")
     if expect is Expect.IN_KEY:
-        return _rests_of_key(tracker.token, keys, found, written, known_only=known_only)
+        possible = [key for key in (*keys, *others) if key.startswith(tracker.token)]
+        ends = [f'{key[len(tracker.token) :]}":' for key in possible][:MAX_KEYS]
+        return ends[:1] if known_only else ends or _rests_of_key(tracker.token, found, written, document)
     separator = "" if expect in {Expect.KEY, Expect.FIRST_KEY} else ","
     if known_only:
         return (f'{separator}"{demanded}":',) if demanded else () if expect is Expect.KEY else ("}",)
-    others = [key for key in declared_keys(found, written) if key not in keys]
     tried = [f'{separator}"{key}":' for key in [*keys, *others][:MAX_KEYS]] or [f'{separator}"']
-    return tried if expect is Expect.KEY else ["}", *tried]
+    if expect is Expect.KEY:
+        return tried
+    return ["}", *_rests_of_number(tracker, containers, document), *tried]
 
 
 def container_schemas(tracker: JsonTracker, document: Ways) -> list[Any]:
@@ -125,8 +150,12 @@ def property_schemas(found: list[Way], key: str | None) -> list[Any]:
         name = next((each for way in found for each in properties(way) if spelled(each) == key), key)
     schemas: list[Any] = []
     for way in found:
-        if name in properties(way):
-            schemas.append(properties(way)[name])
+        declared = [properties(way)[name]] if name in properties(way) else []
+        text = name if key is None or name != key or "\\" not in key else unspelled(key)
+        if text is not None and (patterns := key_patterns(way)):
+            declared += [schema for pattern, schema in patterns.items() if matches(pattern, text)]
+        if declared:
+            schemas += declared
         elif isinstance(way.get("additionalProperties"), dict):
             schemas.append(way["additionalProperties"])
     return list({id(schema): schema for schema in schemas}.values())
@@ -139,7 +168,8 @@ def possible_ways(found: list[Way], container: Frame) -> list[Way]:
         declared = properties(way)
         if kinds(way) and ("object" if container.is_object else "array") not in kinds(way):
             return False
-        if way.get("additionalProperties") is False and not {*map(spelled, declared)}.issuperset(container.keys):
+        closed = way.get("additionalProperties") is False and not key_patterns(way)
+        if closed and not {*map(spelled, declared)}.issuperset(container.keys):
             return False
         return all(
             text in texts
@@ -163,25 +193,45 @@ def _opening(found: list[Way], document: Ways) -> str:
         return ""
     if texts := list(options(found[0])):
         return '"' if len(found) == 1 and all(text.startswith('"') for text in texts) else ""
-    return _OPENINGS.get(document.shortest_kind(found[0]), "")
+    kind = document.shortest_kind(found[0])
+    return multiple(found[0]) if kind in {"integer", "number"} else _OPENINGS.get(kind, "")
 
 
-def _ends_of_string(begun: str, found: list[Way], *, known_only: bool) -> Sequence[str]:
+def _contained(tracker: JsonTracker, containers: list[Any], document: Ways) -> list[str]:
+    """The beginnings of items that an open array must contain."""
+    if not tracker.frames or tracker.frames[-1].is_object:
+        return []
+    schemas = [way["contains"] for way in document.of(containers) if "contains" in way]
+    schemas = [schema for schema in schemas if document.shortest(schema) < inf]
+    return [_constant([schema], document) or _opening(document.of([schema]), document) for schema in schemas[:MAX_KEYS]]
+
+
+def _rests_of_number(tracker: JsonTracker, containers: list[Any], document: Ways) -> list[str]:
+    """The rests of multiples that the number being written may become."""
+    if tracker.expect is not Expect.IN_SCALAR:
+        return []
+    texts = map(multiple, document.of(value_schemas(tracker, document, containers)))
+    return [rest for text in texts if text.startswith(tracker.token) and (rest := text[len(tracker.token) :])]
+
+
+def _ends_of_string(begun: str, found: list[Way], document: Ways, *, known_only: bool) -> Iterable[str]:
     texts = [options(way) for way in found if not kinds(way) or "string" in kinds(way)]
     if texts and all(texts):
-        rests = {text[1 + len(begun) :] for way in texts for text in way if text.startswith(f'"{begun}')}
-        return tuple(rests) if len(rests) == 1 and begun else ()
-    if known_only:
-        return ('"',)
-    formats = dict.fromkeys(name for way in found if isinstance(name := way.get("format"), str))
-    return ('"', *(end for name in formats for end in ENDS_OF_FORMATS.get(name, ())))
+        ends = {text[1 + len(begun) :] for way in texts for text in way if text.startswith(f'"{begun}')}
+        if ends:
+            yield from ends if len(ends) == 1 and begun else ()
+            return
+    yield '"'
+    if not known_only and (text := unspelled(begun)) is not None:
+        yield from (spelled(rest) for rest in rests(text, found, document.words))
 
 
 def missing_keys(found: list[Way], written: set[str], document: Ways) -> list[str]:
     """The required keys that are missing, of the way that lacks the least first; empty if the object may end."""
     lacking: list[tuple[float, list[str]]] = []
+    names = {name for key in written if (name := unspelled(key)) is not None}
     for way in found:
-        missing = [key for key in required(way) if spelled(key) not in written]
+        missing = [key for key in needed(way, names) if spelled(key) not in written]
         length = sum(len(key) + 4 + document.shortest(properties(way).get(key, True)) for key in missing)
         lacking.append((length, missing))
     lacking.sort(key=lambda entry: entry[0])
@@ -196,10 +246,27 @@ def declared_keys(found: list[Way], written: set[str]) -> list[str]:
     return [key for key in keys if key not in written]
 
 
-def _rests_of_key(
-    begun: str, keys: list[str], found: list[Way], written: set[str], *, known_only: bool
-) -> Sequence[str]:
-    """The rests of keys that have been begun: required ones, then declared ones; else the end of the key."""
-    possible = dict.fromkeys((*keys, *declared_keys(found, written)))
-    rests = [f'{key[len(begun) :]}":' for key in possible if key.startswith(begun)][:MAX_KEYS]
-    return rests[:1] if known_only else rests or ('":',)
+def _by_refusal(keys: list[str], written: set[str]) -> list[str]:
+    """Keys in their order, but last those that others extend: these went on where the mask refused the key's end."""
+    several = keys[:_MAX_ORDERED]
+    return [*sorted(several, key=lambda key: any(other.startswith(key) for other in written)), *keys[_MAX_ORDERED:]]
+
+
+def _rests_of_key(begun: str, found: list[Way], written: set[str], document: Ways) -> Iterator[str]:
+    """The rests of a key that begins as no declared one does."""
+    text = unspelled(begun)
+    others = [] if text is None else [begun + spelled(rest) for rest in rests_of_key(text, found, document.words)]
+    yield from (f'{key[len(begun) :]}":' for key in others if key not in written)
+    yield '":'
+    yield from (key[len(begun) :] for key in others if key in written)
+
+
+def unspelled(begun: str) -> str | None:
+    """The text of a JSON string without its quotes; None within an escape, or if the text is too long to be known."""
+    if len(begun) >= MAX_TOKEN:
+        return None
+    try:
+        text = json.loads(f'"{begun}"') if "\\" in begun else begun
+    except ValueError:
+        return None
+    return str(text)

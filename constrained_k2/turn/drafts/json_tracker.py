@@ -9,7 +9,8 @@ from typing import Any
 
 from constrained_k2.turn.drafts.schema_view import SchemaView
 
-MAX_TOKEN = 256  # stored characters of a key, string or scalar; longer ones give no guess
+MAX_TOKEN = 4096  # stored characters of a key, string or scalar that is being written; longer ones give no guess
+_MAX_SCALAR = 256  # stored characters of a value that has been written
 
 
 class Expect(IntEnum):
@@ -34,6 +35,7 @@ class Frame:
     is_object: bool
     keys: list[str] = field(default_factory=list)  # an object's keys so far
     scalars: dict[str, str] = field(default_factory=dict)  # by key, its strings, numbers and literals so far, as JSON
+    commas: int = 0
 
 
 @dataclass(slots=True)
@@ -70,7 +72,8 @@ class JsonTracker:
         for name in JsonTracker.__slots__:
             setattr(other, name, getattr(self, name))
         other.frames = [
-            Frame(frame.view, frame.is_object, frame.keys.copy(), frame.scalars.copy()) for frame in self.frames
+            Frame(frame.view, frame.is_object, frame.keys.copy(), frame.scalars.copy(), frame.commas)
+            for frame in self.frames
         ]
         return other
 
@@ -122,6 +125,7 @@ class JsonTracker:
             self.expect, self._blanks = Expect.VALUE, ""
         elif character == ",":
             frame, self._blanks = self.frames[-1], ""
+            frame.commas += 1
             self.expect = Expect.KEY if frame.is_object else Expect.VALUE
             self.value = frame.view if frame.is_object else frame.view.item
         elif character in "}]":
@@ -152,6 +156,6 @@ class JsonTracker:
         """End the value that is being written."""
         if self.token and self.frames and self.frames[-1].keys:
             text = f'"{self.token}"' if self.expect is Expect.IN_STRING else self.token
-            self.frames[-1].scalars[self.frames[-1].keys[-1]] = text
+            self.frames[-1].scalars[self.frames[-1].keys[-1]] = text[:_MAX_SCALAR]
         self.token, self.expect, self._blanks = "", Expect.AFTER, None
         self.is_done = not self.frames

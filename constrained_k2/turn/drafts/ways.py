@@ -4,16 +4,21 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 from typing import Any
 
 from constrained_k2.schema.document import local_target
+from constrained_k2.turn.drafts.schema_words import Words
 
 Way = dict[str, Any]
 """Keywords that a value satisfies together, merged over references, allOf and one branch of each other applicator."""
 
 _KEYWORDS = ("type", "properties", "required", "items", "prefixItems", "minItems", "minLength", "const", "enum",
-             "pattern", "format", "additionalProperties")  # fmt: skip
+             "pattern", "format", "additionalProperties", "patternProperties", "propertyNames", "dependencies",
+             "dependentRequired", "contains", "multipleOf", "minimum", "maximum", "exclusiveMinimum",
+             "exclusiveMaximum")  # fmt: skip
+_OBJECTS = ("properties", "patternProperties", "dependencies", "dependentRequired")  # united where ways are merged
 _MAX_WAYS = 32  # of one schema
 _MAX_DEPTH = 48  # of applicators and of values
 _MAX_MERGES = 20_000  # of ways, for one document in all, about 50 ms; schemas beyond that may be anything
@@ -32,6 +37,11 @@ class Ways:
         self._ways: dict[int, tuple[Way, ...]] = {}  # by the schema's address in the document
         self._lengths: dict[int, float] = {}  # by the way's address in self._ways
         self._merges_left = _MAX_MERGES
+
+    @cached_property
+    def words(self) -> Words:
+        """The texts that the document names."""
+        return Words(self.root)
 
     def of(self, schemas: Iterable[Any]) -> list[Way]:
         """The ways to satisfy any of some schemas of the document, the shortest first."""
@@ -78,6 +88,8 @@ class Ways:
         ]
         if "if" in schema:
             groups.append([way for key in ("then", "else") for way in self._of(schema.get(key, True), depth)])
+        if "not" in schema:
+            groups.append((_witness(schema["not"]),))
         ways: list[Way] = [{key: schema[key] for key in _KEYWORDS if key in schema}]
         for group in groups:
             self._merges_left -= len(ways) * len(group)
@@ -110,11 +122,13 @@ class Ways:
 
     def _length_of_kind(self, way: Way, kind: str, search: "_Search") -> float:
         if kind == "string":
-            return 2 + max(_int(way, "minLength"), _PATTERN_LENGTH * ("pattern" in way or "format" in way))
+            return 2 + max(whole_number(way, "minLength"), _PATTERN_LENGTH * ("pattern" in way or "format" in way))
         if kind == "array":
-            count, given = _int(way, "minItems"), _list(way, "prefixItems")
+            count, given = whole_number(way, "minItems"), _list(way, "prefixItems")
             more = max(0, count - len(given))
             length = 2 + sum(1 + self._shortest(item, search) for item in given[:count])
+            if not count and "contains" in way:
+                return length + self._shortest(way["contains"], search)
             return length + more * (1 + self._shortest(way.get("items", True), search)) if more else length
         if kind == "object":
             declared, keys = properties(way), required(way)
@@ -168,14 +182,45 @@ def required(way: Way) -> list[str]:
             *(key for key in named if key not in _dict(way, "properties"))]  # fmt: skip
 
 
+def needed(way: Way, written: set[str]) -> list[str]:
+    """The required keys, and those that the keys so far, as names, and the required ones depend on."""
+    keys = dict.fromkeys(required(way))
+    depending = _dict(way, "dependencies") | _dict(way, "dependentRequired")
+    left = [key for key in (*keys, *written) if key in depending]
+    seen = set(left)
+    while left:
+        others = depending[left.pop()]
+        others = _list(others, "required") if isinstance(others, dict) else others
+        more = dict.fromkeys(key for key in (others if isinstance(others, list) else ()) if isinstance(key, str))
+        keys |= more
+        left += [key for key in more if key in depending and key not in seen]
+        seen.update(left)
+    return list(keys)
+
+
 def properties(way: Way) -> dict[str, Any]:
     """The declared properties."""
     return _dict(way, "properties")
 
 
+def patterns(way: Way) -> list[str]:
+    """The patterns of its texts."""
+    declared = way.get("pattern")
+    declared = declared if isinstance(declared, list) else [declared]
+    return [pattern for pattern in declared if isinstance(pattern, str)]
+
+
+def key_patterns(way: Way) -> dict[str, Any]:
+    """The schemas of undeclared keys' values by patterns of the keys."""
+    names = way.get("propertyNames")
+    pattern = names.get("pattern") if isinstance(names, dict) else None
+    return _dict(way, "patternProperties") | ({pattern: True} if isinstance(pattern, str) else {})
+
+
 def items(way: Way) -> list[Any]:
     """The schemas that the items may be instances of."""
-    return [*_list(way, "prefixItems"), *([way["items"]] if "items" in way else ())]
+    given = (way[key] for key in ("contains", "items") if key in way)
+    return [*_list(way, "prefixItems"), *given]
 
 
 def _merged(first: Way, second: Way) -> Way | None:
@@ -183,18 +228,46 @@ def _merged(first: Way, second: Way) -> Way | None:
     if not first or not second:
         return first or second
     merged = first | second
-    for key in ("properties", "required"):
+    for key in (*_OBJECTS, "required"):
         a, b = first.get(key), second.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
-            merged[key] = a | b
+            merged[key] = a | b | {name: _both(a[name], b[name]) for name in a.keys() & b.keys()}
         elif isinstance(a, list) and isinstance(b, list):
             merged[key] = [*a, *b]
+    if len(each := [*patterns(first), *patterns(second)]) > 1:
+        merged["pattern"] = list(dict.fromkeys(each))
     a, b = kinds(first), kinds(second)
     if a and b:
         merged["type"] = [kind for kind in a if kind in b or (kind == "integer" and "number" in b)]
         merged["type"] += ["integer"] if "number" in a and "integer" in b and "integer" not in a else []
         return merged if merged["type"] else None
     return merged
+
+
+def _both(first: Any, second: Any) -> Any:
+    """Both schemas of a value at once, or both lists of keys."""
+    if isinstance(first, list) and isinstance(second, list):
+        return [*first, *second]
+    return second if first == second or first is True else {"allOf": [first, second]}
+
+
+def _witness(negated: Any) -> Way:
+    """The member or item that a value must have, where a schema negates that each of them fails."""
+    ((key, inner),) = negated.items() if isinstance(negated, dict) and len(negated) == 1 else (("", None),)
+    if key == "items" and (wanted := _negated(inner)) is not None:
+        return {"contains": wanted}
+    if key not in {"properties", "patternProperties"} or not isinstance(inner, dict) or len(inner) != 1:
+        return {}
+    ((name, value),) = inner.items()
+    wanted = _negated(value)
+    if wanted is None:
+        return {}
+    return {key: {name: wanted}} | ({"required": [name]} if key == "properties" else {})
+
+
+def _negated(schema: Any) -> Any:
+    """The schema that another one negates; None if it does more or less."""
+    return schema["not"] if isinstance(schema, dict) and schema.keys() == {"not"} else None
 
 
 def _list(schema: Way, key: str) -> list[Any]:
@@ -207,6 +280,7 @@ def _dict(schema: Way, key: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _int(schema: Way, key: str) -> int:
+def whole_number(schema: Way, key: str) -> int:
+    """The value of a keyword that is a whole number of at least 0; 0 for any other value."""
     value = schema.get(key)
     return max(0, value) if type(value) is int else 0

@@ -4,13 +4,12 @@ Blocks of required keys come first, with the type of the shortest value. Strings
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from math import inf
 from typing import Any
 
 from constrained_k2.formats.kimi_k3 import ARGUMENT, escape, unescape
 from constrained_k2.turn.drafts.endings import (
-    ENDS_OF_FORMATS,
     MAX_KEYS,
     container_schemas,
     declared_keys,
@@ -22,7 +21,8 @@ from constrained_k2.turn.drafts.endings import (
     value_schemas,
 )
 from constrained_k2.turn.drafts.guesses import spelled
-from constrained_k2.turn.drafts.json_tracker import Expect
+from constrained_k2.turn.drafts.json_tracker import MAX_TOKEN, Expect
+from constrained_k2.turn.drafts.text_rests import rests, rests_of_key
 from constrained_k2.turn.drafts.ways import Way, Ways, kinds, options, ways_of
 from constrained_k2.turn.drafts.xtml.tags import (
     BEFORE_KEY,
@@ -48,7 +48,7 @@ def xtml_endings(tracker: XtmlTracker) -> Iterator[str | int]:
             yield lengthened(tracker, piece, lambda ahead: _pieces(ahead, known_only=True))
 
 
-def _pieces(tracker: XtmlTracker, *, known_only: bool = False) -> Sequence[str | int]:
+def _pieces(tracker: XtmlTracker, *, known_only: bool = False) -> Iterable[str | int]:
     """The next pieces to try, the best first; with ``known_only`` at most one, which the schema demands."""
     place, inner = tracker.place, tracker.json
     if place is Place.BETWEEN:
@@ -66,7 +66,7 @@ def _pieces(tracker: XtmlTracker, *, known_only: bool = False) -> Sequence[str |
     texts = _options(document.of(values[:1]), tracker.kind)
     constant = texts[0] if texts is not None and len(texts) == 1 else None
     if tracker.kind == "string":
-        return _ends_of_text(tracker, constant, document.of(values))
+        return _ends_of_text(tracker, constant, document.of(values), document)
     return (_OPENINGS.get(tracker.kind, "") if constant is None else constant,)
 
 
@@ -82,21 +82,23 @@ def _options(found: list[Way], kind: str) -> list[str] | None:
     return list(texts)
 
 
-def _ends_of_text(tracker: XtmlTracker, constant: str | None, found: list[Way]) -> Sequence[str | int]:
+def _ends_of_text(tracker: XtmlTracker, constant: str | None, found: list[Way], document: Ways) -> Iterator[str | int]:
     begun, end = tracker.json.token, tracker.markers.call_end
     if constant is not None and (text := json.loads(constant)).startswith(begun):
-        return (text[len(begun) :] or end,)
+        yield text[len(begun) :] or end
+        return
     texts = _options(found, "string")
     if texts:
-        rests = {text[len(begun) :] for text in map(json.loads, texts) if text.startswith(begun)}
-        rest = rests.pop() if len(rests) == 1 else ""
-        return (rest if begun and rest else end,)
-    formats = dict.fromkeys(name for way in found if isinstance(name := way.get("format"), str))
-    ends = (text.rstrip('"') for name in formats for text in ENDS_OF_FORMATS.get(name, ()))
-    return (end, *ends)
+        ends = {text[len(begun) :] for text in map(json.loads, texts) if text.startswith(begun)}
+        rest = ends.pop() if len(ends) == 1 else ""
+        yield rest if begun and rest else end
+        return
+    yield end
+    if len(begun) < MAX_TOKEN:
+        yield from rests(begun, found, document.words)
 
 
-def _rests_of_tag(tracker: XtmlTracker, document: Ways) -> Sequence[str | int]:
+def _rests_of_tag(tracker: XtmlTracker, document: Ways) -> Iterable[str | int]:
     """The rests of the piece of the tag that is being written."""
     tag = tracker.tag
     if len(tag) < len(BEFORE_KEY):
@@ -115,14 +117,18 @@ def _rests_of_tag(tracker: XtmlTracker, document: Ways) -> Sequence[str | int]:
     return [each[len(word) :] or '"' for each in words if each.startswith(word)]
 
 
-def _rests_of_key(begun: str, found: list[Way], written: set[str], document: Ways) -> Sequence[str]:
-    """The rests of keys: required ones, then declared ones with the shortest value; else the end of another key."""
+def _rests_of_key(begun: str, found: list[Way], written: set[str], document: Ways) -> Iterator[str]:
+    """The rests of keys: required ones, then declared ones with the shortest value; else another key, and its end."""
     keys = missing_keys(found, written, document)
     possible = [key for key in (*keys, *declared_keys(found, written)) if _in_tag(key).startswith(begun)]
     if not keys:
         possible.sort(key=lambda key: min(map(document.shortest, property_schemas(found, key)), default=0))
-    rests = (_in_tag(key)[len(begun) :] for key in possible[:MAX_KEYS])
-    return [*dict.fromkeys(rest or '"' for rest in rests), '"']
+    yield from dict.fromkeys(_in_tag(key)[len(begun) :] or '"' for key in possible[:MAX_KEYS])
+    if not possible:
+        text = unescape(begun)
+        others = (rest for rest in rests_of_key(text, found, document.words) if spelled(text + rest) not in written)
+        yield from dict.fromkeys(escape(rest) or '"' for rest in others)
+    yield '"'
 
 
 def _in_tag(key: str) -> str:

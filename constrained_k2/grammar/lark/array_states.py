@@ -1,0 +1,111 @@
+"""Arrays with ``contains`` beside ``prefixItems``, ``maxItems`` or others of its kind: a rule for each state.
+
+A state is the number of items so far, and how many of them satisfy each ``contains``, up to where more make no
+difference. States that lead to no complete array are left out, so a comma is never a dead end.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING
+
+from constrained_k2.grammar.lark.terminals import NoExactGrammar
+from constrained_k2.schema.shapes import Array, Node, negated
+
+if TYPE_CHECKING:
+    from constrained_k2.grammar.lark.writer import LarkWriter
+
+_MAX_WAYS = 4000  # of all states
+_MAX_CONTAINS = 6
+_State = tuple[int, tuple[int, ...]]
+_Which = tuple[bool, ...]
+
+
+def counted_rule(writer: "LarkWriter", shape: Array, name: str, without: NoExactGrammar) -> str:
+    """Return the body of an array's rule; raises ``without`` if it would have too many states."""
+    states = _States(writer, shape)
+    if len(states.wanted) > _MAX_CONTAINS or states.size > _MAX_WAYS:
+        raise without
+    found = states.live()
+    if not found:
+        reason = "no array that satisfies all contains together is known"
+        raise NoExactGrammar(reason, without.keywords, without.wider)
+    names = {state: f"{name}_s{number}" for number, state in enumerate(found)}
+    for state, after in found.items():
+        ways = ['"]"'] if states.is_complete(state) else []
+        comma = '"," ws ' if state[0] else ""
+        for following, nodes in after.items():
+            items = [f"{writer.rule(node)} ws" for node in nodes]
+            item = items[0] if len(items) == 1 else writer.choice(items)
+            ways.append(f"{comma}{item} {names[following]}")
+        writer.rules.append(f"{names[state]}: {' | '.join(ways)}")
+    return f'"[" ws {name}_s0'
+
+
+class _States:
+    def __init__(self, writer: "LarkWriter", shape: Array) -> None:
+        self._writer = writer
+        self._shape = shape
+        self.wanted = shape.wishes
+        self._prefix, self._longest = writer.productivity.items(shape)
+        self._length = max(len(self._prefix), shape.shortest, 1) if self._longest is None else self._longest
+        self._caps = [fewest if most is None else most for _, fewest, most in self.wanted]
+        self.size = (self._length + 1) * prod(cap + 1 for cap in self._caps) << len(self.wanted)
+
+    def is_complete(self, state: _State) -> bool:
+        length, counts = state
+        enough = all(count >= fewest for count, (_, fewest, _) in zip(counts, self.wanted, strict=True))
+        return enough and length >= self._shape.shortest
+
+    def live(self) -> dict[_State, dict[_State, list[Node]]]:
+        """Return the states that lead to a complete array, the first one first, each with the items that may follow."""
+        start: _State = (0, (0,) * len(self.wanted))
+        ways = [list(self._items(node)) for node in self._prefix]
+        if self._longest is None or self._longest > len(self._prefix):
+            ways.append(list(self._items(self._shape.rest)))
+        after: dict[_State, dict[_State, list[Node]]] = {}
+        before: dict[_State, list[_State]] = {}
+        waiting = [start]
+        while waiting:
+            state = waiting.pop()
+            if state in after:
+                continue
+            after[state] = self._after(state, ways)
+            for following in after[state]:
+                before.setdefault(following, []).append(state)
+                waiting.append(following)
+        live, waiting = set[_State](), list(filter(self.is_complete, after))
+        while waiting:
+            state = waiting.pop()
+            if state not in live:
+                live.add(state)
+                waiting += before.get(state, [])
+        if start not in live:
+            return {}
+        kept = sorted(live)
+        return {state: {other: nodes for other, nodes in after[state].items() if other in live} for state in kept}
+
+    def _after(self, state: _State, ways: list[list[tuple[_Which, Node]]]) -> dict[_State, list[Node]]:
+        length, counts = state
+        found: dict[_State, list[Node]] = {}
+        if length == self._longest or not ways:
+            return found
+        limits = [most for _, _, most in self.wanted]
+        for which, node in ways[min(length, len(ways) - 1)]:
+            more = tuple(count + one for count, one in zip(counts, which, strict=True))
+            if all(limit is None or count <= limit for count, limit in zip(more, limits, strict=True)):
+                capped = tuple(map(min, more, self._caps))
+                found.setdefault((min(length + 1, self._length), capped), []).append(node)
+        return found
+
+    def _items(self, node: Node) -> Iterator[tuple[_Which, Node]]:
+        """Yield the items of a node, by which ``contains`` they are counted for."""
+        for which in product((False, True), repeat=len(self.wanted)):
+            item = node.union(*self._demands(which))
+            if self._writer.productivity.analyze(item):
+                yield which, item
+
+    def _demands(self, which: _Which) -> Iterable[Node]:
+        for counts, (wish, _, most) in zip(which, self.wanted, strict=True):
+            if counts or most is not None:
+                yield wish if counts else negated(wish)

@@ -1,0 +1,81 @@
+"""Finds the objects that always have another undeclared key: there each that is written counts, as none comes twice.
+
+A matcher leaves a key out that an object has (:mod:`constrained_k2.engines.llguidance.distinct_keys`), unless all keys
+that begin as the text does have been written.
+"""
+
+import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
+from typing import TYPE_CHECKING
+
+from constrained_k2.grammar.characters import Untranslatable
+from constrained_k2.grammar.pattern_tree import LOOKS, REPEATS, Items, parse, parts, walk, width
+from constrained_k2.grammar.productivity import MAX_COMBINED_PATTERNS
+from constrained_k2.schema.shapes import ANY, EVERYTHING, Object, String, Value
+
+if TYPE_CHECKING:
+    from constrained_k2.grammar.lark.writer import LarkWriter
+
+_START = (sre.AT, sre.AT_BEGINNING)
+_END = (sre.AT, sre.AT_END)
+
+
+def has_endless_keys(writer: "LarkWriter", shape: Object) -> bool:
+    """Return True if each beginning of an undeclared key is that of endlessly many; False also if that is not known."""
+    patterns = writer.productivity.patterns(shape)
+    if shape.wanted or len(patterns) > MAX_COMBINED_PATTERNS or (writer.effort == "relaxed" and patterns):
+        return False
+    extras = writer.productivity.extra_nodes(shape)
+    possible = {frozenset(found) for found, node in extras if writer.productivity.is_productive(node)}
+    is_any = len(possible) == 1 << len(patterns)  # whatever patterns a key matches
+    names = EVERYTHING if shape.names == ANY else writer.normalizer.shapes(shape.names)
+    strings = [name for name in names if isinstance(name, String)]
+    if len(strings) != 1 or any(isinstance(name, Value) for name in names):
+        return False
+    if strings[0].longest is not None or strings[0].formats or strings[0].absent:
+        return False
+    named = sorted(strings[0].patterns)
+    if is_any:
+        return not named or (len(named) == 1 and _ends_freely(named[0]))
+    if named or strings[0].excluded:
+        return False
+    if possible == {frozenset(patterns)} and len(patterns) == 1:
+        return _ends_freely(patterns[0])
+    # A key that goes on matches the same patterns, and maybe more.
+    is_growing = all(found | {pattern} in possible for found in possible for pattern in patterns)
+    return is_growing and bool(possible) and all(_has_free_end(_tree(pattern)) for pattern in patterns)
+
+
+def _tree(pattern: str) -> Items | None:
+    try:
+        return parse(pattern)
+    except Untranslatable:
+        return None
+
+
+def _ends_freely(pattern: str) -> bool:
+    """Return True if each text on the way to a match can go on in endlessly many ways to others."""
+    items = _tree(pattern)
+    return items is not None and (_has_free_end(items) or _ends_in_repetition(items))
+
+
+def _has_free_end(items: Items | None) -> bool:
+    """Return True if what follows a match makes no difference."""
+    return items is not None and not any(
+        operation in LOOKS or operation is sre.GROUPREF or (operation is sre.AT and (operation, argument) != _START)
+        for operation, argument in walk(items)
+    )
+
+
+def _ends_in_repetition(items: Items) -> bool:
+    """Return True if all texts end in a repetition without a limit, and ``$``."""
+    *before, end = items
+    return end == _END and _has_free_end(before) and _is_repeated(before)
+
+
+def _is_repeated(items: Items) -> bool:
+    if not items:
+        return False
+    operation, argument = items[-1]
+    if operation in REPEATS:
+        return argument[1] is sre.MAXREPEAT and width(argument[2])[0] > 0
+    return operation in (sre.BRANCH, sre.SUBPATTERN) and all(map(_is_repeated, parts(items[-1])))

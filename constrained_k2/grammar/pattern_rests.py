@@ -1,0 +1,73 @@
+"""The shortest text that leads from states of patterns to a match of all of them."""
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice, product
+
+from constrained_k2.grammar.characters import Ranges
+from constrained_k2.grammar.pattern_states import PatternStates
+
+_MAX_PLACES = 1024  # that one search meets, and
+_MAX_STEPS = 2048  # steps that it compares: a few milliseconds
+_LIKED = "a0A-_./ TZ"  # characters to write where several will do
+_ESCAPED = frozenset(map(ord, '"\\'))
+_SPACE = ord(" ")
+_SURROGATES = range(0xD800, 0xE000)
+
+_Place = tuple[tuple[int, ...], int]  # a term of each pattern, and the number of characters, up to the least
+
+
+def shortest_rest(states: Sequence[tuple[PatternStates, int]], least: int = 0) -> str | None:
+    """Return a shortest text of at least ``least`` characters after which each pattern matches.
+
+    None if none is found within a limit.
+
+    Raises:
+        TooManyStates: A limit of the patterns is met.
+        Untranslatable: A pattern uses a feature that is not tracked.
+    """
+    patterns = [pattern for pattern, _ in states]
+    starts = product(*(pattern.terms(state) for pattern, state in states))
+    came: dict[_Place, tuple[_Place, str] | None] = dict.fromkeys((terms, 0) for terms in islice(starts, _MAX_PLACES))
+    left, steps = deque(came), 0
+    while left:
+        place = left.popleft()
+        terms, count = place
+        if count >= least and all(map(PatternStates.may_end, patterns, terms)):
+            return _written(place, came)
+        for moves in product(*map(PatternStates.moves, patterns, terms)):
+            steps += 1
+            if steps > _MAX_STEPS or len(came) >= _MAX_PLACES:
+                return None
+            after = tuple(term for _, term in moves), min(count + 1, least)
+            if after not in came and (ranges := _common([ranges for ranges, _ in moves])):
+                came[after] = place, _liked(ranges)
+                left.append(after)
+    return None
+
+
+def _common(several: list[Ranges]) -> Ranges:
+    """The characters that are in all of several ranges."""
+    common, *others = several
+    for ranges in others:
+        pairs = ((max(low, first), min(high, last)) for low, high in common for first, last in ranges)
+        common = [(low, high) for low, high in pairs if low <= high]
+    return common
+
+
+def _liked(ranges: Ranges) -> str:
+    """A character of these ranges, one without an escape if the beginning of a range has any."""
+    liked = next((one for one in _LIKED if any(low <= ord(one) <= high for low, high in ranges)), None)
+    if liked is not None:
+        return liked
+    codes = (code for low, high in ranges for code in range(max(low, _SPACE), min(high, max(low, _SPACE) + 2) + 1))
+    plain = (code for code in codes if code not in _ESCAPED and code not in _SURROGATES)
+    return chr(next(plain, ranges[0][0]))
+
+
+def _written(place: _Place, came: dict[_Place, tuple[_Place, str] | None]) -> str:
+    characters = []
+    while (way := came[place]) is not None:
+        place, character = way
+        characters.append(character)
+    return "".join(reversed(characters))

@@ -1,0 +1,118 @@
+"""The shortest rests of strings and keys that patterns, formats or lengths demand. The mask decides which are legal.
+
+A rest by another keyword than the one that matters is legal at most for some characters: then another one is tried.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from threading import Lock
+from typing import Any
+
+from constrained_k2.grammar.characters import Untranslatable
+from constrained_k2.grammar.pattern_rests import shortest_rest
+from constrained_k2.grammar.pattern_states import PatternStates, TooManyStates
+from constrained_k2.schema.string_formats import FORMATS, patterns_of
+from constrained_k2.turn.drafts.schema_words import Words
+from constrained_k2.turn.drafts.ways import Way, key_patterns, patterns, whole_number
+
+MOST = 128  # characters: hardly a token has more
+_PATTERNS = 256  # that are kept
+_RESTS = 1024
+_TEXTS = 32  # of one pattern, whose states are kept
+_FORMAT_SCALE = 16  # of the limits for patterns of formats, which have more states
+_OF_FORMATS = frozenset(patterns_of(FORMATS))
+_FILLERS = "-a"  # in long tokens of one character, or in any text
+
+
+class _Pattern:
+    """The states of one pattern's texts."""
+
+    def __init__(self, pattern: str, scale: int) -> None:
+        self.states = PatternStates(pattern, scale, is_metered=False)
+        self._latest: deque[tuple[str, int]] = deque(maxlen=_TEXTS)
+
+    def after(self, text: str) -> int:
+        """The state after a text."""
+        known = (each for each in self._latest if text.startswith(each[0]))
+        begun, state = max(known, key=lambda each: len(each[0]), default=("", self.states.start))
+        if len(begun) < len(text):
+            for character in text[len(begun) :]:
+                state = self.states.after(state, character)
+            self._latest.append((text, state))
+        return state
+
+
+_lock = Lock()
+_patterns: OrderedDict[str, _Pattern | None] = OrderedDict()
+_known: OrderedDict[tuple[Any, ...], str | None] = OrderedDict()  # the latest rests, by states and least length
+
+
+def _pattern_of(pattern: str) -> _Pattern | None:
+    if pattern not in _patterns:
+        try:
+            _patterns[pattern] = _Pattern(pattern, _FORMAT_SCALE if pattern in _OF_FORMATS else 1)
+        except (TooManyStates, Untranslatable, RecursionError):
+            _patterns[pattern] = None
+        if len(_patterns) > _PATTERNS:
+            _patterns.popitem(last=False)
+    return _patterns[pattern]
+
+
+def _rest(text: str, group: Sequence[str], least: int = 0) -> str | None:
+    """A shortest rest of at least ``least`` characters by which a text matches some patterns; None if none is found."""
+    with _lock:
+        try:
+            known = [each for pattern in group if (each := _pattern_of(pattern)) is not None]
+            states = [(each.states, each.after(text)) for each in known]
+            key = (least, *states)
+            if key not in _known:
+                _known[key] = shortest_rest(states, least) if states else None
+                if len(_known) > _RESTS:
+                    _known.popitem(last=False)
+            return _known[key]
+        except (TooManyStates, Untranslatable, RecursionError):
+            for pattern in group:
+                _patterns.pop(pattern, None)  # its states may be those of other texts
+    return None
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Return True if a text matches a pattern; False also if that is not known."""
+    return _rest(text, (pattern,)) == ""
+
+
+def rests(text: str, found: Iterable[Way], words: Words) -> Iterator[str]:
+    """Rests of a string that has been begun, the best first: by its ways, then by any text of the document."""
+    fillers: list[str] = []
+    for way in found:
+        missing = max(0, min(whole_number(way, "minLength") - len(text), MOST))
+        name = way.get("format")
+        formats = patterns_of((name,)) if isinstance(name, str) and name in FORMATS else []
+        yield from _of_patterns(text, [[*formats, *patterns(way)]], missing)
+        fillers += [filler * missing for filler in _FILLERS if missing]
+    yield from fillers
+    yield from (word[len(text) :] for word in words.words if word.startswith(text) and word != text)
+    yield from _of_patterns(text, [(pattern,) for pattern in words.patterns])
+
+
+def rests_of_key(text: str, found: Iterable[Way], words: Words) -> Iterator[str]:
+    """Rests of a key that no way declares, the empty one where it may be whole.
+
+    Words come first: there are few of them, and of the keys that match a pattern there is no end.
+    """
+    yield from (word[len(text) :] for word in words.words if word.startswith(text))
+    tried = dict.fromkeys([*(pattern for way in found for pattern in key_patterns(way)), *words.patterns])
+    yield from _of_patterns(text, [(pattern,) for pattern in tried], may_be_whole=True)
+
+
+def _of_patterns(
+    text: str, several: Iterable[Sequence[str]], least: int = 0, *, may_be_whole: bool = False
+) -> Iterator[str]:
+    """The rests by each of several groups of patterns."""
+    for group in several:
+        rest = _rest(text, group, least)
+        if rest or (rest == "" and may_be_whole):
+            yield rest
+        # Where a text that matches may not end, one more character may lead to what another keyword demands.
+        if rest == "" and (longer := _rest(text, group, 1)):
+            yield longer
