@@ -92,7 +92,9 @@ def test_every_override_is_found_and_none_is_invented(
         after_drafts += sum(bool(row.drafts) for row in rows)
         rejected += sum(not row.is_written_after(ids) for row in rows)
     assert overridden > 20
-    assert bool(after_drafts) == bool(rejected) == speculative, (after_drafts, rejected)
+    assert bool(after_drafts) == speculative
+    # Under asynchronous scheduling the drafts that come in time, wrong ones among them, depend on the machine.
+    assert bool(rejected) == speculative or asynchronous, "no draft was wrong"
     gathered = engine.manager.gathered
     assert not (gathered._asking or gathered._rows or gathered._counts or gathered._unsent)
 
