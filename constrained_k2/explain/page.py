@@ -1,13 +1,11 @@
 """Shows an explained turn as one page that loads nothing."""
 
-import base64
-import hashlib
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from constrained_k2.explain.keywords import OTHER_CAUSES
+from constrained_k2.explain.templates import templates_of
 from constrained_k2.explain.view import TurnView, by_place, percent, visible
 
 
@@ -17,16 +15,7 @@ def to_html(view: TurnView, title: str) -> str:
     Every value is escaped: first what could reorder or hide text (``visible``), then what HTML reads (autoescape).
     Should that ever fail, the page's policy allows no script and loads nothing.
     """
-    environment = Environment(
-        loader=PackageLoader(__package__, "."),
-        autoescape=select_autoescape(["html.j2"]),
-        finalize=_finalized,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"digest": _digest, "percent": percent}
+    environment = templates_of(__package__, _finalized, percent=percent)
     wanted = {each.position: each for each in view.overrides}
     contested = {each.position: each for each in view.contested}
     tokens = [
@@ -39,9 +28,3 @@ def to_html(view: TurnView, title: str) -> str:
 
 def _finalized(value: Any) -> Any:
     return value if isinstance(value, Markup) else visible(str(value))
-
-
-def _digest(text: str) -> Markup:
-    """A source of a Content-Security-Policy: an inline style with this text."""
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return Markup(f"'sha256-{digest}'")  # noqa: S704 - base64

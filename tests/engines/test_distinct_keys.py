@@ -2,11 +2,9 @@
 
 import json
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
 
 from constrained_k2 import Vocabulary
@@ -14,6 +12,7 @@ from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.formats.kimi_k3 import CLOSE, KIMI_K3, OPEN, SEPARATOR
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+from tests.engines.masked_walks import vocabulary_of, walk, write
 
 PIECES = (
     '"a"', '"a":', '":', '"a":1', ',"a":', '{"a":', '"b', 'b"', 'a":', '":1,"', '":1,"a":', '"a":1,"a"', '":"a","', '":"', "ab",
@@ -66,11 +65,7 @@ FINITE = {"few", "few and declared", "many declared"}
 @pytest.fixture(scope="module")
 def pieces() -> Vocabulary:
     """The bytes, and tokens that reach over the ends of keys."""
-    bytes_ = Vocabulary.of_bytes()
-    tokens = {token_id: bytes_.ordinary_bytes(token_id) for token_id in range(256)}
-    tokens |= {300 + number: piece.encode() for number, piece in enumerate(dict.fromkeys(PIECES))}
-    tokens |= {290: b"\xc3", 291: b'\xa9":', 292: b"\xf0\x9f", 293: b"\xff"}
-    return Vocabulary(tokens, bytes_.special_tokens, 512, bytes_.encoder)
+    return vocabulary_of(PIECES, b"\xc3", b'\xa9":', b"\xf0\x9f", b"\xff")
 
 
 @pytest.fixture(scope="module")
@@ -98,62 +93,15 @@ def repeats(text: bytes) -> bool:
     return False
 
 
-def choose(allowed: Sequence[int], vocabulary: Vocabulary, draw: random.Random) -> int:
-    """Prefer what ends keys and values, and few letters."""
-    likely = [one for one in allowed if vocabulary.ordinary_bytes(one) in b'"},:a1\\u0061']
-    long = [one for one in allowed if len(vocabulary.ordinary_bytes(one)) > 1]
-    tier = draw.random()
-    return draw.choice((likely if tier < 0.6 else long if tier < 0.97 else allowed) or allowed)
-
-
-def walk(matcher: LLGuidanceMatcher, vocabulary: Vocabulary, draw: random.Random, limit: int = 150) -> bytes | None:
-    """Write at random, with rollbacks; in each state the mask is what the matcher accepts. None if it did not end."""
-    row = allocate_bitmask(1, vocabulary.size)[0]
-    ids: list[int] = []
-    stop = vocabulary.format.engine_stop
-    while len(ids) < limit:
-        matcher.fill(row)
-        allowed = [int(one) for one in allowed_ids(row)]
-        text = b"".join(map(vocabulary.ordinary_bytes, ids))
-        assert allowed, text
-        if (cached := matcher.cached_mask()) is not None:
-            assert np.array_equal(cached, row), text
-        if draw.random() < 0.1:
-            other = np.empty_like(row)
-            fork = matcher.fork()
-            fork.fill(other)
-            assert np.array_equal(row, other), text
-            LLGuidanceMatcher.fill(matcher, other)
-            for one in map(int, allowed_ids(other)):
-                if one != stop:
-                    taken = matcher.accept(one)
-                    assert taken == (one in allowed), (text, vocabulary.ordinary_bytes(one))
-                    if taken:
-                        matcher.rollback(1)
-            if ids and draw.random() < 0.3:
-                back = draw.randrange(len(ids)) + 1
-                fork.rollback(back)
-                matcher, ids = fork, ids[:-back]
-                continue
-        if matcher.is_complete() and draw.random() < 0.9:
-            return text
-        one = choose([one for one in allowed if one != stop] or [stop], vocabulary, draw)
-        if one == stop:
-            return text
-        assert matcher.accept(one), (text, vocabulary.ordinary_bytes(one))
-        ids.append(one)
-        if draw.random() < 0.05:
-            back = draw.randrange(min(len(ids), 12)) + 1
-            matcher.rollback(back)
-            del ids[-back:]
-    return None
+LIKELY = b'"},:a1\\u0061'
+"""What ends keys and values, and few letters."""
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_no_key_is_written_twice(name: str, engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
     schema, ended, repeated = SCHEMAS[name], 0, 0
     for seed in range(12):
-        text = walk(matcher_of(engine, schema), pieces, random.Random(seed))
+        text = walk(matcher_of(engine, schema), pieces, random.Random(seed), lambda _: LIKELY, 150)
         if text is not None:
             jsonschema.validate(json.loads(text), schema)
             ended += 1
@@ -164,20 +112,10 @@ def test_no_key_is_written_twice(name: str, engine: LLGuidanceEngine, pieces: Vo
 
 def test_these_walks_repeat_keys_without_the_filter(engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
     grammar = engine.compile(json.dumps({"type": "object"} | SCHEMAS["open"]))
-    texts = [walk(LLGuidanceMatcher(grammar, ""), pieces, random.Random(seed)) for seed in range(12)]
+    texts = [
+        walk(LLGuidanceMatcher(grammar, ""), pieces, random.Random(seed), lambda _: LIKELY, 150) for seed in range(12)
+    ]
     assert any(repeats(text) for text in texts if text is not None)
-
-
-def write(matcher: Any, vocabulary: Vocabulary, *parts: str) -> str:
-    """Write bytes, and the markers of Kimi K3; the part that is refused, up to its last byte, or nothing."""
-    for part in parts:
-        if part in vocabulary.special_tokens:
-            assert matcher.accept(vocabulary.special_tokens[part])
-            continue
-        for end, byte in enumerate(part.encode(), 1):
-            if not matcher.accept(byte):
-                return part.encode()[:end].decode()
-    return ""
 
 
 REPEATED = (

@@ -2,19 +2,17 @@
 
 import json
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
 
 from constrained_k2 import Vocabulary
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
-from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance.unique_matcher import UniqueItemsMatcher
 from constrained_k2.formats.kimi_k3 import CLOSE, KIMI_K3, OPEN, SEPARATOR
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+from tests.engines.masked_walks import vocabulary_of, walk, write
 
 PIECES = (
     '","', '", "', '"],"b":["', '"]', '"a"', '"a","a"', ' "a"', ', "a"', ',"a",', '["a","a"', '["a","b', '"b', 'a"', 'b",',
@@ -28,11 +26,7 @@ PIECES = (
 @pytest.fixture(scope="module")
 def pieces() -> Vocabulary:
     """The bytes, and tokens that reach over the ends of items."""
-    bytes_ = Vocabulary.of_bytes()
-    tokens = {token_id: bytes_.ordinary_bytes(token_id) for token_id in range(256)}
-    tokens |= {300 + number: piece.encode() for number, piece in enumerate(dict.fromkeys(PIECES))}
-    tokens |= {290: b"\xc3", 291: b'\xa9"', 292: b"\xf0\x9f", 293: b"\xff"}
-    return Vocabulary(tokens, bytes_.special_tokens, 512, bytes_.encoder)
+    return vocabulary_of(PIECES, b"\xc3", b'\xa9"', b"\xf0\x9f", b"\xff")
 
 
 @pytest.fixture(scope="module")
@@ -92,48 +86,9 @@ def matcher_of(engine: LLGuidanceEngine, schema: dict[str, Any]) -> UniqueItemsM
     return matcher
 
 
-def choose(allowed: Sequence[int], vocabulary: Vocabulary, written: bytes, draw: random.Random) -> int:
-    """Prefer what the text has already, and what ends something."""
-    likely = [one for one in allowed if (raw := vocabulary.ordinary_bytes(one)) and raw in written + b'"]}abc,0123']
-    long = [one for one in allowed if len(vocabulary.ordinary_bytes(one)) > 1]
-    tier = draw.random()
-    return draw.choice((likely if tier < 0.7 else long if tier < 0.95 else allowed) or allowed)
-
-
-def walk(matcher: UniqueItemsMatcher, vocabulary: Vocabulary, draw: random.Random, limit: int = 400) -> str | None:
-    """Write at random, with rollbacks; in each state the mask is what the matcher accepts. None if it did not end."""
-    row = allocate_bitmask(1, vocabulary.size)[0]
-    ids: list[int] = []
-    stop = vocabulary.format.engine_stop
-    while len(ids) < limit:
-        matcher.fill(row)
-        allowed = [int(one) for one in allowed_ids(row)]
-        text = b"".join(map(vocabulary.ordinary_bytes, ids))
-        assert allowed, text
-        if draw.random() < 0.1:
-            other = np.empty_like(row)
-            matcher.fork().fill(other)
-            assert np.array_equal(row, other), text
-            LLGuidanceMatcher.fill(matcher, other)  # where a text is forced, it allows one of its splits
-            for one in map(int, allowed_ids(other)):
-                if one != stop:
-                    taken = matcher.accept(one)
-                    assert taken == (one in allowed), (text, vocabulary.ordinary_bytes(one))
-                    if taken:
-                        matcher.rollback(1)
-        if matcher.is_complete() and draw.random() < 0.9:
-            assert stop in allowed
-            return text.decode()
-        one = choose([one for one in allowed if one != stop] or [stop], vocabulary, text, draw)
-        if one == stop:
-            return text.decode()
-        assert matcher.accept(one), (text, vocabulary.ordinary_bytes(one))
-        ids.append(one)
-        if draw.random() < 0.05:
-            back = draw.randrange(min(len(ids), 12)) + 1
-            matcher.rollback(back)
-            del ids[-back:]
-    return None
+def likely(text: bytes) -> bytes:
+    """The bytes that the text has already, and those that end something."""
+    return text + b'"]}abc,0123'
 
 
 @pytest.mark.parametrize("name", ITEMS)
@@ -141,23 +96,11 @@ def test_no_item_is_written_twice(name: str, engine: LLGuidanceEngine, pieces: V
     schema = schema_of(*ITEMS[name])
     ended = 0
     for seed in range(12):
-        text = walk(matcher_of(engine, schema), pieces, random.Random(seed))
+        text = walk(matcher_of(engine, schema), pieces, random.Random(seed), likely, 400)
         if text is not None:
             jsonschema.validate(json.loads(text), schema)
             ended += 1
     assert ended
-
-
-def write(matcher: Any, vocabulary: Vocabulary, *parts: str) -> str:
-    """Write bytes, and the markers of Kimi K3; the part that is refused, up to its last byte, or nothing."""
-    for part in parts:
-        if part in vocabulary.special_tokens:
-            assert matcher.accept(vocabulary.special_tokens[part])
-            continue
-        for end, byte in enumerate(part.encode(), 1):
-            if not matcher.accept(byte):
-                return part.encode()[:end].decode()
-    return ""
 
 
 UNIQUE = {"type": "array", "items": STRING, "uniqueItems": True}

@@ -37,7 +37,7 @@ class DistinctKeysMatcher(LLGuidanceMatcher):
 
     def fill(self, row: Row, address: int = 0) -> None:
         super().fill(row, address)
-        self.leave_out_keys(row)
+        self.restrict(row)
 
     @staticmethod
     def fill_batch(batch: Sequence[tuple[LLGuidanceMatcher, int]], rows: BitmaskRows) -> Failures:
@@ -46,7 +46,7 @@ class DistinctKeysMatcher(LLGuidanceMatcher):
         for matcher, row in batch:
             if row not in numbers:
                 assert isinstance(matcher, DistinctKeysMatcher)
-                matcher.leave_out_keys(rows[row])
+                matcher.restrict(rows[row])
         return failed
 
     def cached_mask(self) -> Row | None:
@@ -104,7 +104,7 @@ class DistinctKeysMatcher(LLGuidanceMatcher):
     def _since(self, at: Snapshot) -> list[bytes]:
         return [self.grammar.token(token_id) for token_id in self._ids[at.length :]]
 
-    def leave_out_keys(self, row: Row) -> None:
+    def restrict(self, row: Row) -> None:
         """Remove the tokens that repeat a key from a mask, int32 ``[words]``, in place."""
         if self._may_repeat and (repeating := self._repeated_keys(row)):
             row[:] = _without(repeating, row)

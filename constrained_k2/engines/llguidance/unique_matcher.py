@@ -8,13 +8,10 @@ import numpy.typing as npt
 
 from constrained_k2.engines.llguidance.distinct_keys.tokens import KeyTokens
 from constrained_k2.engines.llguidance.keys_matcher import DistinctKeysMatcher
-from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance.unique_items.tokens import TokenIndex, allowed_of, forbid
 from constrained_k2.engines.llguidance.unique_items.tracker import Expect, Position, Tracker
 from constrained_k2.engines.llguidance.unique_items.written import WrittenItems
-from constrained_k2.engines.protocol import Failures
 from constrained_k2.grammar.lark.places import NOWHERE
-from constrained_k2.vocabulary.bitmask import BitmaskRows
 
 if TYPE_CHECKING:
     from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar
@@ -39,26 +36,12 @@ class UniqueItemsMatcher(DistinctKeysMatcher):
         self._tokens: TokenIndex = tracker.tokens
         self._positions = [tracker.start]  # before each token, and the current one
 
-    def fill(self, row: Row, address: int = 0) -> None:
-        super().fill(row, address)
-        self.restrict(row)
-
-    @staticmethod
-    def fill_batch(batch: Sequence[tuple[LLGuidanceMatcher, int]], rows: BitmaskRows) -> Failures:
-        failed = DistinctKeysMatcher.fill_batch(batch, rows)
-        numbers = {row for row, _ in failed}
-        for matcher, row in batch:
-            if row not in numbers:
-                assert isinstance(matcher, UniqueItemsMatcher)
-                matcher.restrict(rows[row])
-        return failed
-
     def cached_mask(self) -> Row | None:
         cached = super().cached_mask()
         if cached is None or not self._is_inside(self._positions[-1]):
             return cached
         row = cached.copy()
-        self.restrict(row)
+        self._leave_out_items(row)
         return row
 
     def accept(self, token_id: int) -> bool:
@@ -95,6 +78,10 @@ class UniqueItemsMatcher(DistinctKeysMatcher):
         return has_place and len(self._tokens.opened_array) > 0
 
     def restrict(self, row: Row) -> None:
+        super().restrict(row)
+        self._leave_out_items(row)
+
+    def _leave_out_items(self, row: Row) -> None:
         """Remove the tokens that repeat an item from a mask, int32 ``[words]``, in place."""
         position = self._positions[-1]
         if not self._is_inside(position):

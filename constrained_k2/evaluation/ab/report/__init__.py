@@ -1,15 +1,11 @@
 """Reports of a run: for a terminal, a pull request (Markdown), a browser (one page without resources) and a script."""
 
-import base64
-import hashlib
 import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-from markupsafe import Markup
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -20,6 +16,7 @@ from constrained_k2.evaluation.ab.report.changes import CALIBRATION, telling_lin
 from constrained_k2.evaluation.ab.report.examples import as_html, as_markdown, contrast, examples, shown
 from constrained_k2.evaluation.ab.report.tables import all_tables, figure_table
 from constrained_k2.evaluation.ab.results import Results
+from constrained_k2.explain.templates import templates_of
 
 _WIDTH = 120  # characters, if standard output is not a terminal
 _TILES = {"schema_accuracy", "tool_call_f1", "valid", "right", "argument_match", "optional_recall"}
@@ -91,20 +88,5 @@ def to_markdown(results: Results) -> str:
 
 
 def _render(template: str, escape: Callable[[object], str], **variables: Any) -> str:
-    environment = Environment(
-        loader=PackageLoader(__package__, "."),
-        autoescape=select_autoescape(["html.j2"]),
-        finalize=escape,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"shown": shown, "digest": _digest}
+    environment = templates_of(__package__, escape, shown=shown)
     return environment.get_template(template).render(**variables)
-
-
-def _digest(text: str) -> Markup:
-    """A source of a Content-Security-Policy: an inline style or script with this text."""
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return Markup(f"'sha256-{digest}'")  # noqa: S704 - base64
