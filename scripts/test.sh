@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lint, types and tests. `scripts/test.sh --fast` leaves out what starts a server or walks for long: some three minutes
+# Lint, types and tests. `scripts/test.sh --fast` leaves out what starts a server or walks for long: some five minutes
 # on two cores where mypy has its cache, one more where it has none. Other options go to pytest.
 set -euo pipefail
 EXTRAS=test
