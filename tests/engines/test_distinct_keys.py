@@ -59,7 +59,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "unique items": {"additionalProperties": {"type": "array", "items": {"type": "object"}, "uniqueItems": True}},
 }
 FINITE = {"few", "few and declared", "many declared"}
-"""Where all keys may have come."""
+"""The schemas whose keys may run out."""
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def repeats(text: bytes) -> bool:
 
 
 LIKELY = b'"},:a1\\u0061'
-"""What ends keys and values, and few letters."""
+"""The bytes that end keys and values, and a few letters."""
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

@@ -109,6 +109,14 @@ def test_rows_of_nobody_are_dropped(compiled: CompiledToolCalls, vocabulary: Voc
     assert key not in module._by_key
 
 
+@pytest.mark.parametrize("sent", [7, {}, {"key": []}])
+def test_what_a_connector_hands_back_stays(sent: Any) -> None:
+    """A field of our name that is not ours does not end the thread that reads all outputs."""
+    foreign = EngineCoreOutput("r", [5], kv_transfer_params={FIELD: sent, "remote": "kept"})
+    take_rows([foreign], {"r": SimpleNamespace(request_index=0)})
+    assert foreign.kv_transfer_params == {FIELD: sent, "remote": "kept"}
+
+
 def test_vllm_takes_them_out_before_it_looks_at_its_outputs(
     compiled: CompiledToolCalls, vocabulary: Vocabulary
 ) -> None:

@@ -98,7 +98,7 @@ def rests(text: str, found: Iterable[Way], words: Words) -> Iterator[str]:
 def rests_of_key(text: str, found: Iterable[Way], words: Words) -> Iterator[str]:
     """Rests of a key that no way declares, the empty one where it may be whole.
 
-    Words come first: there are few of them, and of the keys that match a pattern there is no end.
+    Words come first: they are few, while endlessly many keys may match a pattern.
     """
     yield from (word[len(text) :] for word in words.words if word.startswith(text))
     tried = dict.fromkeys([*(pattern for way in found for pattern in key_patterns(way)), *words.patterns])

@@ -103,9 +103,11 @@ def take_rows(outputs: Iterable[Any], states: Mapping[str, Any]) -> None:
     """
     for output in outputs:
         carried = output.kv_transfer_params
-        if carried is None or FIELD not in carried:
+        sent = None if carried is None else carried.get(FIELD)
+        if not isinstance(sent, dict) or not isinstance(
+            sent.get("key"), str
+        ):  # a connector may hand back whatever a client sent it
             continue
-        sent = carried[FIELD]
         output.kv_transfer_params = {key: value for key, value in carried.items() if key != FIELD} or None
         examination, state = _by_key.get(sent["key"]), states.get(output.request_id)
         if examination is not None and state is not None:
