@@ -43,7 +43,8 @@ class Arm:
         name: Its row in the table.
         server: A key of :data:`SERVERS`.
         tool_choice: None sends no tools.
-        baseline: The arm of the denominator: the same requests on an unconstrained server.
+        baseline: The arm of the denominator: the same requests, on a server that is unconstrained or differs in
+            one flag. It is its own baseline.
     """
 
     name: str

@@ -10,8 +10,8 @@ from vllm.v1.engine import EngineCoreRequest
 
 from constrained_k2 import Vocabulary
 from constrained_k2.vllm_plugin.byte_compiler import ENGINE_CORE, byte_compiler
+from constrained_k2.vllm_plugin.engine_core.gathered_rows import GatheredRows
 from constrained_k2.vllm_plugin.engine_core.intake import Intake
-from constrained_k2.vllm_plugin.metrics.gathered_rows import GatheredRows
 from constrained_k2.vllm_plugin.settings import settings_in
 
 TOOLS: list[dict[str, Any]] = [

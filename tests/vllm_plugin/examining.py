@@ -12,7 +12,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.worker import gpu_model_runner
 
 from constrained_k2.explain.records import ExaminedRow
-from constrained_k2.vllm_plugin.metrics.gathered_rows import FIELD
+from constrained_k2.vllm_plugin.metrics.row_plan import OUTPUT_FIELD
 from tests.vllm_plugin.scheduling import ScriptedEngine
 
 
@@ -65,5 +65,5 @@ class ExaminingEngine(ScriptedEngine):
                 if output.finish_reason is not None:
                     self.reasons[output.request_id] = str(output.finish_reason)
                 if output.kv_transfer_params is not None:
-                    sent = output.kv_transfer_params[FIELD]
+                    sent = output.kv_transfer_params[OUTPUT_FIELD]
                     self.sent.setdefault(sent["key"], []).extend(map(ExaminedRow.from_list, sent["rows"]))

@@ -21,8 +21,7 @@ from constrained_k2.vllm_plugin.api_server import examination as module
 from constrained_k2.vllm_plugin.api_server.examination import Examination, take_rows
 from constrained_k2.vllm_plugin.api_server.request_hook import constrain_request
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
-from constrained_k2.vllm_plugin.metrics.gathered_rows import FIELD
-from constrained_k2.vllm_plugin.metrics.row_plan import ROWS_KEY
+from constrained_k2.vllm_plugin.metrics.row_plan import OUTPUT_FIELD, ROWS_KEY
 from tests.vllm_plugin.patched import patch_vllm
 
 UNITS = {"type": "object", "properties": {"units": {"enum": ["celsius", "fahrenheit"]}}, "required": ["units"]}
@@ -48,7 +47,7 @@ def row(position: int, wanted: int, *, drafts: tuple[int, ...] = (), probability
 def output(key: str, ids: list[int], rows: list[ExaminedRow], **carried: Any) -> EngineCoreOutput:
     """An output as it comes out of the engine core's socket."""
     sent = {"key": key, "rows": [row.to_list() for row in rows]}
-    made = EngineCoreOutput("r", ids, kv_transfer_params={**carried, FIELD: sent})
+    made = EngineCoreOutput("r", ids, kv_transfer_params={**carried, OUTPUT_FIELD: sent})
     decoded: EngineCoreOutput = MsgpackDecoder(EngineCoreOutput).decode(MsgpackEncoder().encode(made))
     return decoded
 
@@ -112,9 +111,9 @@ def test_rows_of_nobody_are_dropped(compiled: CompiledToolCalls, vocabulary: Voc
 @pytest.mark.parametrize("sent", [7, {}, {"key": []}])
 def test_what_a_connector_hands_back_stays(sent: Any) -> None:
     """A field of our name that is not ours does not end the thread that reads all outputs."""
-    foreign = EngineCoreOutput("r", [5], kv_transfer_params={FIELD: sent, "remote": "kept"})
+    foreign = EngineCoreOutput("r", [5], kv_transfer_params={OUTPUT_FIELD: sent, "remote": "kept"})
     take_rows([foreign], {"r": SimpleNamespace(request_index=0)})
-    assert foreign.kv_transfer_params == {FIELD: sent, "remote": "kept"}
+    assert foreign.kv_transfer_params == {OUTPUT_FIELD: sent, "remote": "kept"}
 
 
 def test_vllm_takes_them_out_before_it_looks_at_its_outputs(

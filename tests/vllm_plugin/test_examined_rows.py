@@ -13,7 +13,7 @@ from vllm.v1.request import RequestStatus
 
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
 from constrained_k2.explain.records import ExaminedRow
-from constrained_k2.vllm_plugin.metrics import gathered_rows
+from constrained_k2.vllm_plugin.engine_core import gathered_rows
 from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
 from constrained_k2.vllm_plugin.metrics.row_plan import ROWS_KEY, SAMPLED_ROWS
 from constrained_k2.vllm_plugin.metrics.row_probe import row_probe

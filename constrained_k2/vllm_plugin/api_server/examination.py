@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from constrained_k2.compiler.compiled import CompiledToolCalls
 from constrained_k2.explain import ExaminedRow, ExplainLimits, Override, explain_rows
-from constrained_k2.vllm_plugin.metrics.gathered_rows import FIELD
+from constrained_k2.vllm_plugin.metrics.row_plan import OUTPUT_FIELD
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 MAX_OVERRIDES = 64
@@ -103,12 +103,12 @@ def take_rows(outputs: Iterable[Any], states: Mapping[str, Any]) -> None:
     """
     for output in outputs:
         carried = output.kv_transfer_params
-        sent = None if carried is None else carried.get(FIELD)
+        sent = None if carried is None else carried.get(OUTPUT_FIELD)
         if not isinstance(sent, dict) or not isinstance(
             sent.get("key"), str
         ):  # a connector may hand back whatever a client sent it
             continue
-        output.kv_transfer_params = {key: value for key, value in carried.items() if key != FIELD} or None
+        output.kv_transfer_params = {key: value for key, value in carried.items() if key != OUTPUT_FIELD} or None
         examination, state = _by_key.get(sent["key"]), states.get(output.request_id)
         if examination is not None and state is not None:
             examination.take(state.request_index, output.new_token_ids, sent["rows"])

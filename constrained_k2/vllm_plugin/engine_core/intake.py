@@ -22,12 +22,12 @@ from constrained_k2.vllm_plugin.constraint import (
     tag,
 )
 from constrained_k2.vllm_plugin.engine_core.adoption import Adoption
+from constrained_k2.vllm_plugin.engine_core.gathered_rows import GatheredRows
 from constrained_k2.vllm_plugin.engine_core.matcher_factory import PROMPT_END
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.log import warn
 from constrained_k2.vllm_plugin.metrics.adoption_log import AdoptionLog
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
-from constrained_k2.vllm_plugin.metrics.gathered_rows import GatheredRows
 from constrained_k2.vllm_plugin.metrics.row_plan import REQUEST_ID_KEY
 from constrained_k2.vllm_plugin.openings import count_calls
 from constrained_k2.vllm_plugin.settings import OFF, Route, Settings, settings_in

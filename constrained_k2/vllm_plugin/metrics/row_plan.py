@@ -11,6 +11,9 @@ from typing import NamedTuple
 ROWS_KEY = "constrained_k2_rows"
 """The key in ``extra_args`` of a request that asks for all of its rows; its value is its front end's name for it."""
 
+OUTPUT_FIELD = "constrained_k2"
+"""The key of its rows in an output's ``kv_transfer_params``, the only free field that reaches the front end."""
+
 REQUEST_ID_KEY = "constrained_k2_request_id"
 """The key in ``extra_args`` of the engine's request id, which vLLM does not tell logits processors."""
 

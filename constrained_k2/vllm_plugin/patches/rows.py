@@ -1,7 +1,7 @@
 """Masked rows of the structured-output route that are examined: planned in the engine core, examined in the workers.
 
 :mod:`constrained_k2.vllm_plugin.metrics.row_plan` says how rows are chosen, ``row_probe`` how they are examined, and
-``gathered_rows`` where their results go.
+:mod:`constrained_k2.vllm_plugin.engine_core.gathered_rows` where their results go.
 """
 
 from typing import Any

@@ -11,11 +11,8 @@ from constrained_k2.explain.records import ExaminedRow
 from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
-from constrained_k2.vllm_plugin.metrics.row_plan import ROWS_KEY, PlannedRow, RowSampler, rows_of
+from constrained_k2.vllm_plugin.metrics.row_plan import OUTPUT_FIELD, ROWS_KEY, PlannedRow, RowSampler, rows_of
 from constrained_k2.vllm_plugin.metrics.row_probe import RequestRow
-
-FIELD = "constrained_k2"
-"""The key in an output's ``kv_transfer_params``, the only free field of an output that reaches the front end."""
 
 MAX_ROWS_ASKED = 4096
 """The most rows of a request that asks for its own."""
@@ -95,7 +92,7 @@ class GatheredRows:
             if key is not None:
                 rows = [row.to_list() for row in self._unsent.pop(output.request_id, ())]
                 sent = {"key": key, "rows": rows}
-                output.kv_transfer_params = {**(output.kv_transfer_params or {}), FIELD: sent}
+                output.kv_transfer_params = {**(output.kv_transfer_params or {}), OUTPUT_FIELD: sent}
         for request_id in self._ended:
             self._asking.pop(request_id, None)
             self._unsent.pop(request_id, None)
