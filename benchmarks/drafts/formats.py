@@ -1,11 +1,14 @@
-"""Counts model steps per token of held-out calls with grammar drafts alone, without a server: Kimi K2 and Kimi K3.
+"""Counts model steps per token of held-out calls without a server: n-gram, grammar and prompt drafts; K2 and K3.
 
-python -m benchmarks.drafts.formats TOKENIZER  (Kimi K2's, whose ordinary tokens are Kimi K3's; about 20 seconds)
+python -m benchmarks.drafts.formats TOKENIZER  (Kimi K2's, whose ordinary tokens are Kimi K3's; about a minute)
 """
 
 import argparse
 import json
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
 from itertools import islice
 from typing import Any
 
@@ -13,10 +16,70 @@ from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
 from constrained_k2.evaluation.bundled import HELD_OUT, bundled_bodies
 from constrained_k2.formats.kimi_k2 import BASE_SIZE
 from constrained_k2.formats.kimi_k3 import SPECIAL_TOKENS
+from constrained_k2.prompts.prompt import PromptRenderer, Renderer
+from constrained_k2.prompts.xtml.prompt import XtmlRenderer
 from constrained_k2.prompts.xtml.turn import render_turn
 from constrained_k2.request.spec import ToolCall
 from constrained_k2.turn.drafts.drafter import Drafter
 from constrained_k2.turn.matcher import ToolCallMatcher
+
+Propose = Callable[[int], list[int]]
+"""Drafts at most so many tokens after the tokens that the matcher has accepted."""
+
+ARMS = ("n-gram", "grammar", "grammar and n-gram", "grammar and prompt", "all three")
+_SHORTEST, _LONGEST = 2, 4  # tokens that n-gram drafts look up, as `python -m benchmarks.drafts` configures vLLM
+
+
+def ngram_draft(ids: Sequence[int], limit: int) -> list[int]:
+    """The tokens behind the earliest occurrence of the longest n-gram that the tokens end in, as vLLM's proposer."""
+    raw = array("q", ids).tobytes()
+    for length in range(min(_LONGEST, len(ids) - 1), _SHORTEST - 1, -1):
+        wanted, at = raw[-8 * length :], -1
+        while (at := raw.find(wanted, at + 1)) % 8:
+            continue
+        if at // 8 < len(ids) - length:
+            begin = at // 8 + length
+            return list(ids[begin : begin + limit])
+    return []
+
+
+@dataclass(slots=True)
+class Drafted:
+    """Model steps and draft tokens of some turns."""
+
+    tokens: int = 0
+    steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    def add(self, matcher: ToolCallMatcher, ids: Sequence[int], limit: int, propose: Propose) -> None:
+        """Write a turn, ``limit`` draft tokens a step."""
+        position = 0
+        while position < len(ids):
+            drafts, right = propose(limit), 0
+            for draft, token_id in zip(drafts, ids[position:], strict=False):
+                if draft != token_id:
+                    break
+                right += 1
+            taken = ids[position : position + right + 1]
+            assert matcher.accept_tokens(taken)
+            position, self.steps = position + len(taken), self.steps + 1
+            self.drafted, self.accepted = self.drafted + len(drafts), self.accepted + right
+        self.tokens += len(ids)
+
+
+def proposer(arm: str, matcher: ToolCallMatcher, prompt: Sequence[int]) -> Propose:
+    """An arm's drafts for one request, whose longest wins as in the engine core."""
+    drafter = Drafter(matcher, prompt if arm in {"grammar and prompt", "all three"} else ())
+
+    def propose(limit: int) -> list[int]:
+        found = drafter.draft(limit) if arm != "n-gram" else []
+        if arm in {"n-gram", "grammar and n-gram", "all three"}:
+            others = matcher.validate_tokens(ngram_draft([*prompt, *matcher.token_ids()], limit))
+            return found if len(found) >= len(others) else others
+        return found
+
+    return propose
 
 
 def _kimi_k3(kimi_k2: Vocabulary) -> Vocabulary:
@@ -28,55 +91,69 @@ def _kimi_k3(kimi_k2: Vocabulary) -> Vocabulary:
 def _kimi_k2_turn(calls: Sequence[ToolCall], vocabulary: Vocabulary) -> list[int]:
     markers = vocabulary.format
     ids = [markers.section_begin]
-    for index, call in enumerate(calls):
-        header = vocabulary.encode(f"{markers.header_stem(call.name)}{index}")
+    for call in calls:
+        header = vocabulary.encode(f"{markers.header_stem(call.name)}{call.index}")
         arguments = vocabulary.encode(call.arguments)
         ids += [markers.call_begin, *header, markers.argument_begin, *arguments, markers.call_end]
     return [*ids, markers.section_end, markers.turn_end]
 
 
-def _steps(matcher: ToolCallMatcher, ids: Sequence[int], limit: int) -> int:
-    drafter, position, steps = Drafter(matcher), 0, 0
-    while position < len(ids):
-        end = position
-        for draft in drafter.draft(limit):
-            if end == len(ids) or draft != ids[end]:
-                break
-            end += 1
-        assert matcher.accept_tokens(ids[position : end + 1])
-        position, steps = end + 1, steps + 1
-    return steps
+def _body(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """The request of a sample, with a required call; the history's calls are spaced like the expected ones."""
+    messages = [dict(message) for message in sample["messages"]]
+    for message in messages:
+        message["tool_calls"] = [
+            {**call, "function": {**call["function"], "arguments": _spaced(call["function"]["arguments"])}}
+            for call in message.get("tool_calls", ())
+        ]
+        if not message["tool_calls"]:
+            del message["tool_calls"]
+    return {"messages": messages, "tools": sample["tools"], "tool_choice": "required"}
 
 
-def _calls(sample: dict[str, Any]) -> list[ToolCall]:
+def _spaced(arguments: str) -> str:
+    return json.dumps(json.loads(arguments), ensure_ascii=False)
+
+
+def _calls(sample: Mapping[str, Any], first: int) -> list[ToolCall]:
     found = []
-    for index, call in enumerate(sample["expected"]["calls"]):
+    for index, call in enumerate(sample["expected"]["calls"], first):
         arguments = call["arguments"]
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         found.append(ToolCall(call["name"], index, text))
     return found
 
 
+def _renderers(tokenizer: str) -> list[tuple[Renderer, Callable[..., list[int]]]]:
+    template = (files("constrained_k2.testing") / "chat_template.jinja").read_text("utf-8")
+    kimi_k2 = PromptRenderer.from_template(template, Vocabulary.from_pretrained(tokenizer))
+    return [(kimi_k2, _kimi_k2_turn), (XtmlRenderer(_kimi_k3(kimi_k2.vocabulary)), render_turn)]
+
+
 def main() -> None:
-    """Print a line per format and number of draft tokens."""
+    """Print a line per format, number of draft tokens and arm."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tokenizer")
-    parser.add_argument("--turns", type=int, default=100)
+    parser.add_argument("--turns", type=int, default=300, help="held-out samples; those without a call are left out")
+    parser.add_argument("--limits", type=int, nargs="+", default=(8, 16, 32), help="draft tokens a step")
     args = parser.parse_args()
-    kimi_k2 = Vocabulary.from_pretrained(args.tokenizer)
-    samples = (sample for sample in bundled_bodies(HELD_OUT, 4 * args.turns) if sample["expected"]["calls"])
+    samples = (sample for sample in bundled_bodies(HELD_OUT, args.turns) if sample["expected"]["calls"])
     asked = list(islice(samples, args.turns))
-    for vocabulary, written in ((kimi_k2, _kimi_k2_turn), (_kimi_k3(kimi_k2), render_turn)):
-        compiler = Compiler(vocabulary)
-        for limit in (8, 16, 32):
-            steps = tokens = 0
+    for renderer, written in _renderers(args.tokenizer):
+        vocabulary, compiler = renderer.vocabulary, Compiler(renderer.vocabulary)
+        for limit in args.limits:
+            results = {arm: Drafted() for arm in ARMS}
             for sample in asked:
-                ids = written(_calls(sample), vocabulary)
-                spec = ToolCallSpec.from_openai({"tools": sample["tools"], "tool_choice": "required"})
-                steps += _steps(compiler.compile(spec).matcher(), ids, limit)
-                tokens += len(ids)
-            each = f"{steps / tokens:.3f} steps per token, {steps / len(asked):.1f} steps per turn"
-            print(f"{vocabulary.format.name}, {limit} draft tokens: {tokens} tokens, {each}")
+                body = _body(sample)
+                spec, prompt = ToolCallSpec.from_openai(body), renderer.render(body, repair=False).ids
+                ids = written(_calls(sample, spec.first_index), vocabulary)
+                for arm, drafted in results.items():
+                    matcher = compiler.compile(spec).matcher()
+                    drafted.add(matcher, ids, limit, proposer(arm, matcher, prompt))
+            print(f"{vocabulary.format.name}, {limit} draft tokens a step, {len(asked)} turns")
+            for arm, found in results.items():
+                each = f"{found.steps / found.tokens:.3f} steps per token, {found.steps / len(asked):5.1f} per turn"
+                print(f"  {arm:20} {each}, {found.accepted:5} of {found.drafted:5} draft tokens accepted")
 
 
 if __name__ == "__main__":

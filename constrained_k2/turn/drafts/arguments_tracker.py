@@ -9,6 +9,7 @@ from constrained_k2.turn.drafts.json_tracker import JsonTracker
 from constrained_k2.turn.drafts.schema_view import decoded
 from constrained_k2.turn.matcher import ToolCallMatcher
 
+MAX_WRITTEN = 4096  # stored characters
 _Decoder = codecs.getincrementaldecoder("utf-8")
 
 
@@ -17,6 +18,7 @@ class ArgumentsTracker:
     """The position in the arguments or the answer after the first ``num_tokens`` tokens of a turn."""
 
     num_tokens: int = 0
+    written: str = ""  # the end of the turn's arguments so far, one after another
     tracker: JsonTracker | None = None  # the position in what is being written of them; None elsewhere
     _outside: bool = False  # in reasoning or after a section's beginning, where no answer begins
     _call_id: tuple[int, ...] | None = None  # tokens of the call id that is being written; None elsewhere
@@ -24,7 +26,9 @@ class ArgumentsTracker:
 
     def copy(self) -> "ArgumentsTracker":
         """An independent copy."""
-        other = ArgumentsTracker(self.num_tokens, self.tracker and self.tracker.copy(), self._outside, self._call_id)
+        other = ArgumentsTracker(
+            self.num_tokens, self.written, self.tracker and self.tracker.copy(), self._outside, self._call_id
+        )
         other._decoder.setstate(self._decoder.getstate())
         return other
 
@@ -50,7 +54,12 @@ class ArgumentsTracker:
             elif self.tracker is None and not self._outside and answer is not None and answer.kind == "json":
                 self.tracker = JsonTracker(decoded(answer.text))
                 self._decoder.reset()
-                self.tracker.feed(self._decoder.decode(vocabulary.token_bytes(token_id)))
+                self._feed(self._decoder.decode(vocabulary.token_bytes(token_id)))
             elif self.tracker is not None:
-                self.tracker.feed(self._decoder.decode(vocabulary.token_bytes(token_id)))
+                self._feed(self._decoder.decode(vocabulary.token_bytes(token_id)))
         self.num_tokens += len(ids)
+
+    def _feed(self, text: str) -> None:
+        assert self.tracker is not None
+        self.tracker.feed(text)
+        self.written = (self.written + text)[-MAX_WRITTEN:]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from constrained_k2.errors import ConstrainedK2Error
+from constrained_k2.turn.drafts.prompt_values import PromptValues
 from constrained_k2.turn.drafts.trackers import TurnTracker, guess, turn_tracker
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase, first_markers
@@ -12,10 +13,11 @@ from constrained_k2.turn.phases import Phase, first_markers
 class Drafter:
     """Drafts tokens for a matcher, whose state it leaves unchanged."""
 
-    def __init__(self, matcher: ToolCallMatcher) -> None:
+    def __init__(self, matcher: ToolCallMatcher, prompt: Sequence[int] = ()) -> None:
         self._matcher = matcher
         self._answer_end = first_markers(matcher.vocabulary, Phase.ANSWER, Phase.DONE)[:1]
         self._tracker = turn_tracker(matcher.vocabulary.format)
+        self._values = PromptValues(prompt, matcher.vocabulary)
 
     def draft(self, limit: int) -> list[int]:
         """At most ``limit`` legal tokens that are likely to come next, in order."""
@@ -56,7 +58,8 @@ class Drafter:
         if matcher.arguments is not None and tracker.tracker is not None:
             if tracker.tracker.is_done:
                 return (markers.call_end,) if phase is Phase.ARGUMENTS else self._answer_end
-            return guess(tracker.tracker, matcher.vocabulary, limit) or matcher.forced_tokens(limit)
+            likely = guess(tracker.tracker, matcher.vocabulary, limit, self._values, tracker.written)
+            return likely or matcher.forced_tokens(limit)
         if phase is Phase.CLOSED:
             return matcher.forced_tokens(limit) or (markers.turn_end,)
         if phase is Phase.BETWEEN:

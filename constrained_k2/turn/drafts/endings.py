@@ -5,14 +5,13 @@ the least, arrays end, strings get the shortest rest that their patterns and len
 demanded, literals and the values of enums are left to the model.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from math import inf
 from typing import Any, Protocol, Self, TypeVar
 
 from constrained_k2.turn.drafts.guesses import spelled
-from constrained_k2.turn.drafts.json_tracker import MAX_TOKEN, Expect, Frame, JsonTracker
+from constrained_k2.turn.drafts.json_tracker import Expect, Frame, JsonTracker, unspelled
 from constrained_k2.turn.drafts.schema_words import multiple
 from constrained_k2.turn.drafts.text_rests import MOST, matches, rests, rests_of_key
 from constrained_k2.turn.drafts.ways import (
@@ -259,14 +258,3 @@ def _rests_of_key(begun: str, found: list[Way], written: set[str], document: Way
     yield from (f'{key[len(begun) :]}":' for key in others if key not in written)
     yield '":'
     yield from (key[len(begun) :] for key in others if key in written)
-
-
-def unspelled(begun: str) -> str | None:
-    """The text of a JSON string without its quotes; None within an escape, or if the text is too long to be known."""
-    if len(begun) >= MAX_TOKEN:
-        return None
-    try:
-        text = json.loads(f'"{begun}"') if "\\" in begun else begun
-    except ValueError:
-        return None
-    return str(text)

@@ -9,7 +9,8 @@ import json
 from collections.abc import Sequence
 from functools import lru_cache
 
-from constrained_k2.turn.drafts.json_tracker import Expect, Frame, JsonTracker
+from constrained_k2.turn.drafts.json_tracker import Expect, Frame, JsonTracker, unspelled
+from constrained_k2.turn.drafts.prompt_values import NO_GUESS, PromptValues
 from constrained_k2.turn.drafts.schema_view import SchemaView
 
 # The style of Kimi's template for arguments in the history, and of Python's json module.
@@ -20,11 +21,18 @@ _STEPS = 64
 _BEGINNINGS = {"string": '"', "object": "{", "array": "["}
 
 
-def likely_continuation(tracker: JsonTracker, limit: int) -> str:
-    """Guess roughly ``limit`` characters that follow; empty if unknown. The tracker is left unchanged."""
+def likely_continuation(tracker: JsonTracker, limit: int, values: PromptValues, written: str = "") -> str:
+    """Guess roughly ``limit`` characters that follow; empty if unknown. The tracker is left unchanged.
+
+    Args:
+        tracker: The position.
+        limit: The number of characters.
+        values: The values that the prompt holds.
+        written: The end of what the turn has written.
+    """
     ahead, guess = tracker.copy(), ""
     for _ in range(_STEPS):
-        piece = next_piece(ahead)
+        piece = next_piece(ahead) or value_piece(ahead, values, written + guess)
         if not piece or len(guess) >= limit or ahead.is_done:
             break
         guess += piece
@@ -47,8 +55,10 @@ def next_piece(tracker: JsonTracker) -> str:
         return ":"
     if expect is Expect.FIRST_ITEM:
         return beginning(tracker.value)
-    if not tracker.frames or not tracker.frames[-1].is_object:
+    if not tracker.frames:
         return ""
+    if not tracker.frames[-1].is_object:
+        return "]" if expect is Expect.AFTER else ""
     frame = tracker.frames[-1]
     key = _next_key(frame)
     if expect is Expect.IN_KEY:
@@ -57,7 +67,39 @@ def next_piece(tracker: JsonTracker) -> str:
         return key or ("" if frame.view.properties else "}")
     if expect is Expect.KEY:
         return tracker.next_blanks(_BLANK) + (key or '"')
-    return "," if key else "}"  # after a value
+    return _after_value(frame)
+
+
+def value_piece(tracker: JsonTracker, values: PromptValues, written: str) -> str:
+    """The rest of a value by the prompt, with what ends it; empty if unknown."""
+    expect, view = tracker.expect, tracker.value
+    if expect is Expect.IN_STRING:
+        if not tracker.token:
+            found = values.string(_key_of(tracker), view, written)
+            return f'{spelled(found)}"' if found else ""
+        begun = unspelled(tracker.token)
+        text, ends = values.rest_of_string(begun) if begun else NO_GUESS
+        return spelled(text) + '"' * ends
+    if view.kind not in _NUMBERS or view.options:
+        return ""
+    if expect is Expect.VALUE:
+        return values.number(_key_of(tracker), written)
+    if expect is Expect.IN_SCALAR:
+        text, ends = values.rest_of_number(tracker.token)
+        return text or (_after_value(tracker.frames[-1]) if ends and tracker.frames else "")
+    return ""
+
+
+def _key_of(tracker: JsonTracker) -> str:
+    """The key whose value, or an item of whose value, is being written; empty if there is none."""
+    return next((frame.keys[-1] for frame in reversed(tracker.frames) if frame.keys), "")
+
+
+def _after_value(frame: Frame) -> str:
+    """What follows a value: another member if a required one is missing; else the end, also of an array."""
+    if not frame.is_object:
+        return "]"
+    return "," if _next_key(frame) else "}"
 
 
 def beginning(view: SchemaView) -> str:

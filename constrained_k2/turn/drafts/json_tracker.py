@@ -3,6 +3,7 @@
 The text is valid so far, since a grammar checked it. It is fed piece by piece, each character once.
 """
 
+import json
 from dataclasses import InitVar, dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -159,3 +160,14 @@ class JsonTracker:
             self.frames[-1].scalars[self.frames[-1].keys[-1]] = text[:_MAX_SCALAR]
         self.token, self.expect, self._blanks = "", Expect.AFTER, None
         self.is_done = not self.frames
+
+
+def unspelled(begun: str) -> str | None:
+    """The text of a JSON string without its quotes; None within an escape, or if the text is too long to be known."""
+    if len(begun) >= MAX_TOKEN:
+        return None
+    try:
+        text = json.loads(f'"{begun}"') if "\\" in begun else begun
+    except ValueError:
+        return None
+    return str(text)

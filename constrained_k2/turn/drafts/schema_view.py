@@ -26,6 +26,7 @@ class SchemaView:
     required: tuple[str, ...] = ()  # in the order of the properties
     options: tuple[str, ...] = ()  # the JSON texts of an enum's values, or of a const
     items: Any = None
+    format: str = ""
     document: Any = None  # references point into it
 
     @classmethod
@@ -40,7 +41,9 @@ class SchemaView:
         options = options if isinstance(options, list) and len(options) <= _MAX_ENUM else ()
         texts = tuple(json.dumps(option, ensure_ascii=False) for option in options)
         needed = tuple(key for key in properties if key in required)
-        return cls(_kind(merged, properties), properties, needed, texts, merged.get("items"), document)
+        named = merged.get("format")
+        text_format = named if isinstance(named, str) else ""
+        return cls(_kind(merged, properties), properties, needed, texts, merged.get("items"), text_format, document)
 
     def value_of(self, key: str) -> "SchemaView":
         """The schema of a key's value."""

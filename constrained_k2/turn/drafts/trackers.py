@@ -4,9 +4,11 @@ from collections.abc import Iterator
 
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker
+from constrained_k2.turn.drafts.encoding import encoded_after
 from constrained_k2.turn.drafts.endings import endings
 from constrained_k2.turn.drafts.guesses import likely_continuation
 from constrained_k2.turn.drafts.json_tracker import JsonTracker
+from constrained_k2.turn.drafts.prompt_values import PromptValues
 from constrained_k2.turn.drafts.xtml.arguments_tracker import XtmlArgumentsTracker
 from constrained_k2.turn.drafts.xtml.endings import xtml_endings
 from constrained_k2.turn.drafts.xtml.guesses import likely_tokens
@@ -29,10 +31,10 @@ def ways_to_end(tracker: Tracker) -> Iterator[str | int]:
     return xtml_endings(tracker) if isinstance(tracker, XtmlTracker) else endings(tracker)
 
 
-def guess(tracker: Tracker, vocabulary: Vocabulary, limit: int) -> list[int]:
-    """About ``limit`` tokens that are likely to follow; empty if unknown."""
+def guess(tracker: Tracker, vocabulary: Vocabulary, limit: int, values: PromptValues, written: str = "") -> list[int]:
+    """About ``limit`` tokens that are likely to follow; empty if unknown. ``written`` is the end of the turn so far."""
     if isinstance(tracker, XtmlTracker):
-        return likely_tokens(tracker, vocabulary, limit)
-    likely = likely_continuation(tracker, _CHARACTERS_PER_TOKEN * limit)
+        return likely_tokens(tracker, vocabulary, limit, values, written)
+    likely = likely_continuation(tracker, _CHARACTERS_PER_TOKEN * limit, values, written)
     likely = likely.encode(errors="ignore").decode()  # a schema that is not enforced may have lone surrogates
-    return vocabulary.encode(likely) if likely else []
+    return encoded_after(tracker.token, likely, vocabulary)

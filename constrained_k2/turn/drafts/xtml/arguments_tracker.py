@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from constrained_k2.formats.kimi_k3 import RESPONSE
+from constrained_k2.turn.drafts.arguments_tracker import MAX_WRITTEN
 from constrained_k2.turn.drafts.json_tracker import JsonTracker
 from constrained_k2.turn.drafts.schema_view import decoded
 from constrained_k2.turn.drafts.xtml.tracker import Place, XtmlTracker
@@ -19,6 +20,7 @@ class XtmlArgumentsTracker:
     """The position in the arguments or the answer after the first ``num_tokens`` tokens of a turn."""
 
     num_tokens: int = 0
+    written: str = ""  # the end of the turn's arguments so far, one after another
     tracker: XtmlTracker | JsonTracker | None = None  # the position in what is being written of them; None elsewhere
     _tag: bytes | None = None  # the text of an opening tag outside arguments; None elsewhere
     _answers: bool = False  # in the response
@@ -26,7 +28,9 @@ class XtmlArgumentsTracker:
 
     def copy(self) -> "XtmlArgumentsTracker":
         """An independent copy."""
-        other = XtmlArgumentsTracker(self.num_tokens, self.tracker and self.tracker.copy(), self._tag, self._answers)
+        other = XtmlArgumentsTracker(
+            self.num_tokens, self.written, self.tracker and self.tracker.copy(), self._tag, self._answers
+        )
         other._decoder.setstate(self._decoder.getstate())
         return other
 
@@ -48,7 +52,9 @@ class XtmlArgumentsTracker:
             elif self._tag is not None:
                 self._tag += vocabulary.token_bytes(token_id)
             elif tracker is not None:
-                tracker.feed(self._decoder.decode(vocabulary.token_bytes(token_id)))
+                text = self._decoder.decode(vocabulary.token_bytes(token_id))
+                tracker.feed(text)
+                self.written = (self.written + text)[-MAX_WRITTEN:]
             elif self._answers and answer is not None and answer.kind == "json":
                 self.tracker = JsonTracker(decoded(answer.text))
                 self.tracker.feed(self._decoder.decode(vocabulary.token_bytes(token_id)))

@@ -8,8 +8,10 @@ import json
 from collections.abc import Sequence
 
 from constrained_k2.formats.kimi_k3 import ARGUMENT, escape
-from constrained_k2.turn.drafts.guesses import beginning, next_piece, rest_of_option, spelled
+from constrained_k2.turn.drafts.encoding import encoded_after
+from constrained_k2.turn.drafts.guesses import beginning, next_piece, rest_of_option, spelled, value_piece
 from constrained_k2.turn.drafts.json_tracker import Expect
+from constrained_k2.turn.drafts.prompt_values import PromptValues
 from constrained_k2.turn.drafts.schema_view import SchemaView
 from constrained_k2.turn.drafts.xtml.tags import (
     BEFORE_KEY,
@@ -29,26 +31,51 @@ _OPENINGS = {"object": "{", "array": "[", "null": "null"}
 _LITERALS = ("true", "false", "null")
 
 
-def likely_tokens(tracker: XtmlTracker, vocabulary: Vocabulary, limit: int) -> list[int]:
+def likely_tokens(
+    tracker: XtmlTracker, vocabulary: Vocabulary, limit: int, values: PromptValues, written: str = ""
+) -> list[int]:
     """Guess roughly ``limit`` tokens that follow; empty if unknown. The tracker is left unchanged."""
     ahead, ids, value = tracker.copy(), list[int](), ""
+    begun = ahead.json.token if ahead.place is Place.VALUE else ""
     for _ in range(_STEPS):
-        piece = _next(ahead)
+        piece = _next(ahead) or _value_piece(ahead, values, written)
         if not piece or len(ids) >= limit:
             break
         if isinstance(piece, str) and ahead.place is Place.VALUE:
             value += piece  # one text, however many pieces it is guessed in
+            written += piece
         else:
-            ids += [*_encoded(value, vocabulary), *([piece] if isinstance(piece, int) else vocabulary.encode(piece))]
-            value = ""
+            ids += _encoded(begun, value, vocabulary)
+            ids += [piece] if isinstance(piece, int) else vocabulary.encode(piece)
+            begun = value = ""
         if piece == ahead.markers.call_end and ahead.place is Place.BETWEEN:
             break
         ahead.feed(piece)
-    return ids + _encoded(value, vocabulary)
+    return ids + _encoded(begun, value, vocabulary)
 
 
-def _encoded(text: str, vocabulary: Vocabulary) -> list[int]:
-    return vocabulary.encode(text.encode(errors="ignore").decode()) if text else []
+def _encoded(begun: str, text: str, vocabulary: Vocabulary) -> list[int]:
+    return encoded_after(begun, text.encode(errors="ignore").decode(), vocabulary)
+
+
+def _value_piece(tracker: XtmlTracker, values: PromptValues, written: str) -> str | int:
+    """The rest of a value by the prompt, or the marker that ends it; empty if unknown."""
+    inner, end = tracker.json, tracker.markers.call_end
+    if tracker.place is not Place.VALUE:
+        return ""
+    if len(inner.frames) > 1:
+        return value_piece(inner, values, written)
+    if tracker.kind == "string":
+        if not inner.token:
+            return values.string(inner.frames[0].keys[-1], inner.value, written)
+        text, ends = values.rest_of_string(inner.token)
+        return text or (end if ends else "")
+    if tracker.kind != "number" or inner.value.options:
+        return ""
+    if inner.expect is Expect.VALUE:
+        return values.number(inner.frames[0].keys[-1], written)
+    text, ends = values.rest_of_number(inner.token)
+    return text or (end if ends else "")
 
 
 def _next(tracker: XtmlTracker) -> str | int:

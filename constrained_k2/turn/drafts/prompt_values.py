@@ -1,0 +1,117 @@
+"""Guesses of values that the prompt holds: names, ids, numbers, paths and dates of the conversation.
+
+A value that has been begun goes on as in the prompt's latest text that begins so. A value to begin is a part of the
+latest messages that has the shape of the key's former value, of its schema's format or of its name and has not been
+written in this turn, or else the key's former value. The grammar decides whether a guess is allowed.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import chain
+from typing import NamedTuple
+
+from constrained_k2.turn.drafts.prompt_text import PromptText, shape_of
+from constrained_k2.turn.drafts.schema_view import SchemaView
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+
+_MAX_BEGUN = 32  # characters of a value's beginning that are looked up, its last ones
+_MAX_REST = 128  # characters of a guess
+_OCCURRENCES = 8
+_QUOTES = {'"': '"', "“": "”", "`": "`"}
+_STOPS = re.compile(r'[\0\n"“”`;]|[,:.!?)\]}](?=[\s\0"\')\]}]|\Z)')
+_PRECISE = re.compile(r"[\d@/_\\]")  # in words that are values by themselves
+_REST_OF_NUMBER = re.compile(r"(?:\d|\.(?=\d))*")
+_SHAPES = {"date": "date", "date-time": "date", "email": "address", "uri": "path", "uuid": "code"}
+_NAMES = {"date": "date", "mail": "address", "path": "path", "file": "path", "url": "path"}
+
+
+class Guess(NamedTuple):
+    """The text that may follow in a value, and whether the value ends behind it."""
+
+    text: str
+    ends: bool
+
+
+NO_GUESS = Guess("", ends=False)
+
+
+class PromptValues:
+    """Looks up values of one request's arguments in its prompt, which is read at the first look-up."""
+
+    def __init__(self, prompt: Sequence[int], vocabulary: Vocabulary) -> None:
+        self._prompt, self._vocabulary = prompt, vocabulary
+
+    @cached_property
+    def _text(self) -> PromptText:
+        return PromptText(self._prompt, self._vocabulary)
+
+    def rest_of_string(self, begun: str) -> Guess:
+        """The rest of a string that has been begun."""
+        if not begun:
+            return NO_GUESS
+        text, wanted = self._text.text, begun[-_MAX_BEGUN:]
+        for end in self._text.latest(wanted, _OCCURRENCES):
+            start = end - len(wanted)
+            before = text[start - 1] if start else ""
+            if wanted == begun:
+                if before.isalnum() and begun[0].isalnum():
+                    continue  # within a word
+                return _value_in(text[start : end + _MAX_REST], len(wanted), _QUOTES.get(before, ""))
+            return _value_in(text[start : end + _MAX_REST], len(wanted), "")
+        return NO_GUESS
+
+    def rest_of_number(self, begun: str) -> Guess:
+        """The rest of a number that has been begun."""
+        text = self._text.text
+        for end in self._text.latest(begun, _OCCURRENCES):
+            before = text[end - len(begun) - 1 : end - len(begun)]
+            if before.isalnum() or before in {".", "-"}:
+                continue
+            rest = _REST_OF_NUMBER.match(text, end, end + _MAX_BEGUN)
+            return Guess(rest[0] if rest else "", ends=True)
+        return NO_GUESS
+
+    def string(self, key: str, view: SchemaView, written: str) -> str:
+        """A string to write as a key's value: its text; empty if unknown. ``written`` is the turn so far."""
+        text = self._text
+        if view.options:
+            return next((each for each in map(_text_of, view.options) if each and text.mentions(each)), "")
+        former = text.values.get(key, "")
+        shape = _SHAPES.get(view.format) or (former and shape_of(former)) or _shape_by_name(key)
+        spans = [each for each in text.spans if each.text not in written]
+        if shape:
+            return next((each.text for each in spans if each.shape == shape), former)
+        return next((each.text for each in spans if each.shape != "number"), "")
+
+    def number(self, key: str, written: str) -> str:
+        """A number to write as a key's value; empty if unknown."""
+        spans = (each.text for each in self._text.spans if each.shape == "number" and each.text not in written)
+        return next(
+            chain(spans, [former] if shape_of(former := self._text.values.get(key, "")) == "number" else []), ""
+        )
+
+
+def _text_of(option: str) -> str:
+    """The string that a JSON text is; empty for other values."""
+    return str(json.loads(option)) if option.startswith('"') else ""
+
+
+def _shape_by_name(key: str) -> str:
+    lowered = key.lower()
+    return next((shape for name, shape in _NAMES.items() if name in lowered), "")
+
+
+def _value_in(text: str, begun: int, quote: str) -> Guess:
+    """The rest, after ``begun`` characters, of the value that a text begins with."""
+    if quote and (end := text.find(quote, begun)) >= 0:
+        return Guess(text[begun:end], ends=True)
+    stop = _STOPS.search(text, begun)
+    end = stop.start() if stop else len(text)
+    at, is_name = 0, not text[:1].islower() or bool(_PRECISE.search(text[: (text + " ").find(" ")]))
+    while is_name and 0 <= (at := text.find(" ", at + 1)) < end:
+        if at >= begun and not text[at + 1 : at + 2].isupper():
+            end = at
+            break
+    return Guess(text[begun:end], ends=stop is not None or end < len(text))
