@@ -39,10 +39,18 @@ class Drafter:
         return drafts
 
     def _take(self, tracker: TurnTracker, limit: int) -> list[int]:
-        """Accept the likely next tokens, at most ``limit``, up to the first illegal one."""
+        """Accept the likely next tokens, at most ``limit``: those that are guessed, or forced if the guess is wrong."""
+        for ids in (self._guess, self._forced):
+            taken = self._accept(ids(tracker, limit)[:limit])
+            if taken:
+                return taken
+        return []
+
+    def _accept(self, ids: Sequence[int]) -> list[int]:
+        """Accept tokens up to the first illegal one."""
         taken: list[int] = []
         with suppress(ConstrainedK2Error):  # the request's next mask raises it again
-            for token_id in self._guess(tracker, limit)[:limit]:
+            for token_id in ids:
                 # Do not block a whole batch on compiling a schema, which has been started by now.
                 if self._matcher.is_terminated() or not self._matcher.is_compiled:
                     break
@@ -50,6 +58,11 @@ class Drafter:
                     break
                 taken.append(token_id)
         return taken
+
+    def _forced(self, _: TurnTracker, limit: int) -> Sequence[int]:
+        with suppress(ConstrainedK2Error):
+            return self._matcher.forced_tokens(limit)
+        return ()
 
     def _guess(self, tracker: TurnTracker, limit: int) -> Sequence[int]:
         """The likely next tokens; empty if unknown."""
@@ -59,9 +72,9 @@ class Drafter:
             if tracker.tracker.is_done:
                 return (markers.call_end,) if phase is Phase.ARGUMENTS else self._answer_end
             likely = guess(tracker.tracker, matcher.vocabulary, limit, self._values, tracker.written)
-            return likely or matcher.forced_tokens(limit)
+            return likely or self._forced(tracker, limit)
         if phase is Phase.CLOSED:
-            return matcher.forced_tokens(limit) or (markers.turn_end,)
+            return self._forced(tracker, limit) or (markers.turn_end,)
         if phase is Phase.BETWEEN:
             return (markers.section_end,)
-        return matcher.forced_tokens(limit)
+        return self._forced(tracker, limit)

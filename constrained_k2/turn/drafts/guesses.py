@@ -78,7 +78,7 @@ def value_piece(tracker: JsonTracker, values: PromptValues, written: str) -> str
             found = values.string(_key_of(tracker), view, written)
             return f'{spelled(found)}"' if found else ""
         begun = unspelled(tracker.token)
-        text, ends = values.rest_of_string(begun) if begun else NO_GUESS
+        text, ends = values.rest_of_string(begun, written) if begun else NO_GUESS
         return spelled(text) + '"' * ends
     if view.kind not in _NUMBERS or view.options:
         return ""

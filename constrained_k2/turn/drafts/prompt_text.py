@@ -1,7 +1,7 @@
-"""The text at the end of a prompt, prepared for look-ups: values by their key, spans that are likely values.
+"""The conversation at the end of a prompt, for look-ups: values by their keys, and spans that are likely values.
 
-It is built once per request, at its first look-up. Its bounds hold for any prompt: a part of a bounded length is read,
-and every pattern reads it in linear time.
+It is read once per request, at its first look-up. The cost is bounded for any prompt: a part of a bounded length is
+read, and every pattern takes linear time.
 """
 
 import re
@@ -10,34 +10,38 @@ from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
-from constrained_k2.turn.drafts.xtml.tags import BEFORE_KEY, BEFORE_TYPE
+from constrained_k2.formats.kimi_k2 import ASSISTANT, MIDDLE, SYSTEM, USER
+from constrained_k2.formats.kimi_k3 import MESSAGE
+from constrained_k2.turn.drafts.json_tracker import unspelled
+from constrained_k2.turn.drafts.xtml.tags import BEFORE_KEY
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _MAX_TOKENS = 16_384  # of the prompt's end, about 5 ms
 _MAX_BYTES = 65_536
-_MAX_SEGMENTS = 2  # in which spans are looked for, about a message each
-_MAX_SEGMENT = 4096  # characters of one, its end
+_MAX_MESSAGES = 2  # in which spans are looked for
+_MAX_MESSAGE = 4096  # characters of one, its end
 _MAX_SPANS = 64
 
-SPECIAL = "\0"
-"""Stands for a special token. No JSON string and no file name contains it unescaped."""
+# Characters that stand for special tokens: of those before a header, of the one behind it, and of others.
+_HEADER, _CONTENT, SPECIAL = "\2", "\1", "\0"
+_DECLARATIONS = ("tool_declare", f'{MESSAGE} role="system" type=')  # headers of the server's own messages
+_SYSTEM = ("system", f'{MESSAGE} role="system"')
 
+_KEY = re.compile(rf'{re.escape(BEFORE_KEY)}([^"]{{1,64}})"')
 _MEMBER = re.compile(
     r'"([^"\\\n]{1,64})"\s{0,4}:\s{0,4}(?:"((?:[^"\\\0]|\\.){1,256})"|(-?\d[\d.eE+-]{0,30})(?=[,}\]\s]))'
 )
-_BLOCK = re.compile(
-    rf'\0{re.escape(BEFORE_KEY)}([^"\0]{{1,64}})"{re.escape(BEFORE_TYPE)}[a-z]{{1,16}}"\0([^\0]{{1,256}})\0'
-)
-_CAPITALIZED = r"[^\W\d_a-z][\w'’-]*"
+_CAPITALIZED = r"[^\W\d_a-z][\w'-]*"
+_PLAIN = r"[^\s\0\"`,;()<>{}\[\]]{0,128}"  # bounded, since a word may have many places to begin at
 _SPAN = re.compile(
-    r'(?<![=\w])["“`]([^"“”`\n\0]{1,128})["”`]'  # quoted
-    rf"|(?<![^\s(\"'“:])((?:\d+ )?{_CAPITALIZED}(?: {_CAPITALIZED})*"  # names, with the number of a house
-    r"|[^\s\0\"“”`,;()<>{}\[\]]*[\d@/_\\][^\s\0\"“”`,;()<>{}\[\]]*)"  # numbers, dates, ids, addresses, paths
+    r'(?<![=\w])["`]([^"`\n\0]{1,128})["`]'  # quoted
+    rf"|(?<![^\s(\"':])((?:\d+ )?{_CAPITALIZED}(?: {_CAPITALIZED})*"  # names, with the number of a house
+    rf"|{_PLAIN}[\d@/_\\]{_PLAIN})"  # numbers, dates, ids, addresses, paths
 )
 _WORD = re.compile(r"[\w-]+")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d.*")
-_SENTENCE_ENDS = ".!?:\n\0"
+_SENTENCE_ENDS = ".!?:\n"
 
 
 class Span(NamedTuple):
@@ -48,20 +52,38 @@ class Span(NamedTuple):
 
 
 class PromptText:
-    """The end of one prompt as text."""
+    """The end of one prompt as text.
+
+    Attributes:
+        text: The contents of the conversation's messages and calls, with :data:`SPECIAL` between them.
+        values: The latest value of each key, in calls, results and JSON texts.
+        spans: The likely values in the latest messages, those of the latest one first, each message's in their order.
+    """
 
     def __init__(self, ids: Sequence[int], vocabulary: Vocabulary) -> None:
-        special, token_bytes = SPECIAL.encode(), vocabulary.ordinary_bytes
-        raw = b"".join([token_bytes(token_id) or special for token_id in ids[-_MAX_TOKENS:]])
-        self.text = raw[-_MAX_BYTES:].decode(errors="ignore")
+        self.text, self.values = "", dict[str, str]()
+        self._messages: list[str] = []
+        contents: list[str] = []
+        for part in _text_of(ids, vocabulary).split(_HEADER):
+            header, begun, content = part.partition(_CONTENT)
+            if not begun:
+                header, content = "", part
+            if header.startswith(_DECLARATIONS):
+                continue
+            contents.append(content)
+            if key := _KEY.match(header):
+                self.values[key[1]] = content[:_MAX_MESSAGE]
+            else:
+                self.values.update(
+                    (found[1], unspelled(found[2]) or "" if found[2] else found[3])
+                    for found in _MEMBER.finditer(content)
+                )
+            if " " in content and content[:1] not in {"{", "["} and header not in _SYSTEM and not key:
+                self._messages.append(content.partition(SPECIAL)[0][-_MAX_MESSAGE:])
+        self._messages = self._messages[: -_MAX_MESSAGES - 1 : -1]
+        self.text = SPECIAL.join(contents)
         self._reversed = self.text[::-1]
-        self.values = dict[str, str]()
-        """The latest value of each key, in calls, results and JSON texts: strings as in JSON, numbers as written."""
-        for found in _MEMBER.finditer(self.text):
-            self.values[found[1]] = found[2] or found[3]
-        for found in _BLOCK.finditer(self.text):
-            self.values[found[1]] = found[2]
-        self.spans = list(self._spans())
+        self.spans = list(islice(self._spans(), _MAX_SPANS))
 
     def latest(self, wanted: str, count: int) -> Iterator[int]:
         """The ends of the latest ``count`` occurrences of a text, the last one first."""
@@ -78,33 +100,38 @@ class PromptText:
 
     @cached_property
     def _words(self) -> str:
-        latest = " ".join(islice(self._messages(), _MAX_SEGMENTS))
-        return f" {' '.join(_WORD.findall(latest.lower()))} "
-
-    def _messages(self) -> Iterator[str]:
-        """The ends of messages, the latest first."""
-        for segment in reversed(self.text.split(SPECIAL)):
-            if _is_message(segment):
-                yield segment[-_MAX_SEGMENT:]
+        return f" {' '.join(_WORD.findall(' '.join(self._messages).lower()))} "
 
     def _spans(self) -> Iterator[Span]:
-        """The spans of the latest messages, each message's in their order."""
-        left = _MAX_SPANS
-        for part in islice(self._messages(), _MAX_SEGMENTS):
-            for found in _SPAN.finditer(part):
+        for message in self._messages:
+            for found in _SPAN.finditer(message):
                 text = found[1] or found[2].rstrip(".:!?'")
-                first = part[: found.start()].rstrip(" ")[-1:] in _SENTENCE_ENDS
-                if not text or (first and not found[1] and text.isalpha() and not text.isupper()):
-                    continue  # the first word of a sentence
-                left -= 1
-                if left < 0:
-                    return
-                yield Span(text, shape_of(text))
+                if not found[1] and text.isascii() and message[: found.start()].rstrip(" ")[-1:] in _SENTENCE_ENDS:
+                    text = _without_first_word(text)
+                if len(text) > 1 or text.isdigit():
+                    yield Span(text, shape_of(text))
 
 
-def _is_message(segment: str) -> bool:
-    """True for a text with several words that is not JSON, whose values are known by their keys."""
-    return " " in segment and segment.lstrip()[:1] not in {"{", "["} and BEFORE_TYPE not in segment
+def _text_of(ids: Sequence[int], vocabulary: Vocabulary) -> str:
+    """The text of the end of a prompt, with a character for each special token."""
+    markers = vocabulary.format
+    if markers.argument_encoding == "xtml":
+        headers, content = {markers.call_begin, markers.call_end}, markers.argument_begin
+    else:
+        special = vocabulary.special_tokens
+        headers, content = {special.get(text, -1) for text in (USER, ASSISTANT, SYSTEM)}, special.get(MIDDLE, -1)
+    raw = bytearray()
+    for token_id in ids[-_MAX_TOKENS:]:
+        raw += vocabulary.ordinary_bytes(token_id) or (
+            b"\2" if token_id in headers else b"\1" if token_id == content else b"\0"
+        )
+    return raw[-_MAX_BYTES:].decode(errors="ignore")
+
+
+def _without_first_word(text: str) -> str:
+    """A span at the beginning of a sentence, whose first word is capitalized in any case."""
+    first, _, rest = text.partition(" ")
+    return rest if first.replace("'", "").isalpha() and not (first.isupper() and len(first) > 1) else text
 
 
 def shape_of(text: str) -> str:

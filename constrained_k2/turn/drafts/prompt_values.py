@@ -9,21 +9,23 @@ import json
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import chain
 from typing import NamedTuple
 
 from constrained_k2.turn.drafts.prompt_text import PromptText, shape_of
 from constrained_k2.turn.drafts.schema_view import SchemaView
+from constrained_k2.turn.drafts.text_rests import matches
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _MAX_BEGUN = 32  # characters of a value's beginning that are looked up, its last ones
 _MAX_REST = 128  # characters of a guess
 _OCCURRENCES = 8
+_MAX_TRIED = 8  # texts, against one pattern
 _QUOTES = {'"': '"', "“": "”", "`": "`"}
 _STOPS = re.compile(r'[\0\n"“”`;]|[,:.!?)\]}](?=[\s\0"\')\]}]|\Z)')
 _PRECISE = re.compile(r"[\d@/_\\]")  # in words that are values by themselves
 _REST_OF_NUMBER = re.compile(r"(?:\d|\.(?=\d))*")
 _SHAPES = {"date": "date", "date-time": "date", "email": "address", "uri": "path", "uuid": "code"}
+_NEEDS_HINT = {"number", "date", "address", "path"}  # shapes of values that are never guessed without a hint
 _NAMES = {"date": "date", "mail": "address", "path": "path", "file": "path", "url": "path"}
 
 
@@ -47,10 +49,13 @@ class PromptValues:
     def _text(self) -> PromptText:
         return PromptText(self._prompt, self._vocabulary)
 
-    def rest_of_string(self, begun: str) -> Guess:
+    def rest_of_string(self, begun: str, written: str = "") -> Guess:
         """The rest of a string that has been begun."""
         if not begun:
             return NO_GUESS
+        for text, _ in self._text.spans:
+            if text.startswith(begun) and not _is_written(text, written):
+                return Guess(text[len(begun) :], ends=True)
         text, wanted = self._text.text, begun[-_MAX_BEGUN:]
         for end in self._text.latest(wanted, _OCCURRENCES):
             start = end - len(wanted)
@@ -74,23 +79,39 @@ class PromptValues:
         return NO_GUESS
 
     def string(self, key: str, view: SchemaView, written: str) -> str:
-        """A string to write as a key's value: its text; empty if unknown. ``written`` is the turn so far."""
-        text = self._text
+        """A string to write as a key's value: its text; empty if unknown. ``written`` is the end of the turn so far."""
         if view.options:
-            return next((each for each in map(_text_of, view.options) if each and text.mentions(each)), "")
-        former = text.values.get(key, "")
-        shape = _SHAPES.get(view.format) or (former and shape_of(former)) or _shape_by_name(key)
-        spans = [each for each in text.spans if each.text not in written]
+            return next((text for text in map(_text_of, view.options) if text and self._text.mentions(text)), "")
+        former = self._text.values.get(key, "")
+        shape = _SHAPES.get(view.format) or (former and shape_of(former)) or _shape_by_name(f"{key} {view.description}")
+        spans = (each for each in self._text.spans if not _is_written(each.text, written))
+        if view.pattern:
+            likely = [each.text for each in spans][:_MAX_TRIED]
+            return next((text for text in (*likely, former) if text and matches(view.pattern, text)), former)
         if shape:
             return next((each.text for each in spans if each.shape == shape), former)
-        return next((each.text for each in spans if each.shape != "number"), "")
+        return next((each.text for each in spans if each.shape not in _NEEDS_HINT), "")
 
     def number(self, key: str, written: str) -> str:
         """A number to write as a key's value; empty if unknown."""
-        spans = (each.text for each in self._text.spans if each.shape == "number" and each.text not in written)
-        return next(
-            chain(spans, [former] if shape_of(former := self._text.values.get(key, "")) == "number" else []), ""
-        )
+        for text, shape in self._text.spans:
+            if shape == "number" and not _is_written(text, written):
+                return text
+        former = self._text.values.get(key, "")
+        return former if shape_of(former) == "number" else ""
+
+
+def _is_written(text: str, written: str) -> bool:
+    """True if the turn has a text as words; False also if only its first occurrences are parts of words."""
+    at = -1
+    for _ in range(_OCCURRENCES):
+        at = written.find(text, at + 1)
+        if at < 0:
+            return False
+        around = written[max(0, at - 1) : at] + written[at + len(text) : at + len(text) + 1]
+        if not any(map(str.isalnum, around)):
+            return True
+    return False
 
 
 def _text_of(option: str) -> str:
@@ -98,8 +119,8 @@ def _text_of(option: str) -> str:
     return str(json.loads(option)) if option.startswith('"') else ""
 
 
-def _shape_by_name(key: str) -> str:
-    lowered = key.lower()
+def _shape_by_name(text: str) -> str:
+    lowered = text.lower()
     return next((shape for name, shape in _NAMES.items() if name in lowered), "")
 
 

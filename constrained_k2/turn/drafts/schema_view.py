@@ -9,6 +9,7 @@ from constrained_k2.schema.document import local_target
 
 _MAX_HOPS = 16  # references followed for one value
 _MAX_ENUM = 256
+_TEXTS = ("pattern", "format", "description")
 
 
 @lru_cache(maxsize=32)  # a large one takes megabytes
@@ -26,7 +27,9 @@ class SchemaView:
     required: tuple[str, ...] = ()  # in the order of the properties
     options: tuple[str, ...] = ()  # the JSON texts of an enum's values, or of a const
     items: Any = None
+    pattern: str = ""
     format: str = ""
+    description: str = ""
     document: Any = None  # references point into it
 
     @classmethod
@@ -41,9 +44,8 @@ class SchemaView:
         options = options if isinstance(options, list) and len(options) <= _MAX_ENUM else ()
         texts = tuple(json.dumps(option, ensure_ascii=False) for option in options)
         needed = tuple(key for key in properties if key in required)
-        named = merged.get("format")
-        text_format = named if isinstance(named, str) else ""
-        return cls(_kind(merged, properties), properties, needed, texts, merged.get("items"), text_format, document)
+        hints = [text if isinstance(text := merged.get(key), str) else "" for key in _TEXTS]
+        return cls(_kind(merged, properties), properties, needed, texts, merged.get("items"), *hints, document)
 
     def value_of(self, key: str) -> "SchemaView":
         """The schema of a key's value."""

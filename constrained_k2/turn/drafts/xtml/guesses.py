@@ -68,7 +68,7 @@ def _value_piece(tracker: XtmlTracker, values: PromptValues, written: str) -> st
     if tracker.kind == "string":
         if not inner.token:
             return values.string(inner.frames[0].keys[-1], inner.value, written)
-        text, ends = values.rest_of_string(inner.token)
+        text, ends = values.rest_of_string(inner.token, written)
         return text or (end if ends else "")
     if tracker.kind != "number" or inner.value.options:
         return ""
