@@ -47,7 +47,7 @@ def at(text: str, schema: Any = WEATHER) -> JsonTracker:
         ('{"city": "Oslo", "days": 3, "de', 'tail": {"wind":'),  # a blank and a word are one token
         ('{"city": "Oslo", "days": 3, "detail": {"wind": t', "rue}}"),
         ('{"city": "Oslo", "days": 3, "places": [', '{"name": "'),
-        ('{"city": "Os\\"lo", "days": 3, "places": [{"name": "a"', "}"),
+        ('{"city": "Os\\"lo", "days": 3, "places": [{"name": "a"', "}]}"),
         ('{"city": "Oslo", "days": 3}', ""),
     ],
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from constrained_k2.turn.drafts.json_tracker import JsonTracker
+from constrained_k2.turn.drafts.prompt_text import SPECIAL
 from constrained_k2.turn.drafts.schema_view import decoded
 from constrained_k2.turn.matcher import ToolCallMatcher
 
@@ -18,7 +19,7 @@ class ArgumentsTracker:
     """The position in the arguments or the answer after the first ``num_tokens`` tokens of a turn."""
 
     num_tokens: int = 0
-    written: str = ""  # the end of the turn's arguments so far, one after another
+    written: str = ""  # the end of all arguments of the turn so far, with SPECIAL before each call's
     tracker: JsonTracker | None = None  # the position in what is being written of them; None elsewhere
     _outside: bool = False  # in reasoning or after a section's beginning, where no answer begins
     _call_id: tuple[int, ...] | None = None  # tokens of the call id that is being written; None elsewhere
@@ -44,6 +45,7 @@ class ArgumentsTracker:
                 name, _ = markers.parse_call_id(vocabulary.decode(self._call_id))
                 schema = next((tool.schema for tool in turn.spec.tools if tool.name == name), "{}")
                 self._call_id, self.tracker = None, JsonTracker(decoded(schema))
+                self.written += SPECIAL
                 self._decoder.reset()
             elif token_id == markers.call_end:
                 self._call_id, self.tracker = None, None

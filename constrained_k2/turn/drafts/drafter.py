@@ -1,4 +1,4 @@
-"""Draft tokens of one turn: those that its grammar forces, and those that the called tool's schema makes likely."""
+"""Draft tokens of one turn: those that its grammar forces, and those that the schema and the prompt make likely."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,13 +11,13 @@ from constrained_k2.turn.phases import Phase, first_markers
 
 
 class Drafter:
-    """Drafts tokens for a matcher, whose state it leaves unchanged."""
+    """Drafts tokens for a matcher, whose state it leaves unchanged, with values of the ``prompt``, its token ids."""
 
     def __init__(self, matcher: ToolCallMatcher, prompt: Sequence[int] = ()) -> None:
         self._matcher = matcher
         self._answer_end = first_markers(matcher.vocabulary, Phase.ANSWER, Phase.DONE)[:1]
         self._tracker = turn_tracker(matcher.vocabulary.format)
-        self._values = PromptValues(prompt, matcher.vocabulary)
+        self._values = PromptValues(prompt, matcher.vocabulary) if prompt else None
 
     def draft(self, limit: int) -> list[int]:
         """At most ``limit`` legal tokens that are likely to come next, in order."""

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from functools import lru_cache
 
-from constrained_k2.turn.drafts.json_tracker import Expect, Frame, JsonTracker, unspelled
+from constrained_k2.turn.drafts.json_tracker import MAX_TOKEN, Expect, Frame, JsonTracker, unspelled
 from constrained_k2.turn.drafts.prompt_values import NO_GUESS, PromptValues
 from constrained_k2.turn.drafts.schema_view import SchemaView
 
@@ -18,21 +18,22 @@ _BLANK = " "
 _LITERALS = ("true", "false", "null")
 _NUMBERS = ("integer", "number")
 _STEPS = 64
+_TAIL = 64  # characters
 _BEGINNINGS = {"string": '"', "object": "{", "array": "["}
 
 
-def likely_continuation(tracker: JsonTracker, limit: int, values: PromptValues, written: str = "") -> str:
+def likely_continuation(tracker: JsonTracker, limit: int, values: PromptValues | None = None, written: str = "") -> str:
     """Guess roughly ``limit`` characters that follow; empty if unknown. The tracker is left unchanged.
 
     Args:
         tracker: The position.
         limit: The number of characters.
-        values: The values that the prompt holds.
+        values: The values that the prompt holds; None without a prompt.
         written: The end of what the turn has written.
     """
     ahead, guess = tracker.copy(), ""
     for _ in range(_STEPS):
-        piece = next_piece(ahead) or value_piece(ahead, values, written + guess)
+        piece = next_piece(ahead) or (value_piece(ahead, values, written + guess) if values else "")
         if not piece or len(guess) >= limit or ahead.is_done:
             break
         guess += piece
@@ -77,7 +78,8 @@ def value_piece(tracker: JsonTracker, values: PromptValues, written: str) -> str
         if not tracker.token:
             found = values.string(_key_of(tracker), view, written)
             return f'{spelled(found)}"' if found else ""
-        begun = unspelled(tracker.token)
+        # Of a token that is not stored as a whole, the end is known by the turn's.
+        begun = unspelled(tracker.token if len(tracker.token) < MAX_TOKEN else written[-_TAIL:])
         text, ends = values.rest_of_string(begun, written) if begun else NO_GUESS
         return spelled(text) + '"' * ends
     if view.kind not in _NUMBERS or view.options:

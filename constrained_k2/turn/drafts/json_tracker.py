@@ -4,6 +4,7 @@ The text is valid so far, since a grammar checked it. It is fed piece by piece, 
 """
 
 import json
+import re
 from dataclasses import InitVar, dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from constrained_k2.turn.drafts.schema_view import SchemaView
 
 MAX_TOKEN = 4096  # stored characters of a key, string or scalar that is being written; longer ones give no guess
+_PLAIN = re.compile(r'[^"\\]+')  # characters of strings
 _MAX_SCALAR = 256  # stored characters of a value that has been written
 
 
@@ -80,9 +82,14 @@ class JsonTracker:
 
     def feed(self, text: str) -> None:
         """Advance over the next characters."""
-        for character in text:
-            if not self.is_done:
-                self._step(character)
+        at = 0
+        while at < len(text) and not self.is_done:
+            run = _PLAIN.match(text, at) if self.in_string and not self._escaped else None
+            if run:
+                self.token, at = (self.token + run[0])[:MAX_TOKEN], run.end()
+            else:
+                self._step(text[at])
+                at += 1
 
     def next_blanks(self, default: str) -> str:
         """The blanks to write after a colon or comma, as in this text so far, else the default; empty elsewhere."""

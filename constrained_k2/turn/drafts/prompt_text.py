@@ -6,17 +6,18 @@ read, and every pattern takes linear time.
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
 from typing import NamedTuple
 
+from constrained_k2.formats.base import ABSENT
 from constrained_k2.formats.kimi_k2 import ASSISTANT, MIDDLE, SYSTEM, USER
 from constrained_k2.formats.kimi_k3 import MESSAGE
 from constrained_k2.turn.drafts.json_tracker import unspelled
 from constrained_k2.turn.drafts.xtml.tags import BEFORE_KEY
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
-_MAX_TOKENS = 16_384  # of the prompt's end, about 5 ms
+_MAX_TOKENS = 16_384  # of the prompt's end, about 2 ms
 _MAX_BYTES = 65_536
 _MAX_MESSAGES = 2  # in which spans are looked for
 _MAX_MESSAGE = 4096  # characters of one, its end
@@ -32,10 +33,10 @@ _MEMBER = re.compile(
     r'"([^"\\\n]{1,64})"\s{0,4}:\s{0,4}(?:"((?:[^"\\\0]|\\.){1,256})"|(-?\d[\d.eE+-]{0,30})(?=[,}\]\s]))'
 )
 _CAPITALIZED = r"[^\W\d_a-z][\w'-]*"
-_PLAIN = r"[^\s\0\"`,;()<>{}\[\]]{0,128}"  # bounded, since a word may have many places to begin at
+_PLAIN = r"[^\s\0\"`,;()<>{}\[\]]{0,64}"  # bounded, since a word may have many places to begin at
 _SPAN = re.compile(
     r'(?<![=\w])["`]([^"`\n\0]{1,128})["`]'  # quoted
-    rf"|(?<![^\s(\"':])((?:\d+ )?{_CAPITALIZED}(?: {_CAPITALIZED})*"  # names, with the number of a house
+    rf"|(?<![^\s(\"'])((?:\d+ )?{_CAPITALIZED}(?: {_CAPITALIZED})*"  # names, with the number of a house
     rf"|{_PLAIN}[\d@/_\\]{_PLAIN})"  # numbers, dates, ids, addresses, paths
 )
 _WORD = re.compile(r"[\w-]+")
@@ -113,19 +114,31 @@ class PromptText:
 
 
 def _text_of(ids: Sequence[int], vocabulary: Vocabulary) -> str:
-    """The text of the end of a prompt, with a character for each special token."""
+    """The text of the end of a prompt, with a character for each special token; empty if an id is unknown."""
+    try:
+        raw = b"".join(map(_texts(vocabulary).__getitem__, ids[-_MAX_TOKENS:]))
+    except IndexError:
+        return ""
+    return raw[-_MAX_BYTES:].decode(errors="ignore")
+
+
+@lru_cache(maxsize=2)  # one a server
+def _texts(vocabulary: Vocabulary) -> list[bytes]:
+    """The bytes of every ordinary token, and the character of every special one."""
     markers = vocabulary.format
     if markers.argument_encoding == "xtml":
-        headers, content = {markers.call_begin, markers.call_end}, markers.argument_begin
+        headers, content = [markers.call_begin, markers.call_end], markers.argument_begin
     else:
         special = vocabulary.special_tokens
-        headers, content = {special.get(text, -1) for text in (USER, ASSISTANT, SYSTEM)}, special.get(MIDDLE, -1)
-    raw = bytearray()
-    for token_id in ids[-_MAX_TOKENS:]:
-        raw += vocabulary.ordinary_bytes(token_id) or (
-            b"\2" if token_id in headers else b"\1" if token_id == content else b"\0"
+        headers, content = (
+            [special.get(text, ABSENT) for text in (USER, ASSISTANT, SYSTEM)],
+            special.get(MIDDLE, ABSENT),
         )
-    return raw[-_MAX_BYTES:].decode(errors="ignore")
+    texts = [vocabulary.ordinary_bytes(token_id) or SPECIAL.encode() for token_id in range(vocabulary.size)]
+    for token_id, text in (*((header, _HEADER) for header in headers), (content, _CONTENT)):
+        if token_id != ABSENT:
+            texts[token_id] = text.encode()
+    return texts
 
 
 def _without_first_word(text: str) -> str:

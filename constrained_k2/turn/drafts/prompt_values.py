@@ -1,8 +1,9 @@
 """Guesses of values that the prompt holds: names, ids, numbers, paths and dates of the conversation.
 
-A value that has been begun goes on as in the prompt's latest text that begins so. A value to begin is a part of the
-latest messages that has the shape of the key's former value, of its schema's format or of its name and has not been
-written in this turn, or else the key's former value. The grammar decides whether a guess is allowed.
+A value that has been begun goes on as in the prompt's latest text that begins so; a long text, as in the latest one
+that has its last characters. A value to begin is a part of the latest messages that matches its schema's pattern, or
+has the shape of its format, of the key's former value or of the key's name, and has not been written in this turn; or
+else the key's former value. The grammar decides whether a guess is allowed.
 """
 
 import json
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from constrained_k2.turn.drafts.prompt_text import PromptText, shape_of
+from constrained_k2.turn.drafts.prompt_text import SPECIAL, PromptText, shape_of
 from constrained_k2.turn.drafts.schema_view import SchemaView
 from constrained_k2.turn.drafts.text_rests import matches
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -49,22 +50,20 @@ class PromptValues:
     def _text(self) -> PromptText:
         return PromptText(self._prompt, self._vocabulary)
 
-    def rest_of_string(self, begun: str, written: str = "") -> Guess:
-        """The rest of a string that has been begun."""
-        if not begun:
-            return NO_GUESS
+    def rest_of_string(self, begun: str, written: str) -> Guess:
+        """The rest of a string that has been begun, at least in the turn's last characters."""
         for text, _ in self._text.spans:
             if text.startswith(begun) and not _is_written(text, written):
                 return Guess(text[len(begun) :], ends=True)
         text, wanted = self._text.text, begun[-_MAX_BEGUN:]
+        is_copy = len(begun) > _MAX_BEGUN and any(map(str.isspace, wanted))
         for end in self._text.latest(wanted, _OCCURRENCES):
+            if is_copy:
+                return Guess(text[end : end + _MAX_REST].partition(SPECIAL)[0], ends=False)
             start = end - len(wanted)
             before = text[start - 1] if start else ""
-            if wanted == begun:
-                if before.isalnum() and begun[0].isalnum():
-                    continue  # within a word
+            if len(begun) > _MAX_BEGUN or not (before.isalnum() and begun[0].isalnum()):  # else within a word
                 return _value_in(text[start : end + _MAX_REST], len(wanted), _QUOTES.get(before, ""))
-            return _value_in(text[start : end + _MAX_REST], len(wanted), "")
         return NO_GUESS
 
     def rest_of_number(self, begun: str) -> Guess:

@@ -31,10 +31,10 @@ def ways_to_end(tracker: Tracker) -> Iterator[str | int]:
     return xtml_endings(tracker) if isinstance(tracker, XtmlTracker) else endings(tracker)
 
 
-def guess(tracker: Tracker, vocabulary: Vocabulary, limit: int, values: PromptValues, written: str = "") -> list[int]:
+def guess(tracker: Tracker, vocabulary: Vocabulary, limit: int, values: PromptValues | None, written: str) -> list[int]:
     """About ``limit`` tokens that are likely to follow; empty if unknown. ``written`` is the end of the turn so far."""
     if isinstance(tracker, XtmlTracker):
         return likely_tokens(tracker, vocabulary, limit, values, written)
     likely = likely_continuation(tracker, _CHARACTERS_PER_TOKEN * limit, values, written)
     likely = likely.encode(errors="ignore").decode()  # a schema that is not enforced may have lone surrogates
-    return encoded_after(tracker.token, likely, vocabulary)
+    return encoded_after(written, likely, vocabulary)

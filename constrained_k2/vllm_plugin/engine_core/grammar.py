@@ -28,9 +28,11 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
     nothing.
     """
 
-    def __init__(self, matcher: ToolCallMatcher, stop: TokenSet, request_id: str) -> None:
+    def __init__(
+        self, matcher: ToolCallMatcher, stop: TokenSet, request_id: str, prompt: Sequence[int] | None = None
+    ) -> None:
         super().__init__(matcher, stop)
-        self._drafter = Drafter(matcher)
+        self._drafter = Drafter(matcher, prompt or ())
         self._request_id = request_id
         self._after_stop = 0  # stops taken after the first one
         self.unmasked: set[int] = set()  # numbers of tokens after which the grammar has no mask

@@ -128,7 +128,7 @@ class ConstrainedOutputManager(StructuredOutputManager):
             if isinstance(error, Exception):
                 raise
             raise RuntimeError("a grammar engine failed") from error  # a panic in Rust would end the scheduler
-        return ToolCallGrammar(matcher, self._factory.stop, request.request_id)
+        return ToolCallGrammar(matcher, self._factory.stop, request.request_id, ids)
 
 
 def _grammar_of(request: Any) -> ToolCallGrammar | None:

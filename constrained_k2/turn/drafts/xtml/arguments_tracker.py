@@ -8,6 +8,7 @@ from functools import partial
 from constrained_k2.formats.kimi_k3 import RESPONSE
 from constrained_k2.turn.drafts.arguments_tracker import MAX_WRITTEN
 from constrained_k2.turn.drafts.json_tracker import JsonTracker
+from constrained_k2.turn.drafts.prompt_text import SPECIAL
 from constrained_k2.turn.drafts.schema_view import decoded
 from constrained_k2.turn.drafts.xtml.tracker import Place, XtmlTracker
 from constrained_k2.turn.matcher import ToolCallMatcher
@@ -20,7 +21,7 @@ class XtmlArgumentsTracker:
     """The position in the arguments or the answer after the first ``num_tokens`` tokens of a turn."""
 
     num_tokens: int = 0
-    written: str = ""  # the end of the turn's arguments so far, one after another
+    written: str = ""  # the end of all arguments of the turn so far, with SPECIAL for each marker
     tracker: XtmlTracker | JsonTracker | None = None  # the position in what is being written of them; None elsewhere
     _tag: bytes | None = None  # the text of an opening tag outside arguments; None elsewhere
     _answers: bool = False  # in the response
@@ -43,6 +44,7 @@ class XtmlArgumentsTracker:
             tracker = self.tracker
             if token_id in markers.argument_markers:
                 self._decoder.reset()
+                self.written += SPECIAL
                 if isinstance(tracker, XtmlTracker) and (
                     token_id != markers.call_end or tracker.place is not Place.BETWEEN
                 ):

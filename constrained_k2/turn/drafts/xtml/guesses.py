@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from constrained_k2.formats.kimi_k3 import ARGUMENT, escape
 from constrained_k2.turn.drafts.encoding import encoded_after
 from constrained_k2.turn.drafts.guesses import beginning, next_piece, rest_of_option, spelled, value_piece
-from constrained_k2.turn.drafts.json_tracker import Expect
+from constrained_k2.turn.drafts.json_tracker import MAX_TOKEN, Expect
 from constrained_k2.turn.drafts.prompt_values import PromptValues
 from constrained_k2.turn.drafts.schema_view import SchemaView
 from constrained_k2.turn.drafts.xtml.tags import (
@@ -32,13 +32,13 @@ _LITERALS = ("true", "false", "null")
 
 
 def likely_tokens(
-    tracker: XtmlTracker, vocabulary: Vocabulary, limit: int, values: PromptValues, written: str = ""
+    tracker: XtmlTracker, vocabulary: Vocabulary, limit: int, values: PromptValues | None = None, written: str = ""
 ) -> list[int]:
     """Guess roughly ``limit`` tokens that follow; empty if unknown. The tracker is left unchanged."""
     ahead, ids, value = tracker.copy(), list[int](), ""
-    begun = ahead.json.token if ahead.place is Place.VALUE else ""
+    begun = written if ahead.place is Place.VALUE else ""
     for _ in range(_STEPS):
-        piece = _next(ahead) or _value_piece(ahead, values, written)
+        piece = _next(ahead) or (_value_piece(ahead, values, written) if values else "")
         if not piece or len(ids) >= limit:
             break
         if isinstance(piece, str) and ahead.place is Place.VALUE:
@@ -68,7 +68,8 @@ def _value_piece(tracker: XtmlTracker, values: PromptValues, written: str) -> st
     if tracker.kind == "string":
         if not inner.token:
             return values.string(inner.frames[0].keys[-1], inner.value, written)
-        text, ends = values.rest_of_string(inner.token, written)
+        begun = inner.token if len(inner.token) < MAX_TOKEN else written
+        text, ends = values.rest_of_string(begun, written)
         return text or (end if ends else "")
     if tracker.kind != "number" or inner.value.options:
         return ""
