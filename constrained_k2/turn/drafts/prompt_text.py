@@ -18,16 +18,17 @@ from constrained_k2.turn.drafts.xtml.tags import BEFORE_KEY
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _MAX_TOKENS = 16_384  # of the prompt's end, about 2 ms
-_MAX_BYTES = 65_536
+MAX_BYTES = 65_536
 _MAX_MESSAGES = 2  # in which spans are looked for
 _MAX_MESSAGE = 4096  # characters of one, its end
-_MAX_SPANS = 64
+MAX_SPANS = 64
 
 # Characters that stand for special tokens: of those before a header, of the one behind it, and of others.
 _HEADER, _CONTENT, SPECIAL = "\2", "\1", "\0"
 _DECLARATIONS = ("tool_declare", f'{MESSAGE} role="system" type=')  # headers of the server's own messages
 _SYSTEM = ("system", f'{MESSAGE} role="system"')
 
+_RESULT = re.compile(r"## Return of [^\n]{0,256}\n")  # what chat templates write before a result
 _KEY = re.compile(rf'{re.escape(BEFORE_KEY)}([^"]{{1,64}})"')
 _MEMBER = re.compile(
     r'"([^"\\\n]{1,64})"\s{0,4}:\s{0,4}(?:"((?:[^"\\\0]|\\.){1,256})"|(-?\d[\d.eE+-]{0,30})(?=[,}\]\s]))'
@@ -35,7 +36,7 @@ _MEMBER = re.compile(
 _CAPITALIZED = r"[^\W\d_a-z][\w'-]*"
 _PLAIN = r"[^\s\0\"`,;()<>{}\[\]]{0,64}"  # bounded, since a word may have many places to begin at
 _SPAN = re.compile(
-    r'(?<![=\w])["`]([^"`\n\0]{1,128})["`]'  # quoted
+    r'(?<![=\w])["`]([^"`\n\0]{1,128})["`](?!\s?:)'  # quoted, no key of JSON
     rf"|(?<![^\s(\"'])((?:\d+ )?{_CAPITALIZED}(?: {_CAPITALIZED})*"  # names, with the number of a house
     rf"|{_PLAIN}[\d@/_\\]{_PLAIN})"  # numbers, dates, ids, addresses, paths
 )
@@ -50,6 +51,7 @@ class Span(NamedTuple):
 
     text: str
     shape: str
+    age: int  # of its message, 0 for the latest one
 
 
 class PromptText:
@@ -72,19 +74,16 @@ class PromptText:
             if header.startswith(_DECLARATIONS):
                 continue
             contents.append(content)
+            for found in _MEMBER.finditer(content):
+                self.values[found[1]] = unspelled(found[2]) or "" if found[2] else found[3]
             if key := _KEY.match(header):
                 self.values[key[1]] = content[:_MAX_MESSAGE]
-            else:
-                self.values.update(
-                    (found[1], unspelled(found[2]) or "" if found[2] else found[3])
-                    for found in _MEMBER.finditer(content)
-                )
-            if " " in content and content[:1] not in {"{", "["} and header not in _SYSTEM and not key:
-                self._messages.append(content.partition(SPECIAL)[0][-_MAX_MESSAGE:])
+            elif header not in _SYSTEM and " " in (message := _RESULT.sub("", content.partition(SPECIAL)[0], 1)):
+                self._messages.append(message[-_MAX_MESSAGE:])
         self._messages = self._messages[: -_MAX_MESSAGES - 1 : -1]
         self.text = SPECIAL.join(contents)
         self._reversed = self.text[::-1]
-        self.spans = list(islice(self._spans(), _MAX_SPANS))
+        self.spans = list(islice(self._spans(), MAX_SPANS))
 
     def latest(self, wanted: str, count: int) -> Iterator[int]:
         """The ends of the latest ``count`` occurrences of a text, the last one first."""
@@ -95,6 +94,10 @@ class PromptText:
                 return
             yield len(self.text) - at
 
+    def is_new(self, text: str) -> bool:
+        """True if the latest message contains a text."""
+        return bool(text) and text in next(iter(self._messages), "")
+
     def mentions(self, text: str) -> bool:
         """True if the latest messages contain a text as words, in upper or lower case."""
         return f" {text.lower()} " in self._words
@@ -104,13 +107,13 @@ class PromptText:
         return f" {' '.join(_WORD.findall(' '.join(self._messages).lower()))} "
 
     def _spans(self) -> Iterator[Span]:
-        for message in self._messages:
+        for age, message in enumerate(self._messages):
             for found in _SPAN.finditer(message):
                 text = found[1] or found[2].rstrip(".:!?'")
                 if not found[1] and text.isascii() and message[: found.start()].rstrip(" ")[-1:] in _SENTENCE_ENDS:
                     text = _without_first_word(text)
                 if len(text) > 1 or text.isdigit():
-                    yield Span(text, shape_of(text))
+                    yield Span(text, shape_of(text), age)
 
 
 def _text_of(ids: Sequence[int], vocabulary: Vocabulary) -> str:
@@ -119,7 +122,7 @@ def _text_of(ids: Sequence[int], vocabulary: Vocabulary) -> str:
         raw = b"".join(map(_texts(vocabulary).__getitem__, ids[-_MAX_TOKENS:]))
     except IndexError:
         return ""
-    return raw[-_MAX_BYTES:].decode(errors="ignore")
+    return raw[-MAX_BYTES:].decode(errors="ignore")
 
 
 @lru_cache(maxsize=2)  # one a server

@@ -22,7 +22,7 @@ _MAX_REST = 128  # characters of a guess
 _OCCURRENCES = 8
 _MAX_TRIED = 8  # texts, against one pattern
 _QUOTES = {'"': '"', "“": "”", "`": "`"}
-_STOPS = re.compile(r'[\0\n"“”`;]|[,:.!?)\]}](?=[\s\0"\')\]}]|\Z)')
+_STOPS = re.compile(r'[\0\n"“”`;\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f]|[,:.!?)\]}](?=[\s\0"\')\]}]|\Z)')
 _PRECISE = re.compile(r"[\d@/_\\]")  # in words that are values by themselves
 _REST_OF_NUMBER = re.compile(r"(?:\d|\.(?=\d))*")
 _SHAPES = {"date": "date", "date-time": "date", "email": "address", "uri": "path", "uuid": "code"}
@@ -52,7 +52,7 @@ class PromptValues:
 
     def rest_of_string(self, begun: str, written: str) -> Guess:
         """The rest of a string that has been begun, at least in the turn's last characters."""
-        for text, _ in self._text.spans:
+        for text, _, _ in self._text.spans:
             if text.startswith(begun) and not _is_written(text, written):
                 return Guess(text[len(begun) :], ends=True)
         text, wanted = self._text.text, begun[-_MAX_BEGUN:]
@@ -62,7 +62,7 @@ class PromptValues:
                 return Guess(text[end : end + _MAX_REST].partition(SPECIAL)[0], ends=False)
             start = end - len(wanted)
             before = text[start - 1] if start else ""
-            if len(begun) > _MAX_BEGUN or not (before.isalnum() and begun[0].isalnum()):  # else within a word
+            if len(begun) > _MAX_BEGUN or not _is_within_word(before, begun):
                 return _value_in(text[start : end + _MAX_REST], len(wanted), _QUOTES.get(before, ""))
         return NO_GUESS
 
@@ -82,18 +82,22 @@ class PromptValues:
         if view.options:
             return next((text for text in map(_text_of, view.options) if text and self._text.mentions(text)), "")
         former = self._text.values.get(key, "")
+        if self._text.is_new(former):
+            return former
         shape = _SHAPES.get(view.format) or (former and shape_of(former)) or _shape_by_name(f"{key} {view.description}")
-        spans = (each for each in self._text.spans if not _is_written(each.text, written))
+        spans = [each for each in self._text.spans if not _is_written(each.text, written)]
         if view.pattern:
-            likely = [each.text for each in spans][:_MAX_TRIED]
-            return next((text for text in (*likely, former) if text and matches(view.pattern, text)), former)
+            likely = [*(each.text for each in spans[:_MAX_TRIED]), former]
+            return next((text for text in likely if text and matches(view.pattern, text)), former)
         if shape:
-            return next((each.text for each in spans if each.shape == shape), former)
+            likely = [(each.age, each.text) for each in spans if each.shape == shape]
+            age, text = likely[0] if likely else (0, former)
+            return former if age and former else text
         return next((each.text for each in spans if each.shape not in _NEEDS_HINT), "")
 
     def number(self, key: str, written: str) -> str:
         """A number to write as a key's value; empty if unknown."""
-        for text, shape in self._text.spans:
+        for text, shape, _ in self._text.spans:
             if shape == "number" and not _is_written(text, written):
                 return text
         former = self._text.values.get(key, "")
@@ -111,6 +115,11 @@ def _is_written(text: str, written: str) -> bool:
         if not any(map(str.isalnum, around)):
             return True
     return False
+
+
+def _is_within_word(before: str, text: str) -> bool:
+    """True if a text behind a character begins within a word; words of scripts without blanks may begin anywhere."""
+    return before.isalnum() and text[0].isalnum() and (before.isascii() or text[0].isascii())
 
 
 def _text_of(option: str) -> str:

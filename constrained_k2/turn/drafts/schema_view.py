@@ -9,7 +9,6 @@ from constrained_k2.schema.document import local_target
 
 _MAX_HOPS = 16  # references followed for one value
 _MAX_ENUM = 256
-_TEXTS = ("pattern", "format", "description")
 
 
 @lru_cache(maxsize=32)  # a large one takes megabytes
@@ -44,8 +43,20 @@ class SchemaView:
         options = options if isinstance(options, list) and len(options) <= _MAX_ENUM else ()
         texts = tuple(json.dumps(option, ensure_ascii=False) for option in options)
         needed = tuple(key for key in properties if key in required)
-        hints = [text if isinstance(text := merged.get(key), str) else "" for key in _TEXTS]
-        return cls(_kind(merged, properties), properties, needed, texts, merged.get("items"), *hints, document)
+        pattern, text_format, description = (
+            text if isinstance(text := merged.get(key), str) else "" for key in ("pattern", "format", "description")
+        )
+        return cls(
+            _kind(merged, properties),
+            properties,
+            needed,
+            texts,
+            merged.get("items"),
+            pattern,
+            text_format,
+            description,
+            document,
+        )
 
     def value_of(self, key: str) -> "SchemaView":
         """The schema of a key's value."""

@@ -1,0 +1,225 @@
+"""Drafts of values that the prompt holds: which value, where it ends, and what a hostile prompt costs."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
+from constrained_k2.formats.kimi_k2 import ASSISTANT, MIDDLE, SYSTEM, TURN_END, USER
+from constrained_k2.prompts.special_text import SpecialTexts
+from constrained_k2.prompts.xtml.prompt import XtmlRenderer
+from constrained_k2.prompts.xtml.turn import render_turn
+from constrained_k2.request.spec import ToolCall
+from constrained_k2.turn.drafts import prompt_text
+from constrained_k2.turn.drafts.drafter import Drafter
+from constrained_k2.turn.drafts.prompt_text import PromptText
+from constrained_k2.turn.matcher import ToolCallMatcher
+from constrained_k2.vocabulary.bitmask import allocate_bitmask
+from tests.drafts.test_drafter import CALLS, spec
+from tests.turn.k3_turns import walk as walk_k3
+from tests.walks import walk
+
+PROPERTIES = {
+    "city": {"type": "string"},
+    "to": {"type": "string", "pattern": "^[^@ ]+@[^@ ]+$"},
+    "day": {"type": "string", "format": "date"},
+    "path": {"type": "string"},
+    "order_id": {"type": "string"},
+    "count": {"type": "integer"},
+    "amount": {"type": "number"},
+    "level": {"enum": ["minor", "major"]},
+    "note": {"type": "string"},
+    "lines": {"type": "array", "items": {"type": "object", "properties": {"sku": {"type": "string"}}, "required": ["sku"]}},
+}  # fmt: skip
+DECLARED = f'{SYSTEM}tool_declare{MIDDLE}[{{"name": "declared", "parameters": {{"note": "not a value"}}}}]{TURN_END}'
+OPENED = f"{ASSISTANT}assistant{MIDDLE}"
+
+
+def user(text: str) -> str:
+    return f"{USER}user{MIDDLE}{text}{TURN_END}"
+
+
+def result(text: str) -> str:
+    return f"{SYSTEM}tool{MIDDLE}## Return of functions.f:0\n{text}{TURN_END}"
+
+
+def encoded(prompt: str, vocabulary: Vocabulary) -> list[int]:
+    return SpecialTexts(vocabulary.special_tokens).encode(f"{DECLARED}{prompt}{OPENED}", vocabulary)
+
+
+def grammar_of(compiler: Compiler, *required: str) -> ToolCallMatcher:
+    schema = {"type": "object", "properties": PROPERTIES, "required": list(required)}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    return compiler.compile(ToolCallSpec.from_openai({"tools": [tool], "tool_choice": "required"})).matcher()
+
+
+def drafted(compiler: Compiler, prompt: str, arguments: str, *required: str, limit: int = 64) -> str:
+    """What is drafted behind the beginning of the arguments of a call."""
+    vocabulary, matcher = compiler.vocabulary, grammar_of(compiler, *required)
+    markers = vocabulary.format
+    header = [markers.section_begin, markers.call_begin, *vocabulary.encode("functions.f:0"), markers.argument_begin]
+    assert matcher.accept_tokens([*header, *vocabulary.encode(arguments)])
+    return vocabulary.decode(Drafter(matcher, encoded(prompt, vocabulary)).draft(limit))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "arguments", "expected"),
+    [
+        (user("What is the weather in Novi Sad for two days?"), '{"city": "Nov', 'i Sad"'),
+        (user("Where can I eat in Old Novi Sad?"), '{"city": "vi', None),  # within a word
+        (user("Weather in Oslo? No, in Osaka."), '{"city": "Osl', 'o"'),
+        (user("Look into src/core/main.py, please."), '{"path": "src/co', 're/main.py"'),
+        (user('The note is "call Ada, then Bo (or Cy)", no more.'), '{"note": "call', ' Ada, then Bo (or Cy)"'),
+        (user('Write down: say "hi" to C:\\temp\\x of Bo'), '{"path": "C:\\\\te', 'mp\\\\x"'),
+        (user("The subject is spring forecast, with low priority."), '{"note": "spr', 'ing forecast"'),
+        (user("Convert 86.25 euros."), '{"amount": 86', ".25}"),
+        (user("Convert 186 euros."), '{"amount": 86', None),
+        (user("Zürich, naïve café, 東京駅 and 日本"), '{"city": "東京', '駅"'),
+        (user("在北京工作。"), '{"city": "北', '京工作"'),
+        (f"{SYSTEM}system{MIDDLE}The folder is /srv/data/live.{TURN_END}" + user("Go"), '{"path": "/srv', '/data/live"'),
+        ("", '{"city": "Nov', None),
+    ],
+)  # fmt: skip
+def test_a_value_goes_on_as_in_the_prompt(
+    compiler: Compiler, prompt: str, arguments: str, expected: str | None
+) -> None:
+    key = arguments[2:].partition('"')[0]
+    found = drafted(compiler, prompt, arguments, key)
+    assert found.startswith(expected) if expected else not found.strip(' "'), found
+
+
+@pytest.mark.parametrize(
+    ("prompt", "key", "expected"),
+    [
+        (user("What is the weather in Novi Sad for two days?"), "city", '"Novi Sad"}'),
+        (user("Find Thai food in Oslo."), "city", '"Thai"}'),  # the first name: a sentence begins with none
+        (user("Write to Ada, that is ada@post.example, and to Bo."), "to", '"ada@post.example"}'),
+        (user("Book Novi Sad from 2026-03-07 for 2 nights."), "day", '"2026-03-07"}'),
+        (user("Book Novi Sad from 2026-03-07 for 12 nights."), "count", "12}"),
+        (user("It is a Major problem."), "level", '"major"}'),
+        (user("Open `docs/drafts.md` by Ada."), "path", '"docs/drafts.md"}'),
+        (result('{"order_id": "B-77", "count": 3}'), "order_id", '"B-77"}'),
+        (result('{"order_id": "B-77", "count": 3}'), "count", "3}"),
+        (result('{"customer": "A-1", "order_id": "B-77"}') + user("Cancel it."), "order_id", '"B-77"}'),
+        (result('{"order_id": "B-77"}') + user("Now cancel C-12."), "order_id", '"C-12"}'),  # its shape, and newer
+        (user("Hello there."), "note", '"'),  # the tools' declarations hold no values
+        (user("Send it."), "count", ""),
+    ],
+)
+def test_a_value_begins_as_the_prompt_tells(compiler: Compiler, prompt: str, key: str, expected: str) -> None:
+    found = drafted(compiler, prompt, f'{{"{key}":', key).strip()
+    assert found.startswith(expected) if expected else not found, found
+    if expected == '"':
+        assert found == '"'
+
+
+def test_a_draft_goes_on_behind_a_value(compiler: Compiler) -> None:
+    prompt = user("Order 14 x Y-233, and 2 x Z-1, to ada@post.example.")
+    found = drafted(compiler, prompt, '{"order_id": "Y-2', "order_id", "count", "to", "lines")
+    assert found.startswith('33", "to": "ada@post.example", "count": 14, "lines": [{"sku": "Z-1"}]}')
+    assert found.endswith(compiler.vocabulary.special_text(compiler.vocabulary.format.turn_end) or "")
+
+
+def test_a_long_text_goes_on_from_its_last_characters(compiler: Compiler) -> None:
+    text = "".join(f"{number} of the lines, said (twice). " for number in range(300))
+    begun = text[: text.index("212")]
+    assert len(begun) > 4096  # more than is stored of a string
+    found = drafted(compiler, user(f"Copy: {text}"), '{"note": "' + begun, "note")
+    assert found.startswith("212 of the lines, said (twice). 213"[: len(found)]) and len(found) > 30
+
+
+def test_a_short_limit_is_kept(compiler: Compiler) -> None:
+    prompt = encoded(user("Weather in Novi Sad?"), compiler.vocabulary)
+    for limit in range(5):
+        assert len(Drafter(grammar_of(compiler, "city"), prompt).draft(limit)) <= limit
+
+
+Written = Callable[[ToolCallMatcher, int], list[int]]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("which", ["small_compiler", "k3_small_compiler"])
+def test_drafts_are_legal_and_leave_no_trace(which: str, seed: int, request: pytest.FixtureRequest) -> None:
+    """The prompt holds the values that are written, in each spelling of a prompt."""
+    compiler: Compiler = request.getfixturevalue(which)
+    vocabulary, grammar = compiler.vocabulary, compiler.compile(spec())
+    written = (
+        walk_k3(grammar.matcher(), vocabulary, seed, limit=20_000)[:400]
+        if which.startswith("k3")
+        else walk(grammar.matcher(), vocabulary, seed)[:400]
+    )
+    matcher = grammar.matcher()
+    drafter = Drafter(matcher, [*written[::-1], *written])
+    before, after = (allocate_bitmask(1, vocabulary.size) for _ in range(2))
+    for token_id in written:
+        matcher.fill_bitmask(before)
+        drafts = drafter.draft(6)
+        matcher.fill_bitmask(after)
+        assert (before == after).all() and len(drafts) <= 6
+        assert matcher.fork().accept_tokens(drafts)
+        assert matcher.accept_tokens([token_id])
+
+
+def steps(matcher: ToolCallMatcher, ids: Sequence[int], prompt: Sequence[int]) -> int:
+    drafter, position, count = Drafter(matcher, prompt), 0, 0
+    while position < len(ids):
+        end = position
+        for draft in drafter.draft(16):
+            if end == len(ids) or draft != ids[end]:
+                break
+            end += 1
+        assert matcher.accept_tokens(ids[position : end + 1])
+        position, count = end + 1, count + 1
+    return count
+
+
+def test_kimi_k3_takes_values_from_messages_and_earlier_calls(k3_small_compiler: Compiler) -> None:
+    vocabulary = k3_small_compiler.vocabulary
+    calls = [ToolCall(name, number, json.dumps(arguments)) for number, (name, arguments) in enumerate(CALLS)]
+    ids = render_turn(calls, vocabulary)
+    called = [
+        {
+            "id": f"{call.name}:{number}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for number, call in enumerate(calls)
+    ]
+    results: list[dict[str, Any]] = [{"role": "tool", "tool_call_id": call["id"], "content": "ok"} for call in called]
+    again = {"messages": [{"role": "user", "content": "Go"}, {"role": "assistant", "content": "", "tool_calls": called},
+                          *results, {"role": "user", "content": "Do it all once more."}]}  # fmt: skip
+    prompt = XtmlRenderer(vocabulary).render(again, repair=False).ids
+    grammar = k3_small_compiler.compile(spec())
+    assert steps(grammar.matcher(), ids, prompt) < 0.75 * steps(grammar.matcher(), ids, ())
+
+
+HOSTILE = ("a", '"', "a:", "a'", "A ", '"a":"', '"a": "x" ', "1:", "\\", "@", " ", "\n", "(", "## Return of ", "é")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_of_a_hostile_prompt_a_bounded_part_is_read(small_compiler: Compiler, text: str) -> None:
+    vocabulary = small_compiler.vocabulary
+    opened = encoded(user("x y"), vocabulary)[: -len(vocabulary.encode("assistant")) - 2]
+    ids = vocabulary.encode(text * 400)
+    for prompt in ([*opened, *ids * (200_000 // len(ids))], [*opened, *ids]):
+        found = PromptText(prompt, vocabulary)
+        assert len(found.text) <= prompt_text.MAX_BYTES and len(found.spans) <= prompt_text.MAX_SPANS
+        matcher = grammar_of(small_compiler, "city", "note", "count")
+        drafter = Drafter(matcher, prompt)
+        for arguments in ('{"city": "', text[:1].replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") * 40):
+            assert matcher.accept_tokens(_before(matcher, vocabulary) + vocabulary.encode(arguments))
+            assert matcher.fork().accept_tokens(drafter.draft(8))
+
+
+def _before(matcher: ToolCallMatcher, vocabulary: Vocabulary) -> list[int]:
+    markers = vocabulary.format
+    header = [markers.section_begin, markers.call_begin, *vocabulary.encode("functions.f:0"), markers.argument_begin]
+    return [] if matcher.num_tokens else header
+
+
+@pytest.mark.parametrize("ids", [[0], [2**40], [-5], [10**6, 1]], ids=repr)
+def test_any_ids_are_read(small_compiler: Compiler, ids: list[int]) -> None:
+    """A server that extends the vocabulary may give ids that it does not have."""
+    assert Drafter(grammar_of(small_compiler, "city"), ids * 3).draft(64)
