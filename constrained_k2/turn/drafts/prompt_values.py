@@ -90,9 +90,8 @@ class PromptValues:
             likely = [*(each.text for each in spans[:_MAX_TRIED]), former]
             return next((text for text in likely if text and matches(view.pattern, text)), former)
         if shape:
-            likely = [(each.age, each.text) for each in spans if each.shape == shape]
-            age, text = likely[0] if likely else (0, former)
-            return former if age and former else text
+            newest = next((each for each in spans if each.shape == shape), None)
+            return newest.text if newest is not None and (not newest.age or not former) else former
         return next((each.text for each in spans if each.shape not in _NEEDS_HINT), "")
 
     def number(self, key: str, written: str) -> str:
