@@ -22,6 +22,7 @@ MAX_BYTES = 65_536
 _MAX_MESSAGES = 2  # in which spans are looked for
 _MAX_MESSAGE = 4096  # characters of one, its end
 MAX_SPANS = 64
+MAX_VALUE = 128  # characters of a value that is guessed
 
 # Characters that stand for special tokens: of those before a header, of the one behind it, and of others.
 _HEADER, _CONTENT, SPECIAL = "\2", "\1", "\0"
@@ -31,13 +32,13 @@ _SYSTEM = ("system", f'{MESSAGE} role="system"')
 _RESULT = re.compile(r"## Return of [^\n]{0,256}\n")  # what chat templates write before a result
 _KEY = re.compile(rf'{re.escape(BEFORE_KEY)}([^"]{{1,64}})"')
 _MEMBER = re.compile(
-    r'"([^"\\\n]{1,64})"\s{0,4}:\s{0,4}(?:"((?:[^"\\\0]|\\.){1,256})"|(-?\d[\d.eE+-]{0,30})(?=[,}\]\s]))'
+    r'"([^"\\\n]{1,64})"\s{0,4}:\s{0,4}(?:"((?:[^"\\\0]|\\.){1,128})"|(-?\d[\d.eE+-]{0,30})(?=[,}\]\s]))'
 )
-_CAPITALIZED = r"[^\W\d_a-z][\w'-]*"
+_CAPITALIZED = r"[^\W\d_a-z][\w'-]{0,63}"
 _PLAIN = r"[^\s\0\"`,;()<>{}\[\]]{0,64}"  # bounded, since a word may have many places to begin at
 _SPAN = re.compile(
     r'(?<![=\w])["`]([^"`\n\0]{1,128})["`](?!\s?:)'  # quoted, no key of JSON
-    rf"|(?<![^\s(\"'])((?:\d+ )?{_CAPITALIZED}(?: {_CAPITALIZED})*"  # names, with the number of a house
+    rf"|(?<![^\s(\"'])((?:\d{{1,9}} )?{_CAPITALIZED}(?: {_CAPITALIZED}){{0,7}}"  # names, with the number of a house
     rf"|{_PLAIN}[\d@/_\\]{_PLAIN})"  # numbers, dates, ids, addresses, paths
 )
 _WORD = re.compile(r"[\w-]+")
@@ -77,7 +78,8 @@ class PromptText:
             for found in _MEMBER.finditer(content):
                 self.values[found[1]] = unspelled(found[2]) or "" if found[2] else found[3]
             if key := _KEY.match(header):
-                self.values[key[1]] = content[:_MAX_MESSAGE]
+                if len(content) <= MAX_VALUE:
+                    self.values[key[1]] = content
             elif header not in _SYSTEM and " " in (message := _RESULT.sub("", content.partition(SPECIAL)[0], 1)):
                 self._messages.append(message[-_MAX_MESSAGE:])
         self._messages = self._messages[: -_MAX_MESSAGES - 1 : -1]
@@ -94,9 +96,10 @@ class PromptText:
                 return
             yield len(self.text) - at
 
-    def is_new(self, text: str) -> bool:
-        """True if the latest message contains a text."""
-        return bool(text) and text in next(iter(self._messages), "")
+    @property
+    def newest(self) -> str:
+        """The end of the latest message."""
+        return next(iter(self._messages), "")
 
     def mentions(self, text: str) -> bool:
         """True if the latest messages contain a text as words, in upper or lower case."""
@@ -112,7 +115,7 @@ class PromptText:
                 text = found[1] or found[2].rstrip(".:!?'")
                 if not found[1] and text.isascii() and message[: found.start()].rstrip(" ")[-1:] in _SENTENCE_ENDS:
                     text = _without_first_word(text)
-                if len(text) > 1 or text.isdigit():
+                if 1 < len(text) <= MAX_VALUE or text.isdigit():
                     yield Span(text, shape_of(text), age)
 
 

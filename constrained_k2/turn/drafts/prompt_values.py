@@ -1,9 +1,9 @@
 """Guesses of values that the prompt holds: names, ids, numbers, paths and dates of the conversation.
 
 A value that has been begun goes on as in the prompt's latest text that begins so; a long text, as in the latest one
-that has its last characters. A value to begin is a part of the latest messages that matches its schema's pattern, or
-has the shape of its format, of the key's former value or of the key's name, and has not been written in this turn; or
-else the key's former value. The grammar decides whether a guess is allowed.
+that has its last characters. A value to begin is a part of the latest messages that has the shape of its schema's
+format, of the key's former value or of the key's name, and has not been written in this turn; or else the key's former
+value. The grammar decides whether a guess is allowed.
 """
 
 import json
@@ -14,13 +14,11 @@ from typing import NamedTuple
 
 from constrained_k2.turn.drafts.prompt_text import SPECIAL, PromptText, shape_of
 from constrained_k2.turn.drafts.schema_view import SchemaView
-from constrained_k2.turn.drafts.text_rests import matches
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _MAX_BEGUN = 32  # characters of a value's beginning that are looked up, its last ones
 _MAX_REST = 128  # characters of a guess
 _OCCURRENCES = 8
-_MAX_TRIED = 8  # texts, against one pattern
 _QUOTES = {'"': '"', "“": "”", "`": "`"}
 _STOPS = re.compile(r'[\0\n"“”`;\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f]|[,:.!?)\]}](?=[\s\0"\')\]}]|\Z)')
 _PRECISE = re.compile(r"[\d@/_\\]")  # in words that are values by themselves
@@ -53,7 +51,7 @@ class PromptValues:
     def rest_of_string(self, begun: str, written: str) -> Guess:
         """The rest of a string that has been begun, at least in the turn's last characters."""
         for text, _, _ in self._text.spans:
-            if text.startswith(begun) and not _is_written(text, written):
+            if text.startswith(begun) and not _has_words(written, text):
                 return Guess(text[len(begun) :], ends=True)
         text, wanted = self._text.text, begun[-_MAX_BEGUN:]
         is_copy = len(begun) > _MAX_BEGUN and any(map(str.isspace, wanted))
@@ -82,35 +80,32 @@ class PromptValues:
         if view.options:
             return next((text for text in map(_text_of, view.options) if text and self._text.mentions(text)), "")
         former = self._text.values.get(key, "")
-        if self._text.is_new(former):
+        if former and _has_words(self._text.newest, former):
             return former
-        shape = _SHAPES.get(view.format) or (former and shape_of(former)) or _shape_by_name(f"{key} {view.description}")
-        spans = [each for each in self._text.spans if not _is_written(each.text, written)]
-        if view.pattern:
-            likely = [*(each.text for each in spans[:_MAX_TRIED]), former]
-            return next((text for text in likely if text and matches(view.pattern, text)), former)
+        shape = _SHAPES.get(view.format) or (former and shape_of(former)) or _shape_by_name(key, view)
+        spans = [each for each in self._text.spans if not _has_words(written, each.text)]
         if shape:
-            newest = next((each for each in spans if each.shape == shape), None)
-            return newest.text if newest is not None and (not newest.age or not former) else former
+            found = next((each for each in spans if each.shape == shape), None)
+            return found.text if found is not None and (not found.age or not former) else former
         return next((each.text for each in spans if each.shape not in _NEEDS_HINT), "")
 
     def number(self, key: str, written: str) -> str:
         """A number to write as a key's value; empty if unknown."""
         for text, shape, _ in self._text.spans:
-            if shape == "number" and not _is_written(text, written):
+            if shape == "number" and not _has_words(written, text):
                 return text
         former = self._text.values.get(key, "")
         return former if shape_of(former) == "number" else ""
 
 
-def _is_written(text: str, written: str) -> bool:
-    """True if the turn has a text as words; False also if only its first occurrences are parts of words."""
+def _has_words(text: str, words: str) -> bool:
+    """True if a text has these words; False also if only their first occurrences are parts of other words."""
     at = -1
     for _ in range(_OCCURRENCES):
-        at = written.find(text, at + 1)
+        at = text.find(words, at + 1)
         if at < 0:
             return False
-        around = written[max(0, at - 1) : at] + written[at + len(text) : at + len(text) + 1]
+        around = text[max(0, at - 1) : at] + text[at + len(words) : at + len(words) + 1]
         if not any(map(str.isalnum, around)):
             return True
     return False
@@ -126,9 +121,11 @@ def _text_of(option: str) -> str:
     return str(json.loads(option)) if option.startswith('"') else ""
 
 
-def _shape_by_name(text: str) -> str:
-    lowered = text.lower()
-    return next((shape for name, shape in _NAMES.items() if name in lowered), "")
+def _shape_by_name(key: str, view: SchemaView) -> str:
+    if "@" in view.pattern:
+        return "address"
+    names = f"{key} {view.description}".lower()
+    return next((shape for name, shape in _NAMES.items() if name in names), "")
 
 
 def _value_in(text: str, begun: int, quote: str) -> Guess:
