@@ -56,7 +56,7 @@ def grammar_of(compiler: Compiler, *required: str) -> ToolCallMatcher:
 
 
 def drafted(compiler: Compiler, prompt: str, arguments: str, *required: str, limit: int = 64) -> str:
-    """What is drafted behind the beginning of the arguments of a call."""
+    """The draft behind the beginning of a call's arguments."""
     vocabulary, matcher = compiler.vocabulary, grammar_of(compiler, *required)
     markers = vocabulary.format
     header = [markers.section_begin, markers.call_begin, *vocabulary.encode("functions.f:0"), markers.argument_begin]

@@ -93,12 +93,12 @@ def value_piece(tracker: JsonTracker, values: PromptValues, written: str) -> str
 
 
 def _key_of(tracker: JsonTracker) -> str:
-    """The key whose value, or an item of whose value, is being written; empty if there is none."""
+    """The key of the value that is being written, or of the innermost value around it that has one."""
     return next((frame.keys[-1] for frame in reversed(tracker.frames) if frame.keys), "")
 
 
 def _after_value(frame: Frame) -> str:
-    """What follows a value: another member if a required one is missing; else the end, also of an array."""
+    """The text that follows a value: a comma if a required key is missing; else the end, also of an array."""
     if not frame.is_object:
         return "]"
     return "," if _next_key(frame) else "}"
