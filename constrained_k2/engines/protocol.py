@@ -32,7 +32,10 @@ class ArgumentMatcher(Protocol):
         """
 
     def cached_mask(self) -> npt.NDArray[np.int32] | None:
-        """Return the mask, int32 ``[words]``, read-only, if it is cached; else None: use :meth:`fill`."""
+        """Return the mask, int32 ``[words]``, if it is cached; else None: use :meth:`fill`. Callers do not change it.
+
+        An array that numpy marks as not writeable never changes, and equal positions share it.
+        """
 
     @staticmethod
     def fill_batch(batch: Sequence[tuple[Any, int]], rows: BitmaskRows) -> Failures:

@@ -11,8 +11,9 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(missing_dependency(error), name=error.name) from error
 
 from constrained_k2.kernels import numpy_kernel, torch_kernel
+from constrained_k2.kernels.plan import MAX_IDS, PLAN_COLUMNS, Column, Workspace
 
-__all__ = ["apply_token_bitmask", "mask_rows", "restore_emptied_rows"]
+__all__ = ["MAX_IDS", "PLAN_COLUMNS", "Column", "Workspace", "apply_masks", "apply_token_bitmask"]
 
 
 def apply_token_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: Sequence[int] | None = None) -> None:
@@ -33,18 +34,33 @@ def apply_token_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: Seque
         return
     if not 0 <= min(rows) <= max(rows) < logits.shape[0]:
         raise ValueError(f"rows {list(rows)} are not all within the {logits.shape[0]} rows of the logits")
-    plan = torch.tensor([(target, source, 0) for source, target in enumerate(rows)], dtype=torch.int32)
-    mask_rows(logits, bitmask, plan.to(logits.device))
+    if numpy_kernel.supports(logits):
+        numpy_kernel.mask_rows(logits, list(rows), list(bitmask.numpy()))
+        return
+    entries = [(target, source, 0, 0, -1, -1) for source, target in enumerate(rows)]
+    plan = torch.tensor(entries, dtype=torch.int32).to(logits.device)
+    apply_masks(logits, bitmask, plan, plan[:0, 0])
 
 
-def mask_rows(logits: torch.Tensor, masks: torch.Tensor, plan: torch.Tensor) -> None:
-    """Run :func:`constrained_k2.kernels.torch_kernel.mask_rows` in the fastest implementation for the logits."""
-    _implementation(logits).mask_rows(logits, masks, plan)
+def apply_masks(
+    logits: torch.Tensor, masks: torch.Tensor, plan: torch.Tensor, ids: torch.Tensor, workspace: Workspace | None = None
+) -> None:
+    """Mask rows of the logits in place, restore those that are left empty, and examine some, in one launch.
 
+    Rows that are not in the plan are neither read nor written, and of rows that are neither guarded nor examined only
+    the forbidden logits are written. On a GPU nothing is allocated and nothing waits. A plan of fixed length whose
+    entries may be unused can be captured in a CUDA graph.
 
-def restore_emptied_rows(logits: torch.Tensor, masks: torch.Tensor, plan: torch.Tensor) -> None:
-    """Run :func:`constrained_k2.kernels.torch_kernel.restore_emptied_rows` in the fastest implementation."""
-    _implementation(logits).restore_emptied_rows(logits, masks, plan)
+    Args:
+        logits: Floating point ``[batch, width]``; in Triton their columns must be contiguous.
+        masks: int32 ``[n, words]``, bit 1 = allowed, lowest bit first; columns without a bit are forbidden.
+        plan: int32 ``[entries, PLAN_COLUMNS]``, contiguous: see :class:`Column`. Not checked.
+        ids: int32 ``[n]``: the tokens that entries list.
+        workspace: Memory for rows that are guarded or examined; without it none is.
+
+    All are on the device of the logits.
+    """
+    _implementation(logits).apply_masks(logits, masks, plan, ids, workspace)
 
 
 def _implementation(logits: torch.Tensor) -> ModuleType:
@@ -52,4 +68,4 @@ def _implementation(logits: torch.Tensor) -> ModuleType:
         from constrained_k2.kernels import triton_kernel  # Triton is not installed everywhere
 
         return triton_kernel
-    return numpy_kernel if numpy_kernel.supports(logits) else torch_kernel
+    return torch_kernel

@@ -1,11 +1,16 @@
 """Applies bitmasks to logits in host memory. On small rows numpy takes a tenth of the time of torch's dispatch."""
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+
+Mask = npt.NDArray[np.int32]
+Ids = npt.NDArray[np.intp]
+Logits = npt.NDArray[Any]
 
 _NEVER = -np.inf
 _MAX_BLOCK = 1 << 16  # logits masked in one numpy call, which makes two copies of them
@@ -21,42 +26,56 @@ def supports(logits: torch.Tensor) -> bool:
     return logits.is_cpu and logits.dtype in _TYPES and not logits.requires_grad
 
 
-def mask_rows(logits: torch.Tensor, masks: torch.Tensor, plan: torch.Tensor) -> None:
-    """As :func:`constrained_k2.kernels.torch_kernel.mask_rows`, on logits that :func:`supports`.
+def mask_rows(logits: torch.Tensor, rows: Sequence[int], masks: Sequence[Mask]) -> None:
+    """Set the logits of forbidden tokens to -inf, in place, on logits that :func:`supports`; other rows stay as is.
 
     The logits are viewed as integers: allowed ones keep their bits, the others get those of -inf. Neighbouring rows are
     masked together, since a numpy call takes as long as a small row.
+
+    Args:
+        logits: ``[batch, width]``, any strides.
+        rows: Rows of the logits, each at most once.
+        masks: The mask of each, int32 ``[words]``; columns without a bit are forbidden.
     """
-    sources = masks.numpy()
+    if not rows:
+        return
     keep, never = _bits_by_byte(logits.dtype)
-    rows = logits.numpy().view(keep.dtype)
-    items: list[list[int]] = plan.tolist()
-    width = min(logits.shape[1], 32 * sources.shape[1])
+    targets = logits.numpy().view(keep.dtype)
+    width = min(logits.shape[1], 32 * len(masks[0]))
     most = max(1, _MAX_BLOCK // max(1, width))
     begin = 0
-    while begin < len(items):
-        target, end = items[begin][0], begin + 1
-        while end < len(items) and end - begin < most and items[end][0] == target + end - begin:
+    while begin < len(rows):
+        first, end = rows[begin], begin + 1
+        while end < len(rows) and end - begin < most and rows[end] == first + end - begin:
             end += 1
         count = end - begin
-        bits = sources[[source for _, source, _ in items[begin:end]]].view(np.uint8)
-        block = rows[target : target + count, :width]
+        bits = np.array(masks[begin:end]).view(np.uint8)
+        block = targets[first : first + count, :width]
         block &= keep.take(bits, axis=0).reshape(count, -1)[:, :width]
         block |= never.take(bits, axis=0).reshape(count, -1)[:, :width]
         if width < logits.shape[1]:
-            logits[target : target + count, width:] = _NEVER
+            logits[first : first + count, width:] = _NEVER
         begin = end
 
 
-def restore_emptied_rows(logits: torch.Tensor, masks: torch.Tensor, plan: torch.Tensor) -> None:
-    """As :func:`constrained_k2.kernels.torch_kernel.restore_emptied_rows`, on logits that :func:`supports`."""
-    rows, sources = logits.numpy(), masks.numpy()
-    width = min(logits.shape[1], 32 * sources.shape[1])
-    for target, source, guarded in plan.tolist():
-        row = rows[target]
-        if guarded and row.max() == _NEVER:
-            mask = np.ascontiguousarray(sources[source]).view(np.uint8)
-            np.copyto(row[:width], 0.0, where=np.unpackbits(mask, count=width, bitorder="little").view(np.bool_))
+def allow_only(row: Logits, ids: Ids) -> None:
+    """Set all logits of a row to -inf but those of these tokens."""
+    kept = row[ids]
+    row.fill(_NEVER)
+    row[ids] = kept
+
+
+def restore_if_empty(row: Logits, mask: Mask) -> None:
+    """Make a mask's tokens equally likely in a masked row that is -inf everywhere, in place.
+
+    Other logits processors may forbid all tokens that the mask allows (``min_tokens`` forbids the stops); a row without
+    finite logits would be sampled as garbage.
+    """
+    if row.max() != _NEVER:
+        return
+    width = min(len(row), 32 * len(mask))
+    bits = np.unpackbits(np.ascontiguousarray(mask).view(np.uint8), count=width, bitorder="little")
+    np.copyto(row[:width], 0.0, where=bits.view(np.bool_))
 
 
 @cache

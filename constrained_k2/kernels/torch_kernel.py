@@ -1,45 +1,54 @@
-"""Applies bitmasks to logits in plain torch: the reference, for any dtype on any device."""
+"""Applies masks to logits in plain torch: the reference, for any floating point type on any device."""
 
 import torch
+
+from constrained_k2.kernels.examination import after_mask, before_mask
+from constrained_k2.kernels.plan import Workspace
 
 _NEVER = float("-inf")
 
 
-def mask_rows(logits: torch.Tensor, masks: torch.Tensor, plan: torch.Tensor) -> None:
-    """Set the logits of forbidden tokens to -inf, in place. Rows that are not in the plan are not touched.
-
-    Args:
-        logits: Floating point ``[batch, width]``, any strides.
-        masks: int32 ``[n, words]`` on the same device, bit 1 = allowed, lowest bit first; columns without a bit are
-            forbidden.
-        plan: int32 ``[m, 3]`` on the same device: row of the logits, row of the masks, and 1 if
-            :func:`restore_emptied_rows` applies to it. Not checked.
-    """
+def apply_masks(
+    logits: torch.Tensor, masks: torch.Tensor, plan: torch.Tensor, ids: torch.Tensor, workspace: Workspace | None = None
+) -> None:
+    """As :func:`constrained_k2.kernels.apply_masks`; waits for the device, and allocates."""
     width = logits.shape[1]
-    for target, source, _ in plan.tolist():
-        row, mask = logits[target], masks[source]
-        forbidding, allowing = torch.nonzero(mask != -1), torch.nonzero(mask)  # words with a 0 bit, with a 1 bit
-        if len(forbidding) <= len(allowing):
-            row[_ids(mask, forbidding, 0, width)] = _NEVER
-            row[32 * len(mask) :] = _NEVER
-        else:
-            ids = _ids(mask, allowing, 1, width)
-            allowed = row[ids]
-            row.fill_(_NEVER)
-            row[ids] = allowed
-
-
-def restore_emptied_rows(logits: torch.Tensor, masks: torch.Tensor, plan: torch.Tensor) -> None:
-    """Make a mask's tokens equally likely in masked rows that are -inf everywhere, in place; arguments as before.
-
-    Other logits processors may forbid all tokens that the mask allows (``min_tokens`` forbids the stops); a row without
-    finite logits would be sampled as garbage.
-    """
-    width = logits.shape[1]
-    for target, source, guarded in plan.tolist():
-        row, mask = logits[target], masks[source]
-        if guarded and row.max() == _NEVER:
+    for target, source, count, guarded, keep, result in plan.tolist():
+        if target < 0:
+            continue
+        mask = _listed(ids[source : source + count], masks) if count else masks[source]
+        row = logits[target]
+        is_examined = workspace is not None and result >= 0
+        before = before_mask(row[None]) if is_examined else None
+        _mask(row, mask)
+        if workspace is not None and guarded and row.max() == _NEVER:
             row[_ids(mask, torch.nonzero(mask), 1, width)] = 0.0
+        if before is not None and workspace is not None:
+            workspace.results[result] = after_mask(*before, row[None])[0]
+        if keep >= 0:
+            masks[keep] = mask
+
+
+def _mask(row: torch.Tensor, mask: torch.Tensor) -> None:
+    """Set the forbidden logits of a row to -inf; only the words of the mask that matter are unpacked."""
+    width = len(row)
+    forbidding, allowing = torch.nonzero(mask != -1), torch.nonzero(mask)  # words with a 0 bit, with a 1 bit
+    if len(forbidding) <= len(allowing):
+        row[_ids(mask, forbidding, 0, width)] = _NEVER
+        row[32 * len(mask) :] = _NEVER
+    else:
+        ids = _ids(mask, allowing, 1, width)
+        allowed = row[ids]
+        row.fill_(_NEVER)
+        row[ids] = allowed
+
+
+def _listed(ids: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
+    """The mask that allows these tokens alone, int32 ``[words]``."""
+    bits = torch.zeros(32 * masks.shape[1], dtype=torch.int64, device=masks.device)
+    bits[ids[ids < len(bits)].long()] = 1
+    packed = (bits.view(-1, 32) << torch.arange(32, device=masks.device)).sum(dim=1)
+    return torch.where(packed >= 1 << 31, packed - (1 << 32), packed).to(torch.int32)
 
 
 def _ids(mask: torch.Tensor, words: torch.Tensor, bit: int, width: int) -> torch.Tensor:

@@ -118,6 +118,14 @@ class Automaton:
         if phase is not Phase.ARGUMENTS and phase is not Phase.ANSWER:
             self.sets[phase].add_to(row)
 
+    def changes(self, state: State, row: npt.NDArray[np.int32]) -> bool:
+        """True if :meth:`translate` would change a mask."""
+        word, bit = self._engine_stop
+        phase = state.phase
+        if phase is Phase.ARGUMENTS:
+            return self.translates_arguments and bool(row[word] & bit)
+        return phase is not Phase.ANSWER or bool(row[word] & bit)
+
     @property
     def translates_arguments(self) -> bool:
         """True if an engine's masks of arguments differ from the turn's."""

@@ -112,8 +112,18 @@ class _FinishFilter:
             return self._budget.think_end
         return self._budget.required.get(phase, tokens) if turn.spec.choice == "required" else tokens
 
+    def filters_rows(self, turn: ToolCallMatcher) -> bool:
+        """True in the reserve, by the accepted tokens alone, however often masks were made and tokens taken back."""
+        if turn.num_tokens >= self._start:
+            return True
+        at = turn.num_tokens - turn.num_tokens % _CATCH_UP
+        if at != self._depth[0]:
+            tracker = self._follow(turn, at).tracker
+            self._depth = (at, 0 if tracker is None else tracker.depth)
+        return turn.num_tokens >= self._start - self._depth[1]
+
     def filter_row(self, turn: ToolCallMatcher, row: npt.NDArray[np.int32]) -> None:
-        if not self._is_reserved(turn):
+        if not self.filters_rows(turn):
             return
         if turn.arguments is not None and turn.arguments.is_complete():
             end = turn.vocabulary.format.call_end if turn.phase is Phase.ARGUMENTS else self._budget.answer_end
@@ -137,16 +147,6 @@ class _FinishFilter:
         other = _FinishFilter(self._budget, self._start)
         other._trackers = [tracker.copy() for tracker in self._trackers]
         return other
-
-    def _is_reserved(self, turn: ToolCallMatcher) -> bool:
-        """True in the reserve, by the accepted tokens alone, however often masks were made and tokens taken back."""
-        if turn.num_tokens >= self._start:
-            return True
-        at = turn.num_tokens - turn.num_tokens % _CATCH_UP
-        if at != self._depth[0]:
-            tracker = self._follow(turn, at).tracker
-            self._depth = (at, 0 if tracker is None else tracker.depth)
-        return turn.num_tokens >= self._start - self._depth[1]
 
     def _follow(self, turn: ToolCallMatcher, num_tokens: int) -> TurnTracker:
         """The position after the first ``num_tokens`` tokens."""

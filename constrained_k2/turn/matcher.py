@@ -27,6 +27,9 @@ class MaskFilter(Protocol):
     def filter_set(self, turn: "ToolCallMatcher", tokens: TokenSet) -> TokenSet:
         """A non-empty subset of a constant phase's tokens; joints are not filtered."""
 
+    def filters_rows(self, turn: "ToolCallMatcher") -> bool:
+        """False if :meth:`filter_row` would leave the next token's mask as it is."""
+
     def filter_row(self, turn: "ToolCallMatcher", row: npt.NDArray[np.int32]) -> None:
         """Remove some but not all tokens from a mask in the arguments, int32 ``[words]``, in place."""
 
@@ -119,6 +122,24 @@ class ToolCallMatcher:
         for mask_filter in self.mask_filters:
             tokens = mask_filter.filter_set(self, tokens)
         return tokens
+
+    def shared_mask(self) -> TokenSet | npt.NDArray[np.int32] | None:
+        """The mask, if it is a constant set, or a row that the engine caches and never changes; None if it is neither.
+
+        A cached row, int32 ``[words]``, is read-only; turns that have the same one have the same array.
+        """
+        if self.restriction is not None:
+            return None
+        state = self._state
+        if state.arguments is None:
+            return self.token_set()
+        for mask_filter in self.mask_filters:
+            if mask_filter.filters_rows(self):
+                return None
+        row = state.arguments.cached_mask()
+        if row is None or row.flags.writeable or self._automaton.changes(state, row):
+            return None
+        return row
 
     def finish_row(self, row: npt.NDArray[np.int32]) -> None:
         """Turn a mask that the engine computed, int32 ``[words]``, into the turn's, in place."""

@@ -39,6 +39,9 @@ class _ThinkingFilter:
     def filter_set(self, turn: ToolCallMatcher, tokens: TokenSet) -> TokenSet:
         return self._end if turn.phase is Phase.REASONING and turn.num_tokens >= self._start else tokens
 
+    def filters_rows(self, turn: ToolCallMatcher) -> bool:  # noqa: ARG002 - no row of any turn
+        return False
+
     def filter_row(self, turn: ToolCallMatcher, row: npt.NDArray[np.int32]) -> None:
         """Arguments are not reasoning."""
 

@@ -88,7 +88,7 @@ class TokenSet:
     ``listed`` holds the allowed ids; with ``complement``, the forbidden ones (other ids below ``size`` are allowed).
     """
 
-    __slots__ = ("_bits", "_row", "_words", "complement", "listed")
+    __slots__ = ("_bits", "_ids", "_row", "_words", "complement", "listed")
 
     def __init__(self, ids: Iterable[int], size: int, *, complement: bool = False) -> None:
         self.complement = complement
@@ -99,6 +99,7 @@ class TokenSet:
         self._words = np.fromiter(words, np.intp, len(words))
         bits = np.fromiter(words.values(), np.uint32, len(words))
         self._bits: npt.NDArray[np.int32] = bits.view(np.int32)
+        self._ids: npt.NDArray[np.intp] | None = None
         self._row: npt.NDArray[np.int32] | None = None
         if complement:  # a whole row, 20 KB for Kimi K2; there are few such sets
             row = np.full(words_per_row(size), 0xFFFFFFFF, dtype=np.uint32)
@@ -111,6 +112,13 @@ class TokenSet:
     def only(self) -> int | None:
         """The only allowed token; None unless there is exactly one."""
         return next(iter(self.listed)) if len(self.listed) == 1 and not self.complement else None
+
+    @property
+    def ids(self) -> npt.NDArray[np.intp]:
+        """The listed ids, ascending."""
+        if self._ids is None:
+            self._ids = np.array(sorted(self.listed), dtype=np.intp)
+        return self._ids
 
     def __contains__(self, token_id: int) -> bool:
         return (token_id in self.listed) != self.complement

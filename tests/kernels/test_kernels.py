@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from constrained_k2 import Vocabulary, apply_token_bitmask
-from constrained_k2.kernels import mask_rows, numpy_kernel, restore_emptied_rows, torch_kernel
+from constrained_k2.kernels import numpy_kernel, torch_kernel
 from constrained_k2.vocabulary.bitmask import allowed_ids
 
 NEVER = float("-inf")
@@ -40,18 +40,15 @@ def test_rows_that_do_not_fit(rows: list[int]) -> None:
         apply_token_bitmask(torch.zeros(2, 32), torch.zeros(2, 1, dtype=torch.int32), rows=rows)
 
 
-def test_rows_that_others_have_emptied() -> None:
-    masks = torch.tensor([[0b0011_1000], [0b0011_1000], [0b1000_0000]], dtype=torch.int32)
-    logits = torch.arange(40, dtype=torch.float32).repeat(5, 1)
-    logits[1:, 3:6] = NEVER  # min_tokens, say, has forbidden what the mask allows
-    plan = torch.tensor([(0, 0, 1), (1, 1, 1), (2, 0, 0), (4, 2, 1)], dtype=torch.int32)
-    mask_rows(logits, masks, plan)
-    restore_emptied_rows(logits, masks, plan)
-    assert logits[0, 3:6].tolist() == [3, 4, 5]
-    assert logits[1, 3:6].tolist() == [0, 0, 0]
-    assert (logits[2] == NEVER).all()  # not in the plan
-    assert logits[4, 7] == 7
-    assert torch.isfinite(logits).sum(dim=1).tolist() == [3, 3, 0, 37, 1]
+def test_restored_rows_in_host_memory() -> None:
+    logits = np.arange(40, dtype=np.float32)
+    mask = np.array([0b0011_1000], dtype=np.int32)
+    numpy_kernel.restore_if_empty(logits, mask)
+    assert (logits == np.arange(40)).all()
+    logits.fill(NEVER)
+    numpy_kernel.restore_if_empty(logits, mask)
+    assert np.flatnonzero(logits == 0).tolist() == [3, 4, 5]
+    assert np.isinf(logits).sum() == 37
 
 
 @pytest.mark.parametrize("at_once", [1, 200, 1 << 16])
@@ -63,15 +60,19 @@ def test_numpy_masks_as_torch_does(
     monkeypatch.setattr(numpy_kernel, "_MAX_BLOCK", at_once)
     torch.manual_seed(size)
     logits = torch.randn(12, 2 * width).to(dtype)[:, ::2]  # strided
-    logits[3, :] = NEVER  # emptied before
     logits[:3, 5] = float("inf")
     masks = torch.randint(-(2**31), 2**31, (4, 2 * ((size + 31) // 32))).to(torch.int32)[:, ::2]
-    order = (5, 1, 0), (0, 3, 1), (1, 2, 0), (2, 2, 0), (3, 0, 1), (4, 1, 0), (9, 0, 0), (11, 3, 0), (10, 3, 0)
-    plan = torch.tensor(order, dtype=torch.int32)
+    rows, sources = [5, 0, 1, 2, 3, 4, 9, 11, 10], [1, 3, 2, 2, 0, 1, 0, 3, 3]
     expected = logits.clone()
     assert numpy_kernel.supports(logits)
-    for kernels, made in ((torch_kernel, expected), (numpy_kernel, logits)):
-        kernels.mask_rows(made, masks, plan)
-        kernels.restore_emptied_rows(made, masks, plan)
+    numpy_kernel.mask_rows(logits, rows, [masks[source].numpy() for source in sources])
+    entries = [(row, source, 0, 0, -1, -1) for row, source in zip(rows, sources, strict=True)]
+    torch_kernel.apply_masks(expected, masks, torch.tensor(entries, dtype=torch.int32), torch.zeros(0))
     assert torch.equal(logits, expected)
-    assert torch.isfinite(expected[3]).any()
+
+
+def test_numpy_allows_listed_tokens_alone() -> None:
+    logits = np.arange(40, dtype=np.float32)
+    numpy_kernel.allow_only(logits, np.array([3, 39]))
+    assert np.flatnonzero(np.isfinite(logits)).tolist() == [3, 39]
+    assert logits[39] == 39

@@ -14,10 +14,12 @@ from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.worker.gpu.spec_decode import rejection_sampler
 
 from constrained_k2 import Compiler, Vocabulary
-from constrained_k2.kernels import torch_kernel as torch_bitmask
-from constrained_k2.kernels import triton_kernel as triton_bitmask
+from constrained_k2.kernels import triton_kernel
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
+from constrained_k2.vllm_plugin.engine_core.matcher_factory import MatcherFactory
 from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
+from constrained_k2.vllm_plugin.worker import device_masks, logits_processor_v2
+from constrained_k2.vllm_plugin.worker.device_masks import DeviceMasks
 from constrained_k2.vllm_plugin.worker.logits_processor_v2 import KimiK2LogitsProcessorV2
 from tests.vllm_plugin.served import vllm_config
 from tests.vllm_plugin.v2_engine import V2Engine
@@ -29,7 +31,32 @@ def compiler(vocabulary: Vocabulary) -> Compiler:
     return Compiler(vocabulary)
 
 
-@pytest.mark.parametrize(("drafts", "seed", "temperature"), [(0, 1, 1.0), (1, 2, 0.0), (4, 3, 0.0), (4, 4, 1.0)])
+@pytest.fixture
+def two_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mask as on a GPU, by the kernel in Triton's interpreter, with room for few masks."""
+
+    def on_device(factory: MatcherFactory, rows: int, device: torch.device, *, pin: bool) -> DeviceMasks:
+        masks = DeviceMasks(factory.vocabulary.size, rows, device, 1, pin=pin, places=2)
+        masks.warm_up(factory.vocabulary.size)
+        return masks
+
+    monkeypatch.setattr(logits_processor_v2, "row_masks", on_device)
+    monkeypatch.setattr(device_masks, "apply_masks", triton_kernel.apply_masks)
+
+
+BATCHES = [(0, 1, 1.0), (1, 2, 0.0), (4, 3, 0.0), (4, 4, 1.0)]
+
+
+@pytest.mark.usefixtures("two_places")
+@pytest.mark.parametrize(("drafts", "seed", "temperature"), BATCHES)
+def test_random_batches_on_a_device(
+    model: Path, vocabulary: Vocabulary, compiler: Compiler, drafts: int, seed: int, temperature: float
+) -> None:
+    """Masks are kept, evicted and come again while requests are preempted and drafts are taken back."""
+    test_random_batches(model, vocabulary, compiler, drafts, seed, temperature)
+
+
+@pytest.mark.parametrize(("drafts", "seed", "temperature"), BATCHES)
 def test_random_batches(
     model: Path, vocabulary: Vocabulary, compiler: Compiler, drafts: int, seed: int, temperature: float
 ) -> None:
@@ -299,18 +326,3 @@ def test_drafts_of_a_failed_request(model: Path, vocabulary: Vocabulary, compile
     assert engine.step(["bad"], torch.randn(4, engine.size), {"bad": [7, -1, 8]}) == {
         "bad": [vocabulary.format.turn_end]
     }
-
-
-@pytest.mark.parametrize("size", [64, 70, 97, 5000])
-def test_the_triton_kernels_are_the_reference(size: int) -> None:
-    torch.manual_seed(size)
-    logits = torch.randn(6, size)
-    logits[3] = float("-inf")
-    masks = torch.randint(-(2**31), 2**31, (4, (size + 31) // 32)).to(torch.int32)
-    plan = torch.tensor([(5, 1, 0), (0, 3, 1), (3, 0, 1), (1, 2, 0)], dtype=torch.int32)
-    expected = logits.clone()
-    for kernels, made in ((torch_bitmask, expected), (triton_bitmask, logits)):
-        kernels.mask_rows(made, masks, plan)
-        kernels.restore_emptied_rows(made, masks, plan)
-    assert torch.equal(logits, expected)
-    assert torch.isfinite(expected[3]).any()  # emptied before, and restored

@@ -11,8 +11,6 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 import torch
 
 from constrained_k2.vllm_plugin.worker.host_copy import HostCopy
-from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
-from constrained_k2.vocabulary.bitmask import TokenSet
 
 
 @pytest.fixture
@@ -58,33 +56,3 @@ def test_on_a_cpu_nothing_is_asked(asked: list[str]) -> None:
     copy.wait()
     assert location.tolist() == [1, 1, 1]
     assert not asked
-
-
-def test_masks_on_their_way_are_not_overwritten(asked: list[str]) -> None:
-    masks = RowMasks(64, 4, torch.device("cpu"), 0, pin=False)
-    masks._on_gpu = True
-    logits = torch.zeros(4, 64)
-
-    def step() -> None:
-        masks.begin()
-        masks.add_constant(0, TokenSet([1], 64))
-        masks.apply(logits)
-        masks.add_constant(1, TokenSet([2], 64))  # in the same step: further rows of the buffers
-        masks.apply(logits)
-
-    step()
-    assert asked == ["recorded", "recorded"]
-    step()
-    assert asked[2:] == ["host waits", "recorded", "recorded"]
-    assert logits[0, 1] == logits[1, 2] == 0
-    assert torch.isfinite(logits).sum(dim=1).tolist() == [1, 1, 64, 64]
-
-
-def test_more_constant_sets_than_there_is_room_for() -> None:
-    masks = RowMasks(256, 1, torch.device("cpu"), 0, pin=False)
-    for token in range(150):
-        masks.begin()
-        logits = torch.zeros(1, 256)
-        masks.add_constant(0, TokenSet([token], 256))
-        masks.apply(logits)
-        assert torch.nonzero(logits[0] == 0).flatten().tolist() == [token]

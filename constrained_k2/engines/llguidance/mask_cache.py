@@ -187,6 +187,7 @@ class MaskCache:
             known = self._rows.get(digest)
             if known is None or not np.array_equal(known, row):
                 known = self._rows[digest] = row.copy()
+                known.flags.writeable = False  # so callers may keep it, and tell it from rows that are made for them
         return known
 
     def clear(self) -> None:

@@ -113,8 +113,8 @@ MASK_COUNTS = dict.fromkeys(Phase, engine_counters.constant) | {
 }
 
 
-def fill(matcher: ToolCallMatcher, bitmask: Any, row: int) -> None:
-    """Fill a row as :meth:`ToolCallMatcher.fill_bitmask` does, and count it.
+def fill(matcher: ToolCallMatcher, bitmask: Any, row: int) -> int:
+    """Fill a row as :meth:`ToolCallMatcher.fill_bitmask` does, and count it; return how many of its words are not 0.
 
     Raises:
         ConstrainedK2Error: As there; or the row allows no token, so that nothing could be sampled.
@@ -122,8 +122,10 @@ def fill(matcher: ToolCallMatcher, bitmask: Any, row: int) -> None:
     count = MASK_COUNTS[matcher.phase]
     start = perf_counter()
     matcher.fill_bitmask(bitmask, row)
-    if not np.count_nonzero(bitmask_rows(bitmask, matcher.vocabulary.size)[row]):
+    words = int(np.count_nonzero(bitmask_rows(bitmask, matcher.vocabulary.size)[row]))
+    if not words:
         problem = f"no token may follow the first {matcher.num_tokens} of this turn ({matcher.phase.name})"
         raise ConstrainedK2Error(problem, "mask", "Report it with the request's tools")
     count.seconds += perf_counter() - start
     count.rows += 1
+    return words

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 
 from constrained_k2.explain.records import ExaminedRow
+from constrained_k2.kernels.examination import after_mask, before_mask
 from constrained_k2.vllm_plugin.metrics.counters import EngineCounters, engine_counters
 from constrained_k2.vllm_plugin.metrics.row_plan import ASKED_ROWS, SAMPLED_ROWS, PlannedRow
 
@@ -66,19 +67,33 @@ class RowProbe:
             rows: Which row each of the plan is; -1 for none. A tensor is int64, on the device.
             plan: At most :data:`MAX_ROWS`.
         """
-        buffer = self._take_buffer(logits) if plan else None
+        buffer = self.reserve(logits) if plan else None
         if buffer is None:
             yield
             return
         if not isinstance(rows, torch.Tensor):
             rows = torch.tensor(rows, dtype=torch.int64, pin_memory=logits.is_cuda).to(logits.device, non_blocking=True)
-        before = [_before(part) for part in _parts(logits, rows)]
+        before = [before_mask(part) for part in _parts(logits, rows)]
         yield
         after = _parts(logits, rows)
-        results = torch.cat([_examined(*known, part) for known, part in zip(before, after, strict=True)])
+        results = torch.cat([after_mask(*known, part) for known, part in zip(before, after, strict=True)])
         results[:, 4].masked_fill_(rows < 0, 0.0)
+        self.record(plan, buffer, results)
+
+    def reserve(self, logits: torch.Tensor) -> torch.Tensor | None:
+        """A buffer for a step's results; None if the device has not finished any of the steps that have them."""
+        with self._lock:
+            if self._free is None:
+                made = torch.zeros((_BUFFERS, MAX_ROWS, 5), dtype=torch.float32, pin_memory=logits.is_cuda)
+                self._free = list(made.unbind())
+            if not self._free:
+                self._read()
+            return self._free.pop() if self._free else None
+
+    def record(self, plan: list[PlannedRow], buffer: torch.Tensor, results: torch.Tensor) -> None:
+        """Copy a step's results, float32 ``[len(plan), 5]``, to its buffer; they are read later."""
         buffer[: len(plan)].copy_(results, non_blocking=True)
-        done = torch.cuda.Event() if logits.is_cuda else None
+        done = torch.cuda.Event() if results.is_cuda else None
         if done is not None:
             done.record()
         with self._lock:
@@ -93,16 +108,6 @@ class RowProbe:
             rows = list(self._rows)
             self._rows.clear()
         return rows
-
-    def _take_buffer(self, logits: torch.Tensor) -> torch.Tensor | None:
-        """A buffer for a step's results; None if the device has not finished any of the steps that have them."""
-        with self._lock:
-            if self._free is None:
-                made = torch.zeros((_BUFFERS, MAX_ROWS, 5), dtype=torch.float32, pin_memory=logits.is_cuda)
-                self._free = list(made.unbind())
-            if not self._free:
-                self._read()
-            return self._free.pop() if self._free else None
 
     def _read(self) -> None:
         """Read the results of the steps that are done."""
@@ -131,30 +136,6 @@ def _parts(logits: torch.Tensor, rows: torch.Tensor) -> list[torch.Tensor]:
     if logits.is_cuda:
         return [logits.index_select(0, rows.clamp(min=0))]
     return [logits[row : row + 1] for row in rows.clamp(min=0).tolist()]
-
-
-def _before(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The likeliest tokens of rows, ``[n, 1]``, and all probabilities, float32 ``[n, width]``, before the mask."""
-    return logits.argmax(dim=1, keepdim=True), torch.softmax(logits, dim=1, dtype=torch.float32)
-
-
-def _examined(likeliest: torch.Tensor, probabilities: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-    """float32 ``[n, 5]``: wanted, overridden, probability, forbidden, allowed; float32 holds every token id exactly.
-
-    What other stages forbade before the mask has no probability, and is not allowed.
-    """
-    is_forbidden = logits == -float("inf")
-    is_overridden = is_forbidden.gather(1, likeliest)
-    probabilities.mul_(is_forbidden)
-    probability, wanted = probabilities.max(dim=1, keepdim=True)
-    columns = (
-        torch.where(is_overridden, likeliest, wanted),
-        is_overridden,
-        probability,
-        probabilities.sum(dim=1, keepdim=True),
-        logits.shape[1] - is_forbidden.sum(dim=1, keepdim=True),
-    )
-    return torch.cat([column.float() for column in columns], dim=1)
 
 
 row_probe = RowProbe()

@@ -9,7 +9,7 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from constrained_k2.vllm_plugin.engine_core.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.worker.masked_request import MaskedRequest
-from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
+from constrained_k2.vllm_plugin.worker.masks import row_masks
 
 
 def _catch_up(turn: MaskedRequest, ids: list[int]) -> None:
@@ -30,8 +30,7 @@ class KimiK2LogitsProcessorV1(LogitsProcessor):
         # The rows of the batch: each with vLLM's own list of its output, which grows as vLLM samples.
         self._requests: dict[int, tuple[MaskedRequest, list[int]]] = {}
         rows = vllm_config.scheduler_config.max_num_seqs
-        interval = self._factory.settings.argmax_sample_interval
-        self._masks = RowMasks(self._factory.vocabulary.size, rows, device, interval, pin=is_pin_memory)
+        self._masks = row_masks(self._factory, rows, device, pin=is_pin_memory)
 
     def is_argmax_invariant(self) -> bool:
         """A mask changes which token is likeliest."""

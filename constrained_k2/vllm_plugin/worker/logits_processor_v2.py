@@ -19,7 +19,7 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProc
 from constrained_k2.compiler.compiler import CompiledToolCalls
 from constrained_k2.vllm_plugin.engine_core.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.worker.masked_request import MaskedRequest
-from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
+from constrained_k2.vllm_plugin.worker.masks import row_masks
 from constrained_k2.vllm_plugin.worker.token_history import DraftRows, TokenHistory
 
 
@@ -55,8 +55,7 @@ class KimiK2LogitsProcessorV2(LogitsProcessor):
         window = vllm_config.num_speculative_tokens + 1
         self._history = TokenHistory(req_states, window, pin=pin)
         self._drafts = DraftRows(slots * window, device, pin=pin)
-        interval = self._factory.settings.argmax_sample_interval
-        self._masks = RowMasks(self._factory.vocabulary.size, slots * window, device, interval, pin=pin)
+        self._masks = row_masks(self._factory, slots * window, device, pin=pin)
         self._ours = np.zeros(slots, dtype=bool)  # slots whose rows are masked
         self._requests: dict[int, MaskedRequest] = {}
         self._entering: dict[int, _Entering] = {}

@@ -1,0 +1,27 @@
+"""Examines rows of logits before and after they are masked, in torch."""
+
+import torch
+
+
+def before_mask(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The likeliest tokens of rows, ``[n, 1]``, and all probabilities, float32 ``[n, width]``, before the mask."""
+    return logits.argmax(dim=1, keepdim=True), torch.softmax(logits, dim=1, dtype=torch.float32)
+
+
+def after_mask(likeliest: torch.Tensor, probabilities: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """float32 ``[n, 5]``, as :attr:`constrained_k2.kernels.Workspace.results`; float32 holds every token id exactly.
+
+    What other stages forbade before the mask has no probability, and is not allowed.
+    """
+    is_forbidden = logits == -float("inf")
+    is_overridden = is_forbidden.gather(1, likeliest)
+    probabilities.mul_(is_forbidden)
+    probability, wanted = probabilities.max(dim=1, keepdim=True)
+    columns = (
+        torch.where(is_overridden, likeliest, wanted),
+        is_overridden,
+        probability,
+        probabilities.sum(dim=1, keepdim=True),
+        logits.shape[1] - is_forbidden.sum(dim=1, keepdim=True),
+    )
+    return torch.cat([column.float() for column in columns], dim=1)

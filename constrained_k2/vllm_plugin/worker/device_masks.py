@@ -1,0 +1,174 @@
+"""The masks of one step where the logits are on a device: masks that come again lie there, and a step names them."""
+
+from array import array
+
+import numpy as np
+import torch
+
+from constrained_k2.kernels import MAX_IDS, PLAN_COLUMNS, Column, Workspace, apply_masks
+from constrained_k2.vllm_plugin.metrics.row_plan import PlannedRow
+from constrained_k2.vllm_plugin.metrics.row_probe import MAX_ROWS, row_probe
+from constrained_k2.vllm_plugin.worker.known_masks import Ids, Row
+from constrained_k2.vllm_plugin.worker.mask_places import MaskPlaces
+from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
+from constrained_k2.vocabulary.bitmask import words_per_row
+
+_PLACES = 2048
+"""Masks kept on the device: 42 MB for Kimi K2."""
+
+
+class DeviceMasks(RowMasks):
+    """Masks rows on a device, all in one launch.
+
+    A step copies its plan and the ids that the plan lists, and behind them the masks that the device does not hold yet:
+    two copies at most. Those of shared masks are given places as they are first used.
+
+    Host buffers are written only once the copies of the step before have been made. Whatever the device does, it does
+    on one stream: so a place that is given away is read by earlier launches before a later one overwrites it.
+
+    Args:
+        size: The vocabulary's.
+        rows: The most rows of a step.
+        device: That of the logits.
+        interval: One step in so many is sampled.
+        pin: Whether memory can be pinned.
+        places: Masks that are kept on the device.
+
+    Attributes:
+        uploaded_bytes: Copied to the device so far.
+    """
+
+    def __init__(  # noqa: PLR0913 - a device and its bounds
+        self, size: int, rows: int, device: torch.device, interval: int, *, pin: bool, places: int = _PLACES
+    ) -> None:
+        words = words_per_row(size)
+        self._host_masks = torch.zeros((rows, words), dtype=torch.int32, pin_memory=pin)
+        super().__init__(self._host_masks.numpy(), interval)
+        self._device = device
+        self._on_gpu = device.type == "cuda"
+        self._places = MaskPlaces(places)
+        self._first_written = places
+        self._masks = torch.zeros((places + rows, words), dtype=torch.int32, device=device)  # places first
+        room = rows * (PLAN_COLUMNS + MAX_IDS)
+        self._orders = torch.zeros(room, dtype=torch.int32, device=device)  # of each launch: its plan, and its ids
+        self._host_orders = torch.zeros(room, dtype=torch.int32, pin_memory=pin)
+        self._orders_view = self._host_orders.numpy()
+        self._workspace: Workspace | None = None
+        self._sent: torch.cuda.Event | None = None  # after the newest copy from the host's buffers
+        self._may_write = False
+        self._ordered = self._copied = 0  # what the step has sent: of the orders, and rows of the masks
+        self.uploaded_bytes = 0
+        self._plan: list[int] = []  # of the next launch, row by row
+        self._ids: list[int] = []
+        self._new: dict[int, tuple[Row, int, int]] = {}  # by id: shared mask, its written row, the entry that names it
+        self._named: list[Row] = []  # keeps the arrays of a launch alive
+        self._is_guarded = False
+
+    def warm_up(self, width: int) -> None:
+        """Compile the kernel for logits of this width: that takes about a second for each of its two variants."""
+        logits = torch.zeros((1, width), device=self._device)
+        for guarded in (False, True):
+            self.begin()
+            self._take_ids(0, np.zeros(1, dtype=np.intp), guarded=guarded)
+            self._apply(logits, [])
+        self.begin()
+        self.uploaded_bytes = 0
+
+    def _drop(self) -> None:
+        self._ordered = self._copied = 0
+        self._may_write = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._plan.clear()
+        self._ids.clear()
+        self._new.clear()
+        self._named.clear()
+        self._is_guarded = False
+
+    def _is_collected(self) -> bool:
+        return bool(self._plan)
+
+    def _before_writing(self) -> None:
+        """At a step's first writing, wait until the previous step's copies have left the host's buffers."""
+        if not self._may_write:
+            self._may_write = True
+            if self._sent is not None:
+                self._sent.synchronize()
+
+    def _take_ids(self, row: int, ids: Ids, *, guarded: bool) -> None:
+        self._plan += (row, len(self._ids), len(ids), guarded, -1, -1)
+        self._ids += ids.tolist()
+        self._is_guarded |= guarded
+
+    def _take_shared(self, row: int, mask: Row, *, guarded: bool) -> None:
+        source = self._places.find(mask)
+        if source is None:
+            new = self._new.get(id(mask))
+            if new is None:
+                self._before_writing()
+                self._computed[self._written] = mask
+                new = self._new[id(mask)] = (mask, self._first_written + self._written, len(self._plan))
+                self._written += 1
+            source = new[1]
+        else:
+            self._named.append(mask)
+        self._plan += (row, source, 0, guarded, -1, -1)
+        self._is_guarded |= guarded
+
+    def _take_written(self, row: int, *, guarded: bool) -> None:
+        self._plan += (row, self._first_written + self._written, 0, guarded, -1, -1)
+        self._written += 1
+        self._is_guarded |= guarded
+
+    def _apply(self, logits: torch.Tensor, plan: list[PlannedRow]) -> None:
+        for mask, _, entry in self._new.values():
+            place = self._places.take(mask)
+            self._plan[entry + Column.KEEP] = -1 if place is None else place
+        self._places.next_launch()
+        results = row_probe.reserve(logits) if plan else None
+        if results is not None:
+            plan = self._examine_in(plan)
+        if self._workspace is None:
+            entries = len(self._host_masks)
+            width = max(logits.shape[1], 32 * self._masks.shape[1])
+            self._workspace = Workspace(entries, MAX_ROWS, width, logits.device)
+        orders, ids = self._send()
+        watched = self._workspace if self._is_guarded or results is not None else None
+        self._launch(logits, orders, ids, watched)
+        if results is not None:
+            row_probe.record(plan, results, self._workspace.results[: len(plan)])
+        self._forget()
+
+    def _launch(self, logits: torch.Tensor, plan: torch.Tensor, ids: torch.Tensor, workspace: Workspace | None) -> None:
+        apply_masks(logits, self._masks, plan, ids, workspace)
+
+    def _examine_in(self, plan: list[PlannedRow]) -> list[PlannedRow]:
+        """Have the launch examine rows; those of them that it masks."""
+        entries = {self._plan[entry]: entry for entry in range(0, len(self._plan), PLAN_COLUMNS)}
+        found = [row for row in plan if row.request + row.offset in entries]
+        for number, row in enumerate(found):
+            self._plan[entries[row.request + row.offset] + Column.RESULT] = number
+        return found
+
+    def _send(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copy what the launch needs to the device: its plan and its ids, as they lie there."""
+        self._before_writing()
+        length, start = len(self._plan), self._ordered
+        orders = array("i", self._plan)
+        orders.extend(self._ids)
+        end = start + len(orders)
+        self._orders_view[start:end] = np.frombuffer(orders, dtype=np.intc)
+        self._orders[start:end].copy_(self._host_orders[start:end], non_blocking=True)
+        self.uploaded_bytes += 4 * (end - start)
+        self._ordered = end
+        if self._copied < self._written:
+            into = self._masks[self._first_written + self._copied : self._first_written + self._written]
+            into.copy_(self._host_masks[self._copied : self._written], non_blocking=True)
+            self.uploaded_bytes += into.nbytes
+            self._copied = self._written
+        if self._on_gpu:
+            self._sent = self._sent or torch.cuda.Event()
+            self._sent.record()
+        plan = self._orders[start : start + length].view(-1, PLAN_COLUMNS)
+        return plan, self._orders[start + length : end]

@@ -1,0 +1,69 @@
+"""What is known of masks that come again: their rows, if they are constant sets, and their tokens, if they are few."""
+
+from collections import OrderedDict
+from weakref import ref
+
+import numpy as np
+import numpy.typing as npt
+
+from constrained_k2.kernels import MAX_IDS
+from constrained_k2.vocabulary.bitmask import TokenSet
+
+Row = npt.NDArray[np.int32]
+Ids = npt.NDArray[np.intp]
+
+_CONSTANTS = 64
+"""Constant sets whose rows are kept: 20 KB each for Kimi K2."""
+
+_SHORT = 8192
+"""Masks of which it is known whether they are short."""
+
+
+def listed_ids(row: Row) -> Ids:
+    """The ids that a row allows, ascending: for rows with few words that are not 0."""
+    words = np.flatnonzero(row)
+    bits = np.unpackbits(row[words].view(np.uint8).reshape(len(words), 4), axis=1, bitorder="little")
+    word, bit = np.nonzero(bits)
+    return 32 * words[word] + bit
+
+
+class ConstantRows:
+    """The rows of constant sets, of the least recently used not more than some."""
+
+    def __init__(self, words: int) -> None:
+        self._words = words
+        self._rows: OrderedDict[tuple[bool, frozenset[int]], Row] = OrderedDict()
+
+    def row(self, tokens: TokenSet) -> Row:
+        """The row of a set; equal sets have the same array as long as it is kept."""
+        content = (tokens.complement, tokens.listed)
+        row = self._rows.get(content)
+        if row is not None:
+            self._rows.move_to_end(content)
+            return row
+        if len(self._rows) >= _CONSTANTS:
+            self._rows.popitem(last=False)
+        row = np.zeros(self._words, dtype=np.int32)
+        tokens.fill(row)
+        self._rows[content] = row
+        return row
+
+
+class ShortMasks:
+    """The tokens of masks that allow few. A mask is known by its array, which never changes."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[ref[Row], Ids | None]] = {}
+
+    def ids(self, mask: Row) -> Ids | None:
+        """The ids that a mask allows, ascending, if they are ``MAX_IDS`` at most; else None."""
+        known = self._known.get(id(mask))
+        if known is not None and known[0]() is mask:  # else another array had this address before
+            return known[1]
+        ids = listed_ids(mask) if np.count_nonzero(mask) <= MAX_IDS else None
+        if ids is not None and len(ids) > MAX_IDS:
+            ids = None
+        if len(self._known) >= _SHORT:
+            self._known.clear()
+        self._known[id(mask)] = (ref(mask), ids)
+        return ids

@@ -1,0 +1,57 @@
+"""Which masks lie on the device, and where: bounded, the least recently used go first."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from weakref import ref
+
+from constrained_k2.vllm_plugin.worker.known_masks import Row
+
+
+@dataclass(slots=True)
+class _Kept:
+    mask: ref[Row]  # an array that has gone cannot be mistaken for a later one at its address
+    place: int
+    launch: int  # the last one that named it
+
+
+class MaskPlaces:
+    """The places of masks, which are known by their arrays. A place that a launch names is not given away in it.
+
+    Callers keep the arrays of a launch alive until :meth:`next_launch`.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self._unused = range(count)
+        self._launch = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def find(self, mask: Row) -> int | None:
+        """The place of a mask, which the current launch may read; None if it has none."""
+        kept = self._kept.get(id(mask))
+        if kept is None or kept.mask() is not mask:
+            return None
+        self._kept.move_to_end(id(mask))
+        kept.launch = self._launch
+        return kept.place
+
+    def take(self, mask: Row) -> int | None:
+        """A place for a mask that has none, which the current launch writes; None if it names every one."""
+        stale = self._kept.pop(id(mask), None)
+        if stale is not None:
+            place = stale.place
+        elif self._unused:
+            place, self._unused = self._unused[0], self._unused[1:]
+        else:
+            oldest = next(iter(self._kept.values()), None)
+            if oldest is None or oldest.launch == self._launch:
+                return None
+            place = self._kept.popitem(last=False)[1].place
+        self._kept[id(mask)] = _Kept(ref(mask), place, self._launch)
+        return place
+
+    def next_launch(self) -> None:
+        """End the current launch."""
+        self._launch += 1

@@ -1,0 +1,323 @@
+"""Masks that stay on a device: on a device that lags behind, with few places, and masks that come and go."""
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+import torch
+
+from constrained_k2.errors import ConstrainedK2Error
+from constrained_k2.kernels import MAX_IDS, torch_kernel
+from constrained_k2.turn.phases import Phase
+from constrained_k2.vllm_plugin.metrics.row_plan import PlannedRow
+from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
+from constrained_k2.vllm_plugin.worker import device_masks
+from constrained_k2.vllm_plugin.worker.device_masks import DeviceMasks
+from constrained_k2.vllm_plugin.worker.host_masks import HostMasks
+from constrained_k2.vllm_plugin.worker.known_masks import Row, ShortMasks, listed_ids
+from constrained_k2.vllm_plugin.worker.mask_places import MaskPlaces
+from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
+from constrained_k2.vocabulary.bitmask import TokenSet, allowed_ids
+
+SIZE = 2000
+WORDS = (SIZE + 31) // 32
+CPU = torch.device("cpu")
+NEVER = float("-inf")
+
+
+class Matcher:
+    """A matcher whose next mask is given: a shared one, or one that is written for its turn."""
+
+    num_tokens = 0
+    vocabulary = SimpleNamespace(size=SIZE)
+
+    def __init__(self, mask: TokenSet | Row, *, shared: bool = True) -> None:
+        self.mask = mask
+        self.shared = shared
+        self.phase = Phase.TEXT if isinstance(mask, TokenSet) else Phase.ARGUMENTS
+
+    def shared_mask(self) -> TokenSet | Row | None:
+        return self.mask if self.shared else None
+
+    def fill_bitmask(self, bitmask: Any, row: int) -> None:
+        if isinstance(self.mask, TokenSet):
+            self.mask.fill(bitmask[row])
+        else:
+            bitmask[row] = self.mask
+
+    def allowed(self) -> list[int]:
+        row = np.zeros((1, WORDS), dtype=np.int32)
+        self.fill_bitmask(row, 0)
+        return allowed_ids(row[0]).tolist()
+
+
+def shared_row(ids: list[int]) -> Row:
+    row = np.zeros(WORDS, dtype=np.int32)
+    TokenSet(ids, SIZE).fill(row)
+    row.flags.writeable = False
+    return row
+
+
+class Device:
+    """A device that does what it is asked for only when somebody waits for it, in the order in which it was asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._queue: deque[Callable[[], Any]] = deque()
+        self._done = self._asked = 0
+        self.launches: list[int] = []
+        copy = torch.Tensor.copy_
+
+        def copy_later(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+            assert non_blocking
+            self._ask(lambda: copy(target, source))
+            return target
+
+        def apply_later(logits: Any, masks: Any, plan: Any, ids: Any, workspace: Any) -> None:
+            self.launches.append(len(plan))
+            self._ask(lambda: torch_kernel.apply_masks(logits, masks, plan, ids, workspace))
+
+        monkeypatch.setattr(device_masks, "apply_masks", apply_later)
+        monkeypatch.setattr(torch.Tensor, "copy_", copy_later)
+        monkeypatch.setattr(torch.cuda, "Event", self._event)
+
+    def _event(self) -> Any:
+        event = SimpleNamespace(end=0)
+        event.record = lambda: setattr(event, "end", self._asked)
+        event.synchronize = lambda: self.run(event.end)
+        event.query = lambda: self._done >= event.end
+        return event
+
+    def _ask(self, task: Callable[[], Any]) -> None:
+        self._queue.append(task)
+        self._asked += 1
+
+    def run(self, end: int | None = None) -> None:
+        """Do what was asked for, up to a point."""
+        while self._queue and (end is None or self._done < end):
+            self._queue.popleft()()
+            self._done += 1
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    return Device(monkeypatch)
+
+
+def masks_on(device: Device, rows: int, places: int) -> DeviceMasks:
+    masks = DeviceMasks(SIZE, rows, CPU, 0, pin=False, places=places)
+    masks._on_gpu = True
+    return masks
+
+
+def expected_of(logits: torch.Tensor, row: int, allowed: list[int], *, guarded: bool) -> None:
+    kept = logits[row, allowed]
+    logits[row] = NEVER
+    logits[row, allowed] = kept
+    if guarded and (kept == NEVER).all():
+        logits[row, allowed] = 0.0
+
+
+@pytest.mark.parametrize(("seed", "places"), [(1, 0), (2, 1), (3, 3), (4, 8), (5, 200)])
+def test_random_steps(device: Device, seed: int, places: int) -> None:
+    """Masks come, go and come again; batches come in parts; steps are planned and dropped; the device lags behind."""
+    chance = random.Random(seed)
+    masks = masks_on(device, 6, places)
+    pool: list[Row] = []
+    compared: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def matcher() -> Matcher:
+        kind = chance.random()
+        if kind < 0.15:
+            return Matcher(TokenSet(chance.sample(range(SIZE), chance.choice((3, 90))), SIZE, complement=kind < 0.07))
+        if kind < 0.3:
+            ids = chance.sample(range(SIZE), chance.choice((1, 2, MAX_IDS, MAX_IDS + 1, 400)))
+            return Matcher(shared_row(ids), shared=False)
+        if not pool or chance.random() < 0.2:
+            if len(pool) > 10:
+                del pool[chance.randrange(len(pool))]  # its memory is another mask's soon
+            pool.append(shared_row(chance.sample(range(SIZE), chance.choice((1, MAX_IDS, MAX_IDS + 1, 500)))))
+        return Matcher(chance.choice(pool))
+
+    for _ in range(120):
+        masks.begin()
+        logits = torch.randn(6, SIZE + chance.choice((-3, 0, 5)))
+        expected = logits.clone()
+        free = chance.sample(range(6), 6)
+        for _ in range(chance.randint(1, 3)):
+            masks.begin_rows()
+            for _ in range(chance.randint(0, len(free))):
+                row, turn, guarded = free.pop(), matcher(), chance.random() < 0.3
+                allowed = [token for token in turn.allowed() if token < logits.shape[1]]
+                if guarded and chance.random() < 0.5:
+                    logits[row, allowed] = expected[row, allowed] = NEVER
+                masks.add(row, turn, guarded=guarded)  # type: ignore[arg-type]
+                expected_of(expected, row, allowed, guarded=guarded)
+            if chance.random() < 0.1:  # dropped: nothing of it may be left behind
+                break
+            masks.apply(logits)
+            if chance.random() < 0.1:
+                device.run()
+        else:
+            compared.append((logits, expected))
+        assert len(masks._places) <= places
+    device.run()
+    assert len(compared) > 60
+    for made, right in compared:
+        assert torch.equal(made, right)
+
+
+def test_a_mask_is_copied_once(device: Device) -> None:
+    masks = masks_on(device, 4, 4)
+    wide = [shared_row(list(range(start, start + 100))) for start in range(3)]
+    sent = []
+    for _ in range(3):
+        before = masks.uploaded_bytes
+        masks.begin()
+        for row in range(4):
+            masks.add(row, Matcher(wide[row % 3]))  # type: ignore[arg-type]
+        masks.apply(torch.zeros(4, SIZE))
+        sent.append(masks.uploaded_bytes - before)
+    plan = 4 * 6 * 4
+    assert sent == [plan + 3 * 4 * WORDS, plan, plan]
+    masks.begin()
+    masks.add(0, Matcher(shared_row([7, 9])))  # type: ignore[arg-type]
+    masks.add_constant(1, TokenSet([3], SIZE))
+    before = masks.uploaded_bytes
+    masks.apply(torch.zeros(4, SIZE))
+    assert masks.uploaded_bytes - before == 2 * 6 * 4 + 3 * 4
+    assert device.launches == [4, 4, 4, 2]
+
+
+def test_places_that_a_launch_names_are_not_given_away() -> None:
+    places = MaskPlaces(2)
+    masks = [shared_row([number]) for number in range(4)]
+    assert [places.take(mask) for mask in masks] == [0, 1, None, None]
+    places.next_launch()
+    assert places.find(masks[1]) == 1
+    assert places.take(masks[2]) == 0
+    assert places.take(masks[3]) is None
+    places.next_launch()
+    assert places.find(masks[0]) is None
+    assert places.take(masks[3]) == 1  # the least recently used
+
+
+def test_a_mask_at_the_address_of_an_earlier_one_is_another_one() -> None:
+    places, short = MaskPlaces(4), ShortMasks()
+    addresses: set[int] = set()
+    for number in range(200):
+        mask = shared_row([number])
+        addresses.add(id(mask))
+        assert places.find(mask) is None
+        places.take(mask)
+        found = short.ids(mask)
+        assert found is not None and found.tolist() == [number]
+        places.next_launch()
+    assert len(addresses) < 200
+
+
+def test_a_mask_lives_until_its_launch() -> None:
+    """So that no other one in the launch has its address, and is taken for it."""
+    masks = DeviceMasks(SIZE, 2, CPU, 0, pin=False)
+    mask = shared_row([*range(90)])
+    alive = ref(mask)
+    for _ in range(2):
+        masks.begin()
+        masks.add(0, Matcher(mask))  # type: ignore[arg-type]
+        masks.apply(torch.zeros(1, SIZE))
+    masks.add(0, Matcher(mask))  # type: ignore[arg-type]
+    del mask
+    assert alive() is not None
+    masks.apply(torch.zeros(1, SIZE))
+    assert alive() is None
+
+
+@pytest.mark.parametrize("ids", [[0], [31, 32, 1999], [*range(32)], [*range(33)]])
+def test_short_masks(ids: list[int]) -> None:
+    mask = shared_row(ids)
+    found = ShortMasks().ids(mask)
+    assert (found is None) == (len(ids) > MAX_IDS)
+    assert listed_ids(mask).tolist() == ids
+
+
+def every_kind() -> Iterator[Matcher]:
+    for complement in (False, True):
+        for count in (2, 90):
+            yield Matcher(TokenSet(range(count), SIZE, complement=complement))
+    for count in (1, 500):
+        yield Matcher(shared_row(list(range(count))))
+        yield Matcher(shared_row(list(range(count))), shared=False)
+
+
+@pytest.mark.parametrize("width", [SIZE - 7, SIZE, SIZE + 60])
+@pytest.mark.parametrize("guarded", [False, True])
+def test_the_host_and_a_device_mask_alike(width: int, *, guarded: bool) -> None:
+    for empty in (False, True):
+        kinds = list(every_kind())
+        logits = torch.randn(len(kinds) + 1, width)
+        if empty:
+            for row, turn in enumerate(kinds):
+                logits[row, [token for token in turn.allowed() if token < width]] = NEVER
+        made = []
+        for masks in (
+            HostMasks(SIZE, 9, 0),
+            DeviceMasks(SIZE, 9, CPU, 0, pin=False, places=2),
+        ):
+            assert isinstance(masks, RowMasks)
+            made.append(logits.clone())
+            masks.begin()
+            masks.begin_rows()
+            for row, turn in enumerate(kinds):
+                masks.add(row, turn, guarded=guarded)  # type: ignore[arg-type]
+            masks.apply(made[-1])
+        assert torch.equal(*made)
+        assert torch.equal(made[0][-1], logits[-1])
+        assert not empty or guarded == bool(torch.isfinite(made[0][:-1]).any(dim=1).all())
+
+
+def test_masks_that_allow_nothing_are_refused() -> None:
+    for masks in (HostMasks(SIZE, 2, 0), DeviceMasks(SIZE, 2, CPU, 0, pin=False)):
+        for turn in (Matcher(shared_row([])), Matcher(TokenSet([], SIZE)), Matcher(shared_row([]), shared=False)):
+            masks.begin()
+            with pytest.raises(ConstrainedK2Error, match="no token"):
+                masks.add(0, turn)  # type: ignore[arg-type]
+            logits = torch.zeros(1, SIZE)
+            masks.apply(logits)
+            assert not logits.any()
+
+
+def test_examined_rows_of_a_launch() -> None:
+    row_probe.take()
+    found = []
+    for masks in (HostMasks(SIZE, 4, 1), DeviceMasks(SIZE, 4, CPU, 1, pin=False)):
+        torch.manual_seed(3)
+        masks.begin()
+        masks.begin_rows()
+        for row, turn in enumerate(list(every_kind())[:4]):
+            masks.add(row, turn)  # type: ignore[arg-type]
+            masks.examine([PlannedRow(row, 0, "abcd"[row], 5, (), asked=True)])
+        masks.apply(torch.randn(4, SIZE))
+        found.append(row_probe.take())
+        assert len(found[-1]) == 4
+    for (name, one), (other_name, other) in zip(*found, strict=True):
+        assert name == other_name
+        assert one.wanted == other.wanted and one.allowed == other.allowed
+        assert abs(one.forbidden - other.forbidden) < 1e-5
+
+
+def test_the_kernel_is_compiled_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    variants = []
+    monkeypatch.setattr(device_masks, "apply_masks", lambda *arguments: variants.append(arguments[4] is not None))
+    masks = DeviceMasks(SIZE, 4, CPU, 0, pin=False)
+    masks.warm_up(SIZE)
+    assert variants == [False, True]
+    assert masks.uploaded_bytes == 0
+    masks.apply(torch.zeros(1, SIZE))
+    assert len(variants) == 2  # nothing is left of it
