@@ -1,1 +1,1 @@
-"""What a step of the logits-processor route copies to the device, counted without one."""
+"""Counts the bytes that each step of the logits-processor route copies to the device; needs no device."""

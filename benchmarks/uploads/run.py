@@ -19,7 +19,7 @@ _PLAN_BYTES = 12
 
 @dataclass(slots=True)
 class Steps:
-    """What some steps copied.
+    """The bytes that some steps copy.
 
     Attributes:
         sizes: The bytes of each.

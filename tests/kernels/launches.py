@@ -109,7 +109,7 @@ def check_result(result: torch.Tensor, before: torch.Tensor, allowed: torch.Tens
 
 
 def no_rows() -> Launch:
-    """A plan of which nothing is used."""
+    """A plan without a used entry."""
     made = torch.full((3, PLAN_COLUMNS), 7, dtype=torch.int32)
     made[:, Column.ROW] = -1
     logits, masks = torch.randn(2, plan.BLOCK + 5), torch.zeros((1, 4), dtype=torch.int32)

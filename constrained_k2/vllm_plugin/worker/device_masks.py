@@ -30,7 +30,7 @@ class DeviceMasks(RowMasks):
         size: The vocabulary's.
         rows: The most rows of a step.
         device: That of the logits.
-        interval: One step in so many is sampled.
+        interval: The interval, in steps, at which rows of all requests are examined; 0: never.
         pin: Whether memory can be pinned.
         places: Masks that are kept on the device.
 

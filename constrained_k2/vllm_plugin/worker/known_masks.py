@@ -1,4 +1,4 @@
-"""What is known of masks that come again: their rows, if they are constant sets, and their tokens, if they are few."""
+"""Rows of constant sets, and token ids of masks that allow few: kept for masks that come again."""
 
 from collections import OrderedDict
 from weakref import ref

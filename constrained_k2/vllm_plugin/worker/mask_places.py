@@ -1,4 +1,4 @@
-"""Which masks lie on the device, and where: bounded, the least recently used go first."""
+"""The places of masks on the device: bounded, the least recently used go first."""
 
 from collections import OrderedDict
 from dataclasses import dataclass

@@ -24,7 +24,7 @@ class RowMasks(ABC):
 
     Args:
         computed: int32 ``[rows, words]``: takes the masks that are written, as many as a step has rows.
-        interval: One step in so many is sampled.
+        interval: The interval, in steps, at which rows of all requests are examined; 0: never.
     """
 
     def __init__(self, computed: npt.NDArray[np.int32], interval: int) -> None:
