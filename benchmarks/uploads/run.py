@@ -14,7 +14,7 @@ from constrained_k2.vllm_plugin.worker.known_masks import Ids, Row
 from constrained_k2.vocabulary.bitmask import words_per_row
 
 _PLAN_BYTES = 12
-"""Of a row, in a plan that names its row of the logits, its mask and whether it is guarded."""
+"""The size of a row in a plan that names its row of the logits, its mask and whether it is guarded."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Steps:
 
     @property
     def median(self) -> float:
-        """Of the sizes."""
+        """The median step, in bytes."""
         return float(np.median(self.sizes))
 
     def row(self) -> str:
