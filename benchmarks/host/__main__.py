@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m benchmar
         prog=prog,
         description=__doc__,
         epilog="example: %(prog)s --output bench_output    (about 18 minutes on two idle cores, most of it xgrammar's "
-        "compilation)",
+        "compilation). Kernels and engines on a GPU: constrained-k2 bench --gpu --help",
     )
     parser.add_argument(
         "--shared",

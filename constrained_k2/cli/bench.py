@@ -1,6 +1,6 @@
-"""Measures the host cost of constraining, compared with xgrammar and LLGuidance (needs a clone).
+"""Measures the host cost of constraining, compared with xgrammar and LLGuidance, or a GPU (needs a clone).
 
-Runs ``python -m benchmarks.host`` of the clone that the package is installed from.
+Runs ``python -m benchmarks.host`` of the clone that the package is installed from, with ``--gpu`` ``benchmarks.gpu``.
 """
 
 import argparse
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from constrained_k2.errors import InvalidRequest
 
+_GPU = "--gpu"
 CLONE = Path(__file__).resolve().parents[2]
 
 
@@ -20,11 +21,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the benchmark; 1 if a promised figure is missed."""
+    """Run the benchmark; 1 if a promised figure is missed or a check fails."""
     if not (CLONE / "benchmarks" / "host" / "__main__.py").is_file():
         remedy = "Clone the repository, install it with pip install -e '.[test]' and run python -m benchmarks.host"
         raise InvalidRequest("the benchmarks are not part of the installed package", "bench", remedy)
     if str(CLONE) not in sys.path:
         sys.path.insert(0, str(CLONE))
-    code: int = import_module("benchmarks.host.__main__").main(options.options, "constrained-k2 bench")
+    passed_on = [option for option in options.options if option != _GPU]
+    name, prog = "host", "constrained-k2 bench"
+    if _GPU in options.options:
+        name, prog = "gpu", f"{prog} {_GPU}"
+    code: int = import_module(f"benchmarks.{name}.__main__").main(passed_on, prog)
     return code
