@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from benchmarks.gpu.engines import ENGINES, EngineCase
 from benchmarks.gpu.parts import PartOptions
-from benchmarks.gpu.processes import run_limited
+from benchmarks.gpu.processes import GRACE, run_limited
 from benchmarks.gpu.ratios import ratio_of
 from benchmarks.gpu.results import Cell, Recorder, Table
 
@@ -35,6 +34,7 @@ class Engines:
         concurrencies: Numbers of requests at a time.
         judged: Number of requests whose answers are judged.
         tokens: Tokens of a timed request.
+        timed_seconds: Time for the rounds of a timed engine.
     """
 
     model: str
@@ -43,6 +43,7 @@ class Engines:
     concurrencies: tuple[int, ...] = CONCURRENCIES
     judged: int = _JUDGED
     tokens: int = _TOKENS
+    timed_seconds: float = _TIMED_SECONDS
 
 
 def measure(options: PartOptions, record: Recorder) -> None:
@@ -53,14 +54,13 @@ def measure(options: PartOptions, record: Recorder) -> None:
     if find_spec("vllm") is None:
         record.not_run("whole engines", "vLLM is not installed. Install this package with its extra [vllm]")
         return
-    end = time.monotonic() + options.seconds
     folder = Path(options.output) / "gpu-engines"
     folder.mkdir(parents=True, exist_ok=True)
     engines = Engines(options.model or _random_model(options, folder, record), folder, _FLAGS)
     speeds: list[tuple[Cell, ...]] = []
     facts: list[tuple[Cell, ...]] = []
     for case in ENGINES:
-        left = min(_MOST_SECONDS, end - time.monotonic())
+        left = min(_MOST_SECONDS, options.seconds - GRACE)
         if left < _LEAST_SECONDS:
             record.not_run(str(case), "the time was used up")
             continue
@@ -81,7 +81,7 @@ def run_engine(case: EngineCase, engines: Engines, seconds: float, record: Recor
         "model": engines.model,
         "flags": engines.flags | case.flags,
         "limit": seconds - _LAST_SECONDS,
-        "seconds": _TIMED_SECONDS,
+        "seconds": engines.timed_seconds,
         "timed": engines.concurrencies if case.timed else (),
         "tokens": engines.tokens,
         "judged": engines.judged,

@@ -19,12 +19,11 @@ _SHARE = 0.35  # of the part's time, for the comparison with the reference
 
 def measure(options: PartOptions, record: Recorder) -> None:
     """Compare every dtype and shape with the reference; on a GPU, also graphs and times."""
-    end = time.monotonic() + options.seconds
     if options.interpret:
         from benchmarks.gpu.interpreter import accept_combined_masks
 
         accept_combined_masks()
-        _compare(record, all_cases(SMALL_ROWS, SMALL_WIDTHS), options.device, end)
+        _compare(record, all_cases(SMALL_ROWS, SMALL_WIDTHS), options.device, options.end)
         record.not_run("CUDA graphs, and launches without allocation and synchronisation", "they need a GPU")
         record.not_run("times of launches", "they need a GPU")
         return
@@ -32,7 +31,7 @@ def measure(options: PartOptions, record: Recorder) -> None:
     from benchmarks.gpu import kernel_graphs, kernel_times
 
     kernel_graphs.check(record)
-    kernel_times.measure(record, end)
+    kernel_times.measure(record, options.end)
 
 
 def all_cases(rows: tuple[int, ...], widths: tuple[int, ...]) -> list[Case]:

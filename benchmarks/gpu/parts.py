@@ -21,18 +21,23 @@ class PartOptions:
     """The options of one part.
 
     Attributes:
-        seconds: The time it may take.
+        end: The time at which it should end, of ``time.monotonic``, which all processes of a machine share.
         interpret: Run kernels in Triton's interpreter, on small shapes, without a GPU.
         shared: Folder with the real vocabulary and public tools; a small vocabulary is used if it is missing.
         model: Model directory or name for whole engines; None for a small random model.
         output: Folder for logs and results.
     """
 
-    seconds: float
+    end: float
     interpret: bool
     shared: str
     model: str | None
     output: str
+
+    @property
+    def seconds(self) -> float:
+        """The time that is left."""
+        return self.end - time.monotonic()
 
     @property
     def device(self) -> str:
@@ -66,7 +71,7 @@ def run_part(name: str, options: PartOptions) -> PartResult:
     environment = {"TRITON_INTERPRET": "1"} if options.interpret else {}
     start = time.monotonic()
     sys.stderr.flush()
-    limit = options.seconds + _RESERVE
+    limit = options.end - start + _RESERVE
     ended = run_limited(command, limit=limit, log=log, environment=environment, output=sys.stderr.fileno())
     result = PartResult.from_json(json.loads(path.read_text())) if path.is_file() else PartResult(name)
     path.unlink(missing_ok=True)

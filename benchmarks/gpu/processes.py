@@ -10,7 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_GRACE = 20.0  # seconds between the request to end and the kill
+GRACE = 10.0
+"""Seconds between the request to end and the kill."""
+
 _LOG_LINES = 12
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -78,7 +80,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     if process.poll() is None:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE)
+            process.wait(GRACE)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

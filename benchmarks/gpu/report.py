@@ -1,7 +1,8 @@
 """Formats the figures as one Markdown page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from benchmarks.gpu.parts import PARTS
 from benchmarks.gpu.results import Cell, Figures, PartResult, Table
 
 _TITLES = {"kernels": "Kernels", "uploads": "Uploads and host time of a step", "vllm": "Whole engines"}
@@ -35,7 +36,7 @@ def _page(figures: Figures) -> Iterator[str]:
 
 def _command(figures: Figures) -> str:
     options = figures.options
-    parts = "".join(f" --part {name}" for name in options["parts"])
+    parts = "" if options["parts"] == [*PARTS] else "".join(f" --part {name}" for name in options["parts"])
     model = f" --model {options['model']}" if options["model"] else ""
     interpret = " --interpret" if options["interpret"] else ""
     return f"python -m benchmarks.gpu{parts} --minutes {options['minutes']:g}{model}{interpret}"
@@ -82,6 +83,6 @@ def number(cell: Cell) -> str:
     return f"{cell:.3g}" if abs(cell) < 100 else f"{cell:.0f}"
 
 
-def _line(cells: "tuple[str, ...] | list[str]") -> str:
+def _line(cells: Sequence[str]) -> str:
     escaped = (cell.replace("|", "\\|").replace("\n", " ") for cell in cells)
     return f"| {' | '.join(escaped)} |"

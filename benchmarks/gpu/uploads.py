@@ -60,14 +60,13 @@ class Steps:
 
 def measure(options: PartOptions, record: Recorder) -> None:
     """Have rows write calls; count what is uploaded and compare logits with the reference."""
-    end = time.monotonic() + options.seconds
     plan = SMALL if options.interpret else FULL
     record.say("compiling tools")
     scratch = Path(options.output) / "tokenizer"
     calls = Calls(Path(options.shared), scratch, plan.tools)
     batch = Batch(calls, plan, torch.device(options.device))
-    cold = batch.run(plan.cold, record, "cold", end)
-    warm = batch.run(plan.warm, record, "warm", end)
+    cold = batch.run(plan.cold, record, "cold", options.end)
+    warm = batch.run(plan.warm, record, "warm", options.end)
     record.check(
         "logits of whole steps: equal to the reference",
         passed=batch.wrong is None,
@@ -81,7 +80,7 @@ def measure(options: PartOptions, record: Recorder) -> None:
     if not options.interpret:
         from benchmarks.gpu import processor_step
 
-        processor_step.measure(calls, plan.rows, record, end)
+        processor_step.measure(calls, plan.rows, record, options.end)
 
 
 class Batch:
