@@ -25,7 +25,7 @@ _FLAGS: dict[str, Any] = {"max_model_len": 4096, "max_num_seqs": max(CONCURRENCI
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """What is the same for all engines of a run.
+    """The values that all engines of a run share.
 
     Attributes:
         model: The model.

@@ -106,7 +106,7 @@ def _floors(rate: float) -> Table:
             rows.append((name, size, found.launch, found.fill, found.floor, found.share))
     note = (
         f"{_WIDTH:,} columns, {_KINDS[0]}. The floor is a plain fill of the same rows, and the mask's bytes at the "
-        f"rate of a large copy ({rate / 1e6:.2f} TB/s, read and written). Medians of CUDA events, L2 cleared before each"
+        f"rate of a copy ({rate / 1e6:.2f} TB/s, read and written). Medians of CUDA events, L2 cleared before each"
     )
     return Table("Launches, µs", ("", "logits, MB", "launch", "fill", "floor", "share of the floor"), tuple(rows), note)
 

@@ -43,7 +43,7 @@ SMALL = Plan(rows=8, tools=4, cold=30, warm=30, compared=3)
 
 @dataclass(slots=True)
 class Steps:
-    """What was measured, step by step.
+    """The measurements, step by step.
 
     Attributes:
         uploaded: Bytes that were copied to the device.
