@@ -8,6 +8,7 @@ from benchmarks.gpu.results import Recorder
 
 _CASE = Case(torch.float32, 32, 163_840, 5_120, "contiguous", whole=True)
 _REPLAYS = 8
+_DEVICE = "cuda"
 
 
 def check(record: Recorder) -> None:
@@ -64,21 +65,22 @@ def _replays(*, whole: bool) -> str | None:
 
 def _drawn(seed: int, *, whole: bool) -> Inputs:
     """Draw a launch whose results fit the fixed workspace."""
-    drawn = make(_CASE, seed, "cuda")
+    drawn = make(_CASE, seed, _DEVICE)
     return drawn._replace(arguments=drawn.arguments._replace(workspace=_workspace() if whole else None))
 
 
 def _static(*, whole: bool) -> Launch:
     """Make the tensors that a graph refers to: as many entries as rows, none of them active."""
-    plan = torch.tensor([inactive() for _ in range(2 * _CASE.rows)], dtype=torch.int32, device="cuda")
+    plan = torch.tensor([inactive() for _ in range(2 * _CASE.rows)], dtype=torch.int32, device=_DEVICE)
     assert plan.shape[1] == PLAN_COLUMNS
-    drawn = make(_CASE, 0, "cuda").arguments
-    ids = torch.zeros(32 * _CASE.rows, dtype=torch.int32, device="cuda")
+    drawn = make(_CASE, 0, _DEVICE).arguments
+    ids = torch.zeros(32 * _CASE.rows, dtype=torch.int32, device=_DEVICE)
     return Launch(drawn.logits, drawn.masks, plan, ids, _workspace() if whole else None)
 
 
 def _workspace() -> Workspace:
-    return Workspace(2 * _CASE.rows, _CASE.rows, _CASE.width, torch.device("cuda"))
+    widest = max(_CASE.width, 32 * _CASE.words)
+    return Workspace(2 * _CASE.rows, _CASE.rows, widest, torch.device(_DEVICE))
 
 
 def _copy_into(fixed: Launch, new: Launch) -> None:

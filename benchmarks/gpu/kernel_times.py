@@ -18,6 +18,7 @@ _BATCH = 256
 _KINDS = ("16 tokens allowed", "half allowed", "all but 16 allowed")
 _COPIED = 1 << 30
 _HOST_CALLS = 200
+_DEVICE = "cuda"
 
 
 class _Timed(NamedTuple):
@@ -59,7 +60,7 @@ def _microseconds(function: Callable[[], None]) -> float:
 
 def _copy_rate() -> float:
     """Bytes per microsecond, read and written, of a large copy on the device."""
-    source = torch.empty(_COPIED, dtype=torch.uint8, device="cuda").random_()
+    source = torch.empty(_COPIED, dtype=torch.uint8, device=_DEVICE).random_()
     target = torch.empty_like(source)
     return 2 * _COPIED / _microseconds(lambda: _do(target.copy_(source)))
 
@@ -71,17 +72,17 @@ def _do(_: object) -> None:
 def _arguments(
     rows: int, plan: list[list[int]], dtype: torch.dtype = torch.float32, kind: str = _KINDS[0], *, whole: bool = False
 ) -> Launch:
-    logits = torch.randn((rows, _WIDTH), dtype=torch.float32, device="cuda").to(dtype)
-    masks = torch.zeros((rows, _WIDTH // 32), dtype=torch.int32, device="cuda")
+    logits = torch.randn((rows, _WIDTH), dtype=torch.float32, device=_DEVICE).to(dtype)
+    masks = torch.zeros((rows, _WIDTH // 32), dtype=torch.int32, device=_DEVICE)
     if kind == _KINDS[1]:
-        masks.random_(-(2**31), 2**31)
+        masks = torch.randint(-(2**31), 2**31, masks.shape, device=_DEVICE).to(torch.int32)
     else:
         masks[:, 7 :: _WIDTH // 32 // 16] = 1 << 5
         if kind == _KINDS[2]:
             masks.bitwise_not_()
-    ids = torch.arange(32 * rows, dtype=torch.int32, device="cuda")
-    made = torch.tensor(plan, dtype=torch.int32, device="cuda")
-    workspace = Workspace(len(plan), max(1, len(plan)), _WIDTH, torch.device("cuda")) if whole else None
+    ids = torch.arange(32 * rows, dtype=torch.int32, device=_DEVICE)
+    made = torch.tensor(plan, dtype=torch.int32, device=_DEVICE)
+    workspace = Workspace(len(plan), max(1, len(plan)), _WIDTH, torch.device(_DEVICE)) if whole else None
     return Launch(logits, masks, made, ids, workspace)
 
 

@@ -91,6 +91,7 @@ class Batch:
         self._plan, self._size, self._device = plan, size, device
         self._rows = [Row(calls, number) for number in range(plan.rows)]
         self.masks = DeviceMasks(size, plan.rows, device, 0, pin=device.type == "cuda")
+        self.masks.warm_up(size)  # compiles the kernel
         self.logits = torch.randn((plan.rows, size), device=device)
         self._host = allocate_bitmask(plan.rows, size)
         self.compared = 0

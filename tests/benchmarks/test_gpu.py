@@ -25,13 +25,13 @@ from constrained_k2.cli import main as constrained_k2
 ROOT = Path(__file__).parents[2]
 
 
-def run(code: str, **variables: str) -> str:
-    """Run code in a process of its own, since Triton's interpreter is chosen before anything is imported."""
+def run(*arguments: str, **variables: str) -> None:
+    """Run Python in a process of its own."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | variables
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-    return done.stdout
 
 
 @pytest.fixture
@@ -40,50 +40,20 @@ def no_gpu() -> None:
         pytest.skip("there is a GPU")
 
 
-def test_kernels_in_the_interpreter(tmp_path: Path) -> None:
-    """Every dtype, layout and variant on tiny shapes; the part that a GPU runs, with vLLM never imported."""
+def test_in_tritons_interpreter() -> None:
+    """Kernels, graphs and times: tests in a process of its own, where neither vLLM nor an engine is imported."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    code = f"""
-import json, sys, time
-from pathlib import Path
-from benchmarks.gpu import kernels
-from benchmarks.gpu.parts import PartOptions
-from benchmarks.gpu.results import Recorder
-kernels.SMALL_ROWS, kernels.SMALL_WIDTHS = (1, 3), (97, 4097)
-record = Recorder("kernels", Path({str(tmp_path / "part.json")!r}))
-kernels.measure(PartOptions(time.monotonic() + 3600, True, "", None, ""), record)
-assert "vllm" not in sys.modules and "llguidance" not in sys.modules
-"""
-    run(code, TRITON_INTERPRET="1")
-    result = PartResult.from_json(json.loads((tmp_path / "part.json").read_text()))
-    assert [check.passed for check in result.checks] == 6 * [True], result.checks
-    assert sum(int(check.note.split()[0]) for check in result.checks) == 3 * 2 * 2 * 4 * 2
-    assert {entry.why for entry in result.not_run} == {"they need a GPU"}
-
-
-def test_a_kernel_that_is_wrong_is_found(tmp_path: Path) -> None:
-    pytest.importorskip("triton", reason="Triton is not installed")
-    code = f"""
-import time
-from pathlib import Path
-from benchmarks.gpu import cases, kernels
-from benchmarks.gpu.parts import PartOptions
-from benchmarks.gpu.results import Recorder
-right = cases.launch
-def wrong(arguments):
-    right(arguments)
-    row = next(entry[0] for entry in arguments.plan.tolist() if entry[0] >= 0)
-    arguments.logits[row, 7] = 42.0
-cases.launch = wrong
-kernels.SMALL_ROWS, kernels.SMALL_WIDTHS = (3,), (97,)
-record = Recorder("kernels", Path({str(tmp_path / "part.json")!r}))
-kernels.measure(PartOptions(time.monotonic() + 3600, True, "", None, ""), record)
-"""
-    printed = run(code, TRITON_INTERPRET="1")
-    result = PartResult.from_json(json.loads((tmp_path / "part.json").read_text()))
-    assert len(result.failed) == len(result.checks) == 6
-    assert all("logits differ in rows" in check.note for check in result.failed)
-    assert printed.count("WRONG") == 6
+    run(
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "--noconftest",
+        "-p",
+        "no:cacheprovider",
+        "tests/benchmarks/gpu_interpreted.py",
+        TRITON_INTERPRET="1",
+    )
 
 
 def test_uploads_without_a_gpu(tmp_path: Path) -> None:
@@ -118,7 +88,7 @@ calls = Calls(Path("/nonexistent"), path / "tokenizer", 4)
 processor_step.measure(calls, 4, record, time.monotonic() + 3600, device="cpu", steps=20)
 assert engine_counters.masked_steps > 20 and engine_counters.ended_early == 0
 """
-    run(code)
+    run("-c", code)
     result = PartResult.from_json(json.loads((tmp_path / "part.json").read_text()))
     (table,) = result.tables
     assert [row[0] for row in table.rows] == ["begin", "apply"]
