@@ -19,7 +19,9 @@ def _page(figures: Figures) -> Iterator[str]:
     left_out = sum(len(part.not_run) for part in figures.parts)
     yield "# GPU benchmark"
     yield ""
-    verdict = f"**{len(failed)} of {checks} checks failed.**" if failed else f"All {checks} checks passed."
+    verdict = f"{checks - len(failed)} of {checks} checks passed."
+    if failed:
+        verdict = f"**{verdict} {len(failed)} failed.**"
     yield f"{verdict} Not run: {left_out}. Command: `{_command(figures)}`."
     if figures.options["interpret"]:
         yield ""

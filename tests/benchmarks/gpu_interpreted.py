@@ -77,7 +77,7 @@ def result(arguments: Launch) -> None:
 def test_a_kernel_that_is_wrong_is_found(
     fault: Callable[[Launch], None], note: str, found: int, record: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = cases.launch
+    right: Callable[[Launch], None] = cases.launch  # type: ignore[attr-defined]
     monkeypatch.setattr(cases, "launch", lambda arguments: (right(arguments), fault(arguments)))
     monkeypatch.setattr(kernels, "SMALL_ROWS", (3,))
     monkeypatch.setattr(kernels, "SMALL_WIDTHS", (97,))
@@ -177,7 +177,7 @@ def test_launches_that_synchronise_or_allocate(
     modes: list[str] = []
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda: {"allocation.all.allocated": next(counts)})
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
-    right = kernel_graphs.launch
+    right: Callable[[Launch], None] = kernel_graphs.launch  # type: ignore[attr-defined]
 
     def launch(arguments: Launch) -> None:
         if modes[-1:] == ["error"]:

@@ -179,7 +179,7 @@ def test_the_page(tmp_path: Path) -> None:
     assert left == record.result
     figures = Figures({"GPU": "NVIDIA X", "driver": "1.2"}, options, [left, PartResult("vllm")])
     text = page(figures)
-    assert "**1 of 2 checks failed.** Not run: 1." in text
+    assert "**1 of 2 checks passed. 1 failed.** Not run: 1." in text
     assert "`python -m benchmarks.gpu --part kernels --minutes 9`" in text
     for line in (
         "| GPU | NVIDIA X |",
