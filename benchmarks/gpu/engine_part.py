@@ -3,11 +3,12 @@
 import json
 import sys
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.engines import ENGINES, EngineCase
+from benchmarks.gpu.engines import ENGINES, UNSUPPORTED, EngineCase
 from benchmarks.gpu.parts import PartOptions
 from benchmarks.gpu.processes import GRACE, run_limited
 from benchmarks.gpu.ratios import ratio_of
@@ -54,11 +55,17 @@ def measure(options: PartOptions, record: Recorder) -> None:
     if find_spec("vllm") is None:
         record.not_run("whole engines", "vLLM is not installed. Install this package with its extra [vllm]")
         return
+    if not entry_points(group="vllm.general_plugins", name="constrained_k2"):
+        record.not_run("whole engines", "vLLM does not find this package's plugin. Install it: pip install -e .")
+        return
     folder = Path(options.output) / "gpu-engines"
     folder.mkdir(parents=True, exist_ok=True)
-    engines = Engines(options.model or _random_model(options, folder, record), folder, _FLAGS)
+    flags = _FLAGS | ({"gpu_memory_utilization": 0.9} if options.model else {})
+    engines = Engines(options.model or _random_model(options, folder, record), folder, flags)
     speeds: list[tuple[Cell, ...]] = []
     facts: list[tuple[Cell, ...]] = []
+    for what, why in UNSUPPORTED:
+        record.not_run(what, why)
     for case in ENGINES:
         left = min(_MOST_SECONDS, options.seconds - GRACE)
         if left < _LEAST_SECONDS:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Route = Literal["structured_output", "logits_processor"]
-Drafts = Literal["none", "grammar", "ngram"]
+Drafts = Literal["none", "grammar", "ngram", "ngram_gpu"]
 
 _DRAFT_TOKENS = 4
 PROCESSOR = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
@@ -54,8 +54,8 @@ class EngineCase:
             found["logits_processors"] = [PROCESSOR]
         if self.drafts == "grammar":
             method: dict[str, Any] = {"method": "custom_class", "model": PROPOSER}
-        elif self.drafts == "ngram":
-            method = {"method": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+        elif self.drafts != "none":
+            method = {"method": self.drafts, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
         else:
             return found
         return found | {"speculative_config": method | {"num_speculative_tokens": _DRAFT_TOKENS}}
@@ -71,11 +71,17 @@ ENGINES = (
     EngineCase(v2=True, route="logits_processor", graphs=False),
     EngineCase(v2=False, route="structured_output", graphs=False, asynchronous=False),
     EngineCase(v2=False, route="structured_output", drafts="grammar"),
-    EngineCase(v2=True, route="structured_output", drafts="grammar", asynchronous=False),
+    EngineCase(v2=True, route="logits_processor", drafts="ngram_gpu"),
     EngineCase(v2=False, route="structured_output", drafts="ngram", asynchronous=False),
     EngineCase(v2=True, route="logits_processor", asynchronous=False),
     EngineCase(v2=False, route="logits_processor", graphs=False, asynchronous=False),
     EngineCase(v2=True, route="structured_output", graphs=False, asynchronous=False),
-    EngineCase(v2=True, route="structured_output", drafts="grammar"),
+    EngineCase(v2=True, route="structured_output", drafts="ngram_gpu"),
 )
 """The engines, in the order in which they run until the time ends."""
+
+UNSUPPORTED = (
+    ("V2, grammar drafts", "vLLM's V2 runner takes no proposer class (method custom_class)"),
+    ("V1, logits_processor, drafts", "vLLM's V1 runner takes no logits processors under speculative decoding"),
+)
+"""What vLLM 0.32 refuses, and why."""

@@ -16,7 +16,7 @@ from benchmarks.gpu import parts
 from benchmarks.gpu.engines import ENGINES, EngineCase
 from benchmarks.gpu.machine import gpu_problem, machine
 from benchmarks.gpu.parts import PARTS, PartOptions, run_part
-from benchmarks.gpu.processes import run_limited
+from benchmarks.gpu.processes import Ended, run_limited
 from benchmarks.gpu.ratios import ratio_of
 from benchmarks.gpu.report import number, page
 from benchmarks.gpu.results import Check, Figures, NotRun, PartResult, Recorder, Table
@@ -153,7 +153,7 @@ def test_engines_differ_and_ask_for_what_they_are_named_after() -> None:
     assert {(case.v2, case.route) for case in ENGINES if case.timed} == {
         (v2, route) for v2 in (False, True) for route in ("structured_output", "logits_processor")
     }
-    assert {case.drafts for case in ENGINES} == {"none", "grammar", "ngram"}
+    assert {case.drafts for case in ENGINES} == {"none", "grammar", "ngram", "ngram_gpu"}
     assert {case.graphs for case in ENGINES} == {case.asynchronous for case in ENGINES} == {False, True}
     for case in ENGINES:
         flags = case.flags
@@ -161,9 +161,10 @@ def test_engines_differ_and_ask_for_what_they_are_named_after() -> None:
         assert ("logits_processors" in flags) == (case.route == "logits_processor")
         assert ("speculative_config" in flags) == (case.drafts != "none")
         assert flags.get("async_scheduling", True) == case.asynchronous
+        assert case.drafts == "none" or "async_scheduling" not in flags or not case.asynchronous
         # V1 takes no logits processors under speculative decoding, and the engine core makes grammar drafts.
         assert case.drafts == "none" or case.v2 or case.route == "structured_output"
-        assert case.drafts != "grammar" or case.route == "structured_output"
+        assert case.drafts != "grammar" or (case.route == "structured_output" and not case.v2)
 
 
 def test_the_page(tmp_path: Path) -> None:
@@ -319,3 +320,62 @@ def test_a_part_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest
     result = run_part("kernels", PartOptions(now, interpret=True, shared="", model=None, output=str(tmp_path)))
     assert [check.what for check in result.checks] == ["a"]
     assert [entry.what for entry in result.not_run] == ["the rest of this part"]
+
+
+def test_engines_run_until_the_time_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What each engine found becomes checks, two tables, and lines for what was not run."""
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    from benchmarks.gpu import engine_part
+
+    left = iter([300.0, 300.0, 300.0])
+    monkeypatch.setattr(PartOptions, "seconds", property(lambda _: next(left, 20.0)))
+    ran: list[str] = []
+
+    def engine(command: list[str], *, limit: float, log: Path, environment: dict[str, str]) -> Ended:
+        path = Path(command[-1])
+        job = json.loads(path.read_text())
+        ran.append(environment["VLLM_USE_V2_MODEL_RUNNER"])
+        log.write_text("")
+        facts = {"runner": "V1", "graphs": "FULL", "asynchronous": len(ran) == 1}
+        found: dict[str, Any] = {"facts": facts, "judged": {"answers": 48, "tokens": 5000, "wrong": []}}
+        found["timed"] = {str(count): {"with": [9.0, 10.0, 11.0], "without": 3 * [10.0]} for count in job["timed"]}
+        if len(ran) == 2:
+            found["judged"]["wrong"] = ["request 7: no call, although one is required"]
+        if len(ran) == 3:
+            return Ended(1, in_time=True, log_end="ValueError: no luck\n[rank0] bye")
+        path.with_suffix(".out.json").write_text(json.dumps(found))
+        return Ended(0, in_time=len(ran) != 2, log_end="")
+
+    monkeypatch.setattr(engine_part, "run_limited", engine)
+    record = Recorder("vllm", tmp_path / "part.json")
+    options = PartOptions(0.0, interpret=False, shared="", model="some/model", output=str(tmp_path))
+    engine_part.measure(options, record)
+    assert ran == ["0", "1", "1"]
+    result = record.result
+    assert [(check.passed, check.note.partition(": see ")[0]) for check in result.checks] == [
+        (True, "48 answers, 5,000 tokens"),
+        (False, "request 7: no call, although one is required"),
+        (False, "ValueError: no luck"),
+    ]
+    speeds, facts = result.tables
+    assert speeds.rows[1][1:4] == (32, 10.0, 10.0) and len(speeds.rows) == 6
+    assert str(speeds.rows[0][4]).startswith("0.99") and "some/model" in speeds.note
+    assert [row[3] for row in facts.rows] == ["yes", "no"]
+    reasons = [entry.why for entry in result.not_run]
+    assert reasons.count("the time was used up") == len(ENGINES) - 3
+    assert sum("turned asynchronous scheduling off" in why for why in reasons) == 1
+    assert sum("it was ended after" in why for why in reasons) == 1
+
+
+def test_without_vllm_no_engine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.gpu import engine_part
+
+    record = Recorder("vllm", tmp_path / "part.json")
+    options = PartOptions(0.0, interpret=False, shared="", model=None, output=str(tmp_path))
+    monkeypatch.setattr(engine_part, "entry_points", lambda **_: ())
+    engine_part.measure(options, record)
+    monkeypatch.setattr(engine_part, "find_spec", lambda _: None)
+    engine_part.measure(options, record)
+    assert not record.result.checks
+    assert [entry.what for entry in record.result.not_run] == 2 * ["whole engines"]
+    assert "vLLM is not installed" in record.result.not_run[-1].why
