@@ -323,7 +323,7 @@ def test_a_part_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest
 
 
 def test_engines_run_until_the_time_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What each engine found becomes checks, two tables, and lines for what was not run."""
+    """Findings of engines become checks, two tables, and lines for what was not run."""
     pytest.importorskip("vllm", reason="vLLM is not installed")
     from benchmarks.gpu import engine_part
 
@@ -379,3 +379,29 @@ def test_without_vllm_no_engine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not record.result.checks
     assert [entry.what for entry in record.result.not_run] == 2 * ["whole engines"]
     assert "vLLM is not installed" in record.result.not_run[-1].why
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("v2", [False, True])
+def test_vllm_takes_the_flags_of_every_engine(v2: bool, tmp_path: Path) -> None:
+    """No engine is started: vLLM checks its configuration, V2's with kernels in Triton's interpreter."""
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    pytest.importorskip("triton", reason="vLLM's V2 model runner is written in Triton, which is not installed")
+    code = f"""
+if {v2}:
+    import tests.vllm_plugin.triton_on_cpu
+from pathlib import Path
+from vllm.engine.arg_utils import EngineArgs
+from vllm.plugins import load_general_plugins
+from benchmarks.gpu.engines import ENGINES
+from constrained_k2.testing import build_model
+load_general_plugins()
+model = str(build_model(Path({str(tmp_path)!r}), arch="llama"))
+for case in ENGINES:
+    if case.v2 == {v2}:
+        config = EngineArgs(model=model, trust_remote_code=True, max_model_len=4096, **case.flags).create_engine_config()
+        assert config.use_v2_model_runner == case.v2, case
+        drafts = {{"none": None, "grammar": "custom_class"}}.get(case.drafts, case.drafts)
+        assert getattr(config.speculative_config, "method", None) == drafts, case
+"""
+    run("-c", code, VLLM_USE_V2_MODEL_RUNNER=str(int(v2)), HF_HUB_OFFLINE="1")
