@@ -1,5 +1,6 @@
 """One compiled request: the state that its matchers share."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -11,11 +12,15 @@ from constrained_k2.request.answer_format import AnswerKind
 from constrained_k2.request.spec import ANY_OBJECT, Tool, ToolCallSpec
 from constrained_k2.request.strictness import Level
 from constrained_k2.schema.coverage import Coverage, KeywordUse
+from constrained_k2.schema.plain import plain_parts
 from constrained_k2.turn.call_id import CallIdMatcher, CallIdTrie
 from constrained_k2.turn.matcher import ToolCallMatcher
 
 ANSWER = ""
 """The answer's key in :attr:`CompiledToolCalls.compile_seconds`; no function has this name."""
+_SECONDS_PER_PART = 50e-6
+"""The time to compile a plain schema by its parts: half of what schemas of MaskBench with 100 parts and more take, since
+only those that are slow for sure are compiled before the request is scheduled."""
 
 
 class CompiledToolCalls:
@@ -41,6 +46,7 @@ class CompiledToolCalls:
         encoding = shared.vocabulary.format.argument_encoding
         self.options = GrammarOptions(undeclared_keys=spec.undeclared_keys or shared.undeclared_keys, encoding=encoding)
         self._without_grammar: dict[str, KeywordUse] = {}  # functions that take any JSON object instead, and why
+        self._plain: dict[str, int] = {}  # functions admitted by their schema's shape -> its parts
 
     def matcher(self, *, in_reasoning: bool = False) -> ToolCallMatcher:
         """A matcher at the start of a turn; ``in_reasoning``: the prompt began the reasoning, as K2.5's ``<think>``."""
@@ -114,6 +120,10 @@ class CompiledToolCalls:
         reason = self._without_grammar.get(name)
         return coverage if reason is None else Coverage(coverage.engine, relaxed=(reason,))
 
+    def known_coverage(self, name: str) -> Coverage:
+        """:meth:`coverage`, without a list of what is enforced and narrowed if the schema was admitted by its shape."""
+        return Coverage("llguidance") if name in self._plain else self.coverage(name)
+
     @property
     def resolved_spec(self) -> ToolCallSpec:
         """The spec with any JSON object in place of the schemas that have no grammar, which none need try again."""
@@ -125,11 +135,27 @@ class CompiledToolCalls:
         return replace(self.spec, tools=tuple(tools))
 
     def slow_tools(self, seconds: float) -> list[int]:
-        """The indexes of tools whose schemas took this long by the engine's clock to compile, or are not cached."""
+        """The indexes of tools whose schemas took this long by the engine's clock to compile, or are not cached.
+
+        The time of a schema that was admitted by its shape is estimated.
+        """
         if self.spec.max_calls == 0:
             return []
-        times = map(self._compile_time, self._tools)
+        times = map(self._estimated_time, self._tools)
         return [index for index, taken in enumerate(times) if taken is None or taken >= seconds]
+
+    def admit(self) -> None:
+        """:meth:`check_all`, without compiling schemas whose shape alone shows that they are wholly enforced.
+
+        Other threads get the interpreter lock between two schemas if they wait for it.
+        """
+        if (self.spec.engine or self._shared.default_engine) == "llguidance" and self.spec.max_calls != 0:
+            for name in self._tools:
+                parts = plain_parts(self.schema(name))
+                if parts is not None:
+                    self._plain[name] = parts
+                time.sleep(0)
+        self.check_all([index for index, name in enumerate(self._tools) if name not in self._plain])
 
     def check_all(self, indexes: Sequence[int] | None = None) -> None:
         """Compile and check the answer's form and the schemas of tools, by their indexes in the spec.
@@ -190,6 +216,10 @@ class CompiledToolCalls:
     def schema(self, name: str) -> str:
         """The schema that a function's arguments follow, JSON text: any object's, by its strictness."""
         return ANY_OBJECT if self.level(name) == "json_object" else self._tools[name].schema
+
+    def _estimated_time(self, name: str) -> float | None:
+        parts = self._plain.get(name)
+        return self._compile_time(name) if parts is None else parts * _SECONDS_PER_PART
 
     def _compile_time(self, name: str) -> float | None:
         return self._shared.compile_time(self.schema(name), self.spec.engine, self.options)

@@ -108,7 +108,7 @@ class Adoption:
         }
         constraint = ToolCallSpec.from_openai(body, thinking=self._may_think(ids))
         compiled = looked_up(constraint, self._settings, ENGINE_CORE)
-        compiled.check_all()
+        compiled.admit()
         params = request.sampling_params = take_thinking_budget(params)
         take_token_ids(params)
         kept = {key: value for key, value in params.extra_args.items() if key != UNDECLARED_KEYS_KEY}

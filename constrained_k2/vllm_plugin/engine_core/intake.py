@@ -132,7 +132,7 @@ def check(params: SamplingParams, settings: Settings) -> list[int]:
         raise InvalidRequest("the request is tagged, but carries no tools", "vllm_xargs")
     finish_reserve_in(params.extra_args, 0)
     checked = looked_up(constraint, settings, ENGINE_CORE)
-    checked.check_all()
+    checked.admit()
     if (resolved := checked.resolved_spec) is not constraint:
         params.extra_args = {**(params.extra_args or {}), XARGS_KEY: resolved.to_json()}
     return checked.slow_tools(SLOW_SECONDS)

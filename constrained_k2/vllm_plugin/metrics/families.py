@@ -153,7 +153,7 @@ def record_engine(news: Mapping[str, Any], model_name: str, rank: int) -> None:
 def builtin_schemas(compiled: CompiledToolCalls) -> dict[str, str]:
     """Function name, or :data:`.ANSWER` -> why the engine's builtin converter writes its schema, where it does."""
     tools = () if compiled.spec.max_calls == 0 else compiled.spec.tools
-    found = {tool.name: compiled.coverage(tool.name).builtin for tool in tools}
+    found = {tool.name: compiled.known_coverage(tool.name).builtin for tool in tools}
     if (answer := compiled.answer_grammar) is not None:
         found[ANSWER] = answer.coverage.builtin
     return {name: reason for name, reason in found.items() if reason}
@@ -175,7 +175,7 @@ def coverage_of_tool(compiled: CompiledToolCalls, name: str) -> Covered:
     """The coverage of one function's arguments."""
     if compiled.level(name) == "json_object":
         return "object"
-    return covered(compiled.coverage(name))
+    return covered(compiled.known_coverage(name))
 
 
 def covered(coverage: Coverage) -> Covered:
