@@ -1,6 +1,6 @@
 """One compiled request: the state that its matchers share."""
 
-import time
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -18,6 +18,8 @@ from constrained_k2.turn.matcher import ToolCallMatcher
 
 ANSWER = ""
 """The answer's key in :attr:`CompiledToolCalls.compile_seconds`; no function has this name."""
+_logger = logging.getLogger(__name__)
+_WHOLE = Coverage("llguidance")
 _SECONDS_PER_PART = 50e-6
 """The time to compile a plain schema by its parts: half of what schemas of MaskBench with 100 parts and more take, since
 only those that are slow for sure are compiled before the request is scheduled."""
@@ -30,6 +32,7 @@ class CompiledToolCalls:
         compile_seconds: Function name, or :data:`ANSWER` -> seconds that its schema took to compile, None for a
             cache hit; only of grammars that have been used.
         options: The choices that the grammars of arguments are made with.
+        is_admitted: Set where a request is served that another process has admitted.
     """
 
     def __init__(self, shared: SharedGrammars, spec: ToolCallSpec) -> None:
@@ -37,6 +40,7 @@ class CompiledToolCalls:
         self.vocabulary = shared.vocabulary
         self.turn_table = shared.turn_table(spec)
         self.compile_seconds: dict[str, float | None] = {}
+        self.is_admitted = False
         self._shared = shared
         self._trie: CallIdTrie | None = None
         self._call_ids: tuple[int, CallIdMatcher] | None = None  # of the latest call
@@ -94,8 +98,23 @@ class CompiledToolCalls:
         return name in self._grammars or self._compile_time(name) is not None
 
     def arguments(self, name: str) -> ArgumentMatcher:
-        """A matcher at the start of a function's arguments."""
-        return self.grammar(name).matcher(schema_location(name), may_relax=self.level(name) != "strict")
+        """A matcher at the start of a function's arguments.
+
+        Where the request has been admitted, a schema that does not compile becomes any JSON object, unless it is
+        strict: the call has begun, and no other process has found anything wrong with the schema.
+
+        Raises:
+            UnsupportedSchema: As :meth:`grammar`.
+            SchemaTooCostly: As :meth:`grammar`.
+        """
+        try:
+            grammar = self.grammar(name)
+        except (UnsupportedSchema, SchemaTooCostly) as error:
+            if not self.is_admitted or self.level(name) == "strict":
+                raise
+            _logger.warning("an admitted schema does not compile, so any JSON object is allowed: %s", error)
+            grammar = self._any_object(name, error)
+        return grammar.matcher(schema_location(name), may_relax=self.level(name) != "strict")
 
     def grammar(self, name: str) -> ArgumentGrammar:
         """The grammar of a function's arguments.
@@ -110,8 +129,8 @@ class CompiledToolCalls:
             try:
                 self._grammars[name] = self._shared.grammar(schema, location, self.spec.engine, note, self.options)
             except (UnsupportedSchema, SchemaTooCostly) as error:
-                self._allow_any_object(name, error)
-                self._grammars[name] = self._shared.grammar(ANY_OBJECT, location, self.spec.engine, None, self.options)
+                self._require_any_object(name, error)
+                self._any_object(name, error)
         return self._grammars[name]
 
     def coverage(self, name: str) -> Coverage:
@@ -122,7 +141,12 @@ class CompiledToolCalls:
 
     def known_coverage(self, name: str) -> Coverage:
         """:meth:`coverage`, without a list of what is enforced and narrowed if the schema was admitted by its shape."""
-        return Coverage("llguidance") if name in self._plain else self.coverage(name)
+        return _WHOLE if name in self._plain else self.coverage(name)
+
+    @property
+    def plain_count(self) -> int:
+        """The number of functions that were admitted by their schema's shape."""
+        return len(self._plain)
 
     @property
     def resolved_spec(self) -> ToolCallSpec:
@@ -145,16 +169,12 @@ class CompiledToolCalls:
         return [index for index, taken in enumerate(times) if taken is None or taken >= seconds]
 
     def admit(self) -> None:
-        """:meth:`check_all`, without compiling schemas whose shape alone shows that they are wholly enforced.
-
-        Other threads get the interpreter lock between two schemas if they wait for it.
-        """
+        """:meth:`check_all`, without compiling schemas whose shape alone shows that they are wholly enforced."""
         if (self.spec.engine or self._shared.default_engine) == "llguidance" and self.spec.max_calls != 0:
             for name in self._tools:
                 parts = plain_parts(self.schema(name))
                 if parts is not None:
                     self._plain[name] = parts
-                time.sleep(0)
         self.check_all([index for index, name in enumerate(self._tools) if name not in self._plain])
 
     def check_all(self, indexes: Sequence[int] | None = None) -> None:
@@ -175,7 +195,8 @@ class CompiledToolCalls:
             try:
                 self._check_time(spent, tool.name)
             except SchemaTooCostly as error:
-                self._allow_any_object(tool.name, error)
+                self._require_any_object(tool.name, error)
+                self._any_object(tool.name, error)
             self._check(tool)
             spent += self._spent(tool.name)
 
@@ -206,12 +227,19 @@ class CompiledToolCalls:
             return "json_object"
         return self._shared.policy.level(self._tools[name].strict, self.spec.strict_false)
 
-    def _allow_any_object(self, name: str, error: UnsupportedSchema | SchemaTooCostly) -> None:
-        """Let a function take any JSON object, where its ``strict: false`` allows that; else raise the error."""
+    def _require_any_object(self, name: str, error: UnsupportedSchema | SchemaTooCostly) -> None:
+        """Raise the error unless a function's ``strict: false`` lets it take any JSON object."""
         if not self._shared.policy.allows_any_object(self._tools[name].strict):
             raise error
-        pointer = error.location.removeprefix(schema_location(name)) or "#"
+
+    def _any_object(self, name: str, error: UnsupportedSchema | SchemaTooCostly) -> ArgumentGrammar:
+        """Let a function take any JSON object, because of an error."""
+        location = schema_location(name)
+        pointer = error.location.removeprefix(location) or "#"
         self._without_grammar[name] = KeywordUse(pointer, f"{error.problem}: any JSON object is allowed")
+        found = self._shared.grammar(ANY_OBJECT, location, self.spec.engine, None, self.options)
+        self._grammars[name] = found
+        return found
 
     def schema(self, name: str) -> str:
         """The schema that a function's arguments follow, JSON text: any object's, by its strictness."""

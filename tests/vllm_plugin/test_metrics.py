@@ -269,7 +269,7 @@ def test_schemas_of_the_builtin_converter_are_counted_logged_and_diagnosed(
     _byte_compiler.cache_clear()
     metrics.expose("kimi", [0])
     before = value("builtin_schemas_total")
-    left = {"properties": {"left_to_it": {"type": "string"}}, "additionalProperties": False}
+    left = {"properties": {"left_to_it": {"type": "string"}}, "additionalProperties": False, "minProperties": 0}
     spec = ToolCallSpec.from_openai({"tools": [function("f"), function("g", left)]})
     spec = replace(spec, answer=AnswerFormat("json", json.dumps(left)))
     for count in (1, 2):
@@ -294,12 +294,14 @@ def test_lookups_and_compilations_are_counted_also_of_refused_requests(served: N
     hits, misses = (value("grammar_lookups_total", where="admission", result=result) for result in ("hit", "miss"))
     compiled = value("compile_seconds_count", where="admission")
     good, bad = function("f", {"minProperties": 1}), function("g", {"not": {}})
-    admit(ToolCallSpec.from_openai({"tools": [good]}), first=True)
+    plain = value("grammar_lookups_total", where="admission", result="plain")
+    admit(ToolCallSpec.from_openai({"tools": [good, function("h")]}), first=True)
     with pytest.raises(Exception, match="no value satisfies"):
         admit(ToolCallSpec.from_openai({"tools": [good, bad]}), first=True)
     assert value("grammar_lookups_total", where="admission", result="hit") == hits + 1
     assert value("grammar_lookups_total", where="admission", result="miss") == misses + 2
     assert value("compile_seconds_count", where="admission") == compiled + 2
+    assert value("grammar_lookups_total", where="admission", result="plain") == plain + 1
 
 
 @pytest.mark.parametrize("given", [-1, 1.5, "16", True, None])

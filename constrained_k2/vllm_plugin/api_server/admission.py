@@ -26,11 +26,14 @@ from constrained_k2.vllm_plugin.vocabularies import Served
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 
-def compile_tools(constraint: ToolCallSpec, *, count: bool) -> CompiledToolCalls:
-    """Compile a request's tools over the vocabulary of bytes."""
+def compile_tools(constraint: ToolCallSpec, *, count: bool, by_shape: bool = True) -> CompiledToolCalls:
+    """Compile a request's tools over the vocabulary of bytes; ``by_shape`` not those that are admitted by their shape."""
     compiled = looked_up(constraint, Server.settings)
     try:
-        compiled.admit()
+        if by_shape:
+            compiled.admit()
+        else:
+            compiled.check_all()
     finally:
         if count:
             metrics.record_lookups(compiled)

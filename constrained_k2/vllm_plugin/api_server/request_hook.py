@@ -15,6 +15,7 @@ from constrained_k2.formats.kimi_k2 import THINK_BEGIN
 from constrained_k2.request.answer_format import read_answer_format
 from constrained_k2.request.spec import ENGINES, ToolCallSpec
 from constrained_k2.request.tools import DEFAULT_LIMITS
+from constrained_k2.schema.compile_pool import in_short_turns
 from constrained_k2.schema.undeclared_keys import read_undeclared_keys
 from constrained_k2.vllm_plugin.api_server.admission import (
     check_params,
@@ -116,7 +117,8 @@ async def check_params_in_thread(params: Any) -> None:
 
 
 def _checked(params: Any) -> RequestState | None:
-    return None if check_params(params, first=True) is None else RequestState.current()
+    with in_short_turns():
+        return None if check_params(params, first=True) is None else RequestState.current()
 
 
 async def precompile(request: Any, state: RequestState, *, thinking: bool) -> None:
@@ -124,10 +126,15 @@ async def precompile(request: Any, state: RequestState, *, thinking: bool) -> No
     if not isinstance(request, ChatCompletionRequest | ResponsesRequest):  # /tokenize's, which is not constrained
         return
     if request.tools and (request.vllm_xargs or {}).get(XARGS_KEY) != OFF:
-        await asyncio.get_running_loop().run_in_executor(_threads, _read, request, state, thinking)
+        await asyncio.get_running_loop().run_in_executor(_threads, _read_aside, request, state, thinking)
 
 
-def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: FBT001 - run_in_executor's
+def _read_aside(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: FBT001 - run_in_executor's
+    with in_short_turns():
+        _read(request, state, thinking)
+
+
+def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: FBT001 - as above
     extra = request.vllm_xargs or {}
     switch, undeclared_keys = extra.get(XARGS_KEY, ON), extra.get(UNDECLARED_KEYS_KEY)
     functions = functions_of(request)
@@ -144,7 +151,9 @@ def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: F
             "engine": switch if switch in ENGINES else None,
             "strict_false": strict_false_in(request.vllm_xargs),
         } | _answer_fields(request, may_call=bool(functions) and request.tool_choice != "none")
-        state.compiled = compile_tools(ToolCallSpec.from_openai(body, thinking=thinking), count=True)
+        is_diagnosed = extra.get(DIAGNOSTICS_KEY, OFF) != OFF  # tells how schemas compile
+        spec = ToolCallSpec.from_openai(body, thinking=thinking)
+        state.compiled = compile_tools(spec, count=True, by_shape=not is_diagnosed)
     except ConstrainedK2Error as error:
         state.error = error
 

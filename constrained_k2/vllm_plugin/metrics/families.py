@@ -102,6 +102,7 @@ def expose(model_name: str, engines: list[int]) -> None:
         shown["compile_seconds"].labels(model_name, where)
         for result in ("hit", "miss"):
             shown["grammar_lookups"].labels(model_name, where, result)
+    shown["grammar_lookups"].labels(model_name, "admission", "plain")
     for rank in engines:
         for family in _ENGINE_TOTALS:
             shown[family].labels(model_name, rank)
@@ -118,7 +119,8 @@ def record_request(compiled: CompiledToolCalls, grammar_engine: str) -> None:
 
 
 def record_lookups(compiled: CompiledToolCalls) -> None:
-    """Count the grammars that admission looked up for a request, admitted or not."""
+    """Count the grammars that admission looked up for a request, admitted or not, and those that it did without."""
+    families()["grammar_lookups"].labels(Server.model_name, "admission", "plain").inc(compiled.plain_count)
     for seconds in compiled.compile_seconds.values():
         result = "hit" if seconds is None else "miss"
         families()["grammar_lookups"].labels(Server.model_name, "admission", result).inc()
