@@ -32,7 +32,6 @@ class CompiledToolCalls:
         compile_seconds: Function name, or :data:`ANSWER` -> seconds that its schema took to compile, None for a
             cache hit; only of grammars that have been used.
         options: The choices that the grammars of arguments are made with.
-        is_admitted: Set where a request is served that another process has admitted.
     """
 
     def __init__(self, shared: SharedGrammars, spec: ToolCallSpec) -> None:
@@ -40,7 +39,6 @@ class CompiledToolCalls:
         self.vocabulary = shared.vocabulary
         self.turn_table = shared.turn_table(spec)
         self.compile_seconds: dict[str, float | None] = {}
-        self.is_admitted = False
         self._shared = shared
         self._trie: CallIdTrie | None = None
         self._call_ids: tuple[int, CallIdMatcher] | None = None  # of the latest call
@@ -100,8 +98,8 @@ class CompiledToolCalls:
     def arguments(self, name: str) -> ArgumentMatcher:
         """A matcher at the start of a function's arguments.
 
-        Where the request has been admitted, a schema that does not compile becomes any JSON object, unless it is
-        strict: the call has begun, and no other process has found anything wrong with the schema.
+        A schema that has the shape of one that compiles, and does not, becomes any JSON object unless it is strict:
+        it was admitted by its shape, and the call has begun.
 
         Raises:
             UnsupportedSchema: As :meth:`grammar`.
@@ -110,9 +108,9 @@ class CompiledToolCalls:
         try:
             grammar = self.grammar(name)
         except (UnsupportedSchema, SchemaTooCostly) as error:
-            if not self.is_admitted or self.level(name) == "strict":
+            if self.level(name) == "strict" or plain_parts(self.schema(name)) is None:
                 raise
-            _logger.warning("an admitted schema does not compile, so any JSON object is allowed: %s", error)
+            _logger.warning("a schema was admitted by its shape and does not compile: any JSON object is allowed: %s", error)
             grammar = self._any_object(name, error)
         return grammar.matcher(schema_location(name), may_relax=self.level(name) != "strict")
 

@@ -1,7 +1,7 @@
 """Plain schemas: those whose shape alone shows that a grammar enforces them wholly, so that admission compiles nothing.
 
-A plain schema has only keywords that are enforced or narrowed whatever stands beside them, and has instances. All other
-schemas, also most that are enforced wholly, are not plain: only compiling tells about them.
+A plain schema has instances, and only keywords that are enforced or narrowed in any combination that is plain. Other
+schemas may be enforced wholly too: only compiling tells.
 """
 
 from collections.abc import Callable, Mapping
@@ -76,6 +76,7 @@ class _Walk:
             if type(definitions) is not dict:
                 raise _NotPlain
             for name, definition in definitions.items():
+                _check_name(name)
                 if f"#/{keyword}/{escape(name)}" not in self._referred:
                     self._node(definition, 1)
 
@@ -146,12 +147,11 @@ class _Walk:
         """``properties``, with the keys that are required."""
         if type(value) is not dict or len(value) > _MAX_PROPERTIES:
             raise _NotPlain
-        required = schema.get("required", ())  # which _required checks
-        if type(required) is not list and required != ():
+        required = schema.get("required", [])
+        if type(required) is not list or len(required) > _MAX_PROPERTIES:
             raise _NotPlain
         for name, inner in value.items():
-            if not 0 < len(name) <= _MAX_NAME or not name.isprintable():
-                raise _NotPlain
+            _check_name(name)
             is_optional = name not in required
             self._optional += is_optional
             self._node(inner, depth)
@@ -188,6 +188,12 @@ def _kinds(declared: Any) -> int:
     return found
 
 
+def _check_name(name: str) -> None:
+    # A budget takes what has this name for a keyword.
+    if not 0 < len(name) <= _MAX_NAME or not name.isprintable() or name == "patternProperties":
+        raise _NotPlain
+
+
 def _is_writable(value: Any) -> bool:
     if type(value) is str:
         return len(value) <= _MAX_NAME and (not value or value.isprintable())
@@ -215,7 +221,7 @@ def _required(_walk: _Walk, schema: dict[str, Any], value: Any, _depth: int) -> 
     declared = schema.get("properties", {})
     if type(declared) is not dict or type(value) is not list or not all(type(name) is str for name in value):
         raise _NotPlain
-    if not declared.keys() >= set(value):
+    if len(value) > _MAX_PROPERTIES or not declared.keys() >= set(value):
         raise _NotPlain
     return _ALL_KINDS
 

@@ -53,11 +53,7 @@ class MatcherFactory:
     def compile(self, params: SamplingParams) -> CompiledToolCalls | None:
         """The grammar, whose tools are compiled when they are called; None for a request that is not constrained."""
         constraint = constraint_in(params.extra_args)
-        if constraint is None:
-            return None
-        compiled = self._compiler.compile(constraint, check=False)
-        compiled.is_admitted = True
-        return compiled
+        return None if constraint is None else self._compiler.compile(constraint, check=False)
 
     def matcher(self, compiled: CompiledToolCalls, prompt: PromptInfo, params: SamplingParams) -> ToolCallMatcher:
         """A matcher at the start of the turn. Reasoning has begun if the prompt opens it."""
