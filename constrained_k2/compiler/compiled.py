@@ -142,6 +142,11 @@ class CompiledToolCalls:
         return _WHOLE if name in self._plain else self.coverage(name)
 
     @property
+    def compiled_tools(self) -> list[Tool]:
+        """The tools that may be called, without those that were admitted by their schema's shape."""
+        return [] if self.spec.max_calls == 0 else [tool for tool in self.spec.tools if tool.name not in self._plain]
+
+    @property
     def plain_count(self) -> int:
         """The number of functions that were admitted by their schema's shape."""
         return len(self._plain)

@@ -33,6 +33,7 @@ _KIND_BITS: Mapping[str, int] = {
 _ALL_KINDS = 63
 _VALUE_BITS: Mapping[type, int] = {type(None): 1, bool: 2, int: 4, str: 8}
 _SCALARS = frozenset({str, int, float, bool, type(None)})
+_NEVER: Mapping[str, Any] = {"not": {}}  # as generators write "undefined" among alternatives
 _BESIDE_VALUES = frozenset({"type", "enum"}), frozenset({"type", "const"})
 _NAMING = frozenset({"$id", "id", "$anchor", "$dynamicAnchor", "$defs", "definitions"})
 _MAPS = ("$defs", "definitions")
@@ -119,10 +120,12 @@ class _Walk:
             raise _NotPlain
         found = 0
         for branch in value:
-            kinds = self._node(branch, depth)
+            kinds = 0 if branch == _NEVER else self._node(branch, depth)
             if keyword == "oneOf" and (found & kinds or type(branch) is not dict or "$ref" in branch):
                 raise _NotPlain
             found |= kinds
+        if not found:
+            raise _NotPlain
         return found
 
     def values(self, schema: dict[str, Any], value: Any, _: int) -> int:

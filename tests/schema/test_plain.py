@@ -77,6 +77,7 @@ PLAIN = {
     "unknown format": under({"type": "integer", "format": "int64"}),
     "optional": under({"anyOf": [{"type": "string"}, {"type": "null"}], "default": None, "title": "P"}),
     "any of objects": under({"anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}, {"type": "object"}]}),
+    "undefined": under({"anyOf": [{"not": {}}, {"type": "number"}, {"oneOf": [{"type": "null"}, {"not": {}}]}]}),
     "one of types": under({"oneOf": [{"type": "integer"}, {"type": "string"}, {"enum": [None]}]}),
     "reference": under({"allOf": [{"$ref": "#/$defs/a~1b"}]}, **{"$defs": {"a/b": {"type": "string"}}}),
     "tree": under({"$ref": "#/$defs/tree"}, **{"$defs": {"tree": TREE}}),
@@ -89,6 +90,7 @@ NOT_PLAIN = {
     "unknown type": under({"type": "str"}),
     "no type": under({"type": []}),
     "negation": under({"not": {"type": "string"}}),
+    "never": under({"anyOf": [{"not": {}}, {"not": {}}]}),
     "pattern": under({"type": "string", "pattern": "^a"}),
     "no value": under({"type": "string", "enum": [1]}),
     "no values": under({"enum": []}),
@@ -149,19 +151,19 @@ def test_the_test_suite() -> None:
 
 @pytest.mark.slow
 def test_schemas_found_in_the_wild() -> None:
-    """A quarter of MaskBench as tools, and subschemas of another one as properties."""
+    """A tenth of MaskBench as tools, and subschemas of another one as properties."""
     chosen, plain = Random(18), 0
     with lzma.open(data("schemas/maskbench.jsonl.xz"), "rt") as lines:
         for line in lines:
             schema, way = json.loads(line)["schema"], chosen.random()
-            if way < 0.25:
+            if way < 0.1:
                 plain += check(schema, (chosen.choice(ENCODINGS),))
-            elif way < 0.5 and isinstance(schema, dict):
+            elif way < 0.2 and isinstance(schema, dict):
                 definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
                 found = [value for value in walked(schema) if isinstance(value, dict)]
                 for part in chosen.sample(found, min(3, len(found))):
                     plain += check(under(part, **definitions), (chosen.choice(ENCODINGS),))
-    assert plain > 2_000
+    assert plain > 800
 
 
 def walked(value: Any) -> list[Any]:
@@ -215,7 +217,7 @@ schemas = st.recursive(leaves | st.booleans(), nodes, max_leaves=8)
 
 
 @pytest.mark.slow
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(schemas, schemas, schemas, st.sampled_from(ENCODINGS))
 def test_schemas_of_all_kinds(value: Any, one: Any, other: Any, encoding: ArgumentEncoding) -> None:
     check(under(value, **{"$defs": {"a": one, "b": other}}), (encoding,))

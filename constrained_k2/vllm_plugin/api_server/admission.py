@@ -43,8 +43,8 @@ def compile_tools(constraint: ToolCallSpec, *, count: bool, by_shape: bool = Tru
 def report(compiled: CompiledToolCalls, *, first: bool) -> None:
     """Log, once a schema, what of it is not enforced and what the engine's converter writes; count the request."""
     constraint = compiled.spec
-    for tool in constraint.tools if constraint.max_calls != 0 else ():
-        _warn(f"{tool.name!r}", tool.schema, compiled.known_coverage(tool.name))
+    for tool in compiled.compiled_tools:
+        _warn(f"{tool.name!r}", tool.schema, compiled.coverage(tool.name))
     answer = compiled.answer_grammar
     if constraint.answer is not None and answer is not None:
         _warn("the answer", constraint.answer.text, answer.coverage)

@@ -1,10 +1,11 @@
 """Turns a chat or responses request into what the engine receives."""
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
@@ -41,6 +42,7 @@ from constrained_k2.vllm_plugin.settings import (
     UNDECLARED_KEYS_KEY,
 )
 
+T = TypeVar("T")
 _threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="constrained_k2 admission")
 """More than there are cores: what is compiled already must not wait for what takes long."""
 
@@ -95,7 +97,7 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
             extra[ROWS_KEY] = state.examination.key
         if constraint.choice == "required":
             ignore_stops(request)
-        extra[XARGS_KEY] = state.text = state.compiled.resolved_spec.to_json()
+        extra[XARGS_KEY] = state.text = state.written
     request.vllm_xargs = extra
 
 
@@ -111,14 +113,13 @@ def ignore_stops(request: Any) -> None:
 
 async def check_params_in_thread(params: Any) -> None:
     """Check the constraint in sampling parameters in a thread, so that other requests go on while tools compile."""
-    state = await asyncio.get_running_loop().run_in_executor(_threads, copy_context().run, _checked, params)
+    state = await _in_thread(copy_context().run, _checked, params)
     if state is not None:
         state.enter()
 
 
 def _checked(params: Any) -> RequestState | None:
-    with in_short_turns():
-        return None if check_params(params, first=True) is None else RequestState.current()
+    return None if check_params(params, first=True) is None else RequestState.current()
 
 
 async def precompile(request: Any, state: RequestState, *, thinking: bool) -> None:
@@ -126,15 +127,19 @@ async def precompile(request: Any, state: RequestState, *, thinking: bool) -> No
     if not isinstance(request, ChatCompletionRequest | ResponsesRequest):  # /tokenize's, which is not constrained
         return
     if request.tools and (request.vllm_xargs or {}).get(XARGS_KEY) != OFF:
-        await asyncio.get_running_loop().run_in_executor(_threads, _read_aside, request, state, thinking)
+        await _in_thread(_read, request, state, thinking)
 
 
-def _read_aside(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: FBT001 - run_in_executor's
+async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """The result of a function that runs in a thread of admission.
+
+    The short turns begin here: a thread that waits for the interpreter lock already waits for as long as its turn was.
+    """
     with in_short_turns():
-        _read(request, state, thinking)
+        return await asyncio.get_running_loop().run_in_executor(_threads, function, *arguments)
 
 
-def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: FBT001 - as above
+def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: FBT001 - run_in_executor's
     extra = request.vllm_xargs or {}
     switch, undeclared_keys = extra.get(XARGS_KEY, ON), extra.get(UNDECLARED_KEYS_KEY)
     functions = functions_of(request)
@@ -154,6 +159,7 @@ def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: F
         is_diagnosed = extra.get(DIAGNOSTICS_KEY, OFF) != OFF  # tells how schemas compile
         spec = ToolCallSpec.from_openai(body, thinking=thinking)
         state.compiled = compile_tools(spec, count=True, by_shape=not is_diagnosed)
+        state.written = state.compiled.resolved_spec.to_json()
     except ConstrainedK2Error as error:
         state.error = error
 

@@ -28,7 +28,8 @@ class RequestState:
     exact_arguments: bool = False  # whether the template is to get the arguments of earlier calls as text
     compiled: CompiledToolCalls | None = None  # over the vocabulary of bytes, once that has been tried and worked
     error: ConstrainedK2Error | None = None  # why it cannot be compiled, if it cannot
-    text: str | None = None  # the constraint as it goes to the engine
+    written: str | None = None  # the constraint as JSON, once it is compiled
+    text: str | None = None  # the same, once it goes to the engine
     diagnosed_engine: str | None = None  # the engine of the arguments, where the client asked for diagnostics
     examination: Examination | None = None  # where the client asked for overrides too
     hides_special_tokens: bool = False  # the client did not ask to see them

@@ -154,8 +154,7 @@ def record_engine(news: Mapping[str, Any], model_name: str, rank: int) -> None:
 
 def builtin_schemas(compiled: CompiledToolCalls) -> dict[str, str]:
     """Function name, or :data:`.ANSWER` -> why the engine's builtin converter writes its schema, where it does."""
-    tools = () if compiled.spec.max_calls == 0 else compiled.spec.tools
-    found = {tool.name: compiled.known_coverage(tool.name).builtin for tool in tools}
+    found = {tool.name: compiled.coverage(tool.name).builtin for tool in compiled.compiled_tools}
     if (answer := compiled.answer_grammar) is not None:
         found[ANSWER] = answer.coverage.builtin
     return {name: reason for name, reason in found.items() if reason}

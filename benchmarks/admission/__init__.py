@@ -1,0 +1,1 @@
+"""The cost of admitting tools that the server has not seen before."""
