@@ -1,7 +1,8 @@
 """Measure what it costs the API server to admit requests with tools that it has not seen before (a minute).
 
 No engine and no model: the request hook, the schemas' check and the sampling parameters, as the server runs them. The
-second arm compiles every schema, also those that are admitted by their shape. Exit code 1 if a promised figure is missed.
+second arm compiles every schema, also those that are admitted by their shape. Exit code 1 if a promised figure is
+missed.
 """
 
 import argparse
@@ -15,8 +16,8 @@ from scripts.bundled_samples.ordinary import TOOLS
 from scripts.fetch_data import data_folder
 
 _HEADER = """\
-| new tools in a request | CPU, ms p50 / p99 | on the event loop, ms | longest pause of others, ms p50 / p99 | vLLM reads the JSON, ms |
-|---|--:|--:|--:|--:|"""  # fmt: skip
+| new tools | CPU, ms p50 / p99 | on the event loop, ms | longest pause of others, ms | vLLM reads the JSON, ms |
+|---|--:|--:|--:|--:|"""
 _MAX_CPU, _MAX_ONE_TOOL, _MAX_DELAY = 100.0, 5.0, 2.0
 
 
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from benchmarks.admission.run import SIZES, compiling_all, measure
 
     file = options.shared / "schemas" / "mcp-tools" / "livemcp_dev.jsonl"
-    tools = TOOLS
+    tools = list(TOOLS)
     if file.is_file():
         tools = [tool for line in file.read_text("utf-8").splitlines() for tool in json.loads(line)["tools"]]
     sizes = options.sizes or SIZES

@@ -21,8 +21,8 @@ ANSWER = ""
 _logger = logging.getLogger(__name__)
 _WHOLE = Coverage("llguidance")
 _SECONDS_PER_PART = 50e-6
-"""The time to compile a plain schema by its parts: half of what schemas of MaskBench with 100 parts and more take, since
-only those that are slow for sure are compiled before the request is scheduled."""
+"""The time to compile a plain schema by its parts: half of what MaskBench's schemas of 100 parts and more take, so that
+only those that are surely slow are compiled before the request is scheduled."""
 
 
 class CompiledToolCalls:
@@ -48,6 +48,7 @@ class CompiledToolCalls:
         encoding = shared.vocabulary.format.argument_encoding
         self.options = GrammarOptions(undeclared_keys=spec.undeclared_keys or shared.undeclared_keys, encoding=encoding)
         self._without_grammar: dict[str, KeywordUse] = {}  # functions that take any JSON object instead, and why
+        self._levels: dict[bool | None, Level] = {}  # by the tools' ``strict``
         self._plain: dict[str, int] = {}  # functions admitted by their schema's shape -> its parts
 
     def matcher(self, *, in_reasoning: bool = False) -> ToolCallMatcher:
@@ -110,7 +111,9 @@ class CompiledToolCalls:
         except (UnsupportedSchema, SchemaTooCostly) as error:
             if self.level(name) == "strict" or plain_parts(self.schema(name)) is None:
                 raise
-            _logger.warning("a schema was admitted by its shape and does not compile: any JSON object is allowed: %s", error)
+            _logger.warning(
+                "a schema was admitted by its shape and does not compile: any JSON object is allowed: %s", error
+            )
             grammar = self._any_object(name, error)
         return grammar.matcher(schema_location(name), may_relax=self.level(name) != "strict")
 
@@ -228,7 +231,11 @@ class CompiledToolCalls:
         """The strictness of a function's schema."""
         if name in self._without_grammar:
             return "json_object"
-        return self._shared.policy.level(self._tools[name].strict, self.spec.strict_false)
+        strict = self._tools[name].strict
+        found = self._levels.get(strict)
+        if found is None:
+            found = self._levels[strict] = self._shared.policy.level(strict, self.spec.strict_false)
+        return found
 
     def _require_any_object(self, name: str, error: UnsupportedSchema | SchemaTooCostly) -> None:
         """Raise the error unless a function's ``strict: false`` lets it take any JSON object."""

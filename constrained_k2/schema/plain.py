@@ -15,7 +15,8 @@ from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.schema.string_formats import FORMATS
 
 MAX_PARTS: Final = 600
-"""The most subschemas and listed values of a plain schema, counted again for each reference to them."""
+"""The most parts of a plain schema: subschemas and listed values, counted again for each reference to them. What takes
+longer to compile counts as several."""
 
 _MAX_TEXT = 64 << 10  # characters of the whole schema: bounds the time to decode it
 _MAX_DEPTH = 24  # of subschemas and references
@@ -23,6 +24,7 @@ _MAX_PROPERTIES = 64  # of one object: as many as a grammar's rule tells apart
 _MAX_NAME = 256  # characters of a property's name, or of a listed string
 _MAX_BRANCHES = 16
 _MAX_SIZES: Mapping[str, int] = {"Items": 1_000, "Length": 10_000}
+_FORMAT_PARTS, _BOUND_PARTS = 20, 3
 _LONG = 256  # characters: each format has shorter strings
 _LARGEST = 10**15  # of bounds and listed numbers
 _SMALLEST = 10**-9  # of bounds that are not 0
@@ -30,7 +32,7 @@ _SMALLEST = 10**-9  # of bounds that are not 0
 _KIND_BITS: Mapping[str, int] = {
     "null": 1, "boolean": 2, "number": 4, "integer": 4, "string": 8, "array": 16, "object": 32
 }  # fmt: skip
-_ALL_KINDS = 63
+_ALL_KINDS, _NO_KIND = 63, 64
 _VALUE_BITS: Mapping[type, int] = {type(None): 1, bool: 2, int: 4, str: 8}
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _NEVER: Mapping[str, Any] = {"not": {}}  # as generators write "undefined" among alternatives
@@ -53,6 +55,8 @@ def plain_parts(text: str) -> int | None:
         root = msgspec.json.decode(text)
         walk = _Walk(root)
         walk.arguments()
+        if walk.left < 0:
+            return None
     except (_NotPlain, msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return MAX_PARTS - walk.left
@@ -179,15 +183,11 @@ class _Walk:
 
 
 def _kinds(declared: Any) -> int:
-    if type(declared) is str and declared in _KIND_BITS:
-        return _KIND_BITS[declared]
-    if type(declared) is not list or not declared:
-        raise _NotPlain
     found = 0
-    for name in declared:
-        if type(name) is not str or name not in _KIND_BITS:
-            raise _NotPlain
-        found |= _KIND_BITS[name]
+    for name in declared if type(declared) is list else (declared,):
+        found |= _KIND_BITS.get(name, _NO_KIND) if type(name) is str else _NO_KIND
+    if not 0 < found < _NO_KIND:
+        raise _NotPlain
     return found
 
 
@@ -209,7 +209,11 @@ def _is_inert(value: Any) -> bool:
         return True
     if type(value) is dict:
         names = value.keys()
-        if not names.isdisjoint(KEYWORDS) or not names.isdisjoint(_NAMING) or any(len(name) > _MAX_NAME for name in names):
+        if (
+            not names.isdisjoint(KEYWORDS)
+            or not names.isdisjoint(_NAMING)
+            or any(len(name) > _MAX_NAME for name in names)
+        ):
             return False
         value = value.values()
     return all(type(each) in _SCALARS for each in value)
@@ -222,14 +226,14 @@ def _refuse_beside(schema: dict[str, Any], allowed: set[str]) -> None:
 
 def _required(_walk: _Walk, schema: dict[str, Any], value: Any, _depth: int) -> int:
     declared = schema.get("properties", {})
-    if type(declared) is not dict or type(value) is not list or not all(type(name) is str for name in value):
+    if type(declared) is not dict or type(value) is not list or len(value) > _MAX_PROPERTIES:
         raise _NotPlain
-    if len(value) > _MAX_PROPERTIES or not declared.keys() >= set(value):
+    if not all(type(name) is str and name in declared for name in value):
         raise _NotPlain
     return _ALL_KINDS
 
 
-def _size(_walk: _Walk, schema: dict[str, Any], value: Any, _depth: int) -> int:
+def _size(_walk: _Walk, schema: dict[str, Any], _value: Any, _depth: int) -> int:
     """A bound on a length: each is checked with the other one."""
     for noun, largest in _MAX_SIZES.items():
         low, high = schema.get(f"min{noun}", 0), schema.get(f"max{noun}", largest)
@@ -238,8 +242,9 @@ def _size(_walk: _Walk, schema: dict[str, Any], value: Any, _depth: int) -> int:
     return _ALL_KINDS
 
 
-def _bound(_walk: _Walk, schema: dict[str, Any], _value: Any, _depth: int) -> int:
+def _bound(walk: _Walk, schema: dict[str, Any], _value: Any, _depth: int) -> int:
     """A bound on a number: each is checked with all others, so that some number is within them."""
+    walk.left -= _BOUND_PARTS
     low, is_low_open = _tightest(schema, "minimum", "exclusiveMinimum", max)
     high, is_high_open = _tightest(schema, "maximum", "exclusiveMaximum", min)
     if low is not None and high is not None and high - low < 2 and (is_low_open or is_high_open or ceil(low) > high):
@@ -260,11 +265,12 @@ def _tightest(
     return tighter(bounds) if bounds else None, bool(schema.get(opened, False) is not False)
 
 
-def _format(_walk: _Walk, schema: dict[str, Any], value: Any, _depth: int) -> int:
+def _format(walk: _Walk, schema: dict[str, Any], value: Any, _depth: int) -> int:
     """A format, and a length that its strings may have."""
     if type(value) is not str:
         raise _NotPlain
     if value in FORMATS:
+        walk.left -= _FORMAT_PARTS
         shortest, longest = schema.get("minLength", 0), schema.get("maxLength", _LONG)
         if value in _UNUSUAL_FORMATS or shortest not in (0, 1) or type(longest) is not int or longest < _LONG:
             raise _NotPlain
@@ -277,13 +283,9 @@ def _not_unique(_walk: _Walk, _schema: dict[str, Any], value: Any, _depth: int) 
     return _ALL_KINDS
 
 
-def _type(_walk: _Walk, _schema: dict[str, Any], _value: Any, _depth: int) -> int:
-    return _ALL_KINDS  # as _kinds reads it
-
-
 _IN_PLACE = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
 _CHECKS: Mapping[str, Callable[[_Walk, dict[str, Any], Any, int], int]] = {
-    "type": _type,
+    "type": lambda *_: _ALL_KINDS,  # as _kinds reads it
     "$ref": _Walk.reference,
     **dict.fromkeys(("anyOf", "oneOf", "allOf"), _Walk.branches),
     **dict.fromkeys(("enum", "const"), _Walk.values),

@@ -1,6 +1,7 @@
 """Compiles a request's tools over a vocabulary of the 256 bytes, to decide whether it can be constrained.
 
-Whether a grammar can be built does not depend on the vocabulary, and one of bytes costs nothing to set up.
+Schemas whose shape alone shows that (:mod:`~constrained_k2.schema.plain`) are not compiled here. Whether a grammar can
+be built does not depend on the vocabulary, and one of bytes costs nothing to set up.
 """
 
 from functools import cache
@@ -29,8 +30,9 @@ API_SERVER = CompileLimits(1.0, 3.0)  # in a thread for each request
 ENGINE_CORE = CompileLimits(0.25, 0.5, 10.0)  # in the thread that takes all requests
 
 SLOW_SECONDS = 0.005
-"""A schema that took this long to compile here is compiled in the engine core before the request is scheduled; any
-other while the model writes the function's name, which takes a GPU some 50 ms."""
+"""A schema that took this long to compile here, or would by its size if its shape admitted it, is compiled in the
+engine core before the request is scheduled; any other while the model writes the function's name, which takes a GPU
+some 50 ms."""
 
 
 def byte_compiler(settings: Settings, limits: CompileLimits = API_SERVER) -> Compiler:

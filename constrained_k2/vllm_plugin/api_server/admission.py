@@ -27,7 +27,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 
 def compile_tools(constraint: ToolCallSpec, *, count: bool, by_shape: bool = True) -> CompiledToolCalls:
-    """Compile a request's tools over the vocabulary of bytes; ``by_shape`` not those that are admitted by their shape."""
+    """Compile a request's tools over the vocabulary of bytes; ``by_shape``: except those that their shape admits."""
     compiled = looked_up(constraint, Server.settings)
     try:
         if by_shape:

@@ -1,0 +1,129 @@
+"""Admission compiles only what the shape of a schema leaves open, and what it got wrong costs no call."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from constrained_k2 import Compiler, ToolCall, ToolCallSpec, UnsupportedSchema, Vocabulary, render_tool_calls
+from constrained_k2.compiler.compiled import CompiledToolCalls
+from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
+from constrained_k2.engines.xgrammar.engine import XGrammarEngine
+
+PLAIN = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+OTHER = {"type": "object", "minProperties": 1}
+RELAXED = {"properties": {"a": {"type": "string", "pattern": "(a+)-\\1"}}}
+
+
+def request(compiler: Compiler, *schemas: Any, strict: bool | None = None, **fields: Any) -> CompiledToolCalls:
+    tools = [
+        {"type": "function", "function": {"name": f"f{number}", "parameters": schema, "strict": strict}}
+        for number, schema in enumerate(schemas)
+    ]
+    return compiler.compile(ToolCallSpec.from_openai({"tools": tools} | fields), check=False)
+
+
+@pytest.fixture
+def compiler() -> Compiler:
+    return Compiler(Vocabulary.of_bytes())
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The schemas that engines compile."""
+    found: list[str] = []
+    for engine in (LLGuidanceEngine, XGrammarEngine):
+        compile_schema = engine.compile
+
+        def compiling(self: Any, schema: str, *args: Any, compile_schema: Any = compile_schema) -> Any:
+            found.append(schema)
+            return compile_schema(self, schema, *args)
+
+        monkeypatch.setattr(engine, "compile", compiling)
+    return found
+
+
+@pytest.mark.parametrize("strict", [None, True])
+def test_plain_schemas_are_admitted_without_an_engine(compiler: Compiler, read: list[str], strict: bool | None) -> None:
+    compiled = request(compiler, PLAIN, OTHER, {}, strict=strict)
+    compiled.admit()
+    assert ["minProperties" in schema for schema in read] == [True]
+    assert compiled.plain_count == 2
+    assert [tool.name for tool in compiled.compiled_tools] == ["f1"]
+    assert not compiled.known_coverage("f0").inexact
+    assert len(read) == 1
+    assert compiled.coverage("f0").enforced, "asked for in full"
+    assert len(read) == 2
+
+
+def test_a_check_of_all_compiles_all(compiler: Compiler, read: list[str]) -> None:
+    request(compiler, PLAIN, OTHER).check_all()
+    assert len(read) == 2
+
+
+def test_another_engine_compiles_all(compiler: Compiler, read: list[str]) -> None:
+    request(compiler, PLAIN, engine="xgrammar").admit()
+    assert len(read) == 1
+
+
+def test_what_is_not_plain_is_refused_as_ever(compiler: Compiler) -> None:
+    with pytest.raises(UnsupportedSchema, match="no value satisfies"):
+        request(compiler, PLAIN, {"not": {}}).admit()
+    with pytest.raises(UnsupportedSchema, match="strict"):
+        request(compiler, PLAIN, RELAXED, strict=True).admit()
+    compiled = request(compiler, PLAIN, RELAXED)
+    compiled.admit()
+    assert [use.keyword for use in compiled.known_coverage("f1").relaxed] == ["pattern"]
+
+
+def test_large_plain_schemas_are_slow(compiler: Compiler) -> None:
+    large: dict[str, Any] = {
+        "properties": {f"p{n}": {"properties": {f"q{m}": {} for m in range(40)}} for n in range(4)}
+    }
+    compiled = request(compiler, PLAIN, large)
+    compiled.admit()
+    assert compiled.slow_tools(0.005) == [1]
+    assert compiled.slow_tools(1.0) == []
+    assert request(compiler, large, tool_choice="none").slow_tools(0.005) == []
+
+
+@pytest.mark.parametrize(("strict", "goes_on"), [(None, True), (False, True), (True, False)])
+def test_a_plain_schema_that_does_not_compile(
+    compiler: Compiler,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    strict: bool | None,
+    goes_on: bool,
+) -> None:
+    """The call goes on as any JSON object; a strict one ends, for nothing could check it."""
+    compile_schema = LLGuidanceEngine.compile
+
+    def failing(self: Any, schema: str, *args: Any) -> Any:
+        if "properties" in schema:
+            raise UnsupportedSchema("forced", "#", "Remove it")
+        return compile_schema(self, schema, *args)
+
+    monkeypatch.setattr(LLGuidanceEngine, "compile", failing)
+    compiled = request(compiler, PLAIN, strict=strict)
+    compiled.admit()
+    matcher, vocabulary = compiled.matcher(), compiler.vocabulary
+    ids = [*render_tool_calls([ToolCall("f0", 0, '{"b":[1]}')], vocabulary), vocabulary.format.turn_end]
+    opening = ids.index(vocabulary.format.argument_begin)
+    assert matcher.accept_tokens(ids[:opening])
+    if not goes_on:
+        with pytest.raises(UnsupportedSchema, match="forced"):
+            matcher.accept_tokens(ids[opening:])
+        return
+    with caplog.at_level(logging.WARNING):
+        assert matcher.accept_tokens(ids[opening:])
+    assert matcher.is_terminated()
+    if strict is None:
+        assert "admitted by its shape and does not compile" in caplog.text
+        assert "forced" in compiled.coverage("f0").relaxed[0].reason
+
+
+def test_a_schema_that_is_not_plain_and_does_not_compile_ends_the_call(compiler: Compiler) -> None:
+    matcher, vocabulary = request(compiler, {"not": {}}).matcher(), compiler.vocabulary
+    ids = render_tool_calls([ToolCall("f0", 0, "{}")], vocabulary)
+    with pytest.raises(UnsupportedSchema, match="no value satisfies"):
+        matcher.accept_tokens(ids)
