@@ -41,8 +41,9 @@ def test_other_requests_go_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None
 
     def compile_tools(*_: Any, **__: Any) -> Any:
         assert others_went_on.wait(60)
-        return "compiled"
+        return compiled_tools
 
+    compiled_tools = SimpleNamespace(resolved_spec=ToolCallSpec())
     monkeypatch.setattr(request_hook, "compile_tools", compile_tools)
 
     async def serve() -> Any:
@@ -53,7 +54,7 @@ def test_other_requests_go_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None
         await compiled
         return state.compiled
 
-    assert asyncio.run(serve()) == "compiled"
+    assert asyncio.run(serve()) is compiled_tools
 
 
 @pytest.mark.parametrize("fields", [{"tools": None}, {"vllm_xargs": {"constrained_k2": "off"}}])
