@@ -12,8 +12,9 @@ from typing import Any
 
 import httpx
 import numpy as np
-import psutil
 
+from benchmarks.servers.new_tools import extended
+from benchmarks.servers.suspension import resume, running, suspend
 from constrained_k2.evaluation.bundled import HELD_OUT, bundled_bodies
 from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, STRICT_FLAGS, WITHOUT_PLUGIN, VllmServer
 from constrained_k2.evaluation.server_metrics import growth, parse_counters, total
@@ -32,6 +33,7 @@ _ROWS = 32
 _INTERVAL = 16  # tokens in a chunk of a stream; after the first chunk all prompts of a wave are done
 _REQUESTS = 4  # in a burst, at least, in waves of the concurrency
 _RESAMPLED = 2_000
+_MOST_REQUESTS = 1_000  # of a burst
 _DRAWN = 8  # samples drawn for each one sent
 
 
@@ -165,7 +167,7 @@ def measure(
             name: stack.enter_context(
                 VllmServer(
                     model,
-                    ("--dtype=float32", f"--max-num-seqs={_ROWS}", f"--stream-interval={_INTERVAL}", *flags),
+                    flags_of(flags),
                     log=directory / f"{name}.log",
                     environment=environment,
                 )
@@ -174,14 +176,14 @@ def measure(
             if name in asked
         }
         for server in servers.values():
-            _suspend(server)
-            stack.callback(_resume, server)
+            suspend(server)
+            stack.callback(resume, server)
         for arm in arms:  # warm up
-            _timed(servers[arm.server], _bodies(arm, _ROWS, -1), _ROWS)
+            _timed(servers[arm.server], bodies_of(arm, _ROWS, -1), _ROWS)
         for number in range(rounds):
             turned = [*arms[number % len(arms) :], *arms[: number % len(arms)]]
             for many, arm in itertools.product(concurrencies, turned):
-                bodies = _bodies(arm, max(many, _REQUESTS), number)
+                bodies = bodies_of(arm, max(many, _REQUESTS), number)
                 found[arm.name, many].append(_timed(servers[arm.server], bodies, many))
     return [
         Row(arm, many, tuple(found[arm.name, many]), tuple(found[arm.baseline, many]))
@@ -190,8 +192,13 @@ def measure(
     ]
 
 
-def _bodies(arm: Arm, count: int, seed: int) -> list[dict[str, Any]]:
-    """Return the requests of a burst, which differ between arms only in what defines the arm.
+def flags_of(flags: Sequence[str]) -> tuple[str, ...]:
+    """Return all flags of a server, by those of :data:`SERVERS`."""
+    return ("--dtype=float32", f"--max-num-seqs={_ROWS}", f"--stream-interval={_INTERVAL}", *flags)
+
+
+def bodies_of(arm: Arm, count: int, seed: int) -> list[dict[str, Any]]:
+    """Return the requests of a burst, which differ between arms only in what defines the arm; their tools are new.
 
     Of many requests, those with the longest expected calls are used: ``ignore_eos`` makes every request write the same
     number of tokens, and after the end of a turn constrained requests only repeat the stop, at almost no cost (two
@@ -202,39 +209,23 @@ def _bodies(arm: Arm, count: int, seed: int) -> list[dict[str, Any]]:
     drawn = bundled_bodies(HELD_OUT, _DRAWN * count, seed + 1)
     samples = sorted(drawn, key=lambda sample: len(json.dumps(sample["expected"])), reverse=True)
     bodies = []
-    for sample in samples[:count]:
+    for number, sample in enumerate(samples[:count]):
         body = common | {"messages": sample["messages"]}
         if arm.tool_choice is not None:
-            body |= {"tools": sample["tools"], "tool_choice": arm.tool_choice}
+            tools = extended(sample["tools"], _MOST_REQUESTS * (seed + 1) + number)
+            body |= {"tools": tools, "tool_choice": arm.tool_choice}
         bodies.append(body)
     return bodies
 
 
 def _timed(server: VllmServer, bodies: Sequence[Mapping[str, Any]], concurrency: int) -> Burst:
-    """Run a burst on a server that is suspended otherwise, since idle vLLM processes poll."""
-    _resume(server)
-    try:
-        return asyncio.run(_burst(server.url, bodies, concurrency))
-    finally:
-        _suspend(server)
+    """Run a burst on a server that is suspended otherwise."""
+    with running(server):
+        return asyncio.run(ask(server.url, bodies, concurrency))
 
 
-def _family(server: VllmServer) -> list[psutil.Process]:
-    process = psutil.Process(server.pid)
-    return [process, *process.children(recursive=True)]
-
-
-def _suspend(server: VllmServer) -> None:
-    for process in _family(server):
-        process.suspend()
-
-
-def _resume(server: VllmServer) -> None:
-    for process in _family(server):
-        process.resume()
-
-
-async def _burst(url: str, bodies: Sequence[Mapping[str, Any]], concurrency: int) -> Burst:
+async def ask(url: str, bodies: Sequence[Mapping[str, Any]], concurrency: int) -> Burst:
+    """Send a burst of requests."""
     loop = asyncio.get_running_loop()
     async with httpx.AsyncClient(base_url=url, timeout=600) as client:
 

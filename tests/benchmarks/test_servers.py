@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.servers.run import ARMS, SERVERS, Burst, Row, _bodies, _step, arms_named
+from benchmarks.servers.run import ARMS, SERVERS, Burst, Row, _step, arms_named, bodies_of
 
 
 def test_an_arm_and_its_baseline_are_asked_the_same() -> None:
@@ -12,7 +12,7 @@ def test_an_arm_and_its_baseline_are_asked_the_same() -> None:
     for arm in ARMS:
         baseline = arms[arm.baseline]
         assert arm.server in SERVERS and baseline.baseline == baseline.name
-        for body, other in zip(_bodies(arm, 4, 1), _bodies(baseline, 4, 1), strict=True):
+        for body, other in zip(bodies_of(arm, 4, 1), bodies_of(baseline, 4, 1), strict=True):
             assert body | {"tool_choice": None} == other | {"tool_choice": None}
             assert ("tools" in body) == (arm.tool_choice is not None)
 

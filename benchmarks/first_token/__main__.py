@@ -1,0 +1,72 @@
+"""Time HTTP requests with tools that no server has seen, up to the first token, on real vLLM servers.
+
+A random model with Kimi K2's vocabulary, and tools of public MCP servers whose names, properties and descriptions are
+new in every request (scripts/fetch_data.py fetches both). All servers run at the same time and take turns; those that
+are not asked are suspended. About 25 minutes and 20 GB of memory; --arm runs fewer servers.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.first_token.run import Row, measure
+from benchmarks.first_token.servers import ARMS
+from benchmarks.host.workload import load
+
+_FIELDS = {"first": "first token", "longest": "longest step after it", "background": "longest step of another stream"}
+
+
+def table(rows: list[Row], field: str) -> Table:
+    """Format one field: medians, and what each arm adds to the unconstrained one for the same tools."""
+    counts = list(dict.fromkeys(row.tools for row in rows))
+    found = Table(title=f"{_FIELDS[field]}, ms: median; added to the same requests unconstrained: median (min to max)")
+    found.add_column("tools")
+    for count in counts:
+        found.add_column(f"{count}", justify="right")
+    for arm in dict.fromkeys(row.arm for row in rows):
+        cells = []
+        for row in rows:
+            if row.arm == arm:
+                middle, low, high = row.added(field)
+                added = "" if arm.name == arm.baseline else f"; {middle:+.0f} ({low:+.0f} to {high:+.0f})"
+                cells.append(f"{row.median(field):.0f}{added}")
+        found.add_row(arm.name, *cells)
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.first_token", description=__doc__)
+    parser.add_argument("--shared", type=Path, default=Path("../shared"), help="the data (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=7, help="(default: %(default)s)")
+    parser.add_argument("--tools", type=int, action="append", help="repeatable (default: 1, 16, 64 and 258)")
+    parser.add_argument(
+        "--arm", action="append", default=[], help="only arms whose names contain this, and their baselines; repeatable"
+    )
+    options = parser.parse_args()
+    chosen = [arm for arm in ARMS if not options.arm or any(part in arm.name for part in options.arm)]
+    if not chosen:
+        parser.error(f"no arm's name contains that; the arms are: {'; '.join(arm.name for arm in ARMS)}")
+    arms = [arm for arm in ARMS if arm in chosen or arm.name in {each.baseline for each in chosen}]
+    console = Console(width=180)
+    with tempfile.TemporaryDirectory() as name:
+        workload = load(options.shared, Path(name) / "small")
+        console.print(workload.source)
+        tokenizer = options.shared / "kimi_k2" / "tokenizer"
+        rows = measure(
+            workload,
+            Path(name),
+            tokenizer=tokenizer if tokenizer.is_dir() else None,
+            rounds=options.rounds,
+            counts=options.tools or (1, 16, 64, 258),
+            arms=arms,
+        )
+    for field in _FIELDS:
+        console.print(table(rows, field))
+
+
+if __name__ == "__main__":
+    main()
