@@ -54,11 +54,12 @@ class ToolCallParser:
         Raises:
             MalformedCompletion: An id is not in the vocabulary. The ids before it have been parsed.
         """
+        read, size = self._reader.read, self._size
         for token_id in token_ids:
-            if not 0 <= token_id < self._size:
+            if not 0 <= token_id < size:
                 problem = f"token id {token_id} is not in the vocabulary (0 to {self._size - 1})"
                 raise MalformedCompletion(problem, "completion", "Parse with the vocabulary of the model that wrote it")
-            self._reader.read(token_id)
+            read(token_id)
         return self._take_events()
 
     def finish(self) -> list[ev.Event]:

@@ -32,9 +32,13 @@ def renumbered(events: Iterable[ev.Event], first: int) -> list[ev.Event]:
 
 def texts_of(events: Sequence[ev.Event]) -> tuple[str, str]:
     """The reasoning and the content in the events. What is not a call is content, so that nothing disappears."""
-    reasoning = "".join(event.text for event in events if isinstance(event, ev.ReasoningDelta))
-    shown = (event for event in events if isinstance(event, ev.ContentDelta | ev.MalformedDelta))
-    return reasoning, "".join(event.text for event in shown)
+    reasoning = content = ""
+    for event in events:
+        if isinstance(event, ev.ContentDelta | ev.MalformedDelta):
+            content += event.text
+        elif isinstance(event, ev.ReasoningDelta):
+            reasoning += event.text
+    return reasoning, content
 
 
 def call_deltas(events: Iterable[ev.Event]) -> list[DeltaToolCall]:
@@ -46,8 +50,10 @@ def call_deltas(events: Iterable[ev.Event]) -> list[DeltaToolCall]:
             function = DeltaFunctionCall(name=event.name, arguments="")
             deltas[event.position] = DeltaToolCall(index=event.position, id=call_id, type="function", function=function)
         elif isinstance(event, ev.ArgumentsDelta):
-            delta = deltas.setdefault(
-                event.position, DeltaToolCall(index=event.position, function=DeltaFunctionCall(arguments=""))
-            )
-            delta.function.arguments += event.text
+            delta = deltas.get(event.position)
+            if delta is None:
+                function = DeltaFunctionCall(arguments=event.text)
+                deltas[event.position] = DeltaToolCall(index=event.position, function=function)
+            else:
+                delta.function.arguments += event.text
     return list(deltas.values())

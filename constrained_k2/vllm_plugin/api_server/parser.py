@@ -28,6 +28,9 @@ from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME, XARGS_KEY
 from constrained_k2.vllm_plugin.vocabularies import vocabulary_of
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
+_PLAIN = frozenset((ev.ContentDelta, ev.ReasoningDelta, ev.ArgumentsDelta))
+"""The events that carry text alone: nothing in them is renumbered, logged or cut."""
+
 _PROMPT_END = 16  # tokens; more than vLLM's detokenizers look back
 
 
@@ -84,6 +87,7 @@ class ParsingByTokenId:
         self._engine_text: EngineText | None = None
         self._buffered: list[ev.Event] = []  # of the current call, where only whole calls are shown
         self._shown = 0
+        self._whole_calls_only = False
         self._cut = False
 
     def adjust_request(self, request: Any) -> Any:
@@ -150,11 +154,13 @@ class ParsingByTokenId:
                 text, delta_token_ids, request, prompt_token_ids, finished=finished
             )
         events = self._read(delta_token_ids, delta_text, request, finished=finished)
+        is_cut = finished and self._cut
+        if not (events or is_cut):
+            return None
         reasoning, content = texts_of(events)
-        calls = call_deltas(self._whole_calls(events) if _shows_whole_calls_only(request) else events)
+        calls = call_deltas(self._whole_calls(events) if self._whole_calls_only else events)
         if not request.include_reasoning:
             reasoning = ""
-        is_cut = finished and self._cut
         if not (reasoning or content or calls or is_cut):
             return None
         kind = CutDelta if is_cut else DeltaMessage
@@ -226,15 +232,20 @@ class ParsingByTokenId:
             stop = getattr(request, "stop", None)
             if stop and not getattr(request, "include_stop_str_in_output", False):
                 self._budget = TextBudget(self._vocabulary, [stop] if isinstance(stop, str) else stop)
+            self._whole_calls_only = _shows_whole_calls_only(request)
         if self._budget is not None:
             token_ids = self._budget.take(token_ids, text, finished=finished)
-        events = self._stream.feed(token_id for token_id in token_ids if token_id not in self._dropped)
+        if self._dropped:
+            token_ids = [token_id for token_id in token_ids if token_id not in self._dropped]
+        events = self._stream.feed(token_ids)
         if finished:
             events += self._stream.finish()
+        if _PLAIN.issuperset(map(type, events)):  # as most tokens' events are
+            return events
         report_recoveries(events)
         if self._first_number is not None:
             events = renumbered(events, self._first_number)
-        if not _shows_whole_calls_only(request):
+        if not self._whole_calls_only:
             self._cut = self._cut or any(isinstance(event, ev.CallCut | ev.HeaderCut) for event in events)
         return events
 

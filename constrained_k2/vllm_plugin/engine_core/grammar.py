@@ -96,6 +96,9 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
             self._reported = True
 
     def _accept(self, tokens: Sequence[int]) -> bool:
+        matcher = self.matcher
+        if len(tokens) == 1 and matcher is not None and not self.unmasked and not matcher.is_terminated():
+            return self.attempt(matcher.accept_tokens, tokens) is True  # as below, without what drafts and stops need
         taken = self._take(tokens)
         if taken < len(tokens):
             self.rollback(taken)

@@ -89,10 +89,14 @@ class ConstrainedOutputManager(StructuredOutputManager):
 
     def accept_tokens(self, request: Any, new_token_ids: list[int]) -> bool:
         """Advance a grammar over what was sampled; where it refuses, vLLM ends the request."""
-        accepted: bool = super().accept_tokens(request, new_token_ids)
-        if not accepted and _grammar_of(request) is not None:
-            engine_counters.ended_early += 1
-        return accepted
+        grammar = _grammar_of(request)
+        if grammar is None:
+            accepted: bool = super().accept_tokens(request, new_token_ids)
+            return accepted
+        if grammar.accept_tokens(request.request_id, new_token_ids):
+            return True
+        engine_counters.ended_early += 1
+        return False
 
     def validate_tokens(self, request: Any, spec_tokens: list[int]) -> list[int]:
         """The drafts to run: vLLM's legal ones or the grammar's, whichever are more."""

@@ -135,21 +135,28 @@ def record_refusal(reason: str, detail: str) -> None:
 
 def record_engine(news: Mapping[str, Any], model_name: str, rank: int) -> None:
     """Add what an engine has counted since it last reported: :meth:`.transport.Published.news`."""
-    shown = families()
+    known = _engine_counters(model_name, rank)
     totals: Mapping[str, float] = news["totals"]
-    for family, name in _ENGINE_TOTALS.items():
-        shown[family].labels(model_name, rank).inc(totals.get(name, 0))
-    for family, labels in _LABELED_TOTALS.items():
-        for label, name in labels.items():
-            shown[family].labels(model_name, rank, label).inc(totals.get(name, 0))
     for name, count in totals.items():
-        if name.startswith(f"{OVERRIDE}:"):
+        if (counter := known.get(name)) is not None:
+            counter.inc(count)
+        elif name.startswith(f"{OVERRIDE}:"):
             _, phase, keyword = name.split(":")
-            shown["overrides"].labels(model_name, rank, phase, keyword).inc(count)
-    for result, name in (("hit", "hits"), ("miss", "compiled")):
-        shown["grammar_lookups"].labels(model_name, "engine", result).inc(totals.get(name, 0))
+            families()["overrides"].labels(model_name, rank, phase, keyword).inc(count)
     for seconds in news["compile_seconds"]:
-        shown["compile_seconds"].labels(model_name, "engine").observe(seconds)
+        families()["compile_seconds"].labels(model_name, "engine").observe(seconds)
+
+
+@cache
+def _engine_counters(model_name: str, rank: int) -> dict[str, Any]:
+    """The counters of an engine by the names of their totals, with labels: looking labels up takes most of a report."""
+    shown = families()
+    found = {name: shown[family].labels(model_name, rank) for family, name in _ENGINE_TOTALS.items()}
+    for family, labels in _LABELED_TOTALS.items():
+        found |= {name: shown[family].labels(model_name, rank, label) for label, name in labels.items()}
+    for result, name in (("hit", "hits"), ("miss", "compiled")):
+        found[name] = shown["grammar_lookups"].labels(model_name, "engine", result)
+    return found
 
 
 def builtin_schemas(compiled: CompiledToolCalls) -> dict[str, str]:

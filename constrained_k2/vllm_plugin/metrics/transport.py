@@ -2,11 +2,13 @@
 
 A worker in a process of its own (tensor or pipeline parallelism) adds its totals to the pickled ``ModelRunnerOutput``
 of the one rank whose output is used. The engine core adds what is new of all totals to the ``SchedulerStats`` for one
-front end of several; there ``PrometheusStatLogger`` records them. Nothing is added where nothing has been counted, nor
-sent with ``--disable-log-stats``. Snapshots hold totals, not differences: one lost or read twice does no harm.
+front end of several, at most ten times a second while requests run; there ``PrometheusStatLogger`` records them.
+Nothing is added where nothing has been counted, nor sent with ``--disable-log-stats``. Snapshots hold totals, not
+differences: one lost or read twice does no harm.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
 from typing import Any
 
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
@@ -16,6 +18,9 @@ FIELD = "constrained_k2"
 
 ROWS_FIELD = "constrained_k2_rows"
 """The same for examined rows."""
+
+_INTERVAL = 0.1
+"""The least seconds between two reports of a scheduler while requests run: each costs both processes some 20 us."""
 
 
 class Published:
@@ -59,7 +64,9 @@ class NewTotals:
 class Collected:
     """The totals that one scheduler knows."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._next = 0.0  # when the next report may be made while requests run
         self._published = Published()
         self._workers: dict[str, dict[str, Any]] = {}  # the totals of each process that came since the last time
         self._own = NewTotals()
@@ -69,8 +76,18 @@ class Collected:
         if totals["source"] != engine_counters.source:  # else it was pickled within this process
             self._workers[totals["source"]] = totals
 
-    def news(self) -> dict[str, Any] | None:
-        """The counts added since the last call, in this process and in the workers; None if there are none."""
+    def news(self, *, is_idle: bool = True) -> dict[str, Any] | None:
+        """The counts added since the last report, in this process and in the workers; None if there are none.
+
+        Args:
+            is_idle: No request runs any more, so that this report may be the last one for long. Otherwise None is
+                returned until it is time for another one.
+        """
+        if not is_idle:
+            now = self._clock()
+            if now < self._next:
+                return None
+            self._next = now + _INTERVAL
         own, workers = self._own.take(), self._workers
         if own is None and not workers:
             return None

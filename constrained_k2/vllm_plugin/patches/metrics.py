@@ -33,8 +33,9 @@ def update_from_output(
     totals = model_runner_output.__dict__.get(FIELD)
     if totals is not None:
         _collected(self).take(totals)
-    rows = model_runner_output.__dict__.get(ROWS_FIELD, [])
-    rows += row_probe.take()  # of a worker in this process
+    rows = row_probe.take()  # of a worker in this process
+    if (sent := model_runner_output.__dict__.get(ROWS_FIELD)) is not None:
+        rows = [*sent, *rows]
     gathered = getattr(self.structured_output_manager, "gathered", None)
     if gathered is None:
         return original(self, scheduler_output, model_runner_output, *args, **kwargs)
@@ -47,10 +48,10 @@ def update_from_output(
 
 @wrapper
 def make_stats(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Add the counts made since the last statistics."""
+    """Add the counts made since the last report."""
     stats = original(self, *args, **kwargs)
     if stats is not None:
-        setattr(stats, FIELD, _collected(self).news())
+        setattr(stats, FIELD, _collected(self).news(is_idle=not self.running))
     return stats
 
 
@@ -91,5 +92,8 @@ def stat_logger_record(
 
 
 def _collected(scheduler: Any) -> Collected:
-    collected: Collected = vars(scheduler).setdefault(FIELD, Collected())
+    attributes = vars(scheduler)
+    collected: Collected | None = attributes.get(FIELD)
+    if collected is None:
+        collected = attributes[FIELD] = Collected()
     return collected

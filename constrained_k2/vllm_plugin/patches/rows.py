@@ -32,7 +32,10 @@ def apply_grammar_bitmask(
     """Look at planned rows before and after vLLM masks them: the V1 model runner."""
     ids = grammar_output.structured_output_request_ids
     plan = ids.plan if isinstance(ids, PlannedIds) else []
-    rows = _rows(plan, input_batch.req_ids, scheduler_output.scheduled_spec_decode_tokens) if plan else []
+    if not plan:
+        original(scheduler_output, grammar_output, input_batch, logits)
+        return
+    rows = _rows(plan, input_batch.req_ids, scheduler_output.scheduled_spec_decode_tokens)
     with row_probe.around(logits, rows, plan):
         original(scheduler_output, grammar_output, input_batch, logits)
 
@@ -43,8 +46,10 @@ def apply_grammar_bitmask_v2(  # noqa: PLR0913, PLR0917 - vLLM's signature
 ) -> None:
     """The same in the V2 model runner, in which only the device may know how many drafts are verified."""
     plan = grammar_req_ids.plan if isinstance(grammar_req_ids, PlannedIds) else []
-    rows = _rows_on_device(plan, input_batch) if plan else ()
-    with row_probe.around(logits, rows, plan):
+    if not plan:
+        original(self, logits, input_batch, grammar_req_ids, grammar_bitmask)
+        return
+    with row_probe.around(logits, _rows_on_device(plan, input_batch), plan):
         original(self, logits, input_batch, grammar_req_ids, grammar_bitmask)
 
 
