@@ -1,12 +1,14 @@
 """Tools whose schemas no server has seen, made of given ones."""
 
 import random
+import re
 import string
 from collections.abc import Sequence
 from typing import Any
 
 _LETTERS = 5
 _MAX_NAME = 48  # characters of a name that are kept
+_BELOW_PROPERTIES = re.compile(r"(?<=/properties/)[^/]+")  # in a JSON pointer
 _VALUES = frozenset(("enum", "const", "default", "examples"))
 
 
@@ -61,4 +63,6 @@ def _renamed(schema: Any, word: str) -> Any:
             changed["required"] = [f"{name}_{word}" if name in properties else name for name in required]
     if isinstance(description := schema.get("description"), str):
         changed["description"] = f"{description} ({word})"
+    if isinstance(reference := schema.get("$ref"), str):
+        changed["$ref"] = _BELOW_PROPERTIES.sub(rf"\g<0>_{word}", reference)
     return changed

@@ -167,7 +167,7 @@ def scheduler() -> Any:
     kv_cache = SimpleNamespace(make_prefix_cache_stats=PrefixCacheStats, usage=0.0)
     return SimpleNamespace(
         log_stats=True, kv_cache_manager=kv_cache, connector_prefix_cache_stats=None, kv_metrics_collector=None,
-        get_request_counts=lambda: (0, 0), deferred_waiting=(), _kv_fetch_counts={},
+        get_request_counts=lambda: (0, 0), deferred_waiting=(), _kv_fetch_counts={}, running=[],
     )  # fmt: skip
 
 
@@ -198,6 +198,23 @@ def test_the_scheduler_sends_what_workers_have_counted(counters: EngineCounters)
     assert Scheduler.make_stats(here).constrained_k2["totals"] == {"masked_steps": 1}
     received(here, counters.snapshot())  # pickled within this very process
     assert Scheduler.make_stats(here).constrained_k2 is None
+
+
+def test_counts_are_reported_now_and_then_while_requests_run(
+    counters: EngineCounters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, now = scheduler(), [100.0]
+    here.running = [object()]
+    monkeypatch.setattr(here, "constrained_k2", transport.Collected(lambda: now[0]), raising=False)
+    reported = []
+    for _ in range(25):
+        counters.masked_steps += 1
+        reported.append(Scheduler.make_stats(here).constrained_k2)
+        now[0] += 0.01
+    assert [at for at, news in enumerate(reported) if news] == [0, 10, 20]
+    here.running = []  # the last step of the last request: nothing may wait for the next one
+    reported.append(Scheduler.make_stats(here).constrained_k2)
+    assert sum(news["totals"]["masked_steps"] for news in reported if news) == 25
 
 
 def test_nothing_is_lost_where_vllm_makes_no_statistics(counters: EngineCounters) -> None:

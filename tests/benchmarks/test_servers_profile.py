@@ -1,0 +1,39 @@
+"""Stacks and flame graphs of the server benchmark's profile; nothing is sampled."""
+
+from collections import Counter
+from xml.etree import ElementTree as ET
+
+from benchmarks.servers.flame_graph import draw
+from benchmarks.servers.profile import functions, table
+from benchmarks.servers.stacks import OURS, Sampled, owner_of, read_stacks
+
+RAW = """\
+process 7:"VLLM::EngineCore";run (/x/site-packages/vllm/v1/engine/core.py:10);schedule (/x/vllm/v1/core/sched/scheduler.py:1) 30
+process 7:"VLLM::EngineCore";run (/x/site-packages/vllm/v1/engine/core.py:99);fill (/y/constrained_k2/turn/batch.py:5) 10
+process 7:"VLLM::EngineCore";wrap (/y/constrained_k2/vllm_plugin/patches/metrics.py:3);make (/x/vllm/v1/core/sched/s.py:2) 5
+<module> (<string>:1) 5
+no count
+"""
+
+
+def test_the_innermost_known_code_owns_a_sample() -> None:
+    stacks = read_stacks(RAW.splitlines())
+    sampled = Sampled({"engine core": stacks}, rate=100, steps=50)
+    assert sampled.by_owner("engine core") == {"vLLM: scheduler": 35, OURS: 10, "Python and libraries": 5}
+    assert sampled.by_function("engine core") == {"fill (/y/constrained_k2/turn/batch.py)": 10}
+    assert sampled.microseconds(10) == 2000  # 10 samples of 10 ms in 50 steps
+    assert owner_of(("f (/x/site-packages/torch/nn.py)",)) == "Python and libraries"
+
+
+def test_tables_and_flames_show_the_time_a_step() -> None:
+    sampled = Sampled({"engine core": read_stacks(RAW.splitlines())}, rate=100, steps=50)
+    rows = table([("an arm", sampled)])
+    assert next(iter(rows.columns[0].cells)) == "engine core"
+    assert next(iter(rows.columns[1].cells)) == "10,000"
+    assert list(functions(sampled).columns[2].cells) == ["2000.0"]
+    picture = ET.fromstring(draw(sampled, "<a title>"))
+    titles = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}title")]
+    assert "fill constrained_k2/turn/batch.py: 2000 µs a step" in titles
+    assert any(title and title.startswith("engine core") for title in titles)
+    widths = Counter(element.get("fill") for element in picture.iter("{http://www.w3.org/2000/svg}rect"))
+    assert widths["#e8590c"] == 2  # ours
