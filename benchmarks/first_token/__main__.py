@@ -6,6 +6,7 @@ are not asked are suspended. About 25 minutes and 20 GB of memory; --arm runs fe
 """
 
 import argparse
+import signal
 import tempfile
 from pathlib import Path
 
@@ -47,6 +48,7 @@ def main() -> None:
         "--arm", action="append", default=[], help="only arms whose names contain this, and their baselines; repeatable"
     )
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a suspended server does not end with its parent
     chosen = [arm for arm in ARMS if not options.arm or any(part in arm.name for part in options.arm)]
     if not chosen:
         parser.error(f"no arm's name contains that; the arms are: {'; '.join(arm.name for arm in ARMS)}")

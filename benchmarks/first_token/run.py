@@ -59,7 +59,8 @@ class Row:
 
     def median(self, field: str) -> float:
         """The median of a field of the samples."""
-        return statistics.median(getattr(sample, field) for sample in self.samples)
+        times: list[float] = [getattr(sample, field) for sample in self.samples]
+        return statistics.median(times)
 
     def added(self, field: str) -> tuple[float, float, float]:
         """The field less the baseline's of the same round: median, least and most."""

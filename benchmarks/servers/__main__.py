@@ -4,6 +4,7 @@ About 15 minutes. All servers run at the same time and take turns; those that ar
 """
 
 import argparse
+import signal
 import tempfile
 from pathlib import Path
 
@@ -47,6 +48,7 @@ def main() -> None:
         "--arm", action="append", default=[], help="only arms whose names contain this, and their baselines; repeatable"
     )
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a suspended server does not end with its parent
     try:
         arms = arms_named(options.arm)
     except ValueError as error:

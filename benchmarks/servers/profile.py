@@ -6,7 +6,9 @@ Needs py-spy (``pip install py-spy``), and the right to trace processes. About 2
 import argparse
 import asyncio
 import itertools
+import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -21,12 +23,13 @@ from rich.table import Table
 
 from benchmarks.servers.flame_graph import draw
 from benchmarks.servers.run import SERVERS, Arm, arms_named, ask, bodies_of, flags_of
-from benchmarks.servers.stacks import OURS, Sampled, read_stacks
+from benchmarks.servers.stacks import OURS, Profile, Stack, by_function, by_owner, read_stacks
 from constrained_k2.evaluation.bundled import build_demo_model
 from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.evaluation.server_metrics import growth, parse_counters, total
 
-_RATE = 250  # samples a second
+_RATE = 100  # samples a second
+_TAKEN = re.compile(r"Samples: (\d+)")  # in what py-spy says at its end
 _PROCESSES = ("API server", "engine core", "worker")
 _DEFAULT = ("tools, unconstrained", "tools, constrained")
 _SHOWN = 12  # functions of this package that the table names
@@ -34,39 +37,58 @@ _SHOWN = 12  # functions of this package that the table names
 
 def profile(  # noqa: PLR0913 - what a run consists of
     arm: Arm, model: Path, directory: Path, *, concurrency: int, seconds: int, py_spy: str
-) -> Sampled:
+) -> Profile:
     """Sample a server's processes while requests with new tools run, as many at a time as asked for."""
     flags, environment = SERVERS[arm.server]
     log = directory / f"{arm.server}.log"
     with VllmServer(model, flags_of(flags), log=log, environment=environment) as server:
         asyncio.run(ask(server.url, bodies_of(arm, concurrency, 0), concurrency))  # warm up
-        found = dict(zip(_PROCESSES, _processes(server.pid), strict=False))
-        outputs = {name: directory / f"{name}.txt" for name in found}
+        samplers = {
+            name: _Sampler(py_spy, pid, directory / f"{name}.txt")
+            for name, pid in zip(_PROCESSES, _processes(server.pid), strict=False)
+        }
+        try:
+            steps = asyncio.run(_busy(server.url, arm, concurrency, seconds))
+        finally:
+            found = {name: sampler.stop() for name, sampler in samplers.items()}
+    return {
+        name: {stack: 1e6 * count * period / steps for stack, count in stacks.items()}
+        for name, (stacks, period) in found.items()
+    }
+
+
+class _Sampler:
+    """py-spy on one process."""
+
+    def __init__(self, py_spy: str, pid: int, output: Path) -> None:
+        self._output = output
         options = (
             "--rate",
             f"{_RATE}",
             "--duration",
-            f"{seconds}",
+            "unlimited",
             "--nonblocking",
             "--format",
             "raw",
             "--full-filenames",
         )
-        samplers = [
-            subprocess.Popen(  # noqa: S603 - py-spy
-                [py_spy, "record", "--pid", f"{pid}", "--output", str(outputs[name]), *options],
-                stdout=subprocess.DEVNULL,
-            )
-            for name, pid in found.items()
-        ]
-        steps = asyncio.run(_busy(server.url, arm, concurrency, seconds))
-        for sampler in samplers:
-            if sampler.wait(timeout=60):
-                raise RuntimeError(f"py-spy ended with {sampler.returncode}: may it trace processes?")
-        stacks: dict[str, Counter[tuple[str, ...]]] = {
-            name: read_stacks(path.read_text(errors="replace").splitlines()) for name, path in outputs.items()
-        }
-    return Sampled(stacks, _RATE, steps)
+        command = [py_spy, "record", "--pid", f"{pid}", "--output", str(output), *options]
+        self._start = time.monotonic()
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # noqa: S603
+
+    def stop(self) -> tuple[Counter[Stack], float]:
+        """Return the samples, and the seconds between two of them: more than asked for on a busy machine.
+
+        Raises:
+            RuntimeError: py-spy could not sample.
+        """
+        seconds = time.monotonic() - self._start
+        self._process.send_signal(signal.SIGINT)
+        said, _ = self._process.communicate(timeout=120)
+        taken = _TAKEN.search(said)
+        if taken is None or not self._output.is_file():
+            raise RuntimeError(f"py-spy ended with {self._process.returncode}; may it trace processes? {said[-500:]}")
+        return read_stacks(self._output.read_text(errors="replace").splitlines()), seconds / max(1, int(taken[1]))
 
 
 def _processes(pid: int) -> list[int]:
@@ -92,35 +114,30 @@ async def _busy(url: str, arm: Arm, concurrency: int, seconds: float) -> float:
     return total(grown, "vllm:iteration_tokens_total_count")
 
 
-def table(arms: Sequence[tuple[str, Sampled]]) -> Table:
+def table(arms: Sequence[tuple[str, Profile]]) -> Table:
     """Format the microseconds of CPU a step, by process and owner."""
     found = Table(title="Microseconds a step on a CPU, by process and by whose code it is")
     found.add_column("")
     for name, _ in arms:
         found.add_column(name, justify="right")
     for process in _PROCESSES:
-        present = [(sampled, sampled.by_owner(process)) for _, sampled in arms if process in sampled.processes]
-        if len(present) < len(arms):
-            continue
-        totals = (f"{sampled.microseconds(sum(owners.values())):,.0f}" for sampled, owners in present)
-        found.add_row(process, *totals, style="bold")
-        for owner in sorted({owner for _, owners in present for owner in owners}):
-            found.add_row(f"  {owner}", *(f"{sampled.microseconds(owners[owner]):,.0f}" for sampled, owners in present))
+        times = [by_owner(shares.get(process, {})) for _, shares in arms]
+        found.add_row(process, *(f"{sum(owners.values()):,.0f}" for owners in times), style="bold")
+        for owner in sorted({owner for owners in times for owner in owners}):
+            found.add_row(f"  {owner}", *(f"{owners.get(owner, 0.0):,.0f}" for owners in times))
     return found
 
 
-def functions(sampled: Sampled) -> Table:
+def functions(shares: Profile) -> Table:
     """Format this package's functions by their own time, with what they call in libraries."""
     found = Table(title="This package's functions, by their own time")
     for column in ("process", "function", "µs a step"):
         found.add_column(column, justify="right" if "µs" in column else "left")
-    own = Counter(
-        {(name, each): count for name in sampled.processes for each, count in sampled.by_function(name).items()}
-    )
-    for (process, each), count in own.most_common(_SHOWN):
+    own = [(time, process, each) for process in shares for each, time in by_function(shares[process]).items()]
+    for time_a_step, process, each in sorted(own, reverse=True)[:_SHOWN]:
         function, _, file = each.removesuffix(")").partition(" (")
         place = file[file.rfind(f"/{OURS}/") + 1 :]
-        found.add_row(process, f"{function} ({place})", f"{sampled.microseconds(count):.1f}")
+        found.add_row(process, f"{function} ({place})", f"{time_a_step:.1f}")
     return found
 
 
@@ -140,20 +157,20 @@ def main() -> None:
     except ValueError as error:
         parser.error(str(error))
     console = Console(width=170)
-    found: list[tuple[str, Sampled]] = []
+    found: list[tuple[str, Profile]] = []
     for arm in arms:
         with tempfile.TemporaryDirectory() as name:
             model = build_demo_model(Path(name) / "model")
-            sampled = profile(
+            shares = profile(
                 arm, model, Path(name),
                 concurrency=options.concurrency, seconds=options.seconds, py_spy=options.py_spy,
             )  # fmt: skip
-        found.append((arm.name, sampled))
+        found.append((arm.name, shares))
         if arm.server in {"structured_output", "logits_processor"}:
-            console.print(arm.name, functions(sampled))
+            console.print(arm.name, functions(shares))
         if options.svg is not None and arm.server == "structured_output":
             title = f"{arm.name}, {options.concurrency} requests at a time: CPU time by process (orange: this package)"
-            options.svg.write_text(draw(sampled, title), "utf-8")
+            options.svg.write_text(draw(shares, title), "utf-8")
     console.print(table(found))
 
 

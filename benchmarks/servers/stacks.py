@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 Stack = tuple[str, ...]
 """Frames as ``FUNCTION (FILE)``, the outermost first."""
@@ -40,38 +39,27 @@ _LINE = re.compile(r"^(?P<stack>.*) (?P<count>\d+)$")
 _FRAME = re.compile(r"^(?P<function>.*) \((?P<file>[^()]*?)(?::\d+)?\)$")
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """The stacks of a server's processes over some time.
+Profile = Mapping[str, Mapping[Stack, float]]
+"""Name of a process -> stack -> microseconds on a CPU for each step of the engine."""
 
-    Attributes:
-        processes: Name of a process -> stack -> number of samples in which it was on a CPU.
-        rate: Samples a second.
-        steps: Steps of the engine meanwhile.
-    """
 
-    processes: Mapping[str, Counter[Stack]]
-    rate: float
-    steps: float
+def by_owner(stacks: Mapping[Stack, float]) -> dict[str, float]:
+    """Return the time by whose code it was spent in."""
+    found: dict[str, float] = {}
+    for stack, time in stacks.items():
+        owner = owner_of(stack)
+        found[owner] = found.get(owner, 0.0) + time
+    return found
 
-    def microseconds(self, samples: float) -> float:
-        """Return the time of these samples for each step of the engine."""
-        return 1e6 * samples / self.rate / self.steps
 
-    def by_owner(self, process: str) -> Counter[str]:
-        """Return the number of samples by whose code they were in."""
-        found: Counter[str] = Counter()
-        for stack, count in self.processes[process].items():
-            found[owner_of(stack)] += count
-        return found
-
-    def by_function(self, process: str) -> Counter[str]:
-        """Return the number of samples in code of this package, by its innermost function."""
-        found: Counter[str] = Counter()
-        for stack, count in self.processes[process].items():
-            if owner_of(stack) == OURS:
-                found[next(frame for frame in reversed(stack) if f"/{OURS}/" in frame)] += count
-        return found
+def by_function(stacks: Mapping[Stack, float]) -> dict[str, float]:
+    """Return the time in code of this package, by its innermost function."""
+    found: dict[str, float] = {}
+    for stack, time in stacks.items():
+        if owner_of(stack) == OURS:
+            frame = next(frame for frame in reversed(stack) if f"/{OURS}/" in frame)
+            found[frame] = found.get(frame, 0.0) + time
+    return found
 
 
 def owner_of(stack: Stack) -> str:

@@ -1,5 +1,7 @@
 """Tools, requests and figures of the first-token benchmark; no server is started."""
 
+from typing import Any
+
 import pytest
 from jsonschema import Draft202012Validator
 
@@ -9,7 +11,7 @@ from benchmarks.first_token.servers import ARMS, SERVERS
 from benchmarks.servers.new_tools import extended, renewed
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
 
-NODE = {
+NODE: dict[str, Any] = {
     "type": "object",
     "description": "A node.",
     "properties": {
@@ -18,7 +20,7 @@ NODE = {
     },
     "required": ["name"],
 }
-TOOL = {"type": "function", "function": {"name": "make", "parameters": NODE}}
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "make", "parameters": NODE}}
 
 
 def properties(schema: object) -> set[str]:
@@ -51,7 +53,7 @@ def test_extended_tools_take_what_the_given_ones_take() -> None:
     assert one != other
     parameters = one["function"]["parameters"]
     assert parameters["required"] == ["name"]
-    assert parameters["properties"].items() > NODE["properties"].items()  # type: ignore[attr-defined]
+    assert parameters["properties"].items() > NODE["properties"].items()
 
 
 def test_arms_are_asked_the_same_but_for_their_constraint() -> None:

@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 from benchmarks.servers.flame_graph import draw
 from benchmarks.servers.profile import functions, table
-from benchmarks.servers.stacks import OURS, Sampled, owner_of, read_stacks
+from benchmarks.servers.stacks import OURS, by_function, by_owner, owner_of, read_stacks
 
 RAW = """\
 process 7:"VLLM::EngineCore";run (/x/site-packages/vllm/v1/engine/core.py:10);schedule (/x/vllm/v1/core/sched/scheduler.py:1) 30
@@ -18,22 +18,20 @@ no count
 
 def test_the_innermost_known_code_owns_a_sample() -> None:
     stacks = read_stacks(RAW.splitlines())
-    sampled = Sampled({"engine core": stacks}, rate=100, steps=50)
-    assert sampled.by_owner("engine core") == {"vLLM: scheduler": 35, OURS: 10, "Python and libraries": 5}
-    assert sampled.by_function("engine core") == {"fill (/y/constrained_k2/turn/batch.py)": 10}
-    assert sampled.microseconds(10) == 2000  # 10 samples of 10 ms in 50 steps
+    assert by_owner(stacks) == {"vLLM: scheduler": 35, OURS: 10, "Python and libraries": 5}
+    assert by_function(stacks) == {"fill (/y/constrained_k2/turn/batch.py)": 10}
     assert owner_of(("f (/x/site-packages/torch/nn.py)",)) == "Python and libraries"
 
 
 def test_tables_and_flames_show_the_time_a_step() -> None:
-    sampled = Sampled({"engine core": read_stacks(RAW.splitlines())}, rate=100, steps=50)
-    rows = table([("an arm", sampled)])
-    assert next(iter(rows.columns[0].cells)) == "engine core"
-    assert next(iter(rows.columns[1].cells)) == "10,000"
-    assert list(functions(sampled).columns[2].cells) == ["2000.0"]
-    picture = ET.fromstring(draw(sampled, "<a title>"))
+    shares = {"engine core": read_stacks(RAW.splitlines())}
+    rows = table([("an arm", shares)])
+    assert "engine core" in rows.columns[0].cells
+    assert list(rows.columns[1].cells)[1] == "50"
+    assert list(functions(shares).columns[2].cells) == ["10.0"]
+    picture = ET.fromstring(draw(shares, "<a title>"))
     titles = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}title")]
-    assert "fill constrained_k2/turn/batch.py: 2000 µs a step" in titles
+    assert "fill constrained_k2/turn/batch.py: 10 µs a step" in titles
     assert any(title and title.startswith("engine core") for title in titles)
-    widths = Counter(element.get("fill") for element in picture.iter("{http://www.w3.org/2000/svg}rect"))
-    assert widths["#e8590c"] == 2  # ours
+    colors = Counter(element.get("fill") for element in picture.iter("{http://www.w3.org/2000/svg}rect"))
+    assert colors["#e8590c"] == 2  # ours
