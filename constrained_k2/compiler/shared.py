@@ -27,7 +27,7 @@ from constrained_k2.request.strictness import DEFAULT_POLICY, StrictPolicy
 from constrained_k2.schema.budget import check_budget
 from constrained_k2.schema.compile_pool import PoolBusy, run_bounded
 from constrained_k2.schema.coverage import Status
-from constrained_k2.schema.document import SchemaDocument
+from constrained_k2.schema.document import draft_of
 from constrained_k2.schema.keywords.scalars import type_named
 from constrained_k2.schema.undeclared_keys import DEFAULT, UndeclaredKeys, read_undeclared_keys
 from constrained_k2.turn.call_id import CallIdTrie, NameEndings
@@ -268,8 +268,18 @@ def _checked(schema: str, options: GrammarOptions) -> tuple[str, tuple[Status, s
     """A schema within its budgets, and a note on its type."""
     document = _read(schema)
     check_budget(document)
-    note = _restrict_to_objects(document) if options.root == "object" else None
+    note: tuple[Status, str] | None = None
+    is_restricted = document.get("type") == "object" and not _ignores_siblings(document)
+    if options.root == "object" and not is_restricted:
+        note = _restrict_to_objects(document)
+    elif schema.isascii():  # lone surrogates, which annotations may have, are escaped in it
+        return schema, None
     return json.dumps(document, separators=(",", ":")), note
+
+
+def _ignores_siblings(document: dict[str, Any]) -> bool:
+    """True if a schema is a reference of an old draft, beside which other keywords mean nothing."""
+    return "$ref" in document and draft_of(document) == "legacy"
 
 
 def _read(schema: str) -> dict[str, Any]:
@@ -291,8 +301,7 @@ def _restrict_to_objects(document: Any) -> tuple[Status, str] | None:
         is_read = any(type_named(name) in {"object", "any"} for name in names)
         how = "is read as 'object'" if is_read else "is left out: arguments are always an object"
         note = ("read_as" if is_read else "relaxed", f"the type {', '.join(map(excerpt, names))} {how}")
-    if SchemaDocument(document).draft == "legacy" and "$ref" in document:
-        # Old drafts ignore the siblings of a "$ref", and the type would be one.
+    if _ignores_siblings(document):  # the type would be one
         document["allOf"] = [*document.get("allOf", ()), {"$ref": document.pop("$ref")}]
     document["type"] = "object"
     return note

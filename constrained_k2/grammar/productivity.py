@@ -24,6 +24,7 @@ from constrained_k2.schema.shapes import (
 )
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys, requires_undeclared, with_declared_keys
 
+_CONTAINERS = (Array, Object)
 _MAX_TOGETHER = 2  # of the wanted members that one member may be by its value
 MAX_COMBINED_PATTERNS = 4  # up to so many patterns of an object are combined, since one key may match several of them
 MAX_LISTED_KEYS = 64  # by propertyNames or a pattern: each of so many, with those declared, is like a declared one
@@ -82,13 +83,16 @@ class Productivity:
 
     def _add_productive(self, nodes: Mapping[Node, Iterable[Shape]]) -> None:
         """Find the productive ones of these nodes with these shapes."""
-        changed = True
-        while changed:  # iterate to the least fixed point
-            changed = False
-            for node, shapes in nodes.items():
-                if node not in self._productive and any(map(self.has_value, shapes)):
+        known, waiting = -1, [item for item in nodes.items() if item[0] not in self._productive]
+        waiting.reverse()  # those that others refer to come first, so that most schemas take one pass
+        while len(waiting) != known:  # iterate to the least fixed point
+            known, left = len(waiting), []
+            for node, shapes in waiting:
+                if any(map(self.has_value, shapes)):
                     self._productive.add(node)
-                    changed = True
+                else:
+                    left.append((node, shapes))
+            waiting = left
 
     def _narrow(self, nodes: list[Node]) -> None:
         """Forbid undeclared keys in new productive nodes; a node that would become unproductive stays as it is."""
@@ -96,8 +100,9 @@ class Productivity:
         closed = {node: tuple(map(with_declared_keys, shapes[node])) for node in nodes}
         if closed == shapes:
             return
-        productive, self._productive = self._productive, self._productive.difference(nodes)
-        self._add_productive(closed)
+        containers = {node: ways for node, ways in closed.items() if any(isinstance(way, _CONTAINERS) for way in ways)}
+        productive, self._productive = self._productive, self._productive.difference(containers)
+        self._add_productive(containers)
         productive_closed, self._productive = self._productive, productive
         for node in nodes:
             if node in productive_closed and closed[node] != shapes[node]:
@@ -132,6 +137,9 @@ class Productivity:
             yield from shape.prefix
             yield shape.rest
             yield from (wish | node for wish, _, _ in shape.wishes for node in (*shape.prefix, shape.rest))
+        elif isinstance(shape, Object) and not shape.wanted:
+            yield from (self.normalizer.value_node(shape, name) for name in self.named_keys(shape))
+            yield from (node for _, node in self.extra_nodes(shape))
         elif isinstance(shape, Object):
             for name in self.named_keys(shape):
                 yield from (way.node for way in self.named_ways(shape, name))
@@ -149,7 +157,7 @@ class Productivity:
                 return False
             return all(map(self.is_productive, needed))
         if isinstance(shape, Object):
-            possible = list(self.possible_keys(shape))
+            possible = self.possible_keys(shape)
             if not shape.required.issubset(possible) or not self._has_wanted(shape, possible):
                 return False
             return shape.fewest <= len(possible) or any(
@@ -257,16 +265,20 @@ class Productivity:
         declared = sum(len(rules.named) for rules in shape.maps) + len(shape.required)
         return sorted(found) if len(found) + declared <= MAX_LISTED_KEYS else []
 
-    def possible_keys(self, shape: Object) -> Iterable[str]:
-        """Yield the named keys that may occur."""
-        for name in self.named_keys(shape):
-            node = self.normalizer.value_node(shape, name)
-            if self.is_productive(node) and self.normalizer.is_instance(shape.names, name):
-                yield name
+    def possible_keys(self, shape: Object) -> list[str]:
+        """Return the named keys that may occur."""
+        value_node, is_productive = self.normalizer.value_node, self.is_productive
+        productive = [name for name in self.named_keys(shape) if is_productive(value_node(shape, name))]
+        if shape.names == ANY:
+            return productive
+        return [name for name in productive if self.normalizer.is_instance(shape.names, name)]
 
     def extra_nodes(self, shape: Object) -> Iterable[tuple[tuple[str, ...], Node]]:
         """Yield the value nodes of undeclared keys, one for each set of patterns that a key may match together."""
         patterns = self.patterns(shape)
+        if not patterns:
+            yield (), ANY.union(*(rules.extra for rules in shape.maps))
+            return
         sets: Iterable[tuple[str, ...]] = [(), *((pattern,) for pattern in patterns)]
         if len(patterns) <= MAX_COMBINED_PATTERNS:
             sets = (tuple(compress(patterns, way)) for way in product((False, True), repeat=len(patterns)))

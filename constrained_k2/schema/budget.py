@@ -13,6 +13,11 @@ from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.schema.document import local_target
 
 _ANNOTATIONS = frozenset({"title", "description", "$comment", "default", "examples"})
+_VALUES = frozenset({"enum", "const"})
+_BOUNDED = _VALUES | {"pattern", "patternProperties"}
+_LIMITS_OF_PATTERNS = ("patterns", "anchored_patterns")  # by whether each begins with "^"
+_CONTAINERS = (dict, list)
+_DEFINITIONS = frozenset({"$defs", "definitions"})
 _IN_DATA = re.compile(r"/(?:const|enum)(?:/|\Z)")  # in a pointer: below it, an annotation's name is an ordinary key
 
 
@@ -44,23 +49,24 @@ def check_budget(schema: Any, budget: SchemaBudget = DEFAULT_BUDGET) -> None:
     for count, (pointer, node) in enumerate(objects_in(schema), 1):
         check("the number of its parts", pointer, "objects", count)
         _check_writable(node, pointer)
-        for key, value in node.items():
-            here = f"{pointer}/{key[:80]}"
-            check("a property name's length", pointer, "text_bytes", len(key))
-            if key == "pattern" and isinstance(value, str):
-                patterns += 1
-                check("a pattern's length", here, "pattern_bytes", len(value))
-            if key == "patternProperties" and isinstance(value, dict):
-                is_anchored = all(pattern.startswith("^") for pattern in value)
-                limit = "anchored_patterns" if is_anchored else "patterns"
-                check("the number of patternProperties", here, limit, len(value))
-                for pattern in value:
-                    check("a pattern's length", here, "pattern_bytes", len(pattern))
-            if key == "enum" and isinstance(value, list):
-                check("an enum's number of values", here, "values", len(value))
-            if key in {"enum", "const"}:
-                for item in value if isinstance(value, list) else [value]:
-                    check("a string's length", here, "text_bytes", len(item) if isinstance(item, str) else 0)
+        if node and (longest := max(map(len, node))) > budget.text_bytes:
+            check("a property name's length", pointer, "text_bytes", longest)
+        if _BOUNDED.isdisjoint(node):
+            continue
+        if isinstance(pattern := node.get("pattern"), str):
+            patterns += 1
+            check("a pattern's length", f"{pointer}/pattern", "pattern_bytes", len(pattern))
+        if isinstance(by_pattern := node.get("patternProperties"), dict):
+            here, is_anchored = f"{pointer}/patternProperties", all(pattern.startswith("^") for pattern in by_pattern)
+            check("the number of patternProperties", here, _LIMITS_OF_PATTERNS[is_anchored], len(by_pattern))
+            for pattern in by_pattern:
+                check("a pattern's length", here, "pattern_bytes", len(pattern))
+        if isinstance(listed := node.get("enum"), list):
+            check("an enum's number of values", f"{pointer}/enum", "values", len(listed))
+        for key in _VALUES.intersection(node):
+            value, here = node[key], f"{pointer}/{key}"
+            for item in value if isinstance(value, list) else [value]:
+                check("a string's length", here, "text_bytes", len(item) if isinstance(item, str) else 0)
     if patterns > budget.patterns and _patterns_meet(schema, budget.patterns):
         raise too_costly("the number of patterns in one allOf", "#", "patterns", budget.patterns, patterns)
 
@@ -79,7 +85,7 @@ def objects_in(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         if isinstance(value, dict):
             yield pointer, value
         items: Any = value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ())
-        waiting += [(f"{pointer}/{str(key)[:80]}", item) for key, item in items if isinstance(item, dict | list)]
+        waiting += [(f"{pointer}/{str(key)[:80]}", item) for key, item in items if isinstance(item, _CONTAINERS)]
 
 
 def _check_depth(schema: Any, limit: int) -> None:
@@ -91,7 +97,7 @@ def _check_depth(schema: Any, limit: int) -> None:
         if value is path:
             path.pop()
             continue
-        if not isinstance(value, dict | list) or id(value) in seen:
+        if not isinstance(value, _CONTAINERS) or id(value) in seen:
             continue
         seen.add(id(value))
         if len(path) > limit:
@@ -99,7 +105,9 @@ def _check_depth(schema: Any, limit: int) -> None:
         children = value
         if isinstance(value, dict):
             # Definitions are visited only through references, so that a chain of them is followed to its end.
-            children = [child for key, child in value.items() if key not in {"$defs", "definitions"}]
+            children = [
+                child for key, child in value.items() if isinstance(child, _CONTAINERS) and key not in _DEFINITIONS
+            ]
             if isinstance(reference := value.get("$ref"), str):
                 children.insert(0, local_target(schema, reference))
         path.append(iter(children))
@@ -118,7 +126,10 @@ def _check_writable(node: dict[str, Any], pointer: str) -> None:
     """Refuse lone surrogates, which no token contains, and numbers that are not finite."""
     skipped = frozenset[str]() if _IN_DATA.search(pointer) else _ANNOTATIONS
     for key, value in node.items():
-        items = [] if key in skipped else [value, key]
+        is_plain = isinstance(value, dict) or (isinstance(value, str) and value.isascii())  # the most, by far
+        if key in skipped or (is_plain and key.isascii()):
+            continue
+        items = [value, key]
         while items:
             item, problem = items.pop(), ""
             if isinstance(item, list):

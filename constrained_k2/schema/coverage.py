@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from constrained_k2.schema.document import SchemaDocument, unescape
 from constrained_k2.schema.keywords import keyword_uses
@@ -13,8 +13,7 @@ Notes = Mapping[str, tuple[Status, str]]
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class KeywordUse:
+class KeywordUse(NamedTuple):
     """One occurrence of a keyword."""
 
     pointer: str  # #/properties/city/minLength
@@ -71,10 +70,10 @@ class Coverage:
 
 def coverage_of(document: SchemaDocument, engine: str, notes: Notes) -> Coverage:
     """The coverage of a schema for which an engine's compiler left these notes."""
-    statuses: dict[str, tuple[Status, str]] = dict.fromkeys(keyword_uses(document), ("enforced", ""))
-    statuses |= notes
+    enforced = sorted(set(keyword_uses(document)).difference(notes))
     found: dict[Status, list[KeywordUse]] = {status: [] for status in STATUSES}
-    for pointer, (status, reason) in sorted(statuses.items()):
+    found["enforced"] = [KeywordUse(pointer) for pointer in enforced]
+    for pointer, (status, reason) in sorted(notes.items()):
         found[status].append(KeywordUse(pointer, reason))
     by_status: dict[str, Any] = {status: tuple(uses) for status, uses in found.items()}
     return Coverage(engine, **by_status)

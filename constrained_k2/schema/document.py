@@ -7,8 +7,13 @@ from urllib.parse import unquote, urljoin
 from constrained_k2.errors import UnsupportedSchema
 
 _DATA = frozenset({"const", "enum", "default", "examples"})  # a "$id" or "$anchor" below these is data
+_NAMING = frozenset({"$id", "id", "$anchor", "$dynamicAnchor"})  # keywords that give a subschema a name
 # Keywords whose value maps names to schemas: a "default" in it is a name. A test compares this with the keyword table.
 MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
+
+
+Draft = Literal["2020-12", "legacy"]
+_OLD_DRAFTS = tuple(f"draft-0{number}" for number in (3, 4, 6, 7))
 
 
 class IllFormed(UnsupportedSchema):
@@ -21,9 +26,7 @@ class SchemaDocument:
     def __init__(self, root: Any, location: str = "") -> None:
         self.root = root
         self.location = location
-        declared = root.get("$schema") if isinstance(root, dict) else None
-        old = isinstance(declared, str) and any(f"draft-0{number}" in declared for number in (3, 4, 6, 7))
-        self.draft: Literal["2020-12", "legacy"] = "legacy" if old else "2020-12"
+        self.draft: Draft = draft_of(root)
         self._bases: dict[str, str] = {}  # pointer of a subschema with an "$id" -> its absolute URI
         self._resources: dict[str, str] = {"": "#"}  # absolute URI -> pointer
         self._anchors: dict[tuple[str, str], str] = {}  # (absolute URI, name) -> pointer
@@ -113,13 +116,11 @@ class SchemaDocument:
                 stack += [(item, f"{pointer}/{number}", base, True) for number, item in enumerate(value)]
             if not isinstance(value, dict):
                 continue
-            if is_schema:
+            if is_schema and not _NAMING.isdisjoint(value):
                 base = self._record(value, pointer, base)
-            stack += [
-                (item, f"{pointer}/{escape(key)}", base, not is_schema or key not in MAPS)
-                for key, item in value.items()
-                if isinstance(item, dict | list) and not (is_schema and key in _DATA)
-            ]
+            for key, item in value.items():
+                if isinstance(item, (dict, list)) and not (is_schema and key in _DATA):
+                    stack.append((item, f"{pointer}/{escape(key)}", base, not is_schema or key not in MAPS))
 
     def _record(self, schema: dict[str, Any], pointer: str, base: str) -> str:
         name = schema.get("$id", schema.get("id") if self.draft == "legacy" else None)
@@ -136,6 +137,13 @@ class SchemaDocument:
             if isinstance(anchor := schema.get(keyword), str):
                 self._anchors.setdefault((base, anchor), pointer)
         return base
+
+
+def draft_of(root: Any) -> Draft:
+    """The draft that a decoded schema declares; the current one if it declares none."""
+    declared = root.get("$schema") if isinstance(root, dict) else None
+    is_old = isinstance(declared, str) and any(name in declared for name in _OLD_DRAFTS)
+    return "legacy" if is_old else "2020-12"
 
 
 def local_target(root: Any, reference: str) -> Any:
@@ -156,7 +164,7 @@ def local_target(root: Any, reference: str) -> Any:
 
 def escape(token: str) -> str:
     """A key as a token of a JSON pointer."""
-    return token.replace("~", "~0").replace("/", "~1")
+    return token.replace("~", "~0").replace("/", "~1") if "~" in token or "/" in token else token
 
 
 def unescape(token: str) -> str:

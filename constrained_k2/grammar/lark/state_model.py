@@ -14,6 +14,7 @@ from constrained_k2.grammar.pattern_states import of_format
 from constrained_k2.schema.shapes import ANY, Array, Kind, Node, Object, Shape, String, Value
 from constrained_k2.schema.string_formats import patterns_of
 
+_quoted = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps makes an encoder for each call with options
 AMBIGUOUS = -1  # a node's number where the continuation depends on more than the model records
 
 
@@ -51,6 +52,8 @@ class NodeModel:
     strings: tuple[Shape, ...] = ()  # those that are allowed, unless all are, or listed ones only
 
 
+_ANY_STRING = [String()]
+_FREE, _LISTED = NodeModel(free_strings=True), NodeModel(listed_strings=True)  # of nodes without objects and arrays
 Kinds = Mapping[str, int]  # JSON type -> the node of the values of that type
 
 
@@ -75,7 +78,7 @@ class StateModel:
     def longest_name(self) -> int:
         """Bytes of the longest declared key as it is written."""
         names = {name for node in self.nodes if node.object is not None for name in node.object.values}
-        sizes = [len(json.dumps(name, ensure_ascii=False).encode(errors="replace")) for name in names]
+        sizes = [len(_quoted(name).encode(errors="replace")) for name in names]
         if self.arguments is not None:
             sizes += (len(escape(name).encode(errors="replace")) for name in self.arguments.values)
         return max(sizes, default=0)
@@ -127,10 +130,12 @@ def _node(shapes: list[Shape], members: list[Members], numbers: Mapping[Node, in
     for shape in shapes:
         by_kind.setdefault(shape.value_kind if isinstance(shape, Value) else shape.kind, []).append(shape)
     strings = by_kind.get("string", [])
+    if "object" not in by_kind and "array" not in by_kind and (not strings or strings == _ANY_STRING):
+        return _FREE if strings else _LISTED
     for shape in strings:
-        for pattern in patterns_of(shape.formats) if isinstance(shape, String) else ():
+        for pattern in patterns_of(shape.formats) if isinstance(shape, String) and shape.formats else ():
             of_format(pattern)  # while compiling: the first time takes 20 ms
-    is_free, is_listed = String() in strings, all(isinstance(shape, Value) for shape in strings)
+    is_free, is_listed = _ANY_STRING[0] in strings, all(isinstance(shape, Value) for shape in strings)
     return NodeModel(
         _object(by_kind.get("object", []), members, numbers),
         _array(by_kind.get("array", []), numbers),

@@ -51,6 +51,7 @@ from constrained_k2.schema.undeclared_keys import REASON, UndeclaredKeys
 Effort = Literal["exact", "narrow", "relaxed"]
 """The cost of a grammar for its engine: ``narrow`` shortens strings with patterns, ``relaxed`` drops the patterns."""
 
+_CONTAINERS = (Array, Object)
 _ANY_SHAPES = frozenset(EVERYTHING)
 _MAX_ALTERNATIVES = 50_000  # of all arguments' values; engines refuse more, but only after they have read them
 _MAX_PERMUTED = 4  # properties of a constant object that may come in any order: 4! = 24 alternatives
@@ -131,7 +132,7 @@ class LarkWriter:
 
         A node that has objects or arrays waits to be written, and the name is empty.
         """
-        if node == self.arguments or any(isinstance(shape, Array | Object) for shape in self.productivity.shapes(node)):
+        if node == self.arguments or any(isinstance(shape, _CONTAINERS) for shape in self.productivity.shapes(node)):
             self._waiting.append(node)
             return ""
         outer = self.node

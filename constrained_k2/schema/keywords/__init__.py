@@ -19,6 +19,9 @@ ROWS = with_unevaluated((*scalars.KEYWORDS, *containers.KEYWORDS, *applicators.K
 """In the order of evaluation, which the alternatives in grammars follow."""
 KEYWORDS: dict[str, Keyword] = {name: row for row in ROWS for name in row.names}
 """Keyword -> its row."""
+_PARENTS = frozenset(name for name, row in KEYWORDS.items() if row.names[name])
+"""The keywords that may have subschemas."""
+_WITH = {part: frozenset(name for name in _PARENTS if part in KEYWORDS[name].names[name]) for part in Children}
 _PLAIN: dict[str, Shapes] = {shape.kind: (shape,) for shape in EVERYTHING} | {"integer": (Number(integer=True),)}
 _ORDER = {name: number for number, row in enumerate(ROWS) for name in row.names}
 
@@ -43,7 +46,9 @@ def typed_shapes(read: Reader) -> Shapes:
     """One shape for each allowed JSON type, within the bounds of all keywords for that type."""
     shapes: dict[str, Shape | None] = {shape.kind: shape for shape in scalars.type_shapes(read)}
     for row in rows_of(read.schema):
-        for bound in (lenient(row.bounds, read, row) or ()) if row.bounds else ():
+        if row.bounds is None:
+            continue
+        for bound in lenient(row.bounds, read, row) or ():
             if (known := shapes.get(bound.kind)) is not None:
                 shapes[bound.kind] = meet(known, bound)
     return tuple(shape for shape in shapes.values() if shape is not None)
@@ -77,6 +82,8 @@ def keyword_uses(document: SchemaDocument) -> Iterator[str]:
             if keyword not in KEYWORDS or (document.draft == "legacy" and "$ref" in schema and keyword != "$ref"):
                 continue
             yield f"{pointer}/{escape(keyword)}"
+            if keyword not in _PARENTS:
+                continue
             fresh = [child for child in _children(document, schema, pointer, keyword) if child not in seen]
             waiting += fresh
             seen.update(fresh)
@@ -118,18 +125,17 @@ def keyword_places(
 
 def _children(document: SchemaDocument, schema: dict[str, Any], pointer: str, keyword: str) -> Iterator[str]:
     """The pointers of a keyword's subschemas."""
-    value, children = schema[keyword], KEYWORDS[keyword].names[keyword]
-    if not children:
+    if keyword not in _PARENTS:
         return
-    here = f"{pointer}/{escape(keyword)}"
-    if Children.REFERENCE in children:
+    value, here = schema[keyword], f"{pointer}/{escape(keyword)}"
+    if keyword in _WITH[Children.REFERENCE]:
         try:
             yield document.resolve(value, pointer)
         except UnsupportedSchema:
             return
-    elif isinstance(value, list) and Children.ARRAY in children:
+    elif isinstance(value, list) and keyword in _WITH[Children.ARRAY]:
         yield from (f"{here}/{number}" for number in range(len(value)))
-    elif isinstance(value, dict) and Children.MAP in children:
+    elif isinstance(value, dict) and keyword in _WITH[Children.MAP]:
         yield from (f"{here}/{escape(name)}" for name, inner in value.items() if isinstance(inner, dict))
-    elif isinstance(value, dict) and Children.SCHEMA in children:
+    elif isinstance(value, dict) and keyword in _WITH[Children.SCHEMA]:
         yield here
