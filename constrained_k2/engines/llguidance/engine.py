@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Literal
+from weakref import WeakValueDictionary
 
 import llguidance
 
@@ -74,6 +75,8 @@ class LLGuidanceEngine:
             "xtml": [[], opening + vocabulary.encode(f"{ARGUMENT} key="), vocabulary.encode('"')],
         }
         self._patterns = Patterns(self.tokenizer)
+        # The grammars in use, by their text and effort: schemas that differ in their descriptions alone share one.
+        self._compiled: WeakValueDictionary[tuple[str, Effort], LLGuidanceGrammar] = WeakValueDictionary()
 
     @property
     def cached_bytes(self) -> int:
@@ -81,6 +84,7 @@ class LLGuidanceEngine:
 
     def forget(self) -> None:
         self.mask_cache.clear()
+        self._compiled.clear()
 
     def compile(
         self, schema: str, undeclared_keys: UndeclaredKeys = "allow", encoding: ArgumentEncoding = "json"
@@ -140,13 +144,18 @@ class LLGuidanceEngine:
 
     def _probed(self, source: GrammarText, encoding: ArgumentEncoding = "json") -> "LLGuidanceGrammar":
         """Compile a grammar and compute its first masks, up to within the first key: a few grammars fail only then."""
-        grammar = LLGuidanceGrammar(self.tokenizer, source, self.mask_threads, self.mask_cache)
+        key = (source.text, source.effort)
+        twin = self._compiled.get(key)
+        grammar = LLGuidanceGrammar(self.tokenizer, source, self.mask_threads, self.mask_cache, twin)
+        if twin is not None:
+            return grammar
         first = grammar.copy()
-        for ids in self._probed_ids[encoding]:
+        for ids in () if source.is_simple else self._probed_ids[encoding]:
             if first.try_consume_tokens(ids) == len(ids) and not first.is_error():
                 first.compute_bitmask()
         if first.is_error():
             raise Refused(first.get_error())
+        self._compiled[key] = grammar
         return grammar
 
 
@@ -177,15 +186,26 @@ class MaskThreads:
 class LLGuidanceGrammar:
     """One compiled schema. Implements :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
 
+    ``twin`` is a grammar of the same text and effort, whose lexer and masks it shares.
+
     Copies of a prepared matcher are cheap (10 us) but share one lexer, and some patterns exhaust a lexer's states
     after dozens of copies. Then :meth:`renew` builds a new prototype.
     """
 
     def __init__(
-        self, tokenizer: llguidance.LLTokenizer, source: GrammarText, mask_threads: MaskThreads, cache: MaskCache
+        self,
+        tokenizer: llguidance.LLTokenizer,
+        source: GrammarText,
+        mask_threads: MaskThreads,
+        cache: MaskCache,
+        twin: "LLGuidanceGrammar | None" = None,
     ) -> None:
         self.mask_threads = mask_threads
-        self.dfa = None if source.model is None else cache.dfa(source.model)  # shared by its matchers
+        self._states = source.model, source.places, source.has_open_keys
+        if twin is not None and twin._states == self._states:
+            self.dfa = twin.dfa
+        else:
+            self.dfa = None if source.model is None else cache.dfa(source.model)  # shared by its matchers
         self.token_classes = cache.classes
         self.allows_any_split = source.allows_any_split
         self.any_order = (
@@ -198,7 +218,7 @@ class LLGuidanceGrammar:
         self._tracker = None if source.places is None else cache.tracker(source.places, is_xml=source.allows_any_split)
         self._key_tokens = cache.key_tokens() if source.has_open_keys or source.places is not None else None
         self._tokenizer = tokenizer
-        self._prototype = self._new()
+        self._prototype = self._new() if twin is None else twin.copy()
         self.cost_bytes = _COST_FLOOR + _COST_FACTOR * len(source.text)
 
     def matcher(self, location: str, *, may_relax: bool = False) -> LLGuidanceMatcher:

@@ -66,6 +66,7 @@ class GrammarText:
     effort: Effort = "exact"
     places: Places | None = None  # of the arrays whose items a matcher compares
     has_open_keys: bool = False  # True if the grammar itself would let an object have a key twice
+    is_simple: bool = False  # True if no mask of it takes LLGuidance to a limit
 
 
 def our_text(
@@ -91,7 +92,15 @@ def our_text(
         else:
             model = state_model(root, writer.shapes, writer.members)
         return GrammarText(
-            text, coverage, model, normalizer.is_well_formed, encoding == "xtml", effort, places, writer.has_open_keys
+            text,
+            coverage,
+            model,
+            normalizer.is_well_formed,
+            encoding == "xtml",
+            effort,
+            places,
+            writer.has_open_keys,
+            is_simple=encoding == "json" and writer.is_simple(text),
         )
 
     return write_some(SchemaDocument(document), patterns.is_found, write)

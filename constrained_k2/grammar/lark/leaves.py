@@ -18,6 +18,8 @@ from constrained_k2.schema.string_formats import patterns_of
 if TYPE_CHECKING:
     from constrained_k2.grammar.lark.writer import LarkWriter
 
+INTEGER = number_range(Number(integer=True))
+"""The terminal's expression for any integer."""
 _MAX_DECIMALS = 8  # of a multiple whose trailing zeros may be left out: each takes an alternative
 _EASY_LENGTH = 256  # of a string with a pattern, in the next best grammar
 _LEAF = {"x-guidance": {"whitespace_flexible": False}}  # so that all lexemes stay in one class

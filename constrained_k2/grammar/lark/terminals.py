@@ -19,15 +19,17 @@ _ANY_CHARACTER = rf'(?:[^"\\\x00-\x1f]|\\["\\\/bfnrt]|\\u(?:[0-9a-cA-CefEF]{HEX}
 _FRACTION = r"(?:\.[0-9]{1,40})?"
 _EXPONENT = "[eE][+-]?(?:[0-9]{1,2}|[12][0-9]{2})"
 _NUMBER = f"-?(?:(?:0|[1-9][0-9]{{0,39}}){_FRACTION}|(?:0|[1-9][0-9]{{0,7}}){_FRACTION}{_EXPONENT})"
-PREAMBLE = f"""\
+_WHITESPACE = f"""\
 ws: WS?
 WS: /[ \\n\\r\\t]{{1,{MAX_WHITESPACE}}}/
-STRING: /"{_ANY_CHARACTER}*"/
-PLAIN: /"{CHARACTER}*"/
-NUMBER: /{_NUMBER}/
+"""
+_STRING = f'STRING: /"{_ANY_CHARACTER}*"/\n'
+_PLAIN = f'PLAIN: /"{CHARACTER}*"/\n'
+_NUMBER_RULE = f"NUMBER: /{_NUMBER}/\n"
+_ANY = """\
 any: STRING | NUMBER | "true" | "false" | "null" | any_array | any_object
 any_array: "[" ws (any ws ("," ws any ws)*)? "]"
-any_object: "{{" ws (any_member ("," ws any_member)*)? "}}"
+any_object: "{" ws (any_member ("," ws any_member)*)? "}"
 any_member: STRING ws ":" ws any ws
 """
 
@@ -74,3 +76,14 @@ def only_if(conditions: list[str]) -> str:
     for condition in reversed(others):
         joined = f"and({condition}, {joined})"
     return f" %if {joined}"
+
+
+def preamble(body: str) -> str:
+    """Return the definitions that a grammar's other lines refer to: the engine reads all text, also of unused rules.
+
+    A name that is part of another word, or of a literal, costs a definition that is not needed.
+    """
+    if "any" in body:
+        return _WHITESPACE + _STRING + (_PLAIN if "PLAIN" in body else "") + _NUMBER_RULE + _ANY
+    named = (("STRING", _STRING), ("PLAIN", _PLAIN), ("NUMBER", _NUMBER_RULE))
+    return _WHITESPACE + "".join(definition for name, definition in named if name in body)

@@ -15,6 +15,7 @@ from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.grammar.lark.arguments import ANY_RULES, HEADER, XTML_PREAMBLE, arguments_rule
 from constrained_k2.grammar.lark.arrays import array_rule
 from constrained_k2.grammar.lark.leaves import (
+    INTEGER,
     is_endless,
     leaf_has_value,
     number_rule,
@@ -24,7 +25,7 @@ from constrained_k2.grammar.lark.leaves import (
 )
 from constrained_k2.grammar.lark.objects import object_rule
 from constrained_k2.grammar.lark.state_model import Members
-from constrained_k2.grammar.lark.terminals import PREAMBLE, NoExactGrammar, key, literal, one_of
+from constrained_k2.grammar.lark.terminals import NoExactGrammar, key, literal, one_of, preamble
 from constrained_k2.grammar.lark.unique_items import UniqueItems
 from constrained_k2.grammar.productivity import Productivity, constants
 from constrained_k2.grammar.spelling import JSON, Spelling
@@ -54,6 +55,7 @@ Effort = Literal["exact", "narrow", "relaxed"]
 _CONTAINERS = (Array, Object)
 _ANY_SHAPES = frozenset(EVERYTHING)
 _MAX_ALTERNATIVES = 50_000  # of all arguments' values; engines refuse more, but only after they have read them
+_MAX_SIMPLE = 16_000  # characters
 _MAX_PERMUTED = 4  # properties of a constant object that may come in any order: 4! = 24 alternatives
 _MAX_PERMUTED_TEXT = 8_000  # characters of all alternatives: in nested constants they multiply with every level
 
@@ -97,12 +99,14 @@ class LarkWriter:
 
     def write(self, root: Node) -> str:
         """Return the grammar of a node's instances. Keywords not enforced exactly are in the normalizer's notes."""
-        return "\n".join([*self._lines(root), PREAMBLE])
+        body = "\n".join(self._lines(root))
+        return f"{body}\n{preamble(body)}"
 
     def write_arguments(self, root: Node) -> str:
         """Return the grammar of a node's objects as XTML arguments, as :meth:`write` does; sets ``arguments``."""
         self.arguments, _ = self.normalizer.by_kind(root).get("object", (NEVER, ()))
-        return "\n".join([HEADER, *self._lines(self.arguments), PREAMBLE + XTML_PREAMBLE])
+        body = "\n".join([HEADER, *self._lines(self.arguments)])
+        return f"{body}\n{preamble(body)}{XTML_PREAMBLE}"
 
     def _lines(self, root: Node) -> list[str]:
         if not self.productivity.analyze(root):
@@ -117,6 +121,16 @@ class LarkWriter:
         terminals = [f"{name}: {expression}" for expression, name in self._terminals.items()]
         choices = [f"{name}: {ways}" for ways, name in self._choices.items()]
         return [*lines, *self.rules, *choices, *terminals]
+
+    def is_simple(self, text: str) -> bool:
+        """Return True for a grammar of keys, listed values and structure alone, whose masks take no engine to a limit.
+
+        Such limits are met by large grammars, and by terminals with patterns, lengths or ranges.
+        """
+        is_short = len(text) <= _MAX_SIMPLE and "%json" not in text
+        return is_short and all(
+            expression == INTEGER or expression.startswith(f"{JSON.terminal} & ~") for expression in self._terminals
+        )
 
     def rule(self, node: Node) -> str:
         """Return the name of a productive node's rule."""
