@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import permutations
 from math import factorial
 from typing import Any, Literal
+from weakref import proxy
 
 from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.grammar.lark.arguments import ANY_RULES, HEADER, XTML_PREAMBLE, arguments_rule
@@ -74,8 +75,12 @@ class LarkWriter:
         self.normalizer = normalizer
         self._has_match = has_match
         self.count_texts: Callable[[str, int], int | None] = lambda _lark, _limit: None  # of a grammar, up to a limit
+        writer = proxy(self)  # a cycle would keep the schema with all its shapes until the next garbage collection
         self.productivity = Productivity(
-            normalizer, lambda shape: leaf_has_value(shape, has_match), self._has_extra_key, undeclared_keys
+            normalizer,
+            lambda shape: leaf_has_value(shape, has_match),
+            lambda shape, found: writer.has_extra_key(shape, found),
+            undeclared_keys,
         )
         self.shapes: dict[Node, list[Shape]] = {ANY: list(EVERYTHING)}  # as written
         self.members: dict[Node, list[Members]] = {ANY: [({}, frozenset({ANY}), False)]}  # of the objects
@@ -206,7 +211,8 @@ class LarkWriter:
             raise NoExactGrammar(str(error), keywords, wider) from error
         return self.terminal(expression) if expression else ""
 
-    def _has_extra_key(self, shape: Object, found: tuple[str, ...]) -> bool:
+    def has_extra_key(self, shape: Object, found: tuple[str, ...]) -> bool:
+        """Return True if a shape allows keys that it does not name and that match exactly these patterns."""
         try:
             return bool(self._spelled_keys(shape, found))
         except NoExactGrammar:
