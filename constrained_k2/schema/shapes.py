@@ -218,7 +218,16 @@ def with_value(key: str, node: Node) -> Object:
 
 def meet(one: Shape, other: Shape) -> Shape | None:
     """The intersection of two shapes of one kind, neither a :class:`Value`; None if it is known to be empty."""
-    match one, other:
+    match one, other:  # the most frequent first
+        case Object(), Object():
+            most = _tighter(one.most, other.most)
+            object_ = Object(
+                one.maps | other.maps, one.required | other.required,
+                max(one.fewest, other.fewest), most, one.names | other.names, one.wanted | other.wanted,
+                one.declared | other.declared,
+            )  # fmt: skip
+            fewest = max(object_.fewest, len(object_.required), bool(object_.wanted))
+            return object_ if most is None or fewest <= most else None
         case Null(), Null():
             return one
         case Boolean(), Boolean():
@@ -240,15 +249,6 @@ def meet(one: Shape, other: Shape) -> Shape | None:
                 one.contains | other.contains, one.unique or other.unique,
             )  # fmt: skip
             return array if array.longest is None or array.shortest <= array.longest else None
-        case Object(), Object():
-            most = _tighter(one.most, other.most)
-            object_ = Object(
-                one.maps | other.maps, one.required | other.required,
-                max(one.fewest, other.fewest), most, one.names | other.names, one.wanted | other.wanted,
-                one.declared | other.declared,
-            )  # fmt: skip
-            fewest = max(object_.fewest, len(object_.required), bool(object_.wanted))
-            return object_ if most is None or fewest <= most else None
     return None
 
 

@@ -201,8 +201,8 @@ class LLGuidanceGrammar:
         twin: "LLGuidanceGrammar | None" = None,
     ) -> None:
         self.mask_threads = mask_threads
-        self._states = source.model, source.places, source.has_open_keys
-        if twin is not None and twin._states == self._states:
+        self.states_by = source.model, source.places, source.has_open_keys  # what the states of a text depend on
+        if twin is not None and twin.states_by == self.states_by:
             self.dfa = twin.dfa
         else:
             self.dfa = None if source.model is None else cache.dfa(source.model)  # shared by its matchers

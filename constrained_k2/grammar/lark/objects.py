@@ -77,7 +77,8 @@ class _Bits:
 
     def mask(self, satisfied: frozenset[Wanted], bit: int | None = None) -> int:
         """The bits that a member sets: its own, and those of the wanted members that it is."""
-        return sum(1 << self._bit(one) for one in satisfied) | (0 if bit is None else 1 << bit)
+        own = 0 if bit is None else 1 << bit
+        return own | sum(1 << self._bit(one) for one in satisfied) if satisfied else own
 
     def complete(self, fewest: int, *, counts_few: bool) -> list[str]:
         """The conditions for the object's end."""

@@ -54,6 +54,7 @@ Effort = Literal["exact", "narrow", "relaxed"]
 """The cost of a grammar for its engine: ``narrow`` shortens strings with patterns, ``relaxed`` drops the patterns."""
 
 _CONTAINERS = (Array, Object)
+_ANY_STRING = (String(),)
 _ANY_SHAPES = frozenset(EVERYTHING)
 _MAX_ALTERNATIVES = 50_000  # of all arguments' values; engines refuse more, but only after they have read them
 _MAX_SIMPLE = 16_000  # characters
@@ -79,7 +80,7 @@ class LarkWriter:
         self.productivity = Productivity(
             normalizer,
             lambda shape: leaf_has_value(shape, has_match),
-            lambda shape, found: writer.has_extra_key(shape, found),
+            lambda shape, found: writer.has_extra_key(shape, found),  # noqa: PLW0108 - a method refers to the writer
             undeclared_keys,
         )
         self.shapes: dict[Node, list[Shape]] = {ANY: list(EVERYTHING)}  # as written
@@ -151,7 +152,11 @@ class LarkWriter:
 
         A node that has objects or arrays waits to be written, and the name is empty.
         """
-        if node == self.arguments or any(isinstance(shape, _CONTAINERS) for shape in self.productivity.shapes(node)):
+        shapes = self.productivity.shapes(node)
+        if shapes == _ANY_STRING and node not in self._raw:  # the most frequent
+            self.shapes.setdefault(node, []).extend(shapes)
+            return "STRING"
+        if node == self.arguments or any(isinstance(shape, _CONTAINERS) for shape in shapes):
             self._waiting.append(node)
             return ""
         outer = self.node

@@ -21,7 +21,10 @@ KEYWORDS: dict[str, Keyword] = {name: row for row in ROWS for name in row.names}
 """Keyword -> its row."""
 _PARENTS = frozenset(name for name, row in KEYWORDS.items() if row.names[name])
 """The keywords that may have subschemas."""
-_WITH = {part: frozenset(name for name in _PARENTS if part in KEYWORDS[name].names[name]) for part in Children}
+_TO_REFERENCES, _TO_ARRAYS, _TO_MAPS, _TO_SCHEMAS = (
+    frozenset(name for name in _PARENTS if part in KEYWORDS[name].names[name])
+    for part in (Children.REFERENCE, Children.ARRAY, Children.MAP, Children.SCHEMA)
+)  # tested for each keyword of a schema: the operators of a flag are slow
 _PLAIN: dict[str, Shapes] = {shape.kind: (shape,) for shape in EVERYTHING} | {"integer": (Number(integer=True),)}
 _ORDER = {name: number for number, row in enumerate(ROWS) for name in row.names}
 
@@ -44,7 +47,9 @@ def plain_shapes(schema: dict[str, Any]) -> Shapes | None:
 
 def typed_shapes(read: Reader) -> Shapes:
     """One shape for each allowed JSON type, within the bounds of all keywords for that type."""
-    shapes: dict[str, Shape | None] = {shape.kind: shape for shape in scalars.type_shapes(read)}
+    name = read.schema.get("type")
+    plain = _PLAIN.get(name) if isinstance(name, str) else None
+    shapes: dict[str, Shape | None] = {shape.kind: shape for shape in plain or scalars.type_shapes(read)}
     for row in rows_of(read.schema):
         if row.bounds is None:
             continue
@@ -128,14 +133,14 @@ def _children(document: SchemaDocument, schema: dict[str, Any], pointer: str, ke
     if keyword not in _PARENTS:
         return
     value, here = schema[keyword], f"{pointer}/{escape(keyword)}"
-    if keyword in _WITH[Children.REFERENCE]:
+    if keyword in _TO_REFERENCES:
         try:
             yield document.resolve(value, pointer)
         except UnsupportedSchema:
             return
-    elif isinstance(value, list) and keyword in _WITH[Children.ARRAY]:
+    elif isinstance(value, list) and keyword in _TO_ARRAYS:
         yield from (f"{here}/{number}" for number in range(len(value)))
-    elif isinstance(value, dict) and keyword in _WITH[Children.MAP]:
+    elif isinstance(value, dict) and keyword in _TO_MAPS:
         yield from (f"{here}/{escape(name)}" for name, inner in value.items() if isinstance(inner, dict))
-    elif isinstance(value, dict) and keyword in _WITH[Children.SCHEMA]:
+    elif isinstance(value, dict) and keyword in _TO_SCHEMAS:
         yield here
