@@ -88,6 +88,7 @@ class LarkWriter:
         self._names: dict[Node, str] = {}
         self.rules: list[str] = []  # helper rules of objects and arrays
         self._terminals: dict[str, str] = {}
+        self._simple = {INTEGER}  # expressions of terminals that no engine finds hard
         self._choices: dict[str, str] = {}
         self._alternatives = 0  # of the arguments' values
         self.member_count = 0  # alternatives of the rules of members, in all objects
@@ -133,10 +134,7 @@ class LarkWriter:
 
         Such limits are met by large grammars, and by terminals with patterns, lengths or ranges.
         """
-        is_short = len(text) <= _MAX_SIMPLE and "%json" not in text
-        return is_short and all(
-            expression == INTEGER or expression.startswith(f"{JSON.terminal} & ~") for expression in self._terminals
-        )
+        return len(text) <= _MAX_SIMPLE and "%json" not in text and self._simple.issuperset(self._terminals)
 
     def rule(self, node: Node) -> str:
         """Return the name of a productive node's rule."""
@@ -214,6 +212,8 @@ class LarkWriter:
             wider = replace(shape, maps=frozenset({KeyMap(named)}), names=ANY, wanted=frozenset())
             keywords = ("patternProperties", "additionalProperties", "propertyNames")
             raise NoExactGrammar(str(error), keywords, wider) from error
+        if shape.names == ANY and not self.productivity.patterns(shape):
+            self._simple.add(expression)
         return self.terminal(expression) if expression else ""
 
     def has_extra_key(self, shape: Object, found: tuple[str, ...]) -> bool:

@@ -1,0 +1,104 @@
+"""Grammars whose first masks are not computed while they are compiled, and grammars that several schemas share."""
+
+import json
+from typing import Any
+
+import pytest
+
+from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
+from constrained_k2.engines.llguidance.grammar_text import Patterns, our_text
+from constrained_k2.testing import write_tokenizer
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+
+MANY = 200
+STRINGS = {f"key_{number}": {"type": "string"} for number in range(MANY)}
+LARGEST: dict[str, dict[str, Any]] = {
+    "optional keys": {"properties": dict(list(STRINGS.items())[:130])},
+    "required keys": {"properties": dict(list(STRINGS.items())[:64]), "required": list(STRINGS)[:64]},
+    "alternatives that begin alike": {
+        "properties": {"a": {"anyOf": [{"properties": {"k": {"const": number}}} for number in range(40)]}}
+    },
+    "a long enum": {"properties": {"a": {"enum": [f"value {number}" for number in range(800)]}}},
+    "nested arrays": {"properties": {"a": {"items": {"items": {"items": {"items": {"type": "integer"}}}}}}},
+    "objects in objects": {
+        "properties": {name: {"properties": dict(list(STRINGS.items())[:10])} for name in list(STRINGS)[:8]}
+    },
+    "the same keys in many branches": {"oneOf": [{"required": [name]} for name in list(STRINGS)[:8]]},
+}
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> LLGuidanceEngine:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(folder)
+    return LLGuidanceEngine(Vocabulary.from_pretrained(folder))
+
+
+def source_of(schema: dict[str, Any], undeclared_keys: Any) -> Any:
+    return our_text({"type": "object", **schema}, Patterns(), undeclared_keys)
+
+
+@pytest.mark.parametrize("undeclared_keys", ["allow", "forbid"])
+@pytest.mark.parametrize("name", LARGEST)
+def test_large_grammars_that_are_simple_have_masks(engine: LLGuidanceEngine, name: str, undeclared_keys: Any) -> None:
+    schema = {"type": "object", **LARGEST[name]}
+    assert source_of(LARGEST[name], undeclared_keys).is_simple
+    matcher = engine.compile(json.dumps(schema), undeclared_keys).copy()
+    for text in ("", "{", '"'):
+        ids = engine.tokenizer.tokenize_str(text)
+        assert matcher.try_consume_tokens(ids) == len(ids)
+        matcher.compute_bitmask()
+        assert not matcher.is_error(), matcher.get_error()
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_simple"),
+    [
+        ({"properties": {"a": {"type": "integer"}, "b": {"enum": ["x", 1]}, "c": {"items": {"type": "string"}}}}, True),
+        ({"properties": {"a": {}}}, True),
+        ({"properties": {"a": {"pattern": "^a"}}}, False),
+        ({"properties": {"a": {"type": "string", "format": "date"}}}, False),
+        ({"properties": {"a": {"type": "string", "maxLength": 9}}}, False),
+        ({"properties": {"a": {"type": "integer", "maximum": 9}}}, False),
+        ({"properties": {"a": {"type": "number", "multipleOf": 0.5}}}, False),
+        ({"patternProperties": {"^x": {"type": "string"}}}, False),
+        ({"patternProperties": {"^x": False}}, False),
+        ({"propertyNames": {"maxLength": 3}}, False),
+        ({"properties": {key: {} for key in (f"{name}_{'x' * 60}" for name in STRINGS)}}, False),
+    ],
+)
+def test_patterns_lengths_ranges_and_large_grammars_are_not_simple(schema: dict[str, Any], is_simple: bool) -> None:
+    assert source_of(schema, "allow").is_simple is is_simple
+
+
+def test_schemas_of_one_grammar_share_their_masks_and_their_lexer(engine: LLGuidanceEngine) -> None:
+    def compiled(description: str, kind: str = "string") -> Any:
+        properties = {"a": {"type": kind, "description": description}}
+        return engine.compile(json.dumps({"type": "object", "properties": properties}))
+
+    one, other, third = compiled("one"), compiled("another"), compiled("one", "integer")
+    assert one.text == other.text
+    assert one.dfa is other.dfa
+    assert third.dfa is not one.dfa
+    assert other.coverage == one.coverage
+
+
+def test_schemas_of_one_text_whose_items_are_compared_share_no_masks(engine: LLGuidanceEngine) -> None:
+    def compiled(*, is_unique: bool) -> Any:
+        items = {"type": "array", "items": {"type": "string"}, "uniqueItems": is_unique}
+        return engine.compile(json.dumps({"type": "object", "properties": {"a": items}}))
+
+    unique, free = compiled(is_unique=True), compiled(is_unique=False)
+    assert unique.states_by != free.states_by
+    assert unique.dfa is not free.dfa
+
+
+def test_a_grammar_that_nothing_uses_is_not_kept(engine: LLGuidanceEngine) -> None:
+    schema = json.dumps({"type": "object", "properties": {"used_once": {"type": "string"}}})
+    first = engine.compile(schema)
+    states = first.dfa
+    del first
+    assert engine.compile(schema).dfa is not states
+    kept = engine.compile(schema)
+    engine.forget()
+    assert engine.compile(schema).dfa is not kept.dfa
