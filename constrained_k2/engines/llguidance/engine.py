@@ -23,7 +23,7 @@ from constrained_k2.engines.llguidance.grammar_text import (
     written_text,
 )
 from constrained_k2.engines.llguidance.keys_matcher import DistinctKeysMatcher
-from constrained_k2.engines.llguidance.mask_cache import MaskCache
+from constrained_k2.engines.llguidance.mask_cache import LazyDfa, MaskCache
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance.next_best import NextBest
 from constrained_k2.engines.llguidance.unique_matcher import UniqueItemsMatcher
@@ -202,10 +202,11 @@ class LLGuidanceGrammar:
     ) -> None:
         self.mask_threads = mask_threads
         self.states_by = source.model, source.places, source.has_open_keys  # what the states of a text depend on
+        self.dfa: LazyDfa | None = None  # shared by its matchers
         if twin is not None and twin.states_by == self.states_by:
             self.dfa = twin.dfa
-        else:
-            self.dfa = None if source.model is None else cache.dfa(source.model)  # shared by its matchers
+        elif source.model is not None:
+            self.dfa = cache.dfa(source.model)
         self.token_classes = cache.classes
         self.allows_any_split = source.allows_any_split
         self.any_order = (
