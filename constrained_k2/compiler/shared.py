@@ -1,7 +1,6 @@
 """Grammars and token sets that all requests share, built within budgets and cached."""
 
 import _thread
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -11,24 +10,19 @@ from hashlib import sha256
 from typing import Any, Literal, NamedTuple
 
 from constrained_k2.compiler.cache import CompileCounts, LeastRecentlyUsed, RecentKeys
+from constrained_k2.compiler.checked_schema import checked
 from constrained_k2.engines.protocol import ArgumentEncoding, ArgumentGrammar, Engine
 from constrained_k2.errors import (
     ConstrainedK2Error,
     InvalidRequest,
     SchemaTooCostly,
     UnsupportedSchema,
-    excerpt,
-    kind_of_json,
     missing_dependency,
 )
 from constrained_k2.request.answer_format import AnswerKind
 from constrained_k2.request.spec import ENGINES, EngineName, ToolCallSpec
 from constrained_k2.request.strictness import DEFAULT_POLICY, StrictPolicy
-from constrained_k2.schema.budget import check_budget
 from constrained_k2.schema.compile_pool import PoolBusy, run_bounded
-from constrained_k2.schema.coverage import Status
-from constrained_k2.schema.document import draft_of
-from constrained_k2.schema.keywords.scalars import type_named
 from constrained_k2.schema.undeclared_keys import DEFAULT, UndeclaredKeys, read_undeclared_keys
 from constrained_k2.turn.call_id import CallIdTrie, NameEndings
 from constrained_k2.turn.joints import Joints
@@ -236,7 +230,9 @@ class SharedGrammars:
     def _build(self, schema: str, engine: Engine, options: GrammarOptions) -> tuple[_Compiled, int]:
         """The outcome of compiling a schema, and its cost in the cache in bytes; a TimeoutError if it took too long."""
         try:
-            text, note = (schema, None) if options.kind != "json" else _checked(schema, options)
+            text, note = (
+                (schema, None) if options.kind != "json" else checked(schema, is_object=options.root == "object")
+            )
             kind, undeclared_keys = options.kind, options.undeclared_keys or self.undeclared_keys
 
             def work() -> tuple[ArgumentGrammar, float]:
@@ -262,46 +258,3 @@ class SharedGrammars:
 def cache_key(schema: str) -> str:
     """The schema's text, or the digest of a long one, so that caching its refusal costs little."""
     return schema if len(schema) <= 1024 else sha256(schema.encode(errors="backslashreplace")).hexdigest()
-
-
-def _checked(schema: str, options: GrammarOptions) -> tuple[str, tuple[Status, str] | None]:
-    """A schema within its budgets, and a note on its type."""
-    document = _read(schema)
-    check_budget(document)
-    note: tuple[Status, str] | None = None
-    is_restricted = document.get("type") == "object" and not _ignores_siblings(document)
-    if options.root == "object" and not is_restricted:
-        note = _restrict_to_objects(document)
-    elif schema.isascii():  # lone surrogates, which annotations may have, are escaped in it
-        return schema, None
-    return json.dumps(document, separators=(",", ":")), note
-
-
-def _ignores_siblings(document: dict[str, Any]) -> bool:
-    """True if a schema is a reference of an old draft, beside which other keywords mean nothing."""
-    return "$ref" in document and draft_of(document) == "legacy"
-
-
-def _read(schema: str) -> dict[str, Any]:
-    try:
-        document = json.loads(schema)
-    except ValueError as error:  # not JSON, or an integer too long for Python
-        raise UnsupportedSchema(f"the schema is not valid JSON: {error}", "", "Correct it") from None
-    if not isinstance(document, dict):
-        raise UnsupportedSchema(f"the schema is {kind_of_json(document)}", "", "Write it as a JSON object")
-    return document
-
-
-def _restrict_to_objects(document: Any) -> tuple[Status, str] | None:
-    """Set a schema's type to object, in place, since arguments are always one; a note if it has another type."""
-    note: tuple[Status, str] | None = None
-    declared = document.get("type", "object")
-    names = declared if isinstance(declared, list) else [declared]
-    if "object" not in names:
-        is_read = any(type_named(name) in {"object", "any"} for name in names)
-        how = "is read as 'object'" if is_read else "is left out: arguments are always an object"
-        note = ("read_as" if is_read else "relaxed", f"the type {', '.join(map(excerpt, names))} {how}")
-    if _ignores_siblings(document):  # the type would be one
-        document["allOf"] = [*document.get("allOf", ()), {"$ref": document.pop("$ref")}]
-    document["type"] = "object"
-    return note

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, combinations, compress, product, takewhile
 from typing import Any
 
+from constrained_k2.grammar.member_ways import MemberWay
 from constrained_k2.grammar.patterns import matching_texts
 from constrained_k2.schema.instances import is_key_of
 from constrained_k2.schema.normalize import Normalizer
@@ -28,15 +29,6 @@ _CONTAINERS = (Array, Object)
 _MAX_TOGETHER = 2  # of the wanted members that one member may be by its value
 MAX_COMBINED_PATTERNS = 4  # up to so many patterns of an object are combined, since one key may match several of them
 MAX_LISTED_KEYS = 64  # by propertyNames or a pattern: each of so many, with those declared, is like a declared one
-
-
-@dataclass(frozen=True, slots=True)
-class MemberWay:
-    """One way to write an object's member."""
-
-    node: Node  # of its value
-    names: Node  # of its key, if that is not declared
-    satisfied: frozenset[Wanted] = frozenset()  # the wanted members that it is
 
 
 @dataclass
@@ -137,9 +129,6 @@ class Productivity:
             yield from shape.prefix
             yield shape.rest
             yield from (wish | node for wish, _, _ in shape.wishes for node in (*shape.prefix, shape.rest))
-        elif isinstance(shape, Object) and not shape.wanted:
-            yield from (self.normalizer.value_node(shape, name) for name in self.named_keys(shape))
-            yield from (node for _, node in self.extra_nodes(shape))
         elif isinstance(shape, Object):
             for name in self.named_keys(shape):
                 yield from (way.node for way in self.named_ways(shape, name))
@@ -267,8 +256,8 @@ class Productivity:
 
     def possible_keys(self, shape: Object) -> list[str]:
         """Return the named keys that may occur."""
-        value_node, is_productive = self.normalizer.value_node, self.is_productive
-        productive = [name for name in self.named_keys(shape) if is_productive(value_node(shape, name))]
+        value_node = self.normalizer.value_node
+        productive = [name for name in self.named_keys(shape) if self.is_productive(value_node(shape, name))]
         if shape.names == ANY:
             return productive
         return [name for name in productive if self.normalizer.is_instance(shape.names, name)]
