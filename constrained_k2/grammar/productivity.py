@@ -265,9 +265,6 @@ class Productivity:
     def extra_nodes(self, shape: Object) -> Iterable[tuple[tuple[str, ...], Node]]:
         """Yield the value nodes of undeclared keys, one for each set of patterns that a key may match together."""
         patterns = self.patterns(shape)
-        if not patterns:
-            yield (), ANY.union(*(rules.extra for rules in shape.maps))
-            return
         sets: Iterable[tuple[str, ...]] = [(), *((pattern,) for pattern in patterns)]
         if len(patterns) <= MAX_COMBINED_PATTERNS:
             sets = (tuple(compress(patterns, way)) for way in product((False, True), repeat=len(patterns)))
