@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
@@ -194,6 +194,8 @@ odd_messages = st.lists(
 
 @settings(max_examples=500)
 @given(odd_messages)
+@example([{"role": "assistant", "tool_calls": [None]}])
+@example([{"role": "assistant", "tool_calls": [{"custom": {}, "tool_calls": []}]}])
 def test_no_history_raises_here(given_messages: list[Any]) -> None:
     """A value without a meaning is for vLLM to refuse; what is rewritten once stays."""
     for field in ("messages", "input"):

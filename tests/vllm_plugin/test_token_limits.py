@@ -215,7 +215,7 @@ def test_a_limits_masks_take_no_place_among_the_constants(model: Path, vocabular
         request = (0, SamplingParams(extra_args=extra), [1], list[int]())
         made.update_state(BatchUpdate(1, removed=[], added=[request], moved=[]))
         assert made.apply(torch.zeros(1, vocabulary.size))[0, token] == -torch.inf
-    assert not made._masks._constants
+    assert not made._masks._constants._rows
 
 
 def test_a_bias_of_minus_100_leaves_every_row_something(model: Path, vocabulary: Vocabulary) -> None:

@@ -103,7 +103,10 @@ def _items(new: dict[str, Any]) -> list[Any]:
         if not _is_output(new):
             new["content"] = text_of(new.get("content"), role, "", calls=False)
         if isinstance(calls, list):
-            return [new] * bool(new["content"]) + [_function_call(call) for call in calls]
+            items = [_function_call(call) for call in calls]
+            if None in items:  # the message stays as it is: what it means is for vLLM to say
+                return [new | {"tool_calls": calls}]
+            return [new] * bool(new["content"]) + items
     elif isinstance(role, str):
         new["content"] = _input_content(new.get("content"), role)
     return [new]
@@ -118,8 +121,12 @@ def _is_output(item: Mapping[str, Any]) -> bool:
     return types == ["output_text"] and "type" in item
 
 
-def _function_call(call: Any) -> dict[str, Any]:
-    return {"type": "function_call", "call_id": _text(call.get("id"), ""), **_call(call)["function"]}
+def _function_call(call: Any) -> dict[str, Any] | None:
+    """The item of a chat message's call; None if it is not the call of a function."""
+    read = _call(call)
+    if not isinstance(read, Mapping) or not isinstance(function := read.get("function"), Mapping):
+        return None
+    return {"type": "function_call", "call_id": _text(read.get("id"), ""), **function}
 
 
 def _client_item(item: Mapping[str, Any], kind: str) -> dict[str, Any]:
