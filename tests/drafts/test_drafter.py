@@ -10,8 +10,8 @@ import pytest
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
 from constrained_k2.request.strictness import StrictPolicy
 from constrained_k2.turn.drafts.drafter import Drafter
-from constrained_k2.vocabulary.bitmask import allocate_bitmask
 from scripts.bundled_samples.ordinary import TOOLS
+from tests.drafts.legality import assert_drafts_are_legal
 from tests.walks import walk
 
 CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -43,14 +43,7 @@ def test_drafts_are_legal_and_leave_no_trace(compiler: Compiler, seed: int) -> N
     written = walk(compiler.compile(request).matcher(), compiler.vocabulary, seed)
     matcher = compiler.compile(request).matcher()
     drafter = Drafter(matcher)
-    before, after = (allocate_bitmask(1, compiler.vocabulary.size) for _ in range(2))
-    for token_id in written:
-        matcher.fill_bitmask(before)
-        drafts = drafter.draft(6)
-        matcher.fill_bitmask(after)
-        assert (before == after).all() and len(drafts) <= 6
-        assert matcher.fork().accept_tokens(drafts)
-        assert matcher.accept_tokens([token_id])
+    assert_drafts_are_legal(matcher, drafter, written)
     assert drafter.draft(6) == []
 
 

@@ -16,7 +16,7 @@ from constrained_k2.turn.drafts import prompt_text
 from constrained_k2.turn.drafts.drafter import Drafter
 from constrained_k2.turn.drafts.prompt_text import PromptText
 from constrained_k2.turn.matcher import ToolCallMatcher
-from constrained_k2.vocabulary.bitmask import allocate_bitmask
+from tests.drafts.legality import assert_drafts_are_legal
 from tests.drafts.test_drafter import CALLS, spec
 from tests.turn.k3_turns import walk as walk_k3
 from tests.walks import walk
@@ -152,14 +152,7 @@ def test_drafts_are_legal_and_leave_no_trace(which: str, seed: int, request: pyt
     )
     matcher = grammar.matcher()
     drafter = Drafter(matcher, [*written[::-1], *written])
-    before, after = (allocate_bitmask(1, vocabulary.size) for _ in range(2))
-    for token_id in written:
-        matcher.fill_bitmask(before)
-        drafts = drafter.draft(6)
-        matcher.fill_bitmask(after)
-        assert (before == after).all() and len(drafts) <= 6
-        assert matcher.fork().accept_tokens(drafts)
-        assert matcher.accept_tokens([token_id])
+    assert_drafts_are_legal(matcher, drafter, written)
 
 
 def steps(matcher: ToolCallMatcher, ids: Sequence[int], prompt: Sequence[int]) -> int:

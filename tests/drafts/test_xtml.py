@@ -15,7 +15,7 @@ from constrained_k2.turn.drafts.json_tracker import MAX_TOKEN
 from constrained_k2.turn.drafts.xtml.endings import xtml_endings
 from constrained_k2.turn.drafts.xtml.guesses import likely_tokens
 from constrained_k2.turn.drafts.xtml.tracker import Place, XtmlTracker
-from constrained_k2.vocabulary.bitmask import allocate_bitmask
+from tests.drafts.legality import assert_drafts_are_legal
 from tests.drafts.test_drafter import CALLS, spec, steps_of
 from tests.turn.k3_turns import CLOSE, OPEN, SEP, ids_of, walk
 
@@ -171,14 +171,7 @@ def test_drafts_are_legal_and_leave_no_trace(k3_small_compiler: Compiler, seed: 
     ids = walk(grammar.matcher(), k3_small_compiler.vocabulary, seed, limit=20_000)[:600]
     matcher = grammar.matcher()
     drafter = Drafter(matcher)
-    before, after = (allocate_bitmask(1, k3_small_compiler.vocabulary.size) for _ in range(2))
-    for token_id in ids:
-        matcher.fill_bitmask(before)
-        drafts = drafter.draft(6)
-        matcher.fill_bitmask(after)
-        assert (before == after).all() and len(drafts) <= 6
-        assert matcher.fork().accept_tokens(drafts)
-        assert matcher.accept_tokens([token_id])
+    assert_drafts_are_legal(matcher, drafter, ids)
 
 
 @pytest.mark.slow
