@@ -9,11 +9,10 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
+from benchmarks.arguments import add_shared
 from benchmarks.host.timing import Times
 from scripts.bundled_samples.ordinary import TOOLS
-from scripts.fetch_data import data_folder
 
 _HEADER = """\
 | new tools | CPU, ms p50 / p99 | on the event loop, ms | longest pause of others, ms | vLLM reads the JSON, ms |
@@ -24,7 +23,7 @@ _MAX_CPU, _MAX_ONE_TOOL, _MAX_DELAY = 100.0, 5.0, 2.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table for each arm."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.admission", description=__doc__)
-    parser.add_argument("--shared", type=Path, default=data_folder(), help="folder with public tools (%(default)s)")
+    add_shared(parser)
     parser.add_argument("--repeats", type=int, default=9, help="requests of each size (default: %(default)s)")
     parser.add_argument("--sizes", type=int, nargs="+", help="tools in a request (default: 1 16 64 258)")
     parser.add_argument("--skip-compiled", action="store_true", help="leave out the arm that compiles every schema")

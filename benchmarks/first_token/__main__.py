@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.arguments import add_shared
 from benchmarks.first_token.run import Row, measure
 from benchmarks.first_token.servers import ARMS
 from benchmarks.host.workload import load
@@ -41,7 +42,7 @@ def table(rows: list[Row], field: str) -> Table:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.first_token", description=__doc__)
-    parser.add_argument("--shared", type=Path, default=Path("../shared"), help="the data (default: %(default)s)")
+    add_shared(parser)
     parser.add_argument("--rounds", type=int, default=7, help="(default: %(default)s)")
     parser.add_argument("--tools", type=int, action="append", help="repeatable (default: 1, 16, 64 and 258)")
     parser.add_argument(

@@ -12,11 +12,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.arguments import SMALL, add_shared
 from benchmarks.gpu.machine import gpu_problem, machine
 from benchmarks.gpu.parts import PARTS, PartOptions, run_part
 from benchmarks.gpu.report import page
 from benchmarks.gpu.results import Figures
-from scripts.fetch_data import data_folder
 
 _MAX_MINUTES = 240.0
 _USED = 0.95  # of the time: the rest is for ending what takes too long
@@ -67,13 +67,7 @@ def _options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10.0, help="time for all parts together (default: 10)")
     parser.add_argument("--output", type=Path, default=Path("bench_output"), help="folder for the results and logs")
     parser.add_argument("--interpret", action="store_true", help="Triton's interpreter and small shapes, without a GPU")
-    parser.add_argument(
-        "--shared",
-        type=Path,
-        default=data_folder(),
-        help="folder with the real vocabulary and public tools (default: %(default)s); if it is missing, a small "
-        "vocabulary and the package's own tools are used",
-    )
+    add_shared(parser, SMALL)
     parser.add_argument("--model", help="model directory or name for the part vllm (default: a small random model)")
     options = parser.parse_args(arguments)
     if not 0 < options.minutes <= _MAX_MINUTES:

@@ -84,4 +84,4 @@ UNSUPPORTED = (
     ("V2, grammar drafts", "vLLM's V2 runner takes no proposer class (method custom_class)"),
     ("V1, logits_processor, drafts", "vLLM's V1 runner takes no logits processors under speculative decoding"),
 )
-"""What vLLM 0.32 refuses, and why."""
+"""Engines that vLLM 0.32 does not start, each with vLLM's reason."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from scripts.fetch_data import data_folder
+from benchmarks.arguments import SMALL, add_shared
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m benchmarks.host") -> int:
@@ -22,13 +22,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m benchmar
         epilog="example: %(prog)s --output bench_output    (about 18 minutes on two idle cores, most of it xgrammar's "
         "compilation). Kernels and engines on a GPU: constrained-k2 bench --gpu --help",
     )
-    parser.add_argument(
-        "--shared",
-        type=Path,
-        default=data_folder(),
-        help="folder with the real vocabulary and public tools (default: %(default)s); if it is missing, a small "
-        "vocabulary and the package's own tools are used",
-    )
+    add_shared(parser, SMALL)
     parser.add_argument("--output", type=Path, default=Path("bench_output"), help="folder for figures.json and plots")
     parser.add_argument("--threads", type=int, help="threads for a batch's masks (default: one a core, at most 8)")
     parser.add_argument("--quick", action="store_true", help="a smoke test: the figures mean little")

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from benchmarks.arguments import add_shared
 from benchmarks.host.workload import load
 from benchmarks.kimi_k3 import steps, walks
 from benchmarks.kimi_k3.vocabulary import with_k3_tokens
@@ -21,7 +22,6 @@ from benchmarks.schemas.corpora import TOOLS, WALLE
 from benchmarks.schemas.corpora import tools as tool_cases
 from benchmarks.schemas.corpora import walle as walle_cases
 from constrained_k2.vocabulary.vocabulary import Vocabulary
-from scripts.fetch_data import data_folder
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("part", choices=("walks", "steps", "tag"))
-    parser.add_argument("--shared", type=Path, default=data_folder(), help="data (default: %(default)s)")
+    add_shared(parser)
     parser.add_argument("--walks", type=int, default=10_000, help="turns of the part walks (default: %(default)s)")
     parser.add_argument("--orders", type=int, default=4, help="random orders of ordinary arguments, a tool")
     parser.add_argument("--turns", type=int, default=64, help="turns of the part steps (default: %(default)s)")

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from benchmarks.arguments import add_shared
 from benchmarks.schemas.report import PARTS, baseline, measure
-from scripts.fetch_data import data_folder
 
 BASELINE = Path(__file__).resolve().parents[2] / "tests" / "schema" / "baseline.json"
 
@@ -19,7 +19,7 @@ BASELINE = Path(__file__).resolve().parents[2] / "tests" / "schema" / "baseline.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print, or write the baseline."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.schemas", description=__doc__)
-    parser.add_argument("--shared", type=Path, default=data_folder(), help="data (default: %(default)s)")
+    add_shared(parser)
     parser.add_argument("--part", choices=PARTS, action="append", help="only this part; repeatable")
     parser.add_argument("--walks", type=int, help="random walks (default: 10,000, and 20,000 over MaskBench)")
     parser.add_argument("--seconds", type=float, default=20.0, help="time limit a schema (default: %(default)s)")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.fetch_data import data_folder
+from benchmarks.arguments import add_shared
 
 LIMIT = 64 << 10
 """The most bytes of the median step of 256 requests."""
@@ -18,7 +18,7 @@ LIMIT = 64 << 10
 def main(arguments: Sequence[str] | None = None) -> int:
     """Count, and print a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.uploads", description=__doc__)
-    parser.add_argument("--shared", type=Path, default=data_folder(), help="the data folder (default: %(default)s)")
+    add_shared(parser)
     parser.add_argument("--output", type=Path, default=Path("bench_output"), help="folder for a small tokenizer")
     parser.add_argument("--rows", type=int, default=256, help="requests in calls (default: %(default)s)")
     parser.add_argument("--tools", type=int, default=64, help="tools of each request (default: %(default)s)")
