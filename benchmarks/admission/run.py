@@ -13,7 +13,7 @@ from vllm import SamplingParams
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
 from benchmarks.host.timing import Times, collected_before
-from constrained_k2.compiler import compiled
+from constrained_k2.compiler import shape_admission
 from constrained_k2.vllm_plugin.api_server import request_hook
 from constrained_k2.vllm_plugin.api_server.admission import check_params
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
@@ -59,7 +59,7 @@ class Figures:
 @contextmanager
 def compiling_all() -> Iterator[None]:
     """Have admission compile every schema, also those that it admits by their shape."""
-    with patch.object(compiled, "plain_parts", lambda _: None):
+    with patch.object(shape_admission, "plain_shape", lambda _: None):
         yield
 
 

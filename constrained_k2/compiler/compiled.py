@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
+from constrained_k2.compiler.shape_admission import SECONDS_PER_PART, ShapeAdmission
 from constrained_k2.compiler.shared import GrammarOptions, SharedGrammars
 from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
@@ -12,7 +13,7 @@ from constrained_k2.request.answer_format import AnswerKind
 from constrained_k2.request.spec import ANY_OBJECT, Tool, ToolCallSpec
 from constrained_k2.request.strictness import Level
 from constrained_k2.schema.coverage import Coverage, KeywordUse
-from constrained_k2.schema.plain import plain_parts
+from constrained_k2.schema.plain import plain_shape
 from constrained_k2.turn.call_id import CallIdMatcher, CallIdTrie
 from constrained_k2.turn.matcher import ToolCallMatcher
 
@@ -20,9 +21,6 @@ ANSWER = ""
 """The answer's key in :attr:`CompiledToolCalls.compile_seconds`; no function has this name."""
 _logger = logging.getLogger(__name__)
 _WHOLE = Coverage("llguidance")
-_SECONDS_PER_PART = 50e-6
-"""The time to compile a plain schema by its parts: half of what MaskBench's schemas of 100 parts and more take, so that
-only those that are surely slow are compiled before the request is scheduled."""
 
 
 class CompiledToolCalls:
@@ -109,7 +107,7 @@ class CompiledToolCalls:
         try:
             grammar = self.grammar(name)
         except (UnsupportedSchema, SchemaTooCostly) as error:
-            if self.level(name) == "strict" or plain_parts(self.schema(name)) is None:
+            if self.level(name) == "strict" or plain_shape(self.schema(name)) is None:
                 raise
             _logger.warning(
                 "a schema was admitted by its shape and does not compile: any JSON object is allowed: %s", error
@@ -175,24 +173,24 @@ class CompiledToolCalls:
         return [index for index, taken in enumerate(times) if taken is None or taken >= seconds]
 
     def admit(self) -> None:
-        """:meth:`check_all`, without compiling schemas whose shape alone shows that they are wholly enforced."""
+        """:meth:`check_all`, without compiling schemas whose shape shows that they are wholly enforced."""
+        by_shape = ShapeAdmission(self._shared, self.options.encoding)
         if (self.spec.engine or self._shared.default_engine) == "llguidance" and self.spec.max_calls != 0:
             for name in self._tools:
-                parts = plain_parts(self.schema(name))
+                parts = by_shape.parts(self.schema(name))
                 if parts is not None:
                     self._plain[name] = parts
-        self.check_all([index for index, name in enumerate(self._tools) if name not in self._plain])
+        self.check_all([index for index, name in enumerate(self._tools) if name not in self._plain], by_shape.spent)
 
-    def check_all(self, indexes: Sequence[int] | None = None) -> None:
+    def check_all(self, indexes: Sequence[int] | None = None, spent: float = 0.0) -> None:
         """Compile and check the answer's form and the schemas of tools, by their indexes in the spec.
 
-        The schemas are left out if the request allows no calls.
+        The schemas are left out if the request allows no calls. ``spent``: seconds that the request has taken already.
 
         Raises:
             UnsupportedSchema: A schema has no grammar, or is strict and cannot be fully enforced.
             SchemaTooCostly: A schema, or all of them together, are over a budget.
         """
-        spent = 0.0
         self._check_answer()
         if self.spec.max_calls == 0:
             return
@@ -257,7 +255,7 @@ class CompiledToolCalls:
 
     def _estimated_time(self, name: str) -> float | None:
         parts = self._plain.get(name)
-        return self._compile_time(name) if parts is None else parts * _SECONDS_PER_PART
+        return self._compile_time(name) if parts is None else parts * SECONDS_PER_PART
 
     def _compile_time(self, name: str) -> float | None:
         return self._shared.compile_time(self.schema(name), self.spec.engine, self.options)

@@ -1,11 +1,20 @@
 """Admission compiles only what the shape of a schema leaves open, and what it got wrong costs no call."""
 
+import json
 import logging
 from typing import Any
 
 import pytest
 
-from constrained_k2 import Compiler, ToolCall, ToolCallSpec, UnsupportedSchema, Vocabulary, render_tool_calls
+from constrained_k2 import (
+    Compiler,
+    SchemaTooCostly,
+    ToolCall,
+    ToolCallSpec,
+    UnsupportedSchema,
+    Vocabulary,
+    render_tool_calls,
+)
 from constrained_k2.compiler.compiled import CompiledToolCalls
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.engines.xgrammar.engine import XGrammarEngine
@@ -54,6 +63,27 @@ def test_plain_schemas_are_admitted_without_an_engine(compiler: Compiler, read: 
     assert len(read) == 1
     assert compiled.coverage("f0").enforced, "asked for in full"
     assert len(read) == 2
+
+
+def patterned(pattern: str, **others: int) -> dict[str, Any]:
+    return {"properties": {"p": {"type": "string", "pattern": pattern}, **{key: {} for key in others}}}
+
+
+def test_a_pattern_is_compiled_by_itself_and_once(compiler: Compiler, read: list[str]) -> None:
+    compiled = request(compiler, patterned("^[A-Z]{3}$", a=1), patterned("^[A-Z]{3}$", b=1))
+    compiled.admit()
+    assert compiled.plain_count == 2
+    request(compiler, patterned("^[A-Z]{3}$", c=1)).admit()
+    assert ["A-Z" in schema for schema in read] == [True]
+    assert not {"a", "b", "c"} & set(json.loads(read[0])["properties"])
+
+
+def test_patterns_take_the_time_of_their_request() -> None:
+    compiler = Compiler(Vocabulary.of_bytes(), compile_seconds=1.0, request_seconds=1e-9)
+    with pytest.raises(SchemaTooCostly, match="a request") as caught:
+        request(compiler, patterned("^a"), patterned("^b")).admit()
+    assert "f1" in caught.value.location
+    request(compiler, patterned("^a"), patterned("^a", more=1)).admit()
 
 
 def test_a_check_of_all_compiles_all(compiler: Compiler, read: list[str]) -> None:

@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from constrained_k2 import Compiler, Vocabulary
+from constrained_k2.compiler.shape_admission import ShapeAdmission
 from constrained_k2.compiler.shared import GrammarOptions
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.schema.keywords import KEYWORDS
-from constrained_k2.schema.plain import MAX_PARTS, plain_parts
+from constrained_k2.schema.plain import MAX_PARTS, plain_shape
 from constrained_k2.schema.string_formats import FORMATS
 from constrained_k2.schema.undeclared_keys import UNDECLARED_KEYS
 from tests.data import data, mcp_servers, suite
@@ -33,9 +34,11 @@ def compiler(encoding: ArgumentEncoding) -> Compiler:
 def check(schema: Any, encodings: tuple[ArgumentEncoding, ...] = ENCODINGS) -> bool:
     """True for a plain schema: it compiles, and nothing of it is relaxed, read as something else, or the engine's."""
     text = json.dumps(schema, separators=(",", ":"))
-    if plain_parts(text) is None:
+    if plain_shape(text) is None:
         return False
     for encoding in encodings:
+        if ShapeAdmission(compiler(encoding), encoding).parts(text) is None:
+            return False
         for undeclared_keys in UNDECLARED_KEYS:
             options = GrammarOptions(undeclared_keys=undeclared_keys, encoding=encoding)
             grammar: Any = compiler(encoding).grammar(text, "", options=options)
@@ -74,6 +77,12 @@ PLAIN = {
     "one number": under({"type": "integer", "minimum": 3, "maximum": 3}),
     "draft 4": under({"type": "integer", "minimum": 0, "exclusiveMinimum": True}),
     "format and length": under({"type": "string", "format": "uri", "minLength": 1, "maxLength": 2083}),
+    "pattern": under({"type": "string", "pattern": "^[0-9]{2}:[0-9]{2}$"}),
+    "pattern and length": under({"type": ["string", "null"], "pattern": "^[a-z]", "minLength": 3, "maxLength": 30}),
+    "pattern and format": under({"type": "string", "pattern": "^2", "format": "date"}),
+    "optional pattern": under({"anyOf": [{"type": "string", "pattern": "^[A-Z]{3}$"}, {"type": "null"}]}),
+    "patterns in objects": under({"type": "array", "items": {"properties": {"a": {"type": "string", "pattern": "x"}}}}),
+    "one pattern often": {"properties": {f"p{n}": {"type": "string", "pattern": "^[0-9a-f]{8}$"} for n in range(40)}},
     "unknown format": under({"type": "integer", "format": "int64"}),
     "optional": under({"anyOf": [{"type": "string"}, {"type": "null"}], "default": None, "title": "P"}),
     "any of objects": under({"anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}, {"type": "object"}]}),
@@ -91,7 +100,14 @@ NOT_PLAIN = {
     "no type": under({"type": []}),
     "negation": under({"not": {"type": "string"}}),
     "never": under({"anyOf": [{"not": {}}, {"not": {}}]}),
-    "pattern": under({"type": "string", "pattern": "^a"}),
+    "pattern without strings": under({"type": "string", "pattern": "[^\\s\\S]"}),
+    "pattern that is relaxed": under({"type": "string", "pattern": "(a+)-\\1"}),
+    "pattern that is not one": under({"type": "string", "pattern": "("}),
+    "pattern of any type": under({"pattern": "^a"}),
+    "pattern beside an enum": under({"type": "string", "pattern": "^a", "enum": ["a", "b"]}),
+    "pattern and another string": under({"anyOf": [{"type": "string", "pattern": "^a"}, {"const": "b"}]}),
+    "pattern and lengths without strings": under({"type": "string", "pattern": "^a$", "minLength": 2}),
+    "many patterns": {"properties": {f"p{n}": {"type": "string", "pattern": f"^{n}$"} for n in range(40)}},
     "no value": under({"type": "string", "enum": [1]}),
     "no values": under({"enum": []}),
     "no integer": under({"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 1}),
@@ -134,7 +150,7 @@ def test_other_schemas_are_left_to_the_compiler(name: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"a":NaN}', '{"a":1e999}', '{"a":' * 10_000, f'{{"a":"{"a" * 70_000}"}}'])  # fmt: skip
 def test_what_is_no_small_schema_is_not_plain(text: str) -> None:
-    assert plain_parts(text) is None
+    assert plain_shape(text) is None
 
 
 def test_tools_of_public_servers() -> None:
@@ -189,6 +205,7 @@ leaves = st.fixed_dictionaries(
         **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), numbers),
         **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), sizes),
         "format": st.sampled_from([*FORMATS, "int32"]),
+        "pattern": st.sampled_from(["^a", "b$", "^[0-9]{2,4}$", "^(a|bc)*$", "(?i)x", "[", "^$"]),
         "default": values,
         "uniqueItems": st.booleans(),
     },
@@ -229,5 +246,5 @@ JSON = st.recursive(values | st.floats(), lambda inner: st.lists(inner, max_size
 @settings(max_examples=300, deadline=None)
 @given(JSON, JSON)
 def test_no_json_fails(value: Any, other: Any) -> None:
-    plain_parts(json.dumps(value))
+    plain_shape(json.dumps(value))
     check(under(value, **{"$defs": other}), ("json",))

@@ -1,0 +1,162 @@
+"""Keywords without subschemas in plain schemas, and the JSON types that values may have."""
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from math import ceil
+from typing import Any, Final
+
+from constrained_k2.schema.keywords import KEYWORDS
+from constrained_k2.schema.string_formats import FORMATS
+
+MAX_PROPERTIES: Final = 64
+"""The most properties of one object: as many as a grammar's rule tells apart."""
+NAMING: Final = frozenset({"$id", "id", "$anchor", "$dynamicAnchor", "$defs", "definitions"})
+STRING: Final = 8
+"""The bit of strings among the bits of JSON types."""
+ALL_KINDS: Final = 63
+
+_MAX_NAME = 256  # characters of a property's name, or of a listed string
+_MAX_SIZES: Mapping[str, int] = {"Items": 1_000, "Length": 10_000}
+_FORMAT_PARTS, _BOUND_PARTS = 20, 3
+_LONG = 256  # characters: each format has shorter strings
+_LARGEST = 10**15  # of bounds and listed numbers
+_SMALLEST = 10**-9  # of bounds that are not 0
+_KIND_BITS: Mapping[str, int] = {
+    "null": 1, "boolean": 2, "number": 4, "integer": 4, "string": STRING, "array": 16, "object": 32
+}  # fmt: skip
+_NO_KIND = 64
+_VALUE_BITS: Mapping[type, int] = {type(None): 1, bool: 2, int: 4, str: STRING}
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+_UNUSUAL_FORMATS = frozenset({"idn-email", "idn-hostname", "iri", "iri-reference", "regex", "uri-template"})
+"""The formats whose patterns are large: each is measured by compiling it."""
+
+
+class NotPlain(Exception):
+    """A schema is not plain."""
+
+
+def kinds_of(declared: Any) -> int:
+    """The bits of the JSON types that the keyword ``type`` declares; raises :class:`NotPlain` for others."""
+    found = 0
+    for name in declared if type(declared) is list else (declared,):
+        found |= _KIND_BITS.get(name, _NO_KIND) if type(name) is str else _NO_KIND
+    if not 0 < found < _NO_KIND:
+        raise NotPlain
+    return found
+
+
+def kinds_of_values(values: Sequence[Any]) -> int:
+    """The bits of the JSON types of listed values; raises :class:`NotPlain` if one is not a small scalar."""
+    kinds = 0
+    for each in values:
+        kinds |= _VALUE_BITS.get(type(each), 0)
+        if not _is_writable(each):
+            raise NotPlain
+    return kinds
+
+
+def check_name(name: str) -> None:
+    """Raise :class:`NotPlain` for a property's name that is long, or not printable."""
+    # A budget takes what has this name for a keyword.
+    if not 0 < len(name) <= _MAX_NAME or not name.isprintable() or name == "patternProperties":
+        raise NotPlain
+
+
+def is_inert(keyword: str, value: Any) -> bool:
+    """True if an annotation has nothing that the budgets count, or that a reference may mean."""
+    if len(keyword) > _MAX_NAME:
+        return False
+    if type(value) in _SCALARS:
+        return True
+    if type(value) is dict:
+        names = value.keys()
+        if (
+            not names.isdisjoint(KEYWORDS)
+            or not names.isdisjoint(NAMING)
+            or any(len(name) > _MAX_NAME for name in names)
+        ):
+            return False
+        value = value.values()
+    return all(type(each) in _SCALARS for each in value)
+
+
+def refuse_beside(schema: dict[str, Any], allowed: AbstractSet[str]) -> None:
+    """Raise :class:`NotPlain` if a schema has keywords beside these, other than annotations."""
+    if not schema.keys() & KEYWORDS.keys() <= allowed:
+        raise NotPlain
+
+
+def _is_writable(value: Any) -> bool:
+    if type(value) is str:
+        return len(value) <= _MAX_NAME and (not value or value.isprintable())
+    return value is None or type(value) is bool or (type(value) is int and abs(value) <= _LARGEST)
+
+
+def _required(schema: dict[str, Any]) -> int:
+    declared, value = schema.get("properties", {}), schema["required"]
+    if type(declared) is not dict or type(value) is not list or len(value) > MAX_PROPERTIES:
+        raise NotPlain
+    if not all(type(name) is str and name in declared for name in value):
+        raise NotPlain
+    return 0
+
+
+def _size(schema: dict[str, Any]) -> int:
+    """A bound on a length: each is checked with the other one."""
+    for noun, largest in _MAX_SIZES.items():
+        low, high = schema.get(f"min{noun}", 0), schema.get(f"max{noun}", largest)
+        if type(low) is not int or type(high) is not int or not 0 <= low <= high <= largest:
+            raise NotPlain
+    return 0
+
+
+def _bound(schema: dict[str, Any]) -> int:
+    """A bound on a number: each is checked with all others, so that some number is within them."""
+    low, is_low_open = _tightest(schema, "minimum", "exclusiveMinimum", max)
+    high, is_high_open = _tightest(schema, "maximum", "exclusiveMaximum", min)
+    if low is not None and high is not None and high - low < 2 and (is_low_open or is_high_open or ceil(low) > high):
+        raise NotPlain
+    return _BOUND_PARTS
+
+
+def _tightest(
+    schema: dict[str, Any], closed: str, opened: str, tighter: Callable[[list[float]], float]
+) -> tuple[float | None, bool]:
+    """The lower or the upper bound, and True if it may be excluded; draft 4 says so by a boolean."""
+    bounds = [schema[name] for name in (closed, opened) if type(schema.get(name, False)) is not bool]
+    for bound in bounds:
+        if type(bound) not in (int, float) or not (bound == 0 or _SMALLEST <= abs(bound) <= _LARGEST):
+            raise NotPlain
+    if type(schema.get(closed)) is bool:
+        raise NotPlain
+    return tighter(bounds) if bounds else None, bool(schema.get(opened, False) is not False)
+
+
+def _format(schema: dict[str, Any]) -> int:
+    """A format, and a length that its strings may have."""
+    value = schema["format"]
+    if type(value) is not str:
+        raise NotPlain
+    if value not in FORMATS:
+        return 0
+    shortest, longest = schema.get("minLength", 0), schema.get("maxLength", _LONG)
+    if value in _UNUSUAL_FORMATS or shortest not in (0, 1) or type(longest) is not int or longest < _LONG:
+        raise NotPlain
+    return _FORMAT_PARTS
+
+
+def _not_unique(schema: dict[str, Any]) -> int:
+    if schema["uniqueItems"] is not False:
+        raise NotPlain
+    return 0
+
+
+ASSERTIONS: Final[Mapping[str, Callable[[dict[str, Any]], int]]] = {
+    "type": lambda _: 0,  # as kinds_of reads it
+    "required": _required,
+    **dict.fromkeys(("minItems", "maxItems", "minLength", "maxLength"), _size),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _bound),
+    "format": _format,
+    "uniqueItems": _not_unique,
+}
+"""Keyword -> the parts that it counts as in a schema that has it; it raises :class:`NotPlain`."""
