@@ -28,6 +28,12 @@ def test_ratios_are_of_the_same_round() -> None:
     assert (row.steps_per_second, row.first_token, row.masks) == (50.0, 0.2, 0.01)
 
 
+def test_rounds_that_are_far_off_do_not_count() -> None:
+    times = (0.01, 0.02, *[0.1] * 6, 0.5, 2.0)
+    row = Row(ARMS[1], 8, tuple(Burst(time, 0.1, 0.0) for time in times), (Burst(0.1, 0.1, 0.0),) * len(times))
+    assert row.ratio[0] == pytest.approx(1)
+
+
 def test_arms_are_chosen_by_their_names() -> None:
     assert arms_named([]) == ARMS
     chosen = {arm.name for arm in arms_named(["tools, constrained"])}
