@@ -57,7 +57,7 @@ def _boxes(root: _Frame, scale: float, left: float, depth: int) -> Iterator[tupl
 def _box(frame: _Frame, left: float, depth: int, width: float) -> str:
     function, _, file = frame.name.removesuffix(")").partition(" (")
     owner = next((owner for owner in (OURS, "vllm") if f"/{owner}/" in file), "")
-    place = file.partition("site-packages/")[2] or file[file.find(f"/{OURS}/") + 1 :] if file else ""
+    place = file.removeprefix("/")
     top = _TITLE + _ROW * depth
     name = function[: int((width - 4) / _LETTER)] if width > 4 * _LETTER else ""
     hint = f"{function} {place}: {frame.time:.0f} µs a step".replace("  ", " ")

@@ -6,7 +6,6 @@ Needs py-spy (``pip install py-spy``), and the right to trace processes. About 2
 import argparse
 import asyncio
 import itertools
-import re
 import shutil
 import signal
 import subprocess
@@ -23,13 +22,12 @@ from rich.table import Table
 
 from benchmarks.servers.flame_graph import draw
 from benchmarks.servers.run import SERVERS, Arm, arms_named, ask, bodies_of, flags_of
-from benchmarks.servers.stacks import OURS, Profile, Stack, by_function, by_owner, read_stacks
+from benchmarks.servers.stacks import Profile, Stack, by_function, by_owner, is_waiting, read_stacks
 from constrained_k2.evaluation.bundled import build_demo_model
 from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.evaluation.server_metrics import growth, parse_counters, total
 
 _RATE = 100  # samples a second
-_TAKEN = re.compile(r"Samples: (\d+)")  # in what py-spy says at its end
 _PROCESSES = ("API server", "engine core", "worker")
 _DEFAULT = ("tools, unconstrained", "tools, constrained")
 _SHOWN = 12  # functions of this package that the table names
@@ -51,10 +49,13 @@ def profile(  # noqa: PLR0913 - what a run consists of
             steps = asyncio.run(_busy(server.url, arm, concurrency, seconds))
         finally:
             found = {name: sampler.stop() for name, sampler in samplers.items()}
-    return {
-        name: {stack: 1e6 * count * period / steps for stack, count in stacks.items()}
-        for name, (stacks, period) in found.items()
-    }
+    return {name: _by_cpu_time(stacks, 1e6 * seconds / steps) for name, (stacks, seconds) in found.items()}
+
+
+def _by_cpu_time(stacks: Counter[Stack], microseconds: float) -> dict[Stack, float]:
+    """Divide a process's CPU time among its samples, those of waiting threads left out."""
+    busy = {stack: count for stack, count in stacks.items() if not is_waiting(stack)}
+    return {stack: microseconds * count / sum(busy.values()) for stack, count in busy.items()}
 
 
 class _Sampler:
@@ -73,22 +74,27 @@ class _Sampler:
             "--full-filenames",
         )
         command = [py_spy, "record", "--pid", f"{pid}", "--output", str(output), *options]
-        self._start = time.monotonic()
+        self._sampled = psutil.Process(pid)
+        self._before = _cpu_seconds(self._sampled)
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # noqa: S603
 
     def stop(self) -> tuple[Counter[Stack], float]:
-        """Return the samples, and the seconds between two of them: more than asked for on a busy machine.
+        """Return the samples, and the seconds that the process was on a CPU meanwhile, by the kernel's clock.
 
         Raises:
             RuntimeError: py-spy could not sample.
         """
-        seconds = time.monotonic() - self._start
+        seconds = _cpu_seconds(self._sampled) - self._before
         self._process.send_signal(signal.SIGINT)
         said, _ = self._process.communicate(timeout=120)
-        taken = _TAKEN.search(said)
-        if taken is None or not self._output.is_file():
+        if not self._output.is_file():
             raise RuntimeError(f"py-spy ended with {self._process.returncode}; may it trace processes? {said[-500:]}")
-        return read_stacks(self._output.read_text(errors="replace").splitlines()), seconds / max(1, int(taken[1]))
+        return read_stacks(self._output.read_text(errors="replace").splitlines()), seconds
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def _processes(pid: int) -> list[int]:
@@ -116,7 +122,7 @@ async def _busy(url: str, arm: Arm, concurrency: int, seconds: float) -> float:
 
 def table(arms: Sequence[tuple[str, Profile]]) -> Table:
     """Format the microseconds of CPU a step, by process and owner."""
-    found = Table(title="Microseconds a step on a CPU, by process and by whose code it is")
+    found = Table(title="Microseconds of CPU a step, by process and by whose code it is")
     found.add_column("")
     for name, _ in arms:
         found.add_column(name, justify="right")
@@ -136,8 +142,7 @@ def functions(shares: Profile) -> Table:
     own = [(time, process, each) for process in shares for each, time in by_function(shares[process]).items()]
     for time_a_step, process, each in sorted(own, reverse=True)[:_SHOWN]:
         function, _, file = each.removesuffix(")").partition(" (")
-        place = file[file.rfind(f"/{OURS}/") + 1 :]
-        found.add_row(process, f"{function} ({place})", f"{time_a_step:.1f}")
+        found.add_row(process, f"{function} ({file.removeprefix('/')})", f"{time_a_step:.1f}")
     return found
 
 

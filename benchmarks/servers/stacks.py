@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 Stack = tuple[str, ...]
-"""Frames as ``FUNCTION (FILE)``, the outermost first."""
+"""Frames as ``FUNCTION (FILE)``, the outermost first; files from their package on."""
 
 OURS = "constrained_k2"
 
@@ -36,11 +36,24 @@ _OWNERS = (
     ("/vllm/", "vLLM: other"),
 )
 _LINE = re.compile(r"^(?P<stack>.*) (?P<count>\d+)$")
+_INSTALLED = re.compile(r".*/(site-packages|lib/python[0-9.]+)/")
 _FRAME = re.compile(r"^(?P<function>.*) \((?P<file>[^()]*?)(?::\d+)?\)$")
 
 
+_WAITS = re.compile(
+    r"(Runner\.run|run) \(/asyncio/runners\.py\)"  # an event loop without a callback
+    r"|.* \(/(selectors|queue|threading|concurrent/futures/thread)\.py\)"
+    r"|sched_yield \(/vllm/distributed/utils\.py\)"  # until another process has written
+    r"|_Pool\._serve \(/constrained_k2/schema/compile_pool\.py\)"
+)
+
 Profile = Mapping[str, Mapping[Stack, float]]
 """Name of a process -> stack -> microseconds on a CPU for each step of the engine."""
+
+
+def is_waiting(stack: Stack) -> bool:
+    """Return True for a thread that waits for work: py-spy samples it where it cannot see which threads run."""
+    return bool(stack) and _WAITS.fullmatch(stack[-1]) is not None
 
 
 def by_owner(stacks: Mapping[Stack, float]) -> dict[str, float]:
@@ -77,12 +90,20 @@ def read_stacks(lines: Iterable[str]) -> Counter[Stack]:
     for line in lines:
         if match := _LINE.match(line.strip()):
             frames = match["stack"].split(";")
-            found[tuple(_without_line(frame) for frame in frames if not frame.startswith("process "))] += int(
+            found[tuple(_shortened(frame) for frame in frames if not frame.startswith("process "))] += int(
                 match["count"]
             )
     return found
 
 
-def _without_line(frame: str) -> str:
+def _shortened(frame: str) -> str:
+    """Leave out a frame's line, and the folder that its package is installed in."""
     match = _FRAME.match(frame)
-    return f"{match['function']} ({match['file']})" if match else frame
+    if match is None:
+        return frame
+    file, installed = match["file"], _INSTALLED.match(match["file"])
+    if installed:
+        file = file[installed.end() - 1 :]
+    elif f"/{OURS}/" in file:
+        file = file[file.rfind(f"/{OURS}/") :]
+    return f"{match['function']} ({file})"
