@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -149,12 +150,13 @@ class LLGuidanceEngine:
         grammar = LLGuidanceGrammar(self.tokenizer, source, self.mask_threads, self.mask_cache, twin)
         if twin is not None:
             return grammar
-        first = grammar.copy()
-        for ids in () if source.is_simple else self._probed_ids[encoding]:
-            if first.try_consume_tokens(ids) == len(ids) and not first.is_error():
-                first.compute_bitmask()
-        if first.is_error():
-            raise Refused(first.get_error())
+        if not source.is_simple:
+            first = grammar.copy()
+            for ids in self._probed_ids[encoding]:
+                if first.try_consume_tokens(ids) == len(ids) and not first.is_error():
+                    first.compute_bitmask()
+            if first.is_error():
+                raise Refused(first.get_error())
         self._compiled[key] = grammar
         return grammar
 
@@ -201,12 +203,12 @@ class LLGuidanceGrammar:
         twin: "LLGuidanceGrammar | None" = None,
     ) -> None:
         self.mask_threads = mask_threads
-        self.states_by = source.model, source.places, source.has_open_keys  # what the states of a text depend on
+        self.states_by = source.model, source.direct, source.places, source.has_open_keys  # what the states of a text depend on
         self.dfa: LazyDfa | None = None  # shared by its matchers
         if twin is not None and twin.states_by == self.states_by:
             self.dfa = twin.dfa
         elif source.model is not None:
-            self.dfa = cache.dfa(source.model)
+            self.dfa = cache.dfa(source.model, source.direct)
         self.token_classes = cache.classes
         self.allows_any_split = source.allows_any_split
         self.any_order = (
@@ -219,7 +221,10 @@ class LLGuidanceGrammar:
         self._tracker = None if source.places is None else cache.tracker(source.places, is_xml=source.allows_any_split)
         self._key_tokens = cache.key_tokens() if source.has_open_keys or source.places is not None else None
         self._tokenizer = tokenizer
-        self._prototype = self._new() if twin is None else twin.copy()
+        self._reading = threading.Lock()
+        self._prototype: llguidance.LLMatcher | None = None
+        if not source.is_simple:
+            self._prototype = self._new() if twin is None else twin.copy()
         self.cost_bytes = _COST_FLOOR + _COST_FACTOR * len(source.text)
 
     def matcher(self, location: str, *, may_relax: bool = False) -> LLGuidanceMatcher:
@@ -231,6 +236,9 @@ class LLGuidanceGrammar:
 
     def copy(self) -> llguidance.LLMatcher:
         """Return a copy of the prototype, at the start of the arguments."""
+        with self._reading:
+            if self._prototype is None:  # a simple grammar is read by LLGuidance when a mask needs it
+                self._prototype = self._new()
         return self._prototype.deep_copy()
 
     def renew(self) -> llguidance.LLMatcher:

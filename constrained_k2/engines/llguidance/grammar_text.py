@@ -13,6 +13,7 @@ from constrained_k2.engines.llguidance.unique_items.language import ItemLanguage
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.grammar.characters import Untranslatable
+from constrained_k2.grammar.lark.direct_model import DirectModel, direct_model
 from constrained_k2.grammar.lark.places import Places, places_of
 from constrained_k2.grammar.lark.state_model import StateModel, arguments_model, state_model
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
@@ -66,6 +67,7 @@ class GrammarText:
     effort: Effort = "exact"
     places: Places | None = None  # of the arrays whose items a matcher compares
     has_open_keys: bool = False  # True if the grammar itself would let an object have a key twice
+    direct: DirectModel | None = None  # of JSON, for masks without LLGuidance
     is_simple: bool = False  # True if no mask of it takes LLGuidance to a limit
 
 
@@ -100,6 +102,7 @@ def our_text(
             effort,
             places,
             writer.has_open_keys,
+            None if encoding == "xtml" else direct_model(writer.shapes, writer.direct_objects, writer.direct_arrays),
             is_simple=encoding == "json" and writer.is_simple(text),
         )
 

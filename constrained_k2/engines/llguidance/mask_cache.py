@@ -12,11 +12,14 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
+from constrained_k2.engines.llguidance.direct.masks import DirectMasks
+from constrained_k2.engines.llguidance.direct.residual import Residuals
 from constrained_k2.engines.llguidance.distinct_keys.tokens import KeyTokens
 from constrained_k2.engines.llguidance.position import MARKER, Position, PositionTracker, class_of
 from constrained_k2.engines.llguidance.unique_items.tokens import TokenIndex
 from constrained_k2.engines.llguidance.unique_items.tracker import Tracker
 from constrained_k2.engines.llguidance.xtml_position import XtmlTracker
+from constrained_k2.grammar.lark.direct_model import DirectModel, ValueRule
 from constrained_k2.grammar.lark.places import Places
 from constrained_k2.grammar.lark.state_model import StateModel
 from constrained_k2.vocabulary.bitmask import words_per_row
@@ -44,6 +47,7 @@ class DfaState:
     rows_after: dict[int, npt.NDArray[np.int32]] | None = None  # by previous token id, if the mask depends on it
     is_complete: bool | None = None  # True if the arguments may end here; None if unknown
     visits: int = 0  # how often the mask was computed
+    is_direct: bool | None = None  # True if the mask is computed without LLGuidance; None if unknown yet
 
     def __post_init__(self) -> None:
         self.is_shared = self.position is not None and self.position.is_shared
@@ -54,8 +58,13 @@ class DfaState:
 class LazyDfa:
     """The states of one grammar. Thread-safe: threads that write the same entry write equal values."""
 
-    def __init__(self, cache: "MaskCache", model: StateModel) -> None:
+    def __init__(self, cache: "MaskCache", model: StateModel, direct: DirectModel | None = None) -> None:
         self.cache = cache
+        self._direct = direct
+        self._residuals: Residuals | None = None  # computed at the first mask
+        rule = None if direct is None else direct[model.root]
+        # True if the arguments end where the outermost object does.
+        self.ends_with_object = rule is not None and rule == ValueRule(object=rule.object)
         self.model_bytes = _NODE_BYTES * (len(model.nodes) + model.key_count)
         given = (model, cache.long_lengths, self._charge_strings)
         self.tracker = PositionTracker(*given) if model.arguments is None else XtmlTracker(model.arguments, *given)
@@ -80,6 +89,22 @@ class LazyDfa:
             state.next[token_id] = after
         return after
 
+    def direct_mask(self, state: DfaState) -> npt.NDArray[np.int32] | None:
+        """Return a state's mask, int32 ``[words]``, and keep it, if it can be computed without LLGuidance."""
+        if state.is_direct is None:
+            state.is_direct = False
+            if self._direct is not None and state.position is not None:
+                masks = self.cache.direct_masks()
+                if self._residuals is None:
+                    self._residuals = masks.residuals(self._direct)
+                residual = self._residuals.of(state.position)
+                row = None if residual is None else masks.mask(residual)
+                if row is not None:
+                    state.row, state.is_direct = row, True
+                    self.cache.evict_over_budget(self)
+                    return row
+        return state.row if state.is_direct else None
+
     def cache_mask(self, state: DfaState, row: npt.NDArray[np.int32], previous: int | None) -> None:
         """Cache a copy of a shared state's mask; ``previous``: the token id before, if the mask depends on it."""
         row = self.cache.intern(row)
@@ -101,7 +126,7 @@ class LazyDfa:
         self.start = DfaState(self.tracker.start)
         for state in dropped.values():  # break the reference cycles
             state.next.clear()
-            state.row = state.rows_after = None
+            state.row = state.rows_after = state.is_direct = None
         self.tracker.forget_strings()
         freed, self._string_bytes = self._string_bytes, 0
         self.cache.charge(-_STATE_BYTES * len(dropped) - freed)
@@ -135,15 +160,25 @@ class MaskCache:
         self.long_lengths = _long_lengths(vocabulary)
         self._tokens: TokenIndex | None = None  # made for the first schema that needs it
         self._key_tokens: KeyTokens | None = None  # the same
+        self._direct_masks: DirectMasks | None = None  # the same
+        self._making = threading.Lock()
         self._row_bytes = 4 * words_per_row(vocabulary.size)
 
     @property
     def spent(self) -> int:
-        return len(self._rows) * self._row_bytes + self._charged
+        direct = 0 if self._direct_masks is None else self._direct_masks.spent
+        return len(self._rows) * self._row_bytes + self._charged + direct
 
-    def dfa(self, model: StateModel) -> LazyDfa | None:
+    def dfa(self, model: StateModel, direct: DirectModel | None = None) -> LazyDfa | None:
         """Return a DFA for a grammar; None without a budget, or if long names would make positions large."""
-        return LazyDfa(self, model) if self._budget and model.longest_name <= _MAX_NAME_BYTES else None
+        return LazyDfa(self, model, direct) if self._budget and model.longest_name <= _MAX_NAME_BYTES else None
+
+    def direct_masks(self) -> DirectMasks:
+        """Return what computes masks without LLGuidance."""
+        with self._making:
+            if self._direct_masks is None:
+                self._direct_masks = DirectMasks(self._vocabulary, self._budget // 2, self.intern)
+        return self._direct_masks
 
     def tracker(self, places: Places, *, is_xml: bool) -> Tracker:
         """Return what finds the items that a grammar's matchers compare."""
@@ -194,6 +229,8 @@ class MaskCache:
         """Drop all states."""
         while (oldest := self._oldest()) is not None:
             self._evict(oldest)
+        if self._direct_masks is not None:
+            self._direct_masks.clear()
 
     def evict_over_budget(self, latest: LazyDfa) -> None:
         """Evict grammars' states until the rest is within the budget; ``latest`` is the last one to go."""

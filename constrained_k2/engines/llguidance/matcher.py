@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.engines.llguidance.mask_cache import DfaState
+from constrained_k2.engines.llguidance.position import Expect
 from constrained_k2.engines.protocol import Failures
 from constrained_k2.errors import ConstrainedK2Error, SchemaTooCostly
 from constrained_k2.vocabulary.bitmask import BitmaskRows
@@ -97,10 +98,26 @@ class LLGuidanceMatcher:
         if not state.loops & self._classes[token_id]:
             after = state.next.get(token_id)
             if after is None:
-                return self._accept_by_engine(token_id)
+                return self._accept_new(token_id)
             self._state = state = after
         self._ids.append(token_id)
         self._path.append(state)
+        return True
+
+    def _accept_new(self, token_id: int) -> bool:
+        """Accept a token by the state's mask, if that is known to allow all that the grammar does; else by LLGuidance."""
+        dfa = self.grammar.dfa
+        row = None if dfa is None else dfa.direct_mask(self._state)
+        if dfa is None or row is None or token_id >= len(self._classes) or token_id < 0:
+            return self._accept_by_engine(token_id)
+        if not row[token_id >> 5] >> (token_id & 31) & 1:
+            return False
+        if self._state.position is not None and self._state.position.is_end:
+            return self._accept_by_engine(token_id)
+        if not self._state.stays & self._classes[token_id]:
+            self._state = dfa.step(self._state, token_id)
+        self._ids.append(token_id)
+        self._path.append(self._state)
         return True
 
     def _accept_by_engine(self, token_id: int) -> bool:
@@ -136,6 +153,10 @@ class LLGuidanceMatcher:
         state = self._state
         if state.is_complete is not None:
             return state.is_complete
+        if state.position is not None and (dfa := self.grammar.dfa) is not None and dfa.ends_with_object:
+            if state.position.expect is not Expect.LOST:
+                state.is_complete = state.position.is_end
+                return state.is_complete
         matcher = self.engine()
         is_complete = matcher.is_accepting()
         if not is_complete and matcher.is_error():  # a failed matcher is never accepting
@@ -153,6 +174,10 @@ class LLGuidanceMatcher:
 
     def cached_mask(self) -> npt.NDArray[np.int32] | None:
         state = self._state
+        if state.is_direct is not False and (dfa := self.grammar.dfa) is not None:
+            row = state.row if state.is_direct else dfa.direct_mask(state)
+            if row is not None:
+                return row
         if state.twin is not None:
             state = state.twin
         if state.rows_after is None:

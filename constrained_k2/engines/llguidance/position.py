@@ -86,6 +86,11 @@ class Position(NamedTuple):
         return len(self.text) <= _MAX_TEXT and self.expect not in _UNSHARED
 
     @property
+    def is_end(self) -> bool:
+        """True after the outermost value, if that is an object or array."""
+        return self.expect is Expect.AFTER_VALUE and not self.open
+
+    @property
     def twin(self) -> "Position | None":
         """The shared position of another text that has the same mask as this one; None if there is none."""
         if self.string is None or self.string.twin is None:

@@ -23,6 +23,9 @@ def array_rule(writer: "LarkWriter", shape: Array, name: str) -> str:
         return _unique(writer, shape, name)
     if shape.contains:
         return _containing(writer, shape, name)
+    prefix, longest = writer.productivity.items(shape)
+    if not prefix and not shape.prefix and not shape.unique:
+        writer.direct_arrays[writer.node] = (shape.rest, shape.shortest, longest)
     return f'"[" ws {_items(writer, shape, name)} "]"'
 
 

@@ -102,6 +102,7 @@ def object_rule(writer: "LarkWriter", shape: Object, name: str, form: ObjectForm
     extras = _extras(writer, shape, form)
     if shape.most == 0:
         writer.members.setdefault(writer.node, []).append(({}, frozenset(), False))
+        writer.direct_objects[writer.node] = ((), 0, None)
         return form.empty
     fewest = shape.fewest - len(fixed)
     counts_few = fewest > len(shape.required) - len(fixed)
@@ -118,6 +119,8 @@ def object_rule(writer: "LarkWriter", shape: Object, name: str, form: ObjectForm
         # such under these keys.
         again = [] if any(one.value != ANY for one in satisfied) else bits.clear(fitting)
         members += _extra_members(ways, bits, satisfied, again, is_open=shape.most is None)
+    if not fixed and not counts_few and shape.most is None and not bits.slots and not bits.wanted:
+        _note_direct(writer, shape, keys, bits, extras)
     if not (members or fixed):
         return form.empty
     writer.has_open_keys |= bool(extras) or bits.tracked < len(keys)
@@ -138,6 +141,21 @@ def object_rule(writer: "LarkWriter", shape: Object, name: str, form: ObjectForm
         writer.rules += _step(form, name, count, ways, end)
         writer.member_count += len(ways)
     return f"{form.opening}{name}_f::0x0"
+
+
+def _note_direct(writer: "LarkWriter", shape: Object, keys: list[str], bits: _Bits, extras: "list[_Extra]") -> None:
+    """Note the members if declared keys, each with one node, are all that tells the object's states apart."""
+    named_keys, patterns = writer.productivity.named_keys(shape), writer.productivity.patterns(shape)
+    if bits.tracked < len(named_keys) or len(extras) > 1 or shape.names != ANY or patterns:
+        return  # also if a declared key is impossible: then it is no undeclared one either
+    named = []
+    for property_name in keys:
+        ways = [way.node for way in writer.productivity.named_ways(shape, property_name)]
+        if ways != [writer.normalizer.value_node(shape, property_name)] or not writer.productivity.is_productive(*ways):
+            return
+        named.append((property_name, ways[0]))
+    extra = next((node for _, node, _, _ in extras), None)
+    writer.direct_objects[writer.node] = (tuple(named), (1 << bits.required) - 1, extra)
 
 
 def _step(form: ObjectForm, name: str, count: int, ways: list[str], end: tuple[str, str]) -> list[str]:

@@ -15,6 +15,7 @@ from weakref import proxy
 from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.grammar.lark.arguments import ANY_RULES, HEADER, XTML_PREAMBLE, arguments_rule
 from constrained_k2.grammar.lark.arrays import array_rule
+from constrained_k2.grammar.lark.direct_model import ArrayItems, ObjectKeys
 from constrained_k2.grammar.lark.leaves import (
     INTEGER,
     is_endless,
@@ -85,6 +86,8 @@ class LarkWriter:
         )
         self.shapes: dict[Node, list[Shape]] = {ANY: list(EVERYTHING)}  # as written
         self.members: dict[Node, list[Members]] = {ANY: [({}, frozenset({ANY}), False)]}  # of the objects
+        self.direct_objects: dict[Node, ObjectKeys] = {}  # of nodes whose objects need no engine
+        self.direct_arrays: dict[Node, ArrayItems] = {}  # the same
         self._names: dict[Node, str] = {}
         self.rules: list[str] = []  # helper rules of objects and arrays
         self._terminals: dict[str, str] = {}

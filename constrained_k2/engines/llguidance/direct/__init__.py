@@ -1,0 +1,1 @@
+"""Masks of simple positions, computed from the vocabulary without LLGuidance."""

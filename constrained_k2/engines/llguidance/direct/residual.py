@@ -1,0 +1,186 @@
+"""Residuals: what a mask depends on, in a form that is equal for positions of different grammars.
+
+A residual is what may come next, as far as one token can see: the rest of a string, number or key, the value that
+follows, and of each object or array around it whether it may end, and whether it may go on. Which keys may follow is
+no part of it where no token reaches from a value into the next key.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from constrained_k2.engines.llguidance.direct.lexemes import NumberState, end_of_characters, number_state
+from constrained_k2.engines.llguidance.direct.tokens import TokenTrie
+from constrained_k2.engines.llguidance.direct.values import Members, Value
+from constrained_k2.engines.llguidance.position import Expect, Open, Position
+from constrained_k2.grammar.lark.direct_model import NumberKind
+from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
+
+
+class Level(NamedTuple):
+    """An object or array, after one of its values."""
+
+    is_object: bool
+    may_end: bool
+    may_go_on: bool
+    value: Value | None  # an array's item; that of an object's undeclared keys, None if it has none
+    any_spelling: bool = False  # of undeclared keys
+
+
+Stack = tuple[Level, ...]
+"""The objects and arrays around a position, the innermost first, as many as one token can end."""
+
+
+class Keys(NamedTuple):
+    """The keys that may follow, or may go on: the rest of each and what comes after it."""
+
+    level: Level  # the object, after one more member under an undeclared key
+    rests: tuple[tuple[bytes, Value | None, Level], ...]  # of declared keys; without a value it may not come again
+
+
+class Residual(NamedTuple):
+    """A residual. The part decides which of the others count."""
+
+    part: Expect
+    blanks: int = 0  # that may follow at most
+    value: Value | None = None
+    keys: Keys | None = None
+    rests: tuple[bytes, ...] = ()  # of listed strings and words
+    number: tuple[NumberKind, NumberState] | None = None
+    is_first: bool = False  # True if the object or array may end here, before its first member or item
+    stack: Stack = ()
+
+
+def level_of(members: Members, keys: int) -> Level:
+    """Return an object after a member, with these declared keys, as bits."""
+    may_go_on = members.extra is not None or keys != (1 << len(members.keys)) - 1
+    may_end = keys & members.required == members.required
+    return Level(True, may_end, may_go_on, members.extra, members.any_spelling)
+
+
+def array_level(array: Value, index: int) -> Level:
+    """Return an array after an item."""
+    count = index + 1
+    return Level(False, count >= array.shortest, array.longest is None or count < array.longest, array.item)
+
+
+def keys_of(members: Members, keys: int) -> Keys:
+    """Return the keys that may follow these."""
+    level = level_of(members, keys)
+    if members.extra is not None:
+        return Keys(level, ())
+    return Keys(level, tuple(_left(members, keys, b"")))
+
+
+def _left(members: Members, keys: int, text: bytes) -> list[tuple[bytes, Value | None, Level]]:
+    """Return the declared keys that have not come and begin with a text, quote included."""
+    return [
+        (written[len(text) or 1 :], value, level_of(members, keys | 1 << bit))
+        for bit, (written, value) in enumerate(members.keys)
+        if not keys >> bit & 1 and written.startswith(text)
+    ]
+
+
+class Residuals:
+    """Computes the residuals of one grammar's positions."""
+
+    def __init__(self, values: Sequence[Value], trie: TokenTrie) -> None:
+        self._values = values
+        self._trie = trie
+
+    def of(self, position: Position) -> Residual | None:  # noqa: PLR0911 - a case for each part
+        """Return a position's residual; None if its mask depends on more than that."""
+        expect, text = position.expect, position.text
+        if position.outside >= 0 or expect is Expect.LOST:
+            return None
+        stack = self._stack(position.open)
+        if stack is None:
+            return None
+        blanks = MAX_WHITESPACE - len(text)
+        match expect:
+            case Expect.IN_FREE_STRING:
+                return None if text or position.escaped else Residual(expect, stack=stack)
+            case Expect.AFTER_VALUE:
+                return Residual(expect, blanks, stack=stack) if blanks > 0 else None
+            case Expect.IN_KEY:
+                return self._in_key(position.open[-1], text, stack[1:])
+            case Expect.KEY | Expect.FIRST_KEY:
+                return self._key(position, blanks, stack[1:])
+        if position.value < 0 or (value := self._values[position.value]).is_opaque:
+            return None
+        match expect:
+            case Expect.IN_LISTED_STRING:
+                return self._listed(value, text, stack)
+            case Expect.IN_SCALAR:
+                return self._scalar(value, text, stack)
+            case Expect.VALUE | Expect.COLON if blanks > 0:
+                return Residual(expect, blanks if position.open else 0, value, stack=stack)
+            case Expect.FIRST_ITEM if blanks > 0:
+                array = self._values[position.open[-1].node]
+                item = None if array.longest == 0 else array.item
+                return Residual(expect, blanks, item, is_first=array.shortest == 0, stack=stack)
+        return None
+
+    def _stack(self, opened: Sequence[Open]) -> Stack | None:
+        levels = []
+        for owner in reversed(opened[-1 - self._trie.depth :]):
+            value = self._values[owner.node] if owner.node >= 0 else None
+            if value is None:
+                return None
+            if not owner.is_object:
+                if value.item is None:
+                    return None
+                levels.append(array_level(value, owner.number))
+            elif value.members is None or not value.members.is_known:
+                return None
+            else:
+                levels.append(level_of(value.members, owner.keys))
+        return tuple(levels)
+
+    def _key(self, position: Position, blanks: int, parents: Stack) -> Residual | None:
+        owner = position.open[-1]
+        members = self._values[owner.node].members
+        if members is None or blanks <= 0:
+            return None
+        is_first = position.expect is Expect.FIRST_KEY
+        keys = keys_of(members, owner.keys)
+        return Residual(Expect.KEY, blanks, keys=keys, is_first=is_first and keys.level.may_end, stack=parents)
+
+    def _in_key(self, owner: Open, text: bytes, parents: Stack) -> Residual | None:
+        members = self._values[owner.node].members
+        if members is None:
+            return None
+        level = level_of(members, owner.keys)
+        if members.extra is None:
+            rests = _left(members, owner.keys, text)
+            is_forced = _forced(tuple(rest for rest, _, _ in rests))
+            return None if is_forced else Residual(Expect.IN_KEY, keys=Keys(level, tuple(rests)), stack=parents)
+        if end_of_characters(text, 1, any_spelling=members.any_spelling) < len(text):
+            return None
+        found: list[tuple[bytes, Value | None, Level]] = []
+        for bit, (written, value) in enumerate(members.keys):
+            if written.startswith(text):
+                rest = written[len(text) : -1]
+                if not rest:
+                    has_come = owner.keys >> bit & 1
+                    found.append((rest, None if has_come else value, level_of(members, owner.keys | 1 << bit)))
+                elif rest in self._trie.endings:
+                    return None
+        return Residual(Expect.IN_KEY, keys=Keys(level, tuple(found)), stack=parents)
+
+    @staticmethod
+    def _listed(value: Value, text: bytes, stack: Stack) -> Residual | None:
+        rests = tuple(written[len(text) :] for written in value.listed if written.startswith(text))
+        return None if _forced(rests) else Residual(Expect.IN_LISTED_STRING, rests=rests, stack=stack)
+
+    def _scalar(self, value: Value, text: bytes, stack: Stack) -> Residual | None:
+        rests = tuple(word[len(text) :] for word in value.words if word.startswith(text))
+        state = number_state(value.number, text, self._trie.digits) if value.number else None
+        if state is None and _forced(rests):
+            return None
+        number = None if state is None else (value.number, state)
+        return Residual(Expect.IN_SCALAR, rests=rests, number=number, stack=stack)
+
+
+def _forced(rests: Sequence[bytes]) -> bool:
+    """Return True if all of these begin with the same two bytes: then the engine forces their tokens, or if none."""
+    return len({rest[:2] for rest in rests}) <= 1 and (not rests or len(rests[0]) > 1)

@@ -1,0 +1,208 @@
+"""The ordinary tokens of a vocabulary as a trie that is built where it is visited."""
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from constrained_k2.engines.llguidance.direct.lexemes import (
+    WHITESPACE,
+    NumberState,
+    end_of_characters,
+    is_complete,
+    is_unfinished,
+    number_after,
+)
+from constrained_k2.grammar.lark.direct_model import NumberKind
+from constrained_k2.vocabulary.bitmask import words_per_row
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+
+Ids = npt.NDArray[np.int64]
+Row = npt.NDArray[np.int32]
+Range = tuple[int, int, int]
+"""Tokens ``[first, end)`` in the order of their bytes, and how many of their bytes lead to a node."""
+_DIGITS = re.compile(rb"[0-9]+")
+_NUMBER_STARTS = ((0x2B, 0x3A), (0x45, 0x46), (0x65, 0x66))  # signs, point and digits; E; e
+
+
+class Split(NamedTuple):
+    """The tokens below a node that continue a lexeme."""
+
+    inside: Row  # those that end within it: a mask, [words]
+    after: "TokenNode"  # those that go on after its end
+    at_once: "TokenNode"  # of strings: those of ``after`` that end it at once
+    later: "TokenNode"  # of strings: the others
+
+
+class TokenNode:
+    """The rest of the tokens that begin in one of some ways. Nodes are kept, so each is computed once."""
+
+    __slots__ = ("_children", "_ids", "_splits", "index", "ranges")
+
+    def __init__(self, index: "TokenTrie", ranges: tuple[Range, ...]) -> None:
+        self.index = index
+        self.ranges = ranges
+        self._children: dict[int, TokenNode | None] = {}
+        self._splits: dict[object, Split] = {}
+        self._ids: Ids | None = None
+
+    @property
+    def ids(self) -> Ids:
+        """The tokens that end here."""
+        if self._ids is None:
+            tokens, ids = self.index.tokens, self.index.ids
+            found = []
+            for first, end, depth in self.ranges:
+                at = first
+                while at < end and len(tokens[at]) == depth:
+                    found.append(ids[at])
+                    at += 1
+            self._ids = np.array(found, dtype=np.int64)
+        return self._ids
+
+    @property
+    def is_open(self) -> bool:
+        """True if some token goes on from here."""
+        return any(len(self.index.tokens[end - 1]) > depth for _, end, depth in self.ranges)
+
+    def child(self, byte: int) -> "TokenNode | None":
+        """Return the node after one more byte; None if no token has it."""
+        try:
+            return self._children[byte]
+        except KeyError:
+            ranges = tuple(self._narrowed(byte, byte + 1, 1))
+            found = self._children[byte] = TokenNode(self.index, ranges) if ranges else None
+            return found
+
+    def characters(self, *, any_spelling: bool) -> Split:
+        """Split the tokens that begin within a JSON string, between two characters."""
+        return self._split(("characters", any_spelling), lambda: self._characters(any_spelling=any_spelling))
+
+    def number(self, kind: NumberKind, state: NumberState) -> Split:
+        """Split the tokens that begin within a number."""
+        return self._split((kind, state), lambda: self._number(kind, state))
+
+    def whitespace(self, most: int) -> Split:
+        """Split the tokens that begin with at most so many blanks, or none."""
+        return self._split(("blanks", most), lambda: self._whitespace(most))
+
+    def _split(self, key: object, compute: Callable[[], Split]) -> Split:
+        found = self._splits.get(key)
+        if found is None:
+            found = self._splits[key] = compute()
+        return found
+
+    def _narrowed(self, low: int, high: int, more: int) -> Iterable[Range]:
+        """Yield the ranges of tokens whose next byte is in ``[low, high)``, with ``more`` added to the depth."""
+        tokens = self.index.tokens
+        for first, end, depth in self.ranges:
+            before = tokens[first][:depth]
+            start = bisect_left(tokens, before + bytes((low,)), first, end)
+            stop = bisect_left(tokens, before + bytes((high,)), start, end) if high < 256 else end  # noqa: PLR2004
+            if start < stop:
+                yield start, stop, depth + more
+
+    def _characters(self, *, any_spelling: bool) -> Split:
+        tokens, ids = self.index.tokens, self.index.ids
+        inside: list[int] = []
+        after: list[Range] = []
+        at_once: list[Range] = []
+        later: list[Range] = []
+        for first, end, depth in self.ranges:
+            for at in range(first, end):
+                token = tokens[at]
+                stop = end_of_characters(token, depth, any_spelling=any_spelling)
+                if stop == len(token):
+                    if stop > depth:
+                        inside.append(ids[at])
+                elif token[stop] == 0x22:  # noqa: PLR2004 - the quote
+                    after.append((at, at + 1, stop + 1))
+                    (at_once if stop == depth else later).append(after[-1])
+                elif is_unfinished(token[stop:], any_spelling=any_spelling):
+                    inside.append(ids[at])
+        return self._made(inside, after, at_once, later)
+
+    def _number(self, kind: NumberKind, state: NumberState) -> Split:
+        tokens, ids = self.index.tokens, self.index.ids
+        inside: list[int] = []
+        after = list(self.ranges) if is_complete(state) else []
+        for low, high in _NUMBER_STARTS:
+            for first, end, depth in self._narrowed(low, high, 0):
+                for at in range(first, end):
+                    token, current = tokens[at], state
+                    for place in range(depth, len(token)):
+                        following = number_after(kind, current, token[place])
+                        if following is None:
+                            if is_complete(current):
+                                after.append((at, at + 1, place))
+                            break
+                        current = following
+                    else:
+                        inside.append(ids[at])
+        return self._made(inside, after)
+
+    def _whitespace(self, most: int) -> Split:
+        inside: list[int] = []
+        after = list(self.ranges)
+        level: list[TokenNode] = [self]
+        for _ in range(most):
+            level = [child for node in level for byte in WHITESPACE if (child := node.child(byte)) is not None]
+            for node in level:
+                inside.extend(node.ids.tolist())
+                after.extend(node.ranges)
+        return self._made(inside, after)
+
+    def _made(self, inside: list[int], *parts: list[Range]) -> Split:
+        after, at_once, later = (TokenNode(self.index, tuple(part)) for part in (*parts, [], [])[:3])
+        return Split(self.index.row(inside), after, at_once, later)
+
+
+class TokenTrie:
+    """The tokens of one vocabulary, and what of a text around a string's end one token can see."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.tokens, self.ids = vocabulary.sorted_tokens
+        self._words = words_per_row(vocabulary.size)
+        self.root = TokenNode(self, ((0, len(self.tokens), 0),))
+        self.endings, self.key_starts, self.depth, self.digits = _seen(self.tokens)
+
+    def row(self, ids: Sequence[int]) -> Row:
+        """Return a mask of these tokens, int32 ``[words]``."""
+        row = np.zeros(self._words, dtype=np.int32)
+        add_ids(row, np.array(ids, dtype=np.int64))
+        return row
+
+    def prepare(self) -> None:
+        """Compute the largest parts now rather than within some request's first mask."""
+        quoted = self.root.child(0x22)
+        for any_spelling in (False, True):
+            self.root.characters(any_spelling=any_spelling)
+            if quoted is not None:
+                quoted.characters(any_spelling=any_spelling)
+
+
+def add_ids(row: Row, ids: Ids) -> None:
+    """Add tokens to a mask, int32 ``[words]``, in place."""
+    if len(ids):
+        np.bitwise_or.at(row.view(np.uint32), ids >> 5, np.uint32(1) << (ids & 31).astype(np.uint32))
+
+
+def _seen(tokens: Iterable[bytes]) -> tuple[frozenset[bytes], frozenset[int], int, int]:
+    """Return what stands before a quote in tokens, the bytes after ``,"``, and the most brackets and digits in one."""
+    endings, starts = set[bytes](), set[int]()
+    depth = digits = 0
+    for token in tokens:
+        if b"}" in token or b"]" in token:
+            depth = max(depth, token.count(b"}") + token.count(b"]"))
+        if _DIGITS.search(token):
+            digits = max(digits, max(map(len, _DIGITS.findall(token))))
+        place = token.find(b'"')
+        while place >= 0:
+            endings.update(token[first:place] for first in range(place + 1))
+            if place + 1 < len(token) and token[:place].rstrip(WHITESPACE).endswith(b","):
+                starts.add(token[place + 1])
+            place = token.find(b'"', place + 1)
+    return frozenset(endings), frozenset(starts), depth, digits

@@ -1,0 +1,121 @@
+"""The values of a grammar's nodes, with equal nodes of all grammars as one object."""
+
+from collections.abc import Hashable
+from weakref import WeakValueDictionary
+
+from constrained_k2.engines.llguidance.direct.tokens import TokenTrie
+from constrained_k2.grammar.lark.direct_model import DirectModel, NumberKind, ObjectRule, ValueRule
+
+
+class Members:
+    """The members of objects."""
+
+    __slots__ = ("any_spelling", "extra", "is_known", "keys", "required")
+
+    def __init__(self) -> None:
+        self.keys: tuple[tuple[bytes, Value], ...] = ()
+        self.required = 0
+        self.extra: Value | None = None
+        self.any_spelling = False
+        self.is_known = False  # False if a token can tell declared keys apart behind another value
+
+
+class Value:
+    """The values of a node, compared by identity."""
+
+    __slots__ = ("__weakref__", "has_strings", "is_opaque", "item", "listed", "longest", "members", "number",
+                 "shortest", "words")  # fmt: skip
+
+    def __init__(self, rule: ValueRule | None) -> None:
+        self.is_opaque = rule is None
+        rule = rule or ValueRule()
+        self.has_strings, self.listed = rule.has_strings, rule.listed
+        self.number: NumberKind = rule.number
+        self.words = rule.words
+        self.members: Members | None = None
+        self.item: Value | None = None
+        self.shortest, self.longest = 0, rule.array and rule.array.longest
+        if rule.array is not None:
+            self.shortest = rule.array.shortest
+
+
+class Values:
+    """The values of all grammars over one vocabulary."""
+
+    def __init__(self, trie: TokenTrie) -> None:
+        self._trie = trie
+        self._known: WeakValueDictionary[Hashable, Value] = WeakValueDictionary()
+        self._opaque = Value(None)
+        self._any: Value | None = None  # any value, which contains itself
+
+    def of(self, model: DirectModel) -> tuple[Value, ...]:
+        """Return the values of a grammar's nodes, by number; nodes that contain themselves are no other grammar's."""
+        made = _Made(model, self._known, self._opaque, self._trie)
+        for number, rule in enumerate(model):
+            if rule is not None and rule.object is not None and rule.object.any_spelling:
+                if self._any is None:
+                    self._any = made.value(number)
+                made.values[number] = self._any
+        return tuple(made.value(number) for number in range(len(model)))
+
+
+class _Made:
+    def __init__(
+        self, model: DirectModel, known: WeakValueDictionary[Hashable, Value], opaque: Value, trie: TokenTrie
+    ) -> None:
+        self._model = model
+        self._known = known
+        self._opaque = opaque
+        self._trie = trie
+        self.values: dict[int, Value] = {}
+        self._begun: dict[int, Value | None] = {}  # nodes around the current one -> their value, if they have one yet
+
+    def value(self, number: int) -> Value:
+        if (found := self.values.get(number)) is not None:
+            return found
+        rule = self._model[number]
+        if rule is None:
+            return self._opaque
+        if number in self._begun:  # within itself
+            found = self._begun[number] = self._begun[number] or Value(rule)
+            return found
+        self._begun[number] = None
+        members = rule.object and self._members(rule.object)
+        item = rule.array and self.value(rule.array.item)
+        value = self._begun.pop(number)
+        if value is None and not self._begun_values():
+            key = (rule.has_strings, rule.listed, rule.number, rule.words, _key_of(members), item,
+                   rule.array and (rule.array.shortest, rule.array.longest))  # fmt: skip
+            value = self._known.get(key)
+            if value is None:
+                value = _filled(Value(rule), members, item)
+                value = self._known.setdefault(key, value)
+        else:
+            value = _filled(value or Value(rule), members, item)
+        self.values[number] = value
+        return value
+
+    def _begun_values(self) -> bool:
+        """Return True if a part may contain a node around it, whose value is this grammar's own."""
+        return any(value is not None for value in self._begun.values())
+
+    def _members(self, rule: ObjectRule) -> Members:
+        made = Members()
+        made.keys = tuple((written, self.value(node)) for written, node in rule.keys)
+        made.required, made.any_spelling = rule.required, rule.any_spelling
+        made.extra = None if rule.extra is None else self.value(rule.extra)
+        names = [written[1:-1] for written, _ in rule.keys]
+        if made.extra is not None:
+            made.is_known = self._trie.endings.isdisjoint(names)
+        else:
+            made.is_known = self._trie.key_starts.isdisjoint(written[1] for written, _ in rule.keys)
+        return made
+
+
+def _key_of(members: Members | None) -> Hashable:
+    return members and (members.keys, members.required, members.extra, members.any_spelling)
+
+
+def _filled(value: Value, members: Members | None, item: Value | None) -> Value:
+    value.members, value.item = members, item
+    return value

@@ -1,0 +1,199 @@
+"""Computes the mask of a residual by following the vocabulary's tokens through it."""
+
+import numpy as np
+
+from constrained_k2.engines.llguidance.direct.lexemes import NUMBER_START, NumberState
+from constrained_k2.engines.llguidance.direct.residual import Keys, Level, Residual, Stack, array_level, keys_of
+from constrained_k2.engines.llguidance.direct.tokens import Ids, Row, TokenNode, TokenTrie, add_ids
+from constrained_k2.engines.llguidance.direct.values import Members, Value
+from constrained_k2.engines.llguidance.position import Expect
+from constrained_k2.grammar.lark.direct_model import NumberKind
+from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
+
+_QUOTE, _COMMA, _COLON = b'",:'
+_OPEN_ARRAY, _END_ARRAY, _OPEN_OBJECT, _END_OBJECT = b"[]{}"
+
+
+class Unknown(Exception):
+    """A token reaches into a value that only the engine knows."""
+
+
+def mask_of(residual: Residual, trie: TokenTrie, stop_id: int) -> Row | None:
+    """Return the mask, int32 ``[words]``; None if only the engine can compute it."""
+    if residual.part is Expect.AFTER_VALUE and not residual.stack:
+        return trie.row([stop_id])
+    walk = _Walk(trie)
+    try:
+        walk.begin(residual)
+    except Unknown:
+        return None
+    return walk.mask()
+
+
+class _Walk:
+    def __init__(self, trie: TokenTrie) -> None:
+        self._trie = trie
+        self._row = trie.row([])
+        self._ids: list[Ids] = []
+
+    def mask(self) -> Row:
+        """Return the mask of the tokens that were found."""
+        if self._ids:
+            add_ids(self._row, np.concatenate(self._ids))
+        return self._row
+
+    def begin(self, residual: Residual) -> None:
+        """Follow all tokens."""
+        root, stack, blanks = self._trie.root, residual.stack, residual.blanks
+        match residual.part:
+            case Expect.IN_FREE_STRING:
+                self._string(root, stack)
+            case Expect.AFTER_VALUE:
+                self._after(root, stack, blanks)
+            case Expect.IN_LISTED_STRING:
+                self._words(root, residual.rests, stack)
+            case Expect.IN_SCALAR:
+                self._words(root, residual.rests, stack)
+                if residual.number is not None:
+                    self._number(root, *residual.number, stack)
+            case Expect.VALUE:
+                self._value(root, residual.value, stack, blanks)
+            case Expect.FIRST_ITEM:
+                self._first_item(root, residual.value, stack, blanks, may_end=residual.is_first)
+            case Expect.COLON:
+                self._colon(root, residual.value, stack, blanks)
+            case Expect.KEY if residual.keys is not None:
+                self._first_key(root, residual.keys, stack, blanks, may_end=residual.is_first)
+            case Expect.IN_KEY if residual.keys is not None:
+                self._in_key(root, residual.keys, stack)
+
+    def _enter(self, node: TokenNode, byte: int) -> TokenNode | None:
+        """Follow one more byte; tokens that end after it are allowed."""
+        child = node.child(byte)
+        if child is not None:
+            self._allow(child)
+        return child
+
+    def _allow(self, node: TokenNode) -> None:
+        if len(node.ids):
+            self._ids.append(node.ids)
+
+    def _blanks(self, node: TokenNode, most: int = MAX_WHITESPACE) -> TokenNode:
+        if not most:
+            return node
+        split = node.whitespace(most)
+        self._row |= split.inside
+        return split.after
+
+    def _value(self, node: TokenNode, value: Value | None, stack: Stack, blanks: int = MAX_WHITESPACE) -> None:
+        self._begin_value(self._blanks(node, blanks), value, stack)
+
+    def _begin_value(self, node: TokenNode, value: Value | None, stack: Stack) -> None:
+        if value is None or value.is_opaque:
+            if node.is_open:
+                raise Unknown
+            return
+        if (value.has_strings or value.listed) and (quoted := self._enter(node, _QUOTE)) is not None:
+            if value.has_strings:
+                self._string(quoted, stack)
+            else:
+                self._words(quoted, [text[1:] for text in value.listed], stack)
+        if value.number:
+            self._number(node, value.number, NUMBER_START, stack)
+        self._words(node, value.words, stack)
+        if value.members is not None and (opened := self._enter(node, _OPEN_OBJECT)) is not None:
+            self._object(opened, value.members, stack)
+        if value.item is not None and (opened := self._enter(node, _OPEN_ARRAY)) is not None:
+            item = None if value.longest == 0 else value.item
+            inner = (array_level(value, 0), *stack)
+            self._first_item(opened, item, inner, may_end=value.shortest == 0)
+
+    def _object(self, node: TokenNode, members: Members, stack: Stack) -> None:
+        if not members.is_known:
+            if node.is_open:
+                raise Unknown
+            return
+        keys = keys_of(members, 0)
+        self._first_key(node, keys, stack, may_end=keys.level.may_end)
+
+    def _first_key(
+        self, node: TokenNode, keys: Keys, stack: Stack, blanks: int = MAX_WHITESPACE, *, may_end: bool
+    ) -> None:
+        node = self._blanks(node, blanks)
+        if may_end and (ended := self._enter(node, _END_OBJECT)) is not None:
+            self._after(ended, stack)
+        if keys.level.may_go_on and (quoted := self._enter(node, _QUOTE)) is not None:
+            self._in_key(quoted, keys, stack)
+
+    def _first_item(
+        self, node: TokenNode, item: Value | None, stack: Stack, blanks: int = MAX_WHITESPACE, *, may_end: bool
+    ) -> None:
+        node = self._blanks(node, blanks)
+        if may_end and (ended := self._enter(node, _END_ARRAY)) is not None:
+            self._after(ended, stack[1:])
+        if item is not None:
+            self._begin_value(node, item, stack)
+
+    def _string(self, node: TokenNode, stack: Stack) -> None:
+        split = node.characters(any_spelling=True)
+        self._row |= split.inside
+        self._allow(split.after)
+        self._after(split.after, stack)
+
+    def _number(self, node: TokenNode, kind: NumberKind, state: NumberState, stack: Stack) -> None:
+        split = node.number(kind, state)
+        self._row |= split.inside
+        self._after(split.after, stack)
+
+    def _words(self, node: TokenNode, rests: "list[bytes] | tuple[bytes, ...]", stack: Stack) -> None:
+        for rest in rests:
+            if (end := self._follow(node, rest)) is not None:
+                self._after(end, stack)
+
+    def _follow(self, node: TokenNode, rest: bytes) -> TokenNode | None:
+        place: TokenNode | None = node
+        for byte in rest:
+            if place is None:
+                return None
+            place = self._enter(place, byte)
+        return place
+
+    def _after(self, node: TokenNode, stack: Stack, blanks: int = MAX_WHITESPACE) -> None:
+        """Follow tokens after a value."""
+        if not stack or not node.ranges:
+            return
+        node = self._blanks(node, blanks)
+        level = stack[0]
+        ended = self._enter(node, _END_OBJECT if level.is_object else _END_ARRAY) if level.may_end else None
+        if ended is not None:
+            self._after(ended, stack[1:])
+        more = self._enter(node, _COMMA) if level.may_go_on else None
+        if more is None:
+            return
+        if not level.is_object:
+            self._value(more, level.value, stack)
+        elif (quoted := self._enter(self._blanks(more), _QUOTE)) is not None and level.value is not None:
+            self._in_key(quoted, Keys(level, ()), stack[1:])
+
+    def _in_key(self, node: TokenNode, keys: Keys, stack: Stack) -> None:
+        if keys.level.value is None:
+            for rest, value, level in keys.rests:
+                if (end := self._follow(node, rest)) is not None:
+                    self._colon(end, value, (level, *stack))
+            return
+        split = node.characters(any_spelling=keys.level.any_spelling)
+        self._row |= split.inside
+        others = split.after
+        for _, value, level in keys.rests:  # the key that is written already, up to its quote
+            others = split.later
+            if value is not None:
+                self._allow(split.at_once)
+                self._colon(split.at_once, value, (level, *stack))
+        self._allow(others)
+        self._colon(others, keys.level.value, (keys.level, *stack))
+
+    def _colon(self, node: TokenNode, value: Value | None, stack: tuple[Level, ...], blanks: int = MAX_WHITESPACE) -> None:
+        if not node.ranges:
+            return
+        if (colon := self._enter(self._blanks(node, blanks), _COLON)) is not None:
+            self._value(colon, value, stack)

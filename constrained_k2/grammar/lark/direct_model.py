@@ -1,0 +1,158 @@
+"""The values of a grammar's nodes, where they are simple enough to compute masks without an engine.
+
+A node has rules if its values are strings of any characters or listed ones, numbers without bounds, listed literals,
+arrays of one kind of item, and objects whose keys are told apart by bits alone. Any other node is opaque.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from json import JSONEncoder
+from typing import Literal
+
+from constrained_k2.schema.shapes import (
+    ANY,
+    Array,
+    Boolean,
+    Node,
+    Null,
+    Number,
+    Object,
+    Shape,
+    String,
+    Value,
+)
+
+_quoted = JSONEncoder(ensure_ascii=False).encode
+NumberKind = Literal["", "integer", "number"]
+_WORDS = {None: b"null", True: b"true", False: b"false"}
+_ANY_STRING, _ANY_NUMBER, _ANY_INTEGER = String(), Number(), Number(integer=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRule:
+    """The members of a node's objects, in any order, each declared key once."""
+
+    keys: tuple[tuple[bytes, int], ...]  # each as it is written, with quotes, and the node of its value, by bit
+    required: int  # bits of the keys that an object must have
+    extra: int | None  # the node of the values under other keys; None if there are none
+    any_spelling: bool = False  # True if the other keys may be spelled in any way
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRule:
+    """The items of a node's arrays."""
+
+    item: int  # node
+    shortest: int
+    longest: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRule:
+    """The values of a node; all of them may occur together."""
+
+    has_strings: bool = False  # any string
+    listed: tuple[bytes, ...] = ()  # the strings, as they are written, if only these
+    number: NumberKind = ""
+    words: tuple[bytes, ...] = ()
+    object: ObjectRule | None = None
+    array: ArrayRule | None = None
+
+
+DirectModel = tuple[ValueRule | None, ...]
+"""The rules of a grammar's nodes, by their numbers in its state model; None for an opaque node."""
+
+ObjectKeys = tuple[tuple[tuple[str, Node], ...], int, Node | None]
+"""An object's declared keys with the nodes of their values, the bits of the required ones, and the node of others."""
+ArrayItems = tuple[Node, int, int | None]
+"""An array's item and the fewest and the most items."""
+
+
+def direct_model(
+    shapes: Mapping[Node, list[Shape]], objects: Mapping[Node, ObjectKeys], arrays: Mapping[Node, ArrayItems]
+) -> DirectModel:
+    """Return the rules of all nodes, from the shapes that were written for each."""
+    numbers = {node: number for number, node in enumerate(shapes)}
+    rules: list[ValueRule | None] = []
+    for node, written in shapes.items():
+        try:
+            rules.append(_any(numbers[ANY]) if node == ANY else _rule(node, written, numbers, objects, arrays))
+        except _OpaqueError:
+            rules.append(None)
+    return tuple(rules)
+
+
+class _OpaqueError(Exception):
+    pass
+
+
+def _any(number: int) -> ValueRule:
+    members, items = ObjectRule((), 0, number, any_spelling=True), ArrayRule(number, 0, None)
+    return ValueRule(
+        has_strings=True, number="number", words=tuple(sorted(_WORDS.values())), object=members, array=items
+    )
+
+
+def _rule(
+    node: Node,
+    shapes: Iterable[Shape],
+    numbers: Mapping[Node, int],
+    objects: Mapping[Node, ObjectKeys],
+    arrays: Mapping[Node, ArrayItems],
+) -> ValueRule:
+    has_strings = False
+    kinds: set[NumberKind] = set()
+    listed, words = set[bytes](), set[bytes]()
+    members: ObjectRule | None = None
+    items: ArrayRule | None = None
+    for shape in shapes:
+        if shape == _ANY_STRING:
+            has_strings = True
+        elif shape in (_ANY_NUMBER, _ANY_INTEGER):
+            kinds.add("number" if shape == _ANY_NUMBER else "integer")
+        elif isinstance(shape, Null):
+            words.add(_WORDS[None])
+        elif isinstance(shape, Boolean):
+            words |= {_WORDS[value] for value in shape.values}
+        elif isinstance(shape, Value):
+            _add_value(shape.value, listed, words)
+        elif isinstance(shape, Object) and members is None and node in objects:
+            members = _members(*objects[node], numbers)
+        elif isinstance(shape, Array) and items is None and node in arrays and not (shape.unique or shape.contains):
+            item, shortest, longest = arrays[node]
+            items = ArrayRule(_number(item, numbers), shortest, longest)
+        else:
+            raise _OpaqueError
+    kind: NumberKind = "number" if "number" in kinds else "integer" if kinds else ""
+    return ValueRule(
+        has_strings, () if has_strings else tuple(sorted(listed)), kind, tuple(sorted(words)), members, items
+    )
+
+
+def _add_value(value: object, listed: set[bytes], words: set[bytes]) -> None:
+    if isinstance(value, str):
+        listed.add(_written(value))
+    elif value is None or isinstance(value, bool):
+        words.add(_WORDS[value])
+    else:
+        raise _OpaqueError
+
+
+def _members(
+    keys: tuple[tuple[str, Node], ...], required: int, extra: Node | None, numbers: Mapping[Node, int]
+) -> ObjectRule:
+    written = tuple((_written(name), _number(node, numbers)) for name, node in keys)
+    return ObjectRule(written, required, None if extra is None else _number(extra, numbers))
+
+
+def _number(node: Node, numbers: Mapping[Node, int]) -> int:
+    if node not in numbers:
+        raise _OpaqueError
+    return numbers[node]
+
+
+def _written(text: str) -> bytes:
+    try:
+        return _quoted(text).encode()
+    except UnicodeEncodeError:
+        raise _OpaqueError from None
