@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.engines.llguidance.direct.masks import DirectMasks
-from constrained_k2.engines.llguidance.direct.residual import Residuals
 from constrained_k2.engines.llguidance.distinct_keys.tokens import KeyTokens
 from constrained_k2.engines.llguidance.position import MARKER, Position, PositionTracker, class_of
 from constrained_k2.engines.llguidance.unique_items.tokens import TokenIndex
@@ -60,14 +59,15 @@ class LazyDfa:
 
     def __init__(self, cache: "MaskCache", model: StateModel, direct: DirectModel | None = None) -> None:
         self.cache = cache
-        self._direct = direct
-        self._residuals: Residuals | None = None  # computed at the first mask
+        self._residuals = None if direct is None else cache.direct_masks().residuals(direct)
         rule = None if direct is None else direct[model.root]
         # True if the arguments end where the outermost object does.
         self.ends_with_object = rule is not None and rule == ValueRule(object=rule.object)
         self.model_bytes = _NODE_BYTES * (len(model.nodes) + model.key_count)
         given = (model, cache.long_lengths, self._charge_strings)
         self.tracker = PositionTracker(*given) if model.arguments is None else XtmlTracker(model.arguments, *given)
+        if self._residuals is not None:
+            self.tracker.free_keys = self._residuals.free_keys
         self._states: dict[Position, DfaState] = {}
         self._string_bytes = 0  # charged
         self.start = DfaState(self.tracker.start)
@@ -93,12 +93,9 @@ class LazyDfa:
         """Return a state's mask, int32 ``[words]``, and keep it, if it can be computed without LLGuidance."""
         if state.is_direct is None:
             state.is_direct = False
-            if self._direct is not None and state.position is not None:
-                masks = self.cache.direct_masks()
-                if self._residuals is None:
-                    self._residuals = masks.residuals(self._direct)
+            if self._residuals is not None and state.position is not None:
                 residual = self._residuals.of(state.position)
-                row = None if residual is None else masks.mask(residual)
+                row = None if residual is None else self.cache.direct_masks().mask(residual)
                 if row is not None:
                     state.row, state.is_direct = row, True
                     self.cache.evict_over_budget(self)

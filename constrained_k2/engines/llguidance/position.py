@@ -139,6 +139,7 @@ class PositionTracker:
         self._max_text = max(model.longest_name, _MAX_TEXT)
         self.start = Position(Expect.VALUE, model.root)
         self._strings = KnownStrings(lengths, charge)
+        self.free_keys: frozenset[int] = frozenset()  # nodes of objects whose keys' masks need no states of strings
 
     def forget_strings(self) -> None:
         """Drop the states of strings; positions in a string go on from theirs."""
@@ -245,7 +246,8 @@ class PositionTracker:
 
     def _begin_string(self, position: Position) -> Position:
         if position.expect in _KEYS:
-            owner = self._nodes[position.open[-1].node].object if position.outside < 0 else None
+            node = position.open[-1].node
+            owner = None if position.outside >= 0 or node in self.free_keys else self._nodes[node].object
             string = None if owner is None else self._strings.start(owner.keys)
             return self._append(
                 self._cut(position._replace(expect=Expect.IN_KEY, escaped=False, string=string)), _QUOTE

@@ -49,6 +49,18 @@ def is_unfinished(text: bytes, *, any_spelling: bool) -> bool:
     )
 
 
+@lru_cache(256)
+def following_bytes(begun: bytes, *, any_spelling: bool) -> list[int]:
+    """Return the bytes that may follow an unfinished character's."""
+    found = []
+    for byte in range(256):
+        text = begun + bytes((byte,))
+        is_whole = end_of_characters(text, 0, any_spelling=any_spelling) == len(text)
+        if is_whole or is_unfinished(text, any_spelling=any_spelling):
+            found.append(byte)
+    return found
+
+
 def number_after(kind: NumberKind, state: NumberState, byte: int) -> NumberState | None:  # noqa: PLR0911 - a table
     """Return the state after one more byte of a number; None if no number goes on with it."""
     part, digits, may_have_exponent = state

@@ -26,7 +26,6 @@ class DirectMasks:
 
     def __init__(self, vocabulary: Vocabulary, budget: int, intern: Callable[[Row], Row]) -> None:
         self._trie = TokenTrie(vocabulary)
-        self._trie.prepare()
         self._values = Values(self._trie)
         self._stop_id = vocabulary.format.engine_stop
         self._intern = intern

@@ -44,7 +44,7 @@ class Residual(NamedTuple):
     blanks: int = 0  # that may follow at most
     value: Value | None = None
     keys: Keys | None = None
-    rests: tuple[bytes, ...] = ()  # of listed strings and words
+    rests: tuple[bytes, ...] = ()  # of listed strings and words; in other strings, the bytes of an unfinished character
     number: tuple[NumberKind, NumberState] | None = None
     is_first: bool = False  # True if the object or array may end here, before its first member or item
     stack: Stack = ()
@@ -87,10 +87,22 @@ class Residuals:
         self._values = values
         self._trie = trie
 
+    @property
+    def free_keys(self) -> frozenset[int]:
+        """The nodes of objects whose keys' masks are known between any two characters."""
+        return frozenset(
+            number
+            for number, value in enumerate(self._values)
+            if value.members is not None
+            and value.members.is_known
+            and value.members.extra is not None
+            and not value.members.extra.is_opaque
+        )
+
     def of(self, position: Position) -> Residual | None:  # noqa: PLR0911 - a case for each part
         """Return a position's residual; None if its mask depends on more than that."""
         expect, text = position.expect, position.text
-        if position.outside >= 0 or expect is Expect.LOST:
+        if position.outside >= 0 or expect is Expect.LOST or len(text) > MAX_WHITESPACE:  # longer texts may be cut
             return None
         stack = self._stack(position.open)
         if stack is None:
@@ -98,7 +110,7 @@ class Residuals:
         blanks = MAX_WHITESPACE - len(text)
         match expect:
             case Expect.IN_FREE_STRING:
-                return None if text or position.escaped else Residual(expect, stack=stack)
+                return None if text.startswith(b"\\u") else Residual(expect, rests=(text,) if text else (), stack=stack)
             case Expect.AFTER_VALUE:
                 return Residual(expect, blanks, stack=stack) if blanks > 0 else None
             case Expect.IN_KEY:

@@ -12,11 +12,13 @@ from constrained_k2.engines.llguidance.direct.lexemes import (
     WHITESPACE,
     NumberState,
     end_of_characters,
+    following_bytes,
     is_complete,
     is_unfinished,
     number_after,
 )
 from constrained_k2.grammar.lark.direct_model import NumberKind
+from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
 from constrained_k2.vocabulary.bitmask import words_per_row
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -77,9 +79,10 @@ class TokenNode:
             found = self._children[byte] = TokenNode(self.index, ranges) if ranges else None
             return found
 
-    def characters(self, *, any_spelling: bool) -> Split:
-        """Split the tokens that begin within a JSON string, between two characters."""
-        return self._split(("characters", any_spelling), lambda: self._characters(any_spelling=any_spelling))
+    def characters(self, *, any_spelling: bool, begun: bytes = b"") -> Split:
+        """Split the tokens that go on in a JSON string, after the bytes ``begun`` of an unfinished character."""
+        key = "characters", any_spelling, begun
+        return self._split(key, lambda: self._characters(begun, any_spelling=any_spelling))
 
     def number(self, kind: NumberKind, state: NumberState) -> Split:
         """Split the tokens that begin within a number."""
@@ -105,23 +108,29 @@ class TokenNode:
             if start < stop:
                 yield start, stop, depth + more
 
-    def _characters(self, *, any_spelling: bool) -> Split:
+    def _characters(self, begun: bytes, *, any_spelling: bool) -> Split:
         tokens, ids = self.index.tokens, self.index.ids
         inside: list[int] = []
         after: list[Range] = []
         at_once: list[Range] = []
         later: list[Range] = []
-        for first, end, depth in self.ranges:
+        ranges: Iterable[Range] = self.ranges
+        if begun:
+            following = following_bytes(begun, any_spelling=any_spelling)
+            ranges = [found for byte in following for found in self._narrowed(byte, byte + 1, 0)]
+        for first, end, depth in ranges:
             for at in range(first, end):
-                token = tokens[at]
-                stop = end_of_characters(token, depth, any_spelling=any_spelling)
-                if stop == len(token):
-                    if stop > depth:
+                text, start = tokens[at], depth
+                if begun:
+                    text, start = begun + text[depth:], 0
+                stop = end_of_characters(text, start, any_spelling=any_spelling)
+                if stop == len(text):
+                    if stop > start:
                         inside.append(ids[at])
-                elif token[stop] == 0x22:  # noqa: PLR2004 - the quote
-                    after.append((at, at + 1, stop + 1))
-                    (at_once if stop == depth else later).append(after[-1])
-                elif is_unfinished(token[stop:], any_spelling=any_spelling):
+                elif text[stop] == 0x22:  # noqa: PLR2004 - the quote
+                    after.append((at, at + 1, stop + 1 + len(tokens[at]) - len(text)))
+                    (at_once if stop == start else later).append(after[-1])
+                elif is_unfinished(text[stop:], any_spelling=any_spelling):
                     inside.append(ids[at])
         return self._made(inside, after, at_once, later)
 
@@ -168,6 +177,7 @@ class TokenTrie:
         self._words = words_per_row(vocabulary.size)
         self.root = TokenNode(self, ((0, len(self.tokens), 0),))
         self.endings, self.key_starts, self.depth, self.digits = _seen(self.tokens)
+        self._prepare()
 
     def row(self, ids: Sequence[int]) -> Row:
         """Return a mask of these tokens, int32 ``[words]``."""
@@ -175,8 +185,10 @@ class TokenTrie:
         add_ids(row, np.array(ids, dtype=np.int64))
         return row
 
-    def prepare(self) -> None:
+    def _prepare(self) -> None:
         """Compute the largest parts now rather than within some request's first mask."""
+        self.root.whitespace(MAX_WHITESPACE)
+        self.root.characters(any_spelling=True, begun=b"\\")
         quoted = self.root.child(0x22)
         for any_spelling in (False, True):
             self.root.characters(any_spelling=any_spelling)

@@ -47,7 +47,7 @@ class _Walk:
         root, stack, blanks = self._trie.root, residual.stack, residual.blanks
         match residual.part:
             case Expect.IN_FREE_STRING:
-                self._string(root, stack)
+                self._string(root, stack, *residual.rests)
             case Expect.AFTER_VALUE:
                 self._after(root, stack, blanks)
             case Expect.IN_LISTED_STRING:
@@ -134,8 +134,8 @@ class _Walk:
         if item is not None:
             self._begin_value(node, item, stack)
 
-    def _string(self, node: TokenNode, stack: Stack) -> None:
-        split = node.characters(any_spelling=True)
+    def _string(self, node: TokenNode, stack: Stack, begun: bytes = b"") -> None:
+        split = node.characters(any_spelling=True, begun=begun)
         self._row |= split.inside
         self._allow(split.after)
         self._after(split.after, stack)
