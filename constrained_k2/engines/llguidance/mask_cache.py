@@ -6,6 +6,7 @@ new steps. :mod:`constrained_k2.engines.llguidance.position` decides which prefi
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.engines.llguidance.direct.masks import DirectMasks
+from constrained_k2.engines.llguidance.direct.residual import Residual
 from constrained_k2.engines.llguidance.distinct_keys.tokens import KeyTokens
 from constrained_k2.engines.llguidance.position import MARKER, Position, PositionTracker, class_of
 from constrained_k2.engines.llguidance.unique_items.tokens import TokenIndex
@@ -46,7 +48,9 @@ class DfaState:
     rows_after: dict[int, npt.NDArray[np.int32]] | None = None  # by previous token id, if the mask depends on it
     is_complete: bool | None = None  # True if the arguments may end here; None if unknown
     visits: int = 0  # how often the mask was computed
-    is_direct: bool | None = None  # True if the mask is computed without LLGuidance; None if unknown yet
+    allowed: npt.NDArray[np.int32] | None = None  # what the grammar accepts, [words], if known without LLGuidance
+    is_direct: bool | None = None  # True if ``allowed`` is known; None if that was not tried yet
+    forced: Residual | None = None  # where a text is forced: the masks are narrower than ``allowed``
 
     def __post_init__(self) -> None:
         self.is_shared = self.position is not None and self.position.is_shared
@@ -89,18 +93,25 @@ class LazyDfa:
             state.next[token_id] = after
         return after
 
-    def direct_mask(self, state: DfaState) -> npt.NDArray[np.int32] | None:
-        """Return a state's mask, int32 ``[words]``, and keep it, if it can be computed without LLGuidance."""
+    def allowed(self, state: DfaState) -> npt.NDArray[np.int32] | None:
+        """Return the tokens that the grammar accepts, int32 ``[words]``, if that is known without LLGuidance."""
         if state.is_direct is None:
             state.is_direct = False
             if self._residuals is not None and state.position is not None:
                 residual = self._residuals.of(state.position)
-                row = None if residual is None else self.cache.direct_masks().mask(residual)
-                if row is not None:
-                    state.row, state.is_direct = row, True
+                row = None if residual is None else self.cache.direct_masks().allowed(residual)
+                if row is not None and residual is not None:
+                    state.allowed, state.is_direct = row, True
+                    state.forced = residual if residual.is_forced else None
                     self.cache.evict_over_budget(self)
-                    return row
-        return state.row if state.is_direct else None
+        return state.allowed
+
+    def direct_mask(self, state: DfaState, previous: int) -> npt.NDArray[np.int32] | None:
+        """Return the mask after a token, int32 ``[words]``, if it can be computed without LLGuidance."""
+        row = self.allowed(state)
+        if row is None or state.forced is None or previous < 0:
+            return row
+        return self.cache.direct_masks().forced(state.forced, previous)
 
     def cache_mask(self, state: DfaState, row: npt.NDArray[np.int32], previous: int | None) -> None:
         """Cache a copy of a shared state's mask; ``previous``: the token id before, if the mask depends on it."""
@@ -123,7 +134,7 @@ class LazyDfa:
         self.start = DfaState(self.tracker.start)
         for state in dropped.values():  # break the reference cycles
             state.next.clear()
-            state.row = state.rows_after = state.is_direct = None
+            state.row = state.rows_after = state.allowed = state.forced = state.is_direct = None
         self.tracker.forget_strings()
         freed, self._string_bytes = self._string_bytes, 0
         self.cache.charge(-_STATE_BYTES * len(dropped) - freed)
@@ -146,7 +157,10 @@ class LazyDfa:
 class MaskCache:
     """Bounds the states of all grammars over one vocabulary by a budget in estimated bytes; stores equal masks once."""
 
-    def __init__(self, vocabulary: Vocabulary, budget: int) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, budget: int, tokenize: Callable[[bytes], Sequence[int]]
+    ) -> None:
+        self._tokenize = tokenize  # as LLGuidance does
         self._vocabulary = vocabulary
         self._budget = budget
         self.classes = bytearray(vocabulary.size)  # by token id: a TokenClass, 0 if unknown yet
@@ -160,6 +174,8 @@ class MaskCache:
         self._direct_masks: DirectMasks | None = None  # the same
         self._making = threading.Lock()
         self._row_bytes = 4 * words_per_row(vocabulary.size)
+        if budget:
+            self.direct_masks()  # now rather than within some request's first mask
 
     @property
     def spent(self) -> int:
@@ -174,7 +190,7 @@ class MaskCache:
         """Return what computes masks without LLGuidance."""
         with self._making:
             if self._direct_masks is None:
-                self._direct_masks = DirectMasks(self._vocabulary, self._budget // 2, self.intern)
+                self._direct_masks = DirectMasks(self._vocabulary, self._budget // 2, self.intern, self._tokenize)
         return self._direct_masks
 
     def tracker(self, places: Places, *, is_xml: bool) -> Tracker:

@@ -107,7 +107,7 @@ class LLGuidanceMatcher:
     def _accept_new(self, token_id: int) -> bool:
         """Accept a token by the state's mask, if that is known to allow all that the grammar does; else by LLGuidance."""
         dfa = self.grammar.dfa
-        row = None if dfa is None else dfa.direct_mask(self._state)
+        row = None if dfa is None else dfa.allowed(self._state)
         if dfa is None or row is None or token_id >= len(self._classes) or token_id < 0:
             return self._accept_by_engine(token_id)
         if not row[token_id >> 5] >> (token_id & 31) & 1:
@@ -175,7 +175,9 @@ class LLGuidanceMatcher:
     def cached_mask(self) -> npt.NDArray[np.int32] | None:
         state = self._state
         if state.is_direct is not False and (dfa := self.grammar.dfa) is not None:
-            row = state.row if state.is_direct else dfa.direct_mask(state)
+            row = None if state.forced else state.allowed
+            if row is None:
+                row = dfa.direct_mask(state, self._ids[-1] if self._ids else -1)
             if row is not None:
                 return row
         if state.twin is not None:

@@ -6,6 +6,7 @@ no part of it where no token reaches from a value into the next key.
 """
 
 from collections.abc import Sequence
+from os.path import commonprefix
 from typing import NamedTuple
 
 from constrained_k2.engines.llguidance.direct.lexemes import NumberState, end_of_characters, number_state
@@ -46,8 +47,23 @@ class Residual(NamedTuple):
     keys: Keys | None = None
     rests: tuple[bytes, ...] = ()  # of listed strings and words; in other strings, the bytes of an unfinished character
     number: tuple[NumberKind, NumberState] | None = None
+    is_forced: bool = False  # True if the engine forces the next bytes, and so their tokens
     is_first: bool = False  # True if the object or array may end here, before its first member or item
     stack: Stack = ()
+
+
+def forced_bytes(residual: Residual) -> bytes:
+    """Return the bytes that every continuation begins with."""
+    keys = residual.keys
+    return commonprefix(residual.rests if keys is None else [rest for rest, _, _ in keys.rests])
+
+
+def after_forced(residual: Residual, count: int) -> Residual:
+    """Return what follows so many forced bytes."""
+    keys = residual.keys
+    if keys is not None:
+        keys = keys._replace(rests=tuple((rest[count:], value, level) for rest, value, level in keys.rests))
+    return residual._replace(keys=keys, rests=tuple(rest[count:] for rest in residual.rests))
 
 
 def level_of(members: Members, keys: int) -> Level:
@@ -164,8 +180,8 @@ class Residuals:
         level = level_of(members, owner.keys)
         if members.extra is None:
             rests = _left(members, owner.keys, text)
-            is_forced = _forced(tuple(rest for rest, _, _ in rests))
-            return None if is_forced else Residual(Expect.IN_KEY, keys=Keys(level, tuple(rests)), stack=parents)
+            is_forced = _is_forced([rest for rest, _, _ in rests])
+            return Residual(Expect.IN_KEY, keys=Keys(level, tuple(rests)), is_forced=is_forced, stack=parents)
         if end_of_characters(text, 1, any_spelling=members.any_spelling) < len(text):
             return None
         found: list[tuple[bytes, Value | None, Level]] = []
@@ -182,17 +198,16 @@ class Residuals:
     @staticmethod
     def _listed(value: Value, text: bytes, stack: Stack) -> Residual | None:
         rests = tuple(written[len(text) :] for written in value.listed if written.startswith(text))
-        return None if _forced(rests) else Residual(Expect.IN_LISTED_STRING, rests=rests, stack=stack)
+        return Residual(Expect.IN_LISTED_STRING, rests=rests, is_forced=_is_forced(rests), stack=stack)
 
     def _scalar(self, value: Value, text: bytes, stack: Stack) -> Residual | None:
         rests = tuple(word[len(text) :] for word in value.words if word.startswith(text))
         state = number_state(value.number, text, self._trie.digits) if value.number else None
-        if state is None and _forced(rests):
-            return None
         number = None if state is None else (value.number, state)
-        return Residual(Expect.IN_SCALAR, rests=rests, number=number, stack=stack)
+        is_forced = state is None and _is_forced(rests)
+        return Residual(Expect.IN_SCALAR, rests=rests, number=number, is_forced=is_forced, stack=stack)
 
 
-def _forced(rests: Sequence[bytes]) -> bool:
-    """Return True if all of these begin with the same two bytes: then the engine forces their tokens, or if none."""
-    return len({rest[:2] for rest in rests}) <= 1 and (not rests or len(rests[0]) > 1)
+def _is_forced(rests: Sequence[bytes]) -> bool:
+    """Return True if all of these begin with the same two bytes. One byte that is forced is allowed by any mask."""
+    return len({rest[:2] for rest in rests}) == 1 and len(rests[0]) > 1

@@ -174,6 +174,7 @@ class TokenTrie:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.tokens, self.ids = vocabulary.sorted_tokens
+        self.bytes_of = vocabulary.ordinary_bytes
         self._words = words_per_row(vocabulary.size)
         self.root = TokenNode(self, ((0, len(self.tokens), 0),))
         self.endings, self.key_starts, self.depth, self.digits = _seen(self.tokens)

@@ -1,9 +1,20 @@
 """Computes the mask of a residual by following the vocabulary's tokens through it."""
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from constrained_k2.engines.llguidance.direct.lexemes import NUMBER_START, NumberState
-from constrained_k2.engines.llguidance.direct.residual import Keys, Level, Residual, Stack, array_level, keys_of
+from constrained_k2.engines.llguidance.direct.residual import (
+    Keys,
+    Level,
+    Residual,
+    Stack,
+    after_forced,
+    array_level,
+    forced_bytes,
+    keys_of,
+)
 from constrained_k2.engines.llguidance.direct.tokens import Ids, Row, TokenNode, TokenTrie, add_ids
 from constrained_k2.engines.llguidance.direct.values import Members, Value
 from constrained_k2.engines.llguidance.position import Expect
@@ -11,6 +22,7 @@ from constrained_k2.grammar.lark.direct_model import NumberKind
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
 
 _QUOTE, _COMMA, _COLON = b'",:'
+_LOOKBACK = 4  # tokens at the end of a forced text that LLGuidance may leave out
 _OPEN_ARRAY, _END_ARRAY, _OPEN_OBJECT, _END_OBJECT = b"[]{}"
 
 
@@ -30,6 +42,37 @@ def mask_of(residual: Residual, trie: TokenTrie, stop_id: int) -> Row | None:
     return walk.mask()
 
 
+def forced_token(
+    residual: Residual, trie: TokenTrie, previous: bytes, tokenize: Callable[[bytes], Sequence[int]]
+) -> int | None:
+    """Return the only token that the engine allows where it forces a text; -1 if it allows all that begin the text.
+
+    As LLGuidance (1.7.6) does, the text is tokenized behind the previous token, and at its end tokens are left out that
+    might become parts of longer ones. None if only the engine can tell.
+    """
+    text = forced_bytes(residual)
+    ids, first = list(tokenize(previous + text)), list(tokenize(previous))
+    ids = ids[len(first) :] if ids[: len(first)] == first and len(first) == 1 else list(tokenize(text))
+    known = [trie.bytes_of(token_id) for token_id in ids]
+    if any(token is None for token in known):
+        return None
+    sizes = [len(token) for token in known if token is not None]
+    seen = sum(sizes[-_LOOKBACK:])
+    following = after_forced(residual, len(text))
+    for size in range(min(seen, len(text)), 0, -1):
+        place: TokenNode | None = trie.root
+        for byte in text[-size:]:
+            place = None if place is None else place.child(byte)
+        if place is not None and place.is_open:
+            try:
+                is_longer = _Walk(trie).reaches(place, following)
+            except Unknown:
+                return None
+            if is_longer:
+                return ids[0] if sum(sizes[1:]) >= size else -1
+    return ids[0]
+
+
 class _Walk:
     def __init__(self, trie: TokenTrie) -> None:
         self._trie = trie
@@ -42,9 +85,14 @@ class _Walk:
             add_ids(self._row, np.concatenate(self._ids))
         return self._row
 
-    def begin(self, residual: Residual) -> None:
-        """Follow all tokens."""
-        root, stack, blanks = self._trie.root, residual.stack, residual.blanks
+    def reaches(self, node: TokenNode, residual: Residual) -> bool:
+        """Return True if some token goes on from a node."""
+        self.begin(residual, node)
+        return bool(self._ids) or bool(self._row.any())
+
+    def begin(self, residual: Residual, root: TokenNode | None = None) -> None:
+        """Follow all tokens, or those that go on from a node."""
+        root, stack, blanks = root or self._trie.root, residual.stack, residual.blanks
         match residual.part:
             case Expect.IN_FREE_STRING:
                 self._string(root, stack, *residual.rests)
@@ -145,7 +193,7 @@ class _Walk:
         self._row |= split.inside
         self._after(split.after, stack)
 
-    def _words(self, node: TokenNode, rests: "list[bytes] | tuple[bytes, ...]", stack: Stack) -> None:
+    def _words(self, node: TokenNode, rests: Sequence[bytes], stack: Stack) -> None:
         for rest in rests:
             if (end := self._follow(node, rest)) is not None:
                 self._after(end, stack)
