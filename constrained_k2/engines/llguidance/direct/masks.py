@@ -58,7 +58,7 @@ class DirectMasks:
         """Return the mask where a text is forced, after a token, as :meth:`allowed` does."""
 
         def compute() -> Row | None:
-            token_id = forced_token(residual, self._trie, self._trie.bytes_of(previous), self._tokenize)
+            token_id = forced_token(residual, self._trie, previous, self._tokenize)
             if token_id == -1:
                 return mask_of(residual, self._trie, self._stop_id)
             return None if token_id is None else self._trie.row([token_id])

@@ -43,7 +43,7 @@ def mask_of(residual: Residual, trie: TokenTrie, stop_id: int) -> Row | None:
 
 
 def forced_token(
-    residual: Residual, trie: TokenTrie, previous: bytes, tokenize: Callable[[bytes], Sequence[int]]
+    residual: Residual, trie: TokenTrie, previous: int, tokenize: Callable[[bytes], Sequence[int]]
 ) -> int | None:
     """Return the only token that the engine allows where it forces a text; -1 if it allows all that begin the text.
 
@@ -51,8 +51,8 @@ def forced_token(
     might become parts of longer ones. None if only the engine can tell.
     """
     text = forced_bytes(residual)
-    ids, first = list(tokenize(previous + text)), list(tokenize(previous))
-    ids = ids[len(first) :] if ids[: len(first)] == first and len(first) == 1 else list(tokenize(text))
+    ids = list(tokenize((trie.bytes_of(previous) or b"") + text))
+    ids = ids[1:] if ids[:1] == [previous] else list(tokenize(text))
     known = [trie.bytes_of(token_id) for token_id in ids]
     if any(token is None for token in known):
         return None
