@@ -203,7 +203,12 @@ class LLGuidanceGrammar:
         twin: "LLGuidanceGrammar | None" = None,
     ) -> None:
         self.mask_threads = mask_threads
-        self.states_by = source.model, source.direct, source.places, source.has_open_keys  # what the states of a text depend on
+        self.states_by = (
+            source.model,
+            source.direct,
+            source.places,
+            source.has_open_keys,
+        )  # what the states of a text depend on
         self.dfa: LazyDfa | None = None  # shared by its matchers
         if twin is not None and twin.states_by == self.states_by:
             self.dfa = twin.dfa

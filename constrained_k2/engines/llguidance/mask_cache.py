@@ -157,9 +157,7 @@ class LazyDfa:
 class MaskCache:
     """Bounds the states of all grammars over one vocabulary by a budget in estimated bytes; stores equal masks once."""
 
-    def __init__(
-        self, vocabulary: Vocabulary, budget: int, tokenize: Callable[[bytes], Sequence[int]]
-    ) -> None:
+    def __init__(self, vocabulary: Vocabulary, budget: int, tokenize: Callable[[bytes], Sequence[int]]) -> None:
         self._tokenize = tokenize  # as LLGuidance does
         self._vocabulary = vocabulary
         self._budget = budget

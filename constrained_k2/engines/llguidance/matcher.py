@@ -105,7 +105,7 @@ class LLGuidanceMatcher:
         return True
 
     def _accept_new(self, token_id: int) -> bool:
-        """Accept a token by the state's mask, if that is known to allow all that the grammar does; else by LLGuidance."""
+        """Accept a token that leads to a new state: without LLGuidance, if what the grammar accepts is known."""
         dfa = self.grammar.dfa
         row = None if dfa is None else dfa.allowed(self._state)
         if dfa is None or row is None or token_id >= len(self._classes) or token_id < 0:
@@ -153,10 +153,10 @@ class LLGuidanceMatcher:
         state = self._state
         if state.is_complete is not None:
             return state.is_complete
-        if state.position is not None and (dfa := self.grammar.dfa) is not None and dfa.ends_with_object:
-            if state.position.expect is not Expect.LOST:
-                state.is_complete = state.position.is_end
-                return state.is_complete
+        dfa, position = self.grammar.dfa, state.position
+        if dfa is not None and dfa.ends_with_object and position is not None and position.expect is not Expect.LOST:
+            state.is_complete = position.is_end
+            return state.is_complete
         matcher = self.engine()
         is_complete = matcher.is_accepting()
         if not is_complete and matcher.is_error():  # a failed matcher is never accepting

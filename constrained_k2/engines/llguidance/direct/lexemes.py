@@ -61,16 +61,16 @@ def following_bytes(begun: bytes, *, any_spelling: bool) -> list[int]:
     return found
 
 
-def number_after(kind: NumberKind, state: NumberState, byte: int) -> NumberState | None:  # noqa: PLR0911 - a table
+def number_after(kind: NumberKind, state: NumberState, byte: int) -> NumberState | None:
     """Return the state after one more byte of a number; None if no number goes on with it."""
     part, digits, may_have_exponent = state
-    if 0x30 <= byte <= 0x39:  # noqa: PLR2004 - a digit
+    if 0x30 <= byte <= 0x39:
         return _after_digit(part, digits, byte - 0x30, may_have_exponent=may_have_exponent)
-    if byte == 0x2D and part == "start":  # noqa: PLR2004 - a minus
+    if byte == 0x2D and part == "start":
         return "minus", 0, True
     if kind == "integer":
         return None
-    if byte == 0x2E and part in {"zero", "whole"}:  # noqa: PLR2004 - a point
+    if byte == 0x2E and part in {"zero", "whole"}:
         return "point", 0, may_have_exponent
     if byte in b"eE" and part in {"zero", "whole", "fraction"} and may_have_exponent:
         return "e", 0, False
@@ -90,7 +90,7 @@ def _after_digit(part: str, digits: int, digit: int, *, may_have_exponent: bool)
         return ("exponent", 1 if digit in {1, 2} else 2, False)
     if part == "exponent" and digits in {1, 2}:
         return ("exponent", 3 if digits == 1 else 4, False)
-    return ("exponent", 4, False) if part == "exponent" and digits == 3 else None  # noqa: PLR2004
+    return ("exponent", 4, False) if part == "exponent" and digits == 3 else None
 
 
 def is_complete(state: NumberState) -> bool:
@@ -100,10 +100,12 @@ def is_complete(state: NumberState) -> bool:
 
 def number_state(kind: NumberKind, text: bytes, longest_run: int) -> NumberState | None:
     """Return the state after a text, equal for texts that no token of ``longest_run`` digits tells apart."""
-    state: NumberState | None = NUMBER_START
+    state = NUMBER_START
     for byte in text:
-        if (state := number_after(kind, state, byte)) is None:
+        following = number_after(kind, state, byte)
+        if following is None:
             return None
+        state = following
     part, digits, may_have_exponent = state
     far = {"whole": _MOST_BEFORE_EXPONENT + 1, "fraction": 1}.get(part, digits)
     return (part, far, may_have_exponent) if far < digits < _MOST_DIGITS - longest_run else state

@@ -37,7 +37,9 @@ class DirectMasks:
         self._stop_id = vocabulary.format.engine_stop
         self._intern = intern
         self._tokenize = tokenize
-        self._rows: OrderedDict[tuple[Residual, int], Row | None] = OrderedDict()  # None where only the engine can compute it
+        self._rows: OrderedDict[tuple[Residual, int], Row | None] = (
+            OrderedDict()
+        )  # None where only the engine can compute it
         self._most = budget // (4 * words_per_row(vocabulary.size) + _ENTRY_BYTES)
         self._lock = threading.Lock()
 

@@ -6,7 +6,6 @@ no part of it where no token reaches from a value into the next key.
 """
 
 from collections.abc import Sequence
-from os.path import commonprefix
 from typing import NamedTuple
 
 from constrained_k2.engines.llguidance.direct.lexemes import NumberState, end_of_characters, number_state
@@ -55,7 +54,10 @@ class Residual(NamedTuple):
 def forced_bytes(residual: Residual) -> bytes:
     """Return the bytes that every continuation begins with."""
     keys = residual.keys
-    return commonprefix(residual.rests if keys is None else [rest for rest, _, _ in keys.rests])
+    rests = residual.rests if keys is None else [rest for rest, _, _ in keys.rests]
+    shortest = min(rests, key=len, default=b"")
+    same = (end for end in range(len(shortest), 0, -1) if all(rest.startswith(shortest[:end]) for rest in rests))
+    return shortest[: next(same, 0)]
 
 
 def after_forced(residual: Residual, count: int) -> Residual:
@@ -68,15 +70,20 @@ def after_forced(residual: Residual, count: int) -> Residual:
 
 def level_of(members: Members, keys: int) -> Level:
     """Return an object after a member, with these declared keys, as bits."""
-    may_go_on = members.extra is not None or keys != (1 << len(members.keys)) - 1
-    may_end = keys & members.required == members.required
-    return Level(True, may_end, may_go_on, members.extra, members.any_spelling)
+    return Level(
+        is_object=True,
+        may_end=keys & members.required == members.required,
+        may_go_on=members.extra is not None or keys != (1 << len(members.keys)) - 1,
+        value=members.extra,
+        any_spelling=members.any_spelling,
+    )
 
 
 def array_level(array: Value, index: int) -> Level:
     """Return an array after an item."""
     count = index + 1
-    return Level(False, count >= array.shortest, array.longest is None or count < array.longest, array.item)
+    may_go_on = array.longest is None or count < array.longest
+    return Level(is_object=False, may_end=count >= array.shortest, may_go_on=may_go_on, value=array.item)
 
 
 def keys_of(members: Members, keys: int) -> Keys:
@@ -115,7 +122,7 @@ class Residuals:
             and not value.members.extra.is_opaque
         )
 
-    def of(self, position: Position) -> Residual | None:  # noqa: PLR0911 - a case for each part
+    def of(self, position: Position) -> Residual | None:
         """Return a position's residual; None if its mask depends on more than that."""
         expect, text = position.expect, position.text
         if position.outside >= 0 or expect is Expect.LOST or len(text) > MAX_WHITESPACE:  # longer texts may be cut

@@ -104,7 +104,7 @@ class TokenNode:
         for first, end, depth in self.ranges:
             before = tokens[first][:depth]
             start = bisect_left(tokens, before + bytes((low,)), first, end)
-            stop = bisect_left(tokens, before + bytes((high,)), start, end) if high < 256 else end  # noqa: PLR2004
+            stop = bisect_left(tokens, before + bytes((high,)), start, end) if high < 256 else end
             if start < stop:
                 yield start, stop, depth + more
 
@@ -127,7 +127,7 @@ class TokenNode:
                 if stop == len(text):
                     if stop > start:
                         inside.append(ids[at])
-                elif text[stop] == 0x22:  # noqa: PLR2004 - the quote
+                elif text[stop] == 0x22:
                     after.append((at, at + 1, stop + 1 + len(tokens[at]) - len(text)))
                     (at_once if stop == start else later).append(after[-1])
                 elif is_unfinished(text[stop:], any_spelling=any_spelling):
@@ -211,7 +211,7 @@ def _seen(tokens: Iterable[bytes]) -> tuple[frozenset[bytes], frozenset[int], in
         if b"}" in token or b"]" in token:
             depth = max(depth, token.count(b"}") + token.count(b"]"))
         if _DIGITS.search(token):
-            digits = max(digits, max(map(len, _DIGITS.findall(token))))
+            digits = max(digits, *map(len, _DIGITS.findall(token)))
         place = token.find(b'"')
         while place >= 0:
             endings.update(token[first:place] for first in range(place + 1))

@@ -34,9 +34,8 @@ class Value:
         self.words = rule.words
         self.members: Members | None = None
         self.item: Value | None = None
-        self.shortest, self.longest = 0, rule.array and rule.array.longest
-        if rule.array is not None:
-            self.shortest = rule.array.shortest
+        self.shortest = 0 if rule.array is None else rule.array.shortest
+        self.longest = None if rule.array is None else rule.array.longest
 
 
 class Values:
@@ -80,8 +79,8 @@ class _Made:
             found = self._begun[number] = self._begun[number] or Value(rule)
             return found
         self._begun[number] = None
-        members = rule.object and self._members(rule.object)
-        item = rule.array and self.value(rule.array.item)
+        members = None if rule.object is None else self._members(rule.object)
+        item = None if rule.array is None else self.value(rule.array.item)
         value = self._begun.pop(number)
         if value is None and not self._begun_values():
             key = (rule.has_strings, rule.listed, rule.number, rule.words, _key_of(members), item,

@@ -240,7 +240,9 @@ class _Walk:
         self._allow(others)
         self._colon(others, keys.level.value, (keys.level, *stack))
 
-    def _colon(self, node: TokenNode, value: Value | None, stack: tuple[Level, ...], blanks: int = MAX_WHITESPACE) -> None:
+    def _colon(
+        self, node: TokenNode, value: Value | None, stack: tuple[Level, ...], blanks: int = MAX_WHITESPACE
+    ) -> None:
         if not node.ranges:
             return
         if (colon := self._enter(self._blanks(node, blanks), _COLON)) is not None:

@@ -1,0 +1,243 @@
+"""Masks that are computed without LLGuidance: equal to its own, shared by grammars, and within their budget."""
+
+import json
+import lzma
+import random
+from typing import Any
+
+import llguidance
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from constrained_k2 import ConstrainedK2Error, SchemaTooCostly, Vocabulary
+from constrained_k2.engines.llguidance.direct.masks import DirectMasks
+from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
+from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
+from constrained_k2.schema.undeclared_keys import UNDECLARED_KEYS
+from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+from tests.data import data, mcp_servers, suite
+from tests.engines.masked_walks import vocabulary_of
+from tests.schema.test_differential import schemas
+
+# Tokens that end a value and reach far into what follows.
+CROSSING = (
+    '","', '":"', '","a":"', '"a":', '":{"', '":[],"', '":{},"b', '"},{"', '"]}', "}}", "}]", '""', '"":"', ',"', ', "b',
+    '{"', "{}", '{"a', '[{"', '[["', "[]", "],[", '":[1,', "1,", "2]", "12", "001", "0.5", "-1", "e1", "1}", "true,", "tru",
+    "rue}", "null", "false]", ": ", ", ", "  ", "\n\n", "\t ", ' "', " }", '": "', "ab", 'a"', 'b":', 'c"}', "\\u00", "\\n",
+    '\\"', "a\\", '"\\', 'é"', "/", '",,', '"a"', "[1", "[true", ":true}", '": null, "', '"}', '{"":',
+)  # fmt: skip
+PARTS = "é".encode()[:1], "é".encode()[1:], "😀".encode()[:2], "😀".encode()[2:], b'"\xf0'
+STRING, INTEGER, CLOSED = {"type": "string"}, {"type": "integer"}, {"additionalProperties": False}
+KINDS: list[Any] = [
+    STRING, INTEGER, {"type": "number"}, {"type": "boolean"}, {"type": "null"}, {}, True, {"type": ["string", "null"]},
+    {"enum": ["ab", "abc", "b", None, True]}, {"const": "abcabc"}, {"enum": ['a"b', "é", "a\nb"]},
+    {"enum": [1, 12]}, {"type": "integer", "minimum": 1}, {"type": "string", "maxLength": 3},
+]  # fmt: skip
+NAMES = st.sampled_from(["a", "ab", "abc", "b", "c", "", ",", ":", 'a"', "é", "b\n", "bcd"])
+
+
+def objects(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Objects and arrays whose masks need no engine, beside some that need one."""
+    members = st.dictionaries(NAMES, values, max_size=4)
+    some = members.flatmap(
+        lambda found: st.fixed_dictionaries(
+            {"type": st.just("object"), "properties": st.just(found)},
+            optional={
+                "required": st.lists(st.sampled_from(sorted(found)), unique=True) if found else st.just([]),
+                "additionalProperties": st.just(False) | values,
+            },
+        )
+    )
+    arrays = st.fixed_dictionaries(
+        {"type": st.just("array"), "items": values},
+        optional={"minItems": st.integers(0, 2), "maxItems": st.sampled_from([2, 3, 20])},
+    )
+    return some | arrays
+
+
+PLAIN = objects(st.recursive(st.sampled_from(KINDS), objects, max_leaves=5)).filter(lambda one: one["type"] == "object")
+
+
+@pytest.fixture(scope="module")
+def crossing() -> LLGuidanceEngine:
+    return LLGuidanceEngine(vocabulary_of(CROSSING, *PARTS))
+
+
+def check(engine: LLGuidanceEngine, grammar: LLGuidanceGrammar, draw: random.Random, steps: int) -> int:
+    """Write at random, with rollbacks and forks: each direct mask is LLGuidance's, and so is what is accepted.
+
+    Returns:
+        The number of direct masks.
+    """
+    vocabulary = engine.tokenizer.vocab_size
+    dfa, known = grammar.dfa, 0
+    assert dfa is not None
+    matcher, written = LLGuidanceMatcher(grammar, ""), list[int]()
+    alone = grammar.copy()
+    for _ in range(steps):
+        expected = np.frombuffer(alone.compute_bitmask(), dtype=np.int32)
+        if alone.is_error():
+            break
+        row, before = matcher.cached_mask(), written[-1] if written else -1
+        direct = dfa.direct_mask(matcher._state, before)
+        if direct is not None:
+            known += 1
+            assert np.array_equal(direct, expected[: len(direct)]), (written, matcher._state.position)
+            assert row is direct or matcher._state.forced
+        assert row is None or np.array_equal(row, expected[: len(row)]), written
+        assert matcher.is_complete() == alone.is_accepting()
+        for token_id in draw.sample(range(min(vocabulary, 511)), 12):
+            taken = alone.deep_copy().try_consume_tokens([token_id]) == 1
+            if dfa.cache.token(token_id)[:1] != b"\xff":
+                assert matcher.accept(token_id) == taken, (written, token_id, matcher._state.position)
+                matcher.rollback(int(taken))
+        legal = [int(one) for one in allowed_ids(expected) if dfa.cache.token(int(one))[:1] != b"\xff"]
+        if not legal:
+            break
+        if written and draw.random() < 0.1:
+            count = draw.randint(1, min(5, len(written)))
+            matcher.rollback(count)
+            del written[-count:]
+            alone = grammar.copy()
+            for token_id in written:  # masks between the tokens: LLGuidance repeats some after a rollback
+                alone.compute_bitmask()
+                assert alone.try_consume_tokens([token_id]) == 1
+            continue
+        if draw.random() < 0.1:
+            matcher = matcher.fork()
+        structural = [one for one in legal if dfa.cache.token(one)[:1] in b'"{}[],:']
+        token_id = draw.choice(structural if structural and draw.random() < 0.5 else legal)
+        assert matcher.accept(token_id)
+        assert alone.try_consume_tokens([token_id]) == 1
+        written.append(token_id)
+    return known
+
+
+def check_schema(engine: LLGuidanceEngine, schema: Any, draw: random.Random, steps: int = 40) -> int:
+    """Check one schema with and without undeclared keys; the number of direct masks."""
+    known = 0
+    for undeclared_keys in UNDECLARED_KEYS:
+        try:
+            grammar = engine.compile(json.dumps(schema), undeclared_keys)
+        except ConstrainedK2Error:
+            continue
+        if grammar.dfa is not None:
+            known += check(engine, grammar, draw, steps)
+    return known
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(PLAIN, st.integers(0, 9999))
+def test_direct_masks_are_those_of_llguidance(crossing: LLGuidanceEngine, schema: Any, seed: int) -> None:
+    check_schema(crossing, schema, random.Random(seed))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.recursive(st.just({}), schemas, max_leaves=5), st.integers(0, 9999))
+def test_any_keywords_around_them(crossing: LLGuidanceEngine, schema: Any, seed: int) -> None:
+    check_schema(crossing, {"type": "object", "properties": {"a": schema, "b": STRING}}, random.Random(seed), 25)
+
+
+def test_the_masks_of_most_positions_are_direct(small_vocabulary: Vocabulary) -> None:
+    schema = {"type": "object", "properties": {"name": STRING, "count": INTEGER, "kind": {"enum": ["red", "green"]}}}
+    engine = LLGuidanceEngine(small_vocabulary)
+    for undeclared_keys in UNDECLARED_KEYS:
+        grammar = engine.compile(json.dumps(schema), undeclared_keys)
+        known = sum(check(engine, grammar, random.Random(seed), 40) for seed in range(5))
+        assert known > 100
+
+
+@pytest.mark.slow
+def test_public_tools_and_suites(real_vocabulary: Vocabulary, crossing: LLGuidanceEngine) -> None:
+    draw = random.Random(7)
+    engine = LLGuidanceEngine(real_vocabulary)
+    tools = [tool["function"].get("parameters") or {"type": "object"} for tools in mcp_servers() for tool in tools]
+    assert sum(check_schema(engine, schema, draw, 25) for schema in draw.sample(tools, 40)) > 500
+    assert sum(check_schema(crossing, schema, draw, 40) for schema in tools) > 5_000
+    groups = [group for path in sorted(suite().rglob("*.json")) for group in json.loads(path.read_text())]
+    for group in draw.sample([one for one in groups if isinstance(one, dict)], 150):
+        check_schema(crossing, {"type": "object", "properties": {"a": group["schema"]}}, draw, 20)
+    with lzma.open(data("schemas/maskbench.jsonl.xz"), "rt") as lines:
+        cases = draw.sample([json.loads(line) for line in lines], 100)
+    for case in cases:
+        check_schema(crossing, case.get("schema", case), draw, 20)
+
+
+def written_by(engine: LLGuidanceEngine, schema: Any, text: str) -> LLGuidanceGrammar:
+    """Write a text token by token, with all masks, and return its grammar."""
+    grammar = engine.compile(json.dumps(schema), "allow")
+    matcher = grammar.matcher("")
+    row = allocate_bitmask(1, Vocabulary.of_bytes().size)[0]
+    for byte in text.encode():
+        matcher.fill(row)
+        assert matcher.accept(byte)
+    assert matcher.is_complete()
+    return grammar
+
+
+SIMPLE = {"type": "object", "properties": {"a": STRING, "n": {"items": INTEGER, "type": "array"}}, "required": ["a"]}
+
+
+def test_llguidance_reads_no_grammar_whose_masks_are_direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = LLGuidanceEngine(Vocabulary.of_bytes())
+    read = list[str]()
+    original = LLGuidanceGrammar._new
+    monkeypatch.setattr(LLGuidanceGrammar, "_new", lambda grammar: read.append(grammar.text) or original(grammar))
+    grammar = written_by(engine, SIMPLE, '{"a": "some \\"text\\"", "n":[1, -20], "other": {"x": [null]}}')
+    assert not read
+    grammar.matcher("").forced_tokens()
+    assert read == [grammar.text]
+    grammar.copy()
+    assert len(read) == 1
+
+
+def test_a_grammar_that_llguidance_refuses_late_is_refused_cleanly(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = LLGuidanceEngine(Vocabulary.of_bytes())
+    bad = llguidance.LLMatcher.grammar_from_lark("start: missing")
+    broken = llguidance.LLMatcher(engine.tokenizer, bad, log_level=0)
+    assert broken.is_error()
+    monkeypatch.setattr(LLGuidanceGrammar, "_new", lambda _: broken)
+    grammar = engine.compile(json.dumps(SIMPLE))
+    matcher = grammar.matcher("tools[0]")
+    row = allocate_bitmask(1, Vocabulary.of_bytes().size)[0]
+    for byte in b'{"a"':
+        matcher.fill(row)  # by our own masks
+        assert matcher.accept(byte)
+    with pytest.raises(SchemaTooCostly) as raised:
+        matcher.forced_tokens()
+    assert raised.value.location == "tools[0]"
+
+
+def test_masks_are_shared_by_grammars_and_stay_within_their_budget() -> None:
+    vocabulary = Vocabulary.of_bytes()
+    budget = 60_000
+    engine = LLGuidanceEngine(vocabulary, mask_cache_bytes=budget)
+    computed = list[Any]()
+    masks = engine.mask_cache.direct_masks()
+    for number in range(60):
+        name = f"key_{number}"
+        schema = {"type": "object", "properties": {name: STRING, "b": INTEGER}, "required": [name]} | CLOSED
+        grammar = engine.compile(json.dumps(schema), "forbid")
+        assert check(engine, grammar, random.Random(number), 30)
+        assert masks.spent <= budget // 2
+        assert engine.mask_cache.spent <= budget + 20_000  # the grammar in use
+        computed.append(masks.spent)
+    assert max(computed) == computed[-1]  # full: the least recently used were dropped
+    engine.forget()
+    assert masks.spent == 0
+
+
+def test_equal_positions_of_two_grammars_have_one_mask(small_vocabulary: Vocabulary) -> None:
+    engine = LLGuidanceEngine(small_vocabulary)
+    rows = []
+    for name in ("city", "day"):
+        schema = {"type": "object", "properties": {name: STRING, "more": INTEGER}, "required": [name]}
+        matcher = engine.compile(json.dumps(schema), "allow").matcher("")
+        for byte in f'{{"{name}": "some'.encode():
+            assert matcher.accept(byte)
+        rows.append(matcher.cached_mask())
+    assert rows[0] is not None
+    assert rows[0] is rows[1]
+    assert isinstance(engine.mask_cache.direct_masks(), DirectMasks)
