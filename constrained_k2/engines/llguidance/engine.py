@@ -148,16 +148,15 @@ class LLGuidanceEngine:
         key = (source.text, source.effort)
         twin = self._compiled.get(key)
         grammar = LLGuidanceGrammar(self.tokenizer, source, self.mask_threads, self.mask_cache, twin)
-        if twin is not None:
-            return grammar
-        if not source.is_simple:
+        if twin is None and not source.is_simple:
             first = grammar.copy()
             for ids in self._probed_ids[encoding]:
                 if first.try_consume_tokens(ids) == len(ids) and not first.is_error():
                     first.compute_bitmask()
             if first.is_error():
                 raise Refused(first.get_error())
-        self._compiled[key] = grammar
+        if twin is None:
+            self._compiled[key] = grammar
         return grammar
 
 
@@ -227,9 +226,8 @@ class LLGuidanceGrammar:
         self._key_tokens = cache.key_tokens() if source.has_open_keys or source.places is not None else None
         self._tokenizer = tokenizer
         self._reading = threading.Lock()
-        self._prototype: llguidance.LLMatcher | None = None
-        if not source.is_simple:
-            self._prototype = self._new() if twin is None else twin.copy()
+        # A simple grammar is read when a mask needs LLGuidance.
+        self._prototype = None if source.is_simple else self._new() if twin is None else twin.copy()
         self.cost_bytes = _COST_FLOOR + _COST_FACTOR * len(source.text)
 
     def matcher(self, location: str, *, may_relax: bool = False) -> LLGuidanceMatcher:
@@ -242,8 +240,7 @@ class LLGuidanceGrammar:
     def copy(self) -> llguidance.LLMatcher:
         """Return a copy of the prototype, at the start of the arguments."""
         with self._reading:
-            if self._prototype is None:  # a simple grammar is read by LLGuidance when a mask needs it
-                self._prototype = self._new()
+            self._prototype = self._prototype or self._new()
         return self._prototype.deep_copy()
 
     def renew(self) -> llguidance.LLMatcher:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.engines.llguidance.direct.masks import DirectMasks
-from constrained_k2.engines.llguidance.direct.residual import Residual
+from constrained_k2.engines.llguidance.direct.residual import Residual, Residuals
 from constrained_k2.engines.llguidance.distinct_keys.tokens import KeyTokens
 from constrained_k2.engines.llguidance.position import MARKER, Position, PositionTracker, class_of
 from constrained_k2.engines.llguidance.unique_items.tokens import TokenIndex
@@ -63,10 +63,12 @@ class LazyDfa:
 
     def __init__(self, cache: "MaskCache", model: StateModel, direct: DirectModel | None = None) -> None:
         self.cache = cache
-        self._residuals = None if direct is None else cache.direct_masks().residuals(direct)
         rule = None if direct is None else direct[model.root]
-        # True if the arguments end where the outermost object does.
+        # True if the text is one object, and ends with it.
         self.ends_with_object = rule is not None and rule == ValueRule(object=rule.object)
+        self._residuals: Residuals | None = None
+        if direct is not None and self.ends_with_object:
+            self._residuals = cache.direct_masks().residuals(direct)
         self.model_bytes = _NODE_BYTES * (len(model.nodes) + model.key_count)
         given = (model, cache.long_lengths, self._charge_strings)
         self.tracker = PositionTracker(*given) if model.arguments is None else XtmlTracker(model.arguments, *given)

@@ -204,7 +204,7 @@ def add_ids(row: Row, ids: Ids) -> None:
 
 
 def _seen(tokens: Iterable[bytes]) -> tuple[frozenset[bytes], frozenset[int], int, int]:
-    """Return what stands before a quote in tokens, the bytes after ``,"``, and the most brackets and digits in one."""
+    """Return the texts before a quote in tokens, the bytes after ``,"``, and the most brackets and digits in one."""
     endings, starts = set[bytes](), set[int]()
     depth = digits = 0
     for token in tokens:
