@@ -155,8 +155,7 @@ class LLGuidanceEngine:
                     first.compute_bitmask()
             if first.is_error():
                 raise Refused(first.get_error())
-        if twin is None:
-            self._compiled[key] = grammar
+        self._compiled.setdefault(key, grammar)
         return grammar
 
 

@@ -147,7 +147,7 @@ def _note_direct(writer: "LarkWriter", shape: Object, keys: list[str], bits: _Bi
     """Note the members if declared keys, each with one node, are all that tells the object's states apart."""
     named_keys, patterns = writer.productivity.named_keys(shape), writer.productivity.patterns(shape)
     if bits.tracked < len(named_keys) or len(extras) > 1 or shape.names != ANY or patterns:
-        return  # also if a declared key is impossible: then it is no undeclared one either
+        return  # also if a declared key is impossible: undeclared keys do not include it
     named = []
     for property_name in keys:
         ways = [way.node for way in writer.productivity.named_ways(shape, property_name)]
