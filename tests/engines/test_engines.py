@@ -74,6 +74,7 @@ def test_a_lexer_that_cannot_be_replaced_is_an_error_of_this_request(
     grammar = LLGuidanceEngine(small_vocabulary, mask_cache_bytes=0).compile('{"type":"object"}')
     healthy = grammar.matcher("schema")
     matcher = grammar.matcher("schema")
+    grammar.copy()  # LLGuidance reads the grammar now
     monkeypatch.setattr(matcher, "_matcher", Broken())
     monkeypatch.setattr(llguidance, "LLMatcher", Broken)
     row = allocate_bitmask(1, small_vocabulary.size)[0]

@@ -132,7 +132,7 @@ class LLGuidanceEngine:
     ) -> "LLGuidanceGrammar":
         """Compile our own grammar with less effort. Its states are not cached: few calls get there."""
         source = our_text(json.loads(schema), self._patterns, undeclared_keys, encoding, effort)
-        return self._probed(replace(source, model=None), encoding)
+        return self._probed(replace(source, model=None, is_simple=False), encoding)
 
     def compile_text(self, kind: Literal["regex", "lark"], text: str) -> "LLGuidanceGrammar":
         what = "regular expression" if kind == "regex" else "grammar"
