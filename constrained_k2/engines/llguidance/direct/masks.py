@@ -2,13 +2,17 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import get_args
 
-from constrained_k2.engines.llguidance.direct.residual import Residual, Residuals
+from constrained_k2.engines.llguidance.direct.lexemes import number_state
+from constrained_k2.engines.llguidance.direct.residual import Keys, Level, Residual, Residuals
 from constrained_k2.engines.llguidance.direct.tokens import Row, TokenTrie
 from constrained_k2.engines.llguidance.direct.values import Values
 from constrained_k2.engines.llguidance.direct.walk import forced_token, mask_of
-from constrained_k2.grammar.lark.direct_model import DirectModel
+from constrained_k2.engines.llguidance.position import Expect
+from constrained_k2.grammar.lark.direct_model import ArrayRule, DirectModel, NumberKind, ObjectRule, ValueRule
+from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
 from constrained_k2.vocabulary.bitmask import words_per_row
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -42,6 +46,8 @@ class DirectMasks:
         )  # None where only the engine can compute it
         self._most = budget // (4 * words_per_row(vocabulary.size) + _ENTRY_BYTES)
         self._lock = threading.Lock()
+        for residual in _frequent(self._values):  # now rather than within some request's first mask
+            mask_of(residual, self._trie, self._stop_id)
 
     def residuals(self, model: DirectModel) -> Residuals:
         """Return what computes the residuals of one grammar's positions."""
@@ -84,3 +90,29 @@ class DirectMasks:
         """Drop all masks."""
         with self._lock:
             self._rows.clear()
+
+
+def _frequent(values: Values) -> Iterator[Residual]:
+    """Yield residuals whose masks visit the parts of the vocabulary that most masks are made from."""
+    members, items = ObjectRule((), 0, 0, any_spelling=True), ArrayRule(0, 0, None)
+    words = (b"false", b"null", b"true")
+    rule = ValueRule(has_strings=True, number="number", words=words, object=members, array=items)
+    (value,) = values.of((rule,))
+    (integer,) = values.of((ValueRule(number="integer"),))
+    inner = Level(is_object=True, may_end=True, may_go_on=True, value=value)
+    outer = Level(is_object=False, may_end=True, may_go_on=True, value=value)
+    for any_spelling in (True, False):
+        level = inner._replace(any_spelling=any_spelling)
+        keys, stack = Keys(level, ()), (level, outer)
+        yield Residual(Expect.KEY, MAX_WHITESPACE, keys=keys, is_first=True, stack=(outer,))
+        yield Residual(Expect.IN_KEY, keys=keys, stack=(outer,))
+    for blanks in (MAX_WHITESPACE, MAX_WHITESPACE - 1):
+        for expect in (Expect.VALUE, Expect.COLON, Expect.FIRST_ITEM):
+            yield from (Residual(expect, blanks, one, is_first=True, stack=stack) for one in (value, integer))
+        yield from (Residual(Expect.AFTER_VALUE, blanks, stack=levels) for levels in (stack, stack[1:]))
+    for begun in (), (b"\\",):
+        yield from (Residual(Expect.IN_FREE_STRING, rests=begun, stack=levels) for levels in (stack, stack[1:]))
+    for text in (b"0", b"1", b"12", b"123"):
+        for kind in get_args(NumberKind)[1:]:
+            if (state := number_state(kind, text, 1)) is not None:
+                yield Residual(Expect.IN_SCALAR, number=(kind, state), stack=stack)

@@ -18,7 +18,6 @@ from constrained_k2.engines.llguidance.direct.lexemes import (
     number_after,
 )
 from constrained_k2.grammar.lark.direct_model import NumberKind
-from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
 from constrained_k2.vocabulary.bitmask import words_per_row
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -145,7 +144,7 @@ class TokenNode:
                     for place in range(depth, len(token)):
                         following = number_after(kind, current, token[place])
                         if following is None:
-                            if is_complete(current):
+                            if place > depth and is_complete(current):
                                 after.append((at, at + 1, place))
                             break
                         current = following
@@ -178,23 +177,12 @@ class TokenTrie:
         self._words = words_per_row(vocabulary.size)
         self.root = TokenNode(self, ((0, len(self.tokens), 0),))
         self.endings, self.key_starts, self.depth, self.digits = _seen(self.tokens)
-        self._prepare()
 
     def row(self, ids: Sequence[int]) -> Row:
         """Return a mask of these tokens, int32 ``[words]``."""
         row = np.zeros(self._words, dtype=np.int32)
         add_ids(row, np.array(ids, dtype=np.int64))
         return row
-
-    def _prepare(self) -> None:
-        """Compute the largest parts now rather than within some request's first mask."""
-        self.root.whitespace(MAX_WHITESPACE)
-        self.root.characters(any_spelling=True, begun=b"\\")
-        quoted = self.root.child(0x22)
-        for any_spelling in (False, True):
-            self.root.characters(any_spelling=any_spelling)
-            if quoted is not None:
-                quoted.characters(any_spelling=any_spelling)
 
 
 def add_ids(row: Row, ids: Ids) -> None:
