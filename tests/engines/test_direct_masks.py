@@ -35,7 +35,9 @@ KINDS: list[Any] = [
     {"enum": ["ab", "abc", "b", None, True]}, {"const": "abcabc"}, {"enum": ['a"b', "é", "a\nb"]},
     {"enum": [1, 12]}, {"type": "integer", "minimum": 1}, {"type": "string", "maxLength": 3},
 ]  # fmt: skip
-NAMES = st.sampled_from(["a", "ab", "abc", "b", "c", "", ",", ":", 'a"', "é", "b\n", "bcd"])
+NAMES = st.sampled_from(
+    ["x", "xy", "xyz", "y", "z", "yz", "a", "ab", "abc", "b", "c", "", ",", ":", 'a"', "é", "b\n", "bcd"]
+)
 
 
 def objects(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
@@ -241,3 +243,25 @@ def test_equal_positions_of_two_grammars_have_one_mask(small_vocabulary: Vocabul
     assert rows[0] is not None
     assert rows[0] is rows[1]
     assert isinstance(engine.mask_cache.direct_masks(), DirectMasks)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1" * 40, "-" + "9" * 40, "0." + "1" * 40, "1" * 38 + ".5", "1" * 8 + "e29", "1" * 9, "12e+200", "-0.25E-3"],
+)
+@pytest.mark.parametrize("kind", ["number", "integer"])
+def test_long_numbers(crossing: LLGuidanceEngine, kind: str, text: str) -> None:
+    schema = {"type": "object", "properties": {"x": {"type": kind}, "y": STRING}, "required": ["x"]} | CLOSED
+    grammar = crossing.compile(json.dumps(schema), "forbid")
+    assert grammar.dfa is not None
+    matcher, alone, written = grammar.matcher(""), grammar.copy(), 0
+    for byte in f'{{"x": {text}  '.encode():
+        expected = np.frombuffer(alone.compute_bitmask(), dtype=np.int32)
+        direct = grammar.dfa.direct_mask(matcher._state, written)
+        assert direct is not None, (text, matcher._state.position)
+        assert np.array_equal(direct, expected[: len(direct)]), (text, matcher._state.position)
+        taken = alone.try_consume_tokens([byte]) == 1
+        assert matcher.accept(byte) == taken
+        if not taken:
+            break
+        written = byte
