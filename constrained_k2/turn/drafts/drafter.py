@@ -1,13 +1,18 @@
 """Draft tokens of one turn: those that its grammar forces, and those that the schema and the prompt make likely."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import takewhile
 
 from constrained_k2.errors import ConstrainedK2Error
+from constrained_k2.turn.drafts.alternatives import alternatives
+from constrained_k2.turn.drafts.json_tracker import JsonTracker
 from constrained_k2.turn.drafts.prompt_values import PromptValues
 from constrained_k2.turn.drafts.trackers import TurnTracker, guess, turn_tracker
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase, first_markers
+
+MAX_ALTERNATIVES = 4  # tokens at one position
 
 
 class Drafter:
@@ -19,24 +24,53 @@ class Drafter:
         self._tracker = turn_tracker(matcher.vocabulary.format)
         self._values = PromptValues(prompt, matcher.vocabulary) if prompt else None
 
-    def draft(self, limit: int) -> list[int]:
-        """At most ``limit`` legal tokens that are likely to come next, in order."""
-        matcher = self._matcher
-        if matcher.num_tokens < self._tracker.num_tokens:
-            self._tracker = turn_tracker(matcher.vocabulary.format)
-        self._tracker.follow(matcher.token_ids(self._tracker.num_tokens), matcher)
-        tracker = self._tracker.copy()
+    def draft(self, limit: int, after: Sequence[int] = ()) -> list[int]:
+        """At most ``limit`` legal tokens that are likely to come after those of ``after``; none if these are illegal."""
         drafts: list[int] = []
-        try:
-            while len(drafts) < limit:
+        with self._ahead(after) as tracker:
+            while tracker is not None and len(drafts) < limit:
                 taken = self._take(tracker, limit - len(drafts))
                 if not taken:
                     break
                 drafts += taken
-                tracker.follow(taken, matcher)
-        finally:
-            matcher.rollback(len(drafts))
+                tracker.follow(taken, self._matcher)
         return drafts
+
+    def alternatives(self, after: Sequence[int] = ()) -> list[int]:
+        """A few tokens that may well come after those of ``after``; some may be illegal, and often there are none."""
+        matcher = self._matcher
+        with self._ahead(after) as tracker:
+            if tracker is None:
+                return []
+            if matcher.arguments is None:
+                tokens = matcher.token_set()
+                return [] if tokens is None or tokens.complement else sorted(tokens.listed)[:MAX_ALTERNATIVES]
+            texts = alternatives(tracker.tracker) if isinstance(tracker.tracker, JsonTracker) else ()
+            ids = [matcher.vocabulary.encode(text)[0] for text in texts]
+            return list(dict.fromkeys(ids))[:MAX_ALTERNATIVES]
+
+    def forced(self, drafts: Sequence[int], after: Sequence[int] = ()) -> int:
+        """How many of the drafts after ``after``, from the first on, the grammar forces."""
+        with self._ahead(after) as tracker:
+            only = () if tracker is None else self._forced(tracker, len(drafts))
+        same = zip(drafts, only, strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], same))
+
+    @contextmanager
+    def _ahead(self, after: Sequence[int]) -> Iterator[TurnTracker | None]:
+        """The position after these tokens, which the matcher has accepted meanwhile; None if they are illegal."""
+        matcher = self._matcher
+        if matcher.num_tokens < self._tracker.num_tokens:
+            self._tracker = turn_tracker(matcher.vocabulary.format)
+        self._tracker.follow(matcher.token_ids(self._tracker.num_tokens), matcher)
+        start = matcher.num_tokens
+        try:
+            tracker = self._tracker.copy()
+            taken = self._accept(after)
+            tracker.follow(taken, matcher)
+            yield tracker if len(taken) == len(after) else None
+        finally:
+            matcher.rollback(matcher.num_tokens - start)
 
     def _take(self, tracker: TurnTracker, limit: int) -> list[int]:
         """Accept the likely next tokens, at most ``limit``: those that are guessed, or forced if the guess is wrong."""
