@@ -1,9 +1,12 @@
 """Speculative decoding by the grammar alone, without a draft model.
 
 ``--speculative-config '{"method": "custom_class", "model": "constrained_k2.vllm_plugin.GrammarProposer",
-"num_speculative_tokens": 8}'``. vLLM asks a proposer in the workers, which know tokens but no grammars. The matchers
-are in the engine core, so the drafts are made there, where vLLM has drafts checked against the grammar:
-:meth:`.structured_output.ConstrainedOutputManager.validate_tokens`. This class proposes nothing.
+"num_speculative_tokens": 8}'``, on the V1 model runner. vLLM asks a proposer in the workers, which know tokens but no
+grammars. The matchers are in the engine core, so the drafts are made there, where vLLM has drafts checked against the
+grammar: :meth:`.structured_output.ConstrainedOutputManager.validate_tokens`. This class proposes nothing.
+
+On the V2 model runner the method is ``ngram_gpu``, with the same model: vLLM makes its own speculator then, which
+:func:`.patches.drafts.propose` keeps from looking n-grams up.
 """
 
 from typing import Any
@@ -11,26 +14,14 @@ from typing import Any
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME
 from constrained_k2.vllm_plugin.route import route_of
-from constrained_k2.vllm_plugin.settings import settings_in
-
-_METHODS = ("ngram", "custom_class", "suffix")
-"""vLLM's methods whose drafts may be replaced: they reach the scheduler before they are run, and carry no probabilities
-by which they would be verified."""
-
-
-def drafts_of(vllm_config: Any) -> int:
-    """The number of tokens the grammar may draft for a request and step; 0 where the server's flags rule it out."""
-    speculative = vllm_config.speculative_config
-    if speculative is None or speculative.method not in _METHODS or vllm_config.scheduler_config.async_scheduling:
-        return 0
-    return int(vllm_config.num_speculative_tokens) if settings_in(vllm_config).drafts else 0
+from constrained_k2.vllm_plugin.speculation import grammar_drafting
 
 
 class GrammarProposer:
     """Proposes nothing; where it is configured, the engine core, which must constrain, drafts by the grammars."""
 
     def __init__(self, vllm_config: Any) -> None:
-        if route_of(vllm_config) != "structured_output" or not drafts_of(vllm_config):
+        if route_of(vllm_config) != "structured_output" or not grammar_drafting(vllm_config).limit:
             raise InvalidRequest(
                 "the grammar drafts only where the engine core constrains",
                 "--speculative-config",

@@ -15,17 +15,18 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.vllm_plugin.constraint import is_refused, is_tagged, precompile_of
+from constrained_k2.vllm_plugin.engine_core.draft_ahead import DraftSender
 from constrained_k2.vllm_plugin.engine_core.gathered_rows import GatheredRows
 from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar, fill_batch
 from constrained_k2.vllm_plugin.engine_core.intake import Intake, check
 from constrained_k2.vllm_plugin.engine_core.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.engine_core.override_listener import listener_of
-from constrained_k2.vllm_plugin.engine_core.proposer import drafts_of
-from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME
+from constrained_k2.vllm_plugin.flags import PACKAGE, TOOL_PARSER_NAME
 from constrained_k2.vllm_plugin.log import logger, warn
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
 from constrained_k2.vllm_plugin.route import route_of
 from constrained_k2.vllm_plugin.settings import settings_in
+from constrained_k2.vllm_plugin.speculation import grammar_drafting, names_our_proposer
 from constrained_k2.vllm_plugin.vocabularies import vocabulary_of_model
 from constrained_k2.vocabulary.bitmask import words_per_row
 
@@ -46,7 +47,17 @@ class ConstrainedOutputManager(StructuredOutputManager):
             vocabulary = vocabulary_of_model(model) if self._factory is None else self._factory.vocabulary
             self.intake = Intake(vllm_config, vocabulary, route, self.gathered)
             self.gathered.listeners.append(listener_of(vllm_config, vocabulary))
-        self._drafts = drafts_of(vllm_config)
+        self.drafting = grammar_drafting(vllm_config)
+        if names_our_proposer(vllm_config) and (self._factory is None or not self.drafting.limit):
+            raise InvalidRequest(
+                "the grammar cannot draft alone on this server",
+                "--speculative-config",
+                f"Use {PACKAGE}.GrammarProposer with --tool-call-parser {TOOL_PARSER_NAME}, without our --logits-processors, and "
+                "leave the setting drafts on. Its method is ngram_gpu on vLLM's V2 model runner, without pipeline "
+                "parallelism, and custom_class on the V1 model runner",
+            )
+        sends = self.drafting.limit and self.drafting.on_device
+        self.draft_sender = DraftSender(_grammar_of, self.drafting) if sends else None
         if self._factory is not None and vllm_config.model_config.skip_tokenizer_init:
             # Without a tokenizer vLLM has no structured outputs, and makes no threads for them.
             self.executor = ThreadPoolExecutor(max_workers=max(1, ((cpu_count() or 1) + 1) // 2))
@@ -99,12 +110,23 @@ class ConstrainedOutputManager(StructuredOutputManager):
         return False
 
     def validate_tokens(self, request: Any, spec_tokens: list[int]) -> list[int]:
-        """The drafts to run: vLLM's legal ones or the grammar's, whichever are more."""
+        """The drafts to run: vLLM's legal ones or the grammar's, whichever are more.
+
+        Where a draft model breaks off, the grammar goes on. Drafts that were made ahead are chosen before this.
+        """
+        drafting, grammar = self.drafting, _grammar_of(request)
         legal: list[int] = super().validate_tokens(request, spec_tokens)
-        if self._drafts and (grammar := _grammar_of(request)) is not None:
-            drafts = grammar.draft(self._drafts)
-            return drafts if len(drafts) >= len(legal) else legal
-        return legal
+        if drafting.ahead or not drafting.limit:
+            return legal
+        if drafting.alone:  # vLLM's V2 model runner proposes tokens that nobody drafted
+            legal = []
+        if grammar is None:
+            return legal
+        drafts = grammar.draft(drafting.limit)
+        if drafting.beside_model:  # which chooses better than the grammar where there is a choice
+            legal = legal + grammar.draft(drafting.limit - len(legal), legal)
+            return drafts if len(drafts) > len(legal) else legal
+        return drafts if len(drafts) >= len(legal) else legal
 
     def _tool_call_grammar(self, request: Any) -> ToolCallGrammar:
         """A tagged request's grammar. Schemas that are slow to compile are compiled now, before it is scheduled."""
