@@ -13,6 +13,9 @@ from constrained_k2.evaluation.bundled import HELD_OUT, build_demo_model, bundle
 from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer
 from constrained_k2.evaluation.server_metrics import parse_counters, total
 
+ASYNC_SERVER = ("benchmarks.drafts.async_server",)
+"""The entry of a server on a CPU that schedules asynchronously, with the V2 model runner."""
+
 _FLOAT32 = "--dtype=float32"  # in bfloat16 the likeliest token can depend on the batch size
 _NO_GRAMMAR_DRAFTS = ("--additional-config", json.dumps({"constrained_k2": {"drafts": False}}))
 

@@ -389,7 +389,7 @@ def test_vllm_takes_the_flags_of_every_engine(v2: bool, tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="vLLM's V2 model runner is written in Triton, which is not installed")
     code = f"""
 if {v2}:
-    import tests.vllm_plugin.triton_on_cpu
+    import benchmarks.gpu.triton_on_cpu
 from pathlib import Path
 from vllm.engine.arg_utils import EngineArgs
 from vllm.plugins import load_general_plugins
