@@ -1,4 +1,4 @@
-"""Counts model steps per call on real servers with grammar drafts, n-gram drafts and none."""
+"""Counts model steps per call on real servers with drafts of the grammar, of n-grams, of a model, and with none."""
 
 import asyncio
 import json
@@ -10,13 +10,14 @@ from typing import Any
 import httpx
 
 from constrained_k2.evaluation.bundled import HELD_OUT, build_demo_model, bundled_bodies
-from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer
+from constrained_k2.evaluation.server import API_SERVER, BACKEND_FLAGS, VllmServer
 from constrained_k2.evaluation.server_metrics import parse_counters, total
 
 ASYNC_SERVER = ("benchmarks.drafts.async_server",)
 """The entry of a server on a CPU that schedules asynchronously, with the V2 model runner."""
 
 _FLOAT32 = "--dtype=float32"  # in bfloat16 the likeliest token can depend on the batch size
+_ASYNC = "--async-scheduling"
 _NO_GRAMMAR_DRAFTS = ("--additional-config", json.dumps({"constrained_k2": {"drafts": False}}))
 
 
@@ -24,13 +25,31 @@ def _speculation(**config: Any) -> tuple[str, str]:
     return "--speculative-config", json.dumps(config)
 
 
-def arms(limit: int) -> Mapping[str, Sequence[str]]:
-    """Return the server flags of each arm; ``limit`` is the number of draft tokens a step."""
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """The server of an arm: its flags, and its entry."""
+
+    flags: tuple[str, ...]
+    entry: tuple[str, ...] = API_SERVER
+
+
+def arms(limit: int, model: Path) -> Mapping[str, Arm]:
+    """Return the arms; ``limit`` is the number of draft tokens a step, ``model`` the draft model."""
     ngram = _speculation(method="ngram", num_speculative_tokens=limit, prompt_lookup_min=2, prompt_lookup_max=4)
-    grammar = _speculation(
-        method="custom_class", model="constrained_k2.vllm_plugin.GrammarProposer", num_speculative_tokens=limit
-    )
-    return {"none": (), "n-gram": (*ngram, *_NO_GRAMMAR_DRAFTS), "grammar": grammar, "grammar and n-gram": ngram}
+    ours = {"model": "constrained_k2.vllm_plugin.GrammarProposer", "num_speculative_tokens": limit}
+    drafting = _speculation(method="draft_model", model=str(model), num_speculative_tokens=limit)
+    return {
+        "none": Arm(()),
+        "n-gram": Arm((*ngram, *_NO_GRAMMAR_DRAFTS)),
+        "grammar": Arm(_speculation(method="custom_class", **ours)),
+        "grammar and n-gram": Arm(ngram),
+        "draft model": Arm((*drafting, *_NO_GRAMMAR_DRAFTS)),
+        "draft model and grammar": Arm(drafting),
+        "none, asynchronous": Arm((_ASYNC,), ASYNC_SERVER),
+        "grammar, asynchronous": Arm((*_speculation(method="ngram_gpu", **ours), _ASYNC), ASYNC_SERVER),
+        "draft model, asynchronous": Arm((*drafting, *_NO_GRAMMAR_DRAFTS, _ASYNC), ASYNC_SERVER),
+        "draft model and grammar, asynchronous": Arm((*drafting, _ASYNC), ASYNC_SERVER),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +87,9 @@ async def _ask(url: str, bodies: Sequence[Mapping[str, Any]], concurrency: int) 
         return await asyncio.gather(*map(one, bodies))
 
 
-def measure(directory: Path, *, requests: int, limit: int, seed: int = 0) -> dict[str, Drafted]:
+def measure(
+    directory: Path, *, requests: int, limit: int, seed: int = 0, names: Sequence[str] | None = None
+) -> dict[str, Drafted]:
     """Send the same greedy held-out requests, each with a required call, to the demo model with every arm.
 
     Args:
@@ -76,6 +97,7 @@ def measure(directory: Path, *, requests: int, limit: int, seed: int = 0) -> dic
         requests: Number of requests.
         limit: Draft tokens a step.
         seed: Seed of the requests.
+        names: The arms; all of them by default.
     """
     model = build_demo_model(directory / "model")
     common = {"model": "kimi-k2", "temperature": 0, "max_tokens": 400, "return_token_ids": True}
@@ -86,11 +108,14 @@ def measure(directory: Path, *, requests: int, limit: int, seed: int = 0) -> dic
         for sample in asked
     ]
     results = {}
-    for arm, flags in arms(limit).items():
-        with VllmServer(model, (*BACKEND_FLAGS, _FLOAT32, *flags), log=directory / f"{arm}.log") as server:
+    for name, arm in arms(limit, model).items():
+        if names is not None and name not in names:
+            continue
+        flags, log = (*BACKEND_FLAGS, _FLOAT32, *arm.flags), directory / f"{name}.log"
+        with VllmServer(model, flags, log=log, entry=arm.entry) as server:
             ids = asyncio.run(_ask(server.url, bodies, 8))
             counters = parse_counters(httpx.get(f"{server.url}/metrics", timeout=30).text, "vllm:")
-        results[arm] = Drafted(
+        results[name] = Drafted(
             tuple(ids),
             round(total(counters, "vllm:generation_tokens_total")),
             round(total(counters, "vllm:spec_decode_num_accepted_tokens_total")),

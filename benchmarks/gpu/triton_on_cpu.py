@@ -29,7 +29,7 @@ class _Driver:
     def get_current_device(self) -> int:
         return 0
 
-    def get_device_properties(self, *device: int) -> dict[str, int]:
+    def get_device_properties(self, *_: int) -> dict[str, int]:
         return {"multiprocessor_count": 2, "max_shared_mem": 1 << 16}
 
     def get_current_target(self) -> GPUTarget:
@@ -38,7 +38,7 @@ class _Driver:
     def get_active_torch_device(self) -> torch.device:
         return torch.device("cpu")
 
-    def get_current_stream(self, *device: int) -> int:
+    def get_current_stream(self, *_: int) -> int:
         return 0
 
 

@@ -12,7 +12,7 @@ _TABLES = "_constrained_k2_drafts"
 class DraftTable(NamedTuple):
     """The drafts of one request for a step that is scheduled while the step before it is in flight.
 
-    The workers look the outcome of that step up when they know it, the engine core when it does, and both find the same.
+    The workers look up the outcome of that step when they know it, the engine core does later; both find the same.
 
     Attributes:
         length: The request's tokens, prompt included, without the step in flight.

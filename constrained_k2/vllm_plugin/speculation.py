@@ -23,7 +23,7 @@ class GrammarDrafting(NamedTuple):
         ahead: Whether a step's drafts are made before the step before it has come back: under asynchronous scheduling.
         alone: Whether nothing else drafts.
         beside_model: Whether a model drafts too.
-        on_device: Whether the workers keep drafts themselves and do not read those of the schedule: the V2 model runner.
+        on_device: Whether the workers do not read the drafts of the schedule, but keep their own: the V2 model runner.
     """
 
     limit: int = 0

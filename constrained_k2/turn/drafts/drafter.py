@@ -25,7 +25,7 @@ class Drafter:
         self._values = PromptValues(prompt, matcher.vocabulary) if prompt else None
 
     def draft(self, limit: int, after: Sequence[int] = ()) -> list[int]:
-        """At most ``limit`` legal tokens that are likely to come after those of ``after``; none if these are illegal."""
+        """At most ``limit`` legal tokens that are likely to follow those of ``after``; none if these are illegal."""
         drafts: list[int] = []
         with self._ahead(after) as tracker:
             while tracker is not None and len(drafts) < limit:
@@ -50,7 +50,7 @@ class Drafter:
             return list(dict.fromkeys(ids))[:MAX_ALTERNATIVES]
 
     def forced(self, drafts: Sequence[int], after: Sequence[int] = ()) -> int:
-        """How many of the drafts after ``after``, from the first on, the grammar forces."""
+        """How many of the drafts after ``after``, from the first on, spell a text that the grammar forces."""
         with self._ahead(after) as tracker:
             only = () if tracker is None else self._forced(tracker, len(drafts))
         same = zip(drafts, only, strict=False)
