@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("vllm", reason="vLLM is not installed")
+
+import torch
 
 from constrained_k2.turn.drafts.lookahead import Guess
 from constrained_k2.vllm_plugin.draft_table import DraftTable, attach, tables_of
