@@ -1,6 +1,7 @@
-"""Measure model steps per token inside calls: grammar drafts, n-gram drafts, both and none (about 5 minutes).
+"""Measure model steps per token inside calls: grammar drafts, n-gram drafts, both and none (about 9 minutes).
 
-Exit code 1 if an answer changes, or if grammar drafts need more than 0.4 steps per token.
+Exit code 1 if an answer changes, or if grammar drafts need more than 0.4 steps per token. Answers under asynchronous
+scheduling are compared too, but do not count: the demo model has MLA, which vLLM's CPU build verifies drafts wrongly on.
 """
 
 import argparse
@@ -24,11 +25,12 @@ def main() -> int:
     for arm, found in results.items():
         same = sum(ids == other for ids, other in zip(found.ids, expected, strict=True))
         print(
-            f"{arm:20} {found.steps_per_token:.3f} steps a token, {found.accepted} of {found.drafted} drafts accepted, "
+            f"{arm:22} {found.steps_per_token:.3f} steps a token, {found.accepted} of {found.drafted} drafts accepted, "
             f"{same} of {len(expected)} answers the same"
         )
-    changed = any(found.ids != expected for found in results.values())
-    return int(changed or results["grammar"].steps_per_token > 0.4)
+    changed = any(found.ids != expected for arm, found in results.items() if "asynchronous" not in arm)
+    slow = max(found.steps_per_token for arm, found in results.items() if arm.startswith("grammar")) > 0.4
+    return int(changed or slow)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Counts model steps per call on real servers with drafts of the grammar, of n-grams, of a model, and with none."""
+"""Counts model steps per call on real servers with drafts of the grammar, of n-grams, of both and none."""
 
 import asyncio
 import json
@@ -33,22 +33,17 @@ class Arm:
     entry: tuple[str, ...] = API_SERVER
 
 
-def arms(limit: int, model: Path) -> Mapping[str, Arm]:
-    """Return the arms; ``limit`` is the number of draft tokens a step, ``model`` the draft model."""
+def arms(limit: int) -> Mapping[str, Arm]:
+    """Return the arms; ``limit`` is the number of draft tokens a step."""
     ngram = _speculation(method="ngram", num_speculative_tokens=limit, prompt_lookup_min=2, prompt_lookup_max=4)
     ours = {"model": "constrained_k2.vllm_plugin.GrammarProposer", "num_speculative_tokens": limit}
-    drafting = _speculation(method="draft_model", model=str(model), num_speculative_tokens=limit)
     return {
         "none": Arm(()),
         "n-gram": Arm((*ngram, *_NO_GRAMMAR_DRAFTS)),
         "grammar": Arm(_speculation(method="custom_class", **ours)),
         "grammar and n-gram": Arm(ngram),
-        "draft model": Arm((*drafting, *_NO_GRAMMAR_DRAFTS)),
-        "draft model and grammar": Arm(drafting),
         "none, asynchronous": Arm((_ASYNC,), ASYNC_SERVER),
         "grammar, asynchronous": Arm((*_speculation(method="ngram_gpu", **ours), _ASYNC), ASYNC_SERVER),
-        "draft model, asynchronous": Arm((*drafting, *_NO_GRAMMAR_DRAFTS, _ASYNC), ASYNC_SERVER),
-        "draft model and grammar, asynchronous": Arm((*drafting, _ASYNC), ASYNC_SERVER),
     }
 
 
@@ -87,9 +82,7 @@ async def _ask(url: str, bodies: Sequence[Mapping[str, Any]], concurrency: int) 
         return await asyncio.gather(*map(one, bodies))
 
 
-def measure(
-    directory: Path, *, requests: int, limit: int, seed: int = 0, names: Sequence[str] | None = None
-) -> dict[str, Drafted]:
+def measure(directory: Path, *, requests: int, limit: int, seed: int = 0) -> dict[str, Drafted]:
     """Send the same greedy held-out requests, each with a required call, to the demo model with every arm.
 
     Args:
@@ -97,7 +90,6 @@ def measure(
         requests: Number of requests.
         limit: Draft tokens a step.
         seed: Seed of the requests.
-        names: The arms; all of them by default.
     """
     model = build_demo_model(directory / "model")
     common = {"model": "kimi-k2", "temperature": 0, "max_tokens": 400, "return_token_ids": True}
@@ -108,9 +100,7 @@ def measure(
         for sample in asked
     ]
     results = {}
-    for name, arm in arms(limit, model).items():
-        if names is not None and name not in names:
-            continue
+    for name, arm in arms(limit).items():
         flags, log = (*BACKEND_FLAGS, _FLOAT32, *arm.flags), directory / f"{name}.log"
         with VllmServer(model, flags, log=log, entry=arm.entry) as server:
             ids = asyncio.run(_ask(server.url, bodies, 8))

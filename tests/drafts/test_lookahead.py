@@ -52,7 +52,8 @@ def test_text_has_no_guesses_and_nothing_is_guessed_after_illegal_tokens(compile
 
 def steps_of(matcher: ToolCallMatcher, ids: list[int], most: int) -> int:
     """The steps of a turn, each scheduled while the one before it is in flight."""
-    drafter, in_flight, position, steps = Drafter(matcher), [], 0, 0
+    drafter, position, steps = Drafter(matcher), 0, 0
+    in_flight: list[int] = []
     while position < len(ids):
         guesses = look_ahead(drafter, in_flight, LIMIT, most)
         left = ids[position:]
