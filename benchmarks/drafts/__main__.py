@@ -1,7 +1,8 @@
 """Measure model steps per token inside calls: grammar drafts, n-gram drafts, both and none (about 9 minutes).
 
 Exit code 1 if an answer changes, or if grammar drafts need more than 0.4 steps per token. Answers under asynchronous
-scheduling are compared too, but do not count: the demo model has MLA, which vLLM's CPU build verifies drafts wrongly on.
+scheduling are compared too, but do not count: the demo model has MLA, on which vLLM's CPU build then answers
+differently beside any drafts.
 """
 
 import argparse

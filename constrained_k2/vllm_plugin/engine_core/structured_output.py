@@ -53,8 +53,8 @@ class ConstrainedOutputManager(StructuredOutputManager):
                 "the grammar cannot draft alone on this server",
                 "--speculative-config",
                 f"Use {PACKAGE}.GrammarProposer with --tool-call-parser {TOOL_PARSER_NAME}, without our "
-                "--logits-processors, and leave the setting drafts on. Its method is ngram_gpu on vLLM's V2 model runner, "
-                "without pipeline parallelism, and custom_class on the V1 model runner",
+                "--logits-processors, and leave the setting drafts on. Its method is ngram_gpu on vLLM's V2 model "
+                "runner, without pipeline parallelism, and custom_class on the V1 model runner",
             )
         sends = self.drafting.limit and self.drafting.on_device
         self.draft_sender = DraftSender(_grammar_of, self.drafting) if sends else None
