@@ -1,4 +1,4 @@
-"""How a server's speculative decoding lets the grammar draft, by its flags."""
+"""Grammar drafts under a server's speculative decoding, by its flags."""
 
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ _MODELS = ("draft_model", "eagle", "eagle3", "mtp")
 
 
 class GrammarDrafting(NamedTuple):
-    """How the grammar drafts.
+    """The grammar's part in speculative decoding.
 
     Attributes:
         limit: The most draft tokens of a request and step; 0 where the grammar does not draft.
@@ -34,7 +34,7 @@ class GrammarDrafting(NamedTuple):
 
 
 def grammar_drafting(vllm_config: Any) -> GrammarDrafting:
-    """How the grammar drafts on a server.
+    """The grammar's part in a server's speculative decoding.
 
     Drafts may be replaced where they are verified as if they were certain. With ``draft_sample_method`` of
     ``probabilistic`` vLLM verifies them by the draft model's probabilities, which belong to the model's own tokens, and

@@ -1,4 +1,4 @@
-"""Texts of which one may well come next where the drafter's guess is only one of several."""
+"""Likely next texts at positions where the drafter's guess is only one of several."""
 
 from constrained_k2.turn.drafts.guesses import beginning
 from constrained_k2.turn.drafts.json_tracker import Expect, JsonTracker
@@ -16,7 +16,7 @@ _BY_POSITION = {
 
 
 def alternatives(tracker: JsonTracker) -> list[str]:
-    """Short texts, one of which is likely to begin the next token; empty if the position leaves too many."""
+    """Short texts that the next token is likely to begin with; empty if the position leaves too many."""
     if tracker.expect is Expect.VALUE:
         view = tracker.value
         blank = tracker.next_blanks(" ")

@@ -50,7 +50,7 @@ class Drafter:
             return list(dict.fromkeys(ids))[:MAX_ALTERNATIVES]
 
     def forced(self, drafts: Sequence[int], after: Sequence[int] = ()) -> int:
-        """How many of the drafts after ``after``, from the first on, spell a text that the grammar forces."""
+        """The number of leading drafts after ``after`` that spell a text that the grammar forces."""
         with self._ahead(after) as tracker:
             only = () if tracker is None else self._forced(tracker, len(drafts))
         same = zip(drafts, only, strict=False)

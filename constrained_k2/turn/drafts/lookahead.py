@@ -21,7 +21,7 @@ class Guess(NamedTuple):
         added: The number of tokens that the step adds to the turn.
         last: The last one of them. Those before it are draft tokens that the step accepted.
         drafts: The draft tokens of the next step, at least one.
-        forced: How many of them, from the first on, spell a text that the grammar forces.
+        forced: The number of leading ones that spell a text that the grammar forces.
     """
 
     added: int

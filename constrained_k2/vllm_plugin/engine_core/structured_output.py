@@ -118,7 +118,7 @@ class ConstrainedOutputManager(StructuredOutputManager):
         legal: list[int] = super().validate_tokens(request, spec_tokens)
         if drafting.ahead or not drafting.limit:
             return legal
-        if drafting.alone:  # vLLM's V2 model runner proposes tokens that nobody drafted
+        if drafting.alone:  # vLLM's V2 model runner proposes placeholders
             legal = []
         if grammar is None:
             return legal

@@ -40,7 +40,7 @@ def update_requests(original: Any, self: Any, scheduler_output: Any) -> None:
 
 @wrapper
 def propose(original: Any, self: Any, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
-    """Where our proposer is named, look no n-grams up: propose a legal token, which the engine core makes invalid."""
+    """Propose placeholders if our proposer is named: the engine core declares them invalid. Else look n-grams up."""
     if names_our_proposer(self.vllm_config):
         return self.drafts[: input_batch.num_reqs].zero_()
     return original(self, input_batch, *args, **kwargs)

@@ -16,7 +16,7 @@ def place_drafts(states: Any, tables: Mapping[str, DraftTable], *, alone: bool) 
     Args:
         states: vLLM's ``RequestState``, which the work before this on the device brings up to that step.
         tables: The drafts by outcome, of one request at least.
-        alone: Whether nothing but the grammar drafts: what ``states`` hold is no draft then.
+        alone: Whether nothing but the grammar drafts; ``states`` then hold placeholders.
     """
     drafts = states.draft_tokens  # int64 [slots, width]
     rows = torch.tensor(_rows(states, tables, drafts.shape[1]), pin_memory=drafts.is_cuda)
