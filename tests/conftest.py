@@ -10,6 +10,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from constrained_k2 import Compiler, Vocabulary
+from constrained_k2.engines.llguidance import grammar_text
 from constrained_k2.testing import write_tokenizer
 from tests.data import data
 from tests.servers import group, server
@@ -115,3 +116,9 @@ def k3_small_compiler(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
 def k3_real_compiler(real_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Compiler:
     """A compiler over Kimi K3's own vocabulary."""
     return Compiler(Vocabulary.from_pretrained(as_k3(real_tokenizer, tmp_path_factory.mktemp("real"))))
+
+
+@pytest.fixture
+def masks_by_llguidance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have LLGuidance compute every mask in arguments, also those that need no engine."""
+    monkeypatch.setattr(grammar_text, "direct_model", lambda *_: None)

@@ -27,6 +27,10 @@ LARGEST: dict[str, dict[str, Any]] = {
 }
 
 
+def nested(levels: int) -> Any:
+    return {"a": nested(levels - 1), "b": 1} if levels else 1
+
+
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> LLGuidanceEngine:
     folder = tmp_path_factory.mktemp("tokenizer")
@@ -56,6 +60,8 @@ def test_large_grammars_that_are_simple_have_masks(engine: LLGuidanceEngine, nam
     [
         ({"properties": {"a": {"type": "integer"}, "b": {"enum": ["x", 1]}, "c": {"items": {"type": "string"}}}}, True),
         ({"properties": {"a": {}}}, True),
+        ({"properties": {"a": {"const": nested(8)}}}, True),
+        ({"properties": {"a": {"const": nested(30)}}}, False),
         ({"properties": {"a": {"pattern": "^a"}}}, False),
         ({"properties": {"a": {"type": "string", "format": "date"}}}, False),
         ({"properties": {"a": {"type": "string", "maxLength": 9}}}, False),

@@ -27,6 +27,7 @@ from tests.vllm_plugin.faults import ERRORS, STEPS, Fault
 from tests.vllm_plugin.masks import row_of
 from tests.vllm_plugin.scheduling import ScriptedEngine, admitted, config_of, drafter
 
+pytestmark = pytest.mark.usefixtures("masks_by_llguidance")  # faults are injected there
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 2}
 GRAMMAR = {"method": "custom_class", "model": "constrained_k2.vllm_plugin.GrammarProposer", "num_speculative_tokens": 4}
 ARMS: dict[str, tuple[Any, bool]] = {  # speculative decoding, and whether scheduling is asynchronous

@@ -175,6 +175,7 @@ def test_a_token_from_outside_the_grammar_ends_its_request(
     assert allowed(processor, vocabulary, 1) == {vocabulary.format.section_begin}
 
 
+@pytest.mark.usefixtures("masks_by_llguidance")
 def test_a_mask_without_tokens_ends_its_request(
     processor: KimiK2LogitsProcessor, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:

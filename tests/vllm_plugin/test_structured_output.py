@@ -97,6 +97,7 @@ def test_large_batches_without_drafts(
     assert all(totals[f"{kind}_seconds"] > before[f"{kind}_seconds"] for kind in ("constant", "header", "arguments"))
 
 
+@pytest.mark.usefixtures("masks_by_llguidance")
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_an_engine_that_gives_up_in_a_batch_costs_one_request(
     plain_config: VllmConfig, vocabulary: Vocabulary, asynchronous: bool, monkeypatch: pytest.MonkeyPatch

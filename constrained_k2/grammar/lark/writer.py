@@ -26,6 +26,7 @@ from constrained_k2.grammar.lark.leaves import (
     string_rule,
 )
 from constrained_k2.grammar.lark.objects import object_rule
+from constrained_k2.grammar.lark.small import is_small
 from constrained_k2.grammar.lark.state_model import Members
 from constrained_k2.grammar.lark.terminals import NoExactGrammar, key, literal, one_of, preamble
 from constrained_k2.grammar.lark.unique_items import UniqueItems
@@ -58,7 +59,6 @@ _CONTAINERS = (Array, Object)
 _ANY_STRING = (String(),)
 _ANY_SHAPES = frozenset(EVERYTHING)
 _MAX_ALTERNATIVES = 50_000  # of all arguments' values; engines refuse more, but only after they have read them
-_MAX_SIMPLE = 16_000  # characters
 _MAX_PERMUTED = 4  # properties of a constant object that may come in any order: 4! = 24 alternatives
 _MAX_PERMUTED_TEXT = 8_000  # characters of all alternatives: in nested constants they multiply with every level
 
@@ -133,11 +133,11 @@ class LarkWriter:
         return [*lines, *self.rules, *choices, *terminals]
 
     def is_simple(self, text: str) -> bool:
-        """Return True for a grammar of keys, listed values and structure alone, whose masks take no engine to a limit.
+        """Return True for a grammar of keys, listed values and structure alone, which takes no engine to a limit.
 
-        Such limits are met by large grammars, and by terminals with patterns, lengths or ranges.
+        Such limits are met by large grammars, by groups in groups, and by terminals with patterns, lengths or ranges.
         """
-        return len(text) <= _MAX_SIMPLE and "%json" not in text and self._simple.issuperset(self._terminals)
+        return is_small(text) and self._simple.issuperset(self._terminals)
 
     def rule(self, node: Node) -> str:
         """Return the name of a productive node's rule."""
