@@ -27,24 +27,33 @@ class DraftTable(NamedTuple):
         """The length of the longest drafts."""
         return max(len(guess.drafts) for guess in self.guesses)
 
+    def came_true(self, length: int, last: int) -> Guess | None:
+        """The guess that the outcome is equal to.
+
+        Args:
+            length: The request's tokens, with the step that was in flight.
+            last: The last one.
+        """
+        return next(
+            (guess for guess in self.guesses if (self.length + guess.added, guess.last) == (length, last)), None
+        )
+
     def chosen(self, length: int, last: int, proposed: Sequence[int]) -> Sequence[int]:
         """The drafts to verify: ours or vLLM's ``proposed`` ones.
 
-        Ours are used if their guess came true and the proposed ones break off within what the grammar forces: these are
-        the shorter ones then. Otherwise the proposed ones begin as ours do, or choose differently where there is a
-        choice, which a model knows better.
+        Ours are used if their guess came true and the proposed ones differ from those of ours that count as forced:
+        from a token that the grammar forces they break off, and where the grammar's drafts have been better, all of
+        ours count. Otherwise the proposed ones begin as ours do, or choose differently where there is a choice.
 
         Args:
             length: The request's tokens, with the step that was in flight.
             last: The last one.
             proposed: vLLM's drafts; empty if nothing but the grammar drafts.
         """
-        for guess in self.guesses:
-            if self.length + guess.added == length and guess.last == last:
-                forced = guess.forced if proposed else 0
-                keeps = bool(proposed) and list(proposed[:forced]) == list(guess.drafts[:forced])
-                return proposed if keeps else guess.drafts
-        return proposed
+        guess = self.came_true(length, last)
+        if guess is None or (proposed and list(proposed[: guess.forced]) == list(guess.drafts[: guess.forced])):
+            return proposed
+        return guess.drafts
 
 
 def tables_of(scheduler_output: Any) -> dict[str, DraftTable]:

@@ -116,12 +116,14 @@ def test_the_grammar_alone(model: Path, plain: tuple[Answers, Answers], tmp_path
 def test_beside_a_draft_model(model: Path, plain: tuple[Answers, Answers], tmp_path: Path) -> None:
     other = build_model(tmp_path / "other", arch="llama", seed=1)
     speculation = {"method": "draft_model", "model": str(other), "num_speculative_tokens": LIMIT}
-    accepted = {}
+    steps = {}
     for drafts in (False, True):
         with serve(model, tmp_path / f"{drafts}.log", speculation, drafts=drafts) as server:
-            calls, counts = ask(server, CALLS)
-            assert calls == plain[0]
-            accepted[drafts] = counts["accepted"]
+            for _ in range(2):  # the first calls tell whose drafts are better
+                calls, counts = ask(server, CALLS)
+                assert calls == plain[0]
+            steps[drafts] = (counts["generated"] - counts["accepted"]) / counts["generated"]
             assert ask(server, TEXTS)[0] == plain[1]
             assert_it_schedules_asynchronously(server)
-    assert accepted[True] > accepted[False]
+    print(steps)
+    assert steps[True] <= min(0.55, steps[False])

@@ -15,6 +15,7 @@ from vllm.v1.structured_output.utils import strip_speculative_padding
 
 from constrained_k2.turn.drafts.lookahead import Guess
 from constrained_k2.vllm_plugin.draft_table import DraftTable, attach, tables_of
+from constrained_k2.vllm_plugin.engine_core.draft_scores import DraftScores
 from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar
 from constrained_k2.vllm_plugin.speculation import GrammarDrafting
 
@@ -30,9 +31,10 @@ _PER_REQUEST = 4
 class DraftSender:
     """Sends grammar drafts with the schedules of one scheduler."""
 
-    def __init__(self, grammar_of: GrammarOf, drafting: GrammarDrafting) -> None:
+    def __init__(self, grammar_of: GrammarOf, drafting: GrammarDrafting, scores: DraftScores) -> None:
         self._grammar_of = grammar_of
         self._drafting = drafting
+        self._scores = scores
         self._in_flight: Any = None  # the SchedulerOutput of the last step
         self._next = 0  # where the guesses of a step run out, the next step begins with the request behind
 
@@ -76,6 +78,8 @@ class DraftSender:
             found = [] if self._drafting.alone else drafts
             request, table = requests.get(request_id), tables.get(request_id)
             if request is not None and table is not None:
+                if found:
+                    self._compare(request, table, found)
                 found = list(table.chosen(request.num_tokens, request.all_token_ids[-1], found))
             chosen.append(found)
         return DraftTokenIds(proposed.req_ids, chosen)
@@ -88,7 +92,16 @@ class DraftSender:
         if request.num_output_placeholders != 1 + len(drafted):  # preempted since, or more than one step is in flight
             return None
         guesses = grammar.look_ahead(strip_speculative_padding(drafted), positions, most)
+        if self._scores.prefers_grammar:
+            guesses = [guess._replace(forced=len(guess.drafts)) for guess in guesses]
         return DraftTable(request.num_tokens, tuple(guesses)) if guesses else None
+
+    def _compare(self, request: Any, table: DraftTable, proposed: Sequence[int]) -> None:
+        """Score the drafts that were compared last, and note those at hand if they differ."""
+        grammar = self._grammar_of(request)
+        guess = table.came_true(request.num_tokens, request.all_token_ids[-1])
+        if grammar is not None and guess is not None:
+            self._scores.compare(grammar, request.all_token_ids, proposed, guess.drafts)
 
     def _certain(self, request: Any, drafts: Sequence[int]) -> DraftTable | None:
         if self._grammar_of(request) is None or not drafts or min(drafts) < 0:

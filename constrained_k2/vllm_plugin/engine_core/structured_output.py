@@ -16,6 +16,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.vllm_plugin.constraint import is_refused, is_tagged, precompile_of
 from constrained_k2.vllm_plugin.engine_core.draft_ahead import DraftSender
+from constrained_k2.vllm_plugin.engine_core.draft_scores import DraftScores
 from constrained_k2.vllm_plugin.engine_core.gathered_rows import GatheredRows
 from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar, fill_batch
 from constrained_k2.vllm_plugin.engine_core.intake import Intake, check
@@ -57,7 +58,8 @@ class ConstrainedOutputManager(StructuredOutputManager):
                 "runner, without pipeline parallelism, and custom_class on the V1 model runner",
             )
         sends = self.drafting.limit and self.drafting.on_device
-        self.draft_sender = DraftSender(_grammar_of, self.drafting) if sends else None
+        self._draft_scores = DraftScores()
+        self.draft_sender = DraftSender(_grammar_of, self.drafting, self._draft_scores) if sends else None
         if self._factory is not None and vllm_config.model_config.skip_tokenizer_init:
             # Without a tokenizer vLLM has no structured outputs, and makes no threads for them.
             self.executor = ThreadPoolExecutor(max_workers=max(1, ((cpu_count() or 1) + 1) // 2))
@@ -112,7 +114,8 @@ class ConstrainedOutputManager(StructuredOutputManager):
     def validate_tokens(self, request: Any, spec_tokens: list[int]) -> list[int]:
         """The drafts to run: vLLM's legal ones or the grammar's, whichever are more.
 
-        Where a draft model breaks off, the grammar goes on. Drafts that were made ahead are chosen before this.
+        Where a draft model breaks off, the grammar goes on; where both choose, the one that has chosen better counts.
+        Drafts that were made ahead are chosen before this.
         """
         drafting, grammar = self.drafting, _grammar_of(request)
         legal: list[int] = super().validate_tokens(request, spec_tokens)
@@ -123,9 +126,10 @@ class ConstrainedOutputManager(StructuredOutputManager):
         if grammar is None:
             return legal
         drafts = grammar.draft(drafting.limit)
-        if drafting.beside_model:  # which chooses better than the grammar where there is a choice
+        if drafting.beside_model:
+            self._draft_scores.compare(grammar, request.all_token_ids, legal, drafts)
             legal = legal + grammar.draft(drafting.limit - len(legal), legal)
-            return drafts if len(drafts) > len(legal) else legal
+            return list(self._draft_scores.better(legal, drafts))
         return drafts if len(drafts) >= len(legal) else legal
 
     def _tool_call_grammar(self, request: Any) -> ToolCallGrammar:
