@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from benchmarks.first_token.__main__ import table
+from benchmarks.first_token.__main__ import comparable, table
 from benchmarks.first_token.run import Row, Sample, body_of
 from benchmarks.first_token.servers import ARMS, SERVERS
 from benchmarks.servers.new_tools import extended, renewed
@@ -82,3 +82,10 @@ def test_what_an_arm_adds_is_of_the_same_round() -> None:
     assert row.added("first") == pytest.approx((2, 1, 6))
     shown = table([Row(ARMS[0], 16, free, free), row], "first")
     assert list(shown.columns[1].cells) == ["20", "26; +2 (+1 to +6)"]
+
+
+def test_tools_that_a_baseline_does_not_compile_are_left_out() -> None:
+    parameters = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}
+    refused = {"type": "function", "function": {"name": "refused", "parameters": parameters}}
+    plain = {"type": "function", "function": {"name": "plain", "parameters": {"type": "object", "properties": {}}}}
+    assert comparable(Vocabulary.of_bytes(), [refused, plain]) == (plain,)
