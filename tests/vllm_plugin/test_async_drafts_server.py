@@ -125,5 +125,4 @@ def test_beside_a_draft_model(model: Path, plain: tuple[Answers, Answers], tmp_p
             steps[drafts] = (counts["generated"] - counts["accepted"]) / counts["generated"]
             assert ask(server, TEXTS)[0] == plain[1]
             assert_it_schedules_asynchronously(server)
-    print(steps)
     assert steps[True] <= min(0.55, steps[False])
