@@ -42,7 +42,7 @@ _FRAME = re.compile(r"^(?P<function>.*) \((?P<file>[^()]*?)(?::\d+)?\)$")
 
 _WAITS = re.compile(
     r"(Runner\.run|run) \(/asyncio/runners\.py\)"  # an event loop without a callback
-    r"|.* \(/(selectors|queue|threading|concurrent/futures/thread)\.py\)"
+    r"|.* \(/(selectors|queue|threading|concurrent/futures/(thread|_base))\.py\)"
     r"|sched_yield \(/vllm/distributed/utils\.py\)"  # until another process has written
     r"|_Pool\._serve \(/constrained_k2/schema/compile_pool\.py\)"
 )

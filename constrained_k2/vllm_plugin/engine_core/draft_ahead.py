@@ -97,7 +97,7 @@ class DraftSender:
         return DraftTable(request.num_tokens, tuple(guesses)) if guesses else None
 
     def _compare(self, request: Any, table: DraftTable, proposed: Sequence[int]) -> None:
-        """Score the drafts that were compared last, and note those at hand if they differ."""
+        """Compare the grammar's drafts with the proposed ones."""
         grammar = self._grammar_of(request)
         guess = table.came_true(request.num_tokens, request.all_token_ids[-1])
         if grammar is not None and guess is not None:

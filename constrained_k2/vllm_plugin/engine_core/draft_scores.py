@@ -51,5 +51,5 @@ class DraftScores:
 
 
 def _same(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens are the same, from the first on."""
+    """The number of tokens that are the same, from the first on."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
