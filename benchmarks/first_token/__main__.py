@@ -2,7 +2,8 @@
 
 A random model with Kimi K2's vocabulary, and tools of public MCP servers whose names, properties and descriptions are
 new in every request (scripts/fetch_data.py fetches both). All servers run at the same time and take turns; those that
-are not asked are suspended. About 25 minutes and 20 GB of memory; --arm runs fewer servers.
+are not asked are suspended. Some 15 minutes a round, most of them for 258 tools, and 20 GB of memory; --arm runs fewer
+servers.
 """
 
 import argparse

@@ -40,12 +40,14 @@ class Arm:
     baseline: str
 
 
+_PATIENT = {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "86400"}  # vLLM's 300 end while a server is suspended within a step
+
 SERVERS: Mapping[str, tuple[Sequence[str], Mapping[str, str]]] = {
-    "stock": (STOCK_FLAGS, WITHOUT_PLUGIN),
-    "structured_output": (BACKEND_FLAGS, {}),
-    "logits_processor": (CONSTRAINED_FLAGS, {}),
-    "strict": (STRICT_FLAGS, WITHOUT_PLUGIN),
-    "guidance": ((*STOCK_FLAGS, "--structured-outputs-config", '{"backend": "guidance"}'), WITHOUT_PLUGIN),
+    "stock": (STOCK_FLAGS, WITHOUT_PLUGIN | _PATIENT),
+    "structured_output": (BACKEND_FLAGS, _PATIENT),
+    "logits_processor": (CONSTRAINED_FLAGS, _PATIENT),
+    "strict": (STRICT_FLAGS, WITHOUT_PLUGIN | _PATIENT),
+    "guidance": ((*STOCK_FLAGS, "--structured-outputs-config", '{"backend": "guidance"}'), WITHOUT_PLUGIN | _PATIENT),
 }
 """Name -> flags and environment."""
 
