@@ -3,7 +3,6 @@
 Tools of different requests share their patterns more often than their whole schemas.
 """
 
-import json
 from math import ceil
 from typing import Final
 
@@ -52,7 +51,7 @@ class ShapeAdmission:
         limit = self._shared.request_seconds
         if limit is not None and self.spent > limit:
             return None
-        schema = json.dumps({"type": "object", "properties": {"s": json.loads(string)}, "required": ["s"]})
+        schema = f'{{"type":"object","properties":{{"s":{string}}},"required":["s"]}}'
         waited = 0.0
 
         def note(seconds: float | None) -> None:

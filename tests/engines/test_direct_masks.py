@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from constrained_k2 import ConstrainedK2Error, SchemaTooCostly, Vocabulary
-from constrained_k2.engines.llguidance.direct.masks import DirectMasks
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.schema.undeclared_keys import UNDECLARED_KEYS
@@ -242,7 +241,6 @@ def test_equal_positions_of_two_grammars_have_one_mask(small_vocabulary: Vocabul
         rows.append(matcher.cached_mask())
     assert rows[0] is not None
     assert rows[0] is rows[1]
-    assert isinstance(engine.mask_cache.direct_masks(), DirectMasks)
 
 
 @pytest.mark.parametrize(
