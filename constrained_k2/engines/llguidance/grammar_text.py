@@ -102,11 +102,15 @@ def our_text(
             effort,
             places,
             writer.has_open_keys,
-            None if encoding == "xtml" else direct_model(writer.shapes, writer.direct_objects, writer.direct_arrays),
+            None if encoding == "xtml" else _direct_model(writer),
             is_simple=encoding == "json" and writer.is_simple(text),
         )
 
     return write_some(SchemaDocument(document), patterns.is_found, write)
+
+
+def _direct_model(writer: LarkWriter) -> DirectModel:
+    return direct_model(writer.shapes, writer.direct_objects, writer.direct_arrays, writer.leaf_terminals)
 
 
 def builtin_text(document: Any, reason: str = "", *, if_exact: bool = False) -> GrammarText:

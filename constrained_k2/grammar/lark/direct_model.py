@@ -1,7 +1,8 @@
 """The values of a grammar's nodes, where they are simple enough to compute masks without an engine.
 
-A node has rules if its values are strings of any characters or listed ones, numbers without bounds, listed literals,
-arrays of one kind of item, and objects whose keys are told apart by bits alone. Any other node is opaque.
+A node has rules if its values are strings of any characters, listed ones or those of one terminal, numbers without
+bounds or those of one terminal, listed literals, arrays of one kind of item, and objects whose keys are told apart by
+bits alone. Any other node is opaque.
 """
 
 from collections.abc import Iterable, Mapping
@@ -53,7 +54,9 @@ class ValueRule:
 
     has_strings: bool = False  # any string
     listed: tuple[bytes, ...] = ()  # the strings, as they are written, if only these
+    string: str = ""  # the expression of a terminal, if the strings are its matches
     number: NumberKind = ""
+    range: str = ""  # the same of the numbers
     words: tuple[bytes, ...] = ()
     object: ObjectRule | None = None
     array: ArrayRule | None = None
@@ -69,14 +72,26 @@ ArrayItems = tuple[Node, int, int | None]
 
 
 def direct_model(
-    shapes: Mapping[Node, list[Shape]], objects: Mapping[Node, ObjectKeys], arrays: Mapping[Node, ArrayItems]
+    shapes: Mapping[Node, list[Shape]],
+    objects: Mapping[Node, ObjectKeys],
+    arrays: Mapping[Node, ArrayItems],
+    terminals: Mapping[Shape, str],
 ) -> DirectModel:
-    """Return the rules of all nodes, from the shapes that were written for each."""
+    """Return the rules of all nodes.
+
+    Args:
+        shapes: The shapes that were written for each node.
+        objects: The members of nodes whose objects are told apart by bits alone.
+        arrays: The items of nodes whose arrays have one kind of item.
+        terminals: The expressions of strings and numbers that were written as terminals.
+    """
     numbers = {node: number for number, node in enumerate(shapes)}
     rules: list[ValueRule | None] = []
     for node, written in shapes.items():
         try:
-            rules.append(_any(numbers[ANY]) if node == ANY else _rule(node, written, numbers, objects, arrays))
+            rules.append(
+                _any(numbers[ANY]) if node == ANY else _rule(node, written, numbers, objects, arrays, terminals)
+            )
         except _OpaqueError:
             rules.append(None)
     return tuple(rules)
@@ -93,14 +108,15 @@ def _any(number: int) -> ValueRule:
     )
 
 
-def _rule(
+def _rule(  # noqa: PLR0913, PLR0917 - what a grammar knows of its nodes
     node: Node,
     shapes: Iterable[Shape],
     numbers: Mapping[Node, int],
     objects: Mapping[Node, ObjectKeys],
     arrays: Mapping[Node, ArrayItems],
+    terminals: Mapping[Shape, str],
 ) -> ValueRule:
-    has_strings = False
+    has_strings, string, range_ = False, "", ""
     kinds: set[NumberKind] = set()
     listed, words = set[bytes](), set[bytes]()
     members: ObjectRule | None = None
@@ -110,6 +126,10 @@ def _rule(
             has_strings = True
         elif shape in (_ANY_NUMBER, _ANY_INTEGER):
             kinds.add("number" if shape == _ANY_NUMBER else "integer")
+        elif isinstance(shape, String) and not string and shape in terminals:
+            string = terminals[shape]
+        elif isinstance(shape, Number) and not range_ and shape in terminals:
+            range_ = terminals[shape]
         elif isinstance(shape, Null):
             words.add(_WORDS[None])
         elif isinstance(shape, Boolean):
@@ -123,10 +143,11 @@ def _rule(
             items = ArrayRule(_number(item, numbers), shortest, longest)
         else:
             raise _OpaqueError
+    if (string and (has_strings or listed)) or (range_ and kinds):  # LLGuidance's lexer reads both at once
+        raise _OpaqueError
     kind: NumberKind = "number" if "number" in kinds else "integer" if kinds else ""
-    return ValueRule(
-        has_strings, () if has_strings else tuple(sorted(listed)), kind, tuple(sorted(words)), members, items
-    )
+    some = () if has_strings else tuple(sorted(listed))
+    return ValueRule(has_strings, some, string, kind, range_, tuple(sorted(words)), members, items)
 
 
 def _add_value(value: object, listed: set[bytes], words: set[bytes]) -> None:

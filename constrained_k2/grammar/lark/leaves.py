@@ -75,7 +75,10 @@ def number_rule(writer: "LarkWriter", shape: Number) -> str:
         writer.note(("type", "multipleOf"), "narrowed", "1.0 and 1e3, integers to JSON Schema, are never written")
     if not shape.multiple:
         expression = number_range(shape)
-        return writer.terminal(expression) if expression else "NUMBER"
+        if not expression:
+            return "NUMBER"
+        writer.leaf_terminals[shape] = expression
+        return writer.terminal(expression)
     if shape.fraction:
         reason = "integers cannot be excluded from multiples"
         raise NoExactGrammar(reason, ("not", "type", "oneOf", "multipleOf"), replace(shape, fraction=False))
@@ -153,7 +156,8 @@ def string_rule(writer: "LarkWriter", shape: String) -> str:
     if not (shape.excluded or shape.absent or shape.patterns or shape.formats):
         return _leaf({"type": "string"} | _sizes(shape))
     try:
-        return writer.terminal(_writable(writer, shape))
+        expression = writer.leaf_terminals[shape] = _writable(writer, shape)
+        return writer.terminal(expression)
     except NoExactGrammar as error:
         if shape.excluded or shape.absent:
             raise

@@ -88,6 +88,7 @@ class LarkWriter:
         self.members: dict[Node, list[Members]] = {ANY: [({}, frozenset({ANY}), False)]}  # of the objects
         self.direct_objects: dict[Node, ObjectKeys] = {}  # of nodes whose objects need no engine
         self.direct_arrays: dict[Node, ArrayItems] = {}  # the same
+        self.leaf_terminals: dict[Shape, str] = {}  # the expressions of strings and numbers
         self._names: dict[Node, str] = {}
         self.rules: list[str] = []  # helper rules of objects and arrays
         self._terminals: dict[str, str] = {}

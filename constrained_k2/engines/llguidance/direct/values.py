@@ -73,7 +73,7 @@ class _Made:
         if (found := self.values.get(number)) is not None:
             return found
         rule = self._model[number]
-        if rule is None:
+        if rule is None or rule.string or rule.range:
             return self._opaque
         if number in self._begun:  # within itself
             found = self._begun[number] = self._begun[number] or Value(rule)
