@@ -19,7 +19,7 @@ class LLGuidanceBuiltin:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._tokenizer = build_tokenizer(vocabulary, vocabulary.format.call_end)
-        self._no_cache = MaskCache(vocabulary, 0, self._tokenizer.tokenize_bytes)
+        self._no_cache = MaskCache(vocabulary, 0, self._tokenizer)
 
     def compile(self, schema: str) -> LLGuidanceGrammar:
         """Compile a schema.

@@ -1,7 +1,10 @@
 """The states of strings with patterns and lengths: texts in equal states have the same continuations."""
 
+import threading
 from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import Any
 
 from constrained_k2.grammar.characters import Untranslatable
@@ -13,6 +16,8 @@ _NEAR = 64  # characters: few tokens have more
 _MAX_STATES = 1024  # of the strings of one node
 _MAX_STEPS = 64  # that are cached from one state
 _STATE_BYTES = 1000  # estimate, with its steps
+_SHAPES_BYTES = 1000  # estimate for shapes whose strings are not tracked
+_MAX_TEXT = 256  # characters of a state's text
 
 
 class StringState:
@@ -20,14 +25,16 @@ class StringState:
 
     Attributes:
         parts: What the continuations depend on.
+        text: A text that leads to it; None if that is not known, or long.
         twin: The state that stands for all with equal masks, often this one; None where a mask is hardly needed again.
     """
 
-    __slots__ = ("next", "owner", "parts", "twin")
+    __slots__ = ("next", "owner", "parts", "text", "twin")
 
-    def __init__(self, owner: "StringStates", parts: tuple[Any, ...]) -> None:
+    def __init__(self, owner: "StringStates", parts: tuple[Any, ...], text: str | None = None) -> None:
         self.owner = owner
         self.parts = parts
+        self.text = text
         self.twin: StringState | None = self
         self.next: dict[str, StringState | None] = {}
 
@@ -137,7 +144,7 @@ class StringStates:
         self._charged = 0
         self._states: dict[tuple[Any, ...], StringState] = {}
         self._twins: dict[tuple[Any, ...], StringState] = {}
-        self.start = self._state((self._beginning(""), *(way.start() for way in self._ways)))
+        self.start = self._state((self._beginning(""), *(way.start() for way in self._ways)), "")
 
     def after(self, state: StringState, character: str) -> StringState | None:
         """Return the state after one more character; None if it is not tracked."""
@@ -146,7 +153,8 @@ class StringStates:
             beginning = self._beginning(beginning + character)
         try:
             after = [way.after(part, character) for way, part in zip(self._ways, parts, strict=True)]
-            return self._state((beginning, *after))
+            text = None if state.text is None or len(state.text) >= _MAX_TEXT else state.text + character
+            return self._state((beginning, *after), text)
         except (TooManyStates, Untranslatable, RecursionError):
             return None
 
@@ -166,12 +174,17 @@ class StringStates:
         place = bisect_left(self._listed, text)
         return text if place < len(self._listed) and self._listed[place].startswith(text) else None
 
-    def _state(self, parts: tuple[Any, ...]) -> StringState:
+    def forget(self) -> None:
+        """Charge for no more states, and take back what was charged."""
+        charge, self._charge = self._charge, lambda _: None
+        charge(-self._charged)
+
+    def _state(self, parts: tuple[Any, ...], text: str | None = None) -> StringState:
         state = self._states.get(parts)
         if state is None:
             if len(self._states) >= _MAX_STATES:
                 raise TooManyStates
-            state = StringState(self, parts)
+            state = StringState(self, parts, text)
             try:
                 pairs = zip(self._ways, parts[1:], strict=True)
                 key = (parts[0], *(way.key(part, self._lengths) for way, part in pairs))
@@ -190,26 +203,62 @@ class StringStates:
 
 
 class KnownStrings:
-    """The states of the strings and keys of a grammar's nodes, made where one first begins.
+    """The states of strings and keys by their shapes, which nodes of any grammars share. Thread-safe.
 
     Args:
         lengths: As :class:`StringStates` takes them.
-        charge: The same.
+        charge: The same; negative for states that are dropped.
+        budget: Estimated bytes of all states; over it, the shapes that were used least recently are dropped.
+        dropped: Called with shapes whose states are dropped.
     """
 
-    def __init__(self, lengths: tuple[int, ...], charge: Callable[[int], None]) -> None:
-        self._lengths, self._charge = lengths, charge
-        self._starts: dict[tuple[Shape, ...], StringState | None] = {}
+    def __init__(
+        self,
+        lengths: tuple[int, ...],
+        charge: Callable[[int], None],
+        budget: float = inf,
+        dropped: Callable[[tuple[Shape, ...]], None] = lambda _: None,
+    ) -> None:
+        self._lengths, self._charge, self._budget = lengths, charge, budget
+        self._dropped = dropped
+        self._known: OrderedDict[tuple[Shape, ...], StringStates | None] = OrderedDict()
+        self._charged = 0
+        self._lock = threading.RLock()
 
     def start(self, shapes: tuple[Shape, ...]) -> StringState | None:
         """Return the state before the first character of a string with one of these shapes; None if not tracked."""
-        if shapes not in self._starts:
-            try:
-                self._starts[shapes] = StringStates(shapes, self._lengths, self._charge).start if shapes else None
-            except (TooManyStates, Untranslatable, RecursionError):
-                self._starts[shapes] = None
-        return self._starts[shapes]
+        if not shapes:
+            return None
+        with self._lock:
+            if shapes in self._known:
+                self._known.move_to_end(shapes)
+                states = self._known[shapes]
+            else:
+                states = self._known[shapes] = self._made(shapes)
+                self._note(_SHAPES_BYTES)
+                while self._charged > self._budget and len(self._known) > 1:
+                    self._drop(*self._known.popitem(last=False))
+        return None if states is None else states.start
 
     def clear(self) -> None:
         """Drop the states; whoever has one may go on from it."""
-        self._starts.clear()
+        with self._lock:
+            while self._known:
+                self._drop(*self._known.popitem())
+
+    def _made(self, shapes: tuple[Shape, ...]) -> StringStates | None:
+        try:
+            return StringStates(shapes, self._lengths, self._note)
+        except (TooManyStates, Untranslatable, RecursionError):
+            return None
+
+    def _drop(self, shapes: tuple[Shape, ...], states: StringStates | None) -> None:
+        self._note(-_SHAPES_BYTES)
+        if states is not None:
+            states.forget()
+            self._dropped(shapes)
+
+    def _note(self, more: int) -> None:
+        with self._lock:
+            self._charged += more
+        self._charge(more)

@@ -25,7 +25,7 @@ CROSSING = (
     '","', '":"', '","a":"', '"a":', '":{"', '":[],"', '":{},"b', '"},{"', '"]}', "}}", "}]", '""', '"":"', ',"', ', "b',
     '{"', "{}", '{"a', '[{"', '[["', "[]", "],[", '":[1,', "1,", "2]", "12", "001", "0.5", "-1", "e1", "1}", "true,", "tru",
     "rue}", "null", "false]", ": ", ", ", "  ", "\n\n", "\t ", ' "', " }", '": "', "ab", 'a"', 'b":', 'c"}', "\\u00", "\\n",
-    '\\"', "a\\", '"\\', 'é"', "/", '",,', '"a"', "[1", "[true", ":true}", '": null, "', '"}', '{"":',
+    '\\"', "a\\", '"\\', 'é"', "/", '",,', '"20', "24-", "-0", "01-", '1-01"', '1"}', "00", '0,"', '"abc', "aab", '"12', '"a"', "[1", "[true", ":true}", '": null, "', '"}', '{"":',
 )  # fmt: skip
 PARTS = "é".encode()[:1], "é".encode()[1:], "😀".encode()[:2], "😀".encode()[2:], b'"\xf0'
 STRING, INTEGER, CLOSED = {"type": "string"}, {"type": "integer"}, {"additionalProperties": False}
@@ -33,6 +33,12 @@ KINDS: list[Any] = [
     STRING, INTEGER, {"type": "number"}, {"type": "boolean"}, {"type": "null"}, {}, True, {"type": ["string", "null"]},
     {"enum": ["ab", "abc", "b", None, True]}, {"const": "abcabc"}, {"enum": ['a"b', "é", "a\nb"]},
     {"enum": [1, 12]}, {"type": "integer", "minimum": 1}, {"type": "string", "maxLength": 3},
+    {"type": "integer", "minimum": 5, "maximum": 200}, {"type": "number", "minimum": -0.5, "exclusiveMaximum": 12},
+    {"type": ["integer", "null"], "maximum": 12}, {"type": "number", "multipleOf": 5}, {"const": 12},
+    {"type": "string", "format": "date"}, {"type": "string", "format": "time"}, {"type": "string", "pattern": "^a+b?$"},
+    {"type": "string", "pattern": "^abc,[a-c\"]{2}$"}, {"type": "string", "pattern": "^(ab|12)", "maxLength": 5},
+    {"type": "string", "pattern": "[^ab]$"}, {"type": ["string", "null"], "pattern": "^(true|é|\\\\)$"},
+    {"not": {"const": "ab"}, "type": "string"}, {"type": "integer", "minimum": 100, "maximum": 101},
 ]  # fmt: skip
 NAMES = st.sampled_from(
     ["x", "xy", "xyz", "y", "z", "yz", "a", "ab", "abc", "b", "c", "", ",", ":", 'a"', "é", "b\n", "bcd"]

@@ -69,7 +69,7 @@ class LLGuidanceEngine:
             raise InvalidRequest(f"got {mask_cache_bytes!r}", "mask_cache_bytes", "Use a number of bytes, 0 or more")
         self.mask_threads = MaskThreads(threads)
         self.tokenizer = build_tokenizer(vocabulary, vocabulary.format.engine_stop)
-        self.mask_cache = MaskCache(vocabulary, mask_cache_bytes, self.tokenizer.tokenize_bytes)
+        self.mask_cache = MaskCache(vocabulary, mask_cache_bytes, self.tokenizer)
         opening = [vocabulary.special_tokens[OPEN]] if OPEN in vocabulary.special_tokens else []
         self._probed_ids: dict[ArgumentEncoding, list[list[int]]] = {
             "json": [vocabulary.encode(text) for text in ("", "{", '"')],

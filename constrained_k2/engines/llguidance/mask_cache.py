@@ -6,10 +6,10 @@ new steps. :mod:`constrained_k2.engines.llguidance.position` decides which prefi
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
+import llguidance
 import numpy as np
 import numpy.typing as npt
 
@@ -23,6 +23,8 @@ from constrained_k2.engines.llguidance.xtml_position import XtmlTracker
 from constrained_k2.grammar.lark.direct_model import DirectModel, ValueRule
 from constrained_k2.grammar.lark.places import Places
 from constrained_k2.grammar.lark.state_model import StateModel
+from constrained_k2.grammar.string_states import KnownStrings
+from constrained_k2.schema.shapes import Shape
 from constrained_k2.vocabulary.bitmask import words_per_row
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -31,6 +33,7 @@ _NODE_BYTES = 400  # estimate for a node of the state model, and for each of its
 _MAX_NAME_BYTES = 512
 _SHORT = 64  # bytes: few tokens have more
 _MAX_STATES = 4096  # of one grammar
+_STRINGS_SHARE = 8  # part of the budget for the states of strings
 _MAX_STEPS = 256  # from one state
 
 
@@ -70,12 +73,11 @@ class LazyDfa:
         if direct is not None and self.ends_with_object:
             self._residuals = cache.direct_masks().residuals(direct)
         self.model_bytes = _NODE_BYTES * (len(model.nodes) + model.key_count)
-        given = (model, cache.long_lengths, self._charge_strings)
+        given = (model, cache.strings)
         self.tracker = PositionTracker(*given) if model.arguments is None else XtmlTracker(model.arguments, *given)
         if self._residuals is not None:
             self.tracker.free_keys = self._residuals.free_keys
         self._states: dict[Position, DfaState] = {}
-        self._string_bytes = 0  # charged
         self.start = DfaState(self.tracker.start)
 
     def begin(self) -> DfaState:
@@ -126,10 +128,6 @@ class LazyDfa:
             state.rows_after[previous] = row
         self.cache.evict_over_budget(self)
 
-    def _charge_strings(self, more: int) -> None:
-        self._string_bytes += more
-        self.cache.charge(more)
-
     def clear(self) -> None:
         """Drop the states; calls that are in a dropped state continue from it."""
         dropped, self._states = self._states, {}
@@ -137,9 +135,8 @@ class LazyDfa:
         for state in dropped.values():  # break the reference cycles
             state.next.clear()
             state.row = state.rows_after = state.allowed = state.forced = state.is_direct = None
-        self.tracker.forget_strings()
-        freed, self._string_bytes = self._string_bytes, 0
-        self.cache.charge(-_STATE_BYTES * len(dropped) - freed)
+        self.tracker.shapes.clear()
+        self.cache.charge(-_STATE_BYTES * len(dropped))
 
     def _state(self, position: Position) -> DfaState:
         twin = position.twin
@@ -159,8 +156,8 @@ class LazyDfa:
 class MaskCache:
     """Bounds the states of all grammars over one vocabulary by a budget in estimated bytes; stores equal masks once."""
 
-    def __init__(self, vocabulary: Vocabulary, budget: int, tokenize: Callable[[bytes], Sequence[int]]) -> None:
-        self._tokenize = tokenize  # as LLGuidance does
+    def __init__(self, vocabulary: Vocabulary, budget: int, tokenizer: llguidance.LLTokenizer) -> None:
+        self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._budget = budget
         self.classes = bytearray(vocabulary.size)  # by token id: a TokenClass, 0 if unknown yet
@@ -168,7 +165,9 @@ class MaskCache:
         self._used: OrderedDict[LazyDfa, None] = OrderedDict()  # least recently used first
         self._lock = threading.Lock()
         self._charged = 0
-        self.long_lengths = _long_lengths(vocabulary)
+        self.strings = KnownStrings(
+            _long_lengths(vocabulary), self.charge, budget // _STRINGS_SHARE, self._clear_users_of
+        )
         self._tokens: TokenIndex | None = None  # made for the first schema that needs it
         self._key_tokens: KeyTokens | None = None  # the same
         self._direct_masks: DirectMasks | None = None  # the same
@@ -190,7 +189,7 @@ class MaskCache:
         """Return what computes masks without LLGuidance."""
         with self._making:
             if self._direct_masks is None:
-                self._direct_masks = DirectMasks(self._vocabulary, self._budget // 2, self.intern, self._tokenize)
+                self._direct_masks = DirectMasks(self._vocabulary, self._budget // 2, self.intern, self._tokenizer)
         return self._direct_masks
 
     def tracker(self, places: Places, *, is_xml: bool) -> Tracker:
@@ -228,6 +227,13 @@ class MaskCache:
         with self._lock:
             self._charged += more
 
+    def _clear_users_of(self, shapes: tuple[Shape, ...]) -> None:
+        """Drop the states of grammars that hold states of such strings."""
+        with self._lock:
+            users = [dfa for dfa in self._used if shapes in dfa.tracker.shapes]
+        for dfa in users:
+            dfa.clear()
+
     def intern(self, row: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Return the one copy of a mask, int32 ``[words]``."""
         digest = hash(row.tobytes())
@@ -242,6 +248,7 @@ class MaskCache:
         """Drop all states."""
         while (oldest := self._oldest()) is not None:
             self._evict(oldest)
+        self.strings.clear()
         if self._direct_masks is not None:
             self._direct_masks.clear()
 

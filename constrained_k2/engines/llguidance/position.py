@@ -7,13 +7,13 @@ string). Inside an ambiguous value all of its text is preserved.
 
 import json
 import re
-from collections.abc import Callable
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
 from constrained_k2.grammar.lark.state_model import AMBIGUOUS, ArrayModel, NodeModel, ObjectModel, StateModel
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
 from constrained_k2.grammar.string_states import KnownStrings, StringState
+from constrained_k2.schema.shapes import Shape
 
 _MAX_TEXT = MAX_WHITESPACE  # bytes
 _MAX_DEPTH = 24  # deeper positions are not tracked: they would grow with every bracket
@@ -132,18 +132,13 @@ def _within(position: Position, string: StringState | None) -> Position:
 class PositionTracker:
     """Computes the positions of texts that a grammar allows."""
 
-    def __init__(
-        self, model: StateModel, lengths: tuple[int, ...] = (), charge: Callable[[int], None] = lambda _: None
-    ) -> None:
+    def __init__(self, model: StateModel, strings: KnownStrings) -> None:
         self._nodes = (*model.nodes, NodeModel())  # the last is that of AMBIGUOUS, which is -1
         self._max_text = max(model.longest_name, _MAX_TEXT)
         self.start = Position(Expect.VALUE, model.root)
-        self._strings = KnownStrings(lengths, charge)
+        self._strings = strings
+        self.shapes: set[tuple[Shape, ...]] = set()  # of the strings and keys whose states are in positions
         self.free_keys: frozenset[int] = frozenset()  # nodes of objects whose keys' masks need no states of strings
-
-    def forget_strings(self) -> None:
-        """Drop the states of strings; positions in a string go on from theirs."""
-        self._strings.clear()
 
     def follow(self, position: Position, token: bytes) -> Position:
         """Return the position after a token that the grammar allows at ``position``."""
@@ -248,7 +243,7 @@ class PositionTracker:
         if position.expect in _KEYS:
             node = position.open[-1].node
             owner = None if position.outside >= 0 or node in self.free_keys else self._nodes[node].object
-            string = None if owner is None else self._strings.start(owner.keys)
+            string = None if owner is None else self._string(owner.keys)
             return self._append(
                 self._cut(position._replace(expect=Expect.IN_KEY, escaped=False, string=string)), _QUOTE
             )
@@ -259,7 +254,11 @@ class PositionTracker:
             return position._replace(expect=Expect.IN_LISTED_STRING, text=b'"', escaped=False)
         expect = Expect.IN_FREE_STRING if model.free_strings else Expect.IN_OTHER_STRING
         position = position._replace(expect=expect, text=b"", escaped=False)
-        return position if expect is Expect.IN_FREE_STRING else _within(position, self._strings.start(model.strings))
+        return position if expect is Expect.IN_FREE_STRING else _within(position, self._string(model.strings))
+
+    def _string(self, shapes: tuple[Shape, ...]) -> StringState | None:
+        self.shapes.add(shapes)
+        return self._strings.start(shapes)
 
     def _begin_container(self, position: Position, byte: int) -> Position:
         if len(position.open) == _MAX_DEPTH:

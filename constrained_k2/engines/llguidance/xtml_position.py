@@ -1,11 +1,11 @@
 """Parse positions in XTML arguments: between two blocks, in a tag, in raw text, or in a JSON value."""
 
 import re
-from collections.abc import Callable
 
 from constrained_k2.engines.llguidance.position import MARKER, Expect, Open, Position, PositionTracker
 from constrained_k2.formats.kimi_k3 import ARGUMENT, CLOSE, OPEN, SEPARATOR, unescape
 from constrained_k2.grammar.lark.state_model import AMBIGUOUS, ArgumentsModel, StateModel
+from constrained_k2.grammar.string_states import KnownStrings
 
 _OPEN, _CLOSE, _SEPARATOR = (MARKER + text.encode() for text in (OPEN, CLOSE, SEPARATOR))
 _BEFORE_KEY = f'{ARGUMENT} key="'.encode()
@@ -18,14 +18,8 @@ _TAGS = frozenset({Expect.IN_TAG, Expect.IN_ATTRIBUTES, Expect.IN_END_TAG})
 class XtmlTracker(PositionTracker):
     """Computes the positions of arguments that a grammar allows: the outermost open object holds the keys so far."""
 
-    def __init__(
-        self,
-        arguments: ArgumentsModel,
-        model: StateModel,
-        lengths: tuple[int, ...] = (),
-        charge: Callable[[int], None] = lambda _: None,
-    ) -> None:
-        super().__init__(model, lengths, charge)
+    def __init__(self, arguments: ArgumentsModel, model: StateModel, strings: KnownStrings) -> None:
+        super().__init__(model, strings)
         self._arguments = arguments
         self._max_text += _AFTER_KEY
         self.start = Position(Expect.BETWEEN, AMBIGUOUS, (Open(model.root, is_object=True),))

@@ -2,11 +2,14 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import get_args
+
+import llguidance
 
 from constrained_k2.engines.llguidance.direct.lexemes import number_state
 from constrained_k2.engines.llguidance.direct.residual import Keys, Level, Residual, Residuals
+from constrained_k2.engines.llguidance.direct.terminals import Terminals
 from constrained_k2.engines.llguidance.direct.tokens import Row, TokenTrie
 from constrained_k2.engines.llguidance.direct.values import Values
 from constrained_k2.engines.llguidance.direct.walk import forced_token, mask_of
@@ -26,7 +29,7 @@ class DirectMasks:
         vocabulary: The vocabulary.
         budget: Bytes of residuals and their masks, at most.
         intern: Returns the one copy of a mask.
-        tokenize: Returns the tokens of bytes as LLGuidance chooses them.
+        tokenizer: LLGuidance's tokenizer of the vocabulary.
     """
 
     def __init__(
@@ -34,53 +37,58 @@ class DirectMasks:
         vocabulary: Vocabulary,
         budget: int,
         intern: Callable[[Row], Row],
-        tokenize: Callable[[bytes], Sequence[int]],
+        tokenizer: llguidance.LLTokenizer,
     ) -> None:
         self._trie = TokenTrie(vocabulary)
+        self.terminals = Terminals(self._trie, tokenizer, budget)
         self._values = Values(self._trie)
         self._stop_id = vocabulary.format.engine_stop
         self._intern = intern
-        self._tokenize = tokenize
+        self._tokenize = tokenizer.tokenize_bytes
         self._rows: OrderedDict[tuple[Residual, int], Row | None] = (
             OrderedDict()
         )  # None where only the engine can compute it
         self._most = budget // (4 * words_per_row(vocabulary.size) + _ENTRY_BYTES)
         self._lock = threading.Lock()
         for residual in _frequent(self._values):  # now rather than within some request's first mask
-            mask_of(residual, self._trie, self._stop_id)
+            mask_of(residual, self._trie, self.terminals, self._stop_id)
 
     def residuals(self, model: DirectModel) -> Residuals:
         """Return what computes the residuals of one grammar's positions."""
-        return Residuals(self._values.of(model), self._trie)
+        return Residuals(self._values.of(model), self._trie, self.terminals)
 
     @property
     def spent(self) -> int:
-        """Estimated bytes of the residuals, without their masks."""
-        return len(self._rows) * _ENTRY_BYTES
+        """Estimated bytes of the residuals, without their masks, and of terminals."""
+        return len(self._rows) * _ENTRY_BYTES + self.terminals.spent
 
     def allowed(self, residual: Residual) -> Row | None:
         """Return the tokens that a grammar accepts, int32 ``[words]``, read-only; None if only the engine can tell."""
-        return self._found((residual, -1), lambda: mask_of(residual, self._trie, self._stop_id))
+        return self._found((residual, -1), lambda: self._mask_of(residual))
 
     def forced(self, residual: Residual, previous: int) -> Row | None:
         """Return the mask where a text is forced, after a token, as :meth:`allowed` does."""
 
         def compute() -> Row | None:
-            token_id = forced_token(residual, self._trie, previous, self._tokenize)
+            token_id = forced_token(residual, self._trie, self.terminals, previous, self._tokenize)
             if token_id == -1:
-                return mask_of(residual, self._trie, self._stop_id)
+                return self._mask_of(residual)
             return None if token_id is None else self._trie.row([token_id])
 
         return self._found((residual, previous), compute)
+
+    def _mask_of(self, residual: Residual) -> Row | None:
+        return mask_of(residual, self._trie, self.terminals, self._stop_id)
 
     def _found(self, key: tuple[Residual, int], compute: Callable[[], Row | None]) -> Row | None:
         with self._lock:
             if key in self._rows:
                 self._rows.move_to_end(key)
                 return self._rows[key]
-            row = compute()
-            if row is not None:
-                row = self._intern(row)
+        row = compute()
+        if row is not None:
+            row = self._intern(row)
+        with self._lock:
             self._rows[key] = row
             while len(self._rows) > self._most:
                 self._rows.popitem(last=False)
@@ -90,6 +98,7 @@ class DirectMasks:
         """Drop all masks."""
         with self._lock:
             self._rows.clear()
+        self.terminals.clear()
 
 
 def _frequent(values: Values) -> Iterator[Residual]:

@@ -6,14 +6,18 @@ no part of it where no token reaches from a value into the next key.
 """
 
 from collections.abc import Sequence
+from json import JSONEncoder
 from typing import NamedTuple
 
 from constrained_k2.engines.llguidance.direct.lexemes import NumberState, end_of_characters, number_state
+from constrained_k2.engines.llguidance.direct.terminals import Terminals, Unknown
 from constrained_k2.engines.llguidance.direct.tokens import TokenTrie
-from constrained_k2.engines.llguidance.direct.values import Members, Value
+from constrained_k2.engines.llguidance.direct.values import Members, Terminal, Value
 from constrained_k2.engines.llguidance.position import Expect, Open, Position
 from constrained_k2.grammar.lark.direct_model import NumberKind
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
+
+_quoted = JSONEncoder(ensure_ascii=False).encode
 
 
 class Level(NamedTuple):
@@ -46,6 +50,7 @@ class Residual(NamedTuple):
     keys: Keys | None = None
     rests: tuple[bytes, ...] = ()  # of listed strings and words; in other strings, the bytes of an unfinished character
     number: tuple[NumberKind, NumberState] | None = None
+    terminal: tuple[Terminal, bytes] | None = None  # and the text that is written of it; ``rests`` is what is forced
     is_forced: bool = False  # True if the engine forces the next bytes, and so their tokens
     is_first: bool = False  # True if the object or array may end here, before its first member or item
     stack: Stack = ()
@@ -65,6 +70,9 @@ def after_forced(residual: Residual, count: int) -> Residual:
     keys = residual.keys
     if keys is not None:
         keys = keys._replace(rests=tuple((rest[count:], value, level) for rest, value, level in keys.rests))
+    if residual.terminal is not None:
+        terminal, text = residual.terminal
+        return residual._replace(terminal=(terminal, text + forced_bytes(residual)[:count]), rests=())
     return residual._replace(keys=keys, rests=tuple(rest[count:] for rest in residual.rests))
 
 
@@ -106,9 +114,10 @@ def _left(members: Members, keys: int, text: bytes) -> list[tuple[bytes, Value |
 class Residuals:
     """Computes the residuals of one grammar's positions."""
 
-    def __init__(self, values: Sequence[Value], trie: TokenTrie) -> None:
+    def __init__(self, values: Sequence[Value], trie: TokenTrie, terminals: Terminals) -> None:
         self._values = values
         self._trie = trie
+        self._terminals = terminals
 
     @property
     def free_keys(self) -> frozenset[int]:
@@ -145,6 +154,9 @@ class Residuals:
         match expect:
             case Expect.IN_LISTED_STRING:
                 return self._listed(value, text, stack)
+            case Expect.IN_TRACKED_STRING if value.string is not None and not text and position.string is not None:
+                written = _written(position.string.text)
+                return None if written is None else self._terminal(expect, value.string, written, stack)
             case Expect.IN_SCALAR:
                 return self._scalar(value, text, stack)
             case Expect.VALUE | Expect.COLON if blanks > 0:
@@ -202,17 +214,36 @@ class Residuals:
                     return None
         return Residual(Expect.IN_KEY, keys=Keys(level, tuple(found)), stack=parents)
 
+    def _terminal(self, expect: Expect, terminal: Terminal, text: bytes, stack: Stack) -> Residual | None:
+        try:
+            forced = self._terminals.forced(terminal, text)
+        except Unknown:
+            return None
+        is_forced = len(forced) > 1
+        rests = (forced,) if is_forced else ()
+        return Residual(expect, terminal=(terminal, text), rests=rests, is_forced=is_forced, stack=stack)
+
     @staticmethod
     def _listed(value: Value, text: bytes, stack: Stack) -> Residual | None:
         rests = tuple(written[len(text) :] for written in value.listed if written.startswith(text))
         return Residual(Expect.IN_LISTED_STRING, rests=rests, is_forced=_is_forced(rests), stack=stack)
 
     def _scalar(self, value: Value, text: bytes, stack: Stack) -> Residual | None:
+        if value.range is not None and text[:1] in b"-0123456789":
+            return self._terminal(Expect.IN_SCALAR, value.range, text, stack)
         rests = tuple(word[len(text) :] for word in value.words if word.startswith(text))
         state = number_state(value.number, text, self._trie.digits) if value.number else None
         number = None if state is None else (value.number, state)
         is_forced = state is None and _is_forced(rests)
         return Residual(Expect.IN_SCALAR, rests=rests, number=number, is_forced=is_forced, stack=stack)
+
+
+def _written(text: str | None) -> bytes | None:
+    """Return a string's text as it is written, without the quote at its end."""
+    try:
+        return None if text is None else _quoted(text)[:-1].encode()
+    except UnicodeEncodeError:
+        return None
 
 
 def _is_forced(rests: Sequence[bytes]) -> bool:

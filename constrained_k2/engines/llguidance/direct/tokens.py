@@ -176,6 +176,7 @@ class TokenTrie:
         self.bytes_of = vocabulary.ordinary_bytes
         self._words = words_per_row(vocabulary.size)
         self.root = TokenNode(self, ((0, len(self.tokens), 0),))
+        self.all = self.row(self.ids)
         self.endings, self.key_starts, self.depth, self.digits = _seen(self.tokens)
 
     def row(self, ids: Sequence[int]) -> Row:

@@ -1,10 +1,23 @@
 """The values of a grammar's nodes, with equal nodes of all grammars as one object."""
 
 from collections.abc import Hashable
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from constrained_k2.engines.llguidance.direct.tokens import TokenTrie
 from constrained_k2.grammar.lark.direct_model import DirectModel, NumberKind, ObjectRule, ValueRule
+
+
+class Terminal(NamedTuple):
+    """A terminal that a whole string or number matches."""
+
+    is_string: bool
+    expression: str
+
+    @property
+    def opening(self) -> bytes:
+        """What all its texts begin with."""
+        return b'"' if self.is_string else b""
 
 
 class Members:
@@ -23,14 +36,16 @@ class Members:
 class Value:
     """The values of a node, compared by identity."""
 
-    __slots__ = ("__weakref__", "has_strings", "is_opaque", "item", "listed", "longest", "members", "number",
-                 "shortest", "words")  # fmt: skip
+    __slots__ = ("__weakref__", "has_strings", "is_opaque", "item", "listed", "longest", "members", "number", "range",
+                 "shortest", "string", "words")  # fmt: skip
 
     def __init__(self, rule: ValueRule | None) -> None:
         self.is_opaque = rule is None
         rule = rule or ValueRule()
         self.has_strings, self.listed = rule.has_strings, rule.listed
         self.number: NumberKind = rule.number
+        self.string = Terminal(True, rule.string) if rule.string else None  # noqa: FBT003 - a field
+        self.range = Terminal(False, rule.range) if rule.range else None  # noqa: FBT003 - a field
         self.words = rule.words
         self.members: Members | None = None
         self.item: Value | None = None
@@ -73,7 +88,7 @@ class _Made:
         if (found := self.values.get(number)) is not None:
             return found
         rule = self._model[number]
-        if rule is None or rule.string or rule.range:
+        if rule is None:
             return self._opaque
         if number in self._begun:  # within itself
             found = self._begun[number] = self._begun[number] or Value(rule)
@@ -83,8 +98,8 @@ class _Made:
         item = None if rule.array is None else self.value(rule.array.item)
         value = self._begun.pop(number)
         if value is None and not self._begun_values():
-            key = (rule.has_strings, rule.listed, rule.number, rule.words, _key_of(members), item,
-                   rule.array and (rule.array.shortest, rule.array.longest))  # fmt: skip
+            key = (rule.has_strings, rule.listed, rule.string, rule.number, rule.range, rule.words, _key_of(members),
+                   item, rule.array and (rule.array.shortest, rule.array.longest))  # fmt: skip
             value = self._known.get(key)
             if value is None:
                 value = _filled(Value(rule), members, item)

@@ -15,8 +15,9 @@ from constrained_k2.engines.llguidance.direct.residual import (
     forced_bytes,
     keys_of,
 )
+from constrained_k2.engines.llguidance.direct.terminals import Terminals, Unknown
 from constrained_k2.engines.llguidance.direct.tokens import Ids, Row, TokenNode, TokenTrie, add_ids
-from constrained_k2.engines.llguidance.direct.values import Members, Value
+from constrained_k2.engines.llguidance.direct.values import Members, Terminal, Value
 from constrained_k2.engines.llguidance.position import Expect
 from constrained_k2.grammar.lark.direct_model import NumberKind
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
@@ -26,15 +27,11 @@ _LOOKBACK = 4  # tokens at the end of a forced text that LLGuidance may leave ou
 _OPEN_ARRAY, _END_ARRAY, _OPEN_OBJECT, _END_OBJECT = b"[]{}"
 
 
-class Unknown(Exception):
-    """A token reaches into a value that only the engine knows."""
-
-
-def mask_of(residual: Residual, trie: TokenTrie, stop_id: int) -> Row | None:
+def mask_of(residual: Residual, trie: TokenTrie, terminals: Terminals, stop_id: int) -> Row | None:
     """Return the mask, int32 ``[words]``; None if only the engine can compute it."""
     if residual.part is Expect.AFTER_VALUE and not residual.stack:
         return trie.row([stop_id])
-    walk = _Walk(trie)
+    walk = _Walk(trie, terminals)
     try:
         walk.begin(residual)
     except Unknown:
@@ -43,7 +40,11 @@ def mask_of(residual: Residual, trie: TokenTrie, stop_id: int) -> Row | None:
 
 
 def forced_token(
-    residual: Residual, trie: TokenTrie, previous: int, tokenize: Callable[[bytes], Sequence[int]]
+    residual: Residual,
+    trie: TokenTrie,
+    terminals: Terminals,
+    previous: int,
+    tokenize: Callable[[bytes], Sequence[int]],
 ) -> int | None:
     """Return the only token that the engine allows where it forces a text; -1 if it allows all that begin the text.
 
@@ -65,7 +66,7 @@ def forced_token(
             place = None if place is None else place.child(byte)
         if place is not None and place.is_open:
             try:
-                is_longer = _Walk(trie).reaches(place, following)
+                is_longer = _Walk(trie, terminals).reaches(place, following)
             except Unknown:
                 return None
             if is_longer:
@@ -74,8 +75,9 @@ def forced_token(
 
 
 class _Walk:
-    def __init__(self, trie: TokenTrie) -> None:
+    def __init__(self, trie: TokenTrie, terminals: Terminals) -> None:
         self._trie = trie
+        self._terminals = terminals
         self._row = trie.row([])
         self._ids: list[Ids] = []
 
@@ -93,6 +95,9 @@ class _Walk:
     def begin(self, residual: Residual, root: TokenNode | None = None) -> None:
         """Follow all tokens, or those that go on from a node."""
         root, stack, blanks = root or self._trie.root, residual.stack, residual.blanks
+        if residual.terminal is not None:
+            self._terminal(root, *residual.terminal, stack)
+            return
         match residual.part:
             case Expect.IN_FREE_STRING:
                 self._string(root, stack, *residual.rests)
@@ -146,6 +151,10 @@ class _Walk:
                 self._string(quoted, stack)
             else:
                 self._words(quoted, [text[1:] for text in value.listed], stack)
+        if value.string is not None and (quoted := self._enter(node, _QUOTE)) is not None:
+            self._terminal(quoted, value.string, value.string.opening, stack)
+        if value.range is not None:
+            self._terminal(node, value.range, value.range.opening, stack)
         if value.number:
             self._number(node, value.number, NUMBER_START, stack)
         self._words(node, value.words, stack)
@@ -191,6 +200,15 @@ class _Walk:
     def _number(self, node: TokenNode, kind: NumberKind, state: NumberState, stack: Stack) -> None:
         split = node.number(kind, state)
         self._row |= split.inside
+        self._after(split.after, stack)
+
+    def _terminal(self, node: TokenNode, terminal: Terminal, text: bytes, stack: Stack) -> None:
+        if not node.is_open:
+            return
+        split = self._terminals.split(terminal, text, node)
+        self._row |= split.inside
+        if terminal.is_string:
+            self._allow(split.after)
         self._after(split.after, stack)
 
     def _words(self, node: TokenNode, rests: Sequence[bytes], stack: Stack) -> None:
