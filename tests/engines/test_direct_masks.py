@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from constrained_k2 import ConstrainedK2Error, SchemaTooCostly, Vocabulary
+from constrained_k2.engines.llguidance.direct.terminals import Unknown
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.schema.undeclared_keys import UNDECLARED_KEYS
@@ -36,7 +37,7 @@ KINDS: list[Any] = [
     {"type": "integer", "minimum": 5, "maximum": 200}, {"type": "number", "minimum": -0.5, "exclusiveMaximum": 12},
     {"type": ["integer", "null"], "maximum": 12}, {"type": "number", "multipleOf": 5}, {"const": 12},
     {"type": "string", "format": "date"}, {"type": "string", "format": "time"}, {"type": "string", "pattern": "^a+b?$"},
-    {"type": "string", "pattern": "^abc,[a-c\"]{2}$"}, {"type": "string", "pattern": "^(ab|12)", "maxLength": 5},
+    {"type": "string", "pattern": '^abc,[a-c"]{2}$'}, {"type": "string", "pattern": "^(ab|12)", "maxLength": 5},
     {"type": "string", "pattern": "[^ab]$"}, {"type": ["string", "null"], "pattern": "^(true|é|\\\\)$"},
     {"not": {"const": "ab"}, "type": "string"}, {"type": "integer", "minimum": 100, "maximum": 101},
 ]  # fmt: skip
@@ -187,17 +188,96 @@ def written_by(engine: LLGuidanceEngine, schema: Any, text: str) -> LLGuidanceGr
 SIMPLE = {"type": "object", "properties": {"a": STRING, "n": {"items": INTEGER, "type": "array"}}, "required": ["a"]}
 
 
-def test_llguidance_reads_no_grammar_whose_masks_are_direct(monkeypatch: pytest.MonkeyPatch) -> None:
+PATTERNED = {
+    "type": "object",
+    "properties": {
+        "day": {"type": "string", "format": "date"},
+        "code": {"type": "string", "pattern": "^[A-Z]{3}-[0-9]+$"},
+        "count": {"type": "integer", "minimum": 2, "maximum": 150},
+        "share": {"type": ["number", "null"], "minimum": 0, "exclusiveMaximum": 1},
+        "lengths": {"type": "array", "items": {"type": "integer", "maximum": -1}, "maxItems": 2},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        (SIMPLE, '{"a": "some \\"text\\"", "n":[1, -20], "other": {"x": [null]}}'),
+        (PATTERNED, '{"day": "2024-02-29", "code":"AZX-12","count":100 , "share": 0.25, "lengths": [-1, -20], "b": 1}'),
+        (PATTERNED, '{"share":null,"other":{"day":"x"},"lengths":[],"count": 2}'),
+    ],
+)
+def test_llguidance_reads_no_grammar_whose_masks_are_direct(
+    monkeypatch: pytest.MonkeyPatch, schema: Any, text: str
+) -> None:
     engine = LLGuidanceEngine(Vocabulary.of_bytes())
     read = list[str]()
     original = LLGuidanceGrammar._new
     monkeypatch.setattr(LLGuidanceGrammar, "_new", lambda grammar: read.append(grammar.text) or original(grammar))
-    grammar = written_by(engine, SIMPLE, '{"a": "some \\"text\\"", "n":[1, -20], "other": {"x": [null]}}')
+    grammar = written_by(engine, schema, text)
     assert not read
     grammar.matcher("").forced_tokens()
     assert read == [grammar.text]
     grammar.copy()
     assert len(read) == 1
+
+
+@pytest.mark.parametrize("schema", [KIND for KIND in KINDS if isinstance(KIND, dict)], ids=json.dumps)
+def test_values_of_each_kind(crossing: LLGuidanceEngine, schema: dict[str, Any]) -> None:
+    inner = {"type": "array", "items": schema, "maxItems": 2}
+    objects = {"type": "object", "properties": {"first": schema, "other": inner, "third": INTEGER}} | CLOSED
+    is_opaque = schema in (
+        {"enum": [1, 12]},
+        {"const": 12},
+        {"type": "string", "maxLength": 3},
+        {"multipleOf": 5, "type": "number"},
+    )
+    fewest = 100 if is_opaque else 250  # of 960, where tokens that cross several keys are many
+    assert sum(check_schema(crossing, objects, random.Random(seed), 40) for seed in range(8)) > fewest
+
+
+def test_a_terminal_that_llguidance_does_not_read_leaves_the_masks_to_the_grammar(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = LLGuidanceEngine(Vocabulary.of_bytes())
+    terminals = engine.mask_cache.direct_masks().terminals
+
+    def fail(*_: object) -> None:
+        raise Unknown
+
+    monkeypatch.setattr(terminals, "_behind", fail)
+    grammar = written_by(engine, PATTERNED, '{"day": "2024-02-29", "count": 100, "share": null}')
+    assert check(engine, grammar, random.Random(3), 60) > 10
+    assert not check_schema(engine, {"type": "array", "items": {"type": "integer", "minimum": 2}}, random.Random(1))
+
+
+def test_a_prefix_that_is_forced_is_written_as_llguidance_does(small_vocabulary: Vocabulary) -> None:
+    engine = LLGuidanceEngine(small_vocabulary)
+    string = {"type": "string", "pattern": "^https://example\\.com/[a-z]+$"}
+    schema = {"type": "object", "properties": {"url": string}, "required": ["url"]} | CLOSED
+    grammar = engine.compile(json.dumps(schema), "forbid")
+    forced = 0
+    for seed in range(20):
+        assert check(engine, grammar, random.Random(seed), 40)
+    assert grammar.dfa is not None
+    for state in grammar.dfa._states.values():
+        forced += state.forced is not None and state.forced.terminal is not None
+    assert forced > 3
+
+
+def test_terminals_stay_within_their_budget() -> None:
+    engine = LLGuidanceEngine(Vocabulary.of_bytes(), mask_cache_bytes=8 << 20)
+    terminals = engine.mask_cache.direct_masks().terminals
+    for number in range(12):
+        count = {"type": "integer", "minimum": number, "maximum": 2 * number + 3}
+        code = {"type": "string", "pattern": f"^[a-z]{{{number + 1}}}$"}
+        schema = {"type": "object", "properties": {"count": count, "code": code}}
+        assert check_schema(engine, schema, random.Random(number))
+        assert terminals.spent <= 1 << 20
+    assert terminals.spent > 0
+    engine.forget()
+    assert terminals.spent == 0
 
 
 def test_a_grammar_that_llguidance_refuses_late_is_refused_cleanly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,22 @@ LARGEST: dict[str, dict[str, Any]] = {
     "objects in objects": {
         "properties": {name: {"properties": dict(list(STRINGS.items())[:10])} for name in list(STRINGS)[:8]}
     },
+    "ranges of numbers": {
+        "properties": {
+            f"key_{number}": {
+                "type": ("integer", "number")[number % 2],
+                "minimum": -number,
+                "maximum": 10 * number + 0.5,
+            }
+            for number in range(20)
+        }
+    },
+    "patterns": {
+        "properties": {
+            f"key_{number}": {"type": "string", "pattern": f"^[a-z]{{{number + 1}}}-"} for number in range(15)
+        }
+        | {"day": {"type": "string", "format": "date-time"}}
+    },
     "the same keys in many branches": {"oneOf": [{"required": [name]} for name in list(STRINGS)[:8]]},
 }
 
@@ -38,15 +54,16 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> LLGuidanceEngine:
     return LLGuidanceEngine(Vocabulary.from_pretrained(folder))
 
 
-def source_of(schema: dict[str, Any], undeclared_keys: Any) -> Any:
-    return our_text({"type": "object", **schema}, Patterns(), undeclared_keys)
+def source_of(schema: dict[str, Any], undeclared_keys: Any, engine: LLGuidanceEngine | None = None) -> Any:
+    patterns = Patterns() if engine is None else engine._patterns
+    return our_text({"type": "object", **schema}, patterns, undeclared_keys)
 
 
 @pytest.mark.parametrize("undeclared_keys", ["allow", "forbid"])
 @pytest.mark.parametrize("name", LARGEST)
 def test_large_grammars_that_are_simple_have_masks(engine: LLGuidanceEngine, name: str, undeclared_keys: Any) -> None:
     schema = {"type": "object", **LARGEST[name]}
-    assert source_of(LARGEST[name], undeclared_keys).is_simple
+    assert source_of(LARGEST[name], undeclared_keys, engine).is_simple
     matcher = engine.compile(json.dumps(schema), undeclared_keys).copy()
     for text in ("", "{", '"'):
         ids = engine.tokenizer.tokenize_str(text)
@@ -62,10 +79,13 @@ def test_large_grammars_that_are_simple_have_masks(engine: LLGuidanceEngine, nam
         ({"properties": {"a": {}}}, True),
         ({"properties": {"a": {"const": nested(8)}}}, True),
         ({"properties": {"a": {"const": nested(30)}}}, False),
-        ({"properties": {"a": {"pattern": "^a"}}}, False),
-        ({"properties": {"a": {"type": "string", "format": "date"}}}, False),
+        ({"properties": {"a": {"type": "string", "pattern": "^a"}}}, True),
+        ({"properties": {"a": {"type": "string", "format": "date"}}}, True),
+        ({"properties": {f"key_{number}": {"type": "string", "pattern": f"^{number}"} for number in range(17)}}, False),
         ({"properties": {"a": {"type": "string", "maxLength": 9}}}, False),
-        ({"properties": {"a": {"type": "integer", "maximum": 9}}}, False),
+        ({"properties": {"a": {"type": "integer", "maximum": 9}}}, True),
+        ({"properties": {"a": {"type": "number", "maximum": 10**16}}}, False),
+        ({"properties": {"a": {"type": "number", "minimum": 1e-10}}}, False),
         ({"properties": {"a": {"type": "number", "multipleOf": 0.5}}}, False),
         ({"patternProperties": {"^x": {"type": "string"}}}, False),
         ({"patternProperties": {"^x": False}}, False),
@@ -73,8 +93,18 @@ def test_large_grammars_that_are_simple_have_masks(engine: LLGuidanceEngine, nam
         ({"properties": {key: {} for key in (f"{name}_{'x' * 60}" for name in STRINGS)}}, False),
     ],
 )
-def test_patterns_lengths_ranges_and_large_grammars_are_not_simple(schema: dict[str, Any], is_simple: bool) -> None:
-    assert source_of(schema, "allow").is_simple is is_simple
+def test_lengths_and_large_grammars_are_not_simple(
+    engine: LLGuidanceEngine, schema: dict[str, Any], is_simple: bool
+) -> None:
+    assert source_of(schema, "allow", engine).is_simple is is_simple
+
+
+def test_a_terminal_that_llguidance_does_not_read_makes_no_simple_grammar() -> None:
+    schema = {"properties": {"a": {"type": "string", "pattern": "^a"}}}
+    assert our_text(schema, Patterns(is_read=lambda _: True)).is_simple
+    assert not our_text(schema, Patterns(is_read=lambda _: False)).is_simple
+    without_masks = LLGuidanceEngine(Vocabulary.of_bytes(), mask_cache_bytes=0)
+    assert not our_text(schema, without_masks._patterns).is_simple
 
 
 def test_schemas_of_one_grammar_share_their_masks_and_their_lexer(engine: LLGuidanceEngine) -> None:

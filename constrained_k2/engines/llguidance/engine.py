@@ -75,7 +75,7 @@ class LLGuidanceEngine:
             "json": [vocabulary.encode(text) for text in ("", "{", '"')],
             "xtml": [[], opening + vocabulary.encode(f"{ARGUMENT} key="), vocabulary.encode('"')],
         }
-        self._patterns = Patterns(self.tokenizer)
+        self._patterns = Patterns(self.tokenizer, self.mask_cache.is_read)
         # The grammars in use, by their text and effort: schemas that differ in their descriptions alone share one.
         self._compiled: WeakValueDictionary[tuple[str, Effort], LLGuidanceGrammar] = WeakValueDictionary()
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.grammar.characters import Untranslatable
 from constrained_k2.grammar.lark.direct_model import DirectModel, direct_model
 from constrained_k2.grammar.lark.places import Places, places_of
+from constrained_k2.grammar.lark.small import is_small
 from constrained_k2.grammar.lark.state_model import StateModel, arguments_model, state_model
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
 from constrained_k2.grammar.lark.writer import Effort, LarkWriter
@@ -26,6 +28,7 @@ from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.keywords import keyword_uses
 from constrained_k2.schema.no_instances import write_some
 from constrained_k2.schema.normalize import Normalizer
+from constrained_k2.schema.shapes import String
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 
 # All JSON options of LLGuidance are set, so that "x-guidance" in a user's schema cannot change them.
@@ -35,6 +38,7 @@ _JSON_OPTIONS: Any = {"item_separator": f"{_BLANKS},{_BLANKS}", "key_separator":
                       "whitespace_flexible": False, "coerce_one_of": False}  # fmt: skip
 _MAX_PATTERNS = 256
 _PROBED_TOKENS = 4
+_MAX_HARD = 16  # terminals of a grammar that is read late
 _MAX_TEXTS = 2048  # that patterns were looked for in, and whether they were found
 # Fewer symbols than by default, so that a schema of 100 bytes ("maxItems": 100000) is refused within 0.2 s instead of
 # compiling for seconds. More items in a row than by default, since objects may have thousands of optional properties.
@@ -68,7 +72,7 @@ class GrammarText:
     places: Places | None = None  # of the arrays whose items a matcher compares
     has_open_keys: bool = False  # True if the grammar itself would let an object have a key twice
     direct: DirectModel | None = None  # of JSON, for masks without LLGuidance
-    is_simple: bool = False  # True if no mask of it takes LLGuidance to a limit
+    is_simple: bool = False  # True if LLGuidance reads it for certain, and no mask of it takes it to a limit
 
 
 def our_text(
@@ -103,7 +107,7 @@ def our_text(
             places,
             writer.has_open_keys,
             None if encoding == "xtml" else _direct_model(writer),
-            is_simple=encoding == "json" and writer.is_simple(text),
+            is_simple=encoding == "json" and _is_simple(writer, text, patterns),
         )
 
     return write_some(SchemaDocument(document), patterns.is_found, write)
@@ -111,6 +115,17 @@ def our_text(
 
 def _direct_model(writer: LarkWriter) -> DirectModel:
     return direct_model(writer.shapes, writer.direct_objects, writer.direct_arrays, writer.leaf_terminals)
+
+
+def _is_simple(writer: LarkWriter, text: str, patterns: "Patterns") -> bool:
+    """Return True for a small grammar whose other terminals LLGuidance reads, each by itself."""
+    strings = {expression for shape, expression in writer.leaf_terminals.items() if isinstance(shape, String)}
+    hard = writer.hard_terminals
+    if len(hard) > _MAX_HARD or not hard <= strings:
+        return False
+    for expression in hard:
+        text = text.replace(expression, "", 1)
+    return is_small(text) and all(map(patterns.is_read, hard))
 
 
 def builtin_text(document: Any, reason: str = "", *, if_exact: bool = False) -> GrammarText:
@@ -188,7 +203,10 @@ def _builtin_notes(document: SchemaDocument) -> dict[str, tuple[Status, str]]:
 class Patterns:
     """Matches patterns with LLGuidance: unlike Python's ``re``, no pattern makes it slow."""
 
-    def __init__(self, tokenizer: llguidance.LLTokenizer | None = None) -> None:
+    def __init__(
+        self, tokenizer: llguidance.LLTokenizer | None = None, is_read: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        self.is_read = is_read  # tells whether LLGuidance reads a terminal of strings
         self._tokenizer = llguidance.LLTokenizer("byte", slices=[])  # no masks of strings: slices would cost time
         self._writing = tokenizer or self._tokenizer
         self._matchers: dict[str, llguidance.LLMatcher] = {}

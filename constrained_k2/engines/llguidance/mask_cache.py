@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from constrained_k2.engines.llguidance.direct.masks import DirectMasks
 from constrained_k2.engines.llguidance.direct.residual import Residual, Residuals
+from constrained_k2.engines.llguidance.direct.values import Terminal
 from constrained_k2.engines.llguidance.distinct_keys.tokens import KeyTokens
 from constrained_k2.engines.llguidance.position import MARKER, Position, PositionTracker, class_of
 from constrained_k2.engines.llguidance.unique_items.tokens import TokenIndex
@@ -191,6 +192,11 @@ class MaskCache:
             if self._direct_masks is None:
                 self._direct_masks = DirectMasks(self._vocabulary, self._budget // 2, self.intern, self._tokenizer)
         return self._direct_masks
+
+    def is_read(self, expression: str) -> bool:
+        """Return True if LLGuidance reads a terminal of strings, and its masks may come from there."""
+        terminal = Terminal(is_string=True, expression=expression)
+        return self._budget > 0 and self.direct_masks().terminals.is_readable(terminal)
 
     def tracker(self, places: Places, *, is_xml: bool) -> Tracker:
         """Return what finds the items that a grammar's matchers compare."""

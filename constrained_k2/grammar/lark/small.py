@@ -3,8 +3,11 @@
 import re
 from itertools import accumulate
 
+from constrained_k2.schema.shapes import Number
+
 _MAX_TEXT = 16_000  # characters
 _MAX_GROUPS = 10  # in one another: LLGuidance 1.7.6 reads 20 of an object's members, and not 30
+_LARGEST, _MOST_PARTS = 10**15, 10**9  # of a bound, and of a whole that it counts
 _BRACKETS = re.compile(r"[()]")
 
 
@@ -14,3 +17,9 @@ def is_small(text: str) -> bool:
         return False
     depths = accumulate(1 if bracket == "(" else -1 for bracket in _BRACKETS.findall(text))
     return max(depths, default=0) <= _MAX_GROUPS
+
+
+def is_usual(shape: Number) -> bool:
+    """Return True for numbers whose bounds have few digits."""
+    bounds = [bound for bound in (shape.low, shape.high) if bound is not None]
+    return all(abs(bound) <= _LARGEST and bound.denominator <= _MOST_PARTS for bound in bounds)

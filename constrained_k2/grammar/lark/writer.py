@@ -26,7 +26,7 @@ from constrained_k2.grammar.lark.leaves import (
     string_rule,
 )
 from constrained_k2.grammar.lark.objects import object_rule
-from constrained_k2.grammar.lark.small import is_small
+from constrained_k2.grammar.lark.small import is_usual
 from constrained_k2.grammar.lark.state_model import Members
 from constrained_k2.grammar.lark.terminals import NoExactGrammar, key, literal, one_of, preamble
 from constrained_k2.grammar.lark.unique_items import UniqueItems
@@ -133,12 +133,11 @@ class LarkWriter:
         choices = [f"{name}: {ways}" for ways, name in self._choices.items()]
         return [*lines, *self.rules, *choices, *terminals]
 
-    def is_simple(self, text: str) -> bool:
-        """Return True for a grammar of keys, listed values and structure alone, which takes no engine to a limit.
-
-        Such limits are met by large grammars, by groups in groups, and by terminals with patterns, lengths or ranges.
-        """
-        return is_small(text) and self._simple.issuperset(self._terminals)
+    @property
+    def hard_terminals(self) -> set[str]:
+        """The expressions of terminals that may take an engine to a limit: all but keys and numbers of usual size."""
+        easy = (text for shape, text in self.leaf_terminals.items() if isinstance(shape, Number) and is_usual(shape))
+        return self._terminals.keys() - self._simple - set(easy)
 
     def rule(self, node: Node) -> str:
         """Return the name of a productive node's rule."""
