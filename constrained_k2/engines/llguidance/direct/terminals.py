@@ -38,7 +38,7 @@ class Terminals:
     Args:
         trie: The vocabulary's tokens.
         tokenizer: LLGuidance's tokenizer of the vocabulary.
-        budget: Bytes of all masks, of which an eighth is for terminals.
+        budget: Bytes for all direct masks; terminals take an eighth.
     """
 
     def __init__(self, trie: TokenTrie, tokenizer: llguidance.LLTokenizer, budget: int) -> None:

@@ -16,7 +16,7 @@ class Terminal(NamedTuple):
 
     @property
     def opening(self) -> bytes:
-        """What all its texts begin with."""
+        """The bytes that all its texts begin with."""
         return b'"' if self.is_string else b""
 
 
