@@ -121,14 +121,12 @@ class Residuals:
 
     @property
     def free_keys(self) -> frozenset[int]:
-        """The nodes of objects whose keys' masks are known between any two characters."""
+        """The nodes of objects whose keys need no states of strings: their masks are known, or they are declared."""
         return frozenset(
             number
             for number, value in enumerate(self._values)
-            if value.members is not None
-            and value.members.is_known
-            and value.members.extra is not None
-            and not value.members.extra.is_opaque
+            if (members := value.members) is not None
+            and (members.extra is None or (members.is_known and not members.extra.is_opaque))
         )
 
     def of(self, position: Position) -> Residual | None:
