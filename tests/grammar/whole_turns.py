@@ -12,7 +12,7 @@ import numpy.typing as npt
 import xgrammar
 
 from constrained_k2 import ToolCallSpec, Vocabulary
-from constrained_k2.engines.llguidance.engine import WrappedVocabulary
+from constrained_k2.engines.llguidance.tokenizer import WrappedVocabulary
 from constrained_k2.formats import kimi_k3
 from constrained_k2.formats.kimi_k2 import MARKER_TEXTS
 from constrained_k2.formats.kimi_k3 import KIMI_K3

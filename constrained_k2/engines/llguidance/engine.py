@@ -4,10 +4,11 @@ import json
 import os
 import threading
 import time
+from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 import llguidance
@@ -27,14 +28,15 @@ from constrained_k2.engines.llguidance.keys_matcher import DistinctKeysMatcher
 from constrained_k2.engines.llguidance.mask_cache import LazyDfa, MaskCache
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance.next_best import NextBest
+from constrained_k2.engines.llguidance.plain_text import PlainLeaves, PlainText, plain_text
+from constrained_k2.engines.llguidance.tokenizer import build_tokenizer
 from constrained_k2.engines.llguidance.unique_matcher import UniqueItemsMatcher
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, SchemaTooCostly, UnsupportedSchema
-from constrained_k2.formats.kimi_k3 import ARGUMENT, OPEN, SEPARATOR
+from constrained_k2.formats.kimi_k3 import ARGUMENT, OPEN
 from constrained_k2.grammar.lark.writer import Effort
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
-from constrained_k2.vocabulary.tokenizer_files import SPLIT_PATTERN, TiktokenEncoder
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 # Memory of a compiled grammar with its lexer, which grows with use: 340 KB on average, measured as the growth of a
@@ -43,16 +45,6 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 _COST_FACTOR = 40
 _COST_FLOOR = 320 << 10
 _MAX_THREADS = 64
-# Groups of tokens that LLGuidance allows at once, where they are parts of what a terminal goes on with: blanks, names,
-# and the characters of JSON strings. Unlike LLGuidance's own, these lack what "." of ECMA-262 does not match.
-_JSON_CHARACTER = r'[^"\\\x00-\x1F\x7F\u{2028}\u{2029}]'
-_JSON_SLICES = [r"[\x20\x0A\x0D\x09]+", "[A-Za-z0-9_]{1,10}"]
-_JSON_SLICES += [_JSON_CHARACTER + count for count in ("{1,10}", "{1,30}", "+")]
-# The same for strings without escapes, beside LLGuidance's own: half the time of a mask if their length is limited.
-_RAW_SLICES = ["(?s:.{1,10})", "(?s:.{1,30})"]
-# The same for the keys of XML attributes, which hold no plain ampersand: a twentieth of the time. These groups are
-# parts of those for JSON strings, and come before them: a group is used at once only if all of it is allowed.
-_ATTRIBUTE_SLICES = [rf'[^"&\\\x00-\x1F\x7F]{count}' for count in ("{1,10}", "{1,30}", "+")]
 
 
 class LLGuidanceEngine:
@@ -76,8 +68,9 @@ class LLGuidanceEngine:
             "xtml": [[], opening + vocabulary.encode(f"{ARGUMENT} key="), vocabulary.encode('"')],
         }
         self._patterns = Patterns(self.tokenizer, self.mask_cache.is_read)
-        # The grammars in use, by their text and effort: schemas that differ in their descriptions alone share one.
-        self._compiled: WeakValueDictionary[tuple[str, Effort], LLGuidanceGrammar] = WeakValueDictionary()
+        self._leaves = PlainLeaves(self._patterns)
+        # The grammars in use, by what tells them apart: schemas that differ in their descriptions alone share one.
+        self._compiled: WeakValueDictionary[Hashable, LLGuidanceGrammar] = WeakValueDictionary()
 
     @property
     def cached_bytes(self) -> int:
@@ -86,6 +79,7 @@ class LLGuidanceEngine:
     def forget(self) -> None:
         self.mask_cache.clear()
         self._compiled.clear()
+        self._leaves.clear()
 
     def compile(
         self, schema: str, undeclared_keys: UndeclaredKeys = "allow", encoding: ArgumentEncoding = "json"
@@ -98,6 +92,8 @@ class LLGuidanceEngine:
         document = json.loads(schema)
         ours: LLGuidanceGrammar | None = None
         try:
+            if encoding == "json" and (plain := self._plain(schema, document, undeclared_keys)) is not None:
+                return plain
             source = our_text(document, self._patterns, undeclared_keys, encoding)
             ours = self._probed(source, encoding)
             ours.next_best = NextBest(partial(self._eased, schema, undeclared_keys, encoding))
@@ -127,6 +123,32 @@ class LLGuidanceEngine:
                     return self._eased(schema, undeclared_keys, encoding, effort)
         raise problem
 
+    def compile_at_once(
+        self, schema: str, undeclared_keys: UndeclaredKeys = "allow", encoding: ArgumentEncoding = "json"
+    ) -> "LLGuidanceGrammar | None":
+        if encoding != "json":
+            return None
+        try:
+            document = json.loads(schema)
+        except (ValueError, RecursionError):
+            return None
+        return self._plain(schema, document, undeclared_keys, known_leaves=True)
+
+    def _plain(
+        self, schema: str, document: Any, undeclared_keys: UndeclaredKeys, *, known_leaves: bool = False
+    ) -> "LLGuidanceGrammar | None":
+        """Compile a plain schema, whose text is written when it is first needed; None for any other schema."""
+        write = partial(self._written, schema, undeclared_keys)
+        source = plain_text(document, undeclared_keys, self._leaves, write, known_only=known_leaves)
+        if source is None:
+            return None
+        grammar = self._probed(source)
+        grammar.next_best = NextBest(partial(self._eased, schema, undeclared_keys, "json"))
+        return grammar
+
+    def _written(self, schema: str, undeclared_keys: UndeclaredKeys) -> GrammarText:
+        return our_text(json.loads(schema), self._patterns, undeclared_keys)
+
     def _eased(
         self, schema: str, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding, effort: Effort
     ) -> "LLGuidanceGrammar":
@@ -143,10 +165,9 @@ class LLGuidanceEngine:
             problem = f"LLGuidance does not accept this {what}: {cause}"
             raise UnsupportedSchema(problem, "", f"Correct the {what}", "", self.name) from None
 
-    def _probed(self, source: GrammarText, encoding: ArgumentEncoding = "json") -> "LLGuidanceGrammar":
+    def _probed(self, source: GrammarText | PlainText, encoding: ArgumentEncoding = "json") -> "LLGuidanceGrammar":
         """Compile a grammar and compute its first masks, up to within the first key: a few grammars fail only then."""
-        key = (source.text, source.effort)
-        twin = self._compiled.get(key)
+        twin = self._compiled.get(source.key)
         grammar = LLGuidanceGrammar(self.tokenizer, source, self.mask_threads, self.mask_cache, twin)
         if twin is None and not source.is_simple:
             first = grammar.copy()
@@ -155,7 +176,7 @@ class LLGuidanceEngine:
                     first.compute_bitmask()
             if first.is_error():
                 raise Refused(first.get_error())
-        self._compiled.setdefault(key, grammar)
+        self._compiled.setdefault(source.key, grammar)
         return grammar
 
 
@@ -186,7 +207,7 @@ class MaskThreads:
 class LLGuidanceGrammar:
     """One compiled schema. Implements :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
 
-    ``twin`` is a grammar of the same text and effort, whose lexer and masks it shares.
+    ``twin`` is a grammar of one meaning with this one, and of its effort, whose lexer and masks it shares.
 
     Copies of a prepared matcher are cheap (10 us) but share one lexer, and some patterns exhaust a lexer's states
     after dozens of copies. Then :meth:`renew` builds a new prototype.
@@ -195,7 +216,7 @@ class LLGuidanceGrammar:
     def __init__(
         self,
         tokenizer: llguidance.LLTokenizer,
-        source: GrammarText,
+        source: GrammarText | PlainText,
         mask_threads: MaskThreads,
         cache: MaskCache,
         twin: "LLGuidanceGrammar | None" = None,
@@ -217,7 +238,8 @@ class LLGuidanceGrammar:
         self.any_order = (
             source.model is not None or source.allows_any_split or source.effort != "exact"
         )  # properties may come in any order in our own grammars only
-        self.text, self.coverage = source.text, source.coverage
+        self._source = source
+        self._coverage: Coverage | None = None  # None for that of its source
         self.effort: Effort = source.effort
         self.next_best: NextBest | None = None  # where this grammar fails
         self.token = cache.token
@@ -227,7 +249,21 @@ class LLGuidanceGrammar:
         self._reading = threading.Lock()
         # A simple grammar is read when a mask needs LLGuidance.
         self._prototype = None if source.is_simple else self._new() if twin is None else twin.copy()
-        self.cost_bytes = _COST_FLOOR + _COST_FACTOR * len(source.text)
+        self.cost_bytes = _COST_FLOOR + _COST_FACTOR * source.size
+
+    @property
+    def text(self) -> str:
+        """The grammar as LLGuidance reads it: JSON around Lark or a schema."""
+        return self._source.written().text
+
+    @property
+    def coverage(self) -> Coverage:
+        """The coverage of each keyword of the schema."""
+        return self._coverage or self._source.written().coverage
+
+    @coverage.setter
+    def coverage(self, coverage: Coverage) -> None:
+        self._coverage = coverage
 
     def matcher(self, location: str, *, may_relax: bool = False) -> LLGuidanceMatcher:
         if self._key_tokens is None:
@@ -259,42 +295,3 @@ class LLGuidanceGrammar:
     def _new(self) -> llguidance.LLMatcher:
         limits = LIMITS if self.effort == "exact" else NEXT_BEST_LIMITS
         return llguidance.LLMatcher(self._tokenizer, self.text, log_level=0, limits=limits)
-
-
-def build_tokenizer(vocabulary: Vocabulary, stop_id: int) -> llguidance.LLTokenizer:
-    """Return LLGuidance's tokenizer of a vocabulary. Special tokens are never text; ``stop_id`` is the stop token."""
-    encoder = vocabulary.encoder
-    slices = _JSON_SLICES
-    if SEPARATOR in vocabulary.special_tokens:
-        slices = [*_ATTRIBUTE_SLICES, *llguidance.LLTokenizer.json_slices(), *_RAW_SLICES]
-    if not isinstance(encoder, TiktokenEncoder):
-        wrapper = llguidance.TokenizerWrapper(WrappedVocabulary(vocabulary, stop_id))
-        return llguidance.LLTokenizer(wrapper, n_vocab=vocabulary.size, slices=slices)
-    native: llguidance.LLTokenizer = llguidance.LLTokenizer.from_tiktoken(  # type: ignore[attr-defined]
-        encoder=encoder.ranks,
-        special_tokens=vocabulary.special_tokens,
-        pattern=SPLIT_PATTERN,
-        eos_token=stop_id,
-        n_vocab=vocabulary.size,
-        slices=slices,
-    )
-    return native
-
-
-class WrappedVocabulary:
-    """The interface that :class:`llguidance.TokenizerWrapper` reads."""
-
-    bos_token_id = None
-
-    def __init__(self, vocabulary: Vocabulary, stop_id: int) -> None:
-        self.eos_token_id = stop_id
-        self.special_token_ids = list(vocabulary.unordinary_ids)
-        self.tokens = [
-            vocabulary.ordinary_bytes(token_id)
-            or b"\xff" + (vocabulary.special_text(token_id) or f"<hole_{token_id}>").encode()
-            for token_id in range(vocabulary.size)
-        ]
-        self._encode = vocabulary.encode
-
-    def __call__(self, text: str) -> list[int]:
-        return self._encode(text)

@@ -74,6 +74,20 @@ class GrammarText:
     direct: DirectModel | None = None  # of JSON, for masks without LLGuidance
     is_simple: bool = False  # True if LLGuidance reads it for certain, and no mask of it takes it to a limit
 
+    @property
+    def key(self) -> tuple[str, Effort]:
+        """What tells it apart from other grammars."""
+        return self.text, self.effort
+
+    @property
+    def size(self) -> int:
+        """The number of characters of the text."""
+        return len(self.text)
+
+    def written(self) -> "GrammarText":
+        """Return itself: its text is written."""
+        return self
+
 
 def our_text(
     document: Any,

@@ -90,7 +90,7 @@ def direct_model(
     for node, written in shapes.items():
         try:
             rules.append(
-                _any(numbers[ANY]) if node == ANY else _rule(node, written, numbers, objects, arrays, terminals)
+                any_rule(numbers[ANY]) if node == ANY else _rule(node, written, numbers, objects, arrays, terminals)
             )
         except _OpaqueError:
             rules.append(None)
@@ -101,7 +101,8 @@ class _OpaqueError(Exception):
     pass
 
 
-def _any(number: int) -> ValueRule:
+def any_rule(number: int) -> ValueRule:
+    """Return the rule of any value, by the number of its node."""
     members, items = ObjectRule((), 0, number, any_spelling=True), ArrayRule(number, 0, None)
     return ValueRule(
         has_strings=True, number="number", words=tuple(sorted(_WORDS.values())), object=members, array=items

@@ -2,21 +2,27 @@
 
 import re
 from itertools import accumulate
+from typing import Final
 
 from constrained_k2.schema.shapes import Number
 
-_MAX_TEXT = 16_000  # characters
-_MAX_GROUPS = 10  # in one another: LLGuidance 1.7.6 reads 20 of an object's members, and not 30
+MAX_TEXT: Final = 16_000
+"""Characters of a small grammar, at most."""
+MAX_GROUPS: Final = 10
+"""Groups in one another in a small grammar, at most: LLGuidance 1.7.6 reads 20 of an object's members, and not 30."""
 _LARGEST, _MOST_PARTS = 10**15, 10**9  # of a bound, and of a whole that it counts
 _BRACKETS = re.compile(r"[()]")
 
 
+def groups_in(text: str) -> int:
+    """Return the number of groups in one another in a grammar's text."""
+    depths = accumulate(1 if bracket == "(" else -1 for bracket in _BRACKETS.findall(text))
+    return max(depths, default=0)
+
+
 def is_small(text: str) -> bool:
     """Return True for a grammar that is neither long nor deep, and leaves nothing to the builtin converter."""
-    if len(text) > _MAX_TEXT or "%json" in text:
-        return False
-    depths = accumulate(1 if bracket == "(" else -1 for bracket in _BRACKETS.findall(text))
-    return max(depths, default=0) <= _MAX_GROUPS
+    return len(text) <= MAX_TEXT and "%json" not in text and groups_in(text) <= MAX_GROUPS
 
 
 def is_usual(shape: Number) -> bool:
