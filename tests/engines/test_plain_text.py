@@ -83,7 +83,9 @@ def check(document: Any) -> int:
         found_leaves = leaves.of(nodes, known_only=True)
         assert found_leaves is not None
         assert is_surely_small(nodes, found_leaves)
-        assert len(written.text) <= nodes.size + sum(leaf.size for leaf in found_leaves.values())
+        rules = [leaf.rule for leaf in found_leaves.values() if leaf.rule is not None]
+        patterned = sum(len(expression) for expression in {rule.string for rule in rules})
+        assert len(written.text) <= nodes.size + patterned + sum(leaf.size for leaf in found_leaves.values())
     return found
 
 
@@ -197,7 +199,9 @@ def values(**schemas: Any) -> dict[str, Any]:
         values(),
         values(a={"type": "string", "format": "uint32"}),
         values(a={"type": "integer", "minimum": 1, "maximum": 9}),
-        values(a={"type": ["integer", "null"], "description": "d"}),
+        values(a={"type": ["integer", "null"], "description": "d", "minimum": 0}),
+        values(a={"type": "string", "format": "date-time"}, b={"type": "string", "format": "time"}),
+        values(a={"anyOf": [{"type": "string", "pattern": "^[a-z]+$"}, {"type": "null"}, {"type": "number"}]}),
         values(
             a={"anyOf": [{"type": "string"}, {"enum": ["x", None]}, {"type": "array", "items": {"type": "integer"}}]}
         ),

@@ -16,7 +16,7 @@ from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.grammar.characters import Untranslatable
 from constrained_k2.grammar.lark.direct_model import DirectModel, direct_model
 from constrained_k2.grammar.lark.places import Places, places_of
-from constrained_k2.grammar.lark.small import is_small
+from constrained_k2.grammar.lark.small import MAX_HARD, is_small
 from constrained_k2.grammar.lark.state_model import StateModel, arguments_model, state_model
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
 from constrained_k2.grammar.lark.writer import Effort, LarkWriter
@@ -38,7 +38,6 @@ _JSON_OPTIONS: Any = {"item_separator": f"{_BLANKS},{_BLANKS}", "key_separator":
                       "whitespace_flexible": False, "coerce_one_of": False}  # fmt: skip
 _MAX_PATTERNS = 256
 _PROBED_TOKENS = 4
-_MAX_HARD = 16  # terminals of a grammar that is read late
 _MAX_TEXTS = 2048  # that patterns were looked for in, and whether they were found
 # Fewer symbols than by default, so that a schema of 100 bytes ("maxItems": 100000) is refused within 0.2 s instead of
 # compiling for seconds. More items in a row than by default, since objects may have thousands of optional properties.
@@ -135,9 +134,9 @@ def _is_simple(writer: LarkWriter, text: str, patterns: "Patterns") -> bool:
     """Return True for a small grammar whose other terminals LLGuidance reads, each by itself."""
     strings = {expression for shape, expression in writer.leaf_terminals.items() if isinstance(shape, String)}
     hard = writer.hard_terminals
-    if len(hard) > _MAX_HARD or not hard <= strings:
+    if len(hard) > MAX_HARD or not hard <= strings:
         return False
-    for expression in hard:
+    for expression in sorted(hard, key=len, reverse=True):  # one may be part of another
         text = text.replace(expression, "", 1)
     return is_small(text) and all(map(patterns.is_read, hard))
 

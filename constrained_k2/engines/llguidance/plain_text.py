@@ -130,4 +130,6 @@ def _leaf_model(key: LeafKey, patterns: Patterns) -> LeafModel | None:
     if members is None or source.text.count("(") != source.text.count(")"):
         return None
     _, number = members.values["leaf"]
-    return LeafModel(source.model.nodes[number], source.direct[number], len(source.text), groups_in(source.text))
+    rule = source.direct[number]
+    easy = source.text.replace(rule.string, "", 1) if rule is not None and rule.string else source.text
+    return LeafModel(source.model.nodes[number], rule, len(easy), groups_in(easy))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from constrained_k2.grammar.lark.direct_model import ArrayRule, DirectModel, ObjectRule, ValueRule, any_rule
 from constrained_k2.grammar.lark.plain_nodes import Items, LeafKey, Members, PlainNode, PlainNodes
-from constrained_k2.grammar.lark.small import MAX_GROUPS, MAX_TEXT
+from constrained_k2.grammar.lark.small import MAX_GROUPS, MAX_HARD, MAX_TEXT
 from constrained_k2.grammar.lark.state_model import AMBIGUOUS, ArrayModel, NodeModel, ObjectModel, StateModel
 from constrained_k2.schema.shapes import String
 
@@ -22,8 +22,8 @@ class LeafModel(NamedTuple):
     Attributes:
         node: Its node in the state model.
         rule: Its rule in the direct model; None if it is opaque.
-        size: At least the number of characters that it adds to a grammar's text.
-        groups: At least the number of groups in one another in it.
+        size: At least the number of characters that it adds to a grammar's text, without its pattern.
+        groups: At least the number of groups in one another in these.
     """
 
     node: NodeModel
@@ -51,9 +51,11 @@ class PlainModels(NamedTuple):
 
 def is_surely_small(nodes: PlainNodes, leaves: Leaves) -> bool:
     """Return True if the grammar of these nodes is small, whatever its text is."""
-    groups = max((leaf.groups for leaf in leaves.values()), default=0)
-    size = nodes.size + sum(leaf.size for leaf in leaves.values())
-    return size <= MAX_TEXT and nodes.brackets + max(groups, _GROUPS) <= MAX_GROUPS
+    groups, size, hard = _GROUPS, nodes.size, 0
+    for leaf in leaves.values():
+        groups, size = max(groups, leaf.groups), size + leaf.size
+        hard += leaf.rule is None or bool(leaf.rule.string)
+    return size <= MAX_TEXT and hard <= MAX_HARD and nodes.brackets + groups <= MAX_GROUPS
 
 
 def plain_models(nodes: PlainNodes, leaves: Leaves) -> PlainModels:

@@ -10,6 +10,8 @@ MAX_TEXT: Final = 16_000
 """Characters of a small grammar, at most."""
 MAX_GROUPS: Final = 10
 """Groups in one another in a small grammar, at most: LLGuidance 1.7.6 reads 20 of an object's members, and not 30."""
+MAX_HARD: Final = 16
+"""Terminals with patterns in a small grammar, at most. They do not count in its size."""
 _LARGEST, _MOST_PARTS = 10**15, 10**9  # of a bound, and of a whole that it counts
 _BRACKETS = re.compile(r"[()]")
 
