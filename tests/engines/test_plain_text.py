@@ -126,7 +126,11 @@ VALUES: list[Any] = [*NAMES, None, True, False, 0, 1, -1, 12, 1.0, 0.5, 10**16, 
 SIZES = st.sampled_from([-1, 0, 1, 2, 16, 17, 40, 999, 1001, 1.0, True, None, "1"])
 BOUNDS = st.sampled_from([-2, -1, 0, 1, 5, 1.5, -0.5, 10**16, 1e-12, True, None, "1", 5.0])
 TYPES = st.sampled_from(["string", "integer", "number", "boolean", "null", "array", "object", "int", "any", 1, None])
-ANNOTATIONS = {"description": st.just("d"), "default": st.just(1), "x-note": st.just({"$id": "a"})}
+ANNOTATIONS: dict[str, st.SearchStrategy[Any]] = {
+    "description": st.sampled_from(["d", "\ud800", 1]),
+    "default": st.sampled_from([1, "\n", "\ud800", [[]], {"a": {}}, ["\n"]]),
+    "x-note": st.sampled_from([{"$id": "a"}, "\ud800", [[1]], ["a"], float("inf"), {"\ud800": 1}, "x" * 5000]),
+}
 SCALARS = st.fixed_dictionaries(
     {"type": TYPES | st.lists(TYPES, max_size=3)},
     optional={
@@ -220,6 +224,8 @@ def test_plain_schemas(schema: Any) -> None:
 
 
 OTHERS: list[Any] = [
+    values(**{f"a{number}": {"type": "integer", "minimum": number + 1000} for number in range(20)}),
+    values(a={"type": "string", "maxLength": 3}),
     {"properties": {"a": {"type": "string"}}},
     values(a=False),
     values(a={"type": "string"}) | {"required": ["b"]},

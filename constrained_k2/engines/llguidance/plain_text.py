@@ -17,6 +17,7 @@ from constrained_k2.grammar.lark.writer import Effort
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 
 _MAX_LEAVES = 1024
+_MAX_FRESH = 8  # leaves of one schema that are compiled by themselves: each takes as long as a small schema
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +26,7 @@ class PlainText:
 
     Attributes:
         key: Equal for schemas whose grammars have one meaning.
-        size: At least the number of characters of the text.
+        size: About the number of characters of the text.
         write: Writes the text.
     """
 
@@ -79,7 +80,7 @@ def plain_text(
     if found is None or not is_surely_small(nodes, found):
         return None
     models = plain_models(nodes, found)
-    key, size = (nodes.root, nodes.nodes), nodes.size
+    key, size = (nodes.root, nodes.nodes), nodes.size // 2  # at most, and half of it is usual
     return PlainText(key, size, models.model, models.direct, models.has_open_keys, write)
 
 
@@ -91,19 +92,18 @@ class PlainLeaves:
         self._known: dict[LeafKey, LeafModel | None] = {}  # None for leaves whose grammars are not simple
 
     def of(self, nodes: PlainNodes, *, known_only: bool) -> Leaves | None:
-        """Return the models of all leaves of a schema; None if one has none, or has none yet if ``known_only``."""
-        found: dict[LeafKey, LeafModel] = {}
-        for node in nodes.nodes:
-            if (key := node.leaf) and key not in found:
-                if key not in self._known:
-                    if known_only:
-                        return None
-                    self._add(key)
-                model = self._known.get(key)
-                if model is None:
-                    return None
-                found[key] = model
-        return found
+        """Return the models of all leaves of a schema; None if one has none, or too many were not compiled before.
+
+        With ``known_only``, none is compiled.
+        """
+        keys = dict.fromkeys(node.leaf for node in nodes.nodes if node.leaf)
+        fresh = [key for key in keys if key not in self._known]
+        if len(fresh) > (0 if known_only else _MAX_FRESH):
+            return None
+        for key in fresh:
+            self._add(key)
+        found = {key: model for key in keys if (model := self._known.get(key)) is not None}
+        return found if len(found) == len(keys) else None
 
     def clear(self) -> None:
         """Drop all models."""
