@@ -2,6 +2,7 @@
 
 Most tools are objects of scalars, listed values, arrays and such objects. Their shapes are known without intersections,
 and nothing in them contradicts another part. Any other schema is not plain: it may have a grammar all the same.
+Admission counts more schemas as plain (:mod:`constrained_k2.schema.plain`): it needs to know less of them.
 """
 
 from collections.abc import Mapping
