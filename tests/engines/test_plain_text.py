@@ -35,7 +35,7 @@ trie = TokenTrie(Vocabulary.of_bytes())
 
 
 def meaning(model: StateModel, number: int, around: tuple[int, ...] = ()) -> Hashable:
-    """What the states inside a node depend on, whatever the nodes' numbers are."""
+    """A form of a node's model that is equal whatever numbers the nodes have."""
     if number == AMBIGUOUS:
         return None
     if number in around:

@@ -75,7 +75,7 @@ class GrammarText:
 
     @property
     def key(self) -> tuple[str, Effort]:
-        """What tells it apart from other grammars."""
+        """Equal for grammars that may share their states."""
         return self.text, self.effort
 
     @property

@@ -17,7 +17,7 @@ _quoted = JSONEncoder(ensure_ascii=False).encode
 
 
 class LeafModel(NamedTuple):
-    """What a grammar's models have of a leaf: a string or number with bounds, a pattern or a format.
+    """The models of a leaf: a string or number with bounds, a pattern or a format.
 
     Attributes:
         node: Its node in the state model.

@@ -60,7 +60,7 @@ class NotPlainError(Exception):
 
 
 def merged(nodes: list[PlainNode]) -> PlainNode:
-    """Return the node of the values of any of these, of which at most one has objects, arrays or bounded values.
+    """Return the node of the values of any of these; no two have objects, arrays or bounded values.
 
     Raises:
         NotPlainError: Several have.

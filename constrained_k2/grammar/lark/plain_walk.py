@@ -167,7 +167,7 @@ class _Walk:
         return PlainNode(items=Items(self.number(item), shortest, longest))
 
     def _listed(self, schema: dict[str, Any], found: list[str]) -> PlainNode:
-        """Return the node of ``enum`` or ``const``: scalars, some of which have a type beside it."""
+        """Return the node of ``enum`` or ``const``: the scalars that have a type beside it."""
         values = schema["enum"] if "enum" in schema else [schema["const"]]
         is_alone = len(found) == 1 or (len(found) == 2 and "type" in schema)
         if not is_alone or type(values) is not list:
