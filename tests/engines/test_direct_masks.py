@@ -280,7 +280,9 @@ def test_terminals_stay_within_their_budget() -> None:
     assert terminals.spent == 0
 
 
-def test_a_grammar_that_llguidance_refuses_late_is_refused_cleanly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grammar_that_llguidance_refuses_late_is_no_matter_where_masks_are_direct(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     engine = LLGuidanceEngine(Vocabulary.of_bytes())
     bad = llguidance.LLMatcher.grammar_from_lark("start: missing")
     broken = llguidance.LLMatcher(engine.tokenizer, bad, log_level=0)
@@ -289,11 +291,13 @@ def test_a_grammar_that_llguidance_refuses_late_is_refused_cleanly(monkeypatch: 
     grammar = engine.compile(json.dumps(SIMPLE))
     matcher = grammar.matcher("tools[0]")
     row = allocate_bitmask(1, Vocabulary.of_bytes().size)[0]
-    for byte in b'{"a"':
+    for byte in b'{"a":"","b":7}':
+        assert matcher.forced_tokens() == []
         matcher.fill(row)  # by our own masks
         assert matcher.accept(byte)
+    assert matcher.is_complete()
     with pytest.raises(SchemaTooCostly) as raised:
-        matcher.forced_tokens()
+        matcher.engine()
     assert raised.value.location == "tools[0]"
 
 

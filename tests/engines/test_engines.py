@@ -44,6 +44,7 @@ class Broken:
     """A matcher that fails, as all of its copies and all new ones do."""
 
     grammar_from_lark = staticmethod(llguidance.LLMatcher.grammar_from_lark)
+    grammar_from_json_schema = staticmethod(llguidance.LLMatcher.grammar_from_json_schema)
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Hashable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 from weakref import WeakValueDictionary
@@ -27,7 +26,7 @@ from constrained_k2.engines.llguidance.grammar_text import (
 from constrained_k2.engines.llguidance.keys_matcher import DistinctKeysMatcher
 from constrained_k2.engines.llguidance.mask_cache import LazyDfa, MaskCache
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
-from constrained_k2.engines.llguidance.next_best import NextBest
+from constrained_k2.engines.llguidance.next_best import NextBest, Step, next_best_text
 from constrained_k2.engines.llguidance.plain_text import PlainLeaves, PlainText, plain_text
 from constrained_k2.engines.llguidance.tokenizer import build_tokenizer
 from constrained_k2.engines.llguidance.unique_matcher import UniqueItemsMatcher
@@ -90,13 +89,13 @@ class LLGuidanceEngine:
         and the builtin one relaxes none. It writes JSON alone.
         """
         document = json.loads(schema)
+        next_best = NextBest(partial(self._next_best, schema, undeclared_keys, encoding))
         ours: LLGuidanceGrammar | None = None
         try:
             if encoding == "json" and (plain := self._plain(schema, document, undeclared_keys)) is not None:
                 return plain
             source = our_text(document, self._patterns, undeclared_keys, encoding)
-            ours = self._probed(source, encoding)
-            ours.next_best = NextBest(partial(self._eased, schema, undeclared_keys, encoding))
+            ours = next_best.before(self._probed(source, encoding), "exact")
             if encoding == "xtml" or not source.is_well_formed or not ours.coverage.relaxed:
                 return ours
         except RecursionError:
@@ -113,14 +112,15 @@ class LLGuidanceEngine:
         if encoding == "json":
             reason = problem.problem if ours is None else _relaxed_by(ours.coverage)
             with suppress(Refused):
-                return self._probed(builtin_text(document, reason, if_exact=ours is not None))
+                source = builtin_text(document, reason, if_exact=ours is not None)
+                return next_best.before(self._probed(source), "builtin")
         if ours is not None:
             return ours
         if "fuel" in str(problem) or "lexer" in str(problem):  # LLGuidance's limits on regular expressions
-            efforts: tuple[Effort, ...] = ("narrow", "relaxed")
-            for effort in efforts:
+            steps: tuple[Step, ...] = ("narrow", "relaxed")
+            for step in steps:
                 with suppress(ConstrainedK2Error, Refused, RecursionError):
-                    return self._eased(schema, undeclared_keys, encoding, effort)
+                    return next_best.made(step)
         raise problem
 
     def compile_at_once(
@@ -142,19 +142,16 @@ class LLGuidanceEngine:
         source = plain_text(document, undeclared_keys, self._leaves, write, known_only=known_leaves)
         if source is None:
             return None
-        grammar = self._probed(source)
-        grammar.next_best = NextBest(partial(self._eased, schema, undeclared_keys, "json"))
-        return grammar
+        next_best = NextBest(partial(self._next_best, schema, undeclared_keys, "json"))
+        return next_best.before(self._probed(source), "exact")
 
     def _written(self, schema: str, undeclared_keys: UndeclaredKeys) -> GrammarText:
         return our_text(json.loads(schema), self._patterns, undeclared_keys)
 
-    def _eased(
-        self, schema: str, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding, effort: Effort
+    def _next_best(
+        self, schema: str, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding, step: Step
     ) -> "LLGuidanceGrammar":
-        """Compile our own grammar with less effort. Its states are not cached: few calls get there."""
-        source = our_text(json.loads(schema), self._patterns, undeclared_keys, encoding, effort)
-        return self._probed(replace(source, model=None, is_simple=False), encoding)
+        return self._probed(next_best_text(schema, step, self._patterns, undeclared_keys, encoding), encoding)
 
     def compile_text(self, kind: Literal["regex", "lark"], text: str) -> "LLGuidanceGrammar":
         what = "regular expression" if kind == "regex" else "grammar"
@@ -241,6 +238,7 @@ class LLGuidanceGrammar:
         self._source = source
         self._coverage: Coverage | None = None  # None for that of its source
         self.effort: Effort = source.effort
+        self.step: Step = source.effort
         self.next_best: NextBest | None = None  # where this grammar fails
         self.token = cache.token
         self._tracker = None if source.places is None else cache.tracker(source.places, is_xml=source.allows_any_split)

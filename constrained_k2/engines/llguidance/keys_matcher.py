@@ -27,6 +27,7 @@ class DistinctKeysMatcher(LLGuidanceMatcher):
     """
 
     __slots__ = ("_key_tokens", "_may_repeat", "_scanner", "_snapshots")
+    keeps_keys = True
 
     def __init__(self, grammar: "LLGuidanceGrammar", location: str, tokens: KeyTokens, *, may_relax: bool) -> None:
         super().__init__(grammar, location, may_relax=may_relax)
@@ -81,8 +82,14 @@ class DistinctKeysMatcher(LLGuidanceMatcher):
     def fork(self) -> "DistinctKeysMatcher":
         copy = DistinctKeysMatcher(self.grammar, self._location, self._key_tokens, may_relax=self._may_relax)
         for token_id in self._ids:
-            copy.accept(token_id)
+            copy._accept_again(token_id)
         return copy
+
+    def _accept_again(self, token_id: int) -> None:
+        """Accept a token that another matcher has accepted: also where that had to repeat a key."""
+        LLGuidanceMatcher.accept(self, token_id)
+        if self._key_tokens.matters[token_id]:
+            self._advance(may_repeat=True)
 
     def _advance(self, *, may_repeat: bool = False) -> bool:
         """Follow the latest tokens; False if they repeat a key."""

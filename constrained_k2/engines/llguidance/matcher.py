@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import llguidance
 import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.engines.llguidance.mask_cache import DfaState
+from constrained_k2.engines.llguidance.next_best import UNREADABLE
 from constrained_k2.engines.llguidance.position import Expect
 from constrained_k2.engines.protocol import Failures
 from constrained_k2.errors import ConstrainedK2Error, SchemaTooCostly
@@ -29,7 +30,8 @@ class LLGuidanceMatcher:
     """The parse state of one call's arguments. Implements :class:`~constrained_k2.engines.protocol.ArgumentMatcher`.
 
     Cached steps and masks come from the grammar's DFA. LLGuidance consumes the tokens later, when it is next needed. If
-    its shared lexer fails, the tokens are replayed with a new lexer; if that fails too, with the next best grammars.
+    its shared lexer fails, the tokens are replayed with a new lexer; if that fails too, or LLGuidance cannot read the
+    grammar, with the next best grammars.
 
     LLGuidance (1.7.6) returns its latest mask again if its lexer is in the same state after the same number of lexemes,
     even if it was rolled back in between and other lexemes followed. So after a rollback past its latest mask, a new
@@ -38,6 +40,7 @@ class LLGuidanceMatcher:
 
     __slots__ = ("_classes", "_consumed", "_ids", "_is_stale", "_location", "_masked", "_matcher", "_may_relax",
                  "_path", "_state", "grammar")  # fmt: skip
+    keeps_keys: ClassVar = False  # True if it leaves out keys that an object has already
 
     def __init__(self, grammar: "LLGuidanceGrammar", location: str, *, may_relax: bool = False) -> None:
         self.grammar = grammar
@@ -91,7 +94,15 @@ class LLGuidanceMatcher:
         return failed
 
     def forced_tokens(self) -> list[int]:
-        return self.grammar.forced_ids(self.engine())  # at a limit of LLGuidance the next mask hits it too, and raises
+        if self._matcher is None:
+            try:
+                matcher = self.grammar.copy()
+            except UNREADABLE:
+                return []
+            if matcher.is_error():  # a draft alone is no reason to leave the grammar: its masks may need no LLGuidance
+                return []
+            self._matcher = matcher
+        return self.grammar.forced_ids(self.engine())  # at a limit of LLGuidance the next mask hits it too
 
     def accept(self, token_id: int) -> bool:
         state = self._state
@@ -161,7 +172,7 @@ class LLGuidanceMatcher:
         is_complete = matcher.is_accepting()
         if not is_complete and matcher.is_error():  # a failed matcher is never accepting
             is_complete = self._retry(lambda other: other.is_accepting())
-        if state.is_shared:
+        if state.is_shared and state is self._state:  # not by the next best grammar
             state.is_complete = is_complete
         return is_complete
 
@@ -190,15 +201,15 @@ class LLGuidanceMatcher:
         """Return LLGuidance's matcher after it has consumed all tokens; ``for_mask``: it will only compute a mask."""
         matcher = self._matcher
         if matcher is None:
-            matcher = self._matcher = self.grammar.copy()
+            matcher = self._matcher = self._begin()
         pending = self._ids[self._consumed :] if self._consumed < len(self._ids) else ()
         if self._is_stale and (pending or not for_mask):
             matcher.compute_bitmask()
             self._note_computed(matcher)
             if self._is_stale:
-                matcher = self._matcher = self.grammar.copy()
                 self._consumed, self._masked, self._is_stale = 0, 0, False
-                pending = self._ids
+                matcher = self._matcher = self._begin()
+                pending = self._ids[self._consumed :]
         if pending:
             self._consumed = len(self._ids)
             if matcher.try_consume_tokens(pending) != len(pending):
@@ -240,22 +251,40 @@ class LLGuidanceMatcher:
                 return result
             matcher = self._go_on(matcher.get_error())
 
+    def _begin(self) -> llguidance.LLMatcher:
+        """Begin the grammar; if LLGuidance cannot read it, replay the tokens with the next best one."""
+        try:
+            return self.grammar.copy()
+        except UNREADABLE as error:
+            return self._go_on(str(error))
+
     def _rebuild(self) -> llguidance.LLMatcher:
         """Replay the tokens with a new lexer, or with the next best grammar."""
-        matcher = self.grammar.renew()
+        try:
+            matcher = self.grammar.renew()
+        except UNREADABLE as error:
+            return self._go_on(str(error))
         return matcher if self._has_replayed(matcher) else self._go_on(matcher.get_error())
 
     def _go_on(self, problem: str) -> llguidance.LLMatcher:
         """Replay the tokens with the next best grammar that takes them; raises if there is none."""
-        while self.grammar.next_best is not None:
-            following = self.grammar.next_best.after(self.grammar.effort, may_relax=self._may_relax)
-            if following is None:
-                break
+        problem = (problem.strip() or "it does not accept the tokens when they are replayed")[:300]
+        following = self._following()
+        while following is not None:
             self.grammar, matcher = following, following.copy()
             self._state, self._path = _UNTRACKED, [_UNTRACKED] * (len(self._ids) + 1)
             if self._has_replayed(matcher):
+                assert following.next_best is not None
+                following.next_best.log(following.step, self._location, problem.splitlines()[0])
                 return matcher
-        raise self._too_costly(problem.strip()[:300] or "it does not accept the tokens when they are replayed")
+            following = self._following()
+        raise self._too_costly(problem)
+
+    def _following(self) -> "LLGuidanceGrammar | None":
+        grammar = self.grammar
+        if grammar.next_best is None:
+            return None
+        return grammar.next_best.after(grammar.step, may_relax=self._may_relax, keeps_keys=self.keeps_keys)
 
     def _has_replayed(self, matcher: llguidance.LLMatcher) -> bool:
         self._matcher, self._consumed = matcher, len(self._ids)

@@ -23,7 +23,8 @@ Ending = Callable[[bytes], Sequence[int]]
 class UniqueItemsMatcher(DistinctKeysMatcher):
     """An LLGuidance matcher whose masks, and what it accepts, leave out repeated items.
 
-    No mask becomes empty by that: what could only end in a repetition is left out before it begins.
+    No mask becomes empty by that: what could only end in a repetition is left out before it begins. Where the grammar
+    of any JSON object goes on, items may come twice: it writes items that the schema does not know.
     """
 
     __slots__ = ("_positions", "_tokens", "_tracker")
@@ -48,13 +49,20 @@ class UniqueItemsMatcher(DistinctKeysMatcher):
         if not super().accept(token_id):
             return False
         before = self._positions[-1]
-        after = self._tracker.follow(before, self.grammar.token(token_id))
+        after = self._followed(token_id)
         if after is None:
             self._tracker.restore(before)
             super().rollback(1)
             return False
         self._positions.append(after)
         return True
+
+    def _followed(self, token_id: int) -> Position | None:
+        """Return the position after a token; None if it repeats an item."""
+        before = self._positions[-1]
+        if self.grammar.step == "any":
+            return before
+        return self._tracker.follow(before, self.grammar.token(token_id))
 
     def rollback(self, count: int) -> None:
         super().rollback(count)
@@ -67,11 +75,19 @@ class UniqueItemsMatcher(DistinctKeysMatcher):
             self.grammar, self._location, self._key_tokens, self._tracker, may_relax=self._may_relax
         )
         for token_id in self._ids:
-            copy.accept(token_id)
+            copy._accept_again(token_id)
         return copy
+
+    def _accept_again(self, token_id: int) -> None:
+        super()._accept_again(token_id)
+        after = self._followed(token_id)
+        assert after is not None
+        self._positions.append(after)
 
     def _is_inside(self, position: Position) -> bool:
         """Return True if a token may repeat an item here, or hold two equal ones."""
+        if self.grammar.step == "any":
+            return False
         if position.items is not None or position.item is not None:
             return True
         has_place = position.place != NOWHERE or any(frame.place != NOWHERE for frame in position.frames)

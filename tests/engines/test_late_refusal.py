@@ -1,0 +1,323 @@
+"""A call goes on where LLGuidance fails in it: at a grammar that it reads late, or at a limit."""
+
+import json
+from typing import Any
+
+import llguidance
+import pytest
+
+from constrained_k2 import SchemaTooCostly, Vocabulary
+from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
+from constrained_k2.engines.llguidance.grammar_text import Refused
+from constrained_k2.engines.llguidance.keys_matcher import DistinctKeysMatcher
+from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
+from constrained_k2.engines.llguidance.unique_matcher import UniqueItemsMatcher
+from constrained_k2.formats.kimi_k3 import ARGUMENT, CLOSE, KIMI_K3, OPEN, SEPARATOR
+from constrained_k2.vocabulary.bitmask import BitmaskRows, allocate_bitmask, allowed_ids
+from tests.engines.masked_walks import write as accept
+
+UNREADABLE = '{"grammars": [{"lark_grammar": "start: MISSING"}]}'
+
+
+def closed(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+EITHER = {"anyOf": [closed(k={"const": 1}), closed(l={"const": 2})]}
+"""Its masks need LLGuidance, which reads the grammar there."""
+TRIP: dict[str, Any] = closed(city={"type": "string"}, which=EITHER, days={"type": "integer"})
+OPEN_TRIP = {"type": "object", "properties": TRIP["properties"]}
+IN_ORDER, OTHER_ORDER = '{"city":"Rome","which":{"k":1},"days":3}', '{"days":3,"which":{"l":2},"city":"Rome"}'
+PAIRS = closed(
+    pairs={"type": "array", "items": closed(a={"type": "string"}, b={"enum": ["x", "y"]}), "uniqueItems": True}
+)
+
+
+@pytest.fixture
+def vocabulary() -> Vocabulary:
+    return Vocabulary.of_bytes()
+
+
+@pytest.fixture
+def engine(vocabulary: Vocabulary) -> LLGuidanceEngine:
+    return LLGuidanceEngine(vocabulary, threads=2)
+
+
+class Failing:
+    """Makes LLGuidance fail at the grammars of some steps.
+
+    Attributes:
+        steps: The steps whose grammars it cannot read from now on.
+        raises: Their text cannot be written.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.steps: set[str] = set()
+        self.raises = False
+        read = LLGuidanceGrammar._new
+
+        def new(grammar: LLGuidanceGrammar) -> llguidance.LLMatcher:
+            if step_of(grammar) not in self.steps:
+                return read(grammar)
+            if self.raises:
+                raise Refused("the text cannot be written")
+            return unreadable(grammar)
+
+        monkeypatch.setattr(LLGuidanceGrammar, "_new", new)
+
+
+def step_of(grammar: LLGuidanceGrammar) -> str:
+    """The step of a grammar that may not know it yet."""
+    if grammar.coverage.builtin:
+        return "builtin"
+    return "any" if "#" in {use.pointer for use in grammar.coverage.relaxed} else grammar.effort
+
+
+def unreadable(grammar: LLGuidanceGrammar) -> llguidance.LLMatcher:
+    failed = llguidance.LLMatcher(grammar._tokenizer, UNREADABLE, log_level=0)
+    assert failed.is_error()
+    return failed
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
+    return Failing(monkeypatch)
+
+
+def write(matcher: LLGuidanceMatcher, text: str) -> str:
+    """Write bytes, each with a mask; return the rest from the first one that is refused on."""
+    row = allocate_bitmask(1, len(matcher.grammar.token_classes))[0]
+    for at, byte in enumerate(text.encode()):
+        matcher.fill(row)
+        is_allowed = byte in allowed_ids(row)
+        assert matcher.accept(byte) == is_allowed, text[: at + 1]
+        if not is_allowed:
+            return text[at:]
+    matcher.fill(row)
+    return ""
+
+
+def compiled(engine: LLGuidanceEngine, schema: Any, undeclared_keys: Any = "allow") -> LLGuidanceGrammar:
+    grammar = engine.compile(json.dumps(schema), undeclared_keys)
+    assert (grammar.step, grammar.coverage.relaxed) == ("exact", ())
+    return grammar
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("may_relax", [False, True])
+def test_the_builtin_grammar_goes_on_in_the_middle(
+    engine: LLGuidanceEngine, failing: Failing, *, may_relax: bool, raises: bool
+) -> None:
+    failing.steps, failing.raises = {"exact", "narrow", "relaxed"}, raises
+    grammar = compiled(engine, TRIP)
+    matcher = grammar.matcher("schema", may_relax=may_relax)
+    assert write(matcher, '{"city":"Rome"') == ""
+    assert matcher.grammar is grammar
+    assert write(matcher, ',"which":{"k":2') == "2"
+    assert matcher.grammar.step == "builtin"
+    assert write(matcher, '1},"days":3}') == "" and matcher.is_complete()
+    assert matcher.grammar.coverage.builtin
+
+
+@pytest.mark.parametrize("steps", [{"exact"}, {"exact", "narrow"}])
+def test_our_own_grammars_come_first(engine: LLGuidanceEngine, failing: Failing, steps: set[str]) -> None:
+    failing.steps = steps
+    matcher = compiled(engine, TRIP).matcher("schema", may_relax=True)
+    assert write(matcher, OTHER_ORDER) == "" and matcher.is_complete()
+    assert matcher.grammar.step == ("narrow" if steps == {"exact"} else "relaxed")
+
+
+def test_any_object_goes_on_where_the_builtin_grammar_refuses_the_text(
+    engine: LLGuidanceEngine, failing: Failing
+) -> None:
+    failing.steps = {"exact", "narrow", "relaxed"}
+    grammar = compiled(engine, TRIP)
+    matcher = grammar.matcher("schema", may_relax=True)
+    assert write(matcher, OTHER_ORDER) == "" and matcher.is_complete()
+    assert matcher.grammar.step == "any"
+    assert [use.pointer for use in matcher.grammar.coverage.relaxed] == ["#"]
+    assert grammar.coverage.is_sound and grammar.matcher("schema").grammar is grammar  # for other calls
+    assert write(grammar.matcher("schema", may_relax=True), "[") == "["
+
+
+def test_a_strict_call_ends_where_nothing_takes_its_text(engine: LLGuidanceEngine, failing: Failing) -> None:
+    failing.steps = {"exact", "narrow", "relaxed"}
+    matcher = compiled(engine, TRIP).matcher("schema")
+    with pytest.raises(SchemaTooCostly, match=r'schema: .*unknown name: "MISSING"'):
+        write(matcher, OTHER_ORDER)
+
+
+@pytest.mark.parametrize("step", ["exact", "builtin"])
+def test_a_call_goes_on_from_its_start(engine: LLGuidanceEngine, failing: Failing, step: str) -> None:
+    matcher = compiled(engine, TRIP).matcher("schema", may_relax=True)
+    matcher.engine()
+    matcher._matcher = unreadable(matcher.grammar)
+    failing.steps = {"exact", "narrow", "relaxed", step}
+    matcher.rollback(0)
+    assert matcher.accept(ord("{")) and write(matcher, '"city":"","which":{"k":1}') == ""
+    assert matcher.grammar.step == ("builtin" if step == "exact" else "any")
+    matcher.rollback(len('{"city":"","which":{"k":1}'))
+    assert write(matcher, IN_ORDER) == "" and matcher.is_complete()
+
+
+def test_a_builtin_grammar_that_fails_later_goes_on(engine: LLGuidanceEngine, failing: Failing) -> None:
+    failing.steps = {"exact", "narrow", "relaxed"}
+    matcher = compiled(engine, TRIP).matcher("schema", may_relax=True)
+    assert write(matcher, '{"city":"Rome","which":{') == ""
+    assert matcher.grammar.coverage.builtin
+    failing.steps |= {"builtin"}
+    matcher._matcher = unreadable(matcher.grammar)
+    assert write(matcher, '"k":7}}') == "" and matcher.is_complete()
+    assert matcher.grammar.step == "any"
+
+
+def test_the_first_grammar_may_be_the_builtin_one(engine: LLGuidanceEngine, failing: Failing) -> None:
+    failing.steps = {"exact"}
+    grammar = engine.compile(json.dumps(closed(n={"type": "integer", "maximum": 9})))
+    assert grammar.step == "builtin"
+    matcher = grammar.matcher("schema", may_relax=True)
+    assert write(matcher, '{"n":') == ""
+    failing.steps = {"exact", "narrow", "relaxed", "builtin"}
+    matcher._matcher = unreadable(grammar)
+    assert write(matcher, "99}") == "" and matcher.is_complete()
+    assert matcher.grammar.step == "any"
+
+
+@pytest.mark.parametrize("may_relax", [False, True])
+def test_forks_and_rollbacks_after_the_switch(engine: LLGuidanceEngine, failing: Failing, *, may_relax: bool) -> None:
+    failing.steps = {"exact", "narrow", "relaxed"}
+    matcher = compiled(engine, TRIP).matcher("schema", may_relax=may_relax)
+    before = matcher.fork()
+    assert write(matcher, '{"city":"Rome","which":') == ""
+    fork = matcher.fork()
+    assert fork.grammar.step == matcher.grammar.step == "builtin"
+    assert write(fork, '{"l":2},"days":4}') == "" and fork.is_complete()
+    matcher.rollback(len('"Rome","which":'))
+    assert write(matcher, IN_ORDER[len('{"city":') :]) == "" and matcher.is_complete()
+    matcher.rollback(len(IN_ORDER))
+    if may_relax:
+        assert write(matcher, OTHER_ORDER) == OTHER_ORDER[len('{"days":3') :]  # refused by a mask, not by a failure
+    assert before.grammar.step == "exact"
+
+
+def test_it_is_logged_once(engine: LLGuidanceEngine, failing: Failing, caplog: pytest.LogCaptureFixture) -> None:
+    failing.steps = {"exact", "narrow", "relaxed"}
+    grammar = compiled(engine, TRIP)
+    for text in (IN_ORDER, IN_ORDER, OTHER_ORDER, OTHER_ORDER):
+        assert write(grammar.matcher("tools[name='trip']", may_relax=True), text) == ""
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2
+    assert "tools[name='trip']: LLGuidance failed" in lines[0] and "builtin grammar: " in lines[0]
+    assert "any JSON object" in lines[1] and "MISSING" not in lines[1].splitlines()[0].partition(": ")[0]
+
+
+@pytest.mark.parametrize("may_relax", [False, True])
+def test_no_key_comes_twice_after_the_switch(engine: LLGuidanceEngine, failing: Failing, *, may_relax: bool) -> None:
+    failing.steps = {"exact", "narrow", "relaxed"}
+    matcher = compiled(engine, OPEN_TRIP).matcher("schema", may_relax=may_relax)
+    assert isinstance(matcher, DistinctKeysMatcher)
+    text = '{"city":"Rome","which":{"k":1},"more":1'
+    assert write(matcher, text) == ""
+    assert matcher.grammar.step == "builtin"
+    for each in (matcher, matcher.fork()):
+        for repeated in (',"more"', ',"\\u006dore"', ',"city"'):
+            rest = write(each, repeated)
+            assert rest and repeated.endswith(rest)
+            each.rollback(len(repeated) - len(rest))
+        assert write(each, ',"mores":2}') == "" and each.is_complete()
+
+
+def test_a_strict_call_leaves_a_builtin_grammar_that_relaxes(engine: LLGuidanceEngine, failing: Failing) -> None:
+    failing.steps = {"exact", "narrow", "relaxed"}
+    properties = TRIP["properties"] | {"at": {"type": "string", "format": "date"}}
+    failing.steps = set()
+    grammar = compiled(engine, OPEN_TRIP | {"properties": properties})
+    failing.steps, grammar._prototype = {"exact", "narrow", "relaxed"}, unreadable(grammar)
+    with pytest.raises(SchemaTooCostly):
+        write(grammar.matcher("schema"), IN_ORDER)
+    relaxed = grammar.matcher("schema", may_relax=True)
+    assert write(relaxed, IN_ORDER) == "" and relaxed.grammar.step == "builtin"
+
+
+def test_items_may_be_anything_after_the_switch(engine: LLGuidanceEngine, failing: Failing) -> None:
+    grammar = compiled(engine, PAIRS)
+    matcher = grammar.matcher("schema", may_relax=True)
+    assert isinstance(matcher, UniqueItemsMatcher)
+    begun = '{"pairs":[{"a":"","b":"x"},{"a":"","b":"'
+    assert write(matcher, begun + "x") == "x"
+    failing.steps = {"exact", "narrow", "relaxed"}
+    matcher._matcher = unreadable(grammar)
+    text = begun + 'x"},{"c":1},{"c":1},{"a":"","b":"x","c":2},["z"],"z","z",7],"more":[1,1'
+    assert write(matcher, text[len(begun) :]) == "" and matcher.grammar.step == "any"
+    fork = matcher.fork()
+    for each in (matcher, fork):
+        each.rollback(len(text) - len(begun))
+        assert write(each, 'x"}]}') == "" and each.is_complete()
+
+
+def test_other_rows_of_a_batch_go_on(engine: LLGuidanceEngine, failing: Failing, vocabulary: Vocabulary) -> None:
+    """Two threads fill 90 rows; the grammar of two of three fails, and with one of these nothing goes on."""
+    failing.steps = {"exact", "narrow", "relaxed"}
+    bad, good = compiled(engine, TRIP), compiled(engine, closed(which=EITHER))
+    failing.steps = set()
+    assert not good.copy().is_error()
+    failing.steps = {"exact", "narrow", "relaxed"}
+    matchers = [bad.matcher("schema", may_relax=True), bad.matcher("schema"), good.matcher("schema")]
+    matchers += [matcher.fork() for _ in range(29) for matcher in matchers[:3]]
+    for number, matcher in enumerate(matchers):
+        text = b'{"which"' if number % 3 == 2 else b'{"days":3,"which"'
+        assert all(map(matcher.accept, text))
+    bitmask = allocate_bitmask(90, vocabulary.size)
+    rows = BitmaskRows(bitmask, vocabulary.size)
+    failed = LLGuidanceMatcher.fill_batch([(one, row) for row, one in enumerate(matchers)], rows)
+    assert sorted(row for row, _ in failed) == list(range(1, 90, 3))
+    assert [one.grammar.step for one in matchers[:3:2]] == ["any", "exact"]
+    for row in {*range(90)} - {*range(1, 90, 3)}:
+        assert {ord(" "), ord(":")} <= {*allowed_ids(bitmask[row])}
+        assert matchers[row].accept(ord(":"))
+        assert matchers[row].accept(ord("n")) == (row % 3 == 0)  # null
+
+
+def test_drafts_alone_are_no_reason_to_leave_the_grammar(engine: LLGuidanceEngine, failing: Failing) -> None:
+    failing.steps = {"exact", "narrow", "relaxed", "builtin"}
+    for raises in (False, True):
+        failing.raises = raises
+        matcher = compiled(engine, closed(city={"type": "string"}, days={"type": "integer"})).matcher("schema")
+        for part in ('{"c', 'ity":"Rome', '","', 'days":3', "}"):
+            assert matcher.forced_tokens() == []
+            assert write(matcher, part) == ""
+        assert matcher.is_complete() and matcher.grammar.step == "exact"
+
+
+def test_other_calls_do_not_learn_where_any_value_may_end(engine: LLGuidanceEngine, failing: Failing) -> None:
+    grammar = engine.compile('{"enum":[12,"a"]}')
+    first, other = grammar.matcher("schema", may_relax=True), grammar.matcher("schema")
+    assert first.accept(ord("1")) and other.accept(ord("1"))
+    failing.steps = {"exact", "narrow", "relaxed", "builtin"}
+    first._matcher = unreadable(grammar)
+    assert first.is_complete() and first.grammar.step == "any"
+    failing.steps = set()
+    assert not other.is_complete()
+
+
+@pytest.mark.parametrize("may_relax", [False, True])
+def test_arguments_as_xml(failing: Failing, *, may_relax: bool) -> None:
+    vocabulary = Vocabulary.of_bytes(KIMI_K3)
+    engine = LLGuidanceEngine(vocabulary, threads=1)
+    grammar = engine.compile(json.dumps(closed(n={"type": "integer"}, m={"type": "integer"})), encoding="xtml")
+    matcher = grammar.matcher("schema", may_relax=may_relax)
+    end = (CLOSE, ARGUMENT, SEPARATOR)
+    assert accept(matcher, vocabulary, OPEN, f'{ARGUMENT} key="n" type="number"', SEPARATOR, "1") == ""
+    failing.steps = {"exact", "narrow", "relaxed"}
+    matcher._matcher = unreadable(grammar)
+    matcher._consumed = 0
+    row = allocate_bitmask(1, vocabulary.size)[0]
+    if not may_relax:
+        with pytest.raises(SchemaTooCostly):
+            matcher.engine()
+        return
+    matcher.engine()
+    assert matcher.grammar.step == "any"
+    matcher.fill(row)
+    assert accept(matcher, vocabulary, *end, OPEN, f'{ARGUMENT} key="o" type="string"', SEPARATOR, "x", *end) == ""
+    assert matcher.is_complete()
