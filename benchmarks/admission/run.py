@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -35,6 +35,7 @@ class Admitted:
         on_loop: The part of ``cpu`` that runs on the thread of the event loop.
         delay: The longest time for which another coroutine does not run meanwhile, without the time in which the
             machine runs other processes.
+        control: The same over as long a time after each request, in which nothing is admitted.
     """
 
     tools: int
@@ -42,6 +43,7 @@ class Admitted:
     cpu: Times
     on_loop: Times
     delay: Times
+    control: Times
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +65,28 @@ def compiling_all() -> Iterator[None]:
         yield
 
 
-def measure(tools: Tools, sizes: Sequence[int], repeats: int, salt: str) -> Figures:
-    """Measure one arm. ``salt`` makes its schemas new."""
+def measure(tools: Tools, sizes: Sequence[int], repeats: int, pauses: int, salt: str) -> Figures:
+    """Measure one arm: ``repeats`` requests of each size, and the pauses beside ``pauses`` others.
+
+    ``salt`` makes its schemas new.
+    """
     Server.constrains = True
     with collected_before():
-        return asyncio.run(_measure(tools, sizes, repeats, salt))
+        return asyncio.run(_measure(tools, sizes, repeats, pauses, salt))
 
 
-async def _measure(tools: Tools, sizes: Sequence[int], repeats: int, salt: str) -> Figures:
+async def _measure(tools: Tools, sizes: Sequence[int], repeats: int, pauses: int, salt: str) -> Figures:
     await _served(tools[:2], f"{salt} warm-up")
     one_tool = [(await _served([tool], f"{salt} {number}")).cpu for number, tool in enumerate(tools)]
     requests = []
     for size in sizes:
         listed = [tools[number % len(tools)] for number in range(size)]
         costs = [await _served(listed, f"{salt} {size} {repeat}") for repeat in range(repeats)]
-        delays = [await _delayed(listed, f"{salt} {size} {repeat} beside") for repeat in range(repeats)]
+        delays, controls = [], []
+        for repeat in range(pauses):
+            delay, seconds = await _delayed(listed, f"{salt} {size} {repeat} beside")
+            delays.append(delay)
+            controls.append(await _undelayed(seconds))
         requests.append(
             Admitted(
                 size,
@@ -85,6 +94,7 @@ async def _measure(tools: Tools, sizes: Sequence[int], repeats: int, salt: str) 
                 Times.of([cost.cpu for cost in costs]),
                 Times.of([cost.on_loop for cost in costs]),
                 Times.of(delays),
+                Times.of(controls),
             )
         )
     return Figures(requests, Times.of(one_tool))
@@ -129,13 +139,27 @@ async def _admit(request: Any) -> None:
     admitted.slow_tools(SLOW_SECONDS)
 
 
-async def _delayed(tools: Tools, salt: str) -> float:
-    """Return the longest pause of a coroutine beside a request, in milliseconds."""
-    task = asyncio.create_task(_admit(ChatCompletionRequest.model_validate_json(_body(tools, salt))))
+async def _delayed(tools: Tools, salt: str) -> tuple[float, float]:
+    """Return the longest pause of a coroutine beside a request, in milliseconds, and the request's seconds."""
+    request = ChatCompletionRequest.model_validate_json(_body(tools, salt))
+    begun, task = time.perf_counter(), asyncio.create_task(_admit(request))
+    longest = await _longest_pause(task.done)
+    seconds = time.perf_counter() - begun
+    await task
+    return longest, seconds
+
+
+async def _undelayed(seconds: float) -> float:
+    """Return the longest pause of a coroutine while nothing is admitted, in milliseconds."""
+    end = time.perf_counter() + seconds
+    return await _longest_pause(lambda: time.perf_counter() >= end)
+
+
+async def _longest_pause(is_over: Callable[[], bool]) -> float:
+    """Return the longest time between two turns of this coroutine, in milliseconds."""
     longest, last, spent = 0.0, time.perf_counter(), time.process_time()
-    while not task.done():
+    while not is_over():
         await asyncio.sleep(0)
         now, cpu = time.perf_counter(), time.process_time()
         longest, last, spent = max(longest, min(now - last, cpu - spent)), now, cpu
-    await task
     return 1e3 * longest

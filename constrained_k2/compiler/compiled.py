@@ -12,6 +12,7 @@ from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.request.answer_format import AnswerKind
 from constrained_k2.request.spec import ANY_OBJECT, Tool, ToolCallSpec
 from constrained_k2.request.strictness import Level
+from constrained_k2.schema.compile_pool import give_way
 from constrained_k2.schema.coverage import Coverage, KeywordUse
 from constrained_k2.schema.plain import plain_shape
 from constrained_k2.turn.call_id import CallIdMatcher, CallIdTrie
@@ -177,6 +178,7 @@ class CompiledToolCalls:
         by_shape = ShapeAdmission(self._shared, self.options.encoding)
         if (self.spec.engine or self._shared.default_engine) == "llguidance" and self.spec.max_calls != 0:
             for name in self._tools:
+                give_way()
                 parts = by_shape.parts(self.schema(name))
                 if parts is not None:
                     self._plain[name] = parts

@@ -14,6 +14,7 @@ from constrained_k2.request.strictness import StrictFalse, read_strict_false
 from constrained_k2.request.tool_choice import Choice, read_tool_choice
 from constrained_k2.request.tools import ANY_OBJECT, DEFAULT_LIMITS, Limits, Tool, read_tools
 from constrained_k2.request.values import array_at, boolean_at, object_at
+from constrained_k2.schema.compile_pool import give_way
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys, read_undeclared_keys
 
 __all__ = ["ANY_OBJECT", "ENGINES", "EngineName", "Limits", "Tool", "ToolCall", "ToolCallSpec"]
@@ -129,6 +130,7 @@ class ToolCallSpec:
 
 
 def _tool_text(tool: Tool) -> str:
+    give_way()
     schema = tool.schema
     if not (schema.isascii() and schema.isprintable()):
         schema = json.dumps(tool.parameters, separators=(",", ":"))

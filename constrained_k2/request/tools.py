@@ -11,6 +11,7 @@ import msgspec
 from constrained_k2.errors import InvalidRequest, SchemaTooCostly, excerpt, kind_of_json
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.request.values import array_at, boolean_at, object_at
+from constrained_k2.schema.compile_pool import give_way
 
 ANY_OBJECT = '{"type":"object"}'
 """The schema of a tool that declares no parameters: any JSON object."""
@@ -56,6 +57,7 @@ def read_tools(value: object, limits: Limits) -> tuple[Tool, ...]:
     tools: dict[str, dict[Tool, int]] = {}  # the different tools of each name, with their positions
     size = 0
     for number, entry in enumerate(entries):
+        give_way()
         tool = _read_tool(entry, f"tools[{number}]", limits)
         tools.setdefault(tool.name, {})[tool] = number
         size += len(tool.schema)

@@ -16,11 +16,13 @@ from constrained_k2.vllm_plugin.settings import Server
 
 def test_both_arms(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Server, "constrains", Server.constrains)
-    main(["--shared", str(tmp_path), "--sizes", "1", "16", "--repeats", "2", "--json"])
+    main(["--shared", str(tmp_path), "--sizes", "1", "16", "--repeats", "2", "--pauses", "3", "--json"])
     found = json.loads(capsys.readouterr().out)
     served, other = found["as served"], found["every schema compiled"]
     assert [row["tools"] for row in served["requests"]] == [1, 16]
+    assert [rows["requests"][0]["delay"]["count"] for rows in (served, other)] == [3, 2]
     for rows in (served["requests"], other["requests"]):
+        assert all(row["control"]["count"] == row["delay"]["count"] for row in rows)
         assert all(row["cpu"]["p50"] >= row["on_loop"]["p50"] > 0 and row["delay"]["max"] > 0 for row in rows)
 
 

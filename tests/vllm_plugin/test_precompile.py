@@ -16,6 +16,7 @@ from vllm import SamplingParams
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
 from constrained_k2 import ToolCallSpec, UnsupportedSchema
+from constrained_k2.schema import compile_pool
 from constrained_k2.vllm_plugin.api_server import admission, request_hook
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.patches import requests
@@ -55,6 +56,26 @@ def test_other_requests_go_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None
         return state.compiled
 
     assert asyncio.run(serve()) is compiled_tools
+
+
+def test_the_thread_sleeps_between_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it does with a tool is no longer than the tool; the event loop never sleeps."""
+    sleepers: list[str] = []
+    monkeypatch.setattr(compile_pool, "_TURN_SECONDS", -1.0)
+    monkeypatch.setattr(compile_pool.time, "sleep", lambda _: sleepers.append(threading.current_thread().name))
+    counts = []
+    for count in (1, 11):
+        tools = [{"type": "function", "function": {"name": f"f{number}"}} for number in range(count)]
+        asked = request(tools=tools)
+        sleepers.clear()
+        state = precompile(asked)
+        assert all(name.startswith("constrained_k2 admission") for name in sleepers)
+        counts.append(len(sleepers))
+        assert state.compiled is not None and state.compiled.plain_count == count
+        state.compiled.admit()
+        state.compiled.spec.to_json()
+        assert len(sleepers) == counts[-1]
+    assert counts[1] - counts[0] == 10 * len(("decode", "read", "admit", "write"))
 
 
 @pytest.mark.parametrize("fields", [{"tools": None}, {"vllm_xargs": {"constrained_k2": "off"}}])

@@ -16,7 +16,7 @@ from constrained_k2.formats.kimi_k2 import THINK_BEGIN
 from constrained_k2.request.answer_format import read_answer_format
 from constrained_k2.request.spec import ENGINES, ToolCallSpec
 from constrained_k2.request.tools import DEFAULT_LIMITS
-from constrained_k2.schema.compile_pool import in_short_turns
+from constrained_k2.schema.compile_pool import give_way, in_short_turns, in_turns
 from constrained_k2.schema.undeclared_keys import read_undeclared_keys
 from constrained_k2.vllm_plugin.api_server.admission import (
     check_params,
@@ -131,12 +131,12 @@ async def precompile(request: Any, state: RequestState, *, thinking: bool) -> No
 
 
 async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """The result of a function that runs in a thread of admission.
+    """The result of a function that runs in a thread of admission, with breaks for other threads.
 
     The short turns begin here: a thread that waits for the interpreter lock already waits for as long as its turn was.
     """
     with in_short_turns():
-        return await asyncio.get_running_loop().run_in_executor(_threads, function, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(_threads, in_turns, function, *arguments)
 
 
 def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: FBT001 - run_in_executor's
@@ -147,7 +147,7 @@ def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: F
         if undeclared_keys is not None:
             read_undeclared_keys(undeclared_keys, f"vllm_xargs.{UNDECLARED_KEYS_KEY}")
         body = {
-            "tools": [function.model_dump() for function in functions],
+            "tools": list(map(_decoded, functions)),
             "tool_choice": choice_of(request, functions),
             "parallel_tool_calls": request.parallel_tool_calls,
             "first_index": count_history_tool_calls(request) if state.history_calls is None else state.history_calls,
@@ -162,6 +162,12 @@ def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: F
         state.written = state.compiled.resolved_spec.to_json()
     except ConstrainedK2Error as error:
         state.error = error
+
+
+def _decoded(function: Any) -> dict[str, Any]:
+    give_way()
+    decoded: dict[str, Any] = function.model_dump()
+    return decoded
 
 
 def _answer_fields(request: Any, *, may_call: bool) -> dict[str, Any]:
