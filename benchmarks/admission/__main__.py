@@ -2,8 +2,7 @@
 
 No engine and no model: the request hook, the schemas' check and the sampling parameters, as the server runs them. The
 second arm compiles every schema, also those that are admitted by their shape. The longest pause of another coroutine
-beside a request stands beside that of as long a time in which nothing is admitted. Exit code 1 if a promised figure is
-missed.
+is measured while a request is admitted, and then as long while none is. Exit code 1 if a promised figure is missed.
 """
 
 import argparse

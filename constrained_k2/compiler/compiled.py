@@ -198,6 +198,7 @@ class CompiledToolCalls:
             return
         tools = self.spec.tools
         for tool in tools if indexes is None else [tools[index] for index in indexes]:
+            give_way()
             try:
                 self._check_time(spent, tool.name)
             except SchemaTooCostly as error:

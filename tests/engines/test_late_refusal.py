@@ -6,7 +6,7 @@ from typing import Any
 import llguidance
 import pytest
 
-from constrained_k2 import SchemaTooCostly, Vocabulary
+from constrained_k2 import Compiler, SchemaTooCostly, ToolCallSpec, Vocabulary
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
 from constrained_k2.engines.llguidance.grammar_text import Refused
 from constrained_k2.engines.llguidance.keys_matcher import DistinctKeysMatcher
@@ -143,8 +143,34 @@ def test_any_object_goes_on_where_the_builtin_grammar_refuses_the_text(
 def test_a_strict_call_ends_where_nothing_takes_its_text(engine: LLGuidanceEngine, failing: Failing) -> None:
     failing.steps = {"exact", "narrow", "relaxed"}
     matcher = compiled(engine, TRIP).matcher("schema")
-    with pytest.raises(SchemaTooCostly, match=r'schema: .*unknown name: "MISSING"'):
-        write(matcher, OTHER_ORDER)
+    for rest in (OTHER_ORDER, "", ""):
+        with pytest.raises(SchemaTooCostly, match=r'schema: .*unknown name: "MISSING"'):
+            write(matcher, rest)
+    assert matcher.grammar.step == "exact"
+    matcher.rollback(len('"which"'))
+    assert write(matcher, '"city":"Rome"') == ""  # no mask of it needs LLGuidance
+
+
+@pytest.mark.parametrize("strict", [None, True, False])
+def test_calls_of_tools_that_their_shape_admits(
+    vocabulary: Vocabulary, failing: Failing, *, strict: bool | None
+) -> None:
+    function = {"name": "trip", "parameters": TRIP} | ({} if strict is None else {"strict": strict})
+    compiled = Compiler(vocabulary).compile(ToolCallSpec.from_openai({"tools": [{"function": function}]}), check=False)
+    compiled.admit()
+    assert compiled.plain_count == 1
+    failing.steps = {"exact", "narrow", "relaxed"}
+    matcher = compiled.arguments("trip")
+    assert isinstance(matcher, LLGuidanceMatcher)
+    assert write(matcher, IN_ORDER) == "" and matcher.is_complete()
+    other = compiled.arguments("trip")
+    assert isinstance(other, LLGuidanceMatcher)
+    if strict:
+        with pytest.raises(SchemaTooCostly, match="trip"):
+            write(other, OTHER_ORDER)
+    else:
+        assert write(other, OTHER_ORDER) == "" and other.is_complete()
+    assert compiled.coverage("trip").is_sound  # that of the grammar that calls begin with
 
 
 @pytest.mark.parametrize("step", ["exact", "builtin"])

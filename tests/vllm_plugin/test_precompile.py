@@ -5,6 +5,7 @@ import contextvars
 import copy
 import json
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_the_thread_sleeps_between_tools(monkeypatch: pytest.MonkeyPatch) -> Non
     """Whatever it does with a tool is no longer than the tool; the event loop never sleeps."""
     sleepers: list[str] = []
     monkeypatch.setattr(compile_pool, "_TURN_SECONDS", -1.0)
-    monkeypatch.setattr(compile_pool.time, "sleep", lambda _: sleepers.append(threading.current_thread().name))
+    monkeypatch.setattr(time, "sleep", lambda _: sleepers.append(threading.current_thread().name))
     counts = []
     for count in (1, 11):
         tools = [{"type": "function", "function": {"name": f"f{number}"}} for number in range(count)]

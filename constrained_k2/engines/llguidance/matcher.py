@@ -99,7 +99,7 @@ class LLGuidanceMatcher:
                 matcher = self.grammar.copy()
             except UNREADABLE:
                 return []
-            if matcher.is_error():  # a draft alone is no reason to leave the grammar: its masks may need no LLGuidance
+            if matcher.is_error():  # do not leave the grammar for a draft: its masks may need no LLGuidance
                 return []
             self._matcher = matcher
         return self.grammar.forced_ids(self.engine())  # at a limit of LLGuidance the next mask hits it too
@@ -158,7 +158,7 @@ class LLGuidanceMatcher:
             self._consumed -= too_many
             self._is_stale = self._is_stale or self._masked > self._consumed
             if self._matcher.is_error() or not self._matcher.rollback(too_many):
-                self._rebuild()
+                self._forget_engine()
 
     def is_complete(self) -> bool:
         state = self._state
@@ -207,9 +207,8 @@ class LLGuidanceMatcher:
             matcher.compute_bitmask()
             self._note_computed(matcher)
             if self._is_stale:
-                self._consumed, self._masked, self._is_stale = 0, 0, False
-                matcher = self._matcher = self._begin()
-                pending = self._ids[self._consumed :]
+                self._forget_engine()
+                return self.engine(for_mask=for_mask)
         if pending:
             self._consumed = len(self._ids)
             if matcher.try_consume_tokens(pending) != len(pending):
@@ -251,6 +250,10 @@ class LLGuidanceMatcher:
                 return result
             matcher = self._go_on(matcher.get_error())
 
+    def _forget_engine(self) -> None:
+        """Have LLGuidance consume all tokens again when it is next needed."""
+        self._matcher, self._consumed, self._masked, self._is_stale = None, 0, 0, False
+
     def _begin(self) -> llguidance.LLMatcher:
         """Begin the grammar; if LLGuidance cannot read it, replay the tokens with the next best one."""
         try:
@@ -269,28 +272,25 @@ class LLGuidanceMatcher:
     def _go_on(self, problem: str) -> llguidance.LLMatcher:
         """Replay the tokens with the next best grammar that takes them; raises if there is none."""
         problem = (problem.strip() or "it does not accept the tokens when they are replayed")[:300]
-        following = self._following()
-        while following is not None:
+        before, failed = (self.grammar, self._state, self._path), self._matcher
+        while (next_best := self.grammar.next_best) is not None:
+            step, keeps_keys = self.grammar.step, self.keeps_keys
+            following = next_best.after(step, may_relax=self._may_relax, keeps_keys=keeps_keys)
+            if following is None:
+                break
             self.grammar, matcher = following, following.copy()
             self._state, self._path = _UNTRACKED, [_UNTRACKED] * (len(self._ids) + 1)
             if self._has_replayed(matcher):
-                assert following.next_best is not None
-                following.next_best.log(following.step, self._location, problem.splitlines()[0])
+                next_best.log(following.step, self._location, problem.splitlines()[0])
                 return matcher
-            following = self._following()
-        raise self._too_costly(problem)
-
-    def _following(self) -> "LLGuidanceGrammar | None":
-        grammar = self.grammar
-        if grammar.next_best is None:
-            return None
-        return grammar.next_best.after(grammar.step, may_relax=self._may_relax, keeps_keys=self.keeps_keys)
+        self.grammar, self._state, self._path = before  # whatever needs LLGuidance fails again
+        self._matcher = failed
+        if failed is None or not failed.is_error():
+            self._forget_engine()
+        remedy = "Simplify the schema's patterns, or split objects with very many properties"
+        raise SchemaTooCostly(f"LLGuidance failed in the arguments: {problem}", self._location, remedy, "llguidance")
 
     def _has_replayed(self, matcher: llguidance.LLMatcher) -> bool:
         self._matcher, self._consumed = matcher, len(self._ids)
         self._masked, self._is_stale = 0, False
         return matcher.try_consume_tokens(self._ids) == len(self._ids) and not matcher.is_error()
-
-    def _too_costly(self, reason: str) -> SchemaTooCostly:
-        remedy = "Simplify the schema's patterns, or split objects with very many properties"
-        return SchemaTooCostly(f"LLGuidance failed in the arguments: {reason}", self._location, remedy, "llguidance")
