@@ -10,6 +10,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from constrained_k2 import Compiler, Vocabulary
+from constrained_k2.engines.llguidance import engine as engine_module
 from constrained_k2.engines.llguidance import grammar_text
 from constrained_k2.testing import write_tokenizer
 from tests.data import data
@@ -122,3 +123,4 @@ def k3_real_compiler(real_tokenizer: Path, tmp_path_factory: pytest.TempPathFact
 def masks_by_llguidance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have LLGuidance compute every mask in arguments, also those that need no engine."""
     monkeypatch.setattr(grammar_text, "direct_model", lambda *_: None)
+    monkeypatch.setattr(engine_module, "plain_text", lambda *_, **__: None)
