@@ -120,7 +120,12 @@ def k3_real_compiler(real_tokenizer: Path, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def masks_by_llguidance(monkeypatch: pytest.MonkeyPatch) -> None:
+def always_grammar_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write a grammar's text for plain schemas, too."""
+    monkeypatch.setattr(engine_module, "plain_text", lambda *_, **__: None)
+
+
+@pytest.fixture
+def masks_by_llguidance(monkeypatch: pytest.MonkeyPatch, always_grammar_text: None) -> None:
     """Have LLGuidance compute every mask in arguments, also those that need no engine."""
     monkeypatch.setattr(grammar_text, "direct_model", lambda *_: None)
-    monkeypatch.setattr(engine_module, "plain_text", lambda *_, **__: None)
