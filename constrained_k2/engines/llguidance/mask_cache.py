@@ -6,7 +6,6 @@ new steps. :mod:`constrained_k2.engines.llguidance.position` decides which prefi
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
 import llguidance
@@ -36,30 +35,45 @@ _SHORT = 64  # bytes: few tokens have more
 _MAX_STATES = 4096  # of one grammar
 _STRINGS_SHARE = 8  # part of the budget for the states of strings
 _MAX_STEPS = 256  # from one state
+_PAID_AT_ONCE = 8  # states
 
 
-@dataclass(slots=True, eq=False)
 class DfaState:
-    """One state of a call's arguments."""
+    """One state of a call's arguments.
 
-    position: Position | None  # None without a state model
-    twin: "DfaState | None" = None  # the state of another text, which has the same mask
-    is_shared: bool = field(init=False)  # all calls at this position share it; else it belongs to one call
-    stays: int = field(init=False)  # tokens of these classes, if allowed, lead back to this state
-    loops: int = field(init=False)  # tokens of these classes are allowed, too: inside a string of any characters
-    next: dict[int, "DfaState"] = field(default_factory=dict)  # by token id; only in shared states
-    row: npt.NDArray[np.int32] | None = None  # the mask, [words]; None if not cached
-    rows_after: dict[int, npt.NDArray[np.int32]] | None = None  # by previous token id, if the mask depends on it
-    is_complete: bool | None = None  # True if the arguments may end here; None if unknown
-    visits: int = 0  # how often the mask was computed
-    allowed: npt.NDArray[np.int32] | None = None  # what the grammar accepts, [words], if known without LLGuidance
-    is_direct: bool | None = None  # True if ``allowed`` is known; None if that was not tried yet
-    forced: Residual | None = None  # where a text is forced: the masks are narrower than ``allowed``
+    Attributes:
+        position: None without a state model.
+        twin: The state of another text, which has the same mask.
+        is_shared: True if all calls at this position share it; else it belongs to one call.
+        stays: Tokens of these classes, if allowed, lead back to this state.
+        loops: Tokens of these classes are allowed, too: inside a string of any characters.
+        next: The states after tokens, by token id; only in shared states.
+        row: The mask, int32 ``[words]``; None if not cached.
+        rows_after: Masks by the previous token's id, if the mask depends on it.
+        is_complete: True if the arguments may end here; None if unknown.
+        visits: How often the mask was computed.
+        allowed: What the grammar accepts, int32 ``[words]``, if known without LLGuidance.
+        is_direct: True if ``allowed`` is known; None if that was not tried yet.
+        forced: Where a text is forced: the masks are narrower than ``allowed``.
+    """
 
-    def __post_init__(self) -> None:
-        self.is_shared = self.position is not None and self.position.is_shared
-        self.stays = 0 if self.position is None else int(self.position.stays)  # the operators of a flag are slow
+    __slots__ = ("allowed", "forced", "is_complete", "is_direct", "is_shared", "loops", "next", "position", "row",
+                 "rows_after", "stays", "twin", "visits")  # fmt: skip
+
+    def __init__(self, position: Position | None, twin: "DfaState | None" = None) -> None:
+        self.position = position
+        self.twin = twin
+        self.is_shared = position is not None and position.is_shared
+        self.stays = 0 if position is None else int(position.stays)  # the operators of a flag are slow
         self.loops = self.stays if self.is_shared else 0
+        self.next: dict[int, DfaState] = {}
+        self.row: npt.NDArray[np.int32] | None = None
+        self.rows_after: dict[int, npt.NDArray[np.int32]] | None = None
+        self.is_complete: bool | None = None
+        self.visits = 0
+        self.allowed: npt.NDArray[np.int32] | None = None
+        self.is_direct: bool | None = None
+        self.forced: Residual | None = None
 
 
 class LazyDfa:
@@ -70,16 +84,23 @@ class LazyDfa:
         rule = None if direct is None else direct[model.root]
         # True if the text is one object, and ends with it.
         self.ends_with_object = rule is not None and rule == ValueRule(object=rule.object)
+        self._direct = cache.direct_masks() if direct is not None and self.ends_with_object else None
         self._residuals: Residuals | None = None
-        if direct is not None and self.ends_with_object:
-            self._residuals = cache.direct_masks().residuals(direct)
+        if self._direct is not None and direct is not None:
+            self._residuals = self._direct.residuals(direct)
         self.model_bytes = _NODE_BYTES * (len(model.nodes) + model.key_count)
         given = (model, cache.strings)
         self.tracker = PositionTracker(*given) if model.arguments is None else XtmlTracker(model.arguments, *given)
         if self._residuals is not None:
             self.tracker.free_keys = self._residuals.free_keys
         self._states: dict[Position, DfaState] = {}
+        self.paid_states = 0  # part of the cache's sum
         self.start = DfaState(self.tracker.start)
+
+    @property
+    def is_unpaid(self) -> bool:
+        """True if there are more states than the cache's sum holds."""
+        return len(self._states) > self.paid_states
 
     def begin(self) -> DfaState:
         """Return the start state, and mark the grammar as recently used."""
@@ -102,21 +123,20 @@ class LazyDfa:
         """Return the tokens that the grammar accepts, int32 ``[words]``, if that is known without LLGuidance."""
         if state.is_direct is None:
             state.is_direct = False
-            if self._residuals is not None and state.position is not None:
+            if self._residuals is not None and self._direct is not None and state.position is not None:
                 residual = self._residuals.of(state.position)
-                row = None if residual is None else self.cache.direct_masks().allowed(residual)
+                row = None if residual is None else self._direct.allowed(residual)
                 if row is not None and residual is not None:
                     state.allowed, state.is_direct = row, True
                     state.forced = residual if residual.is_forced else None
-                    self.cache.evict_over_budget(self)
         return state.allowed
 
     def direct_mask(self, state: DfaState, previous: int) -> npt.NDArray[np.int32] | None:
         """Return the mask after a token, int32 ``[words]``, if it can be computed without LLGuidance."""
         row = self.allowed(state)
-        if row is None or state.forced is None or previous < 0:
+        if row is None or state.forced is None or previous < 0 or self._direct is None:
             return row
-        return self.cache.direct_masks().forced(state.forced, previous)
+        return self._direct.forced(state.forced, previous)
 
     def cache_mask(self, state: DfaState, row: npt.NDArray[np.int32], previous: int | None) -> None:
         """Cache a copy of a shared state's mask; ``previous``: the token id before, if the mask depends on it."""
@@ -137,7 +157,7 @@ class LazyDfa:
             state.next.clear()
             state.row = state.rows_after = state.allowed = state.forced = state.is_direct = None
         self.tracker.shapes.clear()
-        self.cache.charge(-_STATE_BYTES * len(dropped))
+        self.cache.repay(self)
 
     def _state(self, position: Position) -> DfaState:
         twin = position.twin
@@ -149,8 +169,8 @@ class LazyDfa:
             if len(self._states) >= _MAX_STATES:
                 self.clear()
             state = self._states.setdefault(position, self._state(position))
-            self.cache.charge(_STATE_BYTES)
-            self.cache.use(self)  # it may have been evicted since the call began
+            if len(self._states) > self.paid_states:
+                self.cache.use(self)  # it may have been evicted since the call began
         return state
 
 
@@ -220,13 +240,22 @@ class MaskCache:
         return token
 
     def use(self, dfa: LazyDfa) -> None:
-        """Mark a grammar's states as recently used."""
+        """Mark a grammar's states as recently used, and charge for new ones."""
         with self._lock:
             if dfa not in self._used:
                 self._charged += dfa.model_bytes
                 self._used[dfa] = None
             self._used.move_to_end(dfa)
+            if dfa.is_unpaid:
+                dfa.paid_states += _PAID_AT_ONCE
+                self._charged += _PAID_AT_ONCE * _STATE_BYTES
         self.evict_over_budget(dfa)
+
+    def repay(self, dfa: LazyDfa) -> None:
+        """Take back what was charged for a grammar's states."""
+        with self._lock:
+            self._charged -= dfa.paid_states * _STATE_BYTES
+            dfa.paid_states = 0
 
     def charge(self, more: int) -> None:
         """Add bytes to the sum of all states; negative to remove them."""
@@ -242,10 +271,11 @@ class MaskCache:
 
     def intern(self, row: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Return the one copy of a mask, int32 ``[words]``."""
-        digest = hash(row.tobytes())
+        content = row.tobytes()
+        digest = hash(content)
         with self._lock:
             known = self._rows.get(digest)
-            if known is None or not np.array_equal(known, row):
+            if known is None or known.tobytes() != content:
                 known = self._rows[digest] = row.copy()
                 known.flags.writeable = False  # so callers may keep it, and tell it from rows that are made for them
         return known

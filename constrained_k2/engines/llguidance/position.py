@@ -28,7 +28,8 @@ _CHARACTER = re.compile(
 )
 _UNESCAPED = re.compile(rb'[^"\\\x00-\x1f]+')
 _LONGEST_ESCAPE = len(rb"\u0000")
-_QUOTE, _BACKSLASH, _COLON, _COMMA, _BRACE = b'"\\:,{'
+_QUOTE, _BACKSLASH = b'"', b"\\"
+_BLANKS = b" \t\r\n"
 
 
 class Expect(IntEnum):
@@ -55,6 +56,12 @@ _UNSHARED = frozenset({Expect.IN_OTHER_STRING, Expect.IN_OTHER_TEXT, Expect.LOST
 _KEYS = frozenset({Expect.KEY, Expect.FIRST_KEY})
 _IN_STRINGS = frozenset({Expect.IN_KEY, Expect.IN_FREE_STRING, Expect.IN_LISTED_STRING, Expect.IN_OTHER_STRING,
                          Expect.IN_TRACKED_STRING})  # fmt: skip
+_RUNS = {
+    Expect.IN_KEY: _UNESCAPED,
+    Expect.IN_LISTED_STRING: _UNESCAPED,
+    Expect.IN_SCALAR: re.compile(rb"[^ \t\r\n,}\]]+"),
+}
+"""The texts that only make a position's text longer."""
 
 
 class Open(NamedTuple):
@@ -102,6 +109,8 @@ class Position(NamedTuple):
     @property
     def stays(self) -> int:
         """The classes of tokens that leave the position unchanged."""
+        if self.expect < Expect.IN_FREE_STRING:
+            return 0
         match self.expect:
             case Expect.IN_FREE_STRING:
                 return 0 if self.text else TokenClass.UNESCAPED
@@ -144,18 +153,23 @@ class PositionTracker:
         """Return the position after a token that the grammar allows at ``position``."""
         if position.string is not None and (after := self._after_text(position, token)) is not None:
             return after
-        for byte in token:
-            if position.expect is Expect.LOST:
-                break
-            if position.expect in _IN_STRINGS:
-                position = self._in_string(position, byte)
-            elif position.expect is Expect.IN_SCALAR and byte not in b" \t\r\n,}]":
-                position = self._append(position, byte)
+        at = 0
+        while at < len(token) and position.expect is not Expect.LOST:
+            run = None if position.escaped or (text := _RUNS.get(position.expect)) is None else text.match(token, at)
+            if run is None:
+                position = self._after_byte(position, token[at : at + 1])
+                at += 1
             else:
-                if position.expect is Expect.IN_SCALAR:
-                    position = self._end_value(position)
-                position = self._append(position, byte) if byte in b" \t\r\n" else self._structural(position, byte)
+                position = self._append(position, run[0])
+                at = run.end()
         return position
+
+    def _after_byte(self, position: Position, byte: bytes) -> Position:
+        if position.expect in _IN_STRINGS:
+            return self._in_string(position, byte)
+        if position.expect is Expect.IN_SCALAR:
+            position = self._end_value(position)
+        return self._append(position, byte) if byte in _BLANKS else self._structural(position, byte)
 
     def _after_text(self, position: Position, token: bytes) -> Position | None:
         """Return the position after whole characters of a tracked string; None for any other token."""
@@ -172,68 +186,68 @@ class PositionTracker:
             return position._replace(text=(position.text + token)[: self._max_text + 1], string=after)
         return _within(position, after)
 
-    def _in_string(self, position: Position, byte: int) -> Position:
+    def _in_string(self, position: Position, byte: bytes) -> Position:
         if byte == _QUOTE and not position.escaped:
             if position.expect is Expect.IN_KEY:
-                return self._end_key(self._append(position._replace(string=None), byte))
+                return self._end_key(self._append(position, byte))
             return self._end_value(position if position.outside < 0 else self._append(position, byte))
-        if position.expect is Expect.IN_KEY and position.string is not None:
-            position = position._replace(string=None)  # from here on by bytes
         escaped = byte == _BACKSLASH and not position.escaped
         if position.expect is Expect.IN_OTHER_STRING:  # never inside an ambiguous value
             return position if position.escaped is escaped else position._replace(escaped=escaped)
         longer = self._append(position, byte)
-        if position.string is not None and _CHARACTER.fullmatch(longer.text):
+        if position.expect is Expect.IN_TRACKED_STRING and _CHARACTER.fullmatch(longer.text):
+            assert longer.string is not None
             character = json.loads(b'"%b"' % longer.text)
             # Whether a pair of escapes counts as one character is the engine's choice.
-            after = position.string.after(character) if len(longer.text) <= _LONGEST_ESCAPE else None
+            after = longer.string.after(character) if len(longer.text) <= _LONGEST_ESCAPE else None
             return _within(position._replace(text=b"", escaped=False), after)
         if position.expect is Expect.IN_FREE_STRING and _CHARACTER.fullmatch(longer.text):
             return position._replace(text=b"", escaped=False)
         return longer if position.escaped is escaped else longer._replace(escaped=escaped)
 
     def _end_key(self, position: Position) -> Position:
-        owner = position.open[-1]
+        _, _, opened, text, outside, _, _ = position
+        owner = opened[-1]
         model = self._nodes[owner.node].object
-        position = position._replace(expect=Expect.COLON)
-        if position.outside >= 0 or model is None:
-            return position._replace(value=AMBIGUOUS)
-        name = json.loads(position.text.decode()) if len(position.text) <= self._max_text else None
+        if outside >= 0 or model is None:
+            return position._replace(expect=Expect.COLON, value=AMBIGUOUS)
+        name = json.loads(text.decode()) if len(text) <= self._max_text else None
         if name is not None and name in model.values:
             key, value = model.values[name]
-            owner = owner._replace(keys=owner.keys | 1 << key)
+            owner = Open(owner.node, True, owner.keys | 1 << key, owner.number)  # noqa: FBT003 - a field
         else:
             value = model.extra
             owner = self._with_extra(owner, counts=model.counts_extra)
-        position = position._replace(open=(*position.open[:-1], owner), value=value)
+        opened = (*opened[:-1], owner)
         if value == AMBIGUOUS:  # the continuation depends on the key's text
-            return position._replace(outside=len(position.open))
-        return position._replace(text=b"")
+            return Position(Expect.COLON, value, opened, text, len(opened))
+        return Position(Expect.COLON, value, opened)
 
     @staticmethod
     def _with_extra(owner: Open, *, counts: bool) -> Open:
         return owner._replace(number=min(owner.number + counts, _MAX_COUNTED))
 
-    def _structural(self, position: Position, byte: int) -> Position:
+    def _structural(self, position: Position, byte: bytes) -> Position:
         """Handle a structural character, or the first one of a key or value."""
-        if byte == _COLON:
-            return self._cut(position._replace(expect=Expect.VALUE), byte)
-        if byte == _COMMA:
-            owner = position.open[-1]
-            if owner.is_object:
-                return self._cut(position._replace(expect=Expect.KEY), byte)
-            model = self._nodes[owner.node].array
-            if model is not None:
-                owner = owner._replace(number=min(owner.number + 1, model.counted))
-            opened = (*position.open[:-1], owner)
-            return self._cut(position._replace(expect=Expect.VALUE, open=opened, value=self._item(owner)), byte)
-        if byte in b"}]":
-            return self._end_value(self._append(position, byte) if position.outside >= 0 else position, closed=True)
-        if byte == _QUOTE:
-            return self._begin_string(position)
-        if byte in b"{[":
-            return self._begin_container(position, byte)
-        return self._append(self._cut(position._replace(expect=Expect.IN_SCALAR)), byte)
+        match byte:
+            case b":":
+                return self._cut(position, Expect.VALUE, byte)
+            case b",":
+                owner = position.open[-1]
+                if owner.is_object:
+                    return self._cut(position, Expect.KEY, byte)
+                model = self._nodes[owner.node].array
+                if model is not None:
+                    owner = owner._replace(number=min(owner.number + 1, model.counted))
+                opened = (*position.open[:-1], owner)
+                return self._cut(position._replace(open=opened, value=self._item(owner)), Expect.VALUE, byte)
+            case b"}" | b"]":
+                return self._end_value(self._append(position, byte) if position.outside >= 0 else position, closed=True)
+            case b'"':
+                return self._begin_string(position)
+            case b"{" | b"[":
+                return self._begin_container(position, byte)
+        return self._append(self._cut(position, Expect.IN_SCALAR), byte)
 
     def _item(self, owner: Open) -> int:
         model = self._nodes[owner.node].array
@@ -243,50 +257,48 @@ class PositionTracker:
         if position.expect in _KEYS:
             node = position.open[-1].node
             owner = None if position.outside >= 0 or node in self.free_keys else self._nodes[node].object
-            string = None if owner is None else self._string(owner.keys)
-            return self._append(
-                self._cut(position._replace(expect=Expect.IN_KEY, escaped=False, string=string)), _QUOTE
-            )
+            begun = self._append(self._cut(position, Expect.IN_KEY), _QUOTE)
+            return begun if owner is None else begun._replace(string=self._string(owner.keys))
         if position.outside >= 0:
-            return self._append(position._replace(expect=Expect.IN_LISTED_STRING, escaped=False), _QUOTE)
-        model = self._nodes[position.value]
-        if model.listed_strings and not model.free_strings:
-            return position._replace(expect=Expect.IN_LISTED_STRING, text=b'"', escaped=False)
-        expect = Expect.IN_FREE_STRING if model.free_strings else Expect.IN_OTHER_STRING
-        position = position._replace(expect=expect, text=b"", escaped=False)
-        return position if expect is Expect.IN_FREE_STRING else _within(position, self._string(model.strings))
+            return self._append(position._replace(expect=Expect.IN_LISTED_STRING), _QUOTE)
+        _, value, opened, *_ = position
+        model = self._nodes[value]
+        if model.free_strings:
+            return Position(Expect.IN_FREE_STRING, value, opened)
+        if model.listed_strings:
+            return Position(Expect.IN_LISTED_STRING, value, opened, _QUOTE)
+        return _within(Position(Expect.IN_OTHER_STRING, value, opened), self._string(model.strings))
 
     def _string(self, shapes: tuple[Shape, ...]) -> StringState | None:
         self.shapes.add(shapes)
         return self._strings.start(shapes)
 
-    def _begin_container(self, position: Position, byte: int) -> Position:
+    def _begin_container(self, position: Position, byte: bytes) -> Position:
         if len(position.open) == _MAX_DEPTH:
             return Position(Expect.LOST, AMBIGUOUS)
-        is_object = byte == _BRACE
+        is_object = byte == b"{"
         model = self._nodes[position.value]
         inner: ObjectModel | ArrayModel | None = model.object if is_object else model.array
-        if position.outside >= 0 or inner is None:
-            outside = position.outside if position.outside >= 0 else len(position.open)
-            position = self._append(position._replace(outside=outside), byte)
+        expect, outside, text = Expect.FIRST_KEY if is_object else Expect.FIRST_ITEM, position.outside, b""
+        if outside >= 0 or inner is None:
+            outside = outside if outside >= 0 else len(position.open)
+            text = self._append(position, byte).text
             owner = Open(AMBIGUOUS, is_object)
         else:
-            position = self._cut(position, byte)
             owner = Open(position.value, is_object)
-        expect, value = (Expect.FIRST_KEY, AMBIGUOUS) if is_object else (Expect.FIRST_ITEM, self._item(owner))
-        return position._replace(expect=expect, open=(*position.open, owner), value=value)
+        value = AMBIGUOUS if is_object else self._item(owner)
+        return Position(expect, value, (*position.open, owner), text, outside)
 
-    def _append(self, position: Position, byte: int) -> Position:
-        """Append a byte of text, up to a length from which on positions are not shared anyway."""
-        if len(position.text) > self._max_text:
-            return position
-        return position._replace(text=position.text + bytes((byte,)))
+    def _append(self, position: Position, text: bytes) -> Position:
+        """Append a text, up to a length from which on positions are not shared anyway. Keys are no longer tracked."""
+        expect, value, opened, before, outside, escaped, string = position
+        string = string if expect is Expect.IN_TRACKED_STRING else None
+        return Position(expect, value, opened, (before + text)[: self._max_text + 1], outside, escaped, string)
 
-    def _cut(self, position: Position, byte: int | None = None) -> Position:
-        """Drop the text before a structural character ``byte``; inside an ambiguous value, preserve it."""
-        if position.outside >= 0:
-            return position if byte is None else self._append(position, byte)
-        return position._replace(text=b"") if position.text else position
+    def _cut(self, position: Position, expect: Expect, byte: bytes = b"") -> Position:
+        """Drop the text before a structural character, if any; inside an ambiguous value, preserve it."""
+        _, value, opened, text, outside, *_ = position
+        return Position(expect, value, opened, b"" if outside < 0 else (text + byte)[: self._max_text + 1], outside)
 
     @staticmethod
     def _end_value(position: Position, *, closed: bool = False) -> Position:

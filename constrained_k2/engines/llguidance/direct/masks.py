@@ -1,17 +1,16 @@
 """The masks of residuals, shared by all grammars, with the least recently used dropped."""
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import get_args
+from typing import Literal, get_args
 
 import llguidance
 
 from constrained_k2.engines.llguidance.direct.lexemes import number_state
-from constrained_k2.engines.llguidance.direct.residual import Keys, Level, Residual, Residuals
+from constrained_k2.engines.llguidance.direct.residual import Keys, Residual, Residuals
 from constrained_k2.engines.llguidance.direct.terminals import Terminals
 from constrained_k2.engines.llguidance.direct.tokens import Row, TokenTrie
-from constrained_k2.engines.llguidance.direct.values import Values
+from constrained_k2.engines.llguidance.direct.values import Level, Values
 from constrained_k2.engines.llguidance.direct.walk import forced_token, mask_of
 from constrained_k2.engines.llguidance.position import Expect
 from constrained_k2.grammar.lark.direct_model import ArrayRule, DirectModel, NumberKind, ObjectRule, ValueRule
@@ -20,6 +19,8 @@ from constrained_k2.vocabulary.bitmask import words_per_row
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _ENTRY_BYTES = 2000  # estimate for a residual, without its mask
+_MISSING: Literal["missing"] = "missing"
+_REST_BYTES = 300  # estimate for each rest of a key in it
 
 
 class DirectMasks:
@@ -45,10 +46,14 @@ class DirectMasks:
         self._stop_id = vocabulary.format.engine_stop
         self._intern = intern
         self._tokenize = tokenizer.tokenize_bytes
-        self._rows: OrderedDict[tuple[Residual, int], Row | None] = (
-            OrderedDict()
-        )  # None where only the engine can compute it
-        self._most = budget // (4 * words_per_row(vocabulary.size) + _ENTRY_BYTES)
+        # A mask that is used moves to the new ones; when these take half of the budget, they become the old ones. So a
+        # look-up needs one hash of a residual, and the masks that were not used for longest are dropped. The value is
+        # None where only the engine can compute the mask.
+        self._new: dict[tuple[Residual, int], Row | None] = {}
+        self._old: dict[tuple[Residual, int], Row | None] = {}
+        self._new_bytes = self._old_bytes = 0  # without the masks
+        self._half = budget // 2
+        self._row_bytes = 4 * words_per_row(vocabulary.size)
         self._lock = threading.Lock()
         for residual in _frequent(self._values):  # now rather than within some request's first mask
             mask_of(residual, self._trie, self.terminals, self._stop_id)
@@ -60,7 +65,7 @@ class DirectMasks:
     @property
     def spent(self) -> int:
         """Estimated bytes of the residuals, without their masks, and of terminals."""
-        return len(self._rows) * _ENTRY_BYTES + self.terminals.spent
+        return self._new_bytes + self._old_bytes + self.terminals.spent
 
     def allowed(self, residual: Residual) -> Row | None:
         """Return the tokens that a grammar accepts, int32 ``[words]``, read-only; None if only the engine can tell."""
@@ -81,23 +86,29 @@ class DirectMasks:
         return mask_of(residual, self._trie, self.terminals, self._stop_id)
 
     def _found(self, key: tuple[Residual, int], compute: Callable[[], Row | None]) -> Row | None:
-        with self._lock:
-            if key in self._rows:
-                self._rows.move_to_end(key)
-                return self._rows[key]
-        row = compute()
-        if row is not None:
-            row = self._intern(row)
-        with self._lock:
-            self._rows[key] = row
-            while len(self._rows) > self._most:
-                self._rows.popitem(last=False)
+        row = self._new.get(key, _MISSING)
+        if not isinstance(row, str):
             return row
+        row = self._old.get(key, _MISSING)
+        if isinstance(row, str):
+            row = compute()
+            if row is not None:
+                row = self._intern(row)
+        keys = key[0].keys
+        size = _ENTRY_BYTES + (0 if keys is None else _REST_BYTES * len(keys.rests))
+        with self._lock:
+            if self._new_bytes + size + self._row_bytes * (len(self._new) + 1) > self._half:
+                self._old, self._old_bytes = self._new, self._new_bytes
+                self._new, self._new_bytes = {}, 0
+            self._new[key] = row
+            self._new_bytes += size
+        return row
 
     def clear(self) -> None:
         """Drop all masks."""
         with self._lock:
-            self._rows.clear()
+            self._new, self._old = {}, {}
+            self._new_bytes = self._old_bytes = 0
         self.terminals.clear()
 
 

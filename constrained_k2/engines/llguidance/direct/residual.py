@@ -12,22 +12,12 @@ from typing import NamedTuple
 from constrained_k2.engines.llguidance.direct.lexemes import NumberState, end_of_characters, number_state
 from constrained_k2.engines.llguidance.direct.terminals import Terminals, Unknown
 from constrained_k2.engines.llguidance.direct.tokens import TokenTrie
-from constrained_k2.engines.llguidance.direct.values import Members, Terminal, Value
+from constrained_k2.engines.llguidance.direct.values import Level, Members, Terminal, Value
 from constrained_k2.engines.llguidance.position import Expect, Open, Position
 from constrained_k2.grammar.lark.direct_model import NumberKind
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
 
 _quoted = JSONEncoder(ensure_ascii=False).encode
-
-
-class Level(NamedTuple):
-    """An object or array, after one of its values."""
-
-    is_object: bool
-    may_end: bool
-    may_go_on: bool
-    value: Value | None  # an array's item; that of an object's undeclared keys, None if it has none
-    any_spelling: bool = False  # of undeclared keys
 
 
 Stack = tuple[Level, ...]
@@ -76,27 +66,9 @@ def after_forced(residual: Residual, count: int) -> Residual:
     return residual._replace(keys=keys, rests=tuple(rest[count:] for rest in residual.rests))
 
 
-def level_of(members: Members, keys: int) -> Level:
-    """Return an object after a member, with these declared keys, as bits."""
-    return Level(
-        is_object=True,
-        may_end=keys & members.required == members.required,
-        may_go_on=members.extra is not None or keys != (1 << len(members.keys)) - 1,
-        value=members.extra,
-        any_spelling=members.any_spelling,
-    )
-
-
-def array_level(array: Value, index: int) -> Level:
-    """Return an array after an item."""
-    count = index + 1
-    may_go_on = array.longest is None or count < array.longest
-    return Level(is_object=False, may_end=count >= array.shortest, may_go_on=may_go_on, value=array.item)
-
-
 def keys_of(members: Members, keys: int) -> Keys:
     """Return the keys that may follow these."""
-    level = level_of(members, keys)
+    level = members.level(keys)
     if members.extra is not None:
         return Keys(level, ())
     return Keys(level, tuple(_left(members, keys, b"")))
@@ -105,7 +77,7 @@ def keys_of(members: Members, keys: int) -> Keys:
 def _left(members: Members, keys: int, text: bytes) -> list[tuple[bytes, Value | None, Level]]:
     """Return the declared keys that have not come and begin with a text, quote included."""
     return [
-        (written[len(text) or 1 :], value, level_of(members, keys | 1 << bit))
+        (written[len(text) or 1 :], value, members.level(keys | 1 << bit))
         for bit, (written, value) in enumerate(members.keys)
         if not keys >> bit & 1 and written.startswith(text)
     ]
@@ -118,6 +90,7 @@ class Residuals:
         self._values = values
         self._trie = trie
         self._terminals = terminals
+        self._latest: tuple[tuple[Open, ...], Stack | None] = ((), ())  # what is open, and its stack
 
     @property
     def free_keys(self) -> frozenset[int]:
@@ -165,7 +138,14 @@ class Residuals:
                 return Residual(expect, blanks, item, is_first=array.shortest == 0, stack=stack)
         return None
 
-    def _stack(self, opened: Sequence[Open]) -> Stack | None:
+    def _stack(self, opened: tuple[Open, ...]) -> Stack | None:
+        latest, stack = self._latest
+        if latest is not opened:
+            stack = self._stack_of(opened)
+            self._latest = opened, stack
+        return stack
+
+    def _stack_of(self, opened: tuple[Open, ...]) -> Stack | None:
         levels = []
         for owner in reversed(opened[-1 - self._trie.depth :]):
             value = self._values[owner.node] if owner.node >= 0 else None
@@ -174,11 +154,11 @@ class Residuals:
             if not owner.is_object:
                 if value.item is None:
                     return None
-                levels.append(array_level(value, owner.number))
+                levels.append(value.level(owner.number))
             elif value.members is None or not value.members.is_known:
                 return None
             else:
-                levels.append(level_of(value.members, owner.keys))
+                levels.append(value.members.level(owner.keys))
         return tuple(levels)
 
     def _key(self, position: Position, blanks: int, parents: Stack) -> Residual | None:
@@ -194,7 +174,7 @@ class Residuals:
         members = self._values[owner.node].members
         if members is None:
             return None
-        level = level_of(members, owner.keys)
+        level = members.level(owner.keys)
         if members.extra is None:
             rests = _left(members, owner.keys, text)
             is_forced = _is_forced([rest for rest, _, _ in rests])
@@ -207,7 +187,7 @@ class Residuals:
                 rest = written[len(text) : -1]
                 if not rest:
                     has_come = owner.keys >> bit & 1
-                    found.append((rest, None if has_come else value, level_of(members, owner.keys | 1 << bit)))
+                    found.append((rest, None if has_come else value, members.level(owner.keys | 1 << bit)))
                 elif rest in self._trie.endings:
                     return None
         return Residual(Expect.IN_KEY, keys=Keys(level, tuple(found)), stack=parents)

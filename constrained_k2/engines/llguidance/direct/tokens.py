@@ -25,7 +25,9 @@ Ids = npt.NDArray[np.int64]
 Row = npt.NDArray[np.int32]
 Range = tuple[int, int, int]
 """Tokens ``[first, end)`` in the order of their bytes, and how many of their bytes lead to a node."""
+_NO_IDS: Ids = np.zeros(0, dtype=np.int64)
 _DIGITS = re.compile(rb"[0-9]+")
+_MAX_WORDS = 4096
 _NUMBER_STARTS = ((0x2B, 0x3A), (0x45, 0x46), (0x65, 0x66))  # signs, point and digits; E; e
 
 
@@ -178,12 +180,33 @@ class TokenTrie:
         self.root = TokenNode(self, ((0, len(self.tokens), 0),))
         self.all = self.row(self.ids)
         self.endings, self.key_starts, self.depth, self.digits = _seen(self.tokens)
+        self._words_known: dict[bytes, tuple[Ids, TokenNode | None]] = {}
+
+    def word(self, text: bytes) -> "tuple[Ids, TokenNode | None]":
+        """Return the tokens that a text begins with, and the node after it; None if no token goes on there."""
+        found = self._words_known.get(text)
+        if found is None:
+            ids: list[Ids] = []
+            node: TokenNode | None = self.root
+            for byte in text:
+                node = node and node.child(byte)
+                if node is None:
+                    break
+                ids.append(node.ids)
+            if len(self._words_known) >= _MAX_WORDS:
+                self._words_known.clear()
+            found = self._words_known[text] = (np.concatenate(ids or [_NO_IDS]), node)
+        return found
 
     def row(self, ids: Sequence[int]) -> Row:
         """Return a mask of these tokens, int32 ``[words]``."""
-        row = np.zeros(self._words, dtype=np.int32)
+        row = self.empty()
         add_ids(row, np.array(ids, dtype=np.int64))
         return row
+
+    def empty(self) -> Row:
+        """Return a mask of no tokens, int32 ``[words]``."""
+        return np.zeros(self._words, dtype=np.int32)
 
 
 def add_ids(row: Row, ids: Ids) -> None:

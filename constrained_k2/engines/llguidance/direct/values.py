@@ -20,24 +20,73 @@ class Terminal(NamedTuple):
         return b'"' if self.is_string else b""
 
 
+class Level(NamedTuple):
+    """An object or array, after one of its values."""
+
+    is_object: bool
+    may_end: bool
+    may_go_on: bool
+    value: "Value | None"  # an array's item; that of an object's undeclared keys, None if it has none
+    any_spelling: bool = False  # of undeclared keys
+
+
+Levels = tuple[Level, Level, Level, Level]
+"""The levels of an object or array, by ``2 * may_end + may_go_on``."""
+
+
+def _levels(*, is_object: bool, value: "Value | None", any_spelling: bool = False) -> Levels:
+    neither, more, end, both = (
+        Level(is_object, may_end, may_go_on, value, any_spelling)
+        for may_end in (False, True)
+        for may_go_on in (False, True)
+    )
+    return neither, more, end, both
+
+
+_OF_CLOSED_OBJECTS = _levels(is_object=True, value=None)
+
+
 class Members:
-    """The members of objects."""
+    """The members of objects.
 
-    __slots__ = ("any_spelling", "extra", "is_known", "keys", "required")
+    Args:
+        keys: The declared keys as they are written, quotes included, and their values.
+        required: Those that are required, as bits.
+        extra: The value of undeclared keys; None if there are none.
+        any_spelling: True if undeclared keys may be written in any way.
+        is_known: False if a token can tell declared keys apart behind another value.
+    """
 
-    def __init__(self) -> None:
-        self.keys: tuple[tuple[bytes, Value], ...] = ()
-        self.required = 0
-        self.extra: Value | None = None
-        self.any_spelling = False
-        self.is_known = False  # False if a token can tell declared keys apart behind another value
+    __slots__ = ("_all", "_levels", "any_spelling", "extra", "is_known", "keys", "required")
+
+    def __init__(
+        self,
+        keys: "tuple[tuple[bytes, Value], ...]",
+        required: int,
+        extra: "Value | None",
+        *,
+        any_spelling: bool,
+        is_known: bool,
+    ) -> None:
+        self.keys, self.required, self.extra = keys, required, extra
+        self.any_spelling, self.is_known = any_spelling, is_known
+        self._all = (1 << len(keys)) - 1 if extra is None else -1
+        is_closed = extra is None and not any_spelling
+        self._levels = (
+            _OF_CLOSED_OBJECTS if is_closed else _levels(is_object=True, value=extra, any_spelling=any_spelling)
+        )
+
+    def level(self, keys: int) -> Level:
+        """Return an object after a member, with these declared keys, as bits."""
+        required = self.required
+        return self._levels[2 * (keys & required == required) + (keys != self._all)]
 
 
 class Value:
     """The values of a node, compared by identity."""
 
-    __slots__ = ("__weakref__", "has_strings", "is_opaque", "item", "listed", "longest", "members", "number", "range",
-                 "shortest", "string", "words")  # fmt: skip
+    __slots__ = ("__weakref__", "_levels", "has_strings", "is_opaque", "item", "listed", "longest", "members", "number",
+                 "range", "shortest", "string", "words")  # fmt: skip
 
     def __init__(self, rule: ValueRule | None) -> None:
         self.is_opaque = rule is None
@@ -51,6 +100,14 @@ class Value:
         self.item: Value | None = None
         self.shortest = 0 if rule.array is None else rule.array.shortest
         self.longest = None if rule.array is None else rule.array.longest
+        self._levels: Levels | None = None
+
+    def level(self, index: int) -> Level:
+        """Return an array after the item with this index."""
+        if self._levels is None:
+            self._levels = _levels(is_object=False, value=self.item)
+        may_go_on = self.longest is None or index + 1 < self.longest
+        return self._levels[2 * (index + 1 >= self.shortest) + may_go_on]
 
 
 class Values:
@@ -114,16 +171,13 @@ class _Made:
         return any(value is not None for value in self._begun.values())
 
     def _members(self, rule: ObjectRule) -> Members:
-        made = Members()
-        made.keys = tuple((written, self.value(node)) for written, node in rule.keys)
-        made.required, made.any_spelling = rule.required, rule.any_spelling
-        made.extra = None if rule.extra is None else self.value(rule.extra)
-        names = [written[1:-1] for written, _ in rule.keys]
-        if made.extra is not None:
-            made.is_known = self._trie.endings.isdisjoint(names)
+        keys = tuple((written, self.value(node)) for written, node in rule.keys)
+        extra = None if rule.extra is None else self.value(rule.extra)
+        if extra is not None:
+            is_known = self._trie.endings.isdisjoint(written[1:-1] for written, _ in rule.keys)
         else:
-            made.is_known = self._trie.key_starts.isdisjoint(written[1] for written, _ in rule.keys)
-        return made
+            is_known = self._trie.key_starts.isdisjoint(written[1] for written, _ in rule.keys)
+        return Members(keys, rule.required, extra, any_spelling=rule.any_spelling, is_known=is_known)
 
 
 def _key_of(members: Members | None) -> Hashable:

@@ -7,17 +7,15 @@ import numpy as np
 from constrained_k2.engines.llguidance.direct.lexemes import NUMBER_START, NumberState
 from constrained_k2.engines.llguidance.direct.residual import (
     Keys,
-    Level,
     Residual,
     Stack,
     after_forced,
-    array_level,
     forced_bytes,
     keys_of,
 )
 from constrained_k2.engines.llguidance.direct.terminals import Terminals, Unknown
 from constrained_k2.engines.llguidance.direct.tokens import Ids, Row, TokenNode, TokenTrie, add_ids
-from constrained_k2.engines.llguidance.direct.values import Members, Terminal, Value
+from constrained_k2.engines.llguidance.direct.values import Level, Members, Terminal, Value
 from constrained_k2.engines.llguidance.position import Expect
 from constrained_k2.grammar.lark.direct_model import NumberKind
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
@@ -78,7 +76,7 @@ class _Walk:
     def __init__(self, trie: TokenTrie, terminals: Terminals) -> None:
         self._trie = trie
         self._terminals = terminals
-        self._row = trie.row([])
+        self._row = trie.empty()
         self._ids: list[Ids] = []
 
     def mask(self) -> Row:
@@ -162,7 +160,7 @@ class _Walk:
             self._object(opened, value.members, stack)
         if value.item is not None and (opened := self._enter(node, _OPEN_ARRAY)) is not None:
             item = None if value.longest == 0 else value.item
-            inner = (array_level(value, 0), *stack)
+            inner = (value.level(0), *stack)
             self._first_item(opened, item, inner, may_end=value.shortest == 0)
 
     def _object(self, node: TokenNode, members: Members, stack: Stack) -> None:
@@ -217,6 +215,11 @@ class _Walk:
                 self._after(end, stack)
 
     def _follow(self, node: TokenNode, rest: bytes) -> TokenNode | None:
+        if node is self._trie.root:
+            ids, end = self._trie.word(rest)
+            if len(ids):
+                self._ids.append(ids)
+            return end
         place: TokenNode | None = node
         for byte in rest:
             if place is None:
