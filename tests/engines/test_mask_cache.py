@@ -14,7 +14,8 @@ from constrained_k2 import Compiler, InvalidRequest, Vocabulary
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
 from constrained_k2.engines.llguidance.mask_cache import LazyDfa
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
-from constrained_k2.engines.llguidance.position import Position, PositionTracker
+from constrained_k2.engines.llguidance.position import Position
+from constrained_k2.engines.llguidance.position_tracker import PositionTracker
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}

@@ -12,11 +12,13 @@ import llguidance
 import numpy as np
 import numpy.typing as npt
 
+from constrained_k2.engines.llguidance.dfa_state import DfaState
 from constrained_k2.engines.llguidance.direct.masks import DirectMasks
-from constrained_k2.engines.llguidance.direct.residual import Residual, Residuals
+from constrained_k2.engines.llguidance.direct.residual import Residuals
 from constrained_k2.engines.llguidance.direct.values import Terminal
 from constrained_k2.engines.llguidance.distinct_keys.tokens import KeyTokens
-from constrained_k2.engines.llguidance.position import MARKER, Position, PositionTracker, class_of
+from constrained_k2.engines.llguidance.position import MARKER, Position, class_of
+from constrained_k2.engines.llguidance.position_tracker import PositionTracker
 from constrained_k2.engines.llguidance.unique_items.tokens import TokenIndex
 from constrained_k2.engines.llguidance.unique_items.tracker import Tracker
 from constrained_k2.engines.llguidance.xtml_position import XtmlTracker
@@ -36,44 +38,6 @@ _MAX_STATES = 4096  # of one grammar
 _STRINGS_SHARE = 8  # part of the budget for the states of strings
 _MAX_STEPS = 256  # from one state
 _PAID_AT_ONCE = 8  # states
-
-
-class DfaState:
-    """One state of a call's arguments.
-
-    Attributes:
-        position: None without a state model.
-        twin: The state of another text, which has the same mask.
-        is_shared: True if all calls at this position share it; else it belongs to one call.
-        stays: Tokens of these classes, if allowed, lead back to this state.
-        loops: Tokens of these classes are allowed, too: inside a string of any characters.
-        next: The states after tokens, by token id; only in shared states.
-        row: The mask, int32 ``[words]``; None if not cached.
-        rows_after: Masks by the previous token's id, if the mask depends on it.
-        is_complete: True if the arguments may end here; None if unknown.
-        visits: How often the mask was computed.
-        allowed: What the grammar accepts, int32 ``[words]``, if known without LLGuidance.
-        is_direct: True if ``allowed`` is known; None if that was not tried yet.
-        forced: Where a text is forced: the masks are narrower than ``allowed``.
-    """
-
-    __slots__ = ("allowed", "forced", "is_complete", "is_direct", "is_shared", "loops", "next", "position", "row",
-                 "rows_after", "stays", "twin", "visits")  # fmt: skip
-
-    def __init__(self, position: Position | None, twin: "DfaState | None" = None) -> None:
-        self.position = position
-        self.twin = twin
-        self.is_shared = position is not None and position.is_shared
-        self.stays = 0 if position is None else int(position.stays)  # the operators of a flag are slow
-        self.loops = self.stays if self.is_shared else 0
-        self.next: dict[int, DfaState] = {}
-        self.row: npt.NDArray[np.int32] | None = None
-        self.rows_after: dict[int, npt.NDArray[np.int32]] | None = None
-        self.is_complete: bool | None = None
-        self.visits = 0
-        self.allowed: npt.NDArray[np.int32] | None = None
-        self.is_direct: bool | None = None
-        self.forced: Residual | None = None
 
 
 class LazyDfa:

@@ -8,7 +8,7 @@ import llguidance
 import numpy as np
 import numpy.typing as npt
 
-from constrained_k2.engines.llguidance.mask_cache import DfaState
+from constrained_k2.engines.llguidance.dfa_state import DfaState
 from constrained_k2.engines.llguidance.next_best import UNREADABLE
 from constrained_k2.engines.llguidance.position import Expect
 from constrained_k2.engines.protocol import Failures

@@ -5,31 +5,18 @@ objects and arrays, and the text since the last structural character (a brace, b
 string). Inside an ambiguous value all of its text is preserved.
 """
 
-import json
 import re
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
-from constrained_k2.grammar.lark.state_model import AMBIGUOUS, ArrayModel, NodeModel, ObjectModel, StateModel
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
-from constrained_k2.grammar.string_states import KnownStrings, StringState
-from constrained_k2.schema.shapes import Shape
+from constrained_k2.grammar.string_states import StringState
 
-_MAX_TEXT = MAX_WHITESPACE  # bytes
-_MAX_DEPTH = 24  # deeper positions are not tracked: they would grow with every bracket
-_MAX_COUNTED = 64  # undeclared keys are counted up to the bits of a grammar's parameter
+MAX_TEXT = MAX_WHITESPACE
+"""Bytes of text in a position that prefixes share."""
 
-_HEX = rb"[0-9a-fA-F]"
-_CHARACTER = re.compile(
-    rb'[^"\\\x00-\x1f\x80-\xff]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|[\xe1-\xec\xee\xef][\x80-\xbf]{2}'
-    rb"|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2}"
-    rb'|\\["\\/bfnrt]|\\u(?:[0-9a-cA-CefEF]' + _HEX + rb"{3}|[dD][0-7]" + _HEX + rb"{2}"
-    rb"|[dD][89abAB]" + _HEX + rb"{2}\\u[dD][c-fC-F]" + _HEX + rb"{2})"
-)
-_UNESCAPED = re.compile(rb'[^"\\\x00-\x1f]+')
-_LONGEST_ESCAPE = len(rb"\u0000")
-_QUOTE, _BACKSLASH = b'"', b"\\"
-_BLANKS = b" \t\r\n"
+UNESCAPED = re.compile(rb'[^"\\\x00-\x1f]+')
+"""Characters of a string that need no escape."""
 
 
 class Expect(IntEnum):
@@ -53,15 +40,6 @@ MARKER = b"\xff"
 """Begins a special token's text: no ordinary token that a grammar allows has this byte."""
 _TEXT = TokenClass.UNESCAPED | TokenClass.WHOLE
 _UNSHARED = frozenset({Expect.IN_OTHER_STRING, Expect.IN_OTHER_TEXT, Expect.LOST})
-_KEYS = frozenset({Expect.KEY, Expect.FIRST_KEY})
-_IN_STRINGS = frozenset({Expect.IN_KEY, Expect.IN_FREE_STRING, Expect.IN_LISTED_STRING, Expect.IN_OTHER_STRING,
-                         Expect.IN_TRACKED_STRING})  # fmt: skip
-_RUNS = {
-    Expect.IN_KEY: _UNESCAPED,
-    Expect.IN_LISTED_STRING: _UNESCAPED,
-    Expect.IN_SCALAR: re.compile(rb"[^ \t\r\n,}\]]+"),
-}
-"""The texts that only make a position's text longer."""
 
 
 class Open(NamedTuple):
@@ -90,7 +68,7 @@ class Position(NamedTuple):
         """True if all prefixes at this position have the same continuations."""
         if self.expect is Expect.IN_TRACKED_STRING:
             return self.string is not None and self.string.twin is self.string
-        return len(self.text) <= _MAX_TEXT and self.expect not in _UNSHARED
+        return len(self.text) <= MAX_TEXT and self.expect not in _UNSHARED
 
     @property
     def is_end(self) -> bool:
@@ -129,180 +107,4 @@ def class_of(token: bytes) -> TokenClass:
         return TokenClass.SPECIAL
     if token.decode(errors="ignore").encode() != token:
         return TokenClass.PARTIAL
-    return TokenClass.UNESCAPED if _UNESCAPED.fullmatch(token) else TokenClass.WHOLE
-
-
-def _within(position: Position, string: StringState | None) -> Position:
-    """Return the position in a string with its new state, which is None if the string is no longer tracked."""
-    expect = Expect.IN_OTHER_STRING if string is None else Expect.IN_TRACKED_STRING
-    return position._replace(expect=expect, string=string)
-
-
-class PositionTracker:
-    """Computes the positions of texts that a grammar allows."""
-
-    def __init__(self, model: StateModel, strings: KnownStrings) -> None:
-        self._nodes = (*model.nodes, NodeModel())  # the last is that of AMBIGUOUS, which is -1
-        self._max_text = max(model.longest_name, _MAX_TEXT)
-        self.start = Position(Expect.VALUE, model.root)
-        self._strings = strings
-        self.shapes: set[tuple[Shape, ...]] = set()  # of the strings and keys whose states are in positions
-        self.free_keys: frozenset[int] = frozenset()  # nodes of objects whose keys' masks need no states of strings
-
-    def follow(self, position: Position, token: bytes) -> Position:
-        """Return the position after a token that the grammar allows at ``position``."""
-        if position.string is not None and (after := self._after_text(position, token)) is not None:
-            return after
-        at = 0
-        while at < len(token) and position.expect is not Expect.LOST:
-            run = None if position.escaped or (text := _RUNS.get(position.expect)) is None else text.match(token, at)
-            if run is None:
-                position = self._after_byte(position, token[at : at + 1])
-                at += 1
-            else:
-                position = self._append(position, run[0])
-                at = run.end()
-        return position
-
-    def _after_byte(self, position: Position, byte: bytes) -> Position:
-        if position.expect in _IN_STRINGS:
-            return self._in_string(position, byte)
-        if position.expect is Expect.IN_SCALAR:
-            position = self._end_value(position)
-        return self._append(position, byte) if byte in _BLANKS else self._structural(position, byte)
-
-    def _after_text(self, position: Position, token: bytes) -> Position | None:
-        """Return the position after whole characters of a tracked string; None for any other token."""
-        is_key = position.expect is Expect.IN_KEY
-        if (position.text and not is_key) or not _UNESCAPED.fullmatch(token):
-            return None
-        try:
-            text = token.decode()
-        except UnicodeDecodeError:
-            return None
-        assert position.string is not None
-        after = position.string.after(text)
-        if is_key:
-            return position._replace(text=(position.text + token)[: self._max_text + 1], string=after)
-        return _within(position, after)
-
-    def _in_string(self, position: Position, byte: bytes) -> Position:
-        if byte == _QUOTE and not position.escaped:
-            if position.expect is Expect.IN_KEY:
-                return self._end_key(self._append(position, byte))
-            return self._end_value(position if position.outside < 0 else self._append(position, byte))
-        escaped = byte == _BACKSLASH and not position.escaped
-        if position.expect is Expect.IN_OTHER_STRING:  # never inside an ambiguous value
-            return position if position.escaped is escaped else position._replace(escaped=escaped)
-        longer = self._append(position, byte)
-        if position.expect is Expect.IN_TRACKED_STRING and _CHARACTER.fullmatch(longer.text):
-            assert longer.string is not None
-            character = json.loads(b'"%b"' % longer.text)
-            # Whether a pair of escapes counts as one character is the engine's choice.
-            after = longer.string.after(character) if len(longer.text) <= _LONGEST_ESCAPE else None
-            return _within(position._replace(text=b"", escaped=False), after)
-        if position.expect is Expect.IN_FREE_STRING and _CHARACTER.fullmatch(longer.text):
-            return position._replace(text=b"", escaped=False)
-        return longer if position.escaped is escaped else longer._replace(escaped=escaped)
-
-    def _end_key(self, position: Position) -> Position:
-        _, _, opened, text, outside, _, _ = position
-        owner = opened[-1]
-        model = self._nodes[owner.node].object
-        if outside >= 0 or model is None:
-            return position._replace(expect=Expect.COLON, value=AMBIGUOUS)
-        name = json.loads(text.decode()) if len(text) <= self._max_text else None
-        if name is not None and name in model.values:
-            key, value = model.values[name]
-            owner = Open(owner.node, True, owner.keys | 1 << key, owner.number)  # noqa: FBT003 - a field
-        else:
-            value = model.extra
-            owner = self._with_extra(owner, counts=model.counts_extra)
-        opened = (*opened[:-1], owner)
-        if value == AMBIGUOUS:  # the continuation depends on the key's text
-            return Position(Expect.COLON, value, opened, text, len(opened))
-        return Position(Expect.COLON, value, opened)
-
-    @staticmethod
-    def _with_extra(owner: Open, *, counts: bool) -> Open:
-        return owner._replace(number=min(owner.number + counts, _MAX_COUNTED))
-
-    def _structural(self, position: Position, byte: bytes) -> Position:
-        """Handle a structural character, or the first one of a key or value."""
-        match byte:
-            case b":":
-                return self._cut(position, Expect.VALUE, byte)
-            case b",":
-                owner = position.open[-1]
-                if owner.is_object:
-                    return self._cut(position, Expect.KEY, byte)
-                model = self._nodes[owner.node].array
-                if model is not None:
-                    owner = owner._replace(number=min(owner.number + 1, model.counted))
-                opened = (*position.open[:-1], owner)
-                return self._cut(position._replace(open=opened, value=self._item(owner)), Expect.VALUE, byte)
-            case b"}" | b"]":
-                return self._end_value(self._append(position, byte) if position.outside >= 0 else position, closed=True)
-            case b'"':
-                return self._begin_string(position)
-            case b"{" | b"[":
-                return self._begin_container(position, byte)
-        return self._append(self._cut(position, Expect.IN_SCALAR), byte)
-
-    def _item(self, owner: Open) -> int:
-        model = self._nodes[owner.node].array
-        return AMBIGUOUS if model is None else model.item(owner.number)
-
-    def _begin_string(self, position: Position) -> Position:
-        if position.expect in _KEYS:
-            node = position.open[-1].node
-            owner = None if position.outside >= 0 or node in self.free_keys else self._nodes[node].object
-            begun = self._append(self._cut(position, Expect.IN_KEY), _QUOTE)
-            return begun if owner is None else begun._replace(string=self._string(owner.keys))
-        if position.outside >= 0:
-            return self._append(position._replace(expect=Expect.IN_LISTED_STRING), _QUOTE)
-        _, value, opened, *_ = position
-        model = self._nodes[value]
-        if model.free_strings:
-            return Position(Expect.IN_FREE_STRING, value, opened)
-        if model.listed_strings:
-            return Position(Expect.IN_LISTED_STRING, value, opened, _QUOTE)
-        return _within(Position(Expect.IN_OTHER_STRING, value, opened), self._string(model.strings))
-
-    def _string(self, shapes: tuple[Shape, ...]) -> StringState | None:
-        self.shapes.add(shapes)
-        return self._strings.start(shapes)
-
-    def _begin_container(self, position: Position, byte: bytes) -> Position:
-        if len(position.open) == _MAX_DEPTH:
-            return Position(Expect.LOST, AMBIGUOUS)
-        is_object = byte == b"{"
-        model = self._nodes[position.value]
-        inner: ObjectModel | ArrayModel | None = model.object if is_object else model.array
-        expect, outside, text = Expect.FIRST_KEY if is_object else Expect.FIRST_ITEM, position.outside, b""
-        if outside >= 0 or inner is None:
-            outside = outside if outside >= 0 else len(position.open)
-            text = self._append(position, byte).text
-            owner = Open(AMBIGUOUS, is_object)
-        else:
-            owner = Open(position.value, is_object)
-        value = AMBIGUOUS if is_object else self._item(owner)
-        return Position(expect, value, (*position.open, owner), text, outside)
-
-    def _append(self, position: Position, text: bytes) -> Position:
-        """Append a text, up to a length from which on positions are not shared anyway. Keys are no longer tracked."""
-        expect, value, opened, before, outside, escaped, string = position
-        string = string if expect is Expect.IN_TRACKED_STRING else None
-        return Position(expect, value, opened, (before + text)[: self._max_text + 1], outside, escaped, string)
-
-    def _cut(self, position: Position, expect: Expect, byte: bytes = b"") -> Position:
-        """Drop the text before a structural character, if any; inside an ambiguous value, preserve it."""
-        _, value, opened, text, outside, *_ = position
-        return Position(expect, value, opened, b"" if outside < 0 else (text + byte)[: self._max_text + 1], outside)
-
-    @staticmethod
-    def _end_value(position: Position, *, closed: bool = False) -> Position:
-        opened = position.open[:-1] if closed else position.open
-        if 0 <= position.outside < len(opened):
-            return position._replace(expect=Expect.AFTER_VALUE, value=AMBIGUOUS, open=opened)
-        return Position(Expect.AFTER_VALUE, AMBIGUOUS, opened)
+    return TokenClass.UNESCAPED if UNESCAPED.fullmatch(token) else TokenClass.WHOLE

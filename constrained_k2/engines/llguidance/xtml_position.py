@@ -2,7 +2,8 @@
 
 import re
 
-from constrained_k2.engines.llguidance.position import MARKER, Expect, Open, Position, PositionTracker
+from constrained_k2.engines.llguidance.position import MARKER, Expect, Open, Position
+from constrained_k2.engines.llguidance.position_tracker import PositionTracker
 from constrained_k2.formats.kimi_k3 import ARGUMENT, CLOSE, OPEN, SEPARATOR, unescape
 from constrained_k2.grammar.lark.state_model import AMBIGUOUS, ArgumentsModel, StateModel
 from constrained_k2.grammar.string_states import KnownStrings

@@ -8,6 +8,7 @@ over objects, ``uniqueItems``, ``contains``, ...) the node is ambiguous, and sta
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from constrained_k2.formats.kimi_k3 import escape
 from constrained_k2.grammar.pattern_states import of_format
@@ -66,7 +67,7 @@ class ArgumentsModel:
     counts_extra: bool  # as in :class:`ObjectModel`
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StateModel:
     """All nodes of a grammar, by number, and the number of the root."""
 
@@ -74,7 +75,7 @@ class StateModel:
     nodes: tuple[NodeModel, ...]
     arguments: ArgumentsModel | None = None  # of the root, if it is written as XTML
 
-    @property
+    @cached_property
     def longest_name(self) -> int:
         """Bytes of the longest declared key as it is written."""
         names = {name for node in self.nodes if node.object is not None for name in node.object.values}

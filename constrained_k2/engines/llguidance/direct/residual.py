@@ -90,7 +90,9 @@ class Residuals:
         self._values = values
         self._trie = trie
         self._terminals = terminals
-        self._latest: tuple[tuple[Open, ...], Stack | None] = ((), ())  # what is open, and its stack
+        # The latest ones, which the next position often has too.
+        self._latest_stack: tuple[tuple[Open, ...], Stack | None] = ((), ())
+        self._latest_keys: tuple[Members | None, int, Keys | None] = (None, 0, None)
 
     @property
     def free_keys(self) -> frozenset[int]:
@@ -139,10 +141,10 @@ class Residuals:
         return None
 
     def _stack(self, opened: tuple[Open, ...]) -> Stack | None:
-        latest, stack = self._latest
+        latest, stack = self._latest_stack
         if latest is not opened:
             stack = self._stack_of(opened)
-            self._latest = opened, stack
+            self._latest_stack = opened, stack
         return stack
 
     def _stack_of(self, opened: tuple[Open, ...]) -> Stack | None:
@@ -167,18 +169,20 @@ class Residuals:
         if members is None or blanks <= 0:
             return None
         is_first = position.expect is Expect.FIRST_KEY
-        keys = keys_of(members, owner.keys)
+        keys = self._keys_of(members, owner.keys)
         return Residual(Expect.KEY, blanks, keys=keys, is_first=is_first and keys.level.may_end, stack=parents)
 
     def _in_key(self, owner: Open, text: bytes, parents: Stack) -> Residual | None:
         members = self._values[owner.node].members
         if members is None:
             return None
-        level = members.level(owner.keys)
         if members.extra is None:
-            rests = _left(members, owner.keys, text)
-            is_forced = _is_forced([rest for rest, _, _ in rests])
-            return Residual(Expect.IN_KEY, keys=Keys(level, tuple(rests)), is_forced=is_forced, stack=parents)
+            keys = self._keys_of(members, owner.keys)
+            if len(text) > 1:
+                keys = Keys(keys.level, tuple(_left(members, owner.keys, text)))
+            is_forced = _is_forced([rest for rest, _, _ in keys.rests])
+            return Residual(Expect.IN_KEY, keys=keys, is_forced=is_forced, stack=parents)
+        level = members.level(owner.keys)
         if end_of_characters(text, 1, any_spelling=members.any_spelling) < len(text):
             return None
         found: list[tuple[bytes, Value | None, Level]] = []
@@ -191,6 +195,13 @@ class Residuals:
                 elif rest in self._trie.endings:
                     return None
         return Residual(Expect.IN_KEY, keys=Keys(level, tuple(found)), stack=parents)
+
+    def _keys_of(self, members: Members, keys: int) -> Keys:
+        latest, latest_keys, found = self._latest_keys
+        if found is None or latest is not members or latest_keys != keys:
+            found = keys_of(members, keys)
+            self._latest_keys = members, keys, found
+        return found
 
     def _terminal(self, expect: Expect, terminal: Terminal, text: bytes, stack: Stack) -> Residual | None:
         try:
