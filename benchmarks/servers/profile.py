@@ -68,7 +68,6 @@ class _Sampler:
             f"{_RATE}",
             "--duration",
             "unlimited",
-            "--nonblocking",
             "--format",
             "raw",
             "--full-filenames",

@@ -74,11 +74,9 @@ class LazyDfa:
     def step(self, state: DfaState, token_id: int) -> DfaState:
         """Return the state after a token that LLGuidance has just accepted, and cache the step."""
         assert state.position is not None
-        position = self.tracker.follow(state.position, self.cache.token(token_id))
-        if position == state.position:
-            after = state
-        else:
-            after = self._shared(position) if position.is_shared else self._state(position)
+        token = self.cache.tokens.get(token_id) or self.cache.token(token_id)
+        position = self.tracker.follow(state.position, token)
+        after = state if position == state.position else self._states.get(position) or self._made(position)
         if state.is_shared and after.is_shared and len(state.next) < _MAX_STEPS:
             state.next[token_id] = after
         return after
@@ -89,15 +87,14 @@ class LazyDfa:
             state.is_direct = False
             if self._residuals is not None and self._direct is not None and state.position is not None:
                 residual = self._residuals.of(state.position)
-                row = None if residual is None else self._direct.allowed(residual)
-                if row is not None and residual is not None:
+                if residual is not None and (row := self._direct.allowed(residual)) is not None:
                     state.allowed, state.is_direct = row, True
                     state.forced = residual if residual.is_forced else None
         return state.allowed
 
     def direct_mask(self, state: DfaState, previous: int) -> npt.NDArray[np.int32] | None:
         """Return the mask after a token, int32 ``[words]``, if it can be computed without LLGuidance."""
-        row = self.allowed(state)
+        row = state.allowed if state.is_direct else self.allowed(state)
         if row is None or state.forced is None or previous < 0 or self._direct is None:
             return row
         return self._direct.forced(state.forced, previous)
@@ -123,16 +120,15 @@ class LazyDfa:
         self.tracker.shapes.clear()
         self.cache.repay(self)
 
-    def _state(self, position: Position) -> DfaState:
-        twin = position.twin
-        return DfaState(position, None if twin is None else self._shared(twin))
-
-    def _shared(self, position: Position) -> DfaState:
-        state = self._states.get(position)
-        if state is None:
-            if len(self._states) >= _MAX_STATES:
-                self.clear()
-            state = self._states.setdefault(position, self._state(position))
+    def _made(self, position: Position) -> DfaState:
+        """Return a new state, or the one that calls at this position share."""
+        is_shared = position.is_shared
+        if is_shared and len(self._states) >= _MAX_STATES:
+            self.clear()
+        twin = None if position.string is None else position.twin
+        state = DfaState(position, None if twin is None else self._states.get(twin) or self._made(twin))
+        if is_shared:
+            state = self._states.setdefault(position, state)
             if len(self._states) > self.paid_states:
                 self.cache.use(self)  # it may have been evicted since the call began
         return state
@@ -146,6 +142,7 @@ class MaskCache:
         self._vocabulary = vocabulary
         self._budget = budget
         self.classes = bytearray(vocabulary.size)  # by token id: a TokenClass, 0 if unknown yet
+        self.tokens: dict[int, bytes] = {}  # by token id: those whose class is known
         self._rows: WeakValueDictionary[int, npt.NDArray[np.int32]] = WeakValueDictionary()
         self._used: OrderedDict[LazyDfa, None] = OrderedDict()  # least recently used first
         self._lock = threading.Lock()
@@ -199,8 +196,8 @@ class MaskCache:
         token = self._vocabulary.ordinary_bytes(token_id)
         if not token:
             token = MARKER + (self._vocabulary.special_text(token_id) or "").encode()
-        if not self.classes[token_id]:
-            self.classes[token_id] = class_of(token)
+        self.classes[token_id] = class_of(token)
+        self.tokens[token_id] = token
         return token
 
     def use(self, dfa: LazyDfa) -> None:

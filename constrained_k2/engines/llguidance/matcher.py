@@ -117,18 +117,18 @@ class LLGuidanceMatcher:
 
     def _accept_new(self, token_id: int) -> bool:
         """Accept a token that leads to a new state: without LLGuidance, if what the grammar accepts is known."""
-        dfa = self.grammar.dfa
-        row = None if dfa is None else dfa.allowed(self._state)
+        dfa, state = self.grammar.dfa, self._state
+        row = state.allowed if state.is_direct or dfa is None else dfa.allowed(state)
         if dfa is None or row is None or token_id >= len(self._classes) or token_id < 0:
             return self._accept_by_engine(token_id)
         if not row[token_id >> 5] >> (token_id & 31) & 1:
             return False
-        if self._state.position is not None and self._state.position.is_end:
+        if state.position is not None and not state.position.open and state.position.is_end:
             return self._accept_by_engine(token_id)
-        if not self._state.stays & self._classes[token_id]:
-            self._state = dfa.step(self._state, token_id)
+        if not state.stays & self._classes[token_id]:
+            self._state = state = dfa.step(state, token_id)
         self._ids.append(token_id)
-        self._path.append(self._state)
+        self._path.append(state)
         return True
 
     def _accept_by_engine(self, token_id: int) -> bool:

@@ -1,8 +1,8 @@
 """The masks of residuals, shared by all grammars, with the least recently used dropped."""
 
 import threading
-from collections.abc import Callable, Iterator
-from typing import Literal, get_args
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, get_args
 
 import llguidance
 
@@ -19,7 +19,7 @@ from constrained_k2.vocabulary.bitmask import words_per_row
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _ENTRY_BYTES = 2000  # estimate for a residual, without its mask
-_MISSING: Literal["missing"] = "missing"
+_MISSING: Any = object()
 _REST_BYTES = 300  # estimate for each rest of a key in it
 
 
@@ -49,8 +49,8 @@ class DirectMasks:
         # A mask that is used moves to the new ones; when these take half of the budget, they become the old ones. So a
         # look-up needs one hash of a residual, and the masks that were not used for longest are dropped. The value is
         # None where only the engine can compute the mask.
-        self._new: dict[tuple[Residual, int], Row | None] = {}
-        self._old: dict[tuple[Residual, int], Row | None] = {}
+        self._new: dict[Hashable, Any] = {}  # Row or None, by residual, or by residual and previous token
+        self._old: dict[Hashable, Any] = {}
         self._new_bytes = self._old_bytes = 0  # without the masks
         self._half = budget // 2
         self._row_bytes = 4 * words_per_row(vocabulary.size)
@@ -69,33 +69,33 @@ class DirectMasks:
 
     def allowed(self, residual: Residual) -> Row | None:
         """Return the tokens that a grammar accepts, int32 ``[words]``, read-only; None if only the engine can tell."""
-        return self._found((residual, -1), lambda: self._mask_of(residual))
+        row: Row | None = self._new.get(residual, _MISSING)
+        if row is _MISSING:
+            row = self._old.get(residual, _MISSING)
+            row = self._keep(residual, residual, self._mask_of(residual) if row is _MISSING else row)
+        return row
 
     def forced(self, residual: Residual, previous: int) -> Row | None:
         """Return the mask where a text is forced, after a token, as :meth:`allowed` does."""
+        key = residual, previous
+        row: Row | None = self._new.get(key, _MISSING)
+        if row is _MISSING:
+            row = self._old.get(key, _MISSING)
+            row = self._keep(key, residual, self._forced(residual, previous) if row is _MISSING else row)
+        return row
 
-        def compute() -> Row | None:
-            token_id = forced_token(residual, self._trie, self.terminals, previous, self._tokenize)
-            if token_id == -1:
-                return self._mask_of(residual)
-            return None if token_id is None else self._trie.row([token_id])
-
-        return self._found((residual, previous), compute)
+    def _forced(self, residual: Residual, previous: int) -> Row | None:
+        token_id = forced_token(residual, self._trie, self.terminals, previous, self._tokenize)
+        if token_id == -1:
+            return self._mask_of(residual)
+        return None if token_id is None else self._intern(self._trie.row([token_id]))
 
     def _mask_of(self, residual: Residual) -> Row | None:
-        return mask_of(residual, self._trie, self.terminals, self._stop_id)
+        row = mask_of(residual, self._trie, self.terminals, self._stop_id)
+        return None if row is None else self._intern(row)
 
-    def _found(self, key: tuple[Residual, int], compute: Callable[[], Row | None]) -> Row | None:
-        row = self._new.get(key, _MISSING)
-        if not isinstance(row, str):
-            return row
-        row = self._old.get(key, _MISSING)
-        if isinstance(row, str):
-            row = compute()
-            if row is not None:
-                row = self._intern(row)
-        keys = key[0].keys
-        size = _ENTRY_BYTES + (0 if keys is None else _REST_BYTES * len(keys.rests))
+    def _keep(self, key: Hashable, residual: Residual, row: Row | None) -> Row | None:
+        size = _ENTRY_BYTES + (0 if residual.keys is None else _REST_BYTES * len(residual.keys.rests))
         with self._lock:
             if self._new_bytes + size + self._row_bytes * (len(self._new) + 1) > self._half:
                 self._old, self._old_bytes = self._new, self._new_bytes

@@ -109,7 +109,8 @@ class Residuals:
         expect, text = position.expect, position.text
         if position.outside >= 0 or expect is Expect.LOST or len(text) > MAX_WHITESPACE:  # longer texts may be cut
             return None
-        stack = self._stack(position.open)
+        latest, stack = self._latest_stack
+        stack = stack if latest is position.open else self._stack(position.open)
         if stack is None:
             return None
         blanks = MAX_WHITESPACE - len(text)
@@ -141,10 +142,8 @@ class Residuals:
         return None
 
     def _stack(self, opened: tuple[Open, ...]) -> Stack | None:
-        latest, stack = self._latest_stack
-        if latest is not opened:
-            stack = self._stack_of(opened)
-            self._latest_stack = opened, stack
+        stack = self._stack_of(opened)
+        self._latest_stack = opened, stack
         return stack
 
     def _stack_of(self, opened: tuple[Open, ...]) -> Stack | None:
