@@ -72,16 +72,21 @@ def main() -> None:
         workload = replace(workload, tools=comparable(workload.vocabulary, workload.tools))
         console.print(f"{workload.source}; {len(workload.tools)} that every arm compiles")
         tokenizer = options.shared / "kimi_k2" / "tokenizer"
-        rows = measure(
+        rows: list[Row] = []
+        for found in measure(
             workload,
             Path(name),
             tokenizer=tokenizer if tokenizer.is_dir() else None,
             rounds=options.rounds,
             counts=options.tools or (1, 16, 64, 258),
             arms=arms,
-        )
-    for field in _FIELDS:
-        console.print(table(rows, field))
+        ):
+            rows += found
+            for field in _FIELDS:
+                console.print(table(found, field))
+    if len({row.tools for row in rows}) > 1:
+        for field in _FIELDS:
+            console.print(table(rows, field))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -77,8 +77,8 @@ def measure(  # noqa: PLR0913 - what a run consists of
     rounds: int,
     counts: Sequence[int],
     arms: Sequence[Arm] = ARMS,
-) -> list[Row]:
-    """Ask every arm for every number of tools in every round; each round begins with another arm.
+) -> Iterator[list[Row]]:
+    """Ask every arm in every round, one number of tools after the other; each round begins with another arm.
 
     Args:
         workload: Where the tools come from.
@@ -87,9 +87,11 @@ def measure(  # noqa: PLR0913 - what a run consists of
         rounds: Number of rounds.
         counts: Numbers of tools.
         arms: The arms, including their baselines.
+
+    Yields:
+        The rows of one number of tools, as soon as they are complete.
     """
     model, fast = write_models(directory, tokenizer)
-    found: dict[tuple[str, int], list[Sample]] = {(arm.name, count): [] for arm in arms for count in counts}
     with ExitStack() as stack:
         servers: dict[str, VllmServer] = {}
         for name in dict.fromkeys(arm.server for arm in arms):
@@ -106,17 +108,13 @@ def measure(  # noqa: PLR0913 - what a run consists of
         for _ in range(_WARM_UP):
             for arm in arms:
                 _sample(servers[arm.server], arm, renewed(workload.first(1), next(seeds)))
-        for number in range(rounds):
-            turned = [*arms[number % len(arms) :], *arms[: number % len(arms)]]
-            for count in counts:
+        for count in counts:
+            found: dict[str, list[Sample]] = {arm.name: [] for arm in arms}
+            for number in range(rounds):
                 alone, beside = (renewed(workload.first(count), next(seeds)) for _ in range(2))
-                for arm in turned:
-                    found[arm.name, count].append(_sample(servers[arm.server], arm, alone, beside))
-    return [
-        Row(arm, count, tuple(found[arm.name, count]), tuple(found[arm.baseline, count]))
-        for count in counts
-        for arm in arms
-    ]
+                for arm in (*arms[number % len(arms) :], *arms[: number % len(arms)]):
+                    found[arm.name].append(_sample(servers[arm.server], arm, alone, beside))
+            yield [Row(arm, count, tuple(found[arm.name]), tuple(found[arm.baseline])) for arm in arms]
 
 
 def body_of(arm: Arm, tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
