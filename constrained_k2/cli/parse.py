@@ -144,7 +144,7 @@ def _violation(arguments: Any, tool: Tool) -> Any:
 
     validator = validator_of(tool.parameters)
     try:
-        validator.check_schema(tool.parameters)
+        validator.check_schema(validator.schema)
         return best_match(validator.iter_errors(arguments))
     except (SchemaError, Unresolvable, RecursionError) as broken:
         problem = f"the schema cannot be used: {str(broken).splitlines()[0]}"

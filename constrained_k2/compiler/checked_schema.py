@@ -6,8 +6,8 @@ from typing import Any
 from constrained_k2.errors import UnsupportedSchema, excerpt, kind_of_json
 from constrained_k2.schema.budget import check_budget
 from constrained_k2.schema.coverage import Status
+from constrained_k2.schema.dialects import NULLABLE, type_named
 from constrained_k2.schema.document import draft_of
-from constrained_k2.schema.keywords.scalars import type_named
 
 
 def checked(schema: str, *, is_object: bool) -> tuple[str, tuple[Status, str] | None]:
@@ -15,8 +15,8 @@ def checked(schema: str, *, is_object: bool) -> tuple[str, tuple[Status, str] | 
     document = _read(schema)
     check_budget(document)
     note: tuple[Status, str] | None = None
-    is_restricted = document.get("type") == "object" and not _ignores_siblings(document)
-    if is_object and not is_restricted:
+    is_object_only = document.get("type") == "object" and document.keys().isdisjoint(NULLABLE)
+    if is_object and (_ignores_siblings(document) or not is_object_only):
         note = _restrict_to_objects(document)
     elif schema.isascii():  # lone surrogates, which annotations may have, are escaped in it
         return schema, None
@@ -40,6 +40,8 @@ def _read(schema: str) -> dict[str, Any]:
 
 def _restrict_to_objects(document: Any) -> tuple[Status, str] | None:
     """Set a schema's type to object, in place, since arguments are always one; a note if it has another type."""
+    for keyword in NULLABLE:
+        document.pop(keyword, None)
     note: tuple[Status, str] | None = None
     declared = document.get("type", "object")
     names = declared if isinstance(declared, list) else [declared]

@@ -16,6 +16,7 @@ from constrained_k2.evaluation.sample import ExpectedCall, Sample
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.parsing.arguments import refuse_constant
+from constrained_k2.schema.dialects import in_json_schema
 
 Arguments = Mapping[str, Any] | None  # decoded arguments; None if they are not a JSON object
 _IGNORED = re.compile(r"[ ,./\-_*^]")  # the Berkeley leaderboard ignores these in strings
@@ -197,8 +198,12 @@ def _invalid(arguments: Mapping[str, Any], schema: Any) -> str:
 
 
 def validator_of(schema: Any) -> Any:
-    """The validator of a schema's draft, with formats; references to other documents are not fetched."""
+    """The validator of a schema's draft, with formats; references to other documents are not fetched.
+
+    What coverage reports as "read as" is read in the same way.
+    """
     validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    schema, _ = in_json_schema(schema)
     return validator(schema, registry=REGISTRY, format_checker=validator.FORMAT_CHECKER)
 
 

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
-from constrained_k2.schema.document import local_target
+from constrained_k2.schema.document import DEFINITIONS, local_target
 
-_ANNOTATIONS = frozenset({"title", "description", "$comment", "default", "examples"})
+_ANNOTATIONS = frozenset({"title", "description", "$comment", "default", "examples", "example"})
 _VALUES = frozenset({"enum", "const"})
 _BOUNDED = _VALUES | {"pattern", "patternProperties"}
 _LIMITS_OF_PATTERNS = ("patterns", "anchored_patterns")  # by whether each begins with "^"
 _CONTAINERS = (dict, list)
-_DEFINITIONS = frozenset({"$defs", "definitions"})
 _IN_DATA = re.compile(r"/(?:const|enum)(?:/|\Z)")  # in a pointer: below it, an annotation's name is an ordinary key
 
 
@@ -106,7 +105,7 @@ def _check_depth(schema: Any, limit: int) -> None:
         if isinstance(value, dict):
             # Definitions are visited only through references, so that a chain of them is followed to its end.
             children = [
-                child for key, child in value.items() if isinstance(child, _CONTAINERS) and key not in _DEFINITIONS
+                child for key, child in value.items() if isinstance(child, _CONTAINERS) and key not in DEFINITIONS
             ]
             if isinstance(reference := value.get("$ref"), str):
                 children.insert(0, local_target(schema, reference))

@@ -6,10 +6,13 @@ from urllib.parse import unquote, urljoin
 
 from constrained_k2.errors import UnsupportedSchema
 
-_DATA = frozenset({"const", "enum", "default", "examples"})  # a "$id" or "$anchor" below these is data
-_NAMING = frozenset({"$id", "id", "$anchor", "$dynamicAnchor"})  # keywords that give a subschema a name
+DATA = frozenset({"const", "enum", "default", "examples", "example"})
+"""Keywords whose values are data: a "$id" or "$anchor" in them names nothing."""
+NAMING = frozenset({"$id", "id", "$anchor", "$dynamicAnchor"})
+"""Keywords that give a subschema a name."""
+DEFINITIONS = frozenset({"$defs", "definitions"})
 # Keywords whose value maps names to schemas: a "default" in it is a name. A test compares this with the keyword table.
-MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
+MAPS = DEFINITIONS | {"properties", "patternProperties", "dependentSchemas", "dependencies"}
 
 
 Draft = Literal["2020-12", "legacy"]
@@ -116,10 +119,10 @@ class SchemaDocument:
                 stack += [(item, f"{pointer}/{number}", base, True) for number, item in enumerate(value)]
             if not isinstance(value, dict):
                 continue
-            if is_schema and not _NAMING.isdisjoint(value):
+            if is_schema and not NAMING.isdisjoint(value):
                 base = self._record(value, pointer, base)
             for key, item in value.items():
-                if isinstance(item, (dict, list)) and not (is_schema and key in _DATA):
+                if isinstance(item, (dict, list)) and not (is_schema and key in DATA):
                     stack.append((item, f"{pointer}/{escape(key)}", base, not is_schema or key not in MAPS))
 
     def _record(self, schema: dict[str, Any], pointer: str, base: str) -> str:

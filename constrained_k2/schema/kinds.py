@@ -4,6 +4,7 @@ from contextlib import suppress
 from typing import Any
 
 from constrained_k2.errors import UnsupportedSchema
+from constrained_k2.schema.dialects import read
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.shapes import Kind, kind_of
 
@@ -13,10 +14,14 @@ _MAX_DEPTH = 8
 
 def possible_kinds(document: SchemaDocument, pointer: str, depth: int = 0) -> frozenset[Kind]:
     """The types of a subschema's instances, or more."""
-    schema = document.find(pointer)
+    schema, null, _ = read(document.find(pointer))
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return frozenset() if schema is False else _ALL
+    kinds = _kinds_without_null(document, schema, pointer, depth)
+    return kinds | {"null"} if null else kinds
 
+
+def _kinds_without_null(document: SchemaDocument, schema: dict[str, Any], pointer: str, depth: int) -> frozenset[Kind]:
     def below(target: str) -> frozenset[Kind]:
         return possible_kinds(document, target, depth + 1)
 

@@ -7,11 +7,12 @@ from typing import Any, TypeVar
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema, kind_of_json
 from constrained_k2.schema.absorption import absorbed
 from constrained_k2.schema.compile_pool import check_deadline
+from constrained_k2.schema.dialects import NULLABLE, OR_NULL, read
 from constrained_k2.schema.document import IllFormed, SchemaDocument
 from constrained_k2.schema.instances import is_instance
 from constrained_k2.schema.keywords import keyword_places, lenient, plain_shapes, rows_of, typed_shapes
 from constrained_k2.schema.keywords.keyword import NotExpressible, Reader
-from constrained_k2.schema.keywords.scalars import allowed_values, type_named
+from constrained_k2.schema.keywords.scalars import allowed_values
 from constrained_k2.schema.member_nodes import MemberNodes
 from constrained_k2.schema.shapes import (
     ANY,
@@ -19,6 +20,7 @@ from constrained_k2.schema.shapes import (
     NEVER,
     Kind,
     Node,
+    Null,
     Object,
     SchemaLiteral,
     Shape,
@@ -231,17 +233,24 @@ class Normalizer(MemberNodes):
 
     def _expand_schema(self, pointer: str, *, holds: bool) -> Shapes:
         schema = self.document.find(pointer)
-        if isinstance(schema, str) and type_named(schema):
-            self.note(pointer, "read_as", f"the text {schema!r} is read as the type {type_named(schema)!r}")
-            schema = {"type": schema}
+        if self.document.draft == "legacy" and isinstance(schema, dict) and "$ref" in schema:
+            schema = {name: schema[name] for name in ("$ref", *NULLABLE) if name in schema}  # it ignores other siblings
+        schema, null, notes = read(schema)
+        for name, reason in notes:
+            self.note(f"{pointer}/{name}" if name else pointer, "read_as", reason)
         if isinstance(schema, bool):
             return EVERYTHING if schema == holds else ()
         if not isinstance(schema, dict):
             self.relax(pointer, f"a schema is an object or a boolean, not {kind_of_json(schema)}")
             return EVERYTHING
-        if self.document.draft == "legacy" and "$ref" in schema:  # old drafts ignore its siblings
-            schema = {"$ref": schema["$ref"]}
-        return self._holds(schema, pointer) if holds else self._fails(schema, pointer)
+        found = self._holds(schema, pointer) if holds else self._fails(schema, pointer)
+        if not null:
+            return found
+        others = tuple(shape for shape in found if _kind(shape) != "null")
+        if (len(others) < len(found)) == holds:
+            return found
+        self.note(f"{pointer}/{null}", "read_as", OR_NULL)
+        return self.either(others, (Null(),)) if holds else others
 
     def _holds(self, schema: dict[str, Any], pointer: str) -> Shapes:
         plain = plain_shapes(schema)

@@ -11,13 +11,13 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from constrained_k2.schema.document import escape, local_target
+from constrained_k2.schema.dialects import read
+from constrained_k2.schema.document import DEFINITIONS, NAMING, escape, local_target
 from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.schema.plain_values import (
     ALL_KINDS,
     ASSERTIONS,
     MAX_PROPERTIES,
-    NAMING,
     STRING,
     NotPlain,
     check_name,
@@ -38,7 +38,6 @@ _MAX_PATTERNS = 32  # different strings with patterns
 _NEVER: Mapping[str, Any] = {"not": {}}  # as generators write "undefined" among alternatives
 _BESIDE_VALUES = frozenset({"type", "enum"}), frozenset({"type", "const"})
 _BESIDE_PATTERN = frozenset({"type", "pattern", "format", "minLength", "maxLength"})
-_MAPS = ("$defs", "definitions")
 
 
 class PlainShape(NamedTuple):
@@ -83,8 +82,8 @@ class _Walk:
         root = self._root
         if type(root) is not dict or root.get("type", "object") != "object" or not root.keys().isdisjoint(_IN_PLACE):
             raise NotPlain
-        self._node({key: value for key, value in root.items() if key not in _MAPS} | {"type": "object"}, 0)
-        for keyword in _MAPS:  # what nothing refers to must be within the budgets
+        self._node({key: value for key, value in root.items() if key not in DEFINITIONS} | {"type": "object"}, 0)
+        for keyword in sorted(DEFINITIONS):  # what nothing refers to must be within the budgets
             definitions = root.get(keyword, {})
             if type(definitions) is not dict:
                 raise NotPlain
@@ -100,6 +99,9 @@ class _Walk:
             return ALL_KINDS
         if type(schema) is not dict or depth > _MAX_DEPTH or self.left < 0:
             raise NotPlain
+        schema, null, notes = read(schema)
+        if null or notes:
+            raise NotPlain
         kinds = kinds_of(schema["type"]) if "type" in schema else ALL_KINDS
         for keyword, value in schema.items():
             check = _CHECKS.get(keyword)
@@ -107,7 +109,7 @@ class _Walk:
                 kinds &= check(self, schema, value, depth + 1)
             elif keyword in ASSERTIONS:
                 self.left -= ASSERTIONS[keyword](schema)
-            elif keyword in KEYWORDS or keyword in NAMING or not is_inert(keyword, value):
+            elif keyword in KEYWORDS or keyword in NAMING or keyword in DEFINITIONS or not is_inert(keyword, value):
                 raise NotPlain
         return kinds
 

@@ -5,12 +5,12 @@ from collections.abc import Set as AbstractSet
 from math import ceil
 from typing import Any, Final
 
+from constrained_k2.schema.document import DEFINITIONS, NAMING
 from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.schema.string_formats import FORMATS
 
 MAX_PROPERTIES: Final = 64
 """The most properties of one object: as many as a grammar's rule tells apart."""
-NAMING: Final = frozenset({"$id", "id", "$anchor", "$dynamicAnchor", "$defs", "definitions"})
 STRING: Final = 8
 """The bit of strings among the bits of JSON types."""
 ALL_KINDS: Final = 63
@@ -72,7 +72,7 @@ def is_inert(keyword: str, value: Any) -> bool:
         names = value.keys()
         if (
             not names.isdisjoint(KEYWORDS)
-            or not names.isdisjoint(NAMING)
+            or not names.isdisjoint(NAMING | DEFINITIONS)
             or any(len(name) > _MAX_NAME for name in names)
         ):
             return False
@@ -122,14 +122,12 @@ def _bound(schema: dict[str, Any]) -> int:
 def _tightest(
     schema: dict[str, Any], closed: str, opened: str, tighter: Callable[[list[float]], float]
 ) -> tuple[float | None, bool]:
-    """The lower or the upper bound, and True if it may be excluded; draft 4 says so by a boolean."""
-    bounds = [schema[name] for name in (closed, opened) if type(schema.get(name, False)) is not bool]
+    """The lower or the upper bound, and True if it may be excluded."""
+    bounds = [schema[name] for name in (closed, opened) if name in schema]
     for bound in bounds:
         if type(bound) not in (int, float) or not (bound == 0 or _SMALLEST <= abs(bound) <= _LARGEST):
             raise NotPlain
-    if type(schema.get(closed)) is bool:
-        raise NotPlain
-    return tighter(bounds) if bounds else None, bool(schema.get(opened, False) is not False)
+    return tighter(bounds) if bounds else None, opened in schema
 
 
 def _format(schema: dict[str, Any]) -> int:

@@ -166,6 +166,21 @@ def test_a_schema_that_cannot_be_used_is_said_to_be_one(schema: Any) -> None:
     assert (found.kind, found.counts.judged, found.counts.successful_tool_call) == ("unjudged", 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("city", "value", "kind"),
+    [
+        ({"type": "string", "nullable": True}, None, ""),
+        ({"type": "STRING", "nullable": True}, "Oslo", ""),
+        ({"type": "string", "nullable": True}, 7, "invalid_arguments"),
+        ({"type": "string"}, None, "invalid_arguments"),
+    ],
+)
+def test_schemas_are_judged_as_they_are_read(city: Any, value: Any, kind: str) -> None:
+    schema = {"type": "object", "properties": {"city": city}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    assert judged(call({"city": value}, name="f"), tools=[tool]).kind == kind
+
+
 TOOLS = {"f": WEATHER["function"]["parameters"], "empty": {}, "none": None}
 
 

@@ -24,6 +24,7 @@ from constrained_k2.grammar.patterns import found_anywhere
 from constrained_k2.schema.builtin_compilers import prepare
 from constrained_k2.schema.compile_pool import check_deadline
 from constrained_k2.schema.coverage import Coverage, Status, coverage_of
+from constrained_k2.schema.dialects import in_json_schema
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.keywords import keyword_uses
 from constrained_k2.schema.no_instances import write_some
@@ -150,11 +151,12 @@ def builtin_text(document: Any, reason: str = "", *, if_exact: bool = False) -> 
         Refused: The compiler rejects the schema, or would enforce it wrongly; or, ``if_exact``, it relaxes a keyword.
     """
     known = SchemaDocument(document)
-    notes = _builtin_notes(known)
+    schema, readings = in_json_schema(document)
+    notes = _builtin_notes(known) | {pointer: ("read_as", reason) for pointer, reason in readings.items()}
     if if_exact and any(status == "relaxed" for status, _ in notes.values()):
         raise Refused("the compiler relaxes a keyword")
     try:
-        schema = json.loads(json.dumps(document))
+        schema = json.loads(json.dumps(schema))
         prepare(schema)
         schema.pop("x-guidance", None)
         text = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON_OPTIONS)

@@ -11,6 +11,8 @@ from math import isfinite
 from typing import Any
 
 from constrained_k2.grammar.lark.plain_nodes import Items, Members, NotPlainError, PlainNode, PlainNodes, merged
+from constrained_k2.schema.dialects import Reading, read
+from constrained_k2.schema.document import DEFINITIONS, NAMING
 from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 
@@ -26,9 +28,8 @@ _PREAMBLE, _OBJECT, _KEY, _ARRAY, _VALUE, _WAY = 2_000, 400, 120, 300, 32, 80
 _ESCAPED = 24  # the same of a character that is escaped somewhere
 
 _quoted = JSONEncoder(ensure_ascii=False).encode
-_DEFINITIONS = frozenset({"$defs", "definitions"})
-_COUNTED = frozenset({*KEYWORDS, "$id", "id", "$anchor", "$dynamicAnchor", *_DEFINITIONS})
-_OBJECT_KEYWORDS = frozenset({"type", "properties", "required", "additionalProperties", *_DEFINITIONS})
+_COUNTED = frozenset({*KEYWORDS, *NAMING, *DEFINITIONS})
+_OBJECT_KEYWORDS = frozenset({"type", "properties", "required", "additionalProperties", *DEFINITIONS})
 _ARRAY_KEYWORDS = frozenset({"type", "items", "minItems", "maxItems", "uniqueItems"})
 _LEAF_KEYWORDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), (int, float)),
@@ -91,6 +92,8 @@ class _Walk:
             if schema is not True:
                 raise NotPlainError
             return self._everything()
+        if read(schema) != Reading(schema):
+            raise NotPlainError
         found = _keywords_of(schema)
         if not found:
             return self._everything()
@@ -113,7 +116,7 @@ class _Walk:
 
     def check_definitions(self) -> None:
         """Refuse definitions that nothing refers to: they were not read."""
-        for keyword in _DEFINITIONS & self._root.keys():
+        for keyword in DEFINITIONS & self._root.keys():
             if not all(f"#/{keyword}/{name}" in self._targets for name in self._root[keyword]):
                 raise NotPlainError
 
@@ -125,7 +128,7 @@ class _Walk:
 
     def _object(self, schema: dict[str, Any], found: list[str], depth: int) -> PlainNode:
         properties, required = schema.get("properties", {}), schema.get("required", [])
-        if not _OBJECT_KEYWORDS.issuperset(found) or (depth and not _DEFINITIONS.isdisjoint(found)):
+        if not _OBJECT_KEYWORDS.issuperset(found) or (depth and not DEFINITIONS.isdisjoint(found)):
             raise NotPlainError
         if type(properties) is not dict or type(required) is not list or len(properties) > _MAX_KEYS:
             raise NotPlainError
@@ -221,7 +224,7 @@ class _Walk:
     def _reference(self, reference: Any, depth: int) -> PlainNode:
         """Return the node of a definition at the root, which does not contain itself."""
         keyword, _, name = reference.removeprefix("#/").partition("/") if type(reference) is str else ("", "", "")
-        if keyword not in _DEFINITIONS or not name.isidentifier() or not reference.startswith("#/"):
+        if keyword not in DEFINITIONS or not name.isidentifier() or not reference.startswith("#/"):
             raise NotPlainError
         if reference not in self._targets:
             self._targets[reference] = None

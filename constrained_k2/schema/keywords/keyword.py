@@ -96,12 +96,9 @@ class Reader:
         return Fraction(str(value))
 
     def bound(self, keyword: str) -> tuple[Fraction, bool] | None:
-        """A bound, and True if it is exclusive; also in draft 4's form (``exclusiveMinimum: true``)."""
-        is_exclusive = keyword.startswith("exclusive")
-        if is_exclusive and isinstance(self.schema.get(keyword), bool):
-            return None
-        value, beside = self.number(keyword), f"exclusive{keyword[0].upper()}{keyword[1:]}"
-        return None if value is None else (value, is_exclusive or self.schema.get(beside) is True)
+        """A bound, and True if it is exclusive."""
+        value = self.number(keyword)
+        return None if value is None else (value, keyword.startswith("exclusive"))
 
     def size(self, keyword: str) -> int | None:
         value = self.number(keyword)
@@ -117,8 +114,6 @@ class Reader:
 
     def names(self, keyword: str) -> list[str]:
         value = self.schema.get(keyword, [])
-        if isinstance(value, bool) and keyword == "required":
-            return []  # draft 3 wrote "required": true inside a property; later drafts ignore it
         if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
             raise self.wrong(keyword, "is not an array of strings")
         return value

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from constrained_k2.errors import excerpt
+from constrained_k2.schema.dialects import TYPES
 from constrained_k2.schema.document import IllFormed
 from constrained_k2.schema.keywords.excluded import excluding
 from constrained_k2.schema.keywords.keyword import Children, Keyword, Reader, size_keywords
@@ -11,39 +12,14 @@ from constrained_k2.schema.pattern import parts_of
 from constrained_k2.schema.shapes import EVERYTHING, Number, Shape, String, value_of
 from constrained_k2.schema.string_formats import FORMATS
 
-_TYPES = ("null", "boolean", "number", "integer", "string", "array", "object")
-_SYNONYMS = {
-    **dict.fromkeys(("none", "nil", "nonetype"), "null"),
-    "bool": "boolean",
-    **dict.fromkeys(("float", "float32", "float64", "double", "decimal"), "number"),
-    **dict.fromkeys(("int", "int32", "int64", "long", "short", "bigint"), "integer"),
-    **dict.fromkeys(("str", "text"), "string"),
-    **dict.fromkeys(("list", "tuple", "sequence"), "array"),
-    **dict.fromkeys(("dict", "dictionary", "map", "hashmap", "json"), "object"),
-    **{name: name for name in _TYPES},
-}
-"""Names of types in programming languages, in lower case -> JSON Schema's name."""
-_ANY_TYPE = ("any", "mixed", "unknown")
-
-
-def type_named(name: object) -> str:
-    """JSON Schema's type that a name in any case means, or ``any``; empty for no type."""
-    lower = name.lower() if isinstance(name, str) else ""
-    return "any" if lower in _ANY_TYPE else _SYNONYMS.get(lower, "")
-
 
 def _kinds(read: Reader) -> list[str]:
-    """The types that a schema declares, each by JSON Schema's name; all of them if one cannot be read."""
-    declared = read.schema.get("type", list(_TYPES))
-    kinds: list[str] = []
-    for name in declared if isinstance(declared, list) else [declared]:
-        kind = name if name in _TYPES else type_named(name)
-        if not kind:
-            raise read.wrong("type", f"unknown type {excerpt(name)}: use {', '.join(_TYPES)}")
-        if name not in _TYPES:
-            what = "every type" if kind == "any" else repr(kind)
-            read.note("type", "read_as", f"{excerpt(name)} is read as {what}")
-        kinds += _TYPES if kind == "any" else [kind]
+    """The types that a schema declares."""
+    declared = read.schema.get("type", list(TYPES))
+    kinds: list[str] = declared if isinstance(declared, list) else [declared]
+    for name in kinds:
+        if name not in TYPES:
+            raise read.wrong("type", f"unknown type {excerpt(name)}: use {', '.join(TYPES)}")
     return kinds
 
 
@@ -55,7 +31,7 @@ def type_shapes(read: Reader, *, holds: bool = True) -> Iterator[Shape]:
         if not holds:
             raise
         read.relax("type", error.problem)
-        kinds = list(_TYPES)
+        kinds = list(TYPES)
     for shape in EVERYTHING:
         if shape.kind == "number" and "integer" in kinds and "number" not in kinds:
             yield Number(integer=holds, fraction=not holds)

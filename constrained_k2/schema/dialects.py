@@ -1,0 +1,202 @@
+"""Schemas of OpenAPI 3.0, Swagger, older drafts, Gemini and code generators in JSON Schema's words: one table.
+
+    {"type": "STRING", "nullable": true}           a string or null
+    {"minimum": 0, "exclusiveMinimum": true}       {"exclusiveMinimum": 0}
+    {"properties": {"a": {"required": true}}}      {"properties": {"a": {}}, "required": ["a"]}
+
+Draft 4's forms are JSON Schema, and enforced. What was never JSON Schema is "read as" something, which coverage names.
+Keywords whose older form needs no other words (``items`` as an array, ``dependencies``, ``definitions``) are in the
+keyword table, and patterns in other dialects in :mod:`constrained_k2.schema.pattern`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+from constrained_k2.errors import excerpt
+from constrained_k2.schema.document import DATA, DEFINITIONS, MAPS, NAMING, escape
+from constrained_k2.schema.shapes import is_number
+
+TYPES: Final = ("null", "boolean", "number", "integer", "string", "array", "object")
+NULLABLE: Final = ("nullable", "x-nullable")
+"""OpenAPI 3.0's keyword for "or null", which zod, FastMCP and Gemini write too, and Swagger 2.0's extension."""
+
+_SYNONYMS = {
+    **dict.fromkeys(("none", "nil", "nonetype"), "null"),
+    "bool": "boolean",
+    **dict.fromkeys(("float", "float32", "float64", "double", "decimal"), "number"),
+    **dict.fromkeys(("int", "int32", "int64", "long", "short", "bigint"), "integer"),
+    **dict.fromkeys(("str", "text"), "string"),
+    **dict.fromkeys(("list", "tuple", "sequence"), "array"),
+    **dict.fromkeys(("dict", "dictionary", "map", "hashmap", "json"), "object"),
+    **{name: name for name in TYPES},
+}
+"""Names of types in programming languages, in lower case -> JSON Schema's name."""
+_ANY_TYPE = ("any", "mixed", "unknown")
+_OUTSIDE = NAMING | DEFINITIONS | {"$schema"}  # stay where references look for them
+
+
+class Reading(NamedTuple):
+    """One schema in JSON Schema's words.
+
+    Attributes:
+        schema: The schema; whatever is neither an object nor the name of a type, as it is.
+        null: The keyword that makes null an instance beside those of the schema; empty if none does.
+        notes: What is read as something else: pointers below the schema, and how each is read.
+    """
+
+    schema: Any
+    null: str = ""
+    notes: tuple[tuple[str, str], ...] = ()
+
+
+_Notes = list[tuple[str, str]]
+
+
+def read(schema: Any) -> Reading:
+    """Read one schema, without its subschemas."""
+    if isinstance(schema, str) and (kind := type_named(schema)):
+        note = f"the text {schema!r} is read as the type {kind!r}"
+        return Reading({} if kind == "any" else {"type": kind}, "", (("", note),))
+    rows = [row for keyword, row in _ROWS.items() if keyword in schema] if isinstance(schema, dict) else []
+    if not rows:
+        return Reading(schema)
+    made, notes = dict(schema), _Notes()
+    for row in rows:
+        row(made, notes)
+    null = next((keyword for keyword in NULLABLE if made.get(keyword) is True), "")
+    return Reading(made, null, tuple(notes))
+
+
+def in_json_schema(document: Any) -> tuple[Any, dict[str, str]]:
+    """A decoded schema in JSON Schema's words, and how its parts are read, by their pointers in ``document``.
+
+    For other readers than this package, which know JSON Schema alone.
+    """
+    return _Rewriting().document(document)
+
+
+class _Rewriting:
+    def __init__(self) -> None:
+        self._notes: dict[str, str] = {}
+        self._wrapped: set[str] = set()  # pointers of schemas that are now the first branch of an "anyOf"
+        self._references: list[tuple[dict[str, Any], str]] = []  # schemas with one, and where its path begins
+
+    def document(self, document: Any) -> tuple[Any, dict[str, str]]:
+        made = self._value(document, "#", "#", is_schema=True)
+        for schema, base in self._references:
+            schema["$ref"] = self._moved(schema["$ref"], base)
+        return made, self._notes
+
+    def _value(self, value: Any, pointer: str, base: str, *, is_schema: bool) -> Any:
+        if isinstance(value, list):
+            return [self._value(item, f"{pointer}/{place}", base, is_schema=True) for place, item in enumerate(value)]
+        if not isinstance(value, dict):
+            return value
+        reading = read(value) if is_schema else Reading(value)
+        self._notes |= {f"{pointer}/{name}": reason for name, reason in reading.notes}
+        base = pointer if is_schema and isinstance(value.get("$id"), str) else base
+        made = {
+            key: item
+            if is_schema and key in DATA
+            else self._value(item, f"{pointer}/{escape(key)}", base, is_schema=not is_schema or key not in MAPS)
+            for key, item in reading.schema.items()
+        }
+        if is_schema and isinstance(made.get("$ref"), str):
+            self._references.append((made, base))
+        return self._or_null(made, pointer, reading.null) if reading.null else made
+
+    def _or_null(self, made: dict[str, Any], pointer: str, keyword: str) -> dict[str, Any]:
+        self._wrapped.add(pointer)
+        self._notes[f"{pointer}/{keyword}"] = OR_NULL
+        outside = {key: made.pop(key) for key in _OUTSIDE & made.keys()}
+        for each in NULLABLE:
+            made.pop(each, None)
+        return outside | {"anyOf": [made, {"type": "null"}]}
+
+    def _moved(self, reference: str, base: str) -> str:
+        """A reference by path, through the branches that the schemas on it have become."""
+        if not reference.startswith("#/"):
+            return reference
+        found, here = "#", base
+        for token in reference.split("/")[1:]:
+            found += "/anyOf/0" if here in self._wrapped and token not in _OUTSIDE else ""
+            found, here = f"{found}/{token}", f"{here}/{unquote(token)}"
+        return found
+
+
+OR_NULL: Final = "is read as: or null"
+
+
+def type_named(name: object) -> str:
+    """JSON Schema's type that a name in any case means, or ``any``; empty for no type."""
+    lower = name.lower() if isinstance(name, str) else ""
+    return "any" if lower in _ANY_TYPE else _SYNONYMS.get(lower, "")
+
+
+def _type(made: dict[str, Any], notes: _Notes) -> None:
+    """Type names of programming languages and of Gemini; null among several, as YAML reads ``[string, null]``."""
+    declared = made["type"]
+    names = declared if isinstance(declared, list) else [declared]
+    if all(isinstance(name, str) and name in _PROPER for name in names):
+        return
+    found = ["null" if name is None and len(names) > 1 else type_named(name) for name in names]
+    said = [
+        f"{excerpt(name)} is read as {'every type' if kind == 'any' else repr(kind)}"
+        for name, kind in zip(names, found, strict=True)
+        if kind and name not in TYPES
+    ]
+    if said:
+        notes.append(("type", "; ".join(said)))
+    if "" in found:  # left out as a whole: the keyword's row names the first that is no type
+        made["type"] = [name for name, kind in zip(names, found, strict=True) if not kind]
+    elif "any" in found:
+        del made["type"]
+    else:
+        made["type"] = found if isinstance(declared, list) else found[0]
+
+
+def _exclusive(closed: str, keyword: str) -> Callable[[dict[str, Any], _Notes], None]:
+    def row(made: dict[str, Any], _: _Notes) -> None:
+        """Draft 4's ``exclusiveMinimum: true``."""
+        if isinstance(made[keyword], bool) and made.pop(keyword) and is_number(made.get(closed)):
+            made[keyword] = made.pop(closed)
+
+    return row
+
+
+def _requiring(made: dict[str, Any], notes: _Notes) -> None:
+    """Draft 3's ``required: true`` inside of a property."""
+    properties, required = made["properties"], made.get("required", [])
+    if not isinstance(properties, dict):
+        return
+    listed = [] if isinstance(required, bool) else required
+    marked = [name for name, inner in properties.items() if isinstance(inner, dict) and inner.get("required") is True]
+    if marked and isinstance(listed, list):
+        fresh = [name for name in marked if name not in listed]
+        made["required"] = [*listed, *fresh]
+        notes += [
+            (f"properties/{escape(name)}/required", "true is read as: this property is required") for name in fresh
+        ]
+
+
+def _required(made: dict[str, Any], _: _Notes) -> None:
+    """``required`` of the schema as a property: a boolean says nothing of the schema's own properties."""
+    if isinstance(made["required"], bool):
+        del made["required"]
+
+
+def _nothing(_: dict[str, Any], __: _Notes) -> None:
+    """Nothing: :func:`read` finds the keyword."""
+
+
+_PROPER = frozenset(TYPES)
+_ROWS: Mapping[str, Callable[[dict[str, Any], _Notes], None]] = {
+    "type": _type,
+    "exclusiveMinimum": _exclusive("minimum", "exclusiveMinimum"),
+    "exclusiveMaximum": _exclusive("maximum", "exclusiveMaximum"),
+    "properties": _requiring,
+    "required": _required,
+    **dict.fromkeys(NULLABLE, _nothing),
+}
+"""Keyword -> rewrites a copy of a schema that has it, and adds to its notes."""
