@@ -2,9 +2,10 @@
 
 For every tool: how many keywords are enforced exactly, and each keyword that is narrowed (the grammar allows less;
 calls stay valid), relaxed (it allows more) or refused (the request would get HTTP 400). A schema that the engine's
-builtin converter writes is named with the reason ("builtin" in JSON). The file holds a list of tools, a request body
-with tools, or one JSON Schema. Exit code 1 if anything is relaxed or refused. With --format kimi-k3 it reports on Kimi
-K3's arguments, whose strings have no quotes and no escapes: LLGuidance writes them, xgrammar cannot.
+builtin converter writes is named with the reason ("builtin" in JSON). The file holds a list of tools of OpenAI,
+Anthropic or MCP, a request body with tools, an MCP server's answer to tools/list, or one JSON Schema. Exit code 1 if
+anything is relaxed or refused, 2 if the file holds something else. With --format kimi-k3 it reports on Kimi K3's
+arguments, whose strings have no quotes and no escapes: LLGuidance writes them, xgrammar cannot.
 
 example: constrained-k2 coverage tools.json
 """
@@ -14,19 +15,22 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from constrained_k2.cli.reading import WIRE_FORMATS, named_schemas, read_json
+from constrained_k2.cli.reading import FORMS, WIRE_FORMATS, named_schemas, read_json, tools_in
 from constrained_k2.compiler.coverage import schema_coverage
+from constrained_k2.errors import InvalidRequest
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.request.spec import ENGINES, EngineName
 from constrained_k2.schema.coverage import STATUSES, Coverage, Status
-from constrained_k2.schema.keywords import ROWS
+from constrained_k2.schema.document import DEFINITIONS
+from constrained_k2.schema.keywords import KEYWORDS, ROWS
 from constrained_k2.schema.undeclared_keys import DEFAULT, UNDECLARED_KEYS
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _MAX_SHOWN = 5
+_OF_SCHEMAS = frozenset({*KEYWORDS, *DEFINITIONS, "$schema", "$id"})
 _COLORS: dict[Status, str] = {
     "enforced": "green",
     "narrowed": "cyan",
@@ -64,8 +68,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _schemas(document: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the name and schema of each tool in a list, a request body or MCP's form, or of one bare schema."""
-    if isinstance(document, dict) and not isinstance(document.get("tools"), list):
+    """Yield the name and schema of each tool, or of one bare schema."""
+    if isinstance(document, dict) and tools_in(document) is None:
+        if document and document.keys().isdisjoint(_OF_SCHEMAS):
+            problem = "holds no tools, and no keyword of JSON Schema at its top level"
+            raise InvalidRequest(problem, "tools", f"Give {FORMS}, or one JSON Schema")
         yield "schema", document
         return
     for name, schema in named_schemas(document):

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--format", choices=WIRE_FORMATS, default="kimi-k2", help="of a text without a tokenizer (default: %(default)s)"
     )
-    add("--tools", metavar="TOOLS.json", help="a list of tools, or a request body with tools")
+    add("--tools", metavar="TOOLS.json", help="tools as the verb coverage reads them")
     add("--level", choices=PARSING_LEVELS, default="tolerant", help="(default: %(default)s)")
     add("--in-reasoning", action="store_true", help="the prompt opens the reasoning, as those of K2.5 and K3 do")
     add("--json", action="store_true", help="one JSON object a completion")

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from constrained_k2.errors import InvalidRequest
+from constrained_k2.errors import InvalidRequest, excerpt
 from constrained_k2.formats import FORMATS
 from constrained_k2.formats.base import WireFormat
+from constrained_k2.request.tools import declared_schema
 
+FORMS = "a list of tools of OpenAI, Anthropic or MCP, a request with tools, or an MCP server's answer to tools/list"
 WIRE_FORMATS: dict[str, WireFormat] = {known.name.lower().replace(" ", "-"): known for known in FORMATS}
 """Name on the command line -> wire format."""
 
@@ -41,15 +43,26 @@ def decode_json(text: str, location: str) -> Any:
 
 
 def named_schemas(document: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the name and schema of each OpenAI or MCP tool in a list or request; None for a tool without a schema."""
-    tools = document.get("tools") if isinstance(document, dict) else document
-    if not isinstance(tools, list):
-        raise InvalidRequest("is neither a list of tools nor a request body with tools", "tools")
+    """Yield the name and schema of each tool in a list, a request or an MCP server's answer; None for no schema."""
+    tools = tools_in(document)
+    if tools is None:
+        raise InvalidRequest("holds no tools", "tools", f"Give {FORMS}")
     for number, tool in enumerate(tools):
         function = tool.get("function", tool) if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise InvalidRequest('missing "name"', f"tools[{number}]", "Expected an OpenAI or MCP tool definition")
-        yield function["name"], function.get("parameters", function.get("inputSchema"))
+            raise InvalidRequest('missing "name"', f"tools[{number}]", "Expected an OpenAI, Anthropic or MCP tool")
+        if (kind := tool.get("type", "function")) not in ("function", "custom"):
+            problem = f"the type is {excerpt(kind)}: only functions have arguments with a schema"
+            raise InvalidRequest(problem, f"tools[{number}].type", "Leave the tool out")
+        yield function["name"], declared_schema(tool)[0]
+
+
+def tools_in(document: Any) -> list[Any] | None:
+    """The list of tools that a document is or holds; None if there is none."""
+    for holder in (document, document.get("result")) if isinstance(document, dict) else ():
+        if isinstance(holder, dict) and isinstance(holder.get("tools"), list):
+            return list(holder["tools"])
+    return document if isinstance(document, list) else None
 
 
 def natural(text: str) -> int:

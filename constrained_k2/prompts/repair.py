@@ -10,6 +10,7 @@ from constrained_k2.prompts.forms import IPYTHON, call_form, message_form, name_
 from constrained_k2.prompts.pairing import Call, Pairing, Result
 from constrained_k2.prompts.special_text import KIMI_SPECIALS, THINK_TAGS, SpecialTexts
 from constrained_k2.prompts.text_repairs import Repair, TextRepairs, within
+from constrained_k2.request.tools import declared_schema
 from constrained_k2.request.values import array_at, object_at
 
 _HANDLED_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
@@ -24,7 +25,8 @@ def repair_messages(body: object, *, specials: SpecialTexts = KIMI_SPECIALS) -> 
     * Messages of older and other APIs take today's form (:mod:`constrained_k2.prompts.forms`).
     * Content that is only text becomes a string (:func:`constrained_k2.prompts.content.text_of`). None stays only
       beside tool calls, where every template accepts it.
-    * Tools keep what the model is shown: ``type``, ``name``, ``description``, ``parameters``.
+    * Tools keep what the model is shown: ``type``, ``name``, ``description``, ``parameters``, which Anthropic calls
+      ``input_schema``, and MCP ``inputSchema``.
     * Special tokens in any text stay text (:mod:`constrained_k2.prompts.special_text`). ``<think>`` and ``</think>``
       in an assistant's content stay as they are: clients send reasoning back in this form.
     * A generation prompt is added, unless the request continues its last message: it says so itself, or that message
@@ -182,6 +184,10 @@ def _tool(tool: object, location: str, repairs: TextRepairs) -> Any:
     if "type" not in new:
         repairs.change(f"{location}.type", "tool", before=None, after="function")
         new = {"type": "function", **new}
+    schema, field = declared_schema({**new, "function": function})
+    if field != "parameters":
+        repairs.change(f"{inner}.parameters", "tool", before=None, after=schema)
+        function = {**function, "parameters": schema}
     new = _only(repairs, new, {"type", "function"}, location)
     new["function"] = _only(repairs, function, {"name", "description", "parameters"}, inner)
     new = repairs.clean(new, location)

@@ -16,6 +16,9 @@ from constrained_k2.schema.compile_pool import give_way
 ANY_OBJECT = '{"type":"object"}'
 """The schema of a tool that declares no parameters: any JSON object."""
 
+SCHEMA_FIELDS = ("parameters", "input_schema", "inputSchema")
+"""The fields of OpenAI's, Anthropic's and MCP's tools that hold the schema of the arguments."""
+
 _COMPACT = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
@@ -86,7 +89,7 @@ def _resource(schema: str) -> Any:
 
 
 def _read_tool(entry: object, location: str, limits: Limits) -> Tool:
-    function = object_at(location, entry)
+    tool = function = object_at(location, entry)
     if function.get("type", "function") != "function":
         problem = f"the type is {excerpt(function['type'])}; only 'function' tools can be constrained"
         raise InvalidRequest(problem, f"{location}.type")
@@ -102,8 +105,26 @@ def _read_tool(entry: object, location: str, limits: Limits) -> Tool:
         problem = f"the name {name[:40]!r}… takes {length} bytes, over the limit of {limits.name_bytes}"
         where, remedy = f"{location}.name", "Rename the function"
         raise SchemaTooCostly(problem, where, remedy, "name_bytes", limits.name_bytes, length)
-    schema = schema_text(function.get("parameters"), f"{location}.parameters")
-    return Tool(name, schema, boolean_at(f"{location}.strict", function.get("strict")))
+    strict = boolean_at(f"{location}.strict", function.get("strict"))
+    schema, field = declared_schema(tool)
+    if strict is None and field != SCHEMA_FIELDS[0]:
+        strict = False  # without this package no such schema refuses a request
+    return Tool(name, schema_text(schema, f"{location}.{field}"), strict)
+
+
+def declared_schema(tool: Mapping[str, Any]) -> tuple[Any, str]:
+    """The schema of a tool's arguments, and the field that holds it.
+
+    That is ``parameters``, unless it is missing and another one of :data:`SCHEMA_FIELDS` is an object, in the function
+    or beside it. vLLM reads only the first, but its prompts show the others in a function.
+    """
+    function = tool.get("function", tool)
+    if function.get("parameters") is None:
+        for field in SCHEMA_FIELDS[1:]:
+            for holder in (function, tool):
+                if isinstance(holder.get(field), Mapping):
+                    return holder[field], field
+    return function.get("parameters"), SCHEMA_FIELDS[0]
 
 
 def schema_text(parameters: object, location: str) -> str:

@@ -148,7 +148,7 @@ def _type(made: dict[str, Any], notes: _Notes) -> None:
     ]
     if said:
         notes.append(("type", "; ".join(said)))
-    if "" in found:  # left out as a whole: the keyword's row names the first that is no type
+    if "" in found:  # the keyword's row names the first unknown type, and leaves the keyword out
         made["type"] = [name for name, kind in zip(names, found, strict=True) if not kind]
     elif "any" in found:
         del made["type"]

@@ -29,14 +29,27 @@ def written(tmp_path: Path, document: Any) -> str:
         [{"type": "function", "function": KEPT}, NOTHING],
         {"model": "kimi", "tools": [{"type": "function", "function": KEPT}, {"type": "function", "function": NOTHING}]},
         [{"name": "kept", "inputSchema": KEPT["parameters"]}, NOTHING],
+        {"tools": [{"name": "kept", "inputSchema": KEPT["parameters"]}, NOTHING]},
+        {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "result": {"tools": [{"name": "kept", "inputSchema": KEPT["parameters"]}, NOTHING]},
+        },
+        [{"name": "kept", "input_schema": KEPT["parameters"]}, {"type": "custom", **NOTHING}],
+        {"model": "m", "tools": [{"name": "kept", "input_schema": KEPT["parameters"]}, NOTHING], "messages": []},
+        [{"type": "function", "function": {"name": "kept", "inputSchema": KEPT["parameters"]}}, NOTHING],
     ],
-    ids=["list", "request", "mcp"],
+    ids=["list", "request", "mcp", "mcp result", "mcp answer", "anthropic", "anthropic request", "mixed"],
 )
 def test_fully_enforced_tools(tmp_path: Path, document: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["coverage", written(tmp_path, document)]) == 0
     said = capsys.readouterr().out
     assert "kept" in said
     assert "2 of 2 fully enforced by llguidance" in said
+    assert main(["coverage", written(tmp_path, document), "--json"]) == 0
+    kept, nothing = json.loads(capsys.readouterr().out)
+    assert [use["pointer"] for use in kept["enforced"]] == ["#/properties/a/type", "#/type"]
+    assert [use["pointer"] for use in nothing["enforced"]] == ["#/type"]
 
 
 def test_undeclared_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,8 +119,14 @@ def test_json_from_standard_input(capsys: pytest.CaptureFixture[str], monkeypatc
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        ("not json", "is neither"),
-        (7, "is neither"),
+        ("not json", "holds no tools"),
+        (7, "holds no tools"),
+        ({"a": 1}, "no keyword of JSON Schema"),
+        ({"tools": {}}, "no keyword of JSON Schema"),
+        ({"jsonrpc": "2.0", "id": 1, "error": {"code": -32601}}, "answer to tools/list"),
+        ({"result": {"content": []}}, "answer to tools/list"),
+        ([{"type": "web_search_20250305", "name": "web_search"}], "the type is 'web_search_20250305'"),
+        ([{"name": "f", "parameters": 7}], "must be a JSON object"),
         ([{"parameters": {}}], 'tools[0]: missing "name"'),
         ([[]], 'missing "name"'),
     ],

@@ -139,7 +139,7 @@ def test_bad_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["parse", file, "--ids"]) == 2
     assert "Give --tokenizer" in capsys.readouterr().err
     assert main(["parse", str(tmp_path / "missing")]) == 2
-    for tools, said in [("5", "neither"), ("[{}]", 'missing "name"'), ('[{"name": "search", "parameters": {"type": 5}}]', "schema cannot be used"),
+    for tools, said in [("5", "holds no tools"), ("[{}]", 'missing "name"'), ('[{"name": "search", "parameters": {"type": 5}}]', "schema cannot be used"),
                         ('[{"name": "search", "parameters": {"$ref": "https://example.com/s"}}]', "schema cannot be used")]:  # fmt: skip
         assert main(["parse", file, "--tools", written(tmp_path, tools, "tools.json")]) == 2
         assert said in capsys.readouterr().err

@@ -90,6 +90,18 @@ def test_tools_keep_what_is_shown_to_the_model() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("field", ["input_schema", "inputSchema"])
+def test_schemas_of_other_apis_are_shown_as_parameters(field: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    shown = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    inside, flat = {"type": "function", "function": {"name": "f", field: schema}}, {"name": "f", field: schema}
+    beside = {"type": "function", "function": {"name": "f", "parameters": None}, field: schema}
+    corrected, repairs = repair_messages({"messages": [USER], "tools": [shown, inside, flat, beside]})
+    assert corrected["tools"] == [shown] * 4
+    assert {"tools[1].function.parameters", "tools[2].function.parameters"} <= {each.location for each in repairs}
+    assert repair_messages(corrected)[1] == []
+
+
 def test_other_shapes_of_calls() -> None:
     flat = {"id": "a", "name": "f", "arguments": {"x": 1}}
     empty = {"id": "b", "type": "function", "function": {"name": "f"}}

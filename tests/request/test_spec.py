@@ -67,6 +67,32 @@ def test_tool_choice(choice: Any, expected: Any) -> None:
     assert ToolCallSpec.from_json(spec.to_json()) == spec
 
 
+@pytest.mark.parametrize("field", ["input_schema", "inputSchema"])
+def test_schemas_under_the_names_of_other_apis(field: str) -> None:
+    """A client that sends them works without this package, so none of them refuses a request, unless it is strict."""
+    schema: dict[str, Any] = {"properties": {"a": {}}}
+    read = Tool("f", '{"properties":{"a":{}}}', strict=False)
+    for tool in (
+        function("f", **{field: schema}),
+        function("f", parameters=None, **{field: schema}),
+        {**function("f"), field: schema},
+        {"type": "function", "name": "f", field: schema},
+    ):
+        assert ToolCallSpec.from_openai({"tools": [tool]}).tools == (read,)
+    strict = ToolCallSpec.from_openai({"tools": [function("f", strict=True, **{field: schema})]})
+    assert strict.tools == (Tool("f", read.schema, strict=True),)
+    others: tuple[Any, ...] = (None, "text", [], True, 5)
+    for other in others:
+        assert ToolCallSpec.from_openai({"tools": [function("f", **{field: other})]}).tools == (Tool("f"),)
+    both = function("f", parameters={"required": ["b"]}, **{field: schema})
+    assert ToolCallSpec.from_openai({"tools": [both]}).tools == (Tool("f", '{"required":["b"]}'),)
+
+
+def test_a_schema_of_another_api_without_a_grammar_refuses_nothing(small_compiler: Compiler) -> None:
+    tool = function("f", input_schema={"properties": {"a": False}, "required": ["a"]})
+    assert small_compiler.compile(ToolCallSpec.from_openai({"tools": [tool]})).coverage("f").relaxed
+
+
 def test_flat_tools_of_the_responses_endpoint() -> None:
     spec = ToolCallSpec.from_openai({"tools": [{"type": "function", "name": "f", "parameters": {}}]})
     assert spec.tools == (Tool("f"),)
