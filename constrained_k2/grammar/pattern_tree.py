@@ -18,6 +18,7 @@ from constrained_k2.grammar.characters import (
     ranges_of,
 )
 from constrained_k2.grammar.spelling import TOP, Spelling, spelling
+from constrained_k2.schema.ecma import NotAPattern, NotInPython, in_python
 
 Item = tuple[Any, Any]
 """An operation of Python's parser and its argument."""
@@ -27,48 +28,28 @@ REPEATS = (sre.MAX_REPEAT, sre.MIN_REPEAT)  # which of several matches is found 
 LOOKS = (sre.ASSERT, sre.ASSERT_NOT)
 _GROUPS = (sre.BRANCH, sre.SUBPATTERN)
 _FOLD, _DOT_ALL = int(re.IGNORECASE), int(re.DOTALL)
-_OPEN_COUNT = re.compile(r"\{,[0-9]*\}")
-_ESCAPE = (
-    r"\\(?:p\{(?P<property>[A-Za-z_=]+)\}|u\{(?P<point>[0-9a-fA-F]+)\}|c(?P<control>[A-Za-z])"
-    r"|u(?P<high>[dD][89abAB][0-9a-fA-F]{2})\\u(?P<low>[dD][c-fC-F][0-9a-fA-F]{2})|.)"
-)
-_ESCAPED = re.compile(_ESCAPE, re.DOTALL)
-# A reference by name, an escape, a class, or the opening of a named group.
-_SPELLED = re.compile(rf"\\k<(?P<name>\w+)>|{_ESCAPE}|\[\^?]?(?:\\.|[^]\\])*\]|\(\?<(?=[A-Za-z_])", re.DOTALL)
 
 
 def parse(pattern: str) -> Items:
     """Return the tree of a pattern, in which letter case and line ends do not depend on flags."""
     if any(PROPERTY <= ord(character) < PROPERTY + len(PROPERTIES) for character in pattern):
         raise Untranslatable("a character of the last private-use plane")
-    if _OPEN_COUNT.search(pattern):
-        raise Untranslatable("{,} and {,n} are literal text in ECMA-262, but repetitions in Python")
     try:
-        parsed = parser.parse(_SPELLED.sub(_for_python, pattern))
-    except (re.error, OverflowError, RecursionError) as error:
+        parsed = parser.parse(in_python(pattern, _placeholder))
+    except (NotAPattern, NotInPython) as error:
         raise Untranslatable(str(error)) from error
+    except (re.error, OverflowError, RecursionError) as error:
+        raise Untranslatable(f"its counts or groups are too many: {error}") from error
     if parsed.state.flags & ~re.UNICODE:
         raise Untranslatable("flags")
     return _without_flags(parsed, 0)
 
 
-def _for_python(found: re.Match[str]) -> str:
-    if found["name"]:
-        return f"(?P={found['name']})"
-    return "(?P<" if found[0] == "(?<" else _ESCAPED.sub(_escape_for_python, found[0])
-
-
-def _escape_for_python(found: re.Match[str]) -> str:
-    if found["property"] in PROPERTIES:
-        return chr(PROPERTY + PROPERTIES.index(found["property"]))
-    if found["point"] and int(found["point"], 16) <= TOP:
-        return rf"\U{int(found['point'], 16):08x}"
-    if found["control"]:
-        return rf"\x{ord(found['control']) % 32:02x}"
-    if found["high"]:
-        low = int(found["low"], 16)
-        return rf"\U{(int(found['high'], 16) - 0xD800) * 0x400 + low - 0xDC00 + 0x10000:08x}"
-    return found[0]
+def _placeholder(written: str) -> str:
+    name = written[3:-1]
+    if written[1] == "P" or name not in PROPERTIES:
+        raise NotInPython(f"the property {written}")
+    return chr(PROPERTY + PROPERTIES.index(name))
 
 
 def _without_flags(items: Iterable[Item], flags: int) -> Items:

@@ -1,12 +1,12 @@
-"""ECMA-262 patterns, without an engine: a syntax check, and splitting leading look-ahead into separate patterns."""
+"""Patterns in other dialects as ECMA-262's, and leading look-ahead as separate patterns, without an engine."""
 
 import re
-import re._parser as parser  # type: ignore[import-not-found] # part of the standard library, without stubs
 from collections.abc import Iterator
 from typing import NamedTuple
 
-_OTHER_DIALECT = re.compile(r"\\[AZz]|\(\?P[<=]\w+[>)]|\A\(\?[is]+\)")
+_OTHER_DIALECT = re.compile(r"\\[AZz]|\(\?P[<=]\w+[>)]|\A\^?\(\?[is]+\)")
 _IN_SLASHES = re.compile(r"/(\^.*\$)/([gisu]*)", re.DOTALL)  # a literal of JavaScript: as a pattern it matches nothing
+_REPEATS = frozenset("*+?{")
 _BACK_REFERENCE = re.compile(r"\\[1-9]|\\k<")
 _ITEM = re.compile(r"\\.?|\[(?:\\.|[^]\\])*[]\\]?|[()|]", re.DOTALL)  # an escape, a class, a parenthesis or a bar
 
@@ -27,7 +27,7 @@ def parts_of(pattern: str) -> PatternParts:
     rest = pattern
     while rest.startswith(("^(?=", "^(?!")):
         end = _group_end(rest, 1)
-        if not end or _has_alternatives(rest):
+        if not end or rest[end : end + 1] in _REPEATS or _has_alternatives(rest):
             return PatternParts((pattern,))
         inside = rest[4 : end - 1]
         (found if rest[3] == "=" else absent).append(f"^(?:{inside})" if _has_alternatives(inside) else f"^{inside}")
@@ -48,7 +48,7 @@ def in_ecma(pattern: str) -> str:
     if not _OTHER_DIALECT.search(pattern):
         return pattern
     translated = re.sub(r"\[\^?]?(?:\\.|[^]\\])*\]|\\.|\(\?P[<=]\w+[>)]", _translated, pattern, flags=re.DOTALL)
-    return re.sub(r"\A\(\?([is]+)\)(.*)", r"(?\1:\2)", translated, flags=re.DOTALL)
+    return re.sub(r"\A(\^?)\(\?([is]+)\)(.*)", r"(?\2:\1\3)", translated, flags=re.DOTALL)
 
 
 def _translated(item: re.Match[str]) -> str:
@@ -57,19 +57,6 @@ def _translated(item: re.Match[str]) -> str:
     if item[0].startswith("(?P="):
         return rf"\k<{item[0][4:-1]}>"
     return {"\\A": "^", "\\Z": "$", "\\z": "$"}.get(item[0], item[0])
-
-
-def is_regex(pattern: str) -> bool:
-    """True if a pattern is well formed, as far as Python's parser knows ECMA-262's syntax."""
-    known = re.sub(r"\\[pP]\{[\w=]+\}", "a", pattern)
-    known = re.sub(r"\(\?<(?=[A-Za-z_])", "(?P<", known)
-    known = re.sub(r"\\u\{[0-9a-fA-F]+\}|\\c[A-Za-z]", "a", known)
-    known = re.sub(r"\\k<\w+>", "a", known)
-    try:
-        parser.parse(known)
-    except (re.error, OverflowError, RecursionError):
-        return False
-    return True
 
 
 def _steps(pattern: str, start: int = 0) -> Iterator[tuple[int, str, int]]:

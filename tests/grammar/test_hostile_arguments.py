@@ -162,7 +162,7 @@ def test_more_branches_than_are_written_are_relaxed_and_refused_if_strict() -> N
     assert_relaxed({"type": "object", "allOf": groups}, "#/allOf")
 
 
-PATTERNS = [r"(a+)\1", r"^(?:(?=a)b|cc)*d", r"[\d-x]", r"(?m:^a)", r"(?>a|b)", r"^(?:(?<=a)b|a)*$"]
+PATTERNS = [r"(a+)\1", r"^(?:(?=a)b|cc)*d", r"^[]$", r"(?m:^a)", r"(?>a|b)", r"^(?:(?<=a)b|a)*$"]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

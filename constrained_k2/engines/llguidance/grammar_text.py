@@ -276,15 +276,17 @@ class Patterns:
     def _prepare(self, pattern: str) -> llguidance.LLMatcher:
         """Build a matcher of the JSON strings that contain a match of a pattern."""
         check_deadline()
+        reason = ""
         try:
             grammar = llguidance.LLMatcher.grammar_from_lark(f"start: FOUND\nFOUND: {found_anywhere(pattern)}")
-        except Untranslatable:
+        except Untranslatable as error:
+            reason = str(error)
             schema = {"type": "string", "pattern": pattern}
             grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON_OPTIONS)
         matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
         if matcher.is_error():
             cause = (matcher.get_error().strip().splitlines() or ["not supported"])[-1]
-            problem = f"the pattern {pattern[:80]!r}: {cause.removeprefix('error: ')[:200]}"
+            problem = f"the pattern {pattern[:80]!r}: {reason or cause.removeprefix('error: ')[:200]}"
             remedy = "Rewrite it without look-around and back-references"
             raise UnsupportedSchema(problem, "", remedy, "pattern", "llguidance")
         if len(self._matchers) >= _MAX_PATTERNS:

@@ -42,8 +42,7 @@ def _found_anywhere(shape: String, pattern: str, form: Spelling) -> str:
         return found_anywhere(pattern, form)
     except Untranslatable as error:
         without = replace(shape, patterns=shape.patterns - {pattern}, absent=shape.absent - {pattern})
-        where = "combined with others, exclusions or a negation" if form is JSON else "of a raw string"
-        reason = f"the pattern {pattern[:60]!r} {where}: {error}"
+        reason = f"this package has no grammar of the pattern {pattern[:60]!r}: {error}"
         raise NoExactGrammar(reason, ("pattern",), without) from error
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from constrained_k2.schema.document import IllFormed
 from constrained_k2.schema.keywords.keyword import Case, Children, Keyword, NotExpressible, Reader, size_keywords
 from constrained_k2.schema.pattern import in_ecma
 from constrained_k2.schema.shapes import (
@@ -26,7 +27,12 @@ def _members(read: Reader) -> list[Shape]:
     patterns = []
     for written in read.object("patternProperties"):
         pattern = read.in_ecma(written, "patternProperties")
-        if problem := read.pattern_problem(pattern, "patternProperties"):
+        try:
+            problem = read.pattern_problem(pattern, "patternProperties")
+        except IllFormed as error:
+            problem = error.problem
+            read.relax("patternProperties", problem)
+        if problem:
             for keyword in {"patternProperties", "additionalProperties"} & read.schema.keys():
                 read.note(keyword, "relaxed", problem)
             extra = ANY  # unknown which keys match the pattern

@@ -8,7 +8,8 @@ from typing import Any, Literal, Protocol
 
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.schema.document import IllFormed, SchemaDocument, escape
-from constrained_k2.schema.pattern import PatternParts, in_ecma, is_regex, parts_of
+from constrained_k2.schema.ecma import syntax_problem
+from constrained_k2.schema.pattern import PatternParts, in_ecma, parts_of
 from constrained_k2.schema.shapes import ANY, Node, Object, Shape, Shapes, is_number
 
 NoteStatus = Literal["narrowed", "read_as", "relaxed"]
@@ -154,12 +155,11 @@ class Reader:
         return known
 
     def pattern_problem(self, pattern: str, keyword: str) -> str:
-        """Why the engine cannot match a pattern; empty if it can."""
+        """Why the engine cannot match a pattern; empty if it can. An error if it is none, by ECMA-262."""
+        if problem := syntax_problem(pattern):
+            raise self.wrong(keyword, f"{pattern[:80]!r} is not a regular expression: {problem}")
         parts = parts_of(pattern) if keyword == "pattern" else PatternParts((pattern,))
-        problems = [self.normalizer.pattern_problem(part) for part in (*parts.found, *parts.absent)]
-        if any(problems) and not is_regex(pattern):
-            return f"{pattern[:80]!r} is not a regular expression"
-        return next(filter(None, problems), "")
+        return next(filter(None, map(self.normalizer.pattern_problem, (*parts.found, *parts.absent))), "")
 
 
 class NotExpressible(ConstrainedK2Error):
