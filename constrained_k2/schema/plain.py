@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from constrained_k2.schema.dialects import read
+from constrained_k2.schema.dialects import is_read_as_written, read
 from constrained_k2.schema.document import DEFINITIONS, NAMING, escape, local_target
 from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.schema.plain_values import (
@@ -99,9 +99,10 @@ class _Walk:
             return ALL_KINDS
         if type(schema) is not dict or depth > _MAX_DEPTH or self.left < 0:
             raise NotPlain
-        schema, null, notes = read(schema)
-        if null or notes:
-            raise NotPlain
+        if not is_read_as_written(schema):
+            schema, null, notes = read(schema)
+            if null or notes:
+                raise NotPlain
         kinds = kinds_of(schema["type"]) if "type" in schema else ALL_KINDS
         for keyword, value in schema.items():
             check = _CHECKS.get(keyword)

@@ -11,7 +11,7 @@ from math import isfinite
 from typing import Any
 
 from constrained_k2.grammar.lark.plain_nodes import Items, Members, NotPlainError, PlainNode, PlainNodes, merged
-from constrained_k2.schema.dialects import Reading, read
+from constrained_k2.schema.dialects import is_read_as_written
 from constrained_k2.schema.document import DEFINITIONS, NAMING
 from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
@@ -92,7 +92,7 @@ class _Walk:
             if schema is not True:
                 raise NotPlainError
             return self._everything()
-        if read(schema) != Reading(schema):
+        if not is_read_as_written(schema):
             raise NotPlainError
         found = _keywords_of(schema)
         if not found:
