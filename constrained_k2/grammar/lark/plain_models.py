@@ -69,7 +69,8 @@ def plain_models(nodes: PlainNodes, leaves: Leaves) -> PlainModels:
 def _state(number: int, node: PlainNode, leaves: Leaves) -> NodeModel:
     if node.any_spelling:
         return NodeModel(_objects(Members((), 0, (), number)), ArrayModel((), number, 1), free_strings=True)
-    strings = leaves[node.leaf].node if node.leaf else _FREE if node.has_strings else _LISTED
+    # A leaf may be a number beside any string: then its own node has no strings.
+    strings = _FREE if node.has_strings else leaves[node.leaf].node if node.leaf else _LISTED
     if node.members is None and node.items is None:
         return strings
     return NodeModel(
