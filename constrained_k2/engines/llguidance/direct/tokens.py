@@ -179,7 +179,8 @@ class TokenTrie:
         self._words = words_per_row(vocabulary.size)
         self.root = TokenNode(self, ((0, len(self.tokens), 0),))
         self.all = self.row(self.ids)
-        self.endings, self.key_starts, self.depth, self.digits = _seen(self.tokens)
+        self.endings, self.key_starts, self.depth, self.digits, commas = _seen(self.tokens)
+        self.reach = commas + 1  # more items than one token can end
         self._words_known: dict[bytes, tuple[Ids, TokenNode | None]] = {}
 
     def word(self, text: bytes) -> "tuple[Ids, TokenNode | None]":
@@ -215,13 +216,14 @@ def add_ids(row: Row, ids: Ids) -> None:
         np.bitwise_or.at(row.view(np.uint32), ids >> 5, np.uint32(1) << (ids & 31).astype(np.uint32))
 
 
-def _seen(tokens: Iterable[bytes]) -> tuple[frozenset[bytes], frozenset[int], int, int]:
-    """Return the texts before a quote in tokens, the bytes after ``,"``, and the most brackets and digits in one."""
+def _seen(tokens: Iterable[bytes]) -> tuple[frozenset[bytes], frozenset[int], int, int, int]:
+    """Return the texts before a quote in tokens, the bytes after ``,"``, the most brackets, digits, commas in one."""
     endings, starts = set[bytes](), set[int]()
-    depth = digits = 0
+    depth = digits = commas = 0
     for token in tokens:
         if b"}" in token or b"]" in token:
             depth = max(depth, token.count(b"}") + token.count(b"]"))
+        commas = max(commas, token.count(b","))
         if _DIGITS.search(token):
             digits = max(digits, *map(len, _DIGITS.findall(token)))
         place = token.find(b'"')
@@ -230,4 +232,4 @@ def _seen(tokens: Iterable[bytes]) -> tuple[frozenset[bytes], frozenset[int], in
             if place + 1 < len(token) and token[:place].rstrip(WHITESPACE).endswith(b","):
                 starts.add(token[place + 1])
             place = token.find(b'"', place + 1)
-    return frozenset(endings), frozenset(starts), depth, digits
+    return frozenset(endings), frozenset(starts), depth, digits, commas

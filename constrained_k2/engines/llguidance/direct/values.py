@@ -7,6 +7,9 @@ from weakref import WeakValueDictionary
 from constrained_k2.engines.llguidance.direct.tokens import TokenTrie
 from constrained_k2.grammar.lark.direct_model import DirectModel, NumberKind, ObjectRule, ValueRule
 
+ENDLESS = -1
+"""An array's number of further items if it has no limit."""
+
 
 class Terminal(NamedTuple):
     """A terminal that a whole string or number matches."""
@@ -28,22 +31,31 @@ class Level(NamedTuple):
     may_go_on: bool
     value: "Value | None"  # an array's item; that of an object's undeclared keys, None if it has none
     any_spelling: bool = False  # of undeclared keys
+    fewest: int = 0  # items that an array lacks, as far as one token can see
+    most: int = ENDLESS  # items that may follow in an array, as far as one token can see
+
+    def after_item(self) -> "Level":
+        """Return the array after one more item: a token such as ``","","`` holds whole items."""
+        if not self.fewest and self.most == ENDLESS:
+            return self
+        fewest, most = max(self.fewest - 1, 0), self.most if self.most == ENDLESS else max(self.most - 1, 0)
+        return self._replace(may_end=not fewest, may_go_on=bool(most), fewest=fewest, most=most)
 
 
 Levels = tuple[Level, Level, Level, Level]
-"""The levels of an object or array, by ``2 * may_end + may_go_on``."""
+"""The levels of an object, by ``2 * may_end + may_go_on``."""
 
 
-def _levels(*, is_object: bool, value: "Value | None", any_spelling: bool = False) -> Levels:
+def _levels(*, value: "Value | None", any_spelling: bool = False) -> Levels:
     neither, more, end, both = (
-        Level(is_object, may_end, may_go_on, value, any_spelling)
+        Level(is_object=True, may_end=may_end, may_go_on=may_go_on, value=value, any_spelling=any_spelling)
         for may_end in (False, True)
         for may_go_on in (False, True)
     )
     return neither, more, end, both
 
 
-_OF_CLOSED_OBJECTS = _levels(is_object=True, value=None)
+_OF_CLOSED_OBJECTS = _levels(value=None)
 
 
 class Members:
@@ -72,9 +84,7 @@ class Members:
         self.any_spelling, self.is_known = any_spelling, is_known
         self._all = (1 << len(keys)) - 1 if extra is None else -1
         is_closed = extra is None and not any_spelling
-        self._levels = (
-            _OF_CLOSED_OBJECTS if is_closed else _levels(is_object=True, value=extra, any_spelling=any_spelling)
-        )
+        self._levels = _OF_CLOSED_OBJECTS if is_closed else _levels(value=extra, any_spelling=any_spelling)
 
     def level(self, keys: int) -> Level:
         """Return an object after a member, with these declared keys, as bits."""
@@ -83,12 +93,18 @@ class Members:
 
 
 class Value:
-    """The values of a node, compared by identity."""
+    """The values of a node, compared by identity.
 
-    __slots__ = ("__weakref__", "_levels", "has_strings", "is_opaque", "item", "listed", "longest", "members", "number",
-                 "range", "shortest", "string", "words")  # fmt: skip
+    Args:
+        rule: The node's rule; None if it is opaque.
+        reach: The most items that one token can hold.
+    """
 
-    def __init__(self, rule: ValueRule | None) -> None:
+    __slots__ = ("__weakref__", "_levels", "_reach", "has_strings", "is_opaque", "item", "listed", "longest",
+                 "members", "number", "range", "shortest", "string", "words")  # fmt: skip
+
+    def __init__(self, rule: ValueRule | None, reach: int = 0) -> None:
+        self._reach = reach
         self.is_opaque = rule is None
         rule = rule or ValueRule()
         self.has_strings, self.listed = rule.has_strings, rule.listed
@@ -100,14 +116,20 @@ class Value:
         self.item: Value | None = None
         self.shortest = 0 if rule.array is None else rule.array.shortest
         self.longest = None if rule.array is None else rule.array.longest
-        self._levels: Levels | None = None
+        self._levels: dict[tuple[int, int], Level] = {}
 
     def level(self, index: int) -> Level:
         """Return an array after the item with this index."""
-        if self._levels is None:
-            self._levels = _levels(is_object=False, value=self.item)
-        may_go_on = self.longest is None or index + 1 < self.longest
-        return self._levels[2 * (index + 1 >= self.shortest) + may_go_on]
+        count = index + 1
+        fewest = min(max(self.shortest - count, 0), self._reach)
+        most = ENDLESS if self.longest is None else min(max(self.longest - count, 0), self._reach)
+        level = self._levels.get((fewest, most))
+        if level is None:
+            level = Level(
+                is_object=False, may_end=not fewest, may_go_on=bool(most), value=self.item, fewest=fewest, most=most
+            )
+            self._levels[fewest, most] = level
+        return level
 
 
 class Values:
@@ -148,7 +170,7 @@ class _Made:
         if rule is None:
             return self._opaque
         if number in self._begun:  # within itself
-            found = self._begun[number] = self._begun[number] or Value(rule)
+            found = self._begun[number] = self._begun[number] or Value(rule, self._trie.reach)
             return found
         self._begun[number] = None
         members = None if rule.object is None else self._members(rule.object)
@@ -159,10 +181,10 @@ class _Made:
                    item, rule.array and (rule.array.shortest, rule.array.longest))  # fmt: skip
             value = self._known.get(key)
             if value is None:
-                value = _filled(Value(rule), members, item)
+                value = _filled(Value(rule, self._trie.reach), members, item)
                 value = self._known.setdefault(key, value)
         else:
-            value = _filled(value or Value(rule), members, item)
+            value = _filled(value or Value(rule, self._trie.reach), members, item)
         self.values[number] = value
         return value
 

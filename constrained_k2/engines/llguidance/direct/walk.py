@@ -240,7 +240,7 @@ class _Walk:
         if more is None:
             return
         if not level.is_object:
-            self._value(more, level.value, stack)
+            self._value(more, level.value, (level.after_item(), *stack[1:]))
         elif (quoted := self._enter(self._blanks(more), _QUOTE)) is not None and level.value is not None:
             self._in_key(quoted, Keys(level, ()), stack[1:])
 
