@@ -128,12 +128,13 @@ def our_text(
 
 
 def _direct_model(writer: LarkWriter) -> DirectModel:
-    return direct_model(writer.shapes, writer.direct_objects, writer.direct_arrays, writer.leaf_terminals)
+    return direct_model(writer.shapes, writer.direct_objects, writer.direct_arrays, writer.leaf_terminals, writer.joined_strings)
 
 
 def _is_simple(writer: LarkWriter, text: str, patterns: "Patterns") -> bool:
     """Return True for a small grammar whose other terminals LLGuidance reads, each by itself."""
     strings = {expression for shape, expression in writer.leaf_terminals.items() if isinstance(shape, String)}
+    strings.update(writer.joined_strings.values())
     hard = writer.hard_terminals
     if len(hard) > MAX_HARD or not hard <= strings:
         return False

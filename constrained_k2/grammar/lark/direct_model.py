@@ -76,6 +76,7 @@ def direct_model(
     objects: Mapping[Node, ObjectKeys],
     arrays: Mapping[Node, ArrayItems],
     terminals: Mapping[Shape, str],
+    joined: Mapping[Node, str],
 ) -> DirectModel:
     """Return the rules of all nodes.
 
@@ -84,13 +85,16 @@ def direct_model(
         objects: The members of nodes whose objects are told apart by bits alone.
         arrays: The items of nodes whose arrays have one kind of item.
         terminals: The expressions of strings and numbers that were written as terminals.
+        joined: The expressions of nodes where one terminal is several strings.
     """
     numbers = {node: number for number, node in enumerate(shapes)}
     rules: list[ValueRule | None] = []
     for node, written in shapes.items():
         try:
             rules.append(
-                any_rule(numbers[ANY]) if node == ANY else _rule(node, written, numbers, objects, arrays, terminals)
+                any_rule(numbers[ANY])
+                if node == ANY
+                else _rule(node, written, numbers, objects, arrays, terminals, joined.get(node, ""))
             )
         except _OpaqueError:
             rules.append(None)
@@ -109,13 +113,14 @@ def any_rule(number: int) -> ValueRule:
     )
 
 
-def _rule(  # noqa: PLR0913, PLR0917 - what a grammar knows of its nodes
+def _rule(  # noqa: PLR0912, PLR0913, PLR0917 - what a grammar knows of its nodes
     node: Node,
     shapes: Iterable[Shape],
     numbers: Mapping[Node, int],
     objects: Mapping[Node, ObjectKeys],
     arrays: Mapping[Node, ArrayItems],
     terminals: Mapping[Shape, str],
+    joined: str,
 ) -> ValueRule:
     has_strings, string, range_ = False, "", ""
     kinds: set[NumberKind] = set()
@@ -127,8 +132,10 @@ def _rule(  # noqa: PLR0913, PLR0917 - what a grammar knows of its nodes
             has_strings = True
         elif shape in (_ANY_NUMBER, _ANY_INTEGER):
             kinds.add("number" if shape == _ANY_NUMBER else "integer")
-        elif isinstance(shape, String) and not string and shape in terminals:
-            string = terminals[shape]
+        elif isinstance(shape, String) and shape in terminals:
+            before, string = string, terminals[shape] if shape.absent else joined or terminals[shape]
+            if before not in {"", string}:
+                raise _OpaqueError
         elif isinstance(shape, Number) and not range_ and shape in terminals:
             range_ = terminals[shape]
         elif isinstance(shape, Null):

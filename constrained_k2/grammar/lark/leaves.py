@@ -1,7 +1,8 @@
 """Strings and numbers: terminals where they are exact, else LLGuidance's builtin ``%json``."""
 
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from constrained_k2.grammar.lark.terminals import NoExactGrammar, literal, one_o
 from constrained_k2.grammar.patterns import found_anywhere, may_cost_much
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
 from constrained_k2.schema.builtin_compilers import LARGEST_EXACT, LARGEST_MULTIPLE
-from constrained_k2.schema.shapes import Number, String, Value, common_multiple, tighten
+from constrained_k2.schema.shapes import Node, Number, String, Value, common_multiple, tighten
 from constrained_k2.schema.string_formats import patterns_of
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 INTEGER = number_range(Number(integer=True))
 """The terminal's expression for any integer."""
 _MAX_DECIMALS = 8  # of a multiple whose trailing zeros may be left out: each takes an alternative
+_MOST_TOGETHER = 1000
 _EASY_LENGTH = 256  # of a string with a pattern, in the next best grammar
 _LEAF = {"x-guidance": {"whitespace_flexible": False}}  # so that all lexemes stay in one class
 
@@ -103,10 +105,15 @@ def _multiples(writer: "LarkWriter", shape: Number, low: Fraction | None, high: 
     reason = ""
     if coefficient > LARGEST_MULTIPLE:
         reason = f"multiples of more than {LARGEST_MULTIPLE} (without the decimal point) take too many states"
+    elif (common := math.lcm(writer.multiples.get(writer.node, 1), int(coefficient))) > max(
+        int(coefficient), _MOST_TOGETHER
+    ):
+        reason = f"alternatives with a common multiple of more than {_MOST_TOGETHER} take too many states"
     elif not _is_read_exactly(shape.multiple):
         reason = f"the engine reads {_decimal(shape.multiple)} as a number with more digits"
     if reason:
         raise NoExactGrammar(reason, ("multipleOf",), replace(shape, multiple=Fraction(0)))
+    writer.multiples[writer.node] = common
     kind, largest, bounds = "integer" if shape.integer else "number", Fraction(LARGEST_EXACT), ("minimum", "maximum")
     low = max(low or Fraction(0), Fraction(0))
     if low > largest:
@@ -156,7 +163,7 @@ def string_rule(writer: "LarkWriter", shape: String) -> str:
         return _leaf({"type": "string"} | _sizes(shape))
     try:
         expression = writer.leaf_terminals[shape] = _writable(writer, shape)
-        return writer.terminal(expression)
+        return _string(writer, shape, expression)
     except NoExactGrammar as error:
         if shape.excluded or shape.absent:
             raise
@@ -167,12 +174,32 @@ def string_rule(writer: "LarkWriter", shape: String) -> str:
     return _leaf({"type": "string", "allOf": patterns} | _sizes(shape))
 
 
+def _string(writer: "LarkWriter", shape: String, expression: str) -> str:
+    """Return the body of a rule for strings; empty if they become one terminal with others of the node.
+
+    The states of terminals that are read at once multiply, and LLGuidance's limits count the expressions that each of
+    them makes, not these states. Strings that exclude each other's patterns make one for each state anyway.
+    """
+    if shape.absent:
+        return writer.terminal(expression)
+    writer.strings[expression] = None
+    return ""
+
+
+def joined_strings(writer: "LarkWriter", node: Node, expressions: Collection[str]) -> list[str]:
+    """Return the terminal of a node's strings, if it has any."""
+    if len(expressions) < 2:
+        return list(map(writer.terminal, expressions))
+    joined = writer.joined_strings[node] = " | ".join(f"({expression})" for expression in expressions)
+    return [writer.terminal(joined)]
+
+
 def raw_string_rule(writer: "LarkWriter", shape: String | Value) -> str:
     """Return the body of a rule for strings without quotes and escapes."""
     if isinstance(shape, Value):
         return literal(shape.value)
     shape = eased(writer, shape)
-    return RAW.terminal if shape == String() else writer.terminal(_writable(writer, shape, RAW))
+    return RAW.terminal if shape == String() else _string(writer, shape, _writable(writer, shape, RAW))
 
 
 def _writable(writer: "LarkWriter", shape: String, form: Spelling = JSON) -> str:

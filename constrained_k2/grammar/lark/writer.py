@@ -19,6 +19,7 @@ from constrained_k2.grammar.lark.direct_model import ArrayItems, ObjectKeys
 from constrained_k2.grammar.lark.leaves import (
     INTEGER,
     is_endless,
+    joined_strings,
     leaf_has_value,
     number_rule,
     raw_string_rule,
@@ -89,6 +90,9 @@ class LarkWriter:
         self.direct_objects: dict[Node, ObjectKeys] = {}  # of nodes whose objects need no engine
         self.direct_arrays: dict[Node, ArrayItems] = {}  # the same
         self.leaf_terminals: dict[Shape, str] = {}  # the expressions of strings and numbers
+        self.multiples: dict[Node, int] = {}  # what the multiples of a node have in common, without decimal points
+        self.strings: dict[str, None] = {}  # those of the node that is being written, which become one terminal
+        self.joined_strings: dict[Node, str] = {}  # by node, where they are several
         self._names: dict[Node, str] = {}
         self.rules: list[str] = []  # helper rules of objects and arrays
         self._terminals: dict[str, str] = {}
@@ -129,9 +133,8 @@ class LarkWriter:
             lines.append(f"{self._names[node]}: {self._alternatives_of(node, self._names[node])}")
             if self.productivity.is_narrowed(node):
                 self.note(("properties",), "narrowed", REASON)
-        terminals = [f"{name}: {expression}" for expression, name in self._terminals.items()]
-        choices = [f"{name}: {ways}" for ways, name in self._choices.items()]
-        return [*lines, *self.rules, *choices, *terminals]
+        named = [f"{name}: {text}" for known in (self._choices, self._terminals) for text, name in known.items()]
+        return [*lines, *self.rules, *named]
 
     @property
     def hard_terminals(self) -> set[str]:
@@ -167,7 +170,10 @@ class LarkWriter:
 
     def _alternatives_of(self, node: Node, name: str) -> str:
         shapes = filter(self.productivity.has_value, self.productivity.shapes(node))
-        return " | ".join([self._body(node, shape, f"{name}_{number}") for number, shape in enumerate(shapes)])
+        around, self.strings = self.strings, {}
+        ways = [self._body(node, shape, f"{name}_{number}") for number, shape in enumerate(shapes)]
+        strings, self.strings = self.strings, around
+        return " | ".join([*filter(None, ways), *joined_strings(self, node, strings)])
 
     def argument_rules(self, node: Node) -> list[tuple[Kind, str]]:
         """Return the types of the values of an argument, each with the name of a rule of its values."""
@@ -190,9 +196,8 @@ class LarkWriter:
             parts[kind] = node if len(found) == 1 and kind != "string" else part
         if self._alternatives > _MAX_ALTERNATIVES:
             problem = f"the values of arguments have more than {_MAX_ALTERNATIVES} alternatives"
-            location, remedy = self.normalizer.document.location, "Shorten its enums, or declare fewer properties"
-            budget = ("alternatives", _MAX_ALTERNATIVES, self._alternatives)
-            raise SchemaTooCostly(problem, location, remedy, *budget)
+            error = (problem, self.normalizer.document.location, "Shorten its enums, or declare fewer properties")
+            raise SchemaTooCostly(*error, "alternatives", _MAX_ALTERNATIVES, self._alternatives)
         return {kind: part for kind, part in parts.items() if part == ANY or self.productivity.analyze(part)}
 
     def choice(self, ways: list[str]) -> str:
@@ -228,15 +233,13 @@ class LarkWriter:
 
     def _spelled_keys(self, shape: Object, found: tuple[str, ...], form: Spelling = JSON) -> str:
         """Return an expression of those keys; empty if there are none."""
-        patterns = self.productivity.patterns(shape)
-        names = self.productivity.named_keys(shape)
+        patterns, names = self.productivity.patterns(shape), self.productivity.named_keys(shape)
         absent = frozenset(patterns).difference(found)
         keys = String(patterns=frozenset(found), absent=absent, excluded=frozenset(names))
         allowed = EVERYTHING if shape.names == ANY else self.normalizer.shapes(shape.names)
         met = [meet(keys, name) for name in allowed if isinstance(name, String)]
         strings = [way for way in met if isinstance(way, String)]
-        ways = [string_expression(way, form) for way in strings]
-        matches = self.normalizer.matches
+        ways, matches = [string_expression(way, form) for way in strings], self.normalizer.matches
         values = [way.value for way in allowed if isinstance(way, Value)]
         texts = [value for value in values if isinstance(value, str) and value not in names]
         listed = [text for text in texts if tuple(pattern for pattern in patterns if matches(pattern, text)) == found]
@@ -246,8 +249,7 @@ class LarkWriter:
 
     def _body(self, node: Node, shape: Shape, name: str) -> str:
         """Return the body of a shape's rule; if it cannot be exact, note that and return a wider shape's."""
-        self.node = node
-        written = len(self.rules)
+        self.node, written = node, len(self.rules)
         try:
             body = self._shape(shape, name)
         except NoExactGrammar as error:
