@@ -5,9 +5,10 @@ import json
 import llguidance
 import xgrammar
 
-from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar, MaskThreads
+from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar
 from constrained_k2.engines.llguidance.grammar_text import GrammarText
 from constrained_k2.engines.llguidance.mask_cache import MaskCache
+from constrained_k2.engines.llguidance.mask_threads import MaskThreads
 from constrained_k2.engines.llguidance.tokenizer import build_tokenizer
 from constrained_k2.engines.xgrammar.engine import XGrammarGrammar
 from constrained_k2.engines.xgrammar.worker import grammar_compiler

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import xgrammar
 
-from constrained_k2.engines.llguidance.engine import MaskThreads
+from constrained_k2.engines.llguidance.mask_threads import MaskThreads
 from constrained_k2.engines.llguidance.tokenizer import build_tokenizer
 from constrained_k2.grammar.whole_turn.lark import write_lark
 from constrained_k2.request.spec import ToolCallSpec

@@ -36,6 +36,12 @@ class LeastRecentlyUsed(Generic[K, V]):
             self._entries.clear()
             self.spent = 0
 
+    def charge(self, key: K, cost: int) -> None:
+        """Set the cost of a value that is in use and has grown; one that is not cached costs nothing."""
+        with self._lock:
+            if (found := self._entries.pop(key, None)) is not None:
+                self._add(key, found[0], cost - found[1], cost)
+
     def get(self, key: K, build: Callable[[], tuple[V, int]]) -> V:
         """The value of ``key``, else of ``build() -> (value, cost)``; its errors reach all threads that waited."""
         with self._lock:
@@ -56,13 +62,17 @@ class LeastRecentlyUsed(Generic[K, V]):
             raise
         with self._lock:
             del self._building[key]
-            self._entries[key] = (value, cost)
-            self.spent += cost
-            while self.spent > self._budget and len(self._entries) > 1:
-                _, (_, freed) = self._entries.popitem(last=False)
-                self.spent -= freed
+            self._add(key, value, cost, cost)
         building.set_result(value)
         return value
+
+    def _add(self, key: K, value: V, more: int, cost: int) -> None:
+        """Add the newest value, which takes ``more`` than before, and drop the oldest ones over the budget."""
+        self._entries[key] = (value, cost)
+        self.spent += more
+        while self.spent > self._budget and len(self._entries) > 1:
+            _, (_, freed) = self._entries.popitem(last=False)
+            self.spent -= freed
 
 
 class RecentKeys(Generic[K]):

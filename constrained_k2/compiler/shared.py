@@ -245,7 +245,16 @@ class SharedGrammars:
         grammar = engine.compile_at_once(schema, options.undeclared_keys or self.undeclared_keys, options.encoding)
         if grammar is None:
             return None
-        return _Compiled(grammar, engine.clock() - begun), grammar.cost_bytes + len(schema)
+        return self._counted(grammar, engine.clock() - begun, schema, engine, options)
+
+    def _counted(
+        self, grammar: ArgumentGrammar, seconds: float, schema: str, engine: Engine, options: GrammarOptions
+    ) -> tuple[_Compiled, int]:
+        """A grammar for the cache, which counts it anew when it grows, and its cost with its schema's."""
+        key: _Key = (engine.name, options, cache_key(schema))
+        own = len(schema)
+        grammar.on_growth = lambda cost: self._grammars.charge(key, cost + own)
+        return _Compiled(grammar, seconds), grammar.cost_bytes + own
 
     def _build(self, schema: str, engine: Engine, options: GrammarOptions) -> tuple[_Compiled, int]:
         """The outcome of compiling a schema, and its cost in the cache in bytes; a TimeoutError if it took too long."""
@@ -275,7 +284,7 @@ class SharedGrammars:
         except RecursionError:
             deep = UnsupportedSchema("the schema is nested too deeply", "", "Flatten it")
             return _Compiled(deep, 0.0), _REFUSAL_BYTES
-        return _Compiled(grammar, seconds), grammar.cost_bytes + len(schema)
+        return self._counted(grammar, seconds, schema, engine, options)
 
 
 def cache_key(schema: str) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.errors import ConstrainedK2Error
+from constrained_k2.request.spec import EngineName
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 from constrained_k2.vocabulary.bitmask import BitmaskRows
@@ -63,8 +64,12 @@ class ArgumentMatcher(Protocol):
 class ArgumentGrammar(Protocol):
     """A compiled schema. Shared by all requests and thread-safe."""
 
-    cost_bytes: int  # estimated memory, for the cache's budget
+    on_growth: Callable[[int], None]  # called with ``cost_bytes`` when that has changed
     coverage: Coverage  # of each keyword of the schema
+
+    @property
+    def cost_bytes(self) -> int:
+        """Estimated memory, for the cache's budget; it may grow with use."""
 
     def matcher(self, location: str, *, may_relax: bool = False) -> ArgumentMatcher:
         """Return a matcher at the start of the arguments.
@@ -78,7 +83,7 @@ class ArgumentGrammar(Protocol):
 class Engine(Protocol):
     """Compiles schemas."""
 
-    name: str  # as :class:`constrained_k2.Compiler` takes it
+    name: EngineName  # as :class:`constrained_k2.Compiler` takes it
 
     @property
     def cached_bytes(self) -> int:

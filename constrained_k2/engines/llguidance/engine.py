@@ -1,10 +1,9 @@
 """The LLGuidance engine: our grammars first, those of its builtin JSON Schema compiler as the second choice."""
 
 import json
-import os
 import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
@@ -24,7 +23,9 @@ from constrained_k2.engines.llguidance.grammar_text import (
     written_text,
 )
 from constrained_k2.engines.llguidance.keys_matcher import DistinctKeysMatcher
+from constrained_k2.engines.llguidance.lexer_cost import lexer_bytes
 from constrained_k2.engines.llguidance.mask_cache import LazyDfa, MaskCache
+from constrained_k2.engines.llguidance.mask_threads import MaskThreads
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance.next_best import NextBest, Step, next_best_text
 from constrained_k2.engines.llguidance.plain_text import PlainLeaves, PlainText, plain_text
@@ -34,16 +35,15 @@ from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.formats.kimi_k3 import ARGUMENT, OPEN
 from constrained_k2.grammar.lark.writer import Effort
+from constrained_k2.request.spec import EngineName
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
-# Memory of a compiled grammar with its lexer, which grows with use: 340 KB on average, measured as the growth of a
-# process over 2,000 requests that call 600 schemas of public tools with 1.2 KB of grammar text each, on the real
-# vocabulary. The share of the text is a guess; the floor adjusts it to the average.
+# Memory of a compiled grammar without its lexer, by the characters of its text: 20 to 80 bytes, measured.
 _COST_FACTOR = 40
-_COST_FLOOR = 320 << 10
-_MAX_THREADS = 64
+_COST_FLOOR = 40_000
+_MEASURED_AFTER_NS = 4_000_000  # of work by a grammar's lexer, which makes up to 1 MB; measuring takes 0.1 ms
 
 
 class LLGuidanceEngine:
@@ -52,7 +52,7 @@ class LLGuidanceEngine:
     The format's ``engine_stop`` is the engine's stop token, so masks allow it exactly when the arguments may end.
     """
 
-    name = "llguidance"
+    name: EngineName = "llguidance"
     clock = staticmethod(time.thread_time)
 
     def __init__(self, vocabulary: Vocabulary, threads: int | None = None, mask_cache_bytes: int = 64 << 20) -> None:
@@ -173,6 +173,7 @@ class LLGuidanceEngine:
                     first.compute_bitmask()
             if first.is_error():
                 raise Refused(first.get_error())
+        grammar.measure()
         self._compiled.setdefault(source.key, grammar)
         return grammar
 
@@ -181,24 +182,6 @@ def _relaxed_by(coverage: Coverage) -> str:
     """Return the first keyword that a grammar relaxes, as the reason to use another one."""
     use = coverage.relaxed[0]
     return f"ours relaxes {use.pointer}: {use.reason}"
-
-
-class MaskThreads:
-    """Threads that compute a batch's masks without the interpreter lock; by default one for each CPU, at most eight."""
-
-    def __init__(self, count: int | None = None) -> None:
-        if count is not None and (type(count) is not int or not 1 <= count <= _MAX_THREADS):
-            raise InvalidRequest(f"got {count!r}", "threads", f"Use 1 to {_MAX_THREADS}, or None for the CPUs")
-        self.count = count or min(len(os.sched_getaffinity(0)), 8)
-        self._executor: llguidance.LLExecutor | None = None
-        self._owner = 0
-
-    def executor(self) -> llguidance.LLExecutor:
-        """Return LLGuidance's thread pool of this process: a forked process has none of its parent's threads."""
-        if self._executor is None or self._owner != os.getpid():
-            self._owner = os.getpid()
-            self._executor = llguidance.LLExecutor(self.count)
-        return self._executor
 
 
 class LLGuidanceGrammar:
@@ -219,12 +202,8 @@ class LLGuidanceGrammar:
         twin: "LLGuidanceGrammar | None" = None,
     ) -> None:
         self.mask_threads = mask_threads
-        self.states_by = (
-            source.model,
-            source.direct,
-            source.places,
-            source.has_open_keys,
-        )  # what the states of a text depend on
+        # What the states of a text depend on.
+        self.states_by = (source.model, source.direct, source.places, source.has_open_keys)
         self.dfa: LazyDfa | None = None  # shared by its matchers
         if twin is not None and twin.states_by == self.states_by:
             self.dfa = twin.dfa
@@ -232,9 +211,8 @@ class LLGuidanceGrammar:
             self.dfa = cache.dfa(source.model, source.direct)
         self.token_classes = cache.classes
         self.allows_any_split = source.allows_any_split
-        self.any_order = (
-            source.model is not None or source.allows_any_split or source.effort != "exact"
-        )  # properties may come in any order in our own grammars only
+        # Properties may come in any order in our own grammars only.
+        self.any_order = source.model is not None or source.allows_any_split or source.effort != "exact"
         self._source = source
         self._coverage: Coverage | None = None  # None for that of its source
         self.effort: Effort = source.effort
@@ -247,7 +225,28 @@ class LLGuidanceGrammar:
         self._reading = threading.Lock()
         # A simple grammar is read when a mask needs LLGuidance.
         self._prototype = None if source.is_simple else self._new() if twin is None else twin.copy()
-        self.cost_bytes = _COST_FLOOR + _COST_FACTOR * source.size
+        self.on_growth: Callable[[int], None] = lambda _: None
+        self._text_bytes = self.own_bytes = _COST_FLOOR + _COST_FACTOR * source.size
+        self._unmeasured_ns = 0
+
+    @property
+    def cost_bytes(self) -> int:
+        """Estimated memory, with that of the grammars that went on where this one failed."""
+        return self.own_bytes + (0 if self.next_best is None else self.next_best.cost_bytes(self))
+
+    def note_work(self, nanoseconds: int) -> None:
+        """Count the time in which a matcher's lexer may have grown; measure it now and then."""
+        self._unmeasured_ns += nanoseconds
+        if self._unmeasured_ns > _MEASURED_AFTER_NS:
+            self.measure()
+
+    def measure(self) -> None:
+        """Measure the lexer, and tell what counts this grammar."""
+        self._unmeasured_ns = 0
+        prototype = self._prototype
+        self.own_bytes = self._text_bytes + (0 if prototype is None else lexer_bytes(prototype))
+        first = self if self.next_best is None else self.next_best.first() or self
+        first.on_growth(first.cost_bytes)
 
     @property
     def text(self) -> str:
@@ -272,8 +271,10 @@ class LLGuidanceGrammar:
 
     def copy(self) -> llguidance.LLMatcher:
         """Return a copy of the prototype, at the start of the arguments."""
-        with self._reading:
-            self._prototype = self._prototype or self._new()
+        if self._prototype is None:
+            with self._reading:
+                self._prototype = self._prototype or self._new()
+            self.measure()
         return self._prototype.deep_copy()
 
     def renew(self) -> llguidance.LLMatcher:
@@ -281,6 +282,7 @@ class LLGuidanceGrammar:
         renewed = self._new()
         if not renewed.is_error():
             self._prototype = renewed
+            self.measure()
         return renewed.deep_copy()
 
     def forced_ids(self, matcher: llguidance.LLMatcher) -> list[int]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import llguidance
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
+from constrained_k2.engines.llguidance.lexer_cost import lexer_bytes
 from constrained_k2.engines.llguidance.unique_items.language import ItemLanguage
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
@@ -38,6 +39,7 @@ _BLANKS = rf"[ \n\r\t]{{0,{MAX_WHITESPACE}}}"
 _JSON_OPTIONS: Any = {"item_separator": f"{_BLANKS},{_BLANKS}", "key_separator": f"{_BLANKS}:{_BLANKS}",
                       "whitespace_flexible": False, "coerce_one_of": False}  # fmt: skip
 _MAX_PATTERNS = 256
+_PATTERN_BYTES, _BYTES_PER_CHARACTER = 16 << 20, 1000  # of all their lexers, and of a new state at most
 _PROBED_TOKENS = 4
 _MAX_TEXTS = 2048  # that patterns were looked for in, and whether they were found
 # Fewer symbols than by default, so that a schema of 100 bytes ("maxItems": 100000) is refused within 0.2 s instead of
@@ -128,7 +130,9 @@ def our_text(
 
 
 def _direct_model(writer: LarkWriter) -> DirectModel:
-    return direct_model(writer.shapes, writer.direct_objects, writer.direct_arrays, writer.leaf_terminals, writer.joined_strings)
+    return direct_model(
+        writer.shapes, writer.direct_objects, writer.direct_arrays, writer.leaf_terminals, writer.joined_strings
+    )
 
 
 def _is_simple(writer: LarkWriter, text: str, patterns: "Patterns") -> bool:
@@ -226,6 +230,7 @@ class Patterns:
         self._tokenizer = llguidance.LLTokenizer("byte", slices=[])  # no masks of strings: slices would cost time
         self._writing = tokenizer or self._tokenizer
         self._matchers: dict[str, llguidance.LLMatcher] = {}
+        self._matcher_bytes = 0  # of their lexers
         self.has_match = lru_cache(_MAX_PATTERNS)(self._has_match)
         self.can_begin = lru_cache(_MAX_PATTERNS)(self._can_begin)
         self.is_found = lru_cache(_MAX_TEXTS)(self._is_found)
@@ -246,6 +251,7 @@ class Patterns:
         for matchers in (self._matchers, {}):  # copies share a lexer: if this pattern has exhausted it, use a new one
             copy = (matchers.get(pattern) or self._prepare(pattern)).deep_copy()
             taken = copy.try_consume_tokens(spelled)
+            self._matcher_bytes += _BYTES_PER_CHARACTER * taken
             if not copy.is_error():
                 return taken == len(spelled) and copy.is_accepting()
         problem = f"LLGuidance cannot match the pattern {pattern[:80]!r} against {text[:40]!r}"
@@ -290,7 +296,9 @@ class Patterns:
             problem = f"the pattern {pattern[:80]!r}: {reason or cause.removeprefix('error: ')[:200]}"
             remedy = "Rewrite it without look-around and back-references"
             raise UnsupportedSchema(problem, "", remedy, "pattern", "llguidance")
-        if len(self._matchers) >= _MAX_PATTERNS:
+        if len(self._matchers) >= _MAX_PATTERNS or self._matcher_bytes > _PATTERN_BYTES:
             self._matchers.clear()
+            self._matcher_bytes = 0
         self._matchers[pattern] = matcher
+        self._matcher_bytes += lexer_bytes(matcher)
         return matcher

@@ -66,7 +66,9 @@ class LLGuidanceMatcher:
         matcher.unsafe_compute_mask_ptr(address, row.nbytes)
         if matcher.is_error():
             self._retry(lambda other: other.unsafe_compute_mask_ptr(address, row.nbytes))
-        self.note_mask(row, is_slow=perf_counter_ns() - begun > _SLOW_NS)
+        spent = perf_counter_ns() - begun
+        self.note_mask(row, is_slow=spent > _SLOW_NS)
+        self.grammar.note_work(spent)
 
     @staticmethod
     def fill_batch(batch: Sequence[tuple["LLGuidanceMatcher", int]], rows: BitmaskRows) -> Failures:
@@ -80,12 +82,14 @@ class LLGuidanceMatcher:
                     ready.append((matcher, matcher.engine(for_mask=True), row))
                 except ConstrainedK2Error as error:
                     failed.append((row, error))
-            pairs = [(engine, row) for _, engine, row in ready]
+            pairs, begun = [(engine, row) for _, engine, row in ready], perf_counter_ns()
             threads.executor().unsafe_compute_mask_ptr(pairs, rows.address, rows.row_bytes, len(rows))
+            spent = (perf_counter_ns() - begun) * threads.count // len(pairs)
             batch = [(matcher, row) for matcher, engine, row in ready if engine.is_error()]
             for matcher, engine, row in ready:
                 if not engine.is_error():
                     matcher.note_mask(rows[row])
+                    matcher.grammar.note_work(spent)
         for matcher, row in batch:
             try:
                 LLGuidanceMatcher.fill(matcher, rows[row], rows.address + row * rows.row_bytes)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
+from weakref import finalize, ref
 
 from constrained_k2.engines.llguidance.grammar_text import GrammarText, Patterns, Refused, builtin_text, our_text
 from constrained_k2.engines.protocol import ArgumentEncoding
@@ -71,6 +72,7 @@ class NextBest:
 
     def __init__(self, make: Callable[[Step], "LLGuidanceGrammar"]) -> None:
         self._make = make
+        self.first: Callable[[], LLGuidanceGrammar | None] = lambda: None  # while something refers to it
         self._made: dict[Step, LLGuidanceGrammar | None] = {}
         self._logged: set[Step] = set()
         self._lock = threading.Lock()
@@ -80,9 +82,17 @@ class NextBest:
         return self.before(self._make(step), step)
 
     def before(self, grammar: "LLGuidanceGrammar", step: Step) -> "LLGuidanceGrammar":
-        """Return a grammar of the schema, with these to go on with."""
+        """Return the first grammar of the schema, with these to go on with."""
         grammar.step, grammar.next_best = step, self
+        self.first = ref(grammar)
+        # The others refer to this object. Without the first one only calls in progress need them.
+        finalize(grammar, self._made.clear).atexit = False
         return grammar
+
+    def cost_bytes(self, first: "LLGuidanceGrammar") -> int:
+        """Return the estimated memory of the grammars that go on with ``first``; 0 for one of these."""
+        others = list(self._made.values()) if first is self.first() else []
+        return sum(other.own_bytes for other in others if other is not None)
 
     def after(self, step: Step, *, may_relax: bool, keeps_keys: bool) -> "LLGuidanceGrammar | None":
         """Return the grammar to go on with where that of ``step`` failed; None if there is none.
@@ -116,9 +126,11 @@ class NextBest:
 
     def _compiled(self, step: Step) -> "LLGuidanceGrammar | None":
         try:
-            return self.made(step)
+            grammar = self._make(step)
         except UNREADABLE:
             return None
+        grammar.step, grammar.next_best = step, self
+        return grammar
 
 
 def _relaxes(builtin: "LLGuidanceGrammar", *, keeps_keys: bool) -> bool:

@@ -22,6 +22,7 @@ from constrained_k2 import errors
 from constrained_k2.engines.protocol import ArgumentEncoding, Failures
 from constrained_k2.engines.xgrammar.worker import FAILED, compile_rewritten, grammar_compiler
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
+from constrained_k2.request.spec import EngineName
 from constrained_k2.schema.coverage import Coverage, coverage_of
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
@@ -38,7 +39,7 @@ class XGrammarEngine:
     20 s and 1 GB, which stop only hostile schemas.
     """
 
-    name = "xgrammar"
+    name: EngineName = "xgrammar"
     clock = staticmethod(time.monotonic)
     cached_bytes = 0
 
@@ -102,6 +103,7 @@ class XGrammarGrammar:
 
     def __post_init__(self) -> None:
         self.cost_bytes = int(self.compiled.memory_size_bytes)
+        self.on_growth: Callable[[int], None] = lambda _: None  # it does not grow
 
     def matcher(self, location: str, *, may_relax: bool = False) -> "XGrammarMatcher":
         del location, may_relax  # its matcher raises no errors

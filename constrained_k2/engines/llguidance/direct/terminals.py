@@ -13,12 +13,14 @@ import numpy as np
 from constrained_k2.engines.llguidance.direct.tokens import Range, Row, Split, TokenNode, TokenTrie
 from constrained_k2.engines.llguidance.direct.values import Terminal
 from constrained_k2.engines.llguidance.grammar_text import LIMITS
+from constrained_k2.engines.llguidance.lexer_cost import LEXER_BYTES, lexer_bytes
 from constrained_k2.vocabulary.bitmask import allowed_ids
 
 _SHARE = 8  # part of the budget
 _MAX_FORCED = 4096
 _MAX_CHECKED = 4096  # tokens below one node
-_TERMINAL_BYTES = 150_000  # estimate, with its lexer and the masks of two splits
+_SPLIT_BYTES = 45_000  # estimate, with its masks
+_MEASURED_AFTER = 8  # splits, a millisecond of work each
 _NUMBER = re.compile(rb"[-+.0-9eE]*")
 _TO_END = re.compile(rb'(?:[^"\\]|\\.)*+"', re.DOTALL)
 _AFTER = r"/[ \n\r\t,}\]](.|\n)*/"  # what may follow a value, as far as one token tells
@@ -42,10 +44,13 @@ class Terminals:
     """
 
     def __init__(self, trie: TokenTrie, tokenizer: llguidance.LLTokenizer, budget: int) -> None:
-        self._most = max(budget // _SHARE // _TERMINAL_BYTES, 1)
+        self._most = max(budget // _SHARE // (LEXER_BYTES + 2 * _SPLIT_BYTES), 1)
+        self._budget = budget // _SHARE
         self._trie = trie
         self._tokenizer = tokenizer
         self._read: OrderedDict[Terminal, llguidance.LLMatcher] = OrderedDict()
+        self._lexer_bytes: dict[Terminal, int] = {}  # of those
+        self._uses = 0
         self._splits: OrderedDict[tuple[Terminal, bytes, TokenNode], Split] = OrderedDict()
         self._forced: OrderedDict[tuple[Terminal, bytes], bytes] = OrderedDict()
         self._lock = threading.RLock()
@@ -59,7 +64,7 @@ class Terminals:
     @property
     def spent(self) -> int:
         """Estimated bytes."""
-        return _TERMINAL_BYTES * len(self._read)
+        return sum(self._lexer_bytes.copy().values()) + _SPLIT_BYTES * len(self._splits)
 
     def is_readable(self, terminal: Terminal) -> bool:
         """Return True if LLGuidance reads a terminal, and computes a mask at its beginning."""
@@ -71,6 +76,7 @@ class Terminals:
             except Unknown:
                 return False
             matcher.compute_bitmask()
+            self._measure(terminal)
             return not matcher.is_error()
 
     def forced(self, terminal: Terminal, text: bytes) -> bytes:
@@ -97,12 +103,16 @@ class Terminals:
             if found is None:
                 found = self._split(terminal, text, node)
                 _keep(self._splits, key, found, 2 * self._most)
+                self._uses += 1
+                if self._uses % _MEASURED_AFTER == 0:
+                    self._measure(terminal)
         return found
 
     def clear(self) -> None:
         """Forget all terminals."""
         with self._lock:
             self._read.clear()
+            self._lexer_bytes.clear()
             self._splits.clear()
             self._forced.clear()
 
@@ -114,13 +124,27 @@ class Terminals:
             grammar = llguidance.LLMatcher.grammar_from_lark(lark)
             read = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
             _require(read)
-        _keep(self._read, terminal, read, self._most)
+            self._read[terminal] = read
+            self._measure(terminal)
         self._read.move_to_end(terminal)
         matcher, ids = read.deep_copy(), self._ids(text)
         if matcher.try_consume_tokens(ids) != len(ids):
-            del self._read[terminal]  # its lexer may be exhausted
+            self._forget(terminal)  # its lexer may be exhausted
             raise Unknown
         return matcher
+
+    def _measure(self, terminal: Terminal) -> None:
+        """Count a terminal's lexer, and forget those that were not used for longest over the budget."""
+        if (read := self._read.get(terminal)) is not None:
+            self._lexer_bytes[terminal] = lexer_bytes(read)
+        while len(self._read) > 1 and self.spent > self._budget:
+            self._forget(next(iter(self._read)))
+
+    def _forget(self, terminal: Terminal) -> None:
+        """Drop a terminal's lexer and splits."""
+        del self._read[terminal], self._lexer_bytes[terminal]
+        for key in [key for key in self._splits if key[0] is terminal or key[0] == terminal]:
+            del self._splits[key]
 
     def _split(self, terminal: Terminal, text: bytes, node: TokenNode) -> Split:
         inside: list[int] = []
