@@ -13,6 +13,7 @@ from constrained_k2.schema.shapes import Shape, String, Value
 from constrained_k2.schema.string_formats import patterns_of
 
 _NEAR = 64  # characters: few tokens have more
+_MAX_PATTERNS, _MAX_PATTERN_TEXT = 64, 4000  # of all shapes, read and followed within a step: 5 ms
 _MAX_STATES = 1024  # of the strings of one node
 _MAX_STEPS = 64  # that are cached from one state
 _STATE_BYTES = 1000  # estimate, with its steps
@@ -134,6 +135,11 @@ class StringStates:
 
     def __init__(self, shapes: Iterable[Shape], lengths: tuple[int, ...], charge: Callable[[int], None]) -> None:
         shapes = list(shapes)
+        patterns = [
+            pattern for shape in shapes if isinstance(shape, String) for pattern in (*shape.patterns, *shape.absent)
+        ]
+        if len(patterns) > _MAX_PATTERNS or sum(map(len, patterns)) > _MAX_PATTERN_TEXT:
+            raise TooManyStates
         self._ways = [_Way(shape) for shape in shapes if isinstance(shape, String)]
         excluded = (way.shape.excluded for way in self._ways)
         values = (shape.value for shape in shapes if isinstance(shape, Value))

@@ -14,6 +14,7 @@ LARGEST_MULTIPLE = 10_000
 """Limit on ``multipleOf``, counted in its last decimal: engines have one state for each remainder."""
 _MAX_COUNT = 10_000  # engines unroll counts
 _COUNTS = frozenset({"minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains"})
+_TOGETHER = frozenset({"allOf", "anyOf", "oneOf"})  # under which several multiples may be read at once
 _NUDGE = 1e-6
 
 
@@ -22,7 +23,7 @@ def prepare(schema: dict[str, Any]) -> None:
     merges = False
     multiples: list[Decimal] = []
     for pointer, node in objects_in(schema):
-        merges = merges or "allOf" in node or {"$ref", "multipleOf"} <= node.keys()
+        merges = merges or not _TOGETHER.isdisjoint(node) or {"$ref", "multipleOf"} <= node.keys()
         for key, value in node.items():
             if key in _COUNTS and is_number(value) and value > _MAX_COUNT:
                 raise too_costly(key, f"{pointer}/{key}", "count", _MAX_COUNT, int(value))

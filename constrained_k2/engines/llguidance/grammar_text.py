@@ -17,7 +17,7 @@ from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.grammar.characters import Untranslatable
 from constrained_k2.grammar.lark.direct_model import DirectModel, direct_model
 from constrained_k2.grammar.lark.places import Places, places_of
-from constrained_k2.grammar.lark.small import MAX_HARD, is_small
+from constrained_k2.grammar.lark.small import MAX_HARD, MAX_HARD_TEXT, is_small
 from constrained_k2.grammar.lark.state_model import StateModel, arguments_model, state_model
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
 from constrained_k2.grammar.lark.writer import Effort, LarkWriter
@@ -138,13 +138,13 @@ def _direct_model(writer: LarkWriter) -> DirectModel:
 def _is_simple(writer: LarkWriter, text: str, patterns: "Patterns") -> bool:
     """Return True for a small grammar whose other terminals LLGuidance reads, each by itself."""
     strings = {expression for shape, expression in writer.leaf_terminals.items() if isinstance(shape, String)}
-    strings.update(writer.joined_strings.values())
-    hard = writer.hard_terminals
-    if len(hard) > MAX_HARD or not hard <= strings:
+    strings, hard = strings.union(writer.joined_strings.values()), writer.hard_terminals
+    is_read = len(hard) <= MAX_HARD and sum(map(len, hard)) <= MAX_HARD_TEXT  # else no mask uses one by itself
+    if not (is_read and all(map(patterns.is_read, hard & strings)) and hard <= strings):
         return False
     for expression in sorted(hard, key=len, reverse=True):  # one may be part of another
         text = text.replace(expression, "", 1)
-    return is_small(text) and all(map(patterns.is_read, hard))
+    return is_small(text)
 
 
 def builtin_text(document: Any, reason: str = "", *, if_exact: bool = False) -> GrammarText:

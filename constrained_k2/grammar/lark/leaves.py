@@ -2,18 +2,19 @@
 
 import json
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from constrained_k2.grammar.characters import Untranslatable
 from constrained_k2.grammar.lark.digits import number_range
+from constrained_k2.grammar.lark.direct_model import MANY_TEXTS
 from constrained_k2.grammar.lark.terminals import NoExactGrammar, literal, one_of
 from constrained_k2.grammar.patterns import found_anywhere, may_cost_much
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
 from constrained_k2.schema.builtin_compilers import LARGEST_EXACT, LARGEST_MULTIPLE
-from constrained_k2.schema.shapes import Node, Number, String, Value, common_multiple, tighten
+from constrained_k2.schema.shapes import Node, Number, Shape, String, Value, common_multiple, tighten
 from constrained_k2.schema.string_formats import patterns_of
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 INTEGER = number_range(Number(integer=True))
 """The terminal's expression for any integer."""
 _MAX_DECIMALS = 8  # of a multiple whose trailing zeros may be left out: each takes an alternative
-_MOST_TOGETHER = 1000
+_MOST_TOGETHER, _MOST_RANGES = 1000, 64  # a step with 300 ranges takes 40 ms
 _EASY_LENGTH = 256  # of a string with a pattern, in the next best grammar
 _LEAF = {"x-guidance": {"whitespace_flexible": False}}  # so that all lexemes stay in one class
 
@@ -78,6 +79,11 @@ def number_rule(writer: "LarkWriter", shape: Number) -> str:
         expression = number_range(shape)
         if not expression:
             return "NUMBER"
+        writer.ranges[writer.node] += 1
+        if writer.ranges[writer.node] > _MOST_RANGES:
+            reason = f"more than {_MOST_RANGES} ranges of numbers cost the engine too much"
+            wider = replace(shape, low=None, high=None)
+            raise NoExactGrammar(reason, ("not", "oneOf", "anyOf", "minimum", "maximum"), wider)
         writer.leaf_terminals[shape] = expression
         return writer.terminal(expression)
     if shape.fraction:
@@ -102,9 +108,9 @@ def _multiples(writer: "LarkWriter", shape: Number, low: Fraction | None, high: 
     coefficient, decimals = shape.multiple, 0
     while coefficient.denominator != 1:
         coefficient, decimals = coefficient * 10, decimals + 1
-    reason = ""
-    if coefficient > LARGEST_MULTIPLE:
-        reason = f"multiples of more than {LARGEST_MULTIPLE} (without the decimal point) take too many states"
+    reason, most = "", _MOST_TOGETHER if decimals else LARGEST_MULTIPLE
+    if coefficient > most:
+        reason = f"multiples of more than {most} (without the decimal point) take too many states"
     elif (common := math.lcm(writer.multiples.get(writer.node, 1), int(coefficient))) > max(
         int(coefficient), _MOST_TOGETHER
     ):
@@ -184,6 +190,17 @@ def _string(writer: "LarkWriter", shape: String, expression: str) -> str:
         return writer.terminal(expression)
     writer.strings[expression] = None
     return ""
+
+
+def is_text(shape: Shape) -> TypeGuard[Value]:
+    """Return True for one string of a list."""
+    return isinstance(shape, Value) and isinstance(shape.value, str)
+
+
+def listed_strings(shapes: Iterable[Shape], form: Spelling) -> list[str]:
+    """Return the expression of a long list's strings; none if they are few enough to be alternatives of a rule."""
+    texts = [shape.value for shape in shapes if is_text(shape)]
+    return [one_of(sorted(texts), form)] if len(texts) > MANY_TEXTS else []
 
 
 def joined_strings(writer: "LarkWriter", node: Node, expressions: Collection[str]) -> list[str]:

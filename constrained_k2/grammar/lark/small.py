@@ -12,6 +12,8 @@ MAX_GROUPS: Final = 10
 """Groups in one another in a small grammar, at most: LLGuidance 1.7.6 reads 20 of an object's members, and not 30."""
 MAX_HARD: Final = 16
 """Terminals with patterns in a small grammar, at most. They do not count in its size."""
+MAX_HARD_TEXT: Final = 64_000
+"""Characters of these in all: more takes over 15 ms to read, too long within a step."""
 _LARGEST, _MOST_PARTS = 10**15, 10**9  # of a bound, and of a whole that it counts
 _BRACKETS = re.compile(r"[()]")
 

@@ -4,23 +4,24 @@ Structure and whitespace are rules, strings and numbers are terminals. A shape w
 wider, and the keywords that this relaxes are noted.
 """
 
-import json
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import permutations
-from math import factorial
-from typing import Any, Literal
+from typing import Literal
 from weakref import proxy
 
 from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.grammar.lark.arguments import ANY_RULES, HEADER, XTML_PREAMBLE, arguments_rule
 from constrained_k2.grammar.lark.arrays import array_rule
+from constrained_k2.grammar.lark.constants import constant
 from constrained_k2.grammar.lark.direct_model import ArrayItems, ObjectKeys
 from constrained_k2.grammar.lark.leaves import (
     INTEGER,
     is_endless,
+    is_text,
     joined_strings,
     leaf_has_value,
+    listed_strings,
     number_rule,
     raw_string_rule,
     string_expression,
@@ -29,10 +30,10 @@ from constrained_k2.grammar.lark.leaves import (
 from constrained_k2.grammar.lark.objects import object_rule
 from constrained_k2.grammar.lark.small import is_usual
 from constrained_k2.grammar.lark.state_model import Members
-from constrained_k2.grammar.lark.terminals import NoExactGrammar, key, literal, one_of, preamble
+from constrained_k2.grammar.lark.terminals import NoExactGrammar, one_of, preamble
 from constrained_k2.grammar.lark.unique_items import UniqueItems
 from constrained_k2.grammar.productivity import Productivity, constants
-from constrained_k2.grammar.spelling import JSON, Spelling
+from constrained_k2.grammar.spelling import JSON, RAW, Spelling
 from constrained_k2.schema.keywords.keyword import NoteStatus
 from constrained_k2.schema.no_instances import NoInstancesError
 from constrained_k2.schema.normalize import Normalizer
@@ -60,8 +61,6 @@ _CONTAINERS = (Array, Object)
 _ANY_STRING = (String(),)
 _ANY_SHAPES = frozenset(EVERYTHING)
 _MAX_ALTERNATIVES = 50_000  # of all arguments' values; engines refuse more, but only after they have read them
-_MAX_PERMUTED = 4  # properties of a constant object that may come in any order: 4! = 24 alternatives
-_MAX_PERMUTED_TEXT = 8_000  # characters of all alternatives: in nested constants they multiply with every level
 
 
 class LarkWriter:
@@ -90,6 +89,7 @@ class LarkWriter:
         self.direct_objects: dict[Node, ObjectKeys] = {}  # of nodes whose objects need no engine
         self.direct_arrays: dict[Node, ArrayItems] = {}  # the same
         self.leaf_terminals: dict[Shape, str] = {}  # the expressions of strings and numbers
+        self.ranges: Counter[Node] = Counter()  # of numbers, as alternatives
         self.multiples: dict[Node, int] = {}  # what the multiples of a node have in common, without decimal points
         self.strings: dict[str, None] = {}  # those of the node that is being written, which become one terminal
         self.joined_strings: dict[Node, str] = {}  # by node, where they are several
@@ -169,11 +169,18 @@ class LarkWriter:
         return body if body.isidentifier() else self.choice([body])
 
     def _alternatives_of(self, node: Node, name: str) -> str:
-        shapes = filter(self.productivity.has_value, self.productivity.shapes(node))
-        around, self.strings = self.strings, {}
-        ways = [self._body(node, shape, f"{name}_{number}") for number, shape in enumerate(shapes)]
+        shapes = list(filter(self.productivity.has_value, self.productivity.shapes(node)))
+        listed = listed_strings(shapes, RAW if node in self._raw else JSON)
+        self._simple.update(listed)
+        around, self.strings = self.strings, dict.fromkeys(listed)
+        ways = []
+        for number, shape in enumerate(shapes):
+            if listed and is_text(shape):
+                self.shapes.setdefault(node, []).append(shape)
+            else:
+                ways.append(self._body(node, shape, f"{name}_{number}"))
         strings, self.strings = self.strings, around
-        return " | ".join([*filter(None, ways), *joined_strings(self, node, strings)])
+        return " | ".join([*dict.fromkeys(filter(None, ways)), *joined_strings(self, node, strings)])
 
     def argument_rules(self, node: Node) -> list[tuple[Kind, str]]:
         """Return the types of the values of an argument, each with the name of a rule of its values."""
@@ -277,24 +284,4 @@ class LarkWriter:
             return array_rule(self, shape, name)
         if isinstance(shape, Object):
             return object_rule(self, shape, name)
-        return " | ".join(map(self.value, constants(shape)))
-
-    def value(self, value: Any) -> str:
-        """Return the grammar of one value: whitespace is free, and up to four properties may come in any order."""
-        if isinstance(value, str):
-            return key(value)
-        if isinstance(value, list):
-            return _bracketed("[", map(self.value, value), "]")
-        if isinstance(value, dict):
-            members = [f'{key(name)} ws ":" ws {self.value(item)}' for name, item in value.items()]
-            is_short = sum(map(len, members)) * factorial(min(len(members), _MAX_PERMUTED)) <= _MAX_PERMUTED_TEXT
-            orders = permutations(members) if len(members) <= _MAX_PERMUTED and is_short else [tuple(members)]
-            return "(" + " | ".join(_bracketed("{", order, "}") for order in orders) + ")"
-        if type(value) is int:
-            return rf"/{value or '-?0'}(?:\.0+)?/"
-        return literal(json.dumps(value))
-
-
-def _bracketed(opening: str, parts: Iterable[str], closing: str) -> str:
-    inner = ' ws "," ws '.join(parts)
-    return " ws ".join(filter(None, (f'"{opening}"', inner, f'"{closing}"')))
+        return " | ".join(map(constant, constants(shape)))

@@ -18,6 +18,8 @@ from constrained_k2.vocabulary.bitmask import allowed_ids
 
 _SHARE = 8  # part of the budget
 _MAX_FORCED = 4096
+_MAX_CHEAP = 4096
+_CHEAP = 500_000  # bytes of a lexer at its first mask, which takes some 2 ms
 _MAX_CHECKED = 4096  # tokens below one node
 _SPLIT_BYTES = 45_000  # estimate, with its masks
 _MEASURED_AFTER = 8  # splits, a millisecond of work each
@@ -50,6 +52,7 @@ class Terminals:
         self._tokenizer = tokenizer
         self._read: OrderedDict[Terminal, llguidance.LLMatcher] = OrderedDict()
         self._lexer_bytes: dict[Terminal, int] = {}  # of those
+        self._cheap: OrderedDict[Terminal, None] = OrderedDict()  # terminals that a step may read again
         self._uses = 0
         self._splits: OrderedDict[tuple[Terminal, bytes, TokenNode], Split] = OrderedDict()
         self._forced: OrderedDict[tuple[Terminal, bytes], bytes] = OrderedDict()
@@ -71,13 +74,17 @@ class Terminals:
         with self._lock:
             if terminal in self._read:
                 return True
+            _keep(self._cheap, terminal, None, _MAX_CHEAP)
             try:
                 matcher = self._behind(terminal, terminal.opening)
             except Unknown:
                 return False
             matcher.compute_bitmask()
-            self._measure(terminal)
-            return not matcher.is_error()
+            if matcher.is_error():
+                return False
+            if self._measure(terminal) > _CHEAP:
+                del self._cheap[terminal]
+            return True
 
     def forced(self, terminal: Terminal, text: bytes) -> bytes:
         """Return the bytes that every continuation of a text begins with. Raises Unknown if LLGuidance fails."""
@@ -117,9 +124,15 @@ class Terminals:
             self._forced.clear()
 
     def _behind(self, terminal: Terminal, text: bytes) -> llguidance.LLMatcher:
-        """Return a matcher behind a text."""
+        """Return a matcher behind a text.
+
+        Raises:
+            Unknown: LLGuidance fails, or the terminal may take too long to read within a step.
+        """
         read = self._read.get(terminal)
         if read is None:
+            if terminal.is_string and terminal not in self._cheap:
+                raise Unknown
             lark = f"start: VALUE AFTER?\nVALUE: {terminal.expression}\nAFTER: {_AFTER}"
             grammar = llguidance.LLMatcher.grammar_from_lark(lark)
             read = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
@@ -133,12 +146,14 @@ class Terminals:
             raise Unknown
         return matcher
 
-    def _measure(self, terminal: Terminal) -> None:
-        """Count a terminal's lexer, and forget those that were not used for longest over the budget."""
+    def _measure(self, terminal: Terminal) -> int:
+        """Count a terminal's lexer in bytes, and forget those that were not used for longest over the budget."""
         if (read := self._read.get(terminal)) is not None:
             self._lexer_bytes[terminal] = lexer_bytes(read)
+        found = self._lexer_bytes.get(terminal, 0)
         while len(self._read) > 1 and self.spent > self._budget:
             self._forget(next(iter(self._read)))
+        return found
 
     def _forget(self, terminal: Terminal) -> None:
         """Drop a terminal's lexer and splits."""

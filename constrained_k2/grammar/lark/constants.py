@@ -1,0 +1,33 @@
+"""Values of enums and constants as grammar text."""
+
+import json
+from collections.abc import Iterable
+from itertools import permutations
+from math import factorial
+from typing import Any
+
+from constrained_k2.grammar.lark.terminals import key, literal
+
+_MAX_PERMUTED = 4  # properties of a constant object that may come in any order: 4! = 24 alternatives
+_MAX_PERMUTED_TEXT = 8_000  # characters of all alternatives: in nested constants they multiply with every level
+
+
+def constant(value: Any) -> str:
+    """Return the grammar of one value: whitespace is free, and up to four properties may come in any order."""
+    if isinstance(value, str):
+        return key(value)
+    if isinstance(value, list):
+        return _bracketed("[", map(constant, value), "]")
+    if isinstance(value, dict):
+        members = [f'{key(name)} ws ":" ws {constant(item)}' for name, item in value.items()]
+        is_short = sum(map(len, members)) * factorial(min(len(members), _MAX_PERMUTED)) <= _MAX_PERMUTED_TEXT
+        orders = permutations(members) if len(members) <= _MAX_PERMUTED and is_short else [tuple(members)]
+        return "(" + " | ".join(_bracketed("{", order, "}") for order in orders) + ")"
+    if type(value) is int:
+        return rf"/{value or '-?0'}(?:\.0+)?/"
+    return literal(json.dumps(value))
+
+
+def _bracketed(opening: str, parts: Iterable[str], closing: str) -> str:
+    inner = ' ws "," ws '.join(parts)
+    return " ws ".join(filter(None, (f'"{opening}"', inner, f'"{closing}"')))
