@@ -56,7 +56,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "minProperties": 2,
     },
     "many declared": {"properties": {f"a{number}": {"type": "integer"} for number in range(70)}},
-    "unique items": {"additionalProperties": {"type": "array", "items": {"type": "object"}, "uniqueItems": True}},
+    "unique items": {"additionalProperties": {"type": "array", "items": STRING, "uniqueItems": True}},
 }
 FINITE = {"few", "few and declared", "many declared"}
 """The schemas whose keys may run out."""

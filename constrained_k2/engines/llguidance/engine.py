@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 import llguidance
 
+from constrained_k2.engines.llguidance.distinct_matcher import DistinctMatcher
 from constrained_k2.engines.llguidance.forced import forced_ids
 from constrained_k2.engines.llguidance.grammar_text import (
     LIMITS,
@@ -22,7 +23,6 @@ from constrained_k2.engines.llguidance.grammar_text import (
     our_text,
     written_text,
 )
-from constrained_k2.engines.llguidance.keys_matcher import DistinctKeysMatcher
 from constrained_k2.engines.llguidance.lexer_cost import lexer_bytes
 from constrained_k2.engines.llguidance.mask_cache import LazyDfa, MaskCache
 from constrained_k2.engines.llguidance.mask_threads import MaskThreads
@@ -30,7 +30,6 @@ from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance.next_best import NextBest, Step, next_best_text
 from constrained_k2.engines.llguidance.plain_text import PlainLeaves, PlainText, plain_text
 from constrained_k2.engines.llguidance.tokenizer import build_tokenizer
-from constrained_k2.engines.llguidance.unique_matcher import UniqueItemsMatcher
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.formats.kimi_k3 import ARGUMENT, OPEN
@@ -219,8 +218,8 @@ class LLGuidanceGrammar:
         self.step: Step = source.effort
         self.next_best: NextBest | None = None  # where this grammar fails
         self.token = cache.token
-        self._tracker = None if source.places is None else cache.tracker(source.places, is_xml=source.allows_any_split)
-        self._key_tokens = cache.key_tokens() if source.has_open_keys or source.places is not None else None
+        self._places = None if source.places is None else cache.places(source.places, is_xml=source.allows_any_split)
+        self._written_tokens = cache.written_tokens() if source.has_open_keys or source.places is not None else None
         self._tokenizer = tokenizer
         self._reading = threading.Lock()
         # A simple grammar is read when a mask needs LLGuidance.
@@ -263,11 +262,9 @@ class LLGuidanceGrammar:
         self._coverage = coverage
 
     def matcher(self, location: str, *, may_relax: bool = False) -> LLGuidanceMatcher:
-        if self._key_tokens is None:
+        if self._written_tokens is None:
             return LLGuidanceMatcher(self, location, may_relax=may_relax)
-        if self._tracker is None:
-            return DistinctKeysMatcher(self, location, self._key_tokens, may_relax=may_relax)
-        return UniqueItemsMatcher(self, location, self._key_tokens, self._tracker, may_relax=may_relax)
+        return DistinctMatcher(self, location, self._written_tokens, self._places, may_relax=may_relax)
 
     def copy(self) -> llguidance.LLMatcher:
         """Return a copy of the prototype, at the start of the arguments."""

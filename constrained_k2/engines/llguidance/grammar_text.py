@@ -11,7 +11,7 @@ import llguidance
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from constrained_k2.engines.llguidance.lexer_cost import lexer_bytes
-from constrained_k2.engines.llguidance.unique_items.language import ItemLanguage
+from constrained_k2.engines.llguidance.written.language import ItemLanguage
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.grammar.characters import Untranslatable

@@ -16,11 +16,10 @@ from constrained_k2.engines.llguidance.dfa_state import DfaState
 from constrained_k2.engines.llguidance.direct.masks import DirectMasks
 from constrained_k2.engines.llguidance.direct.residual import Residuals
 from constrained_k2.engines.llguidance.direct.values import Terminal
-from constrained_k2.engines.llguidance.distinct_keys.tokens import KeyTokens
 from constrained_k2.engines.llguidance.position import MARKER, Position, class_of
 from constrained_k2.engines.llguidance.position_tracker import PositionTracker
-from constrained_k2.engines.llguidance.unique_items.tokens import TokenIndex
-from constrained_k2.engines.llguidance.unique_items.tracker import Tracker
+from constrained_k2.engines.llguidance.written.items import ItemPlaces
+from constrained_k2.engines.llguidance.written.tokens import WrittenTokens
 from constrained_k2.engines.llguidance.xtml_position import XtmlTracker
 from constrained_k2.grammar.lark.direct_model import DirectModel, ValueRule
 from constrained_k2.grammar.lark.places import Places
@@ -150,8 +149,7 @@ class MaskCache:
         self.strings = KnownStrings(
             _long_lengths(vocabulary), self.charge, budget // _STRINGS_SHARE, self._clear_users_of
         )
-        self._tokens: TokenIndex | None = None  # made for the first schema that needs it
-        self._key_tokens: KeyTokens | None = None  # the same
+        self._written_tokens: WrittenTokens | None = None  # made for the first schema that needs it
         self._direct_masks: DirectMasks | None = None  # the same
         self._making = threading.Lock()
         self._row_bytes = 4 * words_per_row(vocabulary.size)
@@ -179,17 +177,16 @@ class MaskCache:
         terminal = Terminal(is_string=True, expression=expression)
         return self._budget > 0 and self.direct_masks().terminals.is_readable(terminal)
 
-    def tracker(self, places: Places, *, is_xml: bool) -> Tracker:
+    def places(self, places: Places, *, is_xml: bool) -> ItemPlaces:
         """Return what finds the items that a grammar's matchers compare."""
-        if self._tokens is None:
-            self._tokens = TokenIndex(self._vocabulary)
-        return Tracker(places, self._tokens, is_xml=is_xml)
+        return ItemPlaces(places, self.written_tokens(), is_xml=is_xml)
 
-    def key_tokens(self) -> KeyTokens:
-        """Return the tokens that may end a key."""
-        if self._key_tokens is None:
-            self._key_tokens = KeyTokens(self._vocabulary)
-        return self._key_tokens
+    def written_tokens(self) -> WrittenTokens:
+        """Return the tokens that may end a key or an item."""
+        with self._making:
+            if self._written_tokens is None:
+                self._written_tokens = WrittenTokens(self._vocabulary)
+        return self._written_tokens
 
     def token(self, token_id: int) -> bytes:
         """Return a token's bytes, those of a special one after :data:`MARKER`, and record its class."""

@@ -79,8 +79,10 @@ def _unique(writer: "LarkWriter", shape: Array, name: str) -> str:
     allowed = writer.productivity.values(shape.rest)
     values = list(dict.fromkeys(map(constant, allowed or ())))
     if shape.prefix or shape.contains or allowed is None or len(values) > BITS:
-        shape, item = compared_items(writer, shape, name)
+        shape, item = compared_items(writer, shape)
         return f'"[" ws {_items(writer, shape, name, item)} "]"'
+    if not values:
+        return '"[" ws "]"'
     complete = [count_at_least("_", shape.shortest)] if shape.shortest else []
     most = len(values) if shape.longest is None else min(shape.longest, len(values))
     room = [count_below("_", most)] if most < len(values) else []

@@ -67,22 +67,6 @@ class _Builder:
                 self._places = []
                 return
             self._places.append(self._place(self._waiting.pop(0)))
-        self._relax_inner()
-
-    def _relax_inner(self) -> None:
-        """Note the arrays of objects within such objects: the objects of one array at a time are compared."""
-        nodes = list(self._numbers)
-        waiting = [place.rest for place in self._places if place.unique is not None and place.unique.has_containers]
-        inner: set[int] = {NOWHERE}
-        while waiting:
-            number = waiting.pop()
-            if number in inner:
-                continue
-            inner.add(number)
-            place = self._places[number]
-            if place.unique is not None and place.unique.has_containers:
-                self._relax(nodes[number], "objects within objects that are compared themselves")
-            waiting += (*place.keys.values(), place.extra, *place.prefix, place.rest)
 
     def result(self) -> Places | None:
         """Leave out the places from which no array is reached."""
@@ -148,7 +132,7 @@ class _Builder:
                 found = (parts.get(kind, ANY) for kind in ("array", "object"))
                 yield from (part for part in found if part != ANY)  # a value's type is written before it
             else:
-                yield from self._writer.compared_parts.get(node, [node])
+                yield node
 
     def _arrays(self, node: Node) -> list[Array]:
         arrays = [shape for shape in self._writer.shapes.get(node, []) if isinstance(shape, Array)]

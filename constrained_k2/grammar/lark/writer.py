@@ -107,7 +107,6 @@ class LarkWriter:
         self.arguments: Node = NEVER  # the node whose objects are written as XTML arguments
         self.argument_parts: dict[Node, dict[Kind, Node]] = {}  # node of an argument -> the nodes of its values
         self.unique_items: dict[Array, UniqueItems] = {}  # arrays whose items a matcher compares, as they are written
-        self.compared_parts: dict[Node, list[Node]] = {}  # node of such an item or its member -> its objects and arrays
         self.has_open_keys = False  # True if an object may have keys that its rule does not tell apart
         self.written_as: dict[Shape, Array] = {}  # such an array's shape -> as it is written
         self._raw: set[Node] = set()  # nodes whose strings are written without quotes and escapes

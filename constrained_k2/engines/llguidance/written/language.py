@@ -1,10 +1,12 @@
-"""The texts of an array's items, byte by byte: how many ways lead on from the beginning of one."""
+"""The numbers, words and listed strings of an array, byte by byte: how many ways lead on from the beginning of one.
+
+Of the integers from 1 to 12, ``1`` may end or go on with 0, 1 or 2: four ways.
+"""
 
 import llguidance
 import numpy as np
 
 from constrained_k2.errors import SchemaTooCostly
-from constrained_k2.grammar.lark.unique_items import ItemTexts
 
 _MAX_CACHED = 4096  # beginnings
 _MAX_VISITED = 400  # beginnings, where texts are counted: 90 us each
@@ -19,16 +21,10 @@ class ItemLanguage:
         SchemaTooCostly: Also by all methods, if LLGuidance hits one of its limits.
     """
 
-    def __init__(self, lark: str, *, is_endless: bool = False) -> None:
-        self.is_endless = is_endless
+    def __init__(self, lark: str) -> None:
         self._lark = llguidance.LLMatcher.grammar_from_lark(lark)
         self._prototype = self._new()
         self._ways: dict[bytes, tuple[bytes, bool]] = {}
-
-    @classmethod
-    def of(cls, texts: ItemTexts) -> "ItemLanguage":
-        """Return the language of these texts; without any, the empty one."""
-        return cls(texts.lark() if texts.expressions else 'start: "-"', is_endless=texts.is_endless)
 
     def ways(self, beginning: bytes) -> tuple[bytes, bool]:
         """Return the bytes that may follow the beginning of an item, and True if the item may end there."""
@@ -39,6 +35,12 @@ class ItemLanguage:
                 self._ways.clear()
             self._ways[beginning] = found
         return found
+
+    def holds(self, text: bytes) -> bool:
+        """Return True if a text is an item."""
+        matcher = self._prototype.deep_copy()
+        taken = matcher.try_consume_tokens(list(text))
+        return matcher.is_error() or (taken == len(text) and matcher.is_accepting())
 
     def count(self, limit: int) -> int | None:
         """Return the number of items, ``limit`` for more; None if that takes too long."""

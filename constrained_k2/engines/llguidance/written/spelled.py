@@ -1,12 +1,15 @@
-"""Keys as they are spelled within quotes, as bytes: a key may be escaped in many ways."""
+"""Strings as they are spelled within quotes, as bytes: a string may be escaped in many ways."""
 
 import re
 
 _HEX = rb"[0-9a-fA-F]"
 _HIGH, _LOW = rb"[dD][89abAB]" + _HEX + rb"{2}", rb"[dD][c-fC-F]" + _HEX + rb"{2}"  # halves of a surrogate pair
 _ESCAPE = re.compile(rb"\\(?:u(" + _HIGH + rb")\\u(" + _LOW + rb")|u(" + _HEX + rb"{4})|([\x00-\xff]))")
-_WHOLE = re.compile(rb"(?:[^\\]|\\[^u]|\\u" + _HEX + rb"{4})*")
-_WAITING = re.compile(rb"\\u" + _HIGH + rb"\Z")  # a half that the next escape may complete
+# All but an escape at the end that what follows may still belong to; a low surrogate may follow a high one.
+_WHOLE = re.compile(
+    rb"(?:[^\\]+|\\[^u]|\\u(?!" + _HIGH + rb")" + _HEX + rb"{4}"
+    rb"|\\u" + _HIGH + rb"(?:\\u" + _LOW + rb"|(?!\\?\Z|\\u" + _HEX + rb"{0,3}\Z)))*"
+)
 _SHORT = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
 
@@ -15,12 +18,12 @@ def unescaped(text: bytes) -> bytes:
     return _ESCAPE.sub(_character, text) if b"\\" in text else text
 
 
-def ends_in_escape(text: bytes) -> bool:
-    """Return True if what follows a text may belong to its last escape."""
+def whole_end(text: bytes) -> int:
+    """Return the number of bytes before an escape at the end that what follows may belong to."""
     if b"\\" not in text:
-        return False
-    whole = _WHOLE.match(text)
-    return whole is None or whole.end() < len(text) or _WAITING.search(text) is not None
+        return len(text)
+    found = _WHOLE.match(text)
+    return found.end() if found else 0
 
 
 def _character(escape: re.Match[bytes]) -> bytes:

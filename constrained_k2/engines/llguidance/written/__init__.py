@@ -1,0 +1,1 @@
+"""Remembers the keys and items that a call has written, so that none of them comes twice."""
