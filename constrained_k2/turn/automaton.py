@@ -180,13 +180,19 @@ class Automaton:
 
     def _forced_call_id(self, state: State) -> list[int]:
         ahead, is_whole = self._grammar.call_ids(state.calls).forced(state.call_id)
-        ids, written = [], 0
+        ids, left = list[int](), len(state.call_id)  # bytes of the call id that the next tokens write again
         text = (state.call_id + ahead).decode("utf-8", "ignore")
         pieces = self._markers.header_pieces.findall(text)
         for token_id in chain.from_iterable(map(self._vocabulary.encode, pieces)):
-            if written >= len(state.call_id):
+            raw = self._vocabulary.ordinary_bytes(token_id)
+            if left <= 0:
                 ids.append(token_id)
-            written += len(self._vocabulary.ordinary_bytes(token_id))
+            elif left < len(raw):  # the call id was split in another way: it ends within this token
+                try:
+                    ids += self._vocabulary.encode(raw[left:].decode())
+                except UnicodeDecodeError:  # it ends within a character
+                    return []
+            left -= len(raw)
         if is_whole:
             return [*ids, self._markers.argument_begin]
         # The last token of an unfinished piece may change once its rest is known.

@@ -58,6 +58,29 @@ def test_a_named_tool_is_forced_from_the_section_to_its_arguments(compiler: Comp
     assert matcher.forced_tokens() == [vocabulary.format.call_end, vocabulary.format.section_end]
 
 
+def test_a_header_in_other_tokens_is_forced_to_its_end(compiler: Compiler) -> None:
+    vocabulary = compiler.vocabulary
+    markers, names = vocabulary.format, ("measure_temperature", "天气_weather")
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    for tool, name in zip(tools, names, strict=True):
+        spec = ToolCallSpec.from_openai({"tools": [tool], "tool_choice": "required"})
+        matcher = compiler.compile(spec).matcher()
+        header = markers.call_id(name, 0).encode()
+        for end in range(1, len(header)):
+            matcher.reset()
+            written = [found for byte in header[:end] if (found := vocabulary.find(bytes((byte,)))) is not None]
+            assert matcher.accept_tokens([markers.section_begin, markers.call_begin, *written])
+            forced = matcher.forced_tokens()
+            try:
+                header[end:].decode()
+            except UnicodeDecodeError:
+                assert matcher.validate_tokens(forced) == forced
+                continue
+            *rest, begin = forced[: forced.index(markers.argument_begin) + 1]
+            assert b"".join(map(vocabulary.ordinary_bytes, rest)) == header[end:]
+            assert matcher.accept_tokens([*rest, begin])
+
+
 def test_nothing_is_forced_in_text(small_compiler: Compiler) -> None:
     matcher = small_compiler.compile(ToolCallSpec.from_openai(BODY)).matcher()
     assert matcher.forced_tokens() == []
