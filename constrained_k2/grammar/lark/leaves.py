@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from constrained_k2.grammar.characters import Untranslatable
 from constrained_k2.grammar.lark.digits import number_range
 from constrained_k2.grammar.lark.direct_model import MANY_TEXTS
-from constrained_k2.grammar.lark.terminals import NoExactGrammar, literal, one_of
+from constrained_k2.grammar.lark.terminals import NoExactGrammar, literal, one_of, sized_string
 from constrained_k2.grammar.patterns import found_anywhere, may_cost_much
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
 from constrained_k2.schema.builtin_compilers import LARGEST_EXACT, LARGEST_MULTIPLE
@@ -166,7 +166,7 @@ def string_rule(writer: "LarkWriter", shape: String) -> str:
     if shape == String():
         return "STRING"
     if not (shape.excluded or shape.absent or shape.patterns or shape.formats):
-        return _leaf({"type": "string"} | _sizes(shape))
+        return writer.terminal(sized_string(shape.shortest, shape.longest))
     try:
         expression = writer.leaf_terminals[shape] = _writable(writer, shape)
         return _string(writer, shape, expression)

@@ -43,13 +43,18 @@ class NoExactGrammar(Exception):
 
 
 def literal(text: str) -> str:
-    """Return a Lark string that matches exactly this text."""
-    return _quoted(text)
+    """Return a Lark string that matches exactly this text. LLGuidance (1.7.6) reads no plain U+007F in a grammar."""
+    return _quoted(text).replace("\x7f", r"\u007f")
 
 
 def key(name: str) -> str:
     """Return a Lark string that matches a key or a string value in its one spelling (with lower-case hex digits)."""
-    return _quoted(_quoted(name))
+    return literal(_quoted(name))
+
+
+def sized_string(shortest: int, longest: int | None) -> str:
+    """Return a Lark regex of the strings of these lengths, in characters, in any spelling."""
+    return f'/"{_ANY_CHARACTER}{{{shortest},{"" if longest is None else longest}}}"/'
 
 
 def one_of(values: Iterable[str], form: Spelling = JSON) -> str:
