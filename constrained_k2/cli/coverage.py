@@ -90,7 +90,7 @@ def _show(found: list[tuple[str, Coverage]], engine: EngineName) -> None:
     for status in STATUSES:
         table.add_column(_shown(status), justify="right")
     for name, coverage in found:
-        numbers = ((len(uses), _COLORS[status]) for status, uses in coverage.by_status().items())
+        numbers = ((_count(coverage, status), _COLORS[status]) for status in STATUSES)
         counts = (Text(str(number), style=color) if number else Text("·", style="dim") for number, color in numbers)
         table.add_row(Text(name), *counts)
     console.print(table)
@@ -102,10 +102,13 @@ def _show(found: list[tuple[str, Coverage]], engine: EngineName) -> None:
     sound = sum(int(coverage.is_sound) for _, coverage in found)
     summary = Text(f"\n{sound} of {len(found)} fully enforced by {engine}; keywords:")
     for status in STATUSES:
-        summary.append(
-            f" {sum(len(coverage.by_status()[status]) for _, coverage in found)} {_shown(status)}", _COLORS[status]
-        )
+        summary.append(f" {sum(_count(coverage, status) for _, coverage in found)} {_shown(status)}", _COLORS[status])
     console.print(summary)
+
+
+def _count(coverage: Coverage, status: Status) -> int:
+    """The number of keywords that have a status, for whatever reasons."""
+    return len({use.pointer for use in coverage.by_status()[status]})
 
 
 def _by_reason(found: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
@@ -144,10 +147,10 @@ def keyword_table(wire_format: WireFormat = KIMI_K2) -> str:
 
 
 def _cell(coverage: Coverage, title: str) -> str:
-    """The weakest status among the keywords that an example's title names, with its reason."""
+    """The weakest status among the keywords that an example's title names, with its reasons."""
     for status in STATUSES[:0:-1]:
-        for use in coverage.by_status()[status]:
-            if use.pointer.startswith("#/properties/p") and use.keyword in title:
-                reason = use.reason.replace("|", "\\|").replace("\n", " ")
-                return f"**{status}**: {reason}" if status != "narrowed" else f"{status}: {reason}"
+        uses = coverage.by_status()[status]
+        named = (use for use in uses if use.pointer.startswith("#/properties/p") and use.keyword in title)
+        if reasons := dict.fromkeys(use.reason.replace("|", "\\|").replace("\n", " ") for use in named):
+            return f"{status if status == 'narrowed' else f'**{status}**'}: {'; '.join(reasons)}"
     return "enforced"

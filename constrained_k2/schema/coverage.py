@@ -1,6 +1,6 @@
 """Reports what a grammar does with each keyword of a schema: enforced exactly, narrowed, relaxed, or refused."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -8,13 +8,13 @@ from constrained_k2.schema.document import SchemaDocument, unescape
 from constrained_k2.schema.keywords import keyword_uses
 
 Status = Literal["enforced", "narrowed", "read_as", "relaxed", "refused"]
-Notes = Mapping[str, tuple[Status, str]]
-"""Pointer of a keyword that is not enforced exactly -> its status and the reason."""
+Notes = Mapping[str, Sequence[tuple[Status, str]]]
+"""Pointer of a keyword that is not enforced exactly -> its statuses, each with the reason."""
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 
 class KeywordUse(NamedTuple):
-    """One occurrence of a keyword."""
+    """One occurrence of a keyword, and one reason: an occurrence with several reasons is listed with each."""
 
     pointer: str  # #/properties/city/minLength
     reason: str = ""  # why it is not enforced exactly; empty if it is
@@ -27,7 +27,11 @@ class KeywordUse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The status of each keyword of one schema under one engine."""
+    """The status of each keyword of one schema under one engine.
+
+    A keyword that is enforced has no other status. It may be narrowed and relaxed at once: some values are
+    lacking then, and others are too many.
+    """
 
     engine: str
     enforced: tuple[KeywordUse, ...] = ()  # the grammar allows exactly what the keyword allows
@@ -52,12 +56,9 @@ class Coverage:
         return {status: getattr(self, status) for status in STATUSES}
 
     def noting(self, pointer: str, status: Status, reason: str) -> "Coverage":
-        """This report with another status for one occurrence."""
-        others: dict[str, Any] = {
-            name: tuple(use for use in uses if use.pointer != pointer) for name, uses in self.by_status().items()
-        }
-        others[status] = tuple(sorted((*others[status], KeywordUse(pointer, reason))))
-        return replace(self, **others)
+        """This report with a further status for one occurrence."""
+        noted: dict[str, Any] = {status: tuple(sorted((*self.by_status()[status], KeywordUse(pointer, reason))))}
+        return replace(self, enforced=tuple(use for use in self.enforced if use.pointer != pointer), **noted)
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values."""
@@ -73,12 +74,13 @@ def coverage_of(document: SchemaDocument, engine: str, notes: Notes) -> Coverage
     enforced = sorted(set(keyword_uses(document)).difference(notes))
     found: dict[Status, list[KeywordUse]] = {status: [] for status in STATUSES}
     found["enforced"] = [KeywordUse(pointer) for pointer in enforced]
-    for pointer, (status, reason) in sorted(notes.items()):
-        found[status].append(KeywordUse(pointer, reason))
-    by_status: dict[str, Any] = {status: tuple(uses) for status, uses in found.items()}
+    for pointer, noted in notes.items():
+        for status, reason in noted:
+            found[status].append(KeywordUse(pointer, reason))
+    by_status: dict[str, Any] = {status: tuple(sorted(uses)) for status, uses in found.items()}
     return Coverage(engine, **by_status)
 
 
 def refusal(document: SchemaDocument, engine: str, pointer: str, reason: str) -> Coverage:
     """The coverage of a schema without a grammar, because of what is at ``pointer``."""
-    return coverage_of(document, engine, {pointer or "#": ("refused", reason)})
+    return coverage_of(document, engine, {pointer or "#": [("refused", reason)]})

@@ -5,6 +5,7 @@ from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.keywords.keyword import NoteStatus
 
 _MAX_MEETINGS = 30_000  # pairs of shapes that may be intersected for one schema; bounds the time
+_MAX_REASONS = 8  # for one status of one keyword: each of a schema's patterns may be one for each of its keywords
 
 
 class Notes:
@@ -12,24 +13,25 @@ class Notes:
 
     def __init__(self, document: SchemaDocument) -> None:
         self.document = document
-        self.notes: dict[str, tuple[NoteStatus, str]] = {}  # pointer of a keyword -> status and reason
+        self.notes: dict[str, list[tuple[NoteStatus, str]]] = {}  # pointer of a keyword -> statuses with reasons
         self.is_well_formed = True  # False if some part has no meaning, or one by another name
         self.narrowings = 0  # how often something was narrowed, or shapes were used that lack instances by that
         self._limits_met: set[str] = set()  # problems
         self._meetings, self.max_meetings = 0, _MAX_MEETINGS
 
     def note(self, pointer: str, status: NoteStatus, reason: str) -> None:
-        """Record that a keyword is not enforced exactly; of several statuses, the last in the alphabet counts."""
-        if pointer not in self.notes or self.notes[pointer][0] <= status:
-            self.notes[pointer] = (status, reason)
+        """Record that a keyword is not enforced exactly, beside what is known of it already."""
+        found = self.notes.setdefault(pointer, [])
+        if (status, reason) not in found and sum(known == status for known, _ in found) < _MAX_REASONS:
+            found.append((status, reason))
         self.is_well_formed = self.is_well_formed and status != "read_as"
         self.narrowings += status == "narrowed"
 
     @property
     def relaxed_for_cost(self) -> int:
         """The number of keywords that are relaxed because their alternatives cost too much."""
-        relaxed = [reason for status, reason in self.notes.values() if status == "relaxed"]
-        return sum(any(problem in reason for problem in self._limits_met) for reason in relaxed)
+        relaxed = [[reason for status, reason in found if status == "relaxed"] for found in self.notes.values()]
+        return sum(any(problem in reason for problem in self._limits_met for reason in reasons) for reasons in relaxed)
 
     def relax(self, pointer: str, problem: str) -> None:
         """Record that a part of the schema has no meaning, and is left out."""

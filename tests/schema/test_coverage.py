@@ -12,6 +12,7 @@ from constrained_k2 import InvalidRequest, schema_coverage
 from constrained_k2.request.spec import EngineName
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.keywords import ROWS
+from constrained_k2.schema.notes import Notes
 
 PATHS = {
     "$defs": {
@@ -102,14 +103,59 @@ def test_the_report_is_the_same_in_every_process() -> None:
     assert len(reports) == 1
 
 
+SEVERAL: list[tuple[dict[str, Any], str, list[tuple[str, str]]]] = [
+    ({"oneOf": [{"type": "integer", "minimum": 1}, {"type": "integer", "multipleOf": 10}]},
+     "oneOf/1/multipleOf", [("narrowed", "1.0 and 1e3"), ("narrowed", "negated: the negation of this")]),
+    ({"type": "object", "required": ["a"], "properties": {"a": {}, "b": {}}, "minProperties": 3,
+      "patternProperties": {"_id$": {"type": "string", "pattern": "^a$", "minLength": 2}}},
+     "minProperties", [("narrowed", "of undeclared keys, one counts")]),
+    ({"type": "object", "required": ["a"], "properties": {"a": {}, "b": {}}, "minProperties": 4,
+      "patternProperties": {"_id$": {"type": "string", "pattern": "^a$", "minLength": 2}}},
+     "minProperties", [("relaxed", "undeclared keys cannot be counted")]),
+    # What is noted of a shape holds if the shape is written so.
+    ({"items": {"type": "number", "minimum": 0, "maximum": 1}, "uniqueItems": True, "minItems": 200},
+     "uniqueItems", [("relaxed", "not certain that there are 200")]),
+    # One keyword bounds two values.
+    ({"properties": {"u": {"$ref": "#/$defs/u", "pattern": "(a+)\\1"}, "v": {"$ref": "#/$defs/u"}},
+      "$defs": {"u": {"items": {"type": "number"}, "uniqueItems": True}, "v": {}}, "required": ["v"]},
+     "$defs/u/uniqueItems", [("narrowed", "without an exponent")]),
+    ({"$defs": {"u": {"uniqueItems": True, "minItems": 2}},
+      "properties": {"u": {"$ref": "#/$defs/u", "items": {"type": "number"}},
+                     "v": {"$ref": "#/$defs/u", "items": {"multipleOf": 0.5, "type": "number"}}}},
+     "$defs/u/uniqueItems", [("narrowed", "without an exponent"), ("relaxed", "multiples of a number")]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "pointer", "expected"), SEVERAL, ids=[case[1] for case in SEVERAL])
+def test_no_note_replaces_another(schema: dict[str, Any], pointer: str, expected: list[tuple[str, str]]) -> None:
+    coverage = schema_coverage({"type": "object", "properties": {"p": schema}}, undeclared_keys="allow")
+    uses = [(status, use) for status, found in coverage.by_status().items() for use in found]
+    noted = [(status, use.reason) for status, use in uses if use.pointer == f"#/properties/p/{pointer}"]
+    assert len(noted) == len(expected), noted
+    for (status, reason), (expected_status, part) in zip(noted, expected, strict=True):
+        assert status == expected_status and part in reason
+
+
+def test_reasons_of_one_keyword_are_bounded() -> None:
+    notes = Notes(SchemaDocument({}))
+    for number in range(50):
+        notes.note("#/not", "narrowed", str(number))
+    notes.note("#/not", "relaxed", "more than that")
+    assert len(notes.notes["#/not"]) < 20
+    assert ("relaxed", "more than that") in notes.notes["#/not"]
+
+
 @pytest.mark.parametrize("schema", [schema for _, schema in EXAMPLES], ids=[name for name, _ in EXAMPLES])
-def test_every_occurrence_is_reported_once_with_its_pointer(schema: dict[str, Any]) -> None:
+def test_every_occurrence_is_reported_with_its_pointer(schema: dict[str, Any]) -> None:
     whole = {"type": "object", "properties": {"p": schema}}
     before = json.dumps(whole)
     coverage = schema_coverage(whole)
     assert json.dumps(whole) == before
-    pointers = [use.pointer for uses in coverage.by_status().values() for use in uses]
-    assert len(pointers) == len(set(pointers))
+    uses = [use for found in coverage.by_status().values() for use in found]
+    assert len(uses) == len(set(uses))
+    pointers = {use.pointer for use in uses}
+    assert pointers.isdisjoint(LEFT_OUT)
+    assert {use.pointer for use in coverage.enforced}.isdisjoint(use.pointer for use in uses if use.reason)
     for pointer in pointers:
         SchemaDocument(whole).at(pointer)  # raises if nothing is there
     assert {f"#/properties/p/{keyword}" for keyword in schema if not keyword.startswith("$d")} <= {*pointers, *LEFT_OUT}

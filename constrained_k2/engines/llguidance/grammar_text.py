@@ -157,8 +157,8 @@ def builtin_text(document: Any, reason: str = "", *, if_exact: bool = False) -> 
     """
     known = SchemaDocument(document)
     schema, readings = in_json_schema(document)
-    notes = _builtin_notes(known) | {pointer: ("read_as", reason) for pointer, reason in readings.items()}
-    if if_exact and any(status == "relaxed" for status, _ in notes.values()):
+    notes = _builtin_notes(known) | {pointer: [("read_as", reason)] for pointer, reason in readings.items()}
+    if if_exact and any(status == "relaxed" for noted in notes.values() for status, _ in noted):
         raise Refused("the compiler relaxes a keyword")
     try:
         schema = json.loads(json.dumps(schema))
@@ -202,21 +202,24 @@ def _lark(text: str) -> str:
     return text
 
 
-def _builtin_notes(document: SchemaDocument) -> dict[str, tuple[Status, str]]:
+def _builtin_notes(document: SchemaDocument) -> dict[str, list[tuple[Status, str]]]:
     """Return the notes on the builtin compiler of LLGuidance 1.7.6, measured on the JSON-Schema-Test-Suite."""
     uses = list(keyword_uses(document))
     places = [pointer for pointer in uses if pointer.endswith("/properties")] or uses[:1] or ["#"]
-    notes: dict[str, tuple[Status, str]] = dict.fromkeys(places, ("narrowed", _BY_CONVERTER))
+    notes: dict[str, list[tuple[Status, str]]] = {place: [("narrowed", _BY_CONVERTER)] for place in places}
+
+    def note(pointer: str, status: Status, reason: str) -> None:
+        notes.setdefault(pointer, []).append((status, reason))
+
     for pointer in uses:
         parent, _, keyword = pointer.rpartition("/")
         schema = document.at(parent)
         if keyword == "format" and isinstance(schema["format"], str) and schema["format"] in _LEAKY_FORMATS:
-            notes[pointer] = "relaxed", f"the engine accepts some invalid values of {schema['format']!r}"
+            note(pointer, "relaxed", f"the engine accepts some invalid values of {schema['format']!r}")
         elif keyword == "properties" and schema.get("additionalProperties", True) is not False:
-            reason = "the engine accepts a declared key again if it is spelled with escapes"
-            notes[pointer] = "relaxed", f"{_BY_CONVERTER}; {reason}"
+            note(pointer, "relaxed", "the engine accepts a declared key again if it is spelled with escapes")
         elif keyword in {"exclusiveMinimum", "exclusiveMaximum"}:
-            notes[pointer] = "narrowed", "numbers within a millionth of the bound may not be written"
+            note(pointer, "narrowed", "numbers within a millionth of the bound may not be written")
     return notes
 
 

@@ -78,8 +78,7 @@ class XGrammarEngine:
                 fields[-1] = self.name
             raise getattr(errors, name)(*fields)
         compiled = compile_rewritten(self._compiler, answer["rewritten"])
-        notes = {pointer: (status, reason) for pointer, (status, reason) in answer["notes"].items()}
-        coverage = coverage_of(SchemaDocument(json.loads(schema)), self.name, notes)
+        coverage = coverage_of(SchemaDocument(json.loads(schema)), self.name, answer["notes"])
         return XGrammarGrammar(compiled, answer["rewritten"], coverage, self._encode)
 
     def compile_at_once(self, *_: str) -> None:

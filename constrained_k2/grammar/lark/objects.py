@@ -187,8 +187,6 @@ def _bits(writer: "LarkWriter", shape: Object, keys: list[str], fixed: int, *, h
         tracked = len(keys)
         room = (shape.most - fixed if has_extras else min(shape.most - fixed, tracked)) - required
         slots = room if has_extras else 0
-    elif counts_few and tracked < len(keys) and fewest <= tracked:
-        writer.note(("minProperties",), "narrowed", f"only the first {BITS} properties count")
     if (
         counts_few
         and has_extras
@@ -200,6 +198,11 @@ def _bits(writer: "LarkWriter", shape: Object, keys: list[str], fixed: int, *, h
     if tracked + slots + len(wanted) > BITS or (counts_few and fewest > tracked + slots):
         reason, wider = f"more than {BITS} properties cannot be counted", replace(shape, fewest=0, most=None)
         raise NoExactGrammar(reason, ("minProperties", "maxProperties"), wider)
+    if counts_few and tracked < len(keys):
+        writer.note(("minProperties",), "narrowed", f"only the first {BITS} properties count")
+    if counts_few and has_extras and not is_endless and fewest > required + 1:
+        reason = "of undeclared keys, one counts: it is not known that there are always more of them"
+        writer.note(("minProperties",), "narrowed", reason)
     return _Bits(required, tracked, slots, slots if is_endless else min(slots, 1), room, wanted)
 
 

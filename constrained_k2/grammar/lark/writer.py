@@ -13,7 +13,6 @@ from weakref import proxy
 from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.grammar.lark.arguments import ANY_RULES, HEADER, XTML_PREAMBLE, arguments_rule
 from constrained_k2.grammar.lark.arrays import array_rule
-from constrained_k2.grammar.lark.constants import constant
 from constrained_k2.grammar.lark.direct_model import ArrayItems, ObjectKeys
 from constrained_k2.grammar.lark.leaves import (
     INTEGER,
@@ -32,6 +31,7 @@ from constrained_k2.grammar.lark.small import is_usual
 from constrained_k2.grammar.lark.state_model import Members
 from constrained_k2.grammar.lark.terminals import NoExactGrammar, one_of, preamble
 from constrained_k2.grammar.lark.unique_items import UniqueItems
+from constrained_k2.grammar.lark.values import value_text
 from constrained_k2.grammar.productivity import Productivity, constants
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
 from constrained_k2.schema.keywords.keyword import NoteStatus
@@ -104,6 +104,7 @@ class LarkWriter:
         self.can_begin: Callable[[str, str], bool] = lambda expression, opening: True  # noqa: ARG005
         self._waiting: list[Node] = []
         self.node: Node = ANY  # the node being written
+        self._notes: list[tuple[str, NoteStatus, str]] | None = None  # on the shape being written, if one is
         self.arguments: Node = NEVER  # the node whose objects are written as XTML arguments
         self.argument_parts: dict[Node, dict[Kind, Node]] = {}  # node of an argument -> the nodes of its values
         self.unique_items: dict[Array, UniqueItems] = {}  # arrays whose items a matcher compares, as they are written
@@ -255,20 +256,32 @@ class LarkWriter:
 
     def _body(self, node: Node, shape: Shape, name: str) -> str:
         """Return the body of a shape's rule; if it cannot be exact, note that and return a wider shape's."""
-        self.node, written = node, len(self.rules)
+        self.node = node
+        written, outer = len(self.rules), self._notes
+        wider: Shape | None = None
+        notes = self._notes = []
         try:
             body = self._shape(shape, name)
         except NoExactGrammar as error:
             del self.rules[written:]
+            notes.clear()
+            wider = error.wider
             self.note(error.keywords, "relaxed", str(error))
-            return self._body(node, error.wider, name)
+        for note in notes:
+            self.normalizer.note(*note)
+        self._notes = outer
+        if wider is not None:
+            return self._body(node, wider, name)
         self.shapes.setdefault(node, []).append(self.written_as.get(shape, shape))
         return body
 
     def note(self, keywords: tuple[str, ...], status: NoteStatus, reason: str) -> None:
-        """Note that these keywords are not enforced exactly in the node being written."""
+        """Note that these keywords are not enforced exactly in the node being written, if its shape is written so."""
         for pointer in self.normalizer.occurrences(self.node, keywords):
-            self.normalizer.note(pointer, status, reason)
+            if self._notes is None:
+                self.normalizer.note(pointer, status, reason)
+            else:
+                self._notes.append((pointer, status, reason))
 
     def _shape(self, shape: Shape, name: str) -> str:
         if self.node == self.arguments:
@@ -283,4 +296,4 @@ class LarkWriter:
             return array_rule(self, shape, name)
         if isinstance(shape, Object):
             return object_rule(self, shape, name)
-        return " | ".join(map(constant, constants(shape)))
+        return " | ".join(map(value_text, constants(shape)))

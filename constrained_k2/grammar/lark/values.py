@@ -1,4 +1,4 @@
-"""Values of enums and constants as grammar text."""
+"""Listed values: whitespace between their parts is free, and up to four properties may come in any order."""
 
 import json
 from collections.abc import Iterable
@@ -12,14 +12,14 @@ _MAX_PERMUTED = 4  # properties of a constant object that may come in any order:
 _MAX_PERMUTED_TEXT = 8_000  # characters of all alternatives: in nested constants they multiply with every level
 
 
-def constant(value: Any) -> str:
-    """Return the grammar of one value: whitespace is free, and up to four properties may come in any order."""
+def value_text(value: Any) -> str:
+    """Return the grammar of one value."""
     if isinstance(value, str):
         return key(value)
     if isinstance(value, list):
-        return _bracketed("[", map(constant, value), "]")
+        return _bracketed("[", map(value_text, value), "]")
     if isinstance(value, dict):
-        members = [f'{key(name)} ws ":" ws {constant(item)}' for name, item in value.items()]
+        members = [f'{key(name)} ws ":" ws {value_text(item)}' for name, item in value.items()]
         is_short = sum(map(len, members)) * factorial(min(len(members), _MAX_PERMUTED)) <= _MAX_PERMUTED_TEXT
         orders = permutations(members) if len(members) <= _MAX_PERMUTED and is_short else [tuple(members)]
         return "(" + " | ".join(_bracketed("{", order, "}") for order in orders) + ")"
