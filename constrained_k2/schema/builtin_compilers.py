@@ -6,10 +6,9 @@ from typing import Any
 
 from constrained_k2.errors import UnsupportedSchema
 from constrained_k2.schema.budget import objects_in, too_costly
+from constrained_k2.schema.doubles import LARGEST_EXACT
 from constrained_k2.schema.shapes import is_number
 
-LARGEST_EXACT = 2**53
-"""Engines round larger integers to doubles."""
 LARGEST_MULTIPLE = 10_000
 """Limit on ``multipleOf``, counted in its last decimal: engines have one state for each remainder."""
 _MAX_COUNT = 10_000  # engines unroll counts

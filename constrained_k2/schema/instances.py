@@ -3,6 +3,7 @@
 from fractions import Fraction
 from typing import Any
 
+from constrained_k2.schema.doubles import number_of
 from constrained_k2.schema.keywords.keyword import Expander
 from constrained_k2.schema.shapes import (
     ANY,
@@ -30,7 +31,7 @@ def is_instance(nodes: Expander, shape: Shape, value: Any) -> bool:
         case Boolean():
             return value in shape.values
         case Number():
-            return _is_number(shape, Fraction(str(value)))
+            return _is_number(shape, number_of(value))
         case String():
             return _is_string(nodes, shape, value)
         case Array():

@@ -2,16 +2,18 @@
 
 Numbers have up to ``MAX_DIGITS`` digits on either side of the point: this stops a model that loops on a digit. With an
 exponent they have one digit before the point, and it is not zero: so the exponent decides, and the digits where it is
-the bound's. Integers have no exponent: many clients read ``1e3`` as a float.
+the bound's. Integers have no exponent: many clients read ``1e3`` as a float. Numbers that must not be integers have up
+to 15 digits, so that no reader with doubles takes one for an integer.
 """
 
 import math
 from dataclasses import replace
 from fractions import Fraction
-from itertools import takewhile
+from itertools import accumulate, groupby, takewhile
 from operator import eq
 
 from constrained_k2.grammar.lark.terminals import NoExactGrammar
+from constrained_k2.schema.doubles import LARGEST_EXACT, double_from
 from constrained_k2.schema.shapes import Number
 
 MAX_DIGITS = 40
@@ -21,6 +23,9 @@ _BEYOND = 10 ** (_MAX_EXPONENT + 9)  # above all numbers with an exponent that a
 _MORE = f"[0-9]{{0,{MAX_DIGITS}}}"
 _ZEROS = f"0{{0,{MAX_DIGITS}}}"
 _ANY_FRACTION = rf"(?:\.[0-9]{{1,{MAX_DIGITS}}})?"
+_DOUBLE = "/-?[0-9]+[.eE][-+.0-9eE]*/"  # what a reader takes for a double
+_SMALL = r"/-?[1-9](?:\.[0-9]{1,14})?[eE]-0?(?:[1-9][0-9]?|[12][0-9]{2})/"  # below one
+_NO_INTEGER = rf"(/-?(?:0|[1-9][0-9]*)\.[0-9]*[1-9][0-9]*/ & /-?[0-9.]{{3,16}}/ | {_SMALL})"
 
 
 def number_range(shape: Number) -> str:
@@ -38,12 +43,36 @@ def number_range(shape: Number) -> str:
         return f"/{zero}{integers(None if low is None else int(low), None if high is None else int(high))}/"
     ways = []
     if low is not None and low >= -_BEYOND:
-        ways.append(f"/{at_least(low, is_open=shape.low_open and low == shape.low)}/")
+        ways.append(_from(low, is_open=shape.low_open and low == shape.low))
     if high is not None and high <= _BEYOND:
-        ways.append(f"/{at_most(high, is_open=shape.high_open and high == shape.high)}/")
+        ways.append(_to(high, is_open=shape.high_open and high == shape.high))
     if shape.fraction:
-        ways.append(rf"/-?(?:0|[1-9][0-9]{{0,{MAX_DIGITS - 1}}})\.{_MORE}[1-9]{_MORE}/")
+        ways.append(_NO_INTEGER)
     return " & ".join(ways)
+
+
+def _from(low: Fraction, *, is_open: bool) -> str:
+    """Return an expression of the numbers from ``low`` up as they are read."""
+    if abs(low) < LARGEST_EXACT:
+        return f"/{at_least(low, is_open=is_open)}/"
+    first = math.ceil(low) + (is_open and low.denominator == 1)
+    doubles = at_least(double_from(low, is_open=is_open), is_open=False)
+    return f"({_whole(first, None)}/{doubles}/ & {_DOUBLE})"
+
+
+def _to(high: Fraction, *, is_open: bool) -> str:
+    """Return an expression of the numbers up to ``high`` as they are read."""
+    if abs(high) < LARGEST_EXACT:
+        return f"/{at_most(high, is_open=is_open)}/"
+    last = math.floor(high) - (is_open and high.denominator == 1)
+    doubles = at_most(-double_from(-high, is_open=is_open), is_open=False)
+    return f"({_whole(None, last)}/{doubles}/ & {_DOUBLE})"
+
+
+def _whole(low: int | None, high: int | None) -> str:
+    """Return the integers of a range as the first of several alternatives; empty if there are none."""
+    is_empty = (low is not None and low > _LARGEST) or (high is not None and high < -_LARGEST)
+    return "" if is_empty else f"/{integers(low, high)}/ | "
 
 
 def at_least(low: Fraction, *, is_open: bool) -> str:
@@ -146,18 +175,46 @@ def _same_whole_to(whole: int, fraction: str, *, is_open: bool) -> list[str]:
         ways.append(rf"{whole}(?:\.{fraction}{_ZEROS})?" if fraction else rf"{whole}(?:\.0{_ZEROS})?")
     if fraction:
         ways.append(str(whole))
-        ways += [rf"{whole}\.{fraction[:index]}" for index in range(1, len(fraction))]
+        ways += [rf"{whole}\.{beginning}" for beginning in _beginnings(fraction)]
         ways += [rf"{whole}\.{way}{_MORE}" for way in _less(fraction)]
     return ways
 
 
+def _beginnings(digits: str) -> list[str]:
+    """Return regexes of the beginnings of some digits, but all and none of them: one for each run of equal digits."""
+    ways = []
+    for digit, start, end in _runs(digits):
+        longest = end - start - (end == len(digits))
+        ways += [f"{digits[:start]}{digit}{{1,{longest}}}"] if longest else []
+    return ways
+
+
+def _runs(digits: str) -> list[tuple[str, int, int]]:
+    """Return the runs of equal digits, each with its start and end: neighbours of short decimals have long ones."""
+    lengths = [(digit, len(list(run))) for digit, run in groupby(digits)]
+    ends = accumulate(length for _, length in lengths)
+    return [(digit, end - length, end) for (digit, length), end in zip(lengths, ends, strict=True)]
+
+
 def _greater(digits: str) -> list[str]:
-    """Return regexes of the beginnings that are greater: at each place the same digits before, and a larger one."""
-    return [f"{digits[:index]}[{int(digit) + 1}-9]" for index, digit in enumerate(digits) if digit < "9"]
+    """Return regexes of the beginnings that are greater: in each run the same digits before, and a larger one."""
+    return [
+        f"{digits[:start]}{_up_to(digit, end - start - 1)}[{int(digit) + 1}-9]"
+        for digit, start, end in _runs(digits)
+        if digit < "9"
+    ]
 
 
 def _less(digits: str) -> list[str]:
-    return [f"{digits[:index]}[0-{int(digit) - 1}]" for index, digit in enumerate(digits) if digit > "0"]
+    return [
+        f"{digits[:start]}{_up_to(digit, end - start - 1)}[0-{int(digit) - 1}]"
+        for digit, start, end in _runs(digits)
+        if digit > "0"
+    ]
+
+
+def _up_to(digit: str, count: int) -> str:
+    return f"{digit}{{0,{count}}}" if count else ""
 
 
 def _digits(number: Fraction) -> tuple[int, str]:
@@ -204,12 +261,21 @@ def _same_length(first: str, last: str) -> list[str]:
     ways: list[str] = []
     low, high = int(first[0]), int(last[0])
     if rest and set(first[1:]) != {"0"}:
-        ways += [f"{prefix}{first[0]}{way}" for way in (first[1:], *_padded(_greater(first[1:]), rest))]
+        ways += [f"{prefix}{first[0]}{way}" for way in (first[1:], *_padded(_greater_places(first[1:]), rest))]
         low += 1
     if rest and set(last[1:]) != {"9"}:
-        ways += [f"{prefix}{last[0]}{way}" for way in (last[1:], *_padded(_less(last[1:]), rest))]
+        ways += [f"{prefix}{last[0]}{way}" for way in (last[1:], *_padded(_less_places(last[1:]), rest))]
         high -= 1
     return [*ways, *_padded([f"{prefix}[{low}-{high}]"], len(prefix) + rest + 1)] if low <= high else ways
+
+
+def _greater_places(digits: str) -> list[str]:
+    """Return regexes of the beginnings that are greater: at each place the same digits before, and a larger one."""
+    return [f"{digits[:index]}[{int(digit) + 1}-9]" for index, digit in enumerate(digits) if digit < "9"]
+
+
+def _less_places(digits: str) -> list[str]:
+    return [f"{digits[:index]}[0-{int(digit) - 1}]" for index, digit in enumerate(digits) if digit > "0"]
 
 
 def _padded(beginnings: list[str], length: int) -> list[str]:

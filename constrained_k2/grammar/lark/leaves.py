@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from constrained_k2.grammar.characters import Untranslatable
 from constrained_k2.grammar.lark.digits import number_range
 from constrained_k2.grammar.lark.direct_model import MANY_TEXTS
-from constrained_k2.grammar.lark.terminals import NoExactGrammar, literal, one_of, sized_string
+from constrained_k2.grammar.lark.terminals import NEGATING, NoExactGrammar, literal, one_of, sized_string
 from constrained_k2.grammar.patterns import found_anywhere, may_cost_much
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
-from constrained_k2.schema.builtin_compilers import LARGEST_EXACT, LARGEST_MULTIPLE
+from constrained_k2.schema.builtin_compilers import LARGEST_MULTIPLE
+from constrained_k2.schema.doubles import LARGEST_EXACT
 from constrained_k2.schema.shapes import Node, Number, Shape, String, Value, common_multiple, tighten
 from constrained_k2.schema.string_formats import patterns_of
 
@@ -61,9 +62,15 @@ def leaf_has_value(shape: String | Number, has_match: Callable[[str], bool]) -> 
                 return True
             expression = string_expression(shape)
             return (demands + others == 1 and " & " not in expression) or has_match(expression)
-        return not shape.fraction or bool(shape.multiple) or has_match(number_range(shape))
+        is_certain = not shape.fraction and (shape.integer or not _has_far_range(shape))
+        return is_certain or bool(shape.multiple) or has_match(number_range(shape))
     except NoExactGrammar:
         return True  # a wider shape is written, if any
+
+
+def _has_far_range(shape: Number) -> bool:
+    """Return True if both bounds are so far from zero that there may be no double between them."""
+    return shape.low is not None and shape.high is not None and shape.low * shape.high > LARGEST_EXACT**2
 
 
 def is_endless(shape: String) -> bool:
@@ -76,6 +83,9 @@ def number_rule(writer: "LarkWriter", shape: Number) -> str:
     if shape.integer:
         writer.note(("type", "multipleOf"), "narrowed", "1.0 and 1e3, integers to JSON Schema, are never written")
     if not shape.multiple:
+        if shape.fraction:
+            reason = "numbers that must not be integers are written with at most 15 digits: readers round longer ones"
+            writer.note(NEGATING, "narrowed", reason)
         expression = number_range(shape)
         if not expression:
             return "NUMBER"

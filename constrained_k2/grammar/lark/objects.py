@@ -17,7 +17,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from constrained_k2.grammar.lark.open_keys import has_endless_keys
-from constrained_k2.grammar.lark.terminals import BITS, NoExactGrammar, count_at_least, count_below, key, only_if
+from constrained_k2.grammar.lark.terminals import (
+    BITS,
+    NEGATING,
+    NoExactGrammar,
+    count_at_least,
+    count_below,
+    key,
+    only_if,
+)
 from constrained_k2.grammar.productivity import MAX_COMBINED_PATTERNS
 from constrained_k2.grammar.spelling import JSON
 from constrained_k2.schema.shapes import ANY, Node, Object, Wanted
@@ -25,7 +33,6 @@ from constrained_k2.schema.shapes import ANY, Node, Object, Wanted
 if TYPE_CHECKING:
     from constrained_k2.grammar.lark.writer import LarkWriter
 
-_NEGATING = ("not", "oneOf", "if", "dependencies", "dependentSchemas")
 _MAX_INTERLEAVED = 20_000  # members, counted again after each key that keeps the schema's order
 
 
@@ -179,7 +186,7 @@ def _bits(writer: "LarkWriter", shape: Object, keys: list[str], fixed: int, *, h
     tracked = min(len(keys), BITS - len(wanted))  # the others are optional: of one written twice, the last value counts
     if tracked < len(keys) and any(one.value != ANY for one in wanted):
         reason = f"more than {BITS} properties cannot be told apart"
-        raise NoExactGrammar(reason, _NEGATING, replace(shape, wanted=frozenset()))
+        raise NoExactGrammar(reason, NEGATING, replace(shape, wanted=frozenset()))
     is_endless = counts_few and has_extras and has_endless_keys(writer, shape)
     slots = (fewest - required if is_endless else 1) if counts_few and has_extras else 0
     room = None
@@ -263,7 +270,7 @@ def _fixed(shape: Object) -> list[str]:
     if count <= 0:
         return []
     if len(shape.wanted) > BITS // 2:
-        raise NoExactGrammar("too many members are required", _NEGATING, replace(shape, wanted=frozenset()))
+        raise NoExactGrammar("too many members are required", NEGATING, replace(shape, wanted=frozenset()))
     declared = ([name for name, _ in rules.named] for rules in shape.maps)
     longest = max(declared, key=lambda names: (len(names), names), default=[])  # the order of the largest subschema
     order = {name: number for number, name in enumerate(longest)}

@@ -34,6 +34,10 @@ any_member: STRING ws ":" ws any ws
 """
 
 
+NEGATING = ("not", "oneOf", "if", "dependencies", "dependentSchemas")
+"""The keywords that negate subschemas."""
+
+
 class NoExactGrammar(Exception):
     """A shape cannot be expressed exactly: the keywords are relaxed if ``wider``, which includes it, is written."""
 

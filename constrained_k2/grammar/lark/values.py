@@ -6,7 +6,9 @@ from itertools import permutations
 from math import factorial
 from typing import Any
 
+from constrained_k2.grammar.lark.digits import MAX_DIGITS
 from constrained_k2.grammar.lark.terminals import key, literal
+from constrained_k2.schema.doubles import LARGEST_EXACT
 
 _MAX_PERMUTED = 4  # properties of a constant object that may come in any order: 4! = 24 alternatives
 _MAX_PERMUTED_TEXT = 8_000  # characters of all alternatives: in nested constants they multiply with every level
@@ -24,7 +26,8 @@ def value_text(value: Any) -> str:
         orders = permutations(members) if len(members) <= _MAX_PERMUTED and is_short else [tuple(members)]
         return "(" + " | ".join(_bracketed("{", order, "}") for order in orders) + ")"
     if type(value) is int:
-        return rf"/{value or '-?0'}(?:\.0+)?/"
+        zeros = rf"(?:\.0{{1,{MAX_DIGITS}}})?" if abs(value) <= LARGEST_EXACT else ""  # with a point it is a double
+        return rf"/{value or '-?0'}{zeros}/"
     return literal(json.dumps(value))
 
 

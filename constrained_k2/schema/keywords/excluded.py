@@ -6,10 +6,10 @@ tree is an alternative.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
+from constrained_k2.schema.doubles import above, below, number_of
 from constrained_k2.schema.keywords.keyword import Reader
 from constrained_k2.schema.shapes import (
     EVERYTHING,
@@ -18,12 +18,12 @@ from constrained_k2.schema.shapes import (
     KeyMap,
     Kind,
     Node,
-    Number,
     Object,
     Shape,
     String,
     Wanted,
     kind_of,
+    meet,
     value_of,
     without_key,
 )
@@ -42,8 +42,9 @@ def excluding(read: Reader, keyword: str, values: list[Any]) -> Iterator[Shape]:
     if "string" in by_kind:
         yield String(excluded=frozenset(by_kind["string"]))
     if "number" in by_kind:
-        edges = [None, *sorted({Fraction(str(value)) for value in by_kind["number"]}), None]
-        yield from (Number(low=low, low_open=True, high=high, high_open=True) for low, high in pairwise(edges))
+        edges = sorted(set(map(number_of, by_kind["number"])))
+        between = (meet(above(low), below(high)) for low, high in pairwise(edges))
+        yield from (below(edges[0]), *(shape for shape in between if shape is not None), above(edges[-1]))
     for kind, empty, different in (("array", Array(shortest=1), _arrays), ("object", Object(fewest=1), _objects)):
         if kind in by_kind and not any(by_kind[kind]):
             yield empty

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.schema.document import IllFormed, SchemaDocument, escape
+from constrained_k2.schema.doubles import number_of
 from constrained_k2.schema.ecma import syntax_problem
 from constrained_k2.schema.pattern import PatternParts, in_ecma, parts_of
 from constrained_k2.schema.shapes import ANY, Node, Object, Shape, Shapes, is_number
@@ -94,7 +95,7 @@ class Reader:
             return None
         if not is_number(value):
             raise self.wrong(keyword, "is not a number")
-        return Fraction(str(value))
+        return number_of(value)
 
     def bound(self, keyword: str) -> tuple[Fraction, bool] | None:
         """A bound, and True if it is exclusive."""

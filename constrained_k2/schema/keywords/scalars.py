@@ -6,6 +6,7 @@ from typing import Any
 from constrained_k2.errors import excerpt
 from constrained_k2.schema.dialects import TYPES
 from constrained_k2.schema.document import IllFormed
+from constrained_k2.schema.doubles import above, below
 from constrained_k2.schema.keywords.excluded import excluding
 from constrained_k2.schema.keywords.keyword import Children, Keyword, Reader, size_keywords
 from constrained_k2.schema.pattern import parts_of
@@ -63,7 +64,10 @@ def _bound(keyword: str, examples: dict[str, dict[str, Any]] | None = None) -> K
     def beyond(read: Reader, *, holds: bool) -> Iterator[Shape]:
         if (bound := read.bound(keyword)) is not None:
             value, is_open = bound[0], bound[1] == holds
-            yield Number(low=value, low_open=is_open) if is_low == holds else Number(high=value, high_open=is_open)
+            if is_open:
+                yield above(value) if is_low == holds else below(value)
+            else:
+                yield Number(low=value) if is_low == holds else Number(high=value)
 
     return Keyword(
         {keyword: Children.NONE},

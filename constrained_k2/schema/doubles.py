@@ -1,0 +1,48 @@
+"""Numbers as readers tell them apart: Python's ``json`` reads integers exactly, and any other number as a double.
+
+    8306149361960154349099193546782749504295.874    read as an integer
+    5.0000000000000000001                           read as 5.0, so not above 5
+    9007199254740993.0                              read as 9007199254740992.0
+
+Texts between two doubles are read as one of them. So a bound is a double wherever a grammar compares texts with it.
+"""
+
+from fractions import Fraction
+from math import inf, nextafter
+
+from constrained_k2.schema.shapes import Number
+
+LARGEST_EXACT = 2**53
+"""Not every larger integer is a double."""
+
+
+def number_of(value: float) -> Fraction:
+    """The number that a reader gets. A small double counts as its shortest decimals: 0.1 is a tenth."""
+    is_decimal = isinstance(value, float) and abs(value) < LARGEST_EXACT
+    return Fraction(str(value)) if is_decimal else Fraction(value)
+
+
+def above(value: Fraction) -> Number:
+    """The numbers above a schema's number: those from the next double up, unless integers lie between the two."""
+    return Number(low=_beside(value, inf)) if _is_fine(value) else Number(low=value, low_open=True)
+
+
+def below(value: Fraction) -> Number:
+    """The numbers below a schema's number."""
+    return Number(high=_beside(value, -inf)) if _is_fine(value) else Number(high=value, high_open=True)
+
+
+def double_from(low: Fraction, *, is_open: bool = False) -> Fraction:
+    """The least double from ``low`` up, without it if ``is_open``, as its shortest decimals."""
+    double = float(low)
+    exact = Fraction(double)
+    return Fraction(repr(nextafter(double, inf) if exact < low or (is_open and exact == low) else double))
+
+
+def _is_fine(value: Fraction) -> bool:
+    """True where no integer is between neighbouring doubles. Next to zero, they have more digits than are written."""
+    return 0 < abs(value) < LARGEST_EXACT
+
+
+def _beside(value: Fraction, towards: float) -> Fraction:
+    return Fraction(repr(nextafter(float(value), towards)))
