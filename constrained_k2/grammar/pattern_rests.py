@@ -1,11 +1,13 @@
 """The shortest text that leads from states of patterns to a match of all of them."""
 
+import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice, product
 
-from constrained_k2.grammar.characters import Ranges
+from constrained_k2.grammar.characters import Ranges, property_of, ranges_of
 from constrained_k2.grammar.pattern_states import PatternStates
+from constrained_k2.grammar.pattern_tree import LOOKS, REPEATS, Item, Items, parse, parts
 
 _MAX_PLACES = 1024  # that one search meets, and
 _MAX_STEPS = 2048  # steps that it compares: a few milliseconds
@@ -13,6 +15,9 @@ _LIKED = "a0A-_./ TZ"  # characters to write where several will do
 _ESCAPED = frozenset(map(ord, '"\\'))
 _SPACE = ord(" ")
 _SURROGATES = range(0xD800, 0xE000)
+_START = (sre.AT, sre.AT_BEGINNING)
+_CHARACTERS = (sre.LITERAL, sre.IN)
+_BOUNDARIES = ((sre.AT, sre.AT_BOUNDARY), (sre.AT, sre.AT_NON_BOUNDARY))
 
 _Place = tuple[tuple[int, ...], int]  # a term of each pattern, and the number of characters, up to the least
 
@@ -44,6 +49,42 @@ def shortest_rest(states: Sequence[tuple[PatternStates, int]], least: int = 0) -
                 came[after] = place, _liked(ranges)
                 left.append(after)
     return None
+
+
+def without_assertions(pattern: str) -> list[Items]:
+    """Return parsed patterns that have about the same matches, if a text matches all of them.
+
+    Look-ahead right behind an anchor is a pattern of its own. Elsewhere what a look has to find is text, and what it
+    must not find, as word boundaries, is left out. Of characters with a property, only ``a`` is left.
+
+    Raises:
+        Untranslatable: The pattern cannot be parsed.
+    """
+    items, found = parse(pattern), list[Items]()
+    while items[:1] == [_START] and len(items) > 1 and items[1][0] in LOOKS and items[1][1][0] > 0:
+        if items[1][0] is sre.ASSERT:
+            found.append([_START, *_plain(items[1][1][1])])
+        items = [_START, *items[2:]]
+    return [*found, _plain(items)]
+
+
+def _plain(items: Items) -> Items:
+    return [one for item in items for one in _without(item)]
+
+
+def _without(item: Item) -> Items:
+    operation, argument = item
+    inner = [_plain(way) for way in parts(item)]
+    if operation is sre.BRANCH:
+        return [(operation, (None, inner))]
+    if operation is sre.SUBPATTERN or operation in REPEATS:
+        return [(operation, (*argument[:-1], inner[0]))]
+    if operation in LOOKS:
+        return inner[0] if operation is sre.ASSERT else []
+    ranges = ranges_of(argument if operation is sre.IN else [item]) if operation in _CHARACTERS else []
+    if any(property_of(low) for low, _ in ranges):
+        return [(sre.LITERAL, ord("a"))]
+    return [] if item in _BOUNDARIES else [item]
 
 
 def _common(several: list[Ranges]) -> Ranges:

@@ -36,7 +36,7 @@ class PatternStates:
     """The states of the texts on the way to contain a match of one pattern, as numbers. Thread-safe.
 
     Args:
-        pattern: The pattern.
+        pattern: The pattern, as text or parsed.
         scale: A factor of the limits.
         is_metered: False if the work for all texts together has no limit, only that for each character.
 
@@ -49,8 +49,8 @@ class PatternStates:
         TooManyStates: A limit is met; also later.
     """
 
-    def __init__(self, pattern: str, scale: int = 1, *, is_metered: bool = True) -> None:
-        self._root = parse(pattern)  # its items are known by their ids
+    def __init__(self, pattern: str | Items, scale: int = 1, *, is_metered: bool = True) -> None:
+        self._root = parse(pattern) if isinstance(pattern, str) else pattern  # its items are known by their ids
         self._max_terms, self._max_moves = scale * _MAX_TERMS, scale * _MAX_MOVES
         self._work = scale * _MAX_WORK if is_metered else inf
         self._items: list[tuple[Any, ...]] = []  # what :func:`_read` returns

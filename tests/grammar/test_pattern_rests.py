@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from constrained_k2.grammar import pattern_rests
-from constrained_k2.grammar.pattern_rests import shortest_rest
+from constrained_k2.grammar.pattern_rests import shortest_rest, without_assertions
 from constrained_k2.grammar.pattern_states import PatternStates
 
 PATTERNS = (
@@ -48,6 +48,19 @@ def test_no_shorter_text_matches(pattern: str, other: str | None) -> None:
             else:
                 assert found is not None and len(found) <= len(shortest)
                 assert len(found) >= least and all(re.search(one, text + found) for one in patterns)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("\\bword\\b", "word"), ("(?<=x)y", "xy"), ("y(?=z)", "yz"), ("^a(?!b)c?$", "a"), ("^(?:(?!--)[a-z])+z$", "az"),
+        ("^(?=.*[0-9])(?!aa)(?=.*[A-Z])[0-9A-Z]{2}$", "0A"), ("^(?:\\b0|\\B1)$", "0"), ("^\\p{Letter}[\\p{L}1]b$", "aab"),
+    ],
+)  # fmt: skip
+def test_assertions_are_left_out(pattern: str, text: str) -> None:
+    states = [PatternStates(items) for items in without_assertions(pattern)]
+    found = shortest_rest([(each, each.start) for each in states])
+    assert found == text and ("\\p" in pattern or re.search(pattern, found))
 
 
 def test_characters_without_escapes_are_liked() -> None:

@@ -9,8 +9,9 @@ from threading import Lock
 from typing import Any
 
 from constrained_k2.grammar.characters import Untranslatable
-from constrained_k2.grammar.pattern_rests import shortest_rest
+from constrained_k2.grammar.pattern_rests import shortest_rest, without_assertions
 from constrained_k2.grammar.pattern_states import PatternStates, TooManyStates
+from constrained_k2.grammar.pattern_tree import Items
 from constrained_k2.schema.string_formats import FORMATS, patterns_of
 from constrained_k2.turn.drafts.schema_words import Words
 from constrained_k2.turn.drafts.ways import Way, key_patterns, patterns, whole_number
@@ -25,9 +26,9 @@ _FILLERS = "-a"  # in long tokens of one character, or in any text
 
 
 class _Pattern:
-    """The states of one pattern's texts."""
+    """The states of the texts of one pattern without assertions."""
 
-    def __init__(self, pattern: str, scale: int) -> None:
+    def __init__(self, pattern: Items, scale: int) -> None:
         self.states = PatternStates(pattern, scale, is_metered=False)
         self._latest: deque[tuple[str, int]] = deque(maxlen=_TEXTS)
 
@@ -43,16 +44,17 @@ class _Pattern:
 
 
 _lock = Lock()
-_patterns: OrderedDict[str, _Pattern | None] = OrderedDict()
+_patterns: OrderedDict[str, list[_Pattern]] = OrderedDict()  # empty for one that is not tracked
 _known: OrderedDict[tuple[Any, ...], str | None] = OrderedDict()  # the latest rests, by states and least length
 
 
-def _pattern_of(pattern: str) -> _Pattern | None:
+def _parts_of(pattern: str) -> list[_Pattern]:
     if pattern not in _patterns:
+        scale = _FORMAT_SCALE if pattern in _OF_FORMATS else 1
         try:
-            _patterns[pattern] = _Pattern(pattern, _FORMAT_SCALE if pattern in _OF_FORMATS else 1)
+            _patterns[pattern] = [_Pattern(items, scale) for items in without_assertions(pattern)]
         except (TooManyStates, Untranslatable, RecursionError):
-            _patterns[pattern] = None
+            _patterns[pattern] = []
         if len(_patterns) > _PATTERNS:
             _patterns.popitem(last=False)
     return _patterns[pattern]
@@ -62,7 +64,7 @@ def _rest(text: str, group: Sequence[str], least: int = 0) -> str | None:
     """A shortest rest of at least ``least`` characters by which a text matches some patterns; None if none is found."""
     with _lock:
         try:
-            known = [each for pattern in group if (each := _pattern_of(pattern)) is not None]
+            known = [each for pattern in group for each in _parts_of(pattern)]
             states = [(each.states, each.after(text)) for each in known]
             key = (least, *states)
             if key not in _known:
@@ -81,7 +83,7 @@ def matches(pattern: str, text: str) -> bool:
     return _rest(text, (pattern,)) == ""
 
 
-def rests(text: str, found: Iterable[Way], words: Words) -> Iterator[str]:
+def rests(text: str, found: Sequence[Way], words: Words) -> Iterator[str]:
     """Rests of a string that has been begun, the best first: by its ways, then by any text of the document."""
     fillers: list[str] = []
     for way in found:
@@ -93,6 +95,8 @@ def rests(text: str, found: Iterable[Way], words: Words) -> Iterator[str]:
     yield from fillers
     yield from (word[len(text) :] for word in words.words if word.startswith(text) and word != text)
     yield from _of_patterns(text, [(pattern,) for pattern in words.patterns])
+    for way in found:  # where a word has to begin
+        yield from (f" {rest}" for rest in _of_patterns(f"{text} ", [patterns(way)]))
 
 
 def rests_of_key(text: str, found: Iterable[Way], words: Words) -> Iterator[str]:
@@ -113,6 +117,13 @@ def _of_patterns(
         rest = _rest(text, group, least)
         if rest or (rest == "" and may_be_whole):
             yield rest
-        # Where a text that matches may not end, one more character may lead to what another keyword demands.
-        if rest == "" and (longer := _rest(text, group, 1)):
-            yield longer
+        if rest == "":  # it matches, and yet may not end
+            yield from _of_another_match(text, group)
+
+
+def _of_another_match(text: str, group: Sequence[str]) -> Iterator[str]:
+    """One more character, as another keyword may demand it, and the rests of one more match, as an assertion may."""
+    if longer := _rest(text, group, 1):
+        yield longer
+    match = _rest("", group, 1) or ""
+    yield from (match[size:] for size in range(len(match) - 1, -1, -1) if text.endswith(match[:size]))
