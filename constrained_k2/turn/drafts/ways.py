@@ -234,6 +234,11 @@ def _merged(first: Way, second: Way) -> Way | None:
             merged[key] = a | b | {name: _both(a[name], b[name]) for name in a.keys() & b.keys()}
         elif isinstance(a, list) and isinstance(b, list):
             merged[key] = [*a, *b]
+    for key in ("items", "additionalProperties"):
+        if key in first and key in second:
+            merged[key] = _both(first[key], second[key])
+    if "contains" in first and "contains" in second:  # an item for each, which may be two
+        merged["contains"] = {"anyOf": [first["contains"], second["contains"]]}
     if len(each := [*patterns(first), *patterns(second)]) > 1:
         merged["pattern"] = list(dict.fromkeys(each))
     a, b = kinds(first), kinds(second)
@@ -246,6 +251,8 @@ def _merged(first: Way, second: Way) -> Way | None:
 
 def _both(first: Any, second: Any) -> Any:
     """Both schemas of a value at once, or both lists of keys."""
+    if first is False or second is False:
+        return False
     if isinstance(first, list) and isinstance(second, list):
         return [*first, *second]
     return second if first == second or first is True else {"allOf": [first, second]}
