@@ -82,6 +82,7 @@ DEMANDING = (
     tool("refined", of({"allOf": [{"type": "string", "pattern": "^[a-c]+$"}, {"pattern": "cab$"}]})),
     tool("nested_contains", of({"type": "array", "contains": {"type": "array", "contains": {"const": "word"}}})),
     tool("contains", of({"type": "array", "contains": {"type": "integer", "multipleOf": 11, "minimum": 100}})),
+    tool("password", of({"type": "string", "pattern": r"^(?=.*[a-z])(?=.*[A-Z])(?=.*\d)[A-Za-z\d@]{8,}$"})),
 )  # fmt: skip
 EVERY = (*TOOLS, *OPEN, *RECURSIVE, *DEMANDING)
 SCHEMAS = {entry["function"]["name"]: entry["function"].get("parameters", {}) for entry in EVERY}
@@ -132,6 +133,58 @@ def test_a_random_turn_ends_valid_within_its_budget(
         assert completion.tool_calls and not completion.cut_calls, said
         for call in completion.tool_calls:
             jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
+
+
+def strings(**more: Any) -> dict[str, Any]:
+    return {"type": "array", "items": {"type": "string"}, **more}
+
+
+REFUSED_AT_FIRST = [  # what ends soonest is not legal, or names what leads to no end
+    ({"type": "string", "pattern": r"\bword\b"}, "q qq"),
+    ({"type": "string", "pattern": r"\bword\b"}, "qqword"),
+    ({"type": "string", "pattern": r"(?<=\$)[0-9]+"}, "a0"),
+    ({"type": "string", "pattern": r"^[^:]+:(?!0)[0-9]$"}, "a:"),
+    (strings(contains={"enum": [2, "low"]}), ["x"]),
+    (strings(contains={"enum": [True, "t", "tru"]}, uniqueItems=True), ["x"]),
+    (strings(contains={"enum": ["low"]}, minContains=2), ["x"]),
+    (strings(contains={"enum": ["a/b", "low"]}, items={"type": "string", "pattern": "^[a-z]+$"}), ["x"]),
+    (strings(contains={"enum": ["1", "blue"]}, items={"type": "string", "minLength": 3}), ["xyz"]),
+    ({"type": "array", "contains": {"type": "number", "minimum": 5, "maximum": 6}}, [1]),
+    ({"type": "array", "items": {"type": ["string", "array"]},
+      "contains": {"type": "array", "items": {"type": "string"}, "contains": {"const": "low"}}}, [["x"]]),
+    ({"type": "array", "allOf": [{"contains": {"const": "a"}}, {"contains": {"type": "boolean"}}]}, [1]),
+    ({"type": "array", "items": {"type": "object", "additionalProperties": {"type": "integer"}},
+      "contains": {"type": "object", "properties": {"k": {"const": 5}}, "required": ["k"]}}, [{"k": 1}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "begun"), REFUSED_AT_FIRST)
+def test_what_ends_soonest_may_be_refused(
+    small_compiler: Compiler, small_budget: FinishBudget, schema: dict[str, Any], begun: Any
+) -> None:
+    """The engine tells which of the pieces lead to an end, at each position as if it were the first one."""
+    vocabulary, parameters = small_compiler.vocabulary, of(schema)
+    markers, body = vocabulary.format, required(tool("f", parameters))
+    start = [markers.section_begin, markers.call_begin, *vocabulary.encode("functions.f:0"), markers.argument_begin]
+    written = json.dumps({"q": begun})
+    for length in range(6, len(written) - 1):
+        ids = [*start, *vocabulary.encode(written[:length])]
+        budget = len(ids) + RESERVE
+        matcher = matcher_of(small_compiler, body)
+        small_budget.apply(matcher, budget, RESERVE)
+        assert matcher.accept_tokens(ids)
+        chosen: list[int] = []
+        while not matcher.is_terminated() and matcher.num_tokens < budget:
+            fresh = matcher_of(small_compiler, body)
+            small_budget.apply(fresh, budget, RESERVE)
+            assert fresh.accept_tokens([*ids, *chosen])
+            row = mask(matcher)
+            assert np.array_equal(mask(fresh), row)
+            chosen.append(int(random.Random(length).choice(allowed_ids(row))))
+            assert matcher.accept_tokens(chosen[-1:])
+        assert matcher.is_terminated(), vocabulary.decode(matcher.token_ids())
+        (call,) = parse_completion(list(matcher.token_ids()), vocabulary).tool_calls
+        jsonschema.validate(json.loads(call.arguments), parameters)
 
 
 @pytest.mark.slow

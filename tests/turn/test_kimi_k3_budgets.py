@@ -20,7 +20,18 @@ from constrained_k2.turn.token_restriction import TokenRestriction
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from tests.data import mcp_servers
 from tests.turn.k3_turns import CLOSE, OPEN, SEP, ids_of, read
-from tests.turn.test_finish_budget import EVERY, RESERVE, SCHEMAS, mask, matcher_of, required, steps, tool
+from tests.turn.test_finish_budget import (
+    EVERY,
+    REFUSED_AT_FIRST,
+    RESERVE,
+    SCHEMAS,
+    mask,
+    matcher_of,
+    of,
+    required,
+    steps,
+    tool,
+)
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +67,23 @@ def test_a_random_turn_ends_valid_within_its_budget(
         ids = steps(matcher, random.Random(seed), reserve + before)
         assert matcher.is_terminated(), k3_small_compiler.vocabulary.decode(ids)
         check_calls(ids, k3_small_compiler.vocabulary, SCHEMAS, in_reasoning=in_reasoning)
+
+
+@pytest.mark.parametrize(("schema", "begun"), REFUSED_AT_FIRST)
+def test_what_ends_soonest_may_be_refused(
+    k3_small_compiler: Compiler, budget: FinishBudget, schema: dict[str, Any], begun: Any
+) -> None:
+    vocabulary, parameters, reserve = k3_small_compiler.vocabulary, of(schema), RESERVE + ROOM
+    kind, value = ("string", begun) if isinstance(begun, str) else ("array", json.dumps(begun)[:-1])
+    start = f'{CLOSE}response{SEP}{OPEN}tools{SEP}{OPEN}call tool="f" index="1"{SEP}{OPEN}argument key="q" type="{kind}"{SEP}'
+    for length in range(len(value) + 1):
+        matcher = matcher_of(k3_small_compiler, required(tool("f", parameters), parallel_tool_calls=False))
+        ids = ids_of(vocabulary, start + value[:length])
+        assert matcher.accept_tokens(ids)
+        budget.apply(matcher, len(ids) + reserve, reserve)
+        ids += steps(matcher, random.Random(length), reserve)
+        assert matcher.is_terminated(), vocabulary.decode(ids)
+        check_calls(ids, vocabulary, {"f": parameters})
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ _LENGTH = 24  # about the length of the longest tokens in endings
 _MAX_PIECES = 12
 MAX_KEYS = 8  # to try at one place
 _MAX_ORDERED = 32  # keys
+_MAX_BEGINNINGS = 32  # of values
 _FREE_ITEM = 4  # every so many items beyond the one that an array must contain are left to the model
 
 _OPENINGS = {"string": '"', "object": "{", "array": "["}
@@ -90,7 +91,7 @@ def next_pieces(tracker: JsonTracker, *, known_only: bool = False) -> Iterable[s
                 return rest if known_only else chain(rest, ends)
             return ends
         opening = constant or _opening(document.of(values), document)
-        contained = _contained(tracker, containers, document)
+        contained = contained_beginnings(tracker, containers, document)
         if expect is Expect.VALUE:
             if contained and tracker.frames[-1].commas % _FREE_ITEM == 0:
                 return ()  # an item of another kind is demanded as well
@@ -123,7 +124,7 @@ def container_schemas(tracker: JsonTracker, document: Ways) -> list[Any]:
     """The schemas that the innermost open container, or else the whole text, may be an instance of."""
     schemas: list[Any] = [document.root]
     for frame in tracker.frames[:-1]:
-        schemas = _children(schemas, frame, document)
+        schemas = children(schemas, frame, document)
     return schemas
 
 
@@ -131,10 +132,10 @@ def value_schemas(tracker: JsonTracker, document: Ways, containers: list[Any]) -
     """The schemas of the value that comes next or is being written."""
     if not tracker.frames:
         return containers
-    return _children(containers, tracker.frames[-1], document)
+    return children(containers, tracker.frames[-1], document)
 
 
-def _children(schemas: list[Any], container: Frame, document: Ways) -> list[Any]:
+def children(schemas: list[Any], container: Frame, document: Ways) -> list[Any]:
     """The schemas of the latest value in a container, those of its shortest way first."""
     found = possible_ways(document.of(schemas), container)
     if container.is_object:
@@ -196,13 +197,27 @@ def _opening(found: list[Way], document: Ways) -> str:
     return multiple(found[0]) if kind in {"integer", "number"} else _OPENINGS.get(kind, "")
 
 
-def _contained(tracker: JsonTracker, containers: list[Any], document: Ways) -> list[str]:
+def contained_beginnings(tracker: JsonTracker, containers: list[Any], document: Ways) -> list[str]:
     """The beginnings of items that an open array must contain."""
     if not tracker.frames or tracker.frames[-1].is_object:
         return []
     schemas = [way["contains"] for way in document.of(containers) if "contains" in way]
-    schemas = [schema for schema in schemas if document.shortest(schema) < inf]
-    return [_constant([schema], document) or _opening(document.of([schema]), document) for schema in schemas[:MAX_KEYS]]
+    found = [way for way in document.of(schemas) if document.length(way) < inf]
+    return beginnings(found, document)
+
+
+def beginnings(found: list[Way], document: Ways) -> list[str]:
+    """The beginnings of values, or whole ones: all that are listed, and one of each type."""
+    texts: list[str] = []
+    for way in found[:MAX_KEYS]:
+        if listed := options(way):
+            texts += listed
+        else:
+            lengths = document.lengths(way)
+            number = multiple({"multipleOf": 1, **way})
+            begun = {"integer": number, "number": number, "null": "null", "boolean": "true"} | _OPENINGS
+            texts += [begun.get(kind, "") for kind in sorted(lengths or begun, key=lambda kind: lengths.get(kind, 0))]
+    return [text for text in dict.fromkeys(texts) if text][:_MAX_BEGINNINGS]
 
 
 def _rests_of_number(tracker: JsonTracker, containers: list[Any], document: Ways) -> list[str]:
@@ -215,12 +230,13 @@ def _rests_of_number(tracker: JsonTracker, containers: list[Any], document: Ways
 
 def _ends_of_string(begun: str, found: list[Way], document: Ways, *, known_only: bool) -> Iterable[str]:
     texts = [options(way) for way in found if not kinds(way) or "string" in kinds(way)]
-    if texts and all(texts):
-        ends = {text[1 + len(begun) :] for way in texts for text in way if text.startswith(f'"{begun}')}
-        if ends:
-            yield from ends if len(ends) == 1 and begun else ()
-            return
+    ends = dict.fromkeys(text[1 + len(begun) :] for way in texts for text in way if text.startswith(f'"{begun}'))
+    if ends and all(texts):
+        yield from ends if len(ends) == 1 and begun else ()
+        return
     yield '"'
+    if not known_only:
+        yield from ends
     if not known_only and (text := unspelled(begun)) is not None:
         yield from (spelled(rest) for rest in rests(text, found, document.words))
 
