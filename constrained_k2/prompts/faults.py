@@ -10,6 +10,7 @@ from constrained_k2.errors import InvalidRequest
 from constrained_k2.formats import kimi_k2
 from constrained_k2.formats.kimi_k2 import KIMI_K2, TURN_END
 from constrained_k2.prompts.fault import Fault
+from constrained_k2.prompts.pairing import folded
 from constrained_k2.prompts.special_text import CALL_MARKERS, KIMI_SPECIALS, MEDIA_MARKERS, THINK_TAGS, SpecialTexts
 from constrained_k2.prompts.xtml.faults import find_tag_faults
 from constrained_k2.request.values import array_at, object_at
@@ -90,19 +91,29 @@ def _generation_faults(text: str, turns: Sequence[_Turn], body: Mapping[str, Any
 
 
 def _id_faults(turns: Iterable[_Turn]) -> Iterator[Fault]:
-    seen: set[str] = set()
+    unanswered = Counter[str]()  # the ids of calls
+    spelled: dict[str, str] = {}  # folded id -> the id of the latest such call
     numbers = count()
     for turn in turns:
         for call_id in _CALL_ID.findall(turn.text) if turn.opener == "assistant" else ():
-            seen.add(call_id)
+            unanswered[call_id] += 1
+            spelled[folded(call_id)] = call_id
             number = next(numbers)
             try:
                 if KIMI_K2.parse_call_id(call_id)[1] != number:
                     yield Fault("call id", turn.location, f"{call_id!r} is call number {number} of the dialog")
             except InvalidRequest as error:
                 yield Fault("call id", turn.location, error.problem)
-        if turn.opener == "system" and (back := _RETURN.match(turn.text)) and back[1] not in seen:
-            yield Fault("result id", turn.location, f"no earlier call has the id {back[1][:80]!r}")
+        if turn.opener == "system" and (back := _RETURN.match(turn.text)):
+            given, location = back[1], turn.location
+            if unanswered[given] > 0:
+                unanswered[given] -= 1
+            elif given in unanswered:
+                yield Fault("result id", location, f"the call {given[:80]!r} has a result already")
+            else:
+                like = spelled.get(folded(given))
+                but = "" if like is None else f", but one has {like[:80]!r}"
+                yield Fault("result id", location, f"no earlier call has the id {given[:80]!r}{but}")
 
 
 def _special_faults(turn: _Turn, specials: SpecialTexts) -> Iterator[Fault]:

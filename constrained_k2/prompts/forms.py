@@ -70,9 +70,9 @@ def call_form(given: object, location: str, only_name: str | None, repairs: Text
     return call
 
 
-def name_in(call_id: str) -> str | None:
+def name_in(call_id: str | None) -> str | None:
     """Return the function's name in ``functions.NAME:INDEX`` or ``NAME:INDEX``."""
-    name, colon, index = call_id.rpartition(":")
+    name, colon, index = (call_id or "").strip().rpartition(":")
     return name.removeprefix("functions.") if colon and index.isdecimal() else None
 
 

@@ -153,7 +153,8 @@ class _Dialog:
             if message["role"] == IPYTHON:
                 message["role"] = self._repairs.change(f"{location}.role", "role", before=IPYTHON, after="tool")
             if call is None:
-                name = usable_name(result.name, result.given_id and name_in(result.given_id), self._only_name)
+                known = self._pairing.name_of(result.given_id) or name_in(result.given_id)
+                name = usable_name(result.name, known, self._only_name)
                 call = Call(result.given_id, name, KIMI_K2.call_id(name, self._calls), answered=True)
                 self._calls += 1
                 made = {"id": call.id, "type": "function", "function": {"name": name, "arguments": "{}"}}

@@ -40,6 +40,9 @@ def results_in(messages: list[Any], **fields: Any) -> list[str]:
         ([calls(call("a", "f")), {"role": "function", "name": "f", "content": "1"}], ["f 1 1"]),
         ([calls(call("a", "f")), {"role": "ipython", "content": "1"}], ["f 1 1"]),
         ([calls(call("f:1", "f"), call(None, "f")), result("f:1", "1"), result(None, "2")], ["f 1 1", "f 2 2"]),
+        ([calls(call("f.a:0", "f"), call("f.b:1", "g")), result("f_b_1", "2"), result(" f.a:0", "1")], ["f 1 1", "g 2 2"]),
+        ([calls(call("a", "f"), call("b", "g")), result("a", "1"), result("a", "2"), result("b", "3")], ["f 1 1", "f 2 2", "g 3 3"]),
+        ([calls(call("a", "f")), result("a", "1"), {"role": "assistant", "content": "x"}, result("a", "2")], ["f 1 1", "f 1 2"]),
         ([calls(call("a", "f")), result("a", {"temperature": 21})], ['f 1 {"temperature": 21}']),
     ],
 )  # fmt: skip

@@ -188,8 +188,8 @@ class _Dialog:
                 at = f"{location}.tool_call_id"
                 new["tool_call_id"] = self._repairs.change(at, "result id", before=before, after=call.id)
             if not is_matched:
-                known = result.name or (name_in(result.given_id) if result.given_id else None)
-                name = usable_name(known, self._only_name) if call is None else call.name
+                known = self._pairing.name_of(result.given_id) or name_in(result.given_id)
+                name = usable_name(result.name, known, self._only_name) if call is None else call.name
                 if name != message.get("name") or message.get("tool") not in (None, name):
                     new.pop("tool", None)  # it goes before the name, but vLLM keeps only that
                     at = f"{location}.name"
