@@ -64,6 +64,11 @@ class ArgumentsText:
         return written[self._emitted :], ()
 
     @property
+    def is_object(self) -> bool:
+        """True if the text so far is a JSON object, which only blanks may follow."""
+        return not (self._invalid or self._depth or self.in_string) and _is_json(self.written, kind=dict)
+
+    @property
     def written(self) -> str:
         """The text so far."""
         return "".join(self._parts)

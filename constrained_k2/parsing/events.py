@@ -7,6 +7,8 @@ RECOVERIES: Mapping[str, str] = {
     "bare_id": "the id is NAME:INDEX, without 'functions.'",
     "blanks": "spaces or newlines around the id or between markers",
     "in_reasoning": "the call opens inside the reasoning, and ends it",
+    "no_call_end": "the call's end is missing behind complete arguments: the next call, the end of the section or "
+    "that of the turn follows",
     "no_section": "the call is outside a tool-calls section: the section's marker is missing",
     "spelled_markers": "a marker is written as ordinary tokens; if the tools are known, only for a declared one; "
     "inside a JSON string it stays text",

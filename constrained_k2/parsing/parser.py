@@ -62,9 +62,13 @@ class ToolCallParser:
             read(token_id)
         return self._take_events()
 
-    def finish(self) -> list[ev.Event]:
-        """End the completion: buffered text is emitted, and a call that is still open is reported as cut off."""
-        self._reader.finish()
+    def finish(self, *, stopped: bool = False) -> list[ev.Event]:
+        """End the completion: buffered text is emitted, and a call that is still open is reported as cut off.
+
+        ``stopped``: the model ended its turn (``finish_reason`` is not ``length``), though its stop was not among the
+        tokens. At the tolerant level, an open call with complete arguments is whole then.
+        """
+        self._reader.finish(stopped=stopped)
         return self._take_events()
 
     def _take_events(self) -> list[ev.Event]:
@@ -142,18 +146,21 @@ def _texts(events: Iterable[ev.Event], kind: type[ev.TextEvent]) -> Iterator[str
             yield "".join(event.text for event in run if isinstance(event, ev.TextEvent))
 
 
-def parse_completion(
+def parse_completion(  # noqa: PLR0913 - the parser's options, and how the completion ended
     token_ids: Iterable[int],
     vocabulary: Vocabulary,
     *,
     in_reasoning: bool = False,
     level: ParsingLevel = "strict",
     tools: Iterable[Tool] | None = None,
+    stopped: bool = False,
 ) -> Completion:
     """Parse a whole completion, with or without its stop; the options are :class:`constrained_k2.ToolCallParser`'s.
+
+    ``stopped`` is that of :meth:`constrained_k2.ToolCallParser.finish`.
 
     Raises:
         MalformedCompletion: An id is not in the vocabulary.
     """
     parser = ToolCallParser(vocabulary, in_reasoning=in_reasoning, level=level, tools=tools)
-    return Completion.from_events([*parser.feed(token_ids), *parser.finish()])
+    return Completion.from_events([*parser.feed(token_ids), *parser.finish(stopped=stopped)])

@@ -25,6 +25,7 @@ class Reader(ABC):
     def __post_init__(self) -> None:
         self._markers = self.vocabulary.format
         self._position = -1  # of the latest call
+        self._used: set[str] = set()  # recoveries recorded on it
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     @abstractmethod
@@ -32,8 +33,11 @@ class Reader(ABC):
         """Read one token, which must be in the vocabulary."""
 
     @abstractmethod
-    def finish(self) -> None:
-        """End the completion: emit what is buffered; a call that is still open is reported as cut off."""
+    def finish(self, *, stopped: bool) -> None:
+        """End the completion: emit what is buffered; a call that is still open is reported as cut off.
+
+        ``stopped``: the model ended its turn, though by no token.
+        """
 
     def _decode(self, token_id: int) -> str:
         return self._decoder.decode(self.vocabulary.token_bytes(token_id))
@@ -44,6 +48,7 @@ class Reader(ABC):
 
     def _emit_call_started(self, name: str, index: int) -> None:
         self._position += 1
+        self._used.clear()
         self.events.append(ev.CallStarted(self._position, name, index))
         if self.declared is not None and name not in self.declared:
             self.events.append(ev.UndeclaredCall(self._position))
@@ -51,6 +56,13 @@ class Reader(ABC):
     def _emit_arguments(self, text: str) -> None:
         if text:
             self.events.append(ev.ArgumentsDelta(self._position, text))
+
+    def _record(self, *recoveries: str) -> None:
+        """Report each recovery once on the latest call."""
+        for recovery in recoveries:
+            if recovery not in self._used:
+                self._used.add(recovery)
+                self.events.append(ev.RecoveryUsed(self._position, recovery))
 
 
 class _State(IntEnum):
@@ -86,7 +98,7 @@ class StrictReader(Reader):
         """Read one token."""
         self._steps[self._state](token_id)
 
-    def finish(self) -> None:
+    def finish(self, *, stopped: bool) -> None:  # noqa: ARG002 - an open call is cut off either way
         """End the completion; a call that is still open is reported as cut off."""
         if self._state is _State.HEADER:
             self.events.append(ev.HeaderCut(self._header.decode(errors="replace")))

@@ -7,6 +7,9 @@ from constrained_k2.parsing.arguments import ArgumentsText
 from constrained_k2.parsing.call_prefix import MAX_BLANKS, CallPrefix, Marker, TextMarkers
 from constrained_k2.parsing.reader import Reader
 
+_CALL_ENDS = frozenset({"call_begin", "section_begin", "section_end"})
+"""Markers that no call contains: complete arguments before one lack the end of their call alone."""
+
 
 class _State(IntEnum):
     PROSE = auto()  # in the answer's text, or in the reasoning
@@ -33,7 +36,6 @@ class TolerantReader(Reader):
         self._has_call = False  # this section has a call
         self._has_text = False  # text has come since this section's last marker, so blanks are part of the text
         self._prefix = CallPrefix(self.declared)  # of the next call; content if there is none
-        self._used: set[str] = set()  # recoveries recorded on the latest call
         self._arguments = ArgumentsText()
 
     def read(self, token_id: int) -> None:
@@ -48,15 +50,15 @@ class TolerantReader(Reader):
         if token_id in self._markers.stop_ids:
             if self._state is _State.HEADER:
                 self._reject()  # the model ended the turn itself, so the call was not cut off
-            self._close()
+            self._close(stopped=True)
             self._structure(text)
         else:
             self._marker(Marker(self._names.get(token_id, ""), text))
 
-    def finish(self) -> None:
+    def finish(self, *, stopped: bool) -> None:
         """End the completion."""
         self._flush()
-        self._close()
+        self._close(stopped=stopped)
 
     def _read_text(self, text: str) -> None:
         if not self.calls:
@@ -74,7 +76,7 @@ class TolerantReader(Reader):
         if text := self._text_markers.flush():
             self._text(text)
 
-    def _close(self) -> None:
+    def _close(self, *, stopped: bool) -> None:
         if self._state is _State.HEADER:
             if self._prefix.spelled:
                 self._reject()
@@ -84,7 +86,7 @@ class TolerantReader(Reader):
                 self.events.append(ev.HeaderCut(header))
                 self._state = _State.SECTION
         elif self._state is _State.ARGUMENTS:
-            self._cut()
+            self._end_call(whole=stopped)
         if self._state is _State.SECTION:
             self._leave_section()
 
@@ -118,9 +120,10 @@ class TolerantReader(Reader):
             case _State.ARGUMENTS if marker.spelled and self._arguments.in_string:
                 self._text(marker.text)
             case _State.ARGUMENTS if marker.name == "call_end":
-                self._finish_call(marker)
+                self._finish_call("spelled_markers" if marker.spelled else "")
+                self._structure(marker.text)
             case _State.ARGUMENTS:
-                self._cut()
+                self._end_call(whole=marker.name in _CALL_ENDS)
                 self._marker(marker)
 
     def _marker_in_prose(self, marker: Marker) -> None:
@@ -195,34 +198,29 @@ class TolerantReader(Reader):
             recoveries["in_reasoning"] = None
             self.in_reasoning = False
         self._structure(self._prefix.take() + marker.text)
-        self._trusted, self._has_call, self._has_text, self._used = self._in_section, True, False, set()
+        self._trusted, self._has_call, self._has_text = self._in_section, True, False
         self._emit_call_started(*name_and_index)
         self._record(*recoveries)
         self._state = _State.ARGUMENTS
         self._arguments = ArgumentsText()
 
-    def _finish_call(self, marker: Marker) -> None:
+    def _finish_call(self, recovery: str) -> None:
         rest, recoveries = self._arguments.finish()
         self._emit_arguments(rest)
-        if marker.spelled:
-            self._record("spelled_markers")
-        self._record(*recoveries)
+        self._record(*filter(None, (recovery, *recoveries)))
         if recoveries:
             self.events.append(ev.ArgumentsRecovered(self._position, self._arguments.written))
         self.events.append(ev.CallFinished(self._position))
-        self._structure(marker.text)
         self._state = _State.SECTION
 
-    def _cut(self) -> None:
+    def _end_call(self, *, whole: bool) -> None:
+        """End a call without its end: it is whole if its arguments are complete, and the model went on or stopped."""
+        if whole and self._arguments.is_object:
+            self._finish_call("no_call_end")
+            return
         self._emit_arguments(self._arguments.buffered)
         self.events.append(ev.CallCut(self._position))
         self._state = _State.SECTION
-
-    def _record(self, *recoveries: str) -> None:
-        for recovery in recoveries:
-            if recovery not in self._used:
-                self._used.add(recovery)
-                self.events.append(ev.RecoveryUsed(self._position, recovery))
 
     def _prose(self, text: str) -> None:
         if text:

@@ -54,6 +54,20 @@ def test_the_written_arguments_stay_beside_the_recovered_ones() -> None:
     assert parse_completion(render_tool_calls([call], BYTES), BYTES, level="tolerant").tool_calls[0].written is None
 
 
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_complete_arguments_are_a_call_if_the_model_stopped(end: str) -> None:
+    """Not if it was cut off, nor at the strict level, nor with incomplete arguments."""
+    whole = f'<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{{"a": 1}}{end}'
+    ids = ids_of_text(whole, BYTES)
+    (call,) = parse_completion(ids, BYTES, level="tolerant", stopped=True).tool_calls
+    assert (call.arguments, call.recoveries) == (f'{{"a": 1}}{end}', ("no_call_end",))
+    others: list[tuple[ParsingLevel, bool]] = [("tolerant", False), ("strict", True), ("strict", False)]
+    for level, stopped in others:
+        read = parse_completion(ids, BYTES, level=level, stopped=stopped)
+        assert (len(read.tool_calls), len(read.cut_calls)) == (0, 1)
+    assert not parse_completion(ids[: -1 - len(end)], BYTES, level="tolerant", stopped=True).tool_calls
+
+
 def test_undeclared_names_are_reported_at_both_levels() -> None:
     ids = render_tool_calls([ToolCall("f", 0, "{}"), ToolCall("g", 1, "{}")], BYTES)
     for level in PARSING_LEVELS:

@@ -38,17 +38,20 @@ class XtmlReader(Reader):
 
     def read(self, token_id: int) -> None:
         """Read one token."""
-        for part in self._tags.read(token_id):
+        is_stop = token_id in self._markers.stop_ids
+        for part in self._tags.flush() if is_stop else self._tags.read(token_id):
             self._read_part(part)
+        if is_stop:
+            self._end(stopped=True)
 
-    def finish(self) -> None:
+    def finish(self, *, stopped: bool) -> None:
         """End the completion; a call that is still open is reported as cut off."""
         pending = self._tags.take_pending()
         for part in self._tags.flush():
             self._read_part(part)
         if pending is not None:
             self._end_in_tag(pending)
-        self._end()
+        self._end(stopped=stopped and pending is None)
 
     @abstractmethod
     def _read_part(self, part: Part) -> None:
@@ -59,8 +62,8 @@ class XtmlReader(Reader):
         """Read a tag that the end of the completion cuts off, which has no separator."""
 
     @abstractmethod
-    def _end(self) -> None:
-        """End the completion, or the turn."""
+    def _end(self, *, stopped: bool) -> None:
+        """End the completion, or the turn if the model ended it (``stopped``)."""
 
     def _is_in_call(self) -> bool:
         return self._state in (State.CALL, State.VALUE)

@@ -38,15 +38,6 @@ class StrictXtmlReader(XtmlReader):
         super().__post_init__()
         self._reason = ""  # why a call is broken
 
-    def read(self, token_id: int) -> None:
-        """Read one token."""
-        if token_id not in self._markers.stop_ids:
-            super().read(token_id)
-            return
-        for part in self._tags.flush():
-            self._read_part(part)
-        self._end()
-
     def _read_part(self, part: Part) -> None:
         if self._state is State.VALUE:
             self._in_value(part)
@@ -128,7 +119,7 @@ class StrictXtmlReader(XtmlReader):
         else:
             self._emit(tag.text)
 
-    def _end(self) -> None:
+    def _end(self, *, stopped: bool) -> None:  # noqa: ARG002 - an open call is cut off either way
         if self._is_in_call():
             self._cut_call()
             self._state = State.TOOLS

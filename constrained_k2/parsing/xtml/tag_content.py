@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from constrained_k2.formats.kimi_k3 import escape, unescape
+from constrained_k2.formats.kimi_k3 import CALL, MESSAGE, TOOLS, escape, unescape
 from constrained_k2.parsing.xtml.tags import BLANKS, Tag
 
 _ATTRIBUTE = rf'(\w+)[{BLANKS}]*=[{BLANKS}]*"([^"]*)"'
@@ -30,3 +30,8 @@ def read_tag(tag: Tag) -> TagContent | None:
     if len(dict(pairs)) < len(pairs) or any(escape(unescape(value)) != value for _, value in pairs):
         recoveries.append("attributes")
     return TagContent(found[1], {key: unescape(value) for key, value in pairs}, recoveries)
+
+
+def ends_call(tag: Tag, content: TagContent | None) -> bool:
+    """True for a tag that no call contains: the next call's, or the end of the calls or of the message."""
+    return content is not None and content.name in ((TOOLS, MESSAGE) if tag.closes else (CALL,))

@@ -9,7 +9,7 @@ from constrained_k2.parsing.arguments import ArgumentsText
 from constrained_k2.parsing.call_prefix import MAX_BLANKS
 from constrained_k2.parsing.xtml.reader import State, XtmlReader
 from constrained_k2.parsing.xtml.spelled import SpelledTags
-from constrained_k2.parsing.xtml.tag_content import TagContent, read_tag
+from constrained_k2.parsing.xtml.tag_content import TagContent, ends_call, read_tag
 from constrained_k2.parsing.xtml.tags import BLANKS, Part, Tag
 from constrained_k2.parsing.xtml.values import STRING, StringValue, TolerantValue
 
@@ -46,7 +46,6 @@ class TolerantXtmlReader(XtmlReader):
         self._has_text = False  # text has come since the latest tag, so blanks are part of it
         self._in_section = False
         self._pending: dict[str, None] = {}  # recoveries for the next call; an ordered set
-        self._used: set[str] = set()  # recoveries recorded on the latest call
         self._seen: set[str] = set()  # keys of the current call
         self._written: list[str] = []  # what the model writes of the current call's arguments
         self._spelled_tags = SpelledTags()
@@ -55,15 +54,6 @@ class TolerantXtmlReader(XtmlReader):
         self._is_spelled = False  # the section, and so the current call, is spelled
         self._backticks = 0  # in the content; an odd number has begun to quote code
         self._is_changed = False  # a value of the current call is not what the model wrote
-
-    def read(self, token_id: int) -> None:
-        """Read one token."""
-        if token_id not in self._markers.stop_ids:
-            super().read(token_id)
-            return
-        for part in self._tags.flush():
-            self._read_part(part)
-        self._end()
 
     def _read_part(self, part: Part) -> None:
         if isinstance(part, str):
@@ -110,7 +100,7 @@ class TolerantXtmlReader(XtmlReader):
         if self._is_in_call():
             if self._read_tag_of_call(tag, content):
                 return
-            self._cut_call()
+            self._end_call(whole=ends_call(tag, content))
         self._is_spelled = False
         if content is None or (not self.calls and content.name in (TOOLS, CALL)):
             self._content(tag.text)
@@ -127,9 +117,12 @@ class TolerantXtmlReader(XtmlReader):
         """Read a tag that is spelled out: it is text unless it is part of a call, or opens one."""
         content = read_tag(tag)
         if self._is_in_call():
-            if not self._read_tag_of_call(tag, content):
+            if self._read_tag_of_call(tag, content):
+                return
+            if self._state is State.VALUE or not ends_call(tag, content):
                 self._read_text(tag.text)
-            return
+                return
+            self._end_call(whole=True)
         name = content.name if content else ""
         declared = content and content.attributes.get("tool") in (self.declared or ())
         opens = name == CALL and not tag.closes and declared and (self._is_spelled or self._opens_section)
@@ -209,7 +202,7 @@ class TolerantXtmlReader(XtmlReader):
             recoveries["attributes"] = None
         self._structure(self._take_blanks() + tag.text)
         self._start_call(name, int(index) if _INDEX.fullmatch(index) else self._position + 2)
-        self._pending, self._used, self._seen = {}, set(), set()
+        self._pending, self._seen = {}, set()
         self._written, self._is_changed, self._has_text = [], False, False
         self._record(*recoveries)
         return True
@@ -225,8 +218,6 @@ class TolerantXtmlReader(XtmlReader):
             self._finish_value()
         elif tag.closes and name == CALL:
             self._record(*content.recoveries)
-            if self._is_changed:
-                self.events.append(ev.ArgumentsRecovered(self._position, "".join(self._written)))
             self._finish_call()
             self._structure(tag.text)
             return True
@@ -260,6 +251,21 @@ class TolerantXtmlReader(XtmlReader):
         self._is_changed = self._is_changed or bool(recoveries)
         self._state = State.CALL
 
+    def _finish_call(self) -> None:
+        if self._is_changed:
+            self.events.append(ev.ArgumentsRecovered(self._position, "".join(self._written)))
+        super()._finish_call()
+
+    def _end_call(self, *, whole: bool) -> None:
+        """End a call without its end: it is whole if its arguments are complete, and the model went on or stopped."""
+        raw = self._value if self._is_raw else None
+        is_complete = raw.is_object if isinstance(raw, ArgumentsText) else self._keys > 0
+        if whole and self._state is State.CALL and is_complete:
+            self._record("no_call_end")
+            self._finish_call()
+        else:
+            self._cut_call()
+
     def _end_in_tag(self, tag: Tag) -> None:
         self._flush_spelled()
         is_call = self._state is State.TOOLS or tag.body.lstrip(BLANKS).startswith(CALL)
@@ -272,10 +278,10 @@ class TolerantXtmlReader(XtmlReader):
         else:
             self._content(tag.text)
 
-    def _end(self) -> None:
+    def _end(self, *, stopped: bool) -> None:
         self._flush_spelled()
         if self._is_in_call():
-            self._cut_call()
+            self._end_call(whole=stopped)
         if blanks := self._take_blanks():
             self._structure(blanks)
 
@@ -292,9 +298,3 @@ class TolerantXtmlReader(XtmlReader):
     def _take_blanks(self) -> str:
         blanks, self._blanks = self._blanks, ""
         return blanks
-
-    def _record(self, *recoveries: str) -> None:
-        for recovery in recoveries:
-            if recovery not in self._used:
-                self._used.add(recovery)
-                self.events.append(ev.RecoveryUsed(self._position, recovery))
