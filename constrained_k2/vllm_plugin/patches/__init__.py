@@ -51,6 +51,14 @@ class Patch:
     door: bool = False
 
 
+def reads(*groups: str) -> tuple[str, ...]:
+    """Each group is parameters of the target, or ``module:Class`` followed by attributes of it."""
+    found: list[str] = []
+    for home, *names in map(str.split, groups):
+        found += [f"{home}.{name}" for name in names] or [home] if ":" in home else [home, *names]
+    return tuple(found)
+
+
 def wrapper(replacement: Callable[..., Any]) -> Callable[[Any], Any]:
     """Make a replacement of a function that takes vLLM's function before that function's arguments."""
 

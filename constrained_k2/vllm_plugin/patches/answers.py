@@ -5,14 +5,21 @@ not ended by ``max_tokens``; we report it for whole calls only, and ``length`` w
 knows comes here in a stream by the delta's class, for a whole answer by the request's state.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any
+
+from openai.types.responses import ResponseIncompleteEvent
+from vllm.entrypoints.openai.responses.protocol import ResponsesResponse
 
 from constrained_k2.vllm_plugin.api_server.examination import take_rows
 from constrained_k2.vllm_plugin.api_server.parser import CutDelta, ParsingByTokenId
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
+from constrained_k2.vllm_plugin.api_server.stop_strings import TextStart, stop_in_text
+from constrained_k2.vllm_plugin.constraint import carries_constraint
 from constrained_k2.vllm_plugin.patches import wrapper
 from constrained_k2.vllm_plugin.route import parses_with_us
+from constrained_k2.vllm_plugin.vocabularies import vocabulary_of
 
 CORRECTED = ("stop", "tool_calls")
 """vLLM's reasons that a cut call overrules; others, such as ``abort``, are left alone."""
@@ -48,6 +55,8 @@ async def chat_completion_full_generator(
                 choice.finish_reason = "length"
             elif choice.finish_reason == "tool_calls" and not choice.message.tool_calls:
                 choice.finish_reason = "stop"
+            if request.tools and not choice.message.content:
+                choice.message.content = None  # vLLM writes "" beside calls that had to be made
             state.add_diagnostics(choice)
             if state.examination is not None:
                 choice.constrained_k2 |= await state.examination.report_whole(choice.index)
@@ -82,3 +91,58 @@ def stream_step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     if isinstance(step.delta, CutDelta) and step.finish_reason in CORRECTED:
         return step._replace(finish_reason="length")
     return step
+
+
+@wrapper
+def from_new_request(original: Any, cls: Any, tokenizer: Any, request: Any) -> Any:
+    """Have the detokenizer of a constrained request look for stop strings after the reasoning alone."""
+    detokenizer = original(cls, tokenizer, request)
+    params = request.sampling_params
+    if getattr(detokenizer, "stop", None) and carries_constraint(getattr(params, "extra_args", None)):
+        stop_in_text(detokenizer, TextStart(vocabulary_of(tokenizer), request.prompt_token_ids or ()))
+    return detokenizer
+
+
+class _ResponseIncomplete(ResponseIncompleteEvent):
+    """The end of a stream that was cut off, with vLLM's own response, as vLLM's other events have it."""
+
+    response: ResponsesResponse
+
+
+@wrapper
+async def responses(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Say of a response that was cut off, whole or streamed, in which item, and that it is incomplete."""
+    answer = await original(self, *args, **kwargs)
+    if parses_with_us(self.parser):
+        if isinstance(answer, AsyncGenerator):
+            return _incomplete_where_cut(answer)
+        if isinstance(answer, ResponsesResponse) and answer.status == "incomplete":
+            _cut_last(answer.output)
+    return answer
+
+
+async def _incomplete_where_cut(events: AsyncGenerator[Any, None]) -> AsyncIterator[Any]:
+    """Correct the end of a stream: an item's last event is held back until the next one shows what ended it."""
+    held: list[Any] = []
+    async with aclosing(events):
+        async for given in events:
+            event = given
+            if event.type == "response.completed" and event.response.status == "incomplete":
+                _cut_last(event.response.output)
+                _cut_last([done.item for done in held])
+                event = _ResponseIncomplete(
+                    type="response.incomplete", sequence_number=event.sequence_number, response=event.response
+                )
+            for done in held:
+                yield done
+            held = [event] if event.type == "response.output_item.done" else []
+            if not held:
+                yield event
+        for done in held:
+            yield done
+
+
+def _cut_last(items: list[Any]) -> None:
+    """Mark the last item as incomplete, in place. A call is shown only if it is whole."""
+    if items and items[-1].type in {"message", "reasoning"}:
+        items[-1].status = "incomplete"

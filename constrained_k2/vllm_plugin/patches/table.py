@@ -1,15 +1,6 @@
 """The table of patches: one row for each object of vLLM that this package replaces."""
 
-from constrained_k2.vllm_plugin.patches import Patch
-
-
-def reads(*groups: str) -> tuple[str, ...]:
-    """Each group is parameters of the target, or ``module:Class`` followed by attributes of it."""
-    found: list[str] = []
-    for home, *names in map(str.split, groups):
-        found += [f"{home}.{name}" for name in names] or [home] if ":" in home else [home, *names]
-    return tuple(found)
-
+from constrained_k2.vllm_plugin.patches import Patch, reads
 
 PATCHES = (
     # Doors ------------------------------------------------------------------------------------------------------------
@@ -53,31 +44,22 @@ PATCHES = (
           "completions, responses, Anthropic's messages, the render endpoint and /tokenize all pass here.",
           "A hook of the tool parser that sees messages and tools before the chat template does.",
           "ToolParser has such a hook."),
-    Patch("vllm.renderers.chat_utils:_postprocess_messages", "requests:postprocess_messages", ("api_server",),
-          reads("messages"),
-          "vLLM parses the arguments of earlier calls and writes them anew: other blanks than the model's own, so the "
-          "prefix cache misses, and {} for anything but a JSON object. Kimi's templates take the text.",
-          "An option that hands arguments to the template as text.",
-          "Templates can ask for arguments as text.", versions=("0.32",)),
-    Patch("vllm.renderers.chat_utils.chat_message:_postprocess_messages",
-          "requests:postprocess_messages", ("api_server",), reads("messages"),
-          "As in 0.32; chat_utils is a package since 0.33.",
-          "An option that hands arguments to the template as text.",
-          "Templates can ask for arguments as text.", versions=("0.33",)),
+    *(Patch(f"vllm.renderers.{module}:_postprocess_messages", "requests:postprocess_messages", ("api_server",),
+            reads("messages"),
+            "vLLM parses the arguments of earlier calls and writes them anew: other blanks than the model's own, so "
+            "the prefix cache misses, and {} for anything but a JSON object. Kimi's templates take the text.",
+            "An option that hands arguments to the template as text.",
+            "Templates can ask for arguments as text.", versions=(version,))
+      for version, module in (("0.32", "chat_utils"), ("0.33", "chat_utils.chat_message"))),
     # Requests ---------------------------------------------------------------------------------------------------------
-    Patch("vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest.extract_structured_outputs",
-          "requests:extract_structured_outputs", ("api_server",),
-          reads("vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest response_format "
-                "structured_outputs"),
-          "vLLM applies response_format to the whole turn: beside tools none could be called.",
-          "A structured output that applies to the text outside of tool calls.",
-          "vLLM takes response_format beside tools for the answer alone."),
-    Patch("vllm.entrypoints.openai.responses.protocol:ResponsesRequest.extract_structured_outputs",
-          "requests:extract_structured_outputs", ("api_server",),
-          reads("vllm.entrypoints.openai.responses.protocol:ResponsesRequest text structured_outputs"),
-          "As above for text.format.",
-          "A structured output that applies to the text outside of tool calls.",
-          "vLLM takes text.format beside tools for the answer alone."),
+    *(Patch(f"vllm.entrypoints.openai.{model}.extract_structured_outputs", "requests:extract_structured_outputs",
+            ("api_server",), reads(f"vllm.entrypoints.openai.{model} {field} structured_outputs"),
+            f"vLLM applies {name} to the whole turn: beside tools none could be called.",
+            "A structured output that applies to the text outside of tool calls.",
+            f"vLLM takes {name} beside tools for the answer alone.")
+      for model, field, name in (
+          ("chat_completion.protocol:ChatCompletionRequest", "response_format", "response_format"),
+          ("responses.protocol:ResponsesRequest", "text", "text.format"))),
     Patch("vllm.entrypoints.openai.completion.protocol:CompletionRequest.to_sampling_params",
           "requests:to_sampling_params", ("api_server",), reads("vllm:SamplingParams extra_args"),
           "vLLM checks sampling parameters after a stream's headers are sent, so a refusal would be an HTTP 200.",
@@ -147,6 +129,23 @@ PATCHES = (
           "request there, so streams carry no diagnostics.",
           "A finish_reason that the Parser may set.",
           "DeltaMessage carries a finish_reason.", versions=("0.33",)),
+    *(Patch(f"vllm.entrypoints.openai.responses.serving:OpenAIServingResponses.{method}",
+            "answers:responses", ("api_server",),
+            reads("vllm.entrypoints.openai.responses.serving:OpenAIServingResponses parser"),
+            "Of a response that max_output_tokens cuts, vLLM says completed in its items, and in the last event of its "
+            "stream (vllm-project/vllm#45386, #57998).",
+            "The status of the response in its items, and response.incomplete.",
+            "A stream that max_output_tokens cuts ends in response.incomplete.")
+      for method in ("create_responses", "retrieve_responses")),
+    Patch("vllm.v1.engine.detokenizer:IncrementalDetokenizer.from_new_request", "answers:from_new_request",
+          ("api_server",),
+          reads("tokenizer request", "vllm.v1.engine:EngineCoreRequest sampling_params prompt_token_ids",
+                "vllm:SamplingParams extra_args",
+                "vllm.v1.engine.detokenizer:BaseIncrementalDetokenizer update(new_token_ids) "
+                "update(stop_terminated) stop output_text"),
+          "A stop string in the reasoning ends the answer before any text or call (vllm-project/vllm#52393, #38499).",
+          "Stop strings that apply to the text alone.",
+          "vLLM looks for stop strings behind the reasoning."),
     # Requests split over processes ------------------------------------------------------------------------------------
     Patch("vllm.entrypoints.scale_out.token_in_token_out.serving:ServingTokens.serve_tokens",
           "scale_out:serve_tokens", ("api_server",),
