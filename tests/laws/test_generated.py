@@ -1,0 +1,74 @@
+"""Random schemas hold the laws of masks. ``python -m tests.laws.fuzz`` tries more of them."""
+
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.data import data
+from tests.laws.examples import Fault, benches, faults_of
+from tests.laws.feeding import Bench
+from tests.laws.fuzz import main
+from tests.laws.reduction import reduced
+
+EXAMPLES, PARTS = 300, 4
+_MOST_FAULTS = 3
+
+
+@pytest.fixture(scope="module")
+def both() -> tuple[Bench, Bench]:
+    data("kimi_k2/tokenizer")
+    return benches()
+
+
+def seed_of_commit() -> int:
+    """A number that changes with the commit, so that the examples do; 0 outside a clone."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return int(found[:8] or "0", 16)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_schemas_hold_the_laws(both: tuple[Bench, Bench], part: int) -> None:
+    faults: list[Fault] = []
+    first = seed_of_commit() * 1_000 + part * EXAMPLES // PARTS
+    counts = Counter[str]()
+    for number in range(first, first + EXAMPLES // PARTS):
+        faults += faults_of(both, number, counts, seconds=10)
+        if len(faults) >= _MOST_FAULTS:
+            break
+    assert not faults, "\n".join(map(str, faults))
+    assert counts["valid texts"] > EXAMPLES // PARTS  # the laws were tried
+
+
+def test_the_command_finds_what_is_wrong(
+    both: tuple[Bench, Bench], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tests.laws.fuzz.benches", lambda: both)
+    monkeypatch.setattr("tests.laws.fuzz._BATCH", 3)
+    arguments = ["--minutes", "0.02", "--seconds", "1", "--seed"]
+    monkeypatch.setattr("tests.laws.examples.broken_laws", lambda *_, **__: iter(()))
+    assert main([*arguments, "1"]) == 0
+    law = type("Law", (), {"law": "a law", "detail": "here"})
+    monkeypatch.setattr("tests.laws.examples.broken_laws", lambda *_, **__: iter([law]))
+    assert main([*arguments, "1"]) == 1
+    assert "--example 1000000" in capsys.readouterr().out
+    assert main(["--example", "5", "--seconds", "1"]) == 1
+    monkeypatch.setattr("tests.laws.fuzz.faults_of", lambda *_: 1 // 0)
+    assert main([*arguments, "1"]) == 1
+    assert "ZeroDivisionError" in capsys.readouterr().out
+
+
+def test_schemas_are_made_smaller() -> None:
+    document = {
+        "properties": {"name": {"anyOf": [{"type": "string", "title": "T"}, {"type": "null"}]}, "b": {"minimum": 99}}
+    }
+
+    def has_string(candidate: object) -> bool:
+        return "'type': 'string'" in str(candidate)
+
+    assert reduced(document, has_string) == {"type": "string"} or reduced(document, has_string) == {
+        "properties": {"type": "string"}
+    }
+    assert reduced(document, lambda candidate: "minimum" in str(candidate), 5)["properties"] == {"minimum": 0}
