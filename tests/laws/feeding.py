@@ -145,15 +145,19 @@ class Bench:
             )
         return self.row
 
-    def feed(self, matcher: Any, ids: Sequence[int], draw: random.Random, probes: float = 0.0) -> int:
+    def feed(
+        self, matcher: Any, ids: Sequence[int], draw: random.Random, probes: float = 0.0, *, is_direct: bool = False
+    ) -> int:
         """Feed tokens up to the first that is refused; the number of bytes that were taken.
 
-        ``probes`` is the share of the places where :meth:`probe` is called.
+        ``probes`` is the share of the places where :meth:`probe` is called; :meth:`direct` is at all, if ``is_direct``.
         """
         taken = 0
         for number, token in enumerate(ids):
             before = ids[:number]
             row = self.mask(matcher, before)
+            if is_direct:
+                self.direct(matcher, before)
             if not self._agree(matcher, before, token, has(row, token)):
                 return taken
             taken += self.size(token)

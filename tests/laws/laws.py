@@ -106,8 +106,11 @@ class Trial:
         except (ValueError, AssertionError) as error:
             raise Broken("what is written is not JSON", f"{pieces!r}: {error}") from None
 
-    def text(self, value: Any, *, probes: float) -> None:
-        """A value is taken in every split alike; if coverage says so, exactly if it is valid."""
+    def text(self, value: Any, *, probes: float, is_direct: bool = False) -> None:
+        """A value is taken in every split alike; if coverage says so, exactly if it is valid.
+
+        ``is_direct``: the masks at all places of its bytes are compared with LLGuidance's.
+        """
         bench, draw = self.bench, self.draw
         pieces = self.pieces(value)
         size = sum(1 if isinstance(piece, int) else len(piece) for piece in pieces)
@@ -120,7 +123,7 @@ class Trial:
         for name, ids in splits.items():
             matcher = self.matcher()
             share = probes if name != "single bytes" else probes / 8
-            taken = bench.feed(matcher, ids, draw, share)
+            taken = bench.feed(matcher, ids, draw, share, is_direct=is_direct and name == "single bytes")
             self.counts["tokenizations"] += 1
             self.counts["tokens"] += len(ids)
             ends = np.cumsum([bench.size(token) for token in ids])

@@ -64,8 +64,11 @@ class Writer:
             (42, self.leaf), (12, self.array), (10, self.object_), (16, self.union), (6, self.optional), (4, self.reference),
             (3, self.combined), (2, self.tagged), (2, self.contradiction), (1, lambda: self.draw.choice((True, {}))),
         ]  # fmt: skip
-        (make,) = self.draw.choices([make for _, make in kinds], [weight for weight, _ in kinds])
-        return self.annotated(make())
+        return self.annotated(self.one_of(kinds))
+
+    def one_of(self, kinds: list[tuple[int, Callable[[], Schema]]]) -> Schema:
+        """One of these, by their weights."""
+        return self.draw.choices([make for _, make in kinds], [weight for weight, _ in kinds])[0]()
 
     def annotated(self, schema: Schema) -> Schema:
         if isinstance(schema, dict) and self.chance(0.15):
@@ -80,10 +83,10 @@ class Writer:
     # Leaves
 
     def leaf(self) -> Schema:
-        return self.draw.choices(
-            [self.string, self.number, self.listed, lambda: {"type": "boolean"}, lambda: {"type": "null"}],
-            [10, 9, 5, 3, 1],
-        )[0]()
+        kinds: list[tuple[int, Callable[[], Schema]]] = [
+            (10, self.string), (9, self.number), (5, self.listed), (3, lambda: {"type": "boolean"}), (1, lambda: {"type": "null"}),
+        ]  # fmt: skip
+        return self.one_of(kinds)
 
     def string(self) -> Schema:
         schema: dict[str, Any] = {"type": "string"}
@@ -122,7 +125,7 @@ class Writer:
         if kind < 3:
             return {"type": "string", "enum": values}
         if kind == 3:
-            mixed = [*values, 1, None, True, 1.5, [], {"a": 1}]
+            mixed: list[Any] = [*values, 1, None, True, 1.5, [], {"a": 1}]
             return {"enum": self.draw.sample(mixed, self.draw.randint(1, len(mixed)))}
         if kind == 4:
             return {"type": "integer", "enum": self.draw.sample([0, 1, 2, 3, 10, 12, -1, 100], 3)}

@@ -143,8 +143,11 @@ class Values:
         keys += draw.sample(NAMES, max(0, min(int(least), 4) - len(keys)))
         keys = draw.sample(keys, len(keys))[: max(int(most), len(required))]
         patterns = schema.get("patternProperties", {})
-        of_pattern = lambda key: next((one for pattern, one in patterns.items() if re.search(pattern, key)), others)  # noqa: E731
-        return {key: self.value(named[key] if key in named else of_pattern(key), depth + 1) for key in keys}
+        found = {}
+        for key in keys:
+            of_pattern = next((one for pattern, one in patterns.items() if re.search(pattern, key)), others)
+            found[key] = self.value(named.get(key, of_pattern), depth + 1)
+        return found
 
     def any_(self, depth: int) -> Any:
         draw = self.draw
@@ -225,9 +228,8 @@ def judge_of(schema: Schema) -> Any:
     """
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     kind.check_schema(schema)
-    return jsonschema.validators.extend(kind, {"multipleOf": _multiple_of})(
-        _for_python(schema), registry=REGISTRY, format_checker=FORMAT_CHECKER
-    )
+    exact: Any = jsonschema.validators.extend(kind, {"multipleOf": _multiple_of})  # type: ignore[no-untyped-call]
+    return exact(_for_python(schema), registry=REGISTRY, format_checker=FORMAT_CHECKER)
 
 
 def _multiple_of(validator: Any, step: float, value: Any, _schema: Any) -> Iterator[jsonschema.ValidationError]:
