@@ -29,7 +29,7 @@ class Fault(NamedTuple):
 
     def __str__(self) -> str:
         how = f"python -m tests.laws.fuzz --example {self.number}"
-        schema = json.dumps(self.schema, ensure_ascii=False)
+        schema = json.dumps(self.schema, ensure_ascii=False).replace("\x7f", "\\u007f")
         return f"{self.law}\n  {self.encoding}: {schema}\n  {self.detail[:1500]}\n  {how}"
 
 

@@ -181,7 +181,7 @@ class Writer:
                 schema["additionalProperties"] = self.draw.choices((False, True, None), (6, 2, 2))[0]
                 if schema["additionalProperties"] is None:
                     schema["additionalProperties"] = self.any_()
-        if self.chance(0.2):
+        if self.chance(0.3):
             self.ruled(schema)
         return schema
 

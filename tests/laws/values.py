@@ -113,7 +113,7 @@ class Values:
                      (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")))  # fmt: skip
         near = draw.choice([one for one in (low, high) if isinstance(one, (int, float))] or NUMBERS)
         value = (Fraction(str(near)) // step + draw.randint(-1, 2)) * step
-        return int(value) if value.denominator == 1 else float(value)
+        return int(value) if value.denominator == 1 else _whole(float(value))
 
     def _array(self, schema: dict[str, Any], depth: int) -> list[Any]:
         draw = self.draw
