@@ -29,7 +29,7 @@ def seed_of_commit() -> int:
     return int(found[:8] or "0", 16)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))])
 def test_random_schemas_hold_the_laws(both: tuple[Bench, Bench], part: int) -> None:
     faults: list[Fault] = []
     first = seed_of_commit() * 1_000 + part * EXAMPLES // PARTS

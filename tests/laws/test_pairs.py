@@ -86,7 +86,7 @@ def texts(where: str, values: list[Any]) -> Iterator[Any]:
         yield {"m": {"a": one, "ab": values[at - 1]}}
 
 
-@pytest.mark.parametrize("encoding", ["json", "xtml"])
+@pytest.mark.parametrize("encoding", ["json", pytest.param("xtml", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", KINDS)
 def test_two_kinds_of_values_meet(crossing: dict[str, Bench], name: str, encoding: str) -> None:
     broken = Counter[str]()

@@ -83,7 +83,7 @@ OBJECTS: dict[str, tuple[Any, list[Any]]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["json", "xtml"])
+@pytest.fixture(scope="module", params=["json", pytest.param("xtml", marks=pytest.mark.slow)])
 def bench(request: pytest.FixtureRequest) -> Bench:
     compiler: Compiler = request.getfixturevalue({"json": "real_compiler", "xtml": "k3_real_compiler"}[request.param])
     found = Bench(compiler)
