@@ -21,7 +21,7 @@ from tests.laws.examples import Fault, benches, faults_of
 from tests.laws.feeding import Bench
 
 _BATCH = 40  # examples
-_SILENT_SECONDS = 300.0  # an example that takes longer breaks a law, too
+_SILENT_SECONDS = 60.0  # an example that takes longer breaks a law, too
 _EXAMPLES_OF_A_SEED = 1_000_000
 
 
