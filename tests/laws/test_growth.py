@@ -1,0 +1,120 @@
+"""A token takes the same memory and time at the end of a long call as near its beginning, whatever makes it long."""
+
+import gc
+import json
+import statistics
+import tracemalloc
+from collections.abc import Callable
+from time import thread_time_ns
+from typing import Any
+
+import pytest
+
+from constrained_k2 import Compiler, ToolCallSpec, Vocabulary, allocate_bitmask
+from constrained_k2.turn.matcher import ToolCallMatcher
+
+TOKENS, WINDOW = 20_000, 1000
+TRACED = 6000  # tokens whose memory is traced, which takes some ten times as long
+STRING: dict[str, Any] = {"type": "string"}
+STRINGS: dict[str, Any] = {"type": "array", "items": STRING}
+UNEQUAL = STRINGS | {"uniqueItems": True}
+
+
+def words(number: int) -> str:
+    return f"The quick brown fox jumps over {number} dogs; "
+
+
+Kind = tuple[dict[str, Any], str, Callable[[int], str]]
+KINDS: dict[str, Kind] = {
+    "string": ({"a": STRING}, '{"a":"', words),
+    "string of anything": ({}, '{"a":"', words),
+    "string with a pattern": ({"a": STRING | {"pattern": "^T"}}, '{"a":"T', words),
+    "string with a length": ({"a": STRING | {"minLength": 1}}, '{"a":"', words),
+    "item": ({"a": STRINGS}, '{"a":["', words),
+    "unequal item": ({"a": UNEQUAL}, '{"a":["', words),
+    "unequal item with a pattern": ({"a": UNEQUAL | {"items": STRING | {"pattern": "^T"}}}, '{"a":["T', words),
+    "key": ({}, '{"a":1,"', words),
+    "items": ({"a": STRINGS}, '{"a":["x"', ',"{}"'.format),
+    "unequal items": ({"a": UNEQUAL}, '{"a":["x"', ',"{}"'.format),
+    "unequal numbers": ({"a": UNEQUAL | {"items": {"type": "integer"}}}, '{"a":[1', lambda number: f",{number + 2}"),
+    "numbers": ({}, '{"a":[1', ",{}".format),
+    "members": ({}, '{"a":1', ',"{}":1'.format),
+    "objects": ({}, '{"a":[{}', lambda number: f',{{"a":{number}}}'),
+}
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Compiler:
+    return Compiler(Vocabulary.of_bytes())
+
+
+def begin(compiler: Compiler, properties: dict[str, Any]) -> ToolCallMatcher:
+    schema = {"type": "object", "properties": properties}
+    tool = {"type": "function", "function": {"name": "t", "parameters": schema}}
+    return compiler.compile(ToolCallSpec.from_openai({"tools": [tool], "tool_choice": "required"})).matcher()
+
+
+def call(compiler: Compiler, number: int, arguments: str) -> list[int]:
+    names = ("call_begin", f"functions.t:{number}", "argument_begin", arguments, "call_end")
+    format_ = compiler.vocabulary.format
+    return [
+        token for name in names for token in ([getattr(format_, name)] if hasattr(format_, name) else name.encode())
+    ]
+
+
+def write(matcher: ToolCallMatcher, tokens: list[int]) -> list[int]:
+    """Write tokens, each behind a mask; return the nanoseconds that each takes."""
+    row, costs = allocate_bitmask(1, matcher.vocabulary.size), []
+    for token in tokens:
+        begun = thread_time_ns()
+        matcher.fill_bitmask(row)
+        assert matcher.accept_tokens([token])
+        costs.append(thread_time_ns() - begun)
+    return costs
+
+
+def check(matcher: ToolCallMatcher, tokens: list[int]) -> None:
+    half = len(tokens) // 2
+    tracemalloc.start()
+    held = [0, 0, 0]
+    for place, part in enumerate((tokens[:half], tokens[half:]), 1):
+        write(matcher, part)
+        gc.collect()
+        held[place] = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    first, second = held[1], held[2] - held[1]
+    assert second < 1.5 * first + (1 << 20), f"{first >> 10} KiB for the first half, {second >> 10} for the second"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_memory_of_a_token(name: str, compiler: Compiler) -> None:
+    properties, begun, piece = KINDS[name]
+    matcher, format_ = begin(compiler, properties), compiler.vocabulary.format
+    text = begun + "".join(map(piece, range(TRACED // len(piece(100)) + 1)))
+    assert matcher.accept_tokens([format_.section_begin, *call(compiler, 0, begun)[:-1]])
+    check(matcher, list(text[len(begun) :].encode()))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_time_of_a_token(name: str, compiler: Compiler) -> None:
+    """Medians over windows of one run, which share what the machine does meanwhile; quadratic costs are tenfold."""
+    properties, begun, piece = KINDS[name]
+    matcher, format_ = begin(compiler, properties), compiler.vocabulary.format
+    text = begun + "".join(map(piece, range(TOKENS // len(piece(100)) + 1)))
+    assert matcher.accept_tokens([format_.section_begin, *call(compiler, 0, begun)[:-1]])
+    costs = write(matcher, list(text[len(begun) :].encode()))
+    early, late = (statistics.median(costs[start : start + WINDOW]) for start in (WINDOW, len(costs) - WINDOW))
+    assert late < 4 * early, f"{early / 1000:.1f} us near the beginning, {late / 1000:.1f} us at the end"
+
+
+def test_memory_of_a_call(compiler: Compiler) -> None:
+    matcher = begin(compiler, {})
+    tokens = [token for number in range(200) for token in call(compiler, number, json.dumps({"a": number}))]
+    assert matcher.accept_tokens([compiler.vocabulary.format.section_begin])
+    check(matcher, tokens)
+
+
+def test_memory_of_depth(compiler: Compiler) -> None:
+    matcher, format_ = begin(compiler, {}), compiler.vocabulary.format
+    assert matcher.accept_tokens([format_.section_begin, *call(compiler, 0, '{"a":')[:-1]])
+    check(matcher, list(b"[" * 3000))
