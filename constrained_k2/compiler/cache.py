@@ -106,11 +106,12 @@ class RecentKeys(Generic[K]):
 class CompileCounts:
     """Cache hits and compilations of a compiler. Its methods may be called from several threads."""
 
-    __slots__ = ("_lock", "compiled", "hits", "recent")
+    __slots__ = ("_lock", "compiled", "empty_masks", "hits", "recent")
 
     def __init__(self) -> None:
         self.hits = 0
         self.compiled = 0  # including those that found no grammar
+        self.empty_masks = 0  # that contradicted the engine
         self.recent: deque[float] = deque(maxlen=64)  # seconds of the last compilations, oldest first
         self._lock = threading.Lock()
 
@@ -123,7 +124,13 @@ class CompileCounts:
                 self.compiled += 1
                 self.recent.append(seconds)
 
-    def snapshot(self) -> dict[str, Any]:
-        """A consistent copy of ``hits``, ``compiled`` and ``recent``."""
+    def add_empty_mask(self) -> None:
+        """Count a mask without a token that contradicted the engine."""
         with self._lock:
-            return {"hits": self.hits, "compiled": self.compiled, "recent": list(self.recent)}
+            self.empty_masks += 1
+
+    def snapshot(self) -> dict[str, Any]:
+        """A consistent copy of all counts."""
+        with self._lock:
+            counts = {"hits": self.hits, "compiled": self.compiled, "empty_masks": self.empty_masks}
+            return counts | {"recent": list(self.recent)}

@@ -127,7 +127,9 @@ class SharedGrammars:
         if name == "llguidance":
             from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 
-            return LLGuidanceEngine(self.vocabulary, self._threads, self._mask_cache_bytes)
+            engine = LLGuidanceEngine(self.vocabulary, self._threads, self._mask_cache_bytes)
+            engine.mask_cache.on_empty_mask = self.counts.add_empty_mask
+            return engine
         if name == "xgrammar":
             try:
                 from constrained_k2.engines.xgrammar.engine import XGrammarEngine

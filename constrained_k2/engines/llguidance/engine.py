@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import partial
+from hashlib import sha256
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
@@ -87,6 +88,9 @@ class LLGuidanceEngine:
         Our own grammar allows any property order. The builtin one is used if ours fails, or if ours relaxes a keyword
         and the builtin one relaxes none. It writes JSON alone.
         """
+        return _named(self._compile(schema, undeclared_keys, encoding), schema)
+
+    def _compile(self, schema: str, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding) -> "LLGuidanceGrammar":
         document = json.loads(schema)
         next_best = NextBest(partial(self._next_best, schema, undeclared_keys, encoding))
         ours: LLGuidanceGrammar | None = None
@@ -131,7 +135,8 @@ class LLGuidanceEngine:
             document = json.loads(schema)
         except (ValueError, RecursionError):
             return None
-        return self._plain(schema, document, undeclared_keys, known_leaves=True)
+        grammar = self._plain(schema, document, undeclared_keys, known_leaves=True)
+        return None if grammar is None else _named(grammar, schema)
 
     def _plain(
         self, schema: str, document: Any, undeclared_keys: UndeclaredKeys, *, known_leaves: bool = False
@@ -175,6 +180,13 @@ class LLGuidanceEngine:
         grammar.measure()
         self._compiled.setdefault(source.key, grammar)
         return grammar
+
+
+def _named(grammar: "LLGuidanceGrammar", schema: str) -> "LLGuidanceGrammar":
+    """Give a grammar's states the digest of its schema, for the log."""
+    if grammar.dfa is not None:
+        grammar.dfa.digest = sha256(schema.encode(errors="backslashreplace")).hexdigest()[:16]
+    return grammar
 
 
 def _relaxed_by(coverage: Coverage) -> str:

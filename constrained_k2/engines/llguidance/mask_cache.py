@@ -4,8 +4,10 @@ A step that any call has taken before is a dictionary lookup, and its mask a cop
 new steps. :mod:`constrained_k2.engines.llguidance.position` decides which prefixes share a state.
 """
 
+import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 import llguidance
@@ -37,6 +39,7 @@ _MAX_STATES = 4096  # of one grammar
 _STRINGS_SHARE = 8  # part of the budget for the states of strings
 _MAX_STEPS = 256  # from one state
 _PAID_AT_ONCE = 8  # states
+_logger = logging.getLogger(__name__)
 
 
 class LazyDfa:
@@ -58,6 +61,7 @@ class LazyDfa:
             self.tracker.free_keys = self._residuals.free_keys
         self._states: dict[Position, DfaState] = {}
         self.paid_states = 0  # part of the cache's sum
+        self.digest = ""  # of the schema, for the log
         self.start = DfaState(self.tracker.start)
 
     @property
@@ -86,7 +90,11 @@ class LazyDfa:
             state.is_direct = False
             if self._residuals is not None and self._direct is not None and state.position is not None:
                 residual = self._residuals.of(state.position)
-                if residual is not None and (row := self._direct.allowed(residual)) is not None:
+                row = None if residual is None else self._direct.allowed(residual)
+                if row is self._direct.empty:  # never believed: LLGuidance computes it again
+                    self.cache.note_empty_mask(self.digest)
+                elif row is not None:
+                    assert residual is not None
                     state.allowed, state.is_direct = row, True
                     state.forced = residual if residual.is_forced else None
         return state.allowed
@@ -151,6 +159,7 @@ class MaskCache:
         )
         self._written_tokens: WrittenTokens | None = None  # made for the first schema that needs it
         self._direct_masks: DirectMasks | None = None  # the same
+        self.on_empty_mask: Callable[[], None] = lambda: None
         self._making = threading.Lock()
         self._row_bytes = 4 * words_per_row(vocabulary.size)
         if budget:
@@ -196,6 +205,11 @@ class MaskCache:
         self.classes[token_id] = class_of(token)
         self.tokens[token_id] = token
         return token
+
+    def note_empty_mask(self, digest: str) -> None:
+        """Count and log a mask without a token that was computed without LLGuidance, for the schema of this digest."""
+        self.on_empty_mask()
+        _logger.warning("schema %s: a mask allowed no token; LLGuidance computes it. Please report the schema.", digest)
 
     def use(self, dfa: LazyDfa) -> None:
         """Mark a grammar's states as recently used, and charge for new ones."""

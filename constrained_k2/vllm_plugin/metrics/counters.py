@@ -78,6 +78,7 @@ class EngineCounters:
             "ignored_limits": self.ignored_limits,
             "hits": grammars["hits"],
             "compiled": grammars["compiled"],
+            "empty_masks": grammars["empty_masks"],
             "examined_rows": self.examined_rows,
             "dropped_rows": self.dropped_rows,
             "changed_rows": self.changed_rows,

@@ -59,6 +59,7 @@ FAMILIES = (
     Family("dropped_rows", Counter, "Examined rows that were dropped, since their request had too many.", _ENGINE),
     Family("ignored_limit_rows", Counter, "Masked rows in which allowed_token_ids or bad_words left no legal token, so "
            "that they were ignored.", _ENGINE),
+    Family("empty_masks", Counter, "Masks without a token that LLGuidance corrected: a fault to report.", _ENGINE),
     Family("ended_early_requests", Counter, "Requests ended because something failed in the engine.", _ENGINE),
     Family("adopted_requests", Counter, "Requests of other front ends that the engine core constrains, by the source "
            "of their tools.", (*_ENGINE, "source")),
@@ -71,8 +72,8 @@ FAMILIES = (
 _ENGINE_TOTALS = {"masked_steps": "masked_steps", "examined_tokens": "examined_rows",
                   "masked_argmax_tokens": "changed_rows", "dropped_rows": "dropped_rows",
                   "ignored_limit_rows": "ignored_limits",
-                  "ended_early_requests": "ended_early", "unconstrained_calls": "unconstrained_calls",
-                  "dropped_explanations": "dropped_turns"}  # fmt: skip
+                  "empty_masks": "empty_masks", "ended_early_requests": "ended_early",
+                  "unconstrained_calls": "unconstrained_calls", "dropped_explanations": "dropped_turns"}  # fmt: skip
 """The families with no label but the engine, and the names of their totals."""
 
 _LABELED_TOTALS = {

@@ -55,6 +55,8 @@ class DirectMasks:
         self._half = budget // 2
         self._row_bytes = 4 * words_per_row(vocabulary.size)
         self._lock = threading.Lock()
+        self.empty = intern(self._trie.empty())
+        """The mask without a token, the only one: it contradicts the grammar wherever it is found."""
         for residual in _frequent(self._values):  # now rather than within some request's first mask
             mask_of(residual, self._trie, self.terminals, self._stop_id)
 
