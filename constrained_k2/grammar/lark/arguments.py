@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from constrained_k2.formats.kimi_k3 import ARGUMENT, CLOSE, OPEN, SEPARATOR, escape
 from constrained_k2.grammar.lark.objects import ObjectForm, object_rule
-from constrained_k2.grammar.lark.terminals import literal
+from constrained_k2.grammar.lark.terminals import NUMBER, literal
 from constrained_k2.grammar.spelling import ATTRIBUTE, RAW
 from constrained_k2.schema.shapes import NEVER, KeyMap, Kind, Node, Object, Shape, Value, value_of
 
@@ -30,13 +30,13 @@ XTML_PREAMBLE = f"""\
 """
 ANY_RULES: Mapping[Kind, str] = {
     "string": RAW.terminal,
-    "number": "NUMBER",
+    "number": NUMBER,
     "boolean": '("true" | "false")',
     "null": '"null"',
     "object": "any_object",
     "array": "any_array",
 }
-"""JSON type -> the rule of all its values."""
+"""JSON type -> the rule of all its values, where numbers are terminals."""
 _TYPES = {kind: literal(f' type="{kind}"') for kind in ANY_RULES}
 
 

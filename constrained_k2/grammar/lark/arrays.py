@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from constrained_k2.grammar.lark.array_states import counted_rule
 from constrained_k2.grammar.lark.terminals import BITS, NoExactGrammar, count_at_least, count_below, only_if
 from constrained_k2.grammar.lark.unique_items import compared_items
-from constrained_k2.grammar.lark.values import value_text
 from constrained_k2.schema.shapes import Array, negated
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def _repeated(writer: "LarkWriter", rule: str, name: str, counts: tuple[int, int
 def _unique(writer: "LarkWriter", shape: Array, name: str) -> str:
     """Return the body for unequal items: with one bit a value if they are from a small set, else for a matcher."""
     allowed = writer.productivity.values(shape.rest)
-    values = list(dict.fromkeys(map(value_text, allowed or ())))
+    values = list(dict.fromkeys(map(writer.value_text, allowed or ())))
     if shape.prefix or shape.contains or allowed is None or len(values) > BITS:
         shape, item = compared_items(writer, shape)
         return f'"[" ws {_items(writer, shape, name, item)} "]"'

@@ -15,7 +15,7 @@ from constrained_k2.grammar.patterns import found_anywhere, may_cost_much
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
 from constrained_k2.schema.builtin_compilers import LARGEST_MULTIPLE
 from constrained_k2.schema.doubles import LARGEST_EXACT
-from constrained_k2.schema.shapes import Node, Number, Shape, String, Value, common_multiple, tighten
+from constrained_k2.schema.shapes import Node, Number, Shape, String, Value, common_multiple, meet, tighten
 from constrained_k2.schema.string_formats import patterns_of
 
 if TYPE_CHECKING:
@@ -88,55 +88,72 @@ def number_rule(writer: "LarkWriter", shape: Number) -> str:
             writer.note(NEGATING, "narrowed", reason)
         expression = number_range(shape)
         if not expression:
-            return "NUMBER"
+            return writer.any_number
         writer.ranges[writer.node] += 1
         if writer.ranges[writer.node] > _MOST_RANGES:
             reason = f"more than {_MOST_RANGES} ranges of numbers cost the engine too much"
             wider = replace(shape, low=None, high=None)
             raise NoExactGrammar(reason, ("not", "oneOf", "anyOf", "minimum", "maximum"), wider)
         writer.leaf_terminals[shape] = expression
-        return writer.terminal(expression)
+        if not writer.signs_apart:
+            return writer.terminal(expression)
+        return _by_sign(shape, lambda half: writer.terminal(f"{number_range(half)} & /[0-9].*/"))
     if shape.fraction:
         reason = "integers cannot be excluded from multiples"
         raise NoExactGrammar(reason, ("not", "type", "oneOf", "multipleOf"), replace(shape, fraction=False))
-    # LLGuidance (1.7.6) has no negative multiples: they are written as a sign and the positive multiple.
-    ways = []
-    if shape.high is None or shape.high >= 0:
-        ways.append(_multiples(writer, shape, shape.low, shape.high))
-    if shape.low is None or shape.low < 0:
-        low, high = (None if bound is None else -bound for bound in (shape.high, shape.low))
-        ways.append(f'"-" {_multiples(writer, shape, low, high)}')
-    return " | ".join(ways)
+    _check_multiple(writer, shape)
+    return _by_sign(shape, _multiples)
 
 
-def _multiples(writer: "LarkWriter", shape: Number, low: Fraction | None, high: Fraction | None) -> str:
-    """Return the grammar of the non-negative multiples in a range.
+def _by_sign(shape: Number, write: Callable[[Number], str]) -> str:
+    """Return the body of a rule with the sign as a terminal of its own; ``write`` writes a range from zero up."""
+    low, high = (None if bound is None else -bound for bound in (shape.high, shape.low))
+    mirrored = replace(shape, low=low, low_open=shape.high_open, high=high, high_open=shape.low_open)
+    halves = (meet(way, Number(low=Fraction(0))) for way in (shape, mirrored))
+    above, below = (write(half) if isinstance(half, Number) else "" for half in halves)
+    if above == below:
+        return f'"-"? {above}'
+    return " | ".join(filter(None, (above, below and f'"-" {below}')))
 
-    LLGuidance (1.7.6) writes all decimals of ``multipleOf`` or none. So for each number of decimals there is an
-    alternative with the multiples that have no more: 1.50 is a multiple of 0.25, and 1.5 one of 0.5.
-    """
-    coefficient, decimals = shape.multiple, 0
-    while coefficient.denominator != 1:
-        coefficient, decimals = coefficient * 10, decimals + 1
+
+def _check_multiple(writer: "LarkWriter", shape: Number) -> None:
+    """Raise NoExactGrammar if the engine cannot write the multiples of a shape; note what is not written."""
+    coefficient, decimals = _without_point(shape.multiple)
     reason, most = "", _MOST_TOGETHER if decimals else LARGEST_MULTIPLE
     if coefficient > most:
         reason = f"multiples of more than {most} (without the decimal point) take too many states"
-    elif (common := math.lcm(writer.multiples.get(writer.node, 1), int(coefficient))) > max(
-        int(coefficient), _MOST_TOGETHER
-    ):
+    elif (common := math.lcm(writer.multiples.get(writer.node, 1), coefficient)) > max(coefficient, _MOST_TOGETHER):
         reason = f"alternatives with a common multiple of more than {_MOST_TOGETHER} take too many states"
     elif not _is_read_exactly(shape.multiple):
         reason = f"the engine reads {_decimal(shape.multiple)} as a number with more digits"
     if reason:
         raise NoExactGrammar(reason, ("multipleOf",), replace(shape, multiple=Fraction(0)))
     writer.multiples[writer.node] = common
-    kind, largest, bounds = "integer" if shape.integer else "number", Fraction(LARGEST_EXACT), ("minimum", "maximum")
-    low = max(low or Fraction(0), Fraction(0))
-    if low > largest:
+    bounds = ("minimum", "maximum")
+    if (shape.low or 0) > LARGEST_EXACT or (shape.high or 0) < -LARGEST_EXACT:
         raise NoExactGrammar("multiples beyond 2^53 cannot be checked", bounds, replace(shape, low=None, high=None))
-    if high is not None and high > largest:
+    if (shape.high or 0) > LARGEST_EXACT or (shape.low or 0) < -LARGEST_EXACT:
         writer.note(bounds, "narrowed", "multiples beyond 2^53 are not written")
-        high = largest
+
+
+def _without_point(multiple: Fraction) -> tuple[int, int]:
+    """Return a decimal without its point, and the number of its decimals."""
+    decimals = 0
+    while multiple.denominator != 1:
+        multiple, decimals = multiple * 10, decimals + 1
+    return int(multiple), decimals
+
+
+def _multiples(shape: Number) -> str:
+    """Return the grammar of the multiples in a range from zero up.
+
+    LLGuidance (1.7.6) writes all decimals of ``multipleOf`` or none. So for each number of decimals there is an
+    alternative with the multiples that have no more: 1.50 is a multiple of 0.25, and 1.5 one of 0.5.
+    """
+    kind, low, high = "integer" if shape.integer else "number", shape.low, shape.high
+    if high is not None:
+        high = min(high, Fraction(LARGEST_EXACT))
+    _, decimals = _without_point(shape.multiple)
     fewer = range(1, decimals) if decimals <= _MAX_DECIMALS else ()
     steps = [*(common_multiple(shape.multiple, Fraction(1, 10**count)) for count in fewer), shape.multiple]
     ways = []

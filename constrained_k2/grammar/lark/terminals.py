@@ -18,16 +18,21 @@ _ANY_CHARACTER = rf'(?:[^"\\\x00-\x1f]|\\["\\\/bfnrt]|\\u(?:[0-9a-cA-CefEF]{HEX}
 # At most 40 digits on either side of the point, and none that overflows a double: this stops a model that loops on one.
 _FRACTION = r"(?:\.[0-9]{1,40})?"
 _EXPONENT = "[eE][+-]?(?:[0-9]{1,2}|[12][0-9]{2})"
-_NUMBER = f"-?(?:(?:0|[1-9][0-9]{{0,39}}){_FRACTION}|(?:0|[1-9][0-9]{{0,7}}){_FRACTION}{_EXPONENT})"
+_UNSIGNED = f"(?:(?:0|[1-9][0-9]{{0,39}}){_FRACTION}|(?:0|[1-9][0-9]{{0,7}}){_FRACTION}{_EXPONENT})"
 _WHITESPACE = f"""\
 ws: WS?
 WS: /[ \\n\\r\\t]{{1,{MAX_WHITESPACE}}}/
 """
 _STRING = f'STRING: /"{_ANY_CHARACTER}*"/\n'
 _PLAIN = f'PLAIN: /"{CHARACTER}*"/\n'
-_NUMBER_RULE = f"NUMBER: /{_NUMBER}/\n"
+NUMBER, SIGN_APART = "NUMBER", "number"
+"""The terminal of all numbers, and the rule of them with the sign as a terminal of its own."""
+_NUMBER_RULES = {
+    NUMBER: f"{NUMBER}: /-?{_UNSIGNED}/\n",
+    SIGN_APART: f'{SIGN_APART}: "-"? UNSIGNED\nUNSIGNED: /{_UNSIGNED}/\n',
+}
 _ANY = """\
-any: STRING | NUMBER | "true" | "false" | "null" | any_array | any_object
+any: STRING | %s | "true" | "false" | "null" | any_array | any_object
 any_array: "[" ws (any ws ("," ws any ws)*)? "]"
 any_object: "{" ws (any_member ("," ws any_member)*)? "}"
 any_member: STRING ws ":" ws any ws
@@ -87,12 +92,13 @@ def only_if(conditions: list[str]) -> str:
     return f" %if {joined}"
 
 
-def preamble(body: str) -> str:
+def preamble(body: str, number: str = NUMBER) -> str:
     """Return the definitions that a grammar's other lines refer to: the engine reads all text, also of unused rules.
 
-    A name that is part of another word, or of a literal, costs a definition that is not needed.
+    A name that is part of another word, or of a literal, costs a definition that is not needed. ``number`` is the name
+    of what matches all numbers.
     """
     if "any" in body:
-        return _WHITESPACE + _STRING + (_PLAIN if "PLAIN" in body else "") + _NUMBER_RULE + _ANY
-    named = (("STRING", _STRING), ("PLAIN", _PLAIN), ("NUMBER", _NUMBER_RULE))
+        return _WHITESPACE + _STRING + (_PLAIN if "PLAIN" in body else "") + _NUMBER_RULES[number] + _ANY % number
+    named = (("STRING", _STRING), ("PLAIN", _PLAIN), (number, _NUMBER_RULES[number]))
     return _WHITESPACE + "".join(definition for name, definition in named if name in body)

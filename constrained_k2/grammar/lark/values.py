@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from functools import partial
 from itertools import permutations
 from math import factorial
 from typing import Any
@@ -14,20 +15,25 @@ _MAX_PERMUTED = 4  # properties of a constant object that may come in any order:
 _MAX_PERMUTED_TEXT = 8_000  # characters of all alternatives: in nested constants they multiply with every level
 
 
-def value_text(value: Any) -> str:
-    """Return the grammar of one value."""
+def value_text(value: Any, *, signs_apart: bool) -> str:
+    """Return the grammar of one value; ``signs_apart``: the sign of a number is a terminal of its own."""
+    text = partial(value_text, signs_apart=signs_apart)
     if isinstance(value, str):
         return key(value)
     if isinstance(value, list):
-        return _bracketed("[", map(value_text, value), "]")
+        return _bracketed("[", map(text, value), "]")
     if isinstance(value, dict):
-        members = [f'{key(name)} ws ":" ws {value_text(item)}' for name, item in value.items()]
+        members = [f'{key(name)} ws ":" ws {text(item)}' for name, item in value.items()]
         is_short = sum(map(len, members)) * factorial(min(len(members), _MAX_PERMUTED)) <= _MAX_PERMUTED_TEXT
         orders = permutations(members) if len(members) <= _MAX_PERMUTED and is_short else [tuple(members)]
         return "(" + " | ".join(_bracketed("{", order, "}") for order in orders) + ")"
+    if signs_apart and type(value) in {int, float} and value < 0:
+        return f'"-" {text(-value)}'
     if type(value) is int:
         zeros = rf"(?:\.0{{1,{MAX_DIGITS}}})?" if abs(value) <= LARGEST_EXACT else ""  # with a point it is a double
-        return rf"/{value or '-?0'}{zeros}/"
+        if value:
+            return f"/{value}{zeros}/"
+        return f'"-"? /0{zeros}/' if signs_apart else f"/-?0{zeros}/"
     return literal(json.dumps(value))
 
 

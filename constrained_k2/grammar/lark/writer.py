@@ -7,7 +7,7 @@ wider, and the keywords that this relaxes are noted.
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 from weakref import proxy
 
 from constrained_k2.errors import SchemaTooCostly
@@ -29,11 +29,12 @@ from constrained_k2.grammar.lark.leaves import (
 from constrained_k2.grammar.lark.objects import object_rule
 from constrained_k2.grammar.lark.small import is_usual
 from constrained_k2.grammar.lark.state_model import Members
-from constrained_k2.grammar.lark.terminals import NoExactGrammar, one_of, preamble
+from constrained_k2.grammar.lark.terminals import NUMBER, SIGN_APART, NoExactGrammar, one_of, preamble
 from constrained_k2.grammar.lark.unique_items import UniqueItems
 from constrained_k2.grammar.lark.values import value_text
 from constrained_k2.grammar.productivity import Productivity, constants
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
+from constrained_k2.schema.budget import objects_in
 from constrained_k2.schema.keywords.keyword import NoteStatus
 from constrained_k2.schema.no_instances import NoInstancesError
 from constrained_k2.schema.normalize import Normalizer
@@ -90,6 +91,10 @@ class LarkWriter:
         self.direct_arrays: dict[Node, ArrayItems] = {}  # the same
         self.leaf_terminals: dict[Shape, str] = {}  # the expressions of strings and numbers
         self.ranges: Counter[Node] = Counter()  # of numbers, as alternatives
+        # LLGuidance (1.7.6) has no negative multiples: their sign is a terminal of its own. Its lexer goes on with the
+        # longer of two terminals and never returns, so all numbers of the grammar are written so.
+        self.signs_apart = any("multipleOf" in part for _, part in objects_in(normalizer.document.root))
+        self.any_number = SIGN_APART if self.signs_apart else NUMBER
         self.multiples: dict[Node, int] = {}  # what the multiples of a node have in common, without decimal points
         self.strings: dict[str, None] = {}  # those of the node that is being written, which become one terminal
         self.joined_strings: dict[Node, str] = {}  # by node, where they are several
@@ -115,13 +120,13 @@ class LarkWriter:
     def write(self, root: Node) -> str:
         """Return the grammar of a node's instances. Keywords not enforced exactly are in the normalizer's notes."""
         body = "\n".join(self._lines(root))
-        return f"{body}\n{preamble(body)}"
+        return f"{body}\n{preamble(body, self.any_number)}"
 
     def write_arguments(self, root: Node) -> str:
         """Return the grammar of a node's objects as XTML arguments, as :meth:`write` does; sets ``arguments``."""
         self.arguments, _ = self.normalizer.by_kind(root).get("object", (NEVER, ()))
         body = "\n".join([HEADER, *self._lines(self.arguments)])
-        return f"{body}\n{preamble(body)}{XTML_PREAMBLE}"
+        return f"{body}\n{preamble(body, self.any_number)}{XTML_PREAMBLE}"
 
     def _lines(self, root: Node) -> list[str]:
         if not self.productivity.analyze(root):
@@ -188,7 +193,8 @@ class LarkWriter:
         if parts is None:
             parts = self.argument_parts[node] = self._argument_parts(node)
             self.has_open_keys |= ANY in (parts.get("object"), parts.get("array"))
-        return [(kind, ANY_RULES[kind] if part == ANY else self.rule(part)) for kind, part in parts.items()]
+        rules = {**ANY_RULES, "number": self.any_number}
+        return [(kind, rules[kind] if part == ANY else self.rule(part)) for kind, part in parts.items()]
 
     def _argument_parts(self, node: Node) -> dict[Kind, Node]:
         parts: dict[Kind, Node] = {}
@@ -210,6 +216,10 @@ class LarkWriter:
     def choice(self, ways: list[str]) -> str:
         """Return the name of a rule that has these alternatives."""
         return self._choices.setdefault(" | ".join(ways), f"a{len(self._choices)}")
+
+    def value_text(self, value: Any) -> str:
+        """Return the grammar of one value."""
+        return value_text(value, signs_apart=self.signs_apart)
 
     def terminal(self, expression: str) -> str:
         """Return the name of a terminal."""
@@ -296,4 +306,4 @@ class LarkWriter:
             return array_rule(self, shape, name)
         if isinstance(shape, Object):
             return object_rule(self, shape, name)
-        return " | ".join(map(value_text, constants(shape)))
+        return " | ".join(map(self.value_text, constants(shape)))
