@@ -68,6 +68,12 @@ def places(one: Any, other: Any) -> Iterator[tuple[dict[str, Any], str]]:
     yield {"anyOf": [{"properties": {"a": one}}, {"properties": {"c": other}, "required": ["b"]}]}, '{"b":1,"a":%s}'
 
 
+def arrays(one: Any) -> dict[str, Any]:
+    """Arrays of unequal items, which have terminals of their own, beside those of multiples."""
+    unequal, multiples = {"items": one, "uniqueItems": True}, {"items": KINDS["fives"]}
+    return {"properties": {"a": {"type": "array", "anyOf": [unequal, multiples]}}}
+
+
 def decimals(text: str) -> Any:
     """A text's value with exact decimals: as doubles, 0.3 is no multiple of 0.1."""
     return json.loads(text, parse_float=Decimal)
@@ -90,3 +96,13 @@ def test_two_kinds_of_numbers_in_the_same_place(one: str, other: str) -> None:
                 matcher = grammar.matcher("")
                 is_written = all(map(matcher.accept, tokens)) and matcher.is_complete()
                 assert is_written == is_valid or (is_relaxed if is_written else is_narrowed), (schema, written)
+
+
+@pytest.mark.parametrize("name", ["integers", "from below zero", "negative fractions", "listed", "no integers"])
+def test_unequal_items_beside_multiples(name: str) -> None:
+    text = json.dumps(arrays(KINDS[name]))
+    judge, grammar = jsonschema.Draft202012Validator(decimals(text)), ENGINE.compile(text, "allow")
+    for value in TEXTS[:-2]:
+        matcher, written = grammar.matcher(""), f'{{"a":[{value}]}}'
+        is_written = all(map(matcher.accept, tokens_of(written))) and matcher.is_complete()
+        assert is_written == judge.is_valid(decimals(written)), written

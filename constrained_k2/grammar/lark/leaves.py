@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 INTEGER = number_range(Number(integer=True))
 """The terminal's expression for any integer."""
+UNSIGNED = "/[0-9].*/"
+"""A terminal's expression for what has no sign."""
 _MAX_DECIMALS = 8  # of a multiple whose trailing zeros may be left out: each takes an alternative
 _MOST_TOGETHER, _MOST_RANGES = 1000, 64  # a step with 300 ranges takes 40 ms
 _EASY_LENGTH = 256  # of a string with a pattern, in the next best grammar
@@ -97,19 +99,23 @@ def number_rule(writer: "LarkWriter", shape: Number) -> str:
         writer.leaf_terminals[shape] = expression
         if not writer.signs_apart:
             return writer.terminal(expression)
-        return _by_sign(shape, lambda half: writer.terminal(f"{number_range(half)} & /[0-9].*/"))
+        return by_sign(shape, lambda half: writer.terminal(f"{number_range(half)} & {UNSIGNED}"))
     if shape.fraction:
         reason = "integers cannot be excluded from multiples"
         raise NoExactGrammar(reason, ("not", "type", "oneOf", "multipleOf"), replace(shape, fraction=False))
     _check_multiple(writer, shape)
-    return _by_sign(shape, _multiples)
+    return by_sign(shape, _multiples)
 
 
-def _by_sign(shape: Number, write: Callable[[Number], str]) -> str:
-    """Return the body of a rule with the sign as a terminal of its own; ``write`` writes a range from zero up."""
+def by_sign(shape: Number, write: Callable[[Number], str], *, zero_below: bool = True) -> str:
+    """Return the body of a rule with the sign as a terminal of its own.
+
+    ``write`` writes a range from zero up; ``zero_below``: zero may have a sign.
+    """
     low, high = (None if bound is None else -bound for bound in (shape.high, shape.low))
     mirrored = replace(shape, low=low, low_open=shape.high_open, high=high, high_open=shape.low_open)
-    halves = (meet(way, Number(low=Fraction(0))) for way in (shape, mirrored))
+    zero = Fraction(0)
+    halves = (meet(shape, Number(low=zero)), meet(mirrored, Number(low=zero, low_open=not zero_below)))
     above, below = (write(half) if isinstance(half, Number) else "" for half in halves)
     if above == below:
         return f'"-"? {above}'

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from constrained_k2.grammar.lark.digits import number_range
-from constrained_k2.grammar.lark.leaves import is_endless, is_text, joined_strings, string_rule
+from constrained_k2.grammar.lark.leaves import UNSIGNED, by_sign, is_endless, is_text, joined_strings, string_rule
 from constrained_k2.grammar.lark.terminals import NoExactGrammar, key, literal
 from constrained_k2.schema.shapes import Array, Boolean, Node, Null, Number, Object, Shape, String, Value
 
@@ -68,7 +68,8 @@ def _compared(writer: "LarkWriter", shape: Array) -> tuple[Array, str]:
         raise NoExactGrammar("objects and arrays have many texts", (), shape)
     strings = [one for one in shapes if isinstance(one, String)]
     listed = [key(one.value) for one in shapes if is_text(one)]
-    words = [text for one in shapes if not (isinstance(one, String) or is_text(one)) for text in _expressions(one)]
+    others = [one for one in shapes if not (isinstance(one, String) or is_text(one))]
+    words = [text for one in others for text in _expressions(one)]
     if not strings:  # else these may be written in any spelling
         words += listed
     words = list(dict.fromkeys(words))
@@ -81,8 +82,8 @@ def _compared(writer: "LarkWriter", shape: Array) -> tuple[Array, str]:
             raise NoExactGrammar(f"it is not certain that there are {shape.shortest} values to write", (), shape)
     compared = shape.rest | {("compared", True)}  # written otherwise than the node is elsewhere
     array, writer.node = writer.node, shape.rest
-    ways = [*map(writer.terminal, words), *_string_rules(writer, compared, strings)]
-    ways += map(writer.terminal, listed) if strings else ()
+    ways = [way for one in others for way in _ways(writer, one)]
+    ways += [*_string_rules(writer, compared, strings), *map(writer.terminal, listed)]
     _note_numbers(writer, array, [one for one in shapes if isinstance(one, Number)])
     writer.node = array
     if not all(map(is_endless, strings)):
@@ -151,6 +152,16 @@ def _expressions(shape: Shape) -> Iterator[str]:
             if type(shape.value) in {int, float} and not _IS_NUMBER.fullmatch(text):
                 raise NoExactGrammar(f"the number {text} has several texts", (), shape)
             yield literal(text)
+
+
+def _ways(writer: "LarkWriter", shape: Shape) -> Iterator[str]:
+    """Yield the alternatives of a rule for a shape's values."""
+    if writer.signs_apart and isinstance(shape, Number):
+        yield by_sign(shape, lambda half: writer.terminal(f"{next(_expressions(half))} & {UNSIGNED}"), zero_below=False)
+        return
+    for text in _expressions(shape):
+        is_apart = writer.signs_apart and text.startswith('"-')
+        yield f'"-" {writer.terminal(text.replace("-", "", 1))}' if is_apart else writer.terminal(text)
 
 
 def _note_numbers(writer: "LarkWriter", array: Node, numbers: list[Number]) -> None:
