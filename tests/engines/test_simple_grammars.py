@@ -85,7 +85,7 @@ def test_large_grammars_that_are_simple_have_masks(engine: LLGuidanceEngine, nam
         ({"properties": {"a": {"type": "string", "maxLength": 9}}}, False),
         ({"properties": {"a": {"type": "integer", "maximum": 9}}}, True),
         ({"properties": {"a": {"type": "number", "maximum": 10**16}}}, False),
-        ({"properties": {"a": {"type": "number", "minimum": 1e-10}}}, False),
+        ({"properties": {"a": {"type": "number", "minimum": 1e-20}}}, False),
         ({"properties": {"a": {"type": "number", "multipleOf": 0.5}}}, False),
         ({"patternProperties": {"^x": {"type": "string"}}}, False),
         ({"patternProperties": {"^x": False}}, False),

@@ -25,7 +25,7 @@ HUGE = 10**400
 EXAMPLES = [example for row in ROWS for example in row.examples.items()]
 CASES: list[tuple[dict[str, Any], str, str, str]] = [
     ({"items": {"type": "string"}, "uniqueItems": True}, "enforced", "#/properties/p/uniqueItems", ""),
-    ({"items": {"multipleOf": 0.5}, "uniqueItems": True}, "relaxed", "#/properties/p/uniqueItems", "multiples"),
+    ({"items": {"type": "number", "multipleOf": 0.5}, "uniqueItems": True}, "relaxed", "#/properties/p/uniqueItems", "multiples"),
     ({"pattern": "(a+)\\1"}, "relaxed", "#/properties/p/pattern", "a back-reference to a group of more than"),
     ({"pattern": "(?:a(?!.*b)|bb)*c"}, "relaxed", "#/properties/p/pattern", "an assertion in a repetition"),
     ({"pattern": "a(?!b)"}, "enforced", "#/properties/p/pattern", ""),
