@@ -241,6 +241,15 @@ def test_stop_strings_end_texts(served: VllmServer, k3_vocabulary: Vocabulary) -
 
 
 @both_routes
+@pytest.mark.parametrize("stop", [["Hm"], ["response"], ["city", "Beijing"]], ids=["reasoning", "tag", "call"])
+def test_stop_strings_end_nothing_else(served: VllmServer, k3_vocabulary: Vocabulary, stop: list[str]) -> None:
+    script = render_turn([GOOD], k3_vocabulary, response="one", reasoning="Hm.")
+    for stream in (False, True):
+        found = answer(served, stream=stream, stop=stop, vllm_xargs={"script": script})
+        assert found == ("tool_calls", "Hm.", "one", [("functions.get_weather:0", GOOD.name, GOOD.arguments)])
+
+
+@both_routes
 def test_a_call_or_an_answer_in_the_form_asked_for(served: VllmServer) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}

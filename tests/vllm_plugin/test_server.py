@@ -160,15 +160,29 @@ def test_a_call_cut_off_by_max_tokens(client: openai.OpenAI, vocabulary: Vocabul
     assert stream or not choices[0].message.tool_calls
 
 
-def test_stop_strings(client: openai.OpenAI, vocabulary: Vocabulary) -> None:
-    script = [*vocabulary.encode("It is raining. END of it"), vocabulary.format.turn_end]
-    for stream in (False, True):
-        answer = create(client, stop=["END"], extra_body={"vllm_xargs": {"script": script}}, stream=stream)
-        if stream:
-            content = "".join(chunk.choices[0].delta.content or "" for chunk in answer if chunk.choices)
-        else:
-            content = answer.choices[0].message.content
-        assert content == "It is raining. "
+@pytest.mark.parametrize("stream", [False, True])
+def test_stop_strings_end_texts_alone(client: openai.OpenAI, vocabulary: Vocabulary, stream: bool) -> None:
+    """Not the reasoning, and no call."""
+    markers = vocabulary.format
+    thought = [markers.think_begin, *vocabulary.encode("The END is near."), markers.think_end]
+    text = [*thought, *vocabulary.encode("It is raining. END of it"), markers.turn_end]
+    call = ToolCall("get_weather", 0, '{"city": "END", "days": 3}')
+    calling = [
+        *thought,
+        *vocabulary.encode("It is raining. "),
+        *render_tool_calls([call], vocabulary),
+        markers.turn_end,
+    ]
+    for script, reason, calls in ((text, "stop", []), (calling, "tool_calls", [call.arguments])):
+        extra = {"vllm_xargs": {"script": script}, "chat_template_kwargs": {"thinking": True}}
+        answer = create(client, stop=["END"], extra_body=extra, stream=stream)
+        choices = [chunk.choices[0] for chunk in answer if chunk.choices] if stream else answer.choices
+        parts = [choice.delta if stream else choice.message for choice in choices]
+        assert "".join(getattr(part, "reasoning", None) or "" for part in parts) == "The END is near."
+        assert "".join(part.content or "" for part in parts) == "It is raining. "
+        written = [made.function.arguments or "" for part in parts for made in part.tool_calls or ()]
+        assert "".join(written) == "".join(calls)
+        assert choices[-1].finish_reason == reason
 
 
 def test_min_tokens_cannot_keep_a_turn_open_behind_its_section(client: openai.OpenAI, vocabulary: Vocabulary) -> None:

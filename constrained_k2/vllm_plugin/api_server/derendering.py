@@ -13,7 +13,7 @@ from constrained_k2.formats.base import WireFormat
 from constrained_k2.vllm_plugin.api_server.functions import functions_of, set_default_choice
 from constrained_k2.vllm_plugin.api_server.request_hook import ignore_stops, show_special_tokens
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
-from constrained_k2.vllm_plugin.api_server.stop_strings import TextStart, stop_in_text
+from constrained_k2.vllm_plugin.api_server.stop_strings import TextTokens, stop_in_text
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.settings import OFF, ON
 from constrained_k2.vllm_plugin.vocabularies import vocabulary_of
@@ -52,7 +52,7 @@ class EngineText:
         detokenizer: Any = IncrementalDetokenizer
         self._detokenizer = detokenizer.from_new_request(tokenizer, asked)
         if request.stop and XARGS_KEY in (request.vllm_xargs or {}):
-            stop_in_text(self._detokenizer, TextStart(vocabulary_of(tokenizer), prompt))
+            stop_in_text(self._detokenizer, TextTokens(vocabulary_of(tokenizer), prompt))
         self._stops = {*(request.stop_token_ids or ()), *(() if request.ignore_eos else markers.stop_ids)}
 
     def take(self, token_ids: Sequence[int], *, finished: bool) -> str:

@@ -23,7 +23,7 @@ from constrained_k2.vllm_plugin.api_server.derendering import EngineText
 from constrained_k2.vllm_plugin.api_server.functions import declared_in, functions_of
 from constrained_k2.vllm_plugin.api_server.request_hook import constrain_request, may_think, show_special_tokens
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState, calls_before
-from constrained_k2.vllm_plugin.api_server.stop_strings import TextBudget, TextStart
+from constrained_k2.vllm_plugin.api_server.stop_strings import TextBudget, TextTokens
 from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME, XARGS_KEY
 from constrained_k2.vllm_plugin.vocabularies import vocabulary_of
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -231,8 +231,8 @@ class ParsingByTokenId:
                 self._dropped = frozenset(_hidden(self._vocabulary))
             stop = getattr(request, "stop", None)
             if stop and not getattr(request, "include_stop_str_in_output", False):
-                start = TextStart(self._vocabulary, self._prompt_end) if constrained else None
-                self._budget = TextBudget(self._vocabulary, [stop] if isinstance(stop, str) else stop, start)
+                tokens = TextTokens(self._vocabulary, self._prompt_end) if constrained else None
+                self._budget = TextBudget(self._vocabulary, [stop] if isinstance(stop, str) else stop, tokens)
             self._whole_calls_only = _shows_whole_calls_only(request)
         if self._budget is not None:
             token_ids = self._budget.take(token_ids, text, finished=finished)

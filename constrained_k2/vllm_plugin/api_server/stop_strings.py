@@ -1,70 +1,76 @@
-"""Has ``stop`` strings end the text alone, and limits a request's tokens to those that vLLM's text covers.
+"""Has ``stop`` strings end texts alone, and limits a request's tokens to those that vLLM's text covers.
 
-vLLM looks for stop strings in all that the model writes, the reasoning included, shortens it there, and buffers in a
-stream what may become one; the token ids that it hands over are always all of them.
+vLLM looks for stop strings in all that the model writes, reasoning and calls included, shortens it there, and buffers
+in a stream what may become one; the token ids that it hands over are always all of them.
 """
 
 import codecs
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any
 
 from constrained_k2.parsing import ToolCallParser
-from constrained_k2.parsing.events import ReasoningDelta
+from constrained_k2.parsing.events import ContentDelta
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 
-class TextStart:
-    """Finds where the reasoning of a turn has ended and something else is written: a text, or a call."""
+class TextTokens:
+    """Tells the tokens of a turn's text from those of its reasoning, calls and markers."""
 
     def __init__(self, vocabulary: Vocabulary, prompt_ids: Sequence[int]) -> None:
+        self._vocabulary = vocabulary
         self._parser = ToolCallParser(vocabulary, in_reasoning=vocabulary.opens_reasoning(prompt_ids))
-        self._is_reached = False
+        self._in_text = False
 
-    def is_reached(self, token_id: int) -> bool:
-        """Read the next token; True if it, or an earlier one, is the first behind the reasoning and its markers."""
-        if not self._is_reached:
-            events = self._parser.feed((token_id,))
-            self._is_reached = any(not isinstance(event, ReasoningDelta) for event in events)
-        return self._is_reached
+    def is_text(self, token_id: int) -> bool:
+        """True if the next token belongs to the text; a part of a character does if the text has begun."""
+        events = self._parser.feed((token_id,))
+        if events:
+            self._in_text = isinstance(events[-1], ContentDelta)
+        elif not self._vocabulary.is_ordinary(token_id):
+            self._in_text = False
+        return self._in_text
 
 
-def stop_in_text(detokenizer: Any, start: TextStart) -> None:
-    """Have one of vLLM's detokenizers look for stop strings behind the reasoning alone, in place.
+def stop_in_text(detokenizer: Any, tokens: TextTokens) -> None:
+    """Have one of vLLM's detokenizers look for stop strings in the text alone, in place.
 
-    It decodes the reasoning without stop strings, and then sees the text alone while it looks for them, until no match
-    can reach back into the reasoning.
+    It decodes all else without stop strings. They are not found across the beginning of a text either: as long as one
+    could reach back behind it, the detokenizer sees only the text.
     """
-    update, longest = detokenizer.update, max(map(len, detokenizer.stop))
-    hidden = 0  # characters before the text
+    update, stop = detokenizer.update, detokenizer.stop
+    longest = max(map(len, stop))
+    begin = 0  # of the text, in characters
 
     def update_text(new_token_ids: list[int], stop_terminated: bool) -> str | None:  # noqa: FBT001 - vLLM's signature
-        nonlocal hidden
-        before = next((at for at, token_id in enumerate(new_token_ids) if start.is_reached(token_id)), None)
-        if before is None:
-            before = len(new_token_ids)
-        if before:
-            stop, detokenizer.stop = detokenizer.stop, []
-            update(new_token_ids[:before], stop_terminated and before == len(new_token_ids))
-            detokenizer.stop, hidden = stop, len(detokenizer.output_text)
-            new_token_ids = new_token_ids[before:]
-        written, detokenizer.output_text = detokenizer.output_text, detokenizer.output_text[hidden:]
-        found: str | None = update(new_token_ids, stop_terminated)
-        if len(detokenizer.output_text) >= longest:
-            del detokenizer.update  # the class's own again
-        detokenizer.output_text = written[:hidden] + detokenizer.output_text
-        return found
+        nonlocal begin
+        left = len(new_token_ids)
+        for is_text, run in groupby(new_token_ids, tokens.is_text):
+            part = list(run)
+            left -= len(part)
+            written = detokenizer.output_text
+            hidden = begin if is_text and len(written) - begin < longest else 0
+            detokenizer.output_text = written[hidden:]
+            detokenizer.stop = stop if is_text else []
+            found: str | None = update(part, stop_terminated and not left)
+            detokenizer.output_text = written[:hidden] + detokenizer.output_text
+            if found is not None:
+                return found
+            if not is_text:
+                begin = len(detokenizer.output_text)
+        return None
 
     detokenizer.update = update_text
 
 
 class TextBudget:
-    """Lets tokens through as far as vLLM's text reaches; ``start`` if stop strings end the text alone."""
+    """Lets tokens through as far as vLLM's text reaches; ``tokens`` if stop strings end texts alone."""
 
-    def __init__(self, vocabulary: Vocabulary, stop: Sequence[str], start: TextStart | None = None) -> None:
+    def __init__(self, vocabulary: Vocabulary, stop: Sequence[str], tokens: TextTokens | None) -> None:
         self._vocabulary = vocabulary
         self._stop = stop
-        self._start = start
+        self._tokens = tokens
         self._longest = max(map(len, stop), default=0)
         self._recent = ""  # the end of the text shown, as long as a stop string may reach back
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -80,7 +86,7 @@ class TextBudget:
         self._left += len(text)
         for token_id in token_ids:
             piece = self._decoder.decode(self._vocabulary.token_bytes(token_id))
-            self._waiting.append((token_id, piece, self._start is None or self._start.is_reached(token_id)))
+            self._waiting.append((token_id, piece, self._tokens is None or self._tokens.is_text(token_id)))
         shown: list[int] = []
         while self._waiting and len(self._waiting[0][1]) <= self._left:
             token_id, piece, is_text = self._waiting.popleft()

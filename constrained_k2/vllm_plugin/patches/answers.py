@@ -10,12 +10,13 @@ from contextlib import aclosing
 from typing import Any
 
 from openai.types.responses import ResponseIncompleteEvent
+from vllm import SamplingParams
 from vllm.entrypoints.openai.responses.protocol import ResponsesResponse
 
 from constrained_k2.vllm_plugin.api_server.examination import take_rows
 from constrained_k2.vllm_plugin.api_server.parser import CutDelta, ParsingByTokenId
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
-from constrained_k2.vllm_plugin.api_server.stop_strings import TextStart, stop_in_text
+from constrained_k2.vllm_plugin.api_server.stop_strings import TextTokens, stop_in_text
 from constrained_k2.vllm_plugin.constraint import carries_constraint
 from constrained_k2.vllm_plugin.patches import wrapper
 from constrained_k2.vllm_plugin.route import parses_with_us
@@ -95,11 +96,13 @@ def stream_step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 @wrapper
 def from_new_request(original: Any, cls: Any, tokenizer: Any, request: Any) -> Any:
-    """Have the detokenizer of a constrained request look for stop strings after the reasoning alone."""
+    """Have the detokenizer of a constrained request look for stop strings in the text alone."""
     detokenizer = original(cls, tokenizer, request)
     params = request.sampling_params
-    if getattr(detokenizer, "stop", None) and carries_constraint(getattr(params, "extra_args", None)):
-        stop_in_text(detokenizer, TextStart(vocabulary_of(tokenizer), request.prompt_token_ids or ()))
+    # A client's request, which /derender hands over, is none of these, and may have any field.
+    constrained = isinstance(params, SamplingParams) and carries_constraint(params.extra_args)
+    if constrained and params.stop and tokenizer is not None:
+        stop_in_text(detokenizer, TextTokens(vocabulary_of(tokenizer), request.prompt_token_ids or ()))
     return detokenizer
 
 

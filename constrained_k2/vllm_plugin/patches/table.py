@@ -140,12 +140,13 @@ PATCHES = (
     Patch("vllm.v1.engine.detokenizer:IncrementalDetokenizer.from_new_request", "answers:from_new_request",
           ("api_server",),
           reads("tokenizer request", "vllm.v1.engine:EngineCoreRequest sampling_params prompt_token_ids",
-                "vllm:SamplingParams extra_args",
+                "vllm:SamplingParams extra_args stop",
                 "vllm.v1.engine.detokenizer:BaseIncrementalDetokenizer update(new_token_ids) "
                 "update(stop_terminated) stop output_text"),
-          "A stop string in the reasoning ends the answer before any text or call (vllm-project/vllm#52393, #38499).",
+          "A stop string in the reasoning ends the answer before any text or call (vllm-project/vllm#52393, #38499), "
+          "one in a call drops the call.",
           "Stop strings that apply to the text alone.",
-          "vLLM looks for stop strings behind the reasoning."),
+          "vLLM looks for stop strings in the text alone."),
     # Requests split over processes ------------------------------------------------------------------------------------
     Patch("vllm.entrypoints.scale_out.token_in_token_out.serving:ServingTokens.serve_tokens",
           "scale_out:serve_tokens", ("api_server",),
