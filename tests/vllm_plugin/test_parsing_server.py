@@ -239,9 +239,13 @@ def respond(client: openai.OpenAI, ids: Sequence[int], vocabulary: Vocabulary, l
                 items.append(event.item)
             elif event.type in {"response.completed", "response.incomplete"}:
                 status = event.response.status
-                assert len(event.response.output) == len(items)
+                assert event.type == f"response.{status}"
+                assert event.response.output == items
     else:
         items, status = answer.output, answer.status
+    for item in items:
+        is_cut = status == "incomplete" and item is items[-1] and item.type != "function_call"
+        assert item.status == ("incomplete" if is_cut else "completed")
     text = "".join(part.text for item in items if item.type == "message" for part in item.content)
     calls = tuple((item.call_id, item.name, item.arguments) for item in items if item.type == "function_call")
     return status, text, calls
