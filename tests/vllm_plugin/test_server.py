@@ -185,6 +185,15 @@ def test_stop_strings_end_texts_alone(client: openai.OpenAI, vocabulary: Vocabul
         assert choices[-1].finish_reason == reason
 
 
+@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "get_weather"}}])
+def test_the_content_beside_calls_alone_is_null(client: openai.OpenAI, vocabulary: Vocabulary, choice: Any) -> None:
+    script = [*render_tool_calls([GOOD], vocabulary), vocabulary.format.turn_end]
+    answer = create(client, tool_choice=choice, extra_body={"vllm_xargs": {"script": script}})
+    message = answer.choices[0].message
+    assert [call.id for call in message.tool_calls] == [GOOD.id]
+    assert message.content is None
+
+
 def test_min_tokens_cannot_keep_a_turn_open_behind_its_section(client: openai.OpenAI, vocabulary: Vocabulary) -> None:
     script = render_tool_calls([GOOD], vocabulary)
     answer = create(client, extra_body={"min_tokens": 200, "vllm_xargs": {"script": script}})
