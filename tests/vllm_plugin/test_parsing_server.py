@@ -191,6 +191,7 @@ def test_200_transcripts_with_speculation(server: VllmServer, vocabulary: Vocabu
         ("cut", "auto", "length"),
         ("cut", "required", "length"),
         ("cut_by_the_stop", "auto", "length"),
+        ("ended_by_the_stop", "auto", "tool_calls"),
         ("text", "auto", "stop"),
         ("text", "required", "stop"),
     ],
@@ -201,13 +202,14 @@ def test_finish_reasons(server: VllmServer, vocabulary: Vocabulary, kind: str, t
         "whole": (whole, 600),
         "whole_and_cut": ([*whole[:-1], *whole[1:-2]], 2 * len(whole) - 4),
         "cut": (whole[:-2], len(whole) - 2),
-        "cut_by_the_stop": ([*whole[:-1], *whole[1:-2]], 600),
+        "cut_by_the_stop": ([*whole[:-1], *whole[1:-3]], 600),
+        "ended_by_the_stop": (whole[:-2], 600),  # complete, and without its end alone
         "text": (vocabulary.encode("Sunny."), 600),
     }[kind]
     request = scripted_request(script, vocabulary, tool_choice=tool_choice, max_tokens=limit, n=2)
     ((answers, streams),) = ask_both(server.url, [request])
     assert [answer.finish_reason for answer in (*answers, *streams)] == [reason] * 4
-    expected_calls = ((CALL.id, CALL.name, CALL.arguments),) if kind.startswith("whole") else ()
+    expected_calls = ((CALL.id, CALL.name, CALL.arguments),) if kind.startswith(("whole", "ended")) else ()
     if kind != "cut_by_the_stop":
         assert [answer.calls for answer in answers] == [expected_calls] * 2
 
