@@ -175,7 +175,7 @@ class Bench:
         raise Broken(law, f"{self.shown([token])} after {self.shown(before)}")
 
     def _is_forced(self, matcher: Any, before: Sequence[int], token: int) -> bool:
-        """True if a token is one of the splits of a text that LLGuidance forces, of which masks have one."""
+        """True if a token begins some split of a text that LLGuidance forces; masks allow one split."""
         alone = matcher.grammar.copy()
         alone.consume_tokens(list(before))
         text, raw = bytes(alone.compute_ff_bytes()), self.vocabulary.ordinary_bytes(token)

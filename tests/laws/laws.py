@@ -70,7 +70,7 @@ class Trial:
         self._judge = _judge(schema)
 
     def is_valid(self, value: Any) -> bool | None:
-        """What jsonschema says; None if it cannot."""
+        """True if jsonschema accepts a value; None if it cannot tell."""
         return is_valid(self._judge, value)
 
     def matcher(self) -> Any:
@@ -228,7 +228,7 @@ def _judge(schema: Schema) -> Any:
 
 
 def is_valid(judge: Any, value: Any) -> bool | None:
-    """What a validator says of arguments; None if it cannot, or there is none."""
+    """True if a validator accepts arguments; None if it cannot tell, or there is none."""
     if judge is None:
         return None
     try:

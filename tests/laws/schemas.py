@@ -266,7 +266,7 @@ class Writer:
         return {"oneOf": branches} | ({"discriminator": {"propertyName": tag}} if self.chance(0.6) else {})
 
     def contradiction(self) -> Schema:
-        """What no value, or hardly one, satisfies."""
+        """A schema that no value, or hardly one, satisfies."""
         return self.draw.choice(
             [
                 {"type": "integer", "minimum": 3, "maximum": 2}, {"type": "string", "enum": []}, False, {"not": {}},

@@ -56,7 +56,7 @@ def crossing() -> dict[str, Bench]:
 
 
 def schemas(one: Any, other: Any) -> Iterator[tuple[str, Any]]:
-    """Where two kinds meet; first where a schema is plain, and its grammar is made without its text."""
+    """The places in which two kinds meet; in the first, the schema is plain and its grammar is made without its text."""
     either = {"anyOf": [one, other]}
     yield (
         "plain",
@@ -72,7 +72,7 @@ def schemas(one: Any, other: Any) -> Iterator[tuple[str, Any]]:
 
 
 def texts(where: str, values: list[Any]) -> Iterator[Any]:
-    """Arguments in which each value stands in each place."""
+    """Arguments with each value in each place."""
     if where == "unique":
         for one, other in zip(values, [*values[1:], values[0]], strict=True):
             yield {"s": [one, other]}
