@@ -17,6 +17,7 @@ from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 
 _MAX_REMEMBERED = 1024  # symbols of a text
 _BLAME_BYTES, _MEMORY_BYTES = 1024, 4 << 20
+_FIRST = frozenset({"uniqueItems"})  # without the `type` of its items it is relaxed, which is not the items' fault
 _MAX_ALONE = 8  # subschemas of one value from which the same keyword is taken away one at a time
 
 
@@ -86,7 +87,7 @@ def _found(
         *others, end = (trial.symbol, *rest_of_key)
         if subject.allows([*trial.symbols, *others], end, part=trial.part, policy="allow"):
             return Blame((UNKNOWN_KEY,), innermost)
-    for kinds in (ASSERTIONS, APPLICATORS, KEYWORDS.keys()):
+    for kinds in (_FIRST, ASSERTIONS, APPLICATORS, KEYWORDS.keys()):
         groups = [(level, _groups(subject, levels[level], kinds)) for level in range(innermost, first - 1, -1)]
         for level, group in groups if len(kinds) < len(KEYWORDS) else ():
             found = {keyword: next(filter(trial.is_freed_by, removals), None) for keyword, removals in group.items()}

@@ -1,7 +1,7 @@
 """Any two kinds of numbers may stand in the same place: each value of either is written, and nothing else.
 
 LLGuidance's lexer goes on with the longer of two terminals and never returns: a terminal that begins another one's text
-and is no number yet, as a sign, would never end.
+and cannot end as a number there, as a sign, would never end.
 """
 
 import json
@@ -75,7 +75,7 @@ def arrays(one: Any) -> dict[str, Any]:
 
 
 def decimals(text: str) -> Any:
-    """A text's value with exact decimals: as doubles, 0.3 is no multiple of 0.1."""
+    """A text's value with exact decimals: 0.3 is a multiple of 0.1 then, and not as doubles."""
     return json.loads(text, parse_float=Decimal)
 
 

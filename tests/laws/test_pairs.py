@@ -1,6 +1,6 @@
 """Any two kinds of values meet: as alternatives, items, members and keys' values, in each encoding.
 
-Vocabularies of this test have few tokens, many of which cross from one value into the next, and all are tried.
+The vocabulary has few tokens, and many cross from one value into the next: all are tried.
 """
 
 import random
@@ -17,7 +17,7 @@ from tests.engines.test_direct_masks import CROSSING, PARTS
 from tests.laws.feeding import Bench, Broken
 from tests.laws.laws import Trial
 
-# Name -> schema, and values of which the first is valid.
+# Name -> schema, and values; the first value is valid.
 KINDS: dict[str, tuple[Any, list[Any]]] = {
     "free string": ({"type": "string"}, ["x", "\x7f"]),
     "pattern": ({"type": "string", "pattern": "^a+b?$"}, ["aab", "b"]),

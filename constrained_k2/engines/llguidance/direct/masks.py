@@ -55,8 +55,8 @@ class DirectMasks:
         self._half = budget // 2
         self._row_bytes = 4 * words_per_row(vocabulary.size)
         self._lock = threading.Lock()
-        self.empty = intern(self._trie.empty())
-        """The mask without a token, the only one: it contradicts the grammar wherever it is found."""
+        self.empty = self._trie.empty()
+        """The only mask without a token that is returned: wherever it is found, it contradicts the grammar."""
         for residual in _frequent(self._values):  # now rather than within some request's first mask
             mask_of(residual, self._trie, self.terminals, self._stop_id)
 
@@ -94,7 +94,9 @@ class DirectMasks:
 
     def _mask_of(self, residual: Residual) -> Row | None:
         row = mask_of(residual, self._trie, self.terminals, self._stop_id)
-        return None if row is None else self._intern(row)
+        if row is None or not row.any():
+            return row if row is None else self.empty
+        return self._intern(row)
 
     def _keep(self, key: Hashable, residual: Residual, row: Row | None) -> Row | None:
         size = _ENTRY_BYTES + (0 if residual.keys is None else _REST_BYTES * len(residual.keys.rests))
