@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 
 from constrained_k2.evaluation.server import VllmServer
+from constrained_k2.schema.dialects import in_json_schema
 from tests.clients.answers import Answer
 from tests.clients.asking import ask
 from tests.clients.endpoints import PATHS
@@ -106,7 +107,8 @@ def _problems(row: Row, answer: Answer) -> Iterator[str]:
         if name not in schemas:
             yield f"{name!r} is not declared"
         elif not any(
-            jsonschema.Draft202012Validator(schema).is_valid(json.loads(arguments)) for schema in schemas[name]
+            jsonschema.Draft202012Validator(in_json_schema(schema)[0]).is_valid(json.loads(arguments))
+            for schema in schemas[name]
         ):
             yield f"{name}: {arguments[:200]}"
     if row.fields.get("parallel_tool_calls") is False and len(answer.calls) > 1:
