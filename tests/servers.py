@@ -19,6 +19,7 @@ from constrained_k2.evaluation.server import (
 )
 from constrained_k2.testing import build_model
 from tests.data import rust_front_end_binary
+from tests.warm import WarmServer
 
 NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1})
 SCRIPTED = "scripted:ScriptedLogitsProcessor"
@@ -60,7 +61,7 @@ def kimi_k3_server(directory: Path, *flags: str) -> Iterator[VllmServer]:
     """A server of a random model with Kimi K3's tokenizer; its files are written into the directory."""
     model = build_model(directory / "model", arch="llama", wire_format="kimi_k3")
     tests = [Path(__file__).parent / "vllm_plugin"]
-    with VllmServer(model, (*flags, *KIMI_K3_FLAGS), log=directory / "server.log", python_path=tests) as started:
+    with WarmServer(model, (*flags, *KIMI_K3_FLAGS), log=directory / "server.log", python_path=tests) as started:
         yield started
 
 
@@ -78,7 +79,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     python_path = [Path(__file__).parent / "vllm_plugin"]
     environment = rust_front_end(rust_front_end_binary()) if request.param.startswith(RUST) else {}
     log = directory / "server.log"
-    with VllmServer(model, flags, log=log, python_path=python_path, environment=environment) as started:
+    with WarmServer(model, flags, log=log, python_path=python_path, environment=environment) as started:
         yield started
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import httpx
 
@@ -57,6 +57,27 @@ def rust_front_end(binary: Path) -> dict[str, str]:
     return {_RUST: "1", "VLLM_RUST_FRONTEND_PATH": str(binary.resolve())}
 
 
+class Process(Protocol):
+    """The part of ``subprocess.Popen`` that a server's process must have."""
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is its group's too."""
+        ...
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the process runs."""
+        ...
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end and return the exit code; raises ``subprocess.TimeoutExpired``."""
+        ...
+
+
 class VllmServer:
     """Serves a small model with vLLM while the block is open; on Linux it also ends with the thread that entered it.
 
@@ -92,7 +113,7 @@ class VllmServer:
         if entry == SERVE and not any(metadata.distributions(name="vllm")):
             paths.append(str(_write_distribution(log.with_suffix(".distribution"))))
         self._environment = _SMALL_CPU_ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(paths)} | dict(environment or {})
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
 
     @property
     def pid(self) -> int:
@@ -106,11 +127,7 @@ class VllmServer:
         return self.log.read_text(errors="replace")
 
     def __enter__(self) -> Self:
-        options: dict[str, Any] = {"stderr": subprocess.STDOUT, "start_new_session": True}
-        if sys.platform == "linux":
-            options["preexec_fn"] = _end_with_parent
-        with self.log.open("wb") as log:  # our interpreter and flags
-            self._process = subprocess.Popen(self._command, stdout=log, env=os.environ | self._environment, **options)  # noqa: S603
+        self._process = self._start()
         try:
             if not self._is_headless:
                 self._wait(self._process)
@@ -122,15 +139,23 @@ class VllmServer:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+    def _start(self) -> Process:
+        """Start the server, with its output in the log."""
+        options: dict[str, Any] = {"stderr": subprocess.STDOUT, "start_new_session": True}
+        if sys.platform == "linux":
+            options["preexec_fn"] = end_with_parent
+        with self.log.open("wb") as log:  # our interpreter and flags
+            return subprocess.Popen(self._command, stdout=log, env=os.environ | self._environment, **options)  # noqa: S603
+
+    def _wait(self, process: Process) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline and process.poll() is None:
             with suppress(httpx.TransportError):
                 if httpx.get(f"{self.url}/health", timeout=2, trust_env=False).is_success:
                     return
             time.sleep(0.25)
-        ended = process.returncode is not None
-        problem = f"ended with {process.returncode}" if ended else f"did not answer within {_START_SECONDS} s"
+        code = process.poll()
+        problem = f"ended with {code}" if code is not None else f"did not answer within {_START_SECONDS} s"
         log_end = "\n".join(self.log_text().splitlines()[-30:])
         raise RuntimeError(f"the server {problem}:\n{log_end}")
 
@@ -160,7 +185,7 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """In the child: end with the thread that started it, even after ``kill -9``; see prctl(2)."""
     assert _LIBC is not None
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -8,6 +8,7 @@ import pytest
 
 from constrained_k2.evaluation.server import BACKEND_FLAGS, WITHOUT_PLUGIN, VllmServer
 from constrained_k2.testing import build_model
+from tests.warm import WarmServer
 
 _CONTEXT = ("--max-model-len=16384", "--max-num-batched-tokens=16384")  # agents' loops take some thousand tokens
 _STOCK_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2")
@@ -26,7 +27,7 @@ def served(client_model: Path) -> Iterator[VllmServer]:
     """A server with this package."""
     pytest.importorskip("vllm", reason="vLLM is not installed")
     flags = (*BACKEND_FLAGS, *_CONTEXT, "--additional-config", _SETTINGS)
-    with VllmServer(client_model, flags, log=client_model / "served.log", environment=_ENVIRONMENT) as server:
+    with WarmServer(client_model, flags, log=client_model / "served.log", environment=_ENVIRONMENT) as server:
         yield server
 
 
@@ -35,7 +36,7 @@ def thinking(client_model: Path) -> Iterator[VllmServer]:
     """A server with this package and a reasoning parser: without ``</think>`` all text is reasoning."""
     pytest.importorskip("vllm", reason="vLLM is not installed")
     flags = (*BACKEND_FLAGS, *_CONTEXT, "--reasoning-parser", "kimi_k2", "--additional-config", _SETTINGS)
-    with VllmServer(client_model, flags, log=client_model / "thinking.log", environment=_ENVIRONMENT) as server:
+    with WarmServer(client_model, flags, log=client_model / "thinking.log", environment=_ENVIRONMENT) as server:
         yield server
 
 
@@ -45,5 +46,5 @@ def stock(client_model: Path) -> Iterator[VllmServer]:
     pytest.importorskip("vllm", reason="vLLM is not installed")
     environment = _ENVIRONMENT | WITHOUT_PLUGIN
     flags = (*_STOCK_FLAGS, *_CONTEXT)
-    with VllmServer(client_model, flags, log=client_model / "stock.log", environment=environment) as server:
+    with WarmServer(client_model, flags, log=client_model / "stock.log", environment=environment) as server:
         yield server

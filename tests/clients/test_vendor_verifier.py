@@ -9,6 +9,7 @@ from benchmarks.vendor_verifier.run import FOLDER, run_suite
 from constrained_k2.evaluation.server import BACKEND_FLAGS, KIMI_K3_FLAGS, VllmServer
 from constrained_k2.testing import build_model
 from tests.data import data
+from tests.warm import WarmServer
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 CASES = 408
@@ -26,7 +27,7 @@ def test_every_case_is_valid_in_the_format_of_kimi_k3(tmp_path: Path) -> None:
     model = build_model(tmp_path / "model", arch="llama", wire_format="kimi_k3")
     settings = json.dumps({"constrained_k2": {"finish_reserve": 60}})
     flags = (*BACKEND_FLAGS, *KIMI_K3_FLAGS, "--additional-config", settings)
-    with VllmServer(model, flags, log=tmp_path / "server.log") as server:
+    with WarmServer(model, flags, log=tmp_path / "server.log") as server:
         result = run_suite(server.url, folder, tmp_path / "report.json", ("-n", "4"))
     assert not result.failed, "\n".join(["", *result.failed])
     assert result.total == CASES

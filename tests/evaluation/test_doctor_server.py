@@ -16,6 +16,7 @@ from constrained_k2.evaluation.server import ADOPTED_FLAGS, VllmServer, rust_fro
 from constrained_k2.testing import build_model
 from tests.data import rust_front_end_binary
 from tests.servers import RUST, on
+from tests.warm import WarmServer
 
 pytestmark = pytest.mark.server
 
@@ -57,7 +58,7 @@ def test_a_rust_front_end_that_sends_no_tag(tmp_path: Path) -> None:
     model = build_model(tmp_path / "model", arch="llama")
     flags = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2")
     environment = rust_front_end(rust_front_end_binary())
-    with VllmServer(model, flags, log=tmp_path / "server.log", environment=environment) as started:
+    with WarmServer(model, flags, log=tmp_path / "server.log", environment=environment) as started:
         found = examined(started)
     assert found["special_in_arguments"].verdict != "ok"  # an untrained model may write an index without end
     for name in ("flags", "auto"):
@@ -68,7 +69,7 @@ def test_a_rust_front_end_that_sends_no_tag(tmp_path: Path) -> None:
 def test_a_server_that_does_not_constrain(tmp_path: Path) -> None:
     model = build_model(tmp_path / "model", arch="kimi_k2")
     flags = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2")
-    with VllmServer(model, flags, log=tmp_path / "server.log") as started:
+    with WarmServer(model, flags, log=tmp_path / "server.log") as started:
         found = examined(started)
     faults = {name for name, finding in found.items() if finding.verdict == "fault"}
     binding = {"required", "named", "single", "arguments", "call_ids"}

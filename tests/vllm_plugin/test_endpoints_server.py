@@ -19,6 +19,7 @@ from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer
 from constrained_k2.testing import build_model
 from scripts.bundled_samples.ordinary import TOOLS
 from tests.vllm_plugin.asking import MESSAGES
+from tests.warm import WarmServer
 
 pytestmark = pytest.mark.server
 
@@ -61,7 +62,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
         f"tuned={adapter}",
         "--enable-prefix-caching",
     )
-    with VllmServer(model, flags, log=directory / "server.log") as started:
+    with WarmServer(model, flags, log=directory / "server.log") as started:
         yield started
 
 

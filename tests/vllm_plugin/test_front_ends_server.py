@@ -20,6 +20,7 @@ from constrained_k2.evaluation.sample import read_sample
 from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer, rust_front_end
 from tests.data import rust_front_end_binary
 from tests.servers import OTHER_PARSER, RUST, on
+from tests.warm import WarmServer
 
 pytestmark = pytest.mark.server
 
@@ -147,7 +148,7 @@ def test_our_tool_parser_ends_the_start_of_the_rust_front_end(tmp_path: Any, mod
     environment = rust_front_end(rust_front_end_binary())
     with (
         pytest.raises(RuntimeError, match="the server ended with"),
-        VllmServer(model, BACKEND_FLAGS, log=log, environment=environment),
+        WarmServer(model, BACKEND_FLAGS, log=log, environment=environment),
     ):
         pass
     text = log.read_text(errors="replace")

@@ -12,6 +12,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
 from constrained_k2.testing import build_model
+from tests.warm import WarmServer
 
 pytestmark = pytest.mark.server
 
@@ -27,7 +28,7 @@ FLAGS = ("--max-num-seqs=32", "--max-model-len=32768", "--max-num-batched-tokens
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     directory = tmp_path_factory.mktemp("server")
     model = build_model(directory / "model", arch="llama")
-    with VllmServer(model, (*request.param, *FLAGS), log=directory / "log") as running:
+    with WarmServer(model, (*request.param, *FLAGS), log=directory / "log") as running:
         yield running
 
 

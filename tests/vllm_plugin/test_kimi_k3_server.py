@@ -16,6 +16,7 @@ from constrained_k2.evaluation.server import RENDER, VllmServer
 from constrained_k2.prompts.xtml import XtmlRenderer
 from constrained_k2.testing import build_model
 from tests.prompts.dialogs import USER, call, calls, result
+from tests.warm import WarmServer
 
 pytestmark = pytest.mark.server
 
@@ -64,7 +65,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     directory = tmp_path_factory.mktemp("kimi_k3")
     model = build_model(directory / "model", arch="llama", wire_format="kimi_k3")
-    with VllmServer(model, FLAGS, log=directory / "log", entry=RENDER) as started:
+    with WarmServer(model, FLAGS, log=directory / "log", entry=RENDER) as started:
         yield started
 
 

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from constrained_k2.evaluation.server import API_SERVER, CONSTRAINED_FLAGS, SERVE, VllmServer
 from constrained_k2.testing import build_model
+from tests.warm import WarmServer
 
 pytestmark = pytest.mark.server
 
@@ -38,7 +39,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     model = build_model(directory / "model", arch="kimi_k2")
     flags = (*CONSTRAINED_FLAGS, "counting:CountingLogitsProcessor", *request.param)
     entry = SERVE if "--api-server-count=2" in flags else API_SERVER
-    with VllmServer(model, flags, log=directory / "server.log", python_path=[HERE], entry=entry) as started:
+    with WarmServer(model, flags, log=directory / "server.log", python_path=[HERE], entry=entry) as started:
         yield started
 
 

@@ -13,6 +13,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from constrained_k2.evaluation.server import WITHOUT_PLUGIN, VllmServer
 from constrained_k2.testing import build_model
 from tests.vllm_plugin.asking import MESSAGES, WEATHER
+from tests.warm import WarmServer
 
 pytestmark = pytest.mark.server
 
@@ -47,8 +48,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VllmServ
     directory = tmp_path_factory.mktemp("others")
     model = build_model(directory / "model", arch="llama")
     with (
-        VllmServer(model, FLAGS, log=directory / "with.log") as with_plugin,
-        VllmServer(model, FLAGS, log=directory / "without.log", environment=WITHOUT_PLUGIN) as without,
+        WarmServer(model, FLAGS, log=directory / "with.log") as with_plugin,
+        WarmServer(model, FLAGS, log=directory / "without.log", environment=WITHOUT_PLUGIN) as without,
     ):
         yield with_plugin, without
 

@@ -12,6 +12,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.server import API_SERVER, CONSTRAINED_FLAGS, VllmServer
 from constrained_k2.testing import build_model
+from tests.warm import WarmServer
 
 pytestmark = pytest.mark.server
 
@@ -32,7 +33,7 @@ TOOLS = [{"type": "function", "function": {"name": "get-weather", "parameters": 
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     directory = tmp_path_factory.mktemp("server")
     model = build_model(directory / "model", arch="llama")
-    with VllmServer(model, request.param, log=directory / "server.log", entry=API_SERVER) as started:
+    with WarmServer(model, request.param, log=directory / "server.log", entry=API_SERVER) as started:
         yield started
 
 

@@ -19,6 +19,7 @@ from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, V
 from constrained_k2.evaluation.server_metrics import parse_counters
 from constrained_k2.testing import build_model
 from scripts.bundled_samples.ordinary import ordinary_samples
+from tests.warm import WarmServer
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -61,7 +62,7 @@ def test_a_decode_server_answers_as_one_server(route: tuple[str, ...], tmp_path:
     samples = [sample for sample in ordinary_samples(40, seed=5) if sample.choice in {"required", "named"}]
     storage.mkdir()
     servers = [
-        VllmServer(model, (*route, *FLAGS, *connector(f"kv_{role}", storage)), log=tmp_path / f"{role}.log")
+        WarmServer(model, (*route, *FLAGS, *connector(f"kv_{role}", storage)), log=tmp_path / f"{role}.log")
         for role in ("producer", "consumer")
     ]
     # The servers start at the same time. Each ends with the thread that started it, so the threads end after them.

@@ -16,6 +16,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from constrained_k2 import ToolCall, Vocabulary, parse_completion, render_tool_calls
 from constrained_k2.evaluation.bundled import build_demo_model
 from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, RENDER, VllmServer
+from tests.warm import WarmServer
 
 pytestmark = pytest.mark.server
 
@@ -83,7 +84,7 @@ def demo_vocabulary(checkpoint: Path) -> Vocabulary:
 
 
 def serve(checkpoint: Path, flags: tuple[str, ...], log: Path, **options: Any) -> Iterator[VllmServer]:
-    with VllmServer(checkpoint, flags, log=log, python_path=[Path(__file__).parent], **options) as started:
+    with WarmServer(checkpoint, flags, log=log, python_path=[Path(__file__).parent], **options) as started:
         yield started
 
 

@@ -13,6 +13,7 @@ from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer
 from constrained_k2.testing import build_model
 from tests.vllm_plugin.asking import MESSAGES
+from tests.warm import WarmServer
 
 pytestmark = pytest.mark.server
 
@@ -31,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     directory = tmp_path_factory.mktemp("server")
     model = build_model(directory / "model", arch="llama")
     flags = (*BACKEND_FLAGS, "--reasoning-parser", "kimi_k2")
-    with VllmServer(model, flags, log=directory / "server.log") as started:
+    with WarmServer(model, flags, log=directory / "server.log") as started:
         yield started
 
 

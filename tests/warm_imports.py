@@ -1,0 +1,12 @@
+"""What vLLM's servers, engine cores and workers import; nothing of this package, which not every server loads."""
+# ruff: noqa: F401
+
+import transformers.models.auto
+import vllm.entrypoints.cli.main
+import vllm.entrypoints.openai.api_server
+import vllm.model_executor.models.deepseek_v2
+import vllm.model_executor.models.llama
+import vllm.v1.engine.async_llm
+import vllm.v1.engine.core
+import vllm.v1.executor.multiproc_executor
+import vllm.v1.worker.cpu_worker
