@@ -75,6 +75,15 @@ def _serve(arguments: list[str], environment: dict[str, str], log: str) -> None:
     # For CPUs vLLM would spawn engine cores and workers, which import it again.
     fork = multiprocessing.get_context("fork")
     multiprocessing.get_context = lambda method=None: fork  # type: ignore[assignment]
+    _wait_without_spinning()
     module = arguments[0]
     sys.argv = arguments
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _wait_without_spinning() -> None:
+    """Have vLLM's processes sleep until a message comes: for a second after each, they would take the model's cores."""
+    from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
+
+    assert SpinCondition.__init__.__defaults__ == (1,)
+    SpinCondition.__init__.__defaults__ = (0,)

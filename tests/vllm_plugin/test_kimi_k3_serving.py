@@ -15,6 +15,7 @@ from constrained_k2.evaluation.sample import UNCONSTRAINED
 from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
 from constrained_k2.prompts.xtml import render_turn
 from scripts.bundled_samples.ordinary import ordinary_samples
+from tests.budget import tries
 from tests.servers import NGRAM, SCRIPTED, kimi_k3_server
 from tests.vllm_plugin.asking import MESSAGES, WEATHER
 from tests.vllm_plugin.openai_client import ask_all, judged
@@ -90,13 +91,13 @@ def check_random(served: VllmServer, count: int) -> None:
 
 
 @both_routes
-def test_100_requests_to_a_random_model(served: VllmServer) -> None:
-    check_random(served, 100)
+def test_requests_to_a_random_model(served: VllmServer) -> None:
+    check_random(served, tries(30, everything=100))
 
 
 @on("ngram")
 def test_requests_under_speculative_decoding(served: VllmServer) -> None:
-    check_random(served, 30)
+    check_random(served, tries(15, everything=30))
 
 
 @both_routes
