@@ -1,4 +1,4 @@
-"""Servers that start warm: a process that has imported vLLM forks them, and they fork their engine cores and workers.
+"""Servers and engines that start warm: a process that has imported vLLM forks them, and they fork their workers.
 
 A server that is started as users start it imports vLLM three times, one after the other, in five sixths of its time.
 """
@@ -8,7 +8,7 @@ import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import forkserver
 from pathlib import Path
@@ -24,22 +24,27 @@ class WarmServer(VllmServer):
     def _start(self) -> Process:
         interpreter, _, *arguments = self._command
         assert interpreter == sys.executable
-        return _Forked(arguments, os.environ | self._environment, self.log)
+        return Forked(_serve, arguments, os.environ | self._environment, self.log)
 
 
-class _Forked:
-    """A forked server as a :class:`Process`."""
+class Forked:
+    """A fork that calls a function of a module with the arguments, in a session of its own; ends with its parent.
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    vLLM is imported in it. ``environment`` is all of its environment; its output goes to the log.
+    """
+
+    def __init__(
+        self, function: Callable[..., None], arguments: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> None:
         _CONTEXT.set_forkserver_preload(["tests.warm_imports"])
         kept = dict(os.environ)
-        os.environ["OMP_NUM_THREADS"] = environment["OMP_NUM_THREADS"]  # torch reads it when it is imported
+        os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it when it is imported
         try:
             forkserver.ensure_running()
         finally:
             os.environ.clear()
             os.environ.update(kept)
-        self._process = _CONTEXT.Process(target=_serve, args=(list(arguments), dict(environment), str(log)))
+        self._process = _CONTEXT.Process(target=_begin, args=(function, arguments, dict(environment), str(log)))
         self._process.start()
 
     @property
@@ -58,12 +63,12 @@ class _Forked:
         self._process.join(timeout)
         code = self._process.exitcode
         if code is None:
-            raise subprocess.TimeoutExpired("a forked server", timeout or 0)
+            raise subprocess.TimeoutExpired("a fork", timeout or 0)
         return code
 
 
-def _serve(arguments: list[str], environment: dict[str, str], log: str) -> None:
-    """In the fork: become the server."""
+def _begin(function: Callable[..., None], arguments: Sequence[str], environment: dict[str, str], log: str) -> None:
+    """In the fork."""
     os.setsid()
     end_with_parent()
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -71,14 +76,18 @@ def _serve(arguments: list[str], environment: dict[str, str], log: str) -> None:
     os.dup2(output, 2)
     os.environ.clear()
     os.environ.update(environment)
-    sys.path[:0] = filter(None, environment["PYTHONPATH"].split(os.pathsep))
+    sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     # For CPUs vLLM would spawn engine cores and workers, which import it again.
     fork = multiprocessing.get_context("fork")
     multiprocessing.get_context = lambda method=None: fork  # type: ignore[assignment]
     _wait_without_spinning()
-    module = arguments[0]
-    sys.argv = arguments
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    function(*arguments)
+
+
+def _serve(*arguments: str) -> None:
+    """Run a module with arguments, as ``python -m`` does."""
+    sys.argv = list(arguments)
+    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 
 
 def _wait_without_spinning() -> None:

@@ -1,6 +1,6 @@
 """One in-process vLLM engine in a process of its own: what it writes to given requests, as JSON.
 
-``python engine_run.py job.json`` reads ``{"model": DIR, "engine": {…}, "requests": [{"prompt": [ids] | text, "params": {…},
+It reads a file ``{"model": DIR, "engine": {…}, "requests": [{"prompt": [ids] | text, "params": {…},
 "structured": {…}}, …]}`` and writes ``{"answers": [[{"ids": […], "reason": …, "text": …}, …], …], "metrics": {…}, "totals": {…},
 "expanded": […]}`` into ``job.out.json``; ``totals`` are this package's own counts. A request that is refused or ends in an error
 has ``{"error": …}`` for its answer.
@@ -8,10 +8,11 @@ has ``{"error": …}`` for its answer.
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from tests.warm import Forked
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -88,17 +89,15 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_in_its_own_process(job: Path, model: Path, engine: dict[str, Any], requests: list[Any]) -> dict[str, Any]:
-    """Have this script do a job, and read what it wrote; ``job`` is its file, the log is written beside it."""
+    """Have a process do a job, and read what it wrote; ``job`` is its file, the log is written beside it."""
     job.write_text(json.dumps({"model": str(model), "engine": engine, "requests": requests}))
     log = job.with_suffix(".log")
-    with log.open("wb") as sink:
-        ended = subprocess.run([sys.executable, __file__, job], stdout=sink, stderr=sink, check=False)
-    assert ended.returncode == 0, log.read_text(errors="replace")[-4000:]
+    code = Forked(_run_file, [str(job)], os.environ | ENVIRONMENT, log).wait()
+    assert code == 0, log.read_text(errors="replace")[-4000:]
     done: dict[str, Any] = json.loads(job.with_suffix(".out.json").read_text())
     return done
 
 
-if __name__ == "__main__":
-    os.environ.update(ENVIRONMENT)
-    path = Path(sys.argv[1])
+def _run_file(job: str) -> None:
+    path = Path(job)
     path.with_suffix(".out.json").write_text(json.dumps(run(json.loads(path.read_text()))))

@@ -45,6 +45,8 @@ async def derender_chat(
         calls = choice.message.tool_calls
         if chat_request.parallel_tool_calls is False:
             choice.message.tool_calls = calls = calls[:1]
+        if chat_request.tools and not choice.message.content:
+            choice.message.content = None
         for call in calls:
             call.id = call.function.id or call.id
         if choice.finish_reason in CORRECTED:
