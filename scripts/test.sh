@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Lint, types and tests. `scripts/test.sh --fast` leaves out what starts a server or walks for long: some five minutes
-# on two cores where mypy has its cache, one more where it has none. Other options go to pytest.
+# Lint, types and tests. `scripts/test.sh --fast` leaves out what starts a server or walks for long, and tries less of
+# the rest; `--all` tries more (tests/budget.py). Other options go to pytest.
 set -euo pipefail
 EXTRAS=test
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
-if [ "${1-}" = --fast ]; then
-  shift
-  set -- -m "not server and not slow" "$@"
-fi
+case "${1-}" in
+  --fast) shift; export CONSTRAINED_K2_TESTS=fast; set -- -m "not server and not slow" "$@" ;;
+  --all) shift; export CONSTRAINED_K2_TESTS=all ;;
+esac
 "$PYTHON" -m ruff check .
 "$PYTHON" -m ruff format --check .
 mypy_log=$(mktemp)

@@ -1,11 +1,6 @@
-"""How much a level of tests tries: ``--fast``, the default, or ``--all``; and the seed, which changes with the commit.
-
-``scripts/test.sh`` names the level in ``CONSTRAINED_K2_TESTS``. ``CONSTRAINED_K2_SEED`` repeats a run's random draws.
-"""
+"""How much a level of tests tries. ``scripts/test.sh`` names the level in ``CONSTRAINED_K2_TESTS``."""
 
 import os
-import subprocess
-from pathlib import Path
 
 
 def _level() -> str:
@@ -15,16 +10,7 @@ def _level() -> str:
     return named
 
 
-def _seed() -> int:
-    if given := os.environ.get("CONSTRAINED_K2_SEED"):
-        return int(given)
-    root = Path(__file__).parents[1]
-    asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
-    return int(asked.stdout[:7], 16) if asked.returncode == 0 else 0  # a source archive has no commit
-
-
 LEVEL = _level()
-SEED = _seed()
 
 
 def tries(default: int, *, fast: int | None = None, everything: int | None = None) -> int:

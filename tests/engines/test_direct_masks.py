@@ -18,6 +18,7 @@ from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanc
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.schema.undeclared_keys import UNDECLARED_KEYS
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+from tests.budget import tries
 from tests.data import data, mcp_servers, suite
 from tests.engines.masked_walks import vocabulary_of
 from tests.schema.test_differential import schemas
@@ -137,7 +138,7 @@ def check_schema(engine: LLGuidanceEngine, schema: Any, draw: random.Random, ste
     return known
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=tries(50, everything=150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(PLAIN, st.integers(0, 9999))
 def test_direct_masks_are_those_of_llguidance(crossing: LLGuidanceEngine, schema: Any, seed: int) -> None:
     check_schema(crossing, schema, random.Random(seed))

@@ -24,6 +24,7 @@ from constrained_k2.grammar.lark.plain_walk import plain_nodes
 from constrained_k2.grammar.lark.state_model import AMBIGUOUS, StateModel
 from constrained_k2.schema.budget import check_budget
 from constrained_k2.schema.undeclared_keys import UNDECLARED_KEYS
+from tests.budget import tries
 from tests.data import data, mcp_servers, suite
 from tests.engines.test_direct_masks import PLAIN
 
@@ -184,7 +185,7 @@ ROOTS = st.builds(
     st.recursive(LEAVES, containers, max_leaves=3),
     st.sampled_from([{}, {"$schema": "http://json-schema.org/draft-07/schema#"}, {"$id": "https://a.example/"}]),
 )
-settled = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settled = settings(max_examples=tries(50, everything=150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @given(ROOTS | PLAIN)

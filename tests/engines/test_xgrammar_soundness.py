@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from constrained_k2.engines.xgrammar.engine import XGrammarEngine
+from tests.budget import tries
 from tests.schema.compilers import byte_compiler
 from tests.schema.format_oracles import FORMAT_CHECKER
 from tests.schema.test_differential import SCHEMAS, VALUES
@@ -58,7 +59,7 @@ def test_no_invalid_instance_is_accepted_where_nothing_is_relaxed() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=tries(133, everything=400), deadline=None, suppress_health_check=list(HealthCheck))
 @given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=8), st.integers(0, 2**32))
 @example({"type": "number", "minimum": 1.5, "maximum": 2.5}, [1.5, 2, 2.5], 0)
 def test_what_is_accepted_is_valid_where_nothing_is_relaxed(schema: Any, values: list[Any], seed: int) -> None:

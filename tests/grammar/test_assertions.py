@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from constrained_k2.grammar.characters import Untranslatable
 from constrained_k2.grammar.patterns import found_anywhere, spelled_ways
 from constrained_k2.grammar.spelling import RAW
+from tests.budget import tries
 
 TOKENIZER = llguidance.LLTokenizer("byte")
 TEXTS = ["".join(text) for length in range(5) for text in product("ab-", repeat=length)] + [
@@ -126,7 +127,7 @@ def patterns(draw: st.DrawFn, depth: int = 2) -> str:
     return "|".join(draw(ways))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(50, everything=150), deadline=None)
 @given(patterns())
 def test_random_patterns(pattern: str) -> None:
     try:

@@ -27,6 +27,7 @@ from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.prompts.xtml.turn import render_turn
 from constrained_k2.turn.phases import Phase
 from constrained_k2.vocabulary.bitmask import TokenSet, allocate_bitmask, allowed_ids
+from tests.budget import tries
 from tests.data import mcp_servers
 from tests.grammar.whole_turns import (
     ALL,
@@ -242,7 +243,7 @@ _ALPHABET = b'functions.:0129"{}[], ab\\='
 
 
 @given(st.sampled_from(_ROWS), st.randoms(use_true_random=False), st.integers(1, 3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(100, everything=300), deadline=None)
 def test_damaged_transcripts_are_refused_at_the_same_token(
     row: tuple[Path, str], chance: random.Random, damages: int
 ) -> None:

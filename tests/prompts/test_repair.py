@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from constrained_k2 import InvalidRequest, Vocabulary, find_faults, repair_messages
 from constrained_k2.prompts import PromptRenderer
 from constrained_k2.prompts.special_text import JOINER, KIMI_SPECIAL_TEXTS, SpecialTexts
+from tests.budget import tries
 from tests.prompts.dialogs import F0, F1, USER, call, calls, result
 from tests.prompts.test_goldens import TEMPLATES, TEST_TEMPLATE, template_renderer
 
@@ -362,7 +363,7 @@ messages_of = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=300)
+@settings(max_examples=tries(100, everything=300))
 @given(st.lists(messages_of, max_size=8), st.sampled_from([None, [{"name": "f", "strict": True}]]))
 def test_repairing_twice_changes_nothing_more(messages: list[dict[str, Any]], tools: Any) -> None:
     body = {"messages": messages, "tools": tools}
@@ -375,7 +376,7 @@ def test_repairing_twice_changes_nothing_more(messages: list[dict[str, Any]], to
     assert len({sum(counted[role] for role in results) for counted in roles}) == 1
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(66, everything=200))
 @given(st.lists(messages_of, max_size=8))
 def test_a_repaired_request_has_no_fault(small_vocabulary: Vocabulary, messages: list[dict[str, Any]]) -> None:
     renderer = PromptRenderer.from_template(TEST_TEMPLATE.read_text(), small_vocabulary)

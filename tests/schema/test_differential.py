@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from constrained_k2 import ConstrainedK2Error
 from constrained_k2.schema.budget import check_budget
+from tests.budget import tries
 from tests.schema.compilers import byte_compiler
 from tests.schema.format_oracles import FORMAT_CHECKER
 from tests.schema.test_suite import accepts, walk
@@ -82,7 +83,7 @@ SCHEMAS = st.recursive(st.booleans() | TYPES.map(lambda kind: {"type": kind}), s
 
 
 @pytest.mark.slow
-@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=tries(500, everything=1500), deadline=None, suppress_health_check=list(HealthCheck))
 @given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=8), st.integers(0, 2**32))
 def test_accepted_texts_are_valid(schema: Any, values: list[Any], seed: int) -> None:
     validator = jsonschema.Draft202012Validator(schema, format_checker=FORMAT_CHECKER)

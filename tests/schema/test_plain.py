@@ -20,6 +20,7 @@ from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.schema.plain import MAX_PARTS, plain_shape
 from constrained_k2.schema.string_formats import FORMATS
 from constrained_k2.schema.undeclared_keys import UNDECLARED_KEYS
+from tests.budget import tries
 from tests.data import data, mcp_servers, suite
 
 ENCODINGS: tuple[ArgumentEncoding, ...] = get_args(ArgumentEncoding)
@@ -234,7 +235,7 @@ schemas = st.recursive(leaves | st.booleans(), nodes, max_leaves=8)
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=tries(166, everything=500), deadline=None)
 @given(schemas, schemas, schemas, st.sampled_from(ENCODINGS))
 def test_schemas_of_all_kinds(value: Any, one: Any, other: Any, encoding: ArgumentEncoding) -> None:
     check(under(value, **{"$defs": {"a": one, "b": other}}), (encoding,))
@@ -243,7 +244,7 @@ def test_schemas_of_all_kinds(value: Any, one: Any, other: Any, encoding: Argume
 JSON = st.recursive(values | st.floats(), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=4), max_leaves=12)  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(100, everything=300), deadline=None)
 @given(JSON, JSON)
 def test_no_json_fails(value: Any, other: Any) -> None:
     plain_shape(json.dumps(value))

@@ -17,6 +17,7 @@ from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar
 from constrained_k2.engines.protocol import ArgumentGrammar
 from constrained_k2.request.spec import EngineName
 from constrained_k2.schema.undeclared_keys import REASON, UndeclaredKeys
+from tests.budget import tries
 from tests.schema.compilers import byte_compiler
 from tests.schema.test_suite import accepts, walk
 from tests.schema.universe import OBJECTS, UNIVERSE
@@ -177,7 +178,7 @@ def is_ours(grammar: ArgumentGrammar) -> bool:
     return isinstance(grammar, LLGuidanceGrammar) and grammar.any_order
 
 
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(max_examples=tries(100, everything=300), suppress_health_check=list(HealthCheck))
 @given(schema=ANY_KEYWORDS)
 def test_forbidding_is_sound_and_leaves_something(schema: Any) -> None:
     try:
@@ -255,7 +256,7 @@ def _rules_of(applying: list[dict[str, Any]], key: str) -> Iterator[Any]:
         yield from found or ([schema["additionalProperties"]] if "additionalProperties" in schema else [])
 
 
-@settings(max_examples=400, suppress_health_check=list(HealthCheck))
+@settings(max_examples=tries(133, everything=400), suppress_health_check=list(HealthCheck))
 @given(schema=PLAIN)
 def test_what_is_kept_is_what_an_oracle_keeps(schema: Any) -> None:
     try:

@@ -27,6 +27,7 @@ from constrained_k2.vllm_plugin.api_server import repair
 from constrained_k2.vllm_plugin.api_server.histories import accepted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.settings import Server, Settings
+from tests.budget import tries
 from tests.prompts.test_goldens import TEMPLATES, TEST_TEMPLATE
 from tests.vllm_plugin.histories import (
     BLOCKS,
@@ -192,7 +193,7 @@ odd_messages = st.lists(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=tries(166, everything=500))
 @given(odd_messages)
 @example([{"role": "assistant", "tool_calls": [None]}])
 @example([{"role": "assistant", "tool_calls": [{"custom": {}, "tool_calls": []}]}])

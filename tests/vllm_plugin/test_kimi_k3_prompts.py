@@ -24,6 +24,7 @@ from vllm.renderers.params import ChatParams
 from constrained_k2 import Vocabulary
 from constrained_k2.prompts.xtml import XtmlRenderer, repair_history
 from constrained_k2.testing import build_model
+from tests.budget import tries
 from tests.prompts.dialogs import USER, call, calls, result
 from tests.prompts.kimi_k3 import COPIED, body_of
 
@@ -135,7 +136,7 @@ MESSAGE = st.one_of(
 )
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=tries(100, everything=300), suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(MESSAGE, max_size=6), st.booleans())
 def test_repaired_dialogs(both: Both, messages: list[dict[str, Any]], thinking: bool) -> None:
     repaired, _ = repair_history({"messages": messages, "chat_template_kwargs": {"thinking": thinking}})
