@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 import pickle
 from copy import copy
 from dataclasses import replace
@@ -30,7 +31,7 @@ from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.byte_compiler import _byte_compiler
 from constrained_k2.vllm_plugin.metrics import families as metrics
 from constrained_k2.vllm_plugin.metrics import transport
-from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
+from constrained_k2.vllm_plugin.metrics.counters import EngineCounters, engine_counters
 from constrained_k2.vllm_plugin.metrics.row_plan import PlannedRow
 from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
 from constrained_k2.vllm_plugin.metrics.transport import Published
@@ -330,3 +331,15 @@ def test_the_setting_is_checked(given: Any) -> None:
         settings_in(config)
     config.additional_config["constrained_k2"]["argmax_sample_interval"] = 0
     assert settings_in(config) == Settings(argmax_sample_interval=0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+def test_a_forked_worker_is_another_source() -> None:
+    """Else the engine core would take its worker's counts for its own, and drop them."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writer, engine_counters.source.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reader, 100).decode() not in {"", engine_counters.source}

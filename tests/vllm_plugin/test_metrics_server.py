@@ -38,8 +38,9 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     directory = tmp_path_factory.mktemp("server")
     model = build_model(directory / "model", arch="kimi_k2")
     flags = (*CONSTRAINED_FLAGS, "counting:CountingLogitsProcessor", *request.param)
-    entry = SERVE if "--api-server-count=2" in flags else API_SERVER
-    with WarmServer(model, flags, log=directory / "server.log", python_path=[HERE], entry=entry) as started:
+    is_shared = "--api-server-count=2" in flags  # prometheus_client decides on import whether processes share metrics
+    kind, entry = (VllmServer, SERVE) if is_shared else (WarmServer, API_SERVER)
+    with kind(model, flags, log=directory / "server.log", python_path=[HERE], entry=entry) as started:
         yield started
 
 

@@ -1,5 +1,6 @@
 """Counts masks, and the time that they take, in the process that computes them."""
 
+import os
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -35,6 +36,11 @@ _CAUSES = frozenset(KEYWORDS) | frozenset(OTHER_CAUSES)
 _PHASES = frozenset(phase.name.lower() for phase in Phase)
 
 
+def _new_source() -> str:
+    """A random id of this process."""
+    return secrets.token_hex(8)
+
+
 @dataclass(slots=True, eq=False)
 class EngineCounters:
     """Totals of one process that computes masks. One thread adds to each; other threads only read.
@@ -43,7 +49,7 @@ class EngineCounters:
     forbade the unmasked argmax of ``changed_rows`` of the ``examined_rows``.
     """
 
-    source: str = field(default_factory=lambda: secrets.token_hex(8))  # a random id of this process
+    source: str = field(default_factory=_new_source)
     constant: MaskCount = field(default_factory=MaskCount)
     header: MaskCount = field(default_factory=MaskCount)
     arguments: MaskCount = field(default_factory=MaskCount)
@@ -106,6 +112,14 @@ class EngineCounters:
 
 engine_counters = EngineCounters()
 """This process's counters; global, since the publisher holds no reference to the processor or backend that masks."""
+
+
+def _be_another_source() -> None:
+    """In a worker that was forked from the engine core, which would take the worker's counts for its own."""
+    engine_counters.source = _new_source()
+
+
+os.register_at_fork(after_in_child=_be_another_source)
 
 MASK_COUNTS = dict.fromkeys(Phase, engine_counters.constant) | {
     Phase.CALL_ID: engine_counters.header,
