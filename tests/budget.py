@@ -1,4 +1,4 @@
-"""How much a level of tests tries. ``scripts/test.sh`` names the level in ``CONSTRAINED_K2_TESTS``."""
+"""The number of examples at each level of tests. ``scripts/test.sh`` sets the level in ``CONSTRAINED_K2_TESTS``."""
 
 import os
 
@@ -14,7 +14,7 @@ LEVEL = _level()
 
 
 def tries(default: int, *, fast: int | None = None, everything: int | None = None) -> int:
-    """How many examples, walks or rows this level takes: a quarter of the default if fast, five times as many if all."""
+    """Return the number of examples, walks or rows at this level: a quarter of the default if fast, five times it if all."""
     if LEVEL == "fast":
         return fast if fast is not None else max(1, default // 4)
     if LEVEL == "all":

@@ -1,4 +1,4 @@
-"""What vLLM's servers, engine cores and workers import; nothing of this package, which not every server loads."""
+"""Imports the modules of vLLM's servers, engine cores and workers, and none of this package, which some do not load."""
 # ruff: noqa: F401
 
 import transformers.models.auto
