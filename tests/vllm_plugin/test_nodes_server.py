@@ -9,12 +9,11 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, SERVE, _free_port
+from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, SERVE, VllmServer, _free_port
 from constrained_k2.evaluation.server_metrics import parse_counters
 from constrained_k2.testing import build_model
 from scripts.bundled_samples.ordinary import ordinary_samples
 from tests.vllm_plugin.openai_client import ask_all, judged
-from tests.warm import WarmServer
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -41,8 +40,8 @@ def test_both_nodes_constrain(kind: str, route: tuple[str, ...], tmp_path: Path)
         first, second = ("--node-rank=0",), ("--headless", "--node-rank=1")
     samples = list(ordinary_samples(32, seed=7))
     with (
-        WarmServer(model, (*route, *both, *second), log=tmp_path / "1.log", environment=UNBOUND, entry=SERVE),
-        WarmServer(model, (*route, *both, *first), log=tmp_path / "0.log", environment=UNBOUND, entry=SERVE) as server,
+        VllmServer(model, (*route, *both, *second), log=tmp_path / "1.log", environment=UNBOUND, entry=SERVE),
+        VllmServer(model, (*route, *both, *first), log=tmp_path / "0.log", environment=UNBOUND, entry=SERVE) as server,
     ):
         asked = ask_all(server.url, samples, model="kimi-k2", temperature=1.0, max_tokens=500, extra_body=RESERVE)
         result, problems = judged(samples, asyncio.run(asked))

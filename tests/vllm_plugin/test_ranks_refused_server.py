@@ -13,9 +13,8 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from constrained_k2.evaluation.server import SERVE, WITHOUT_PLUGIN
+from constrained_k2.evaluation.server import SERVE, WITHOUT_PLUGIN, VllmServer
 from constrained_k2.testing import build_model
-from tests.warm import WarmServer
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -24,7 +23,7 @@ ENVIRONMENT = {**WITHOUT_PLUGIN, "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 def started_log(tmp_path: Path, *flags: str) -> str:
     model, log = build_model(tmp_path / "model", arch="llama"), tmp_path / "log"
-    server = WarmServer(model, flags, log=log, environment=ENVIRONMENT, entry=SERVE)
+    server = VllmServer(model, flags, log=log, environment=ENVIRONMENT, entry=SERVE)
     with pytest.raises(RuntimeError, match="the server ended with [1-9]"), server:
         pass
     return log.read_text(errors="replace")
@@ -44,7 +43,7 @@ def test_ray(tmp_path: Path) -> None:
 def test_data_parallel_of_a_mixture_of_experts(tmp_path: Path) -> None:
     model = build_model(tmp_path / "model", arch="kimi_k2")
     body = {"model": "kimi-k2", "prompt": "hi", "max_tokens": 5}
-    with WarmServer(
+    with VllmServer(
         model, ("--data-parallel-size=2",), log=tmp_path / "log", environment=ENVIRONMENT, entry=SERVE
     ) as server:
         for _ in range(2):
@@ -56,7 +55,7 @@ def test_data_parallel_of_a_mixture_of_experts(tmp_path: Path) -> None:
 def test_an_engine_core_that_dies_ends_the_server(tmp_path: Path) -> None:
     """None is started in its place."""
     model = build_model(tmp_path / "model", arch="llama")
-    with WarmServer(model, (), log=tmp_path / "log", environment=ENVIRONMENT, entry=SERVE) as server:
+    with VllmServer(model, (), log=tmp_path / "log", environment=ENVIRONMENT, entry=SERVE) as server:
         process = psutil.Process(server.pid)
         (core,) = (child for child in process.children() if child.cmdline()[:1] == ["VLLM::EngineCore"])
         core.kill()
