@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import cast
 
-from constrained_k2.evaluation.server import Process, VllmServer, end_with_parent
+from constrained_k2.evaluation.server import VllmServer, end_with_parent
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 
@@ -21,10 +22,11 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 class WarmServer(VllmServer):
     """A server as :class:`VllmServer`, started without the time to import vLLM."""
 
-    def _start(self) -> Process:
+    def _start(self) -> subprocess.Popen[bytes]:
         interpreter, _, *arguments = self._command
         assert interpreter == sys.executable
-        return Forked(_serve, arguments, os.environ | self._environment, self.log)
+        started = Forked(_serve, arguments, os.environ | self._environment, self.log)
+        return cast("subprocess.Popen[bytes]", started)  # it has the methods that a server's process needs
 
 
 class Forked:

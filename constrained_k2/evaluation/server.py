@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import httpx
 
@@ -57,27 +57,6 @@ def rust_front_end(binary: Path) -> dict[str, str]:
     return {_RUST: "1", "VLLM_RUST_FRONTEND_PATH": str(binary.resolve())}
 
 
-class Process(Protocol):
-    """The part of ``subprocess.Popen`` that a server's process must have."""
-
-    @property
-    def pid(self) -> int:
-        """The process id, which is its group's too."""
-        ...
-
-    def poll(self) -> int | None:
-        """Return the exit code, or None while the process runs."""
-        ...
-
-    def terminate(self) -> None:
-        """Send SIGTERM."""
-        ...
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end and return the exit code; raises ``subprocess.TimeoutExpired``."""
-        ...
-
-
 class VllmServer:
     """Serves a small model with vLLM while the block is open; on Linux it also ends with the thread that entered it.
 
@@ -113,7 +92,7 @@ class VllmServer:
         if entry == SERVE and not any(metadata.distributions(name="vllm")):
             paths.append(str(_write_distribution(log.with_suffix(".distribution"))))
         self._environment = _SMALL_CPU_ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(paths)} | dict(environment or {})
-        self._process: Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int:
@@ -139,7 +118,7 @@ class VllmServer:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def _start(self) -> Process:
+    def _start(self) -> subprocess.Popen[bytes]:
         """Start the server, with its output in the log."""
         options: dict[str, Any] = {"stderr": subprocess.STDOUT, "start_new_session": True}
         if sys.platform == "linux":
@@ -147,7 +126,7 @@ class VllmServer:
         with self.log.open("wb") as log:  # our interpreter and flags
             return subprocess.Popen(self._command, stdout=log, env=os.environ | self._environment, **options)  # noqa: S603
 
-    def _wait(self, process: Process) -> None:
+    def _wait(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline and process.poll() is None:
             with suppress(httpx.TransportError):

@@ -56,8 +56,7 @@ async def chat_completion_full_generator(
                 choice.finish_reason = "length"
             elif choice.finish_reason == "tool_calls" and not choice.message.tool_calls:
                 choice.finish_reason = "stop"
-            if request.tools and not choice.message.content:
-                choice.message.content = None  # vLLM writes "" beside calls that had to be made
+            drop_empty_content(request, choice)
             state.add_diagnostics(choice)
             if state.examination is not None:
                 choice.constrained_k2 |= await state.examination.report_whole(choice.index)
@@ -122,6 +121,12 @@ async def responses(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(answer, ResponsesResponse) and answer.status == "incomplete":
             _cut_last(answer.output)
     return answer
+
+
+def drop_empty_content(request: Any, choice: Any) -> None:
+    """Set content without text to null, as beside other calls: vLLM writes "" beside calls that had to be made."""
+    if request.tools and not choice.message.content:
+        choice.message.content = None
 
 
 async def _incomplete_where_cut(events: AsyncGenerator[Any, None]) -> AsyncIterator[Any]:

@@ -11,7 +11,7 @@ from constrained_k2.errors import MalformedCompletion
 from constrained_k2.vllm_plugin.api_server.derendering import follow_rendering
 from constrained_k2.vllm_plugin.api_server.request_hook import check_params_in_thread
 from constrained_k2.vllm_plugin.patches import wrapper
-from constrained_k2.vllm_plugin.patches.answers import CORRECTED
+from constrained_k2.vllm_plugin.patches.answers import CORRECTED, drop_empty_content
 from constrained_k2.vllm_plugin.route import parses_with_us
 
 
@@ -45,8 +45,7 @@ async def derender_chat(
         calls = choice.message.tool_calls
         if chat_request.parallel_tool_calls is False:
             choice.message.tool_calls = calls = calls[:1]
-        if chat_request.tools and not choice.message.content:
-            choice.message.content = None
+        drop_empty_content(chat_request, choice)
         for call in calls:
             call.id = call.function.id or call.id
         if choice.finish_reason in CORRECTED:

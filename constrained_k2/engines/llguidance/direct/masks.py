@@ -94,9 +94,9 @@ class DirectMasks:
 
     def _mask_of(self, residual: Residual) -> Row | None:
         row = mask_of(residual, self._trie, self.terminals, self._stop_id)
-        if row is None or not row.any():
-            return row if row is None else self.empty
-        return self._intern(row)
+        if row is None:
+            return None
+        return self._intern(row) if row.any() else self.empty
 
     def _keep(self, key: Hashable, residual: Residual, row: Row | None) -> Row | None:
         size = _ENTRY_BYTES + (0 if residual.keys is None else _REST_BYTES * len(residual.keys.rests))
