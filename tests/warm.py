@@ -8,6 +8,7 @@ import os
 import runpy
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import forkserver
@@ -93,8 +94,11 @@ def _serve(*arguments: str) -> None:
 
 
 def _wait_without_spinning() -> None:
-    """Have vLLM's processes sleep until a message comes: for a second after each, they would take the model's cores."""
-    from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
+    """Have vLLM's processes sleep between two looks for a message: for a second after each, they would spin.
 
-    assert SpinCondition.__init__.__defaults__ == (1,)
-    SpinCondition.__init__.__defaults__ = (0,)
+    They still look, since a notification may be lost: vLLM then waits five seconds.
+    """
+    from vllm.distributed.device_communicators import shm_broadcast
+
+    assert callable(shm_broadcast.sched_yield)
+    shm_broadcast.sched_yield = lambda: time.sleep(0.0005)
