@@ -10,6 +10,7 @@ case "${1-}" in
 esac
 "$PYTHON" -m ruff check .
 "$PYTHON" -m ruff format --check .
+"$PYTHON" -m scripts.lint
 mypy_log=$(mktemp)
 trap 'rm -f "$mypy_log"' EXIT
 "$PYTHON" -m mypy >"$mypy_log" 2>&1 &

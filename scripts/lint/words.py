@@ -6,13 +6,9 @@ import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("constrained_k2", "benchmarks", "scripts", "examples", "tests")
-SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py") if path != Path(__file__))
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "grammars").glob("*.md")])
-TABLES_OF_OLD_NAMES = {"CHANGELOG.md", "style.md"}
+_FOLDERS = ("constrained_k2", "benchmarks", "scripts", "examples", "tests")
+_TABLES_OF_OLD_NAMES = {"CHANGELOG.md", "style.md"}
 
 Patterns = dict[str, tuple[str, str]]  # by name: a pattern, and a sentence that it finds
 
@@ -49,71 +45,70 @@ FIRST_LINES: Patterns = DIALECT | {
 }
 
 
-def docstrings(path: Path) -> Iterator[tuple[int, list[str]]]:
+def findings() -> Iterator[str]:
+    """Check every source and page.
+
+    Yields:
+        The file, the line, the rule and the text of each finding.
+    """
+    for path in sorted(path for folder in _FOLDERS for path in (ROOT / folder).rglob("*.py")):
+        if path != Path(__file__):
+            tree = ast.parse(path.read_text("utf-8"))
+            texts = list(_docstrings(tree))
+            yield from _found(path, ((number, lines[0]) for number, lines in texts), FIRST_LINES)
+            yield from _found(path, ((number, line) for number, lines in texts for line in lines[1:]), DIALECT)
+            yield from _found(path, (*_comments(path), *_errors(tree)), DIALECT)
+    pages = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "grammars").glob("*.md")])
+    for page in pages:
+        if page.name not in _TABLES_OF_OLD_NAMES:
+            yield from _found(page, _prose(page), DIALECT)
+
+
+def found(line: str, patterns: Patterns) -> list[str]:
+    """The names of the patterns that a line matches."""
+    return [
+        name
+        for name, (pattern, _) in patterns.items()
+        if re.search(pattern, line, re.IGNORECASE if name in DIALECT else 0)
+    ]
+
+
+def _found(path: Path, lines: Iterable[tuple[int, str]], patterns: Patterns) -> Iterator[str]:
+    for number, line in lines:
+        for name in found(line, patterns):
+            yield f"{path.relative_to(ROOT)}:{number}: {name}: {line.strip()}"
+
+
+def _docstrings(tree: ast.Module) -> Iterator[tuple[int, list[str]]]:
     """The lines of each docstring, with the line of what it documents."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:
                 yield getattr(node, "lineno", 1), text.splitlines()
 
 
-def comments(path: Path) -> Iterator[tuple[int, str]]:
-    """Each comment, with its line."""
+def _comments(path: Path) -> Iterator[tuple[int, str]]:
     with path.open("rb") as file:
         for token in tokenize.tokenize(file.readline):
             if token.type == tokenize.COMMENT:
                 yield token.start[0], token.string
 
 
-def errors(path: Path) -> Iterator[tuple[int, str]]:
+def _errors(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """The literal text inside each ``raise``, with its line."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Raise) and node.exc is not None:
             for part in ast.walk(node.exc):
                 if isinstance(part, ast.Constant) and isinstance(part.value, str):
                     yield part.lineno, part.value
 
 
-def prose(page: Path) -> Iterator[tuple[int, str]]:
+def _prose(page: Path) -> Iterator[tuple[int, str]]:
     """The lines of a page outside code blocks, without code spans."""
     is_code = False
-    for number, line in enumerate(page.read_text().splitlines(), 1):
+    for number, line in enumerate(page.read_text("utf-8").splitlines(), 1):
         if line.lstrip().startswith("```"):
             is_code = not is_code
         elif not is_code and not line.startswith("    "):
             yield number, re.sub(r"`[^`]*`", "", line)
-
-
-def found(lines: Iterable[tuple[int, str]], patterns: Patterns) -> list[str]:
-    return [
-        f"line {number}: {name}: {line.strip()}"
-        for number, line in lines
-        for name, (pattern, _) in patterns.items()
-        if re.search(pattern, line, re.IGNORECASE if name in DIALECT else 0)
-    ]
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_docstrings_comments_and_errors_are_plain(path: Path) -> None:
-    texts = list(docstrings(path))
-    assert not found(((number, lines[0]) for number, lines in texts), FIRST_LINES)
-    assert not found(((number, line) for number, lines in texts for line in lines), DIALECT)
-    assert not found(comments(path), DIALECT)
-    assert not found(errors(path), DIALECT)
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_pages_are_plain(page: Path) -> None:
-    if page.name not in TABLES_OF_OLD_NAMES:
-        assert not found(prose(page), DIALECT)
-
-
-@pytest.mark.parametrize("name", FIRST_LINES)
-def test_each_pattern_finds_its_example(name: str) -> None:
-    assert found([(1, FIRST_LINES[name][1])], {name: FIRST_LINES[name]})
-
-
-@pytest.mark.parametrize("line", ["What is wrong?", "There is no longer a limit.", "It stands for one."])
-def test_plain_sentences_pass(line: str) -> None:
-    assert not found([(1, line)], FIRST_LINES)
