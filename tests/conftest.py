@@ -13,6 +13,7 @@ from constrained_k2 import Compiler, Vocabulary
 from constrained_k2.engines.llguidance import engine as engine_module
 from constrained_k2.engines.llguidance import grammar_text
 from constrained_k2.testing import write_tokenizer
+from tests.budget import SEED
 from tests.data import data
 from tests.servers import group, server
 from tests.turn.k3_turns import as_k3
@@ -40,6 +41,21 @@ class ByGroup(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Have hypothesis start from the seed of this run."""
+    if config.getoption("--hypothesis-seed") is None:
+        config.option.hypothesis_seed = SEED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the seed if a test failed."""
+    if terminalreporter.stats.get("failed"):
+        terminalreporter.write_line(
+            f"random examples are of seed {SEED}; CONSTRAINED_K2_TESTS_SEED={SEED} repeats them"
+        )
 
 
 @pytest.hookimpl(optionalhook=True)
