@@ -4,6 +4,13 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 for extra in clients clients-openai2; do
-  [ -e ".clients/$extra/bin/python" ] || python3 -m venv ".clients/$extra"
-  ".clients/$extra/bin/python" -m pip install -q ".[$extra]"
+  python=.clients/$extra/bin/python lock=requirements-$extra.lock
+  wanted=$(cat pyproject.toml "$lock" | cksum)
+  [ "$(cat ".clients/$extra/installed" 2>/dev/null)" != "$wanted" ] || continue
+  echo "Making .clients/$extra (a minute)"
+  [ -e "$python" ] || python3 -m venv ".clients/$extra"
+  constraints=()  # the lock is of Python 3.11; pip resolves anew for another one
+  [ "$("$python" -c 'import sys; print(*sys.version_info[:2])')" != "3 11" ] || constraints=(-c "$lock")
+  "$python" -m pip install -q ${constraints[@]+"${constraints[@]}"} ".[$extra]"
+  echo "$wanted" > ".clients/$extra/installed"
 done

@@ -13,7 +13,7 @@ from constrained_k2 import Compiler, Vocabulary
 from constrained_k2.engines.llguidance import engine as engine_module
 from constrained_k2.engines.llguidance import grammar_text
 from constrained_k2.testing import write_tokenizer
-from tests.budget import SEED
+from tests.budget import LEVEL, SEED
 from tests.data import data
 from tests.servers import group, server
 from tests.turn.k3_turns import as_k3
@@ -65,8 +65,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest groups first, so that several processes end at about the same time.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what belongs to another level, and put the longest groups first: the processes end at about the same time.
 
     pytest-xdist refuses to run if two processes collect different ids, so an id from a set's order or an address is an
     error here: it would fail only now and then.
@@ -74,12 +74,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if changing := [item.nodeid for item in items if re.search(r"frozenset\(|\{'[^':]*'[,}]|\bat 0x", item.nodeid)]:
         raise pytest.UsageError(f"test ids that differ between processes, give them ids=: {changing}")
 
+    _leave_out(config, items)
+
     def rank(item: pytest.Item) -> tuple[int, bool, bool]:
         name = group(item.nodeid)
         number = next((number for number, part in enumerate(LONGEST) if part in name), len(LONGEST))
         return number, not item.get_closest_marker("server"), not item.get_closest_marker("slow")
 
     items.sort(key=rank)
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what this level does not run."""
+    out = {"fast": ("server", "slow", "only_all"), "default": ("only_all",), "all": ()}[LEVEL]
+    left = [item for item in items if any(item.get_closest_marker(name) for name in out)]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in set(left)]
 
 
 @pytest.fixture(scope="session")

@@ -65,9 +65,10 @@ def kimi_k3_server(directory: Path, *flags: str) -> Iterator[VllmServer]:
         yield started
 
 
-def on(*names: str) -> pytest.MarkDecorator:
-    """Run the test on each of these servers, which its fixture ``server`` then is."""
-    return pytest.mark.parametrize("server", names, indirect=True, scope="session")
+def on(*names: str, only_all: tuple[str, ...] = ()) -> pytest.MarkDecorator:
+    """Run the test on each of these servers, which its fixture ``server`` then is; on some at the level ``all`` only."""
+    more = (pytest.param(name, marks=pytest.mark.only_all) for name in only_all)
+    return pytest.mark.parametrize("server", [*names, *more], indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session", params=["structured_output", "logits_processor"])

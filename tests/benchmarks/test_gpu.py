@@ -95,7 +95,7 @@ assert engine_counters.masked_steps > 20 and engine_counters.ended_early == 0
 
 
 @pytest.mark.server
-@pytest.mark.slow
+@pytest.mark.only_all
 def test_an_engine_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One engine as on a GPU, but eager: its answers are judged, and its steps are timed."""
     pytest.importorskip("vllm", reason="vLLM is not installed")

@@ -10,6 +10,7 @@ import pytest
 
 from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.schema.dialects import in_json_schema
+from tests.budget import SEED, tries
 from tests.clients.answers import Answer
 from tests.clients.asking import ask
 from tests.clients.endpoints import PATHS
@@ -17,6 +18,7 @@ from tests.clients.table import Row, rows
 
 pytestmark = pytest.mark.server
 
+ONE_IN = tries(3, everything=1)  # rows; the commit chooses them
 _MAX_TOKENS = 160
 _STOCK_MAX_TOKENS = 2  # of stock vLLM only the status counts
 
@@ -43,6 +45,7 @@ class Asked:
 def asked(request: pytest.FixtureRequest, served: VllmServer, stock: VllmServer) -> Asked:
     endpoint = request.param
     table = [row for row in rows() if endpoint in row.only]
+    table = table[SEED % ONE_IN :: ONE_IN]
     answers = [
         ask(server.url, endpoint, table, stream=stream, max_tokens=tokens)
         for server, tokens in ((served, _MAX_TOKENS), (stock, _STOCK_MAX_TOKENS))

@@ -39,6 +39,7 @@ def test_our_server(server: VllmServer) -> None:
     assert {name for name, finding in found.items() if finding.verdict == "warning"} == set()
 
 
+@pytest.mark.only_all
 @on(f"{RUST}tag_structured_output")
 def test_vllms_rust_front_end_with_our_masks(server: VllmServer) -> None:
     found = examined(server)
@@ -54,6 +55,7 @@ def test_vllms_rust_front_end_with_our_masks(server: VllmServer) -> None:
         assert "unset VLLM_USE_RUST_FRONTEND" in found[name].remedy, name
 
 
+@pytest.mark.only_all
 def test_a_rust_front_end_that_sends_no_tag(tmp_path: Path) -> None:
     model = build_model(tmp_path / "model", arch="llama")
     flags = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2")

@@ -17,9 +17,8 @@ from benchmarks.drafts.run import ASYNC_SERVER
 from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer
 from constrained_k2.evaluation.server_metrics import parse_counters, total
 from constrained_k2.testing import build_model
-from tests.warm import WarmServer
 
-pytestmark = [pytest.mark.server, pytest.mark.slow]
+pytestmark = [pytest.mark.server, pytest.mark.only_all]
 
 LIMIT = 6
 PROPERTIES = {
@@ -73,7 +72,7 @@ def serve(model: Path, log: Path, speculation: Mapping[str, Any] | None, *, draf
     flags += ["--additional-config", json.dumps({"constrained_k2": {"drafts": drafts}})]
     if speculation is not None:
         flags += ["--speculative-config", json.dumps(speculation)]
-    return WarmServer(model, flags, log=log, entry=ASYNC_SERVER)
+    return VllmServer(model, flags, log=log, entry=ASYNC_SERVER)
 
 
 def assert_it_schedules_asynchronously(server: VllmServer) -> None:

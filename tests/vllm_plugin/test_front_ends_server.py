@@ -19,16 +19,20 @@ from constrained_k2.evaluation.doctor.requests import TRICKY, closed, tool, user
 from constrained_k2.evaluation.sample import read_sample
 from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer, rust_front_end
 from tests.data import rust_front_end_binary
-from tests.servers import OTHER_PARSER, RUST, on
+from tests.servers import RUST, on
 from tests.warm import WarmServer
 
 pytestmark = pytest.mark.server
 
-TAGS = [f"{front_end}{name}" for front_end in (RUST, "python_") for name in OTHER_PARSER if name.startswith("tag_")]
-ROUTES = [name for name in TAGS if "reasoning" not in name]
-PROMPTS = [
-    f"{front_end}{name}" for front_end in (RUST, "python_") for name in OTHER_PARSER if name.startswith("prompt_")
-]
+# Each front end and each route is in the default level, the other pairs of them in the level all.
+on_tags = on(
+    *(f"{RUST}tag_structured_output", "python_tag_logits_processor"),
+    only_all=(f"{RUST}tag_logits_processor", "python_tag_structured_output"),
+)
+on_prompts = on(
+    *(f"{RUST}prompt_logits_processor", "python_prompt_structured_output"),
+    only_all=(f"{RUST}prompt_structured_output", "python_prompt_logits_processor"),
+)
 TOOLS = [
     tool(
         "mail.send", "Send.", closed({"cc"}, to={"enum": ["a", "b"]}, body={"type": "string"}, cc={"type": "boolean"})
@@ -70,7 +74,7 @@ def special(vocabulary: Vocabulary, text: str) -> int:
     return next(number for number in range(vocabulary.size) if vocabulary.special_text(number) == text)
 
 
-@on(*ROUTES)
+@on_tags
 @pytest.mark.parametrize("choice", CHOICES)
 def test_calls_are_valid(server: VllmServer, vocabulary: Vocabulary, choice: str) -> None:
     body = CHOICES[choice]
@@ -89,7 +93,7 @@ def test_calls_are_valid(server: VllmServer, vocabulary: Vocabulary, choice: str
             assert len(calls) == 1
 
 
-@on(*ROUTES)
+@on_tags
 def test_no_special_token_enters_a_string(server: VllmServer, vocabulary: Vocabulary) -> None:
     body = {"tool_choice": {"type": "function", "function": {"name": "mail.send"}}}
     for text in ("<|im_middle|>", "<|tool_call_end|>", "<|tool_calls_section_end|>", "<|im_end|>"):
@@ -98,7 +102,7 @@ def test_no_special_token_enters_a_string(server: VllmServer, vocabulary: Vocabu
         assert sum(call.is_whole for call in raw_calls(ids, vocabulary)) == 1
 
 
-@on(*PROMPTS)
+@on_prompts
 def test_tools_that_only_the_prompt_declares(server: VllmServer, vocabulary: Vocabulary) -> None:
     push = {"logit_bias": {str(vocabulary.format.section_begin): PUSH}}
     for body in ({"tool_choice": "auto"}, {"tool_choice": "auto", "messages": CALLED}):
@@ -108,7 +112,7 @@ def test_tools_that_only_the_prompt_declares(server: VllmServer, vocabulary: Voc
             assert any(call.is_whole for call in raw_calls(ids, vocabulary))
 
 
-@on(f"{RUST}tag_structured_output", f"{RUST}tag_logits_processor")
+@on(f"{RUST}tag_structured_output", only_all=(f"{RUST}tag_logits_processor",))
 def test_a_constraint_that_no_front_end_has_checked(server: VllmServer, vocabulary: Vocabulary) -> None:
     """The Rust front end hands it on unread: the engine core ends the request that it refuses, and no other one."""
 
@@ -131,7 +135,7 @@ def test_a_constraint_that_no_front_end_has_checked(server: VllmServer, vocabula
     assert re.search(r"\d+ of \d+ requests constrained; of other front ends: adopted (tag|xargs) 1", log)
 
 
-@on(f"{RUST}tag_reasoning", "python_tag_reasoning")
+@on("python_tag_reasoning", only_all=(f"{RUST}tag_reasoning",))
 def test_calls_after_reasoning_are_valid(server: VllmServer, vocabulary: Vocabulary) -> None:
     begin, end = vocabulary.format.think_begin, vocabulary.format.think_end
     body: dict[str, Any] = {"tool_choice": "required"}

@@ -15,7 +15,7 @@ from constrained_k2.testing import build_model
 from scripts.bundled_samples.ordinary import ordinary_samples
 from tests.vllm_plugin.openai_client import ask_all, judged
 
-pytestmark = [pytest.mark.server, pytest.mark.slow]
+pytestmark = [pytest.mark.server, pytest.mark.only_all]
 
 UNBOUND = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 RESERVE = {"vllm_xargs": {"constrained_k2_finish_reserve": 300}}

@@ -17,13 +17,9 @@ from tests.warm import WarmServer
 pytestmark = pytest.mark.server
 
 PARSER = "--tool-call-parser=kimi_k2_constrained"
-FLAGS = {
-    "structured output, a worker of its own": (
-        "--enable-auto-tool-choice",
-        PARSER,
-        "--distributed-executor-backend=mp",
-    ),
-    "logits processor, the worker in the engine core": CONSTRAINED_FLAGS,
+FLAGS: dict[str, tuple[str, ...]] = {
+    "structured output": ("--enable-auto-tool-choice", PARSER),
+    "logits processor": CONSTRAINED_FLAGS,
 }
 UNITS = {"type": "object", "properties": {"units": {"enum": ["celsius", "fahrenheit"]}}, "required": ["units"]}
 TOOLS = [{"type": "function", "function": {"name": "get-weather", "parameters": UNITS}}]

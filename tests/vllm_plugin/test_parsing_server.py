@@ -16,6 +16,7 @@ from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.parsing import Completion
 from constrained_k2.parsing.events import CallCut, CallFinished, Event, HeaderCut
 from constrained_k2.request.spec import Tool
+from tests.budget import tries
 from tests.parsing.transcripts import ids_of_text, made_up, table
 from tests.servers import on
 from tests.vllm_plugin.asking import MESSAGES, WEATHER
@@ -135,9 +136,10 @@ def scripted_request(ids: Sequence[int], vocabulary: Vocabulary, **fields: Any) 
 
 
 @on("prompts")
-def test_200_scripted_transcripts(server: VllmServer, vocabulary: Vocabulary) -> None:
-    scripts = transcripts(200, vocabulary)
-    assert len(scripts) == 200
+def test_scripted_transcripts(server: VllmServer, vocabulary: Vocabulary) -> None:
+    count = tries(80, everything=200)
+    scripts = transcripts(count, vocabulary)
+    assert len(scripts) == count
     limits = [len(ids) if number % 4 == 3 else 600 for number, ids in enumerate(scripts)]  # some are cut by the limit
     requests = [scripted_request(ids, vocabulary, max_tokens=limit) for ids, limit in zip(scripts, limits, strict=True)]
     calls = 0
@@ -147,15 +149,17 @@ def test_200_scripted_transcripts(server: VllmServer, vocabulary: Vocabulary) ->
         assert whole[0].seen == expected(ids, vocabulary, length=length, stream=False), vocabulary.decode(ids)
         assert stream[0].seen == expected(ids, vocabulary, length=length, stream=True), vocabulary.decode(ids)
         calls += len(whole[0].calls)
-    assert calls > 100
+    assert calls > count / 2
 
 
 @on("ngram")
-def test_200_transcripts_with_speculation(server: VllmServer, vocabulary: Vocabulary) -> None:
+def test_transcripts_with_speculation(server: VllmServer, vocabulary: Vocabulary) -> None:
     """V1 refuses logits processors beside speculation, so that here a grammar of one text takes the script's place."""
-    texts = [vocabulary.decode(ids) for ids in transcripts(260, vocabulary)]
-    texts = [text for text in texts if "\ufffd" not in text and "[EOS]" not in text and "<|im_end|>" not in text][:200]
-    assert len(texts) == 200
+    count = tries(80, everything=200)
+    texts = [vocabulary.decode(ids) for ids in transcripts(2 * count, vocabulary)]
+    texts = [text for text in texts if "\ufffd" not in text and "[EOS]" not in text and "<|im_end|>" not in text]
+    texts = texts[:count]
+    assert len(texts) == count
     requests = [
         {
             "extra": {"vllm_xargs": OFF, "structured_outputs": {"choice": [text]}},
@@ -175,9 +179,9 @@ def test_200_transcripts_with_speculation(server: VllmServer, vocabulary: Vocabu
         same += whole[0].ids == stream[0].ids
         longest += stream[0].longest_delta > 1
         calls += len(whole[0].calls)
-    assert same > 150  # sums of floats differ with the batch, and with them now and then a token
-    assert longest > 100
-    assert calls > 50
+    assert same > 0.75 * count  # sums of floats differ with the batch, and with them now and then a token
+    assert longest > count / 2
+    assert calls > count / 4
 
 
 @on("prompts")

@@ -21,7 +21,7 @@ from constrained_k2.testing import build_model
 from scripts.bundled_samples.ordinary import ordinary_samples
 from tests.warm import WarmServer
 
-pytestmark = [pytest.mark.server, pytest.mark.slow]
+pytestmark = pytest.mark.server
 
 # In bfloat16 the likeliest token can depend on the batch. The prompts must come from the connector alone.
 FLAGS = ("--dtype=float32", "--no-enable-prefix-caching")
@@ -56,7 +56,13 @@ def prompt_tokens(server: VllmServer) -> dict[str, float]:
     return {source: value for name, value in counters.items() for source in SOURCES if f'source="{source}"' in name}
 
 
-@pytest.mark.parametrize("route", [BACKEND_FLAGS, CONSTRAINED_FLAGS], ids=["structured_output", "logits_processor"])
+@pytest.mark.parametrize(
+    "route",
+    [
+        pytest.param(BACKEND_FLAGS, id="structured_output"),
+        pytest.param(CONSTRAINED_FLAGS, id="logits_processor", marks=pytest.mark.only_all),
+    ],
+)
 def test_a_decode_server_answers_as_one_server(route: tuple[str, ...], tmp_path: Path) -> None:
     model, storage = build_model(tmp_path / "model", arch="llama"), tmp_path / "storage"
     samples = [sample for sample in ordinary_samples(40, seed=5) if sample.choice in {"required", "named"}]

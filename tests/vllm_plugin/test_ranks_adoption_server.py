@@ -17,7 +17,7 @@ from constrained_k2.testing import build_model
 from scripts.bundled_samples.ordinary import ordinary_samples
 from tests.vllm_plugin.openai_client import ask_all, judged
 
-pytestmark = [pytest.mark.server, pytest.mark.slow]
+pytestmark = pytest.mark.server
 
 RESERVE = {"vllm_xargs": {"constrained_k2_finish_reserve": 300}}
 ADOPTED = "constrained_k2_adopted_requests_total"

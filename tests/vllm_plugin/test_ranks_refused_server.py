@@ -16,7 +16,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from constrained_k2.evaluation.server import SERVE, WITHOUT_PLUGIN, VllmServer
 from constrained_k2.testing import build_model
 
-pytestmark = [pytest.mark.server, pytest.mark.slow]
+pytestmark = [pytest.mark.server, pytest.mark.only_all]
 
 ENVIRONMENT = {**WITHOUT_PLUGIN, "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 

@@ -27,7 +27,7 @@ from tests.vllm_plugin.asking import MESSAGES, WEATHER
 from tests.vllm_plugin.openai_client import ask_all, judged
 from tests.vllm_plugin.recording import DIRECTORY
 
-pytestmark = [pytest.mark.server, pytest.mark.slow]
+pytestmark = pytest.mark.server
 
 HERE = Path(__file__).parent
 # One setting for each kind of process: the API servers read strict_false, the engine core or, on the logits-processor
@@ -42,6 +42,7 @@ SERVERS = {
     "DP 2, structured_output": ("data parallel 2", BACKEND_FLAGS),
     "DP 2, logits_processor": ("data parallel 2", CONSTRAINED_FLAGS),
 }
+SMALLEST = "TP 2, two API servers, logits_processor"  # test_ranks_adoption_server.py has two engines
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,13 @@ class Served:
         ]
 
 
-@pytest.fixture(scope="module", params=SERVERS.values(), ids=list(SERVERS))
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(kind, id=name, marks=() if name == SMALLEST else pytest.mark.only_all)
+        for name, kind in SERVERS.items()
+    ],
+)
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     name, flags = request.param
     topology, directory = TOPOLOGIES[name], tmp_path_factory.mktemp("server")

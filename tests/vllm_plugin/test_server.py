@@ -15,6 +15,7 @@ from constrained_k2 import ToolCall, Vocabulary, parse_completion, render_tool_c
 from constrained_k2.evaluation.sample import UNCONSTRAINED, Sample
 from constrained_k2.evaluation.server import VllmServer
 from scripts.bundled_samples.ordinary import ordinary_samples
+from tests.budget import tries
 from tests.vllm_plugin.asking import MESSAGES, WEATHER, create
 from tests.vllm_plugin.openai_client import ask, ask_all, judged
 
@@ -24,14 +25,15 @@ OFF = UNCONSTRAINED["vllm_xargs"]
 GOOD = ToolCall("get_weather", 0, '{"city": "Beijing", "days": 3}')
 
 
-def test_200_requests_to_a_random_model(server: VllmServer) -> None:
-    samples = list(ordinary_samples(200, seed=1))
+def test_requests_to_a_random_model(server: VllmServer) -> None:
+    count = tries(60, everything=200)
+    samples = list(ordinary_samples(count, seed=1))
     answers = asyncio.run(ask_all(server.url, samples, model="kimi-k2", temperature=1.0, max_tokens=2048))
     result, problems = judged(samples, answers)
     assert not problems
-    assert result.success - result.truncated >= 195
-    assert result.served == result.due >= 110
-    assert result.calls == result.declared == result.valid == result.numbered > 120
+    assert result.success - result.truncated >= 0.975 * count
+    assert result.served == result.due >= 0.55 * count
+    assert result.calls == result.declared == result.valid == result.numbered > 0.6 * count
 
 
 def test_the_same_model_unconstrained(server: VllmServer) -> None:
