@@ -142,7 +142,7 @@ class Productivity:
             if not all(self._has_room(shape, *wish) for wish in shape.wishes):
                 return False
             values = self.values(shape.rest) if shape.unique and shape.shortest > 1 else None
-            if values is not None and len(values) < shape.shortest:
+            if values is not None and len(shape.prefix) + len(values) < shape.shortest:
                 return False
             return all(map(self.is_productive, needed))
         if isinstance(shape, Object):

@@ -57,9 +57,11 @@ class Values:
         return self._of(kind or self._implied(schema), schema, depth)
 
     def _both(self, one: dict[str, Any], other: Any) -> dict[str, Any]:
-        while isinstance(other, dict) and isinstance(ref := other.get("$ref"), str):
+        for _ in range(8):
+            if not isinstance(other, dict) or not isinstance(ref := other.get("$ref"), str):
+                break
             other = self._resolved(ref)
-        if not isinstance(other, dict):
+        if not isinstance(other, dict) or "$ref" in other:  # a circle of references
             return one
         merged = one | other
         for key in ("properties", "patternProperties"):

@@ -51,6 +51,7 @@ def test_failed_and_given_up_work_restores_the_switch_interval() -> None:
     until(lambda: sys.getswitchinterval() == before)  # the thread restores it after its work
 
 
+@pytest.mark.slow
 def test_only_cpu_time_counts_against_the_limit() -> None:
     def busy() -> None:
         begun = time.thread_time()

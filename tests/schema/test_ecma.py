@@ -153,6 +153,7 @@ def test_the_negation_of_no_pattern_bounds_nothing(pattern: str) -> None:
     assert all(takes(byte_compiler(), schema, text) for text in TEXTS)
 
 
+@pytest.mark.slow
 def test_xgrammar_has_the_same_language() -> None:
     compiler = Compiler(Vocabulary.of_bytes(), engine="xgrammar", undeclared_keys="allow")
     for pattern in (r"^[^]$", r"^[\d-z]$", r"^(?<$a>x)\k<$a>$", r"^[^]a]$", r"^\cA\u{61}\/$"):

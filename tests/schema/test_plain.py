@@ -154,12 +154,14 @@ def test_what_is_no_small_schema_is_not_plain(text: str) -> None:
     assert plain_shape(text) is None
 
 
+@pytest.mark.slow
 def test_tools_of_public_servers() -> None:
     schemas = [tool["function"].get("parameters", {}) for tools in mcp_servers() for tool in tools]
     plain = sum(map(check, schemas))
     assert plain >= 0.99 * len(schemas), "admission compiles the others"
 
 
+@pytest.mark.slow
 def test_the_test_suite() -> None:
     files = sorted(suite().rglob("*.json"))
     schemas = [case["schema"] for file in files for case in json.loads(file.read_text("utf-8")) if "schema" in case]
