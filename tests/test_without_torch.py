@@ -89,6 +89,7 @@ def test_doctor(python: Path) -> None:
         assert "version" in run(python, "-m", "constrained_k2", "doctor", fake.url, "--quick", good=(0, 1))
 
 
+@pytest.mark.slow
 def test_ab(python: Path, tmp_path: Path) -> None:
     samples = tmp_path / "samples.jsonl"
     samples.write_text(json.dumps(REQUEST) + "\n")

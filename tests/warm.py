@@ -15,6 +15,8 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import cast
 
+from prometheus_client import values
+
 from constrained_k2.evaluation.server import VllmServer, end_with_parent
 
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -83,6 +85,7 @@ def _begin(function: Callable[..., None], arguments: Sequence[str], environment:
     # For CPUs vLLM would spawn engine cores and workers, which import it again.
     fork = multiprocessing.get_context("fork")
     multiprocessing.get_context = lambda method=None: fork  # type: ignore[assignment]
+    os.register_at_fork(after_in_child=_share_metrics)
     _wait_without_spinning()
     function(*arguments)
 
@@ -91,6 +94,12 @@ def _serve(*arguments: str) -> None:
     """Run a module with arguments, as ``python -m`` does."""
     sys.argv = list(arguments)
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+
+
+def _share_metrics() -> None:
+    """Have several API servers share their metrics: prometheus_client decides that once, when it is imported."""
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        values.ValueClass = values.get_value_class()
 
 
 def _wait_without_spinning() -> None:

@@ -14,6 +14,7 @@ from constrained_k2.compiler.coverage import byte_compiler
 from constrained_k2.vllm_plugin.settings import Server
 
 
+@pytest.mark.slow
 def test_both_arms(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Server, "constrains", Server.constrains)
     main(["--shared", str(tmp_path), "--sizes", "1", "16", "--repeats", "2", "--pauses", "3", "--json"])

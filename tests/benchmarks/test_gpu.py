@@ -309,6 +309,7 @@ def test_a_part_that_fails_leaves_its_results(
         assert "ValueError: no such luck: see " in result.failed[0].note
 
 
+@pytest.mark.slow
 def test_a_part_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     part_of(
         "import time\ndef measure(options, record):\n    record.check('a', passed=True)\n    time.sleep(3600)\n",

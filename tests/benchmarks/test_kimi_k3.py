@@ -95,6 +95,7 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Workload:
     return load(directory / "nothing", directory / "tokenizer")
 
 
+@pytest.mark.slow
 def test_steps_of_the_same_calls_in_both_formats(workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "_LONG_LIST", 6)
     found = steps.measure(workload, with_k3_tokens(workload.vocabulary), (6, 4, 2), print)

@@ -84,6 +84,7 @@ def test_the_builtin_converter_is_named(
     assert tool["builtin"] == "it has too many parts" and tool["narrowed"]
 
 
+@pytest.mark.slow
 def test_arguments_of_kimi_k3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """xgrammar has no grammar of raw strings."""
     open_group = {"type": "object", "properties": {"p": {"type": "string", "pattern": "(a+)\\1"}}}

@@ -94,7 +94,7 @@ def _scripts() -> Iterator[ParameterSet]:
             yield pytest.param(module, name, marks=marks)
 
 
-@pytest.mark.parametrize(("module", "script"), _scripts())
+@pytest.mark.parametrize(("module", "script"), [*_scripts()])
 def test_script(problem: Callable[[str, str], str | None], module: str, script: str) -> None:
     found = problem(module, script)
     assert found is None, found

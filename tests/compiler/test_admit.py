@@ -97,6 +97,7 @@ def test_a_check_of_all_compiles_all(compiler: Compiler, read: list[str]) -> Non
     assert len(read) == 2
 
 
+@pytest.mark.slow
 def test_another_engine_compiles_all(compiler: Compiler, read: list[str]) -> None:
     request(compiler, PLAIN, engine="xgrammar").admit()
     assert len(read) == 1

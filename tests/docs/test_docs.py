@@ -22,6 +22,7 @@ def test_generated_pages_are_current(page: Path) -> None:
     assert page.read_text("utf-8") == generated()[page], "run python -m scripts.write_docs"
 
 
+@pytest.mark.slow
 def test_the_site_builds_strictly(tmp_path: Path) -> None:
     pytest.importorskip("material", reason="mkdocs-material is not installed")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]

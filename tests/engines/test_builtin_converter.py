@@ -90,6 +90,7 @@ def test_whitespace_stays_bounded() -> None:
         assert sum(matcher.accept(ord(" ")) for _ in range(200)) < 100, before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("undeclared_keys", ["allow", "forbid"])
 def test_no_tool_of_public_servers_needs_it(real_vocabulary: Vocabulary, undeclared_keys: Any) -> None:
     compiler, options = Compiler(real_vocabulary), GrammarOptions(undeclared_keys=undeclared_keys)

@@ -138,6 +138,7 @@ def check_schema(engine: LLGuidanceEngine, schema: Any, draw: random.Random, ste
     return known
 
 
+@pytest.mark.slow
 @settings(max_examples=tries(50, everything=150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(PLAIN, st.integers(0, 9999))
 def test_direct_masks_are_those_of_llguidance(crossing: LLGuidanceEngine, schema: Any, seed: int) -> None:

@@ -191,6 +191,7 @@ def test_keys_of_arguments_as_xml() -> None:
         each.rollback(1)
 
 
+@pytest.mark.slow
 def test_of_many_keys_none_comes_again(engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
     matcher = matcher_of(engine, SCHEMAS["open"])
     row = allocate_bitmask(1, pieces.size)[0]

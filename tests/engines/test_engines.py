@@ -150,6 +150,7 @@ def test_very_many_optional_properties(small_vocabulary: Vocabulary, count: int)
     assert write(LLGuidanceEngine(small_vocabulary).compile(schema), small_vocabulary, '{"p3": true,"p500":false}')
 
 
+@pytest.mark.slow
 def test_schemas_beyond_the_engine_are_refused_when_compiled(small_vocabulary: Vocabulary) -> None:
     schema = {"type": "object", "properties": {f"p{number}": {"type": "boolean"} for number in range(10_000)}}
     with pytest.raises(SchemaTooCostly, match="more than 4096 parts"):

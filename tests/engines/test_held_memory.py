@@ -18,6 +18,7 @@ PATTERN = {"type": "object", "properties": {"a": {"type": "string", "pattern": "
 SLACK = 3.0  # megabytes: what the allocator keeps of one kind, and the shared objects that it is the first to need
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_each_kind_of_leaf_takes_what_it_counts(real_tokenizer: Path) -> None:
     command = [sys.executable, "-m", "tests.engines.held_memory", str(real_tokenizer)]

@@ -182,6 +182,7 @@ def test_texts_with_different_positions(name: str, one: bytes, other: bytes) -> 
     assert position(SCHEMAS[name], one) != position(SCHEMAS[name], other)
 
 
+@pytest.mark.slow
 def test_the_cache_keeps_to_its_budget() -> None:
     vocabulary = Vocabulary.of_bytes()
     budget, most = 200 << 10, 0

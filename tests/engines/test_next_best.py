@@ -41,11 +41,13 @@ def test_shorter_strings_take_over(real_vocabulary: Vocabulary, value: str, is_v
     assert accepted == is_valid and effort in {"exact", "narrow"}
 
 
+@pytest.mark.slow
 def test_more_effort_takes_over(real_vocabulary: Vocabulary) -> None:
     assert written(real_vocabulary, ROLES, "the maker") == (True, "narrow")
     assert written(real_vocabulary, ROLES, "maker, admin") == (False, "narrow")
 
 
+@pytest.mark.slow
 def test_only_a_tool_that_is_not_strict_loses_its_patterns(
     real_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,6 +58,7 @@ def test_only_a_tool_that_is_not_strict_loses_its_patterns(
         written(real_vocabulary, ROLES, "the maker")
 
 
+@pytest.mark.slow
 def test_a_call_goes_on_from_the_same_text(real_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llguidance_engine, "LIMITS", limits(200_000))
     grammar = LLGuidanceEngine(real_vocabulary).compile(
@@ -73,6 +76,7 @@ def test_a_call_goes_on_from_the_same_text(real_vocabulary: Vocabulary, monkeypa
     assert grammar.effort == "exact" and grammar.matcher("schema").grammar is grammar  # for other calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pattern", "is_costly"),
     [

@@ -104,6 +104,7 @@ def test_the_tools_of_the_demo() -> None:
         check(tool["function"]["parameters"])
 
 
+@pytest.mark.slow
 def test_schemas_of_maskbench() -> None:
     with lzma.open(data("schemas/maskbench.jsonl.xz"), "rt") as lines:
         schemas = [json.loads(line)["schema"] for line in lines]

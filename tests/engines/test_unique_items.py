@@ -195,6 +195,7 @@ def test_calls_share_masks_and_not_their_items(engine: LLGuidanceEngine, pieces:
             assert (number in allowed_ids(row)) == is_allowed
 
 
+@pytest.mark.slow
 def test_of_many_items_none_comes_again(engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
     matcher = matcher_of(engine, schema_of(STRING, {}))
     row = allocate_bitmask(1, pieces.size)[0]

@@ -253,6 +253,7 @@ def test_a_run_of_kimi_k3_is_judged_and_shown_in_its_format(tmp_path: Path) -> N
         score(open_run(directory.path))
 
 
+@pytest.mark.slow
 def test_plots_keep_their_text_and_take_the_pages_colours(tmp_path: Path) -> None:
     results = score(saved(tmp_path, {"plain": [{"calls": BAD}, {}], "constrained": [{}, {}]}))
     for plot in (plots.accuracy(results), plots.failures(results), plots.latencies(results)):

@@ -70,6 +70,7 @@ def rounded(network: Network) -> Network:
     return network
 
 
+@pytest.mark.slow
 def test_our_network_is_transformers_deepseek_v3(tmp_path: Path) -> None:
     ranks = read_ranks(TRAINED / "tiktoken.model")
     torch.manual_seed(0)

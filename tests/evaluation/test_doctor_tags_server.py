@@ -37,6 +37,7 @@ def test_our_server(tmp_path: Path) -> None:
     assert not any("constrained" in found[name].remedy for name in FRONT_END)
 
 
+@pytest.mark.only_all
 def test_vllms_own_parser(tmp_path: Path) -> None:
     found = served(tmp_path, "--enable-auto-tool-choice", "--tool-call-parser", "kimi_k3")
     faults = with_verdict(found, "fault")

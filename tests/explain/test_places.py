@@ -175,6 +175,7 @@ def test_a_pattern_of_an_answer() -> None:
     assert found.place == Place("answer", "", "", ("answer format",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("written", "wanted", "pointer", "keyword"),
     [('{"u":"', "K", "/u", "enum"), ("{", "}", "", "required"), ('{"u":"celsius","', "zz", "", "unknown key")],

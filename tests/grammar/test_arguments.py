@@ -172,6 +172,7 @@ def test_any_split_of_a_tag_is_allowed(small_vocabulary: Vocabulary) -> None:
             assert matcher.accept(token)
 
 
+@pytest.mark.slow
 def test_the_other_engine_refuses() -> None:
     with pytest.raises(UnsupportedSchema, match="LLGuidance only"):
         Compiler(Vocabulary.of_bytes()).engine("xgrammar").compile('{"type": "object"}', "allow", "xtml")

@@ -201,6 +201,7 @@ def test_a_grammar_that_fails_in_its_first_key_is_found_when_it_is_compiled(monk
         LLGuidanceEngine(BYTES).compile(json.dumps(schema), "allow", "xtml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("undeclared_keys", ["allow", "forbid"])
 @pytest.mark.parametrize("count", [2_000, 4_000])
 def test_thousands_of_untyped_keys_share_their_rules(count: int, undeclared_keys: Any) -> None:

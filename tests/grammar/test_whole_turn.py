@@ -354,6 +354,7 @@ def test_a_prompt_that_ends_in_the_reasoning(choice: str) -> None:
         assert verdict(tag.accept, ids) == ours, text
 
 
+@pytest.mark.slow
 def test_to_ebnf_a_call_out_of_ordinary_tokens_is_a_call() -> None:
     spec = ToolCallSpec.from_openai({"tools": [tool("f")], "tool_choice": "required"})
     call = "".join(map(BYTES.decode, [render_tool_calls([ToolCall("f", 0, "{}")], BYTES)]))

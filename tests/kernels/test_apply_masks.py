@@ -61,6 +61,7 @@ def test_in_tritons_interpreter() -> None:
     run("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "tests/kernels/interpreted.py", TRITON_INTERPRET="1")
 
 
+@pytest.mark.slow
 def test_it_compiles_for_gpus(tmp_path: Path) -> None:
     """To machine code, without a GPU; no thread keeps anything in slow memory."""
     printed = run("-m", "tests.kernels.compiled", TRITON_CACHE_DIR=str(tmp_path))

@@ -4,14 +4,14 @@ from collections import Counter
 
 import pytest
 
-from tests.budget import SEED
+from tests.budget import SEED, tries
 from tests.data import data
 from tests.laws.examples import Fault, benches, faults_of
 from tests.laws.feeding import Bench
 from tests.laws.fuzz import main
 from tests.laws.reduction import reduced
 
-EXAMPLES, PARTS = 300, 4
+EXAMPLES, PARTS = tries(300, fast=80), 4
 _MOST_FAULTS = 3
 
 
@@ -34,6 +34,7 @@ def test_random_schemas_hold_the_laws(both: tuple[Bench, Bench], part: int) -> N
     assert counts["valid texts"] > EXAMPLES // PARTS  # the laws were tried
 
 
+@pytest.mark.slow
 def test_the_command_finds_what_is_wrong(
     both: tuple[Bench, Bench], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,6 +24,7 @@ def words(number: int) -> str:
     return f"The quick brown fox jumps over {number} dogs; "
 
 
+FAST = {"string", "key", "unequal items"}  # the others are for the default level
 Kind = tuple[dict[str, Any], str, Callable[[int], str]]
 KINDS: dict[str, Kind] = {
     "string": ({"a": STRING}, '{"a":"', words),
@@ -86,7 +87,12 @@ def check(matcher: ToolCallMatcher, tokens: list[int]) -> None:
     assert second < 1.5 * first + (1 << 20), f"{first >> 10} KiB for the first half, {second >> 10} for the second"
 
 
-@pytest.mark.parametrize("name", KINDS)
+by_kind = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in KINDS]
+)
+
+
+@by_kind
 def test_memory_of_a_token(name: str, compiler: Compiler) -> None:
     properties, begun, piece = KINDS[name]
     matcher, format_ = begin(compiler, properties), compiler.vocabulary.format
@@ -95,7 +101,7 @@ def test_memory_of_a_token(name: str, compiler: Compiler) -> None:
     check(matcher, list(text[len(begun) :].encode()))
 
 
-@pytest.mark.parametrize("name", KINDS)
+@by_kind
 def test_time_of_a_token(name: str, compiler: Compiler) -> None:
     """Medians over windows of one run, which share what the machine does meanwhile; quadratic costs are tenfold."""
     properties, begun, piece = KINDS[name]
@@ -107,6 +113,7 @@ def test_time_of_a_token(name: str, compiler: Compiler) -> None:
     assert late < 4 * early, f"{early / 1000:.1f} us near the beginning, {late / 1000:.1f} us at the end"
 
 
+@pytest.mark.slow
 def test_memory_of_a_call(compiler: Compiler) -> None:
     matcher = begin(compiler, {})
     tokens = [token for number in range(200) for token in call(compiler, number, json.dumps({"a": number}))]
@@ -114,6 +121,7 @@ def test_memory_of_a_call(compiler: Compiler) -> None:
     check(matcher, tokens)
 
 
+@pytest.mark.slow
 def test_memory_of_depth(compiler: Compiler) -> None:
     matcher, format_ = begin(compiler, {}), compiler.vocabulary.format
     assert matcher.accept_tokens([format_.section_begin, *call(compiler, 0, '{"a":')[:-1]])

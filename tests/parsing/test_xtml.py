@@ -388,6 +388,7 @@ def test_random_tokens_neither_raise_nor_disappear(level: ParsingLevel) -> None:
         check_that_nothing_disappears(encoded(pieces, BYTES), BYTES, level, in_reasoning=number % 2 == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", PARSING_LEVELS)
 @pytest.mark.parametrize(
     "unit",

@@ -332,6 +332,7 @@ def big_dialogs() -> dict[str, list[dict[str, Any]]]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", big_dialogs())
 def test_five_megabytes(name: str) -> None:
     """Calls are numbered through a dialog of any length, and every result has the id of a call."""

@@ -113,6 +113,7 @@ def test_repaired_histories_render_and_stay_as_they_are(messages: list[Any]) -> 
     RENDERER.render(repaired, repair=False, contract=False)
 
 
+@pytest.mark.slow
 def test_many_calls_without_ids_take_linear_time() -> None:
     made = [call(f"f:{number}", "f") for number in range(10_000, 20_000)] + [call(None, "f") for _ in range(10_000)]
     repaired, _ = repair_history({"messages": [calls(*made)]})

@@ -109,6 +109,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), VALUES))
 def test_blocks_hold_the_value(arguments: dict[str, Any]) -> None:
     for given_form in (arguments, json.dumps(arguments), json.dumps(arguments, ensure_ascii=False)):

@@ -237,6 +237,7 @@ def test_invalid_priors_are_refused(shares: dict[str, float], message: str) -> N
         unigram_logits(["a", "b"], shares)
 
 
+@pytest.mark.slow
 def test_same_seed_same_weights(models: dict[str, Path], tmp_path: Path) -> None:
     same = build_model(tmp_path / "same", arch="llama")
     other = build_model(tmp_path / "other", arch="llama", seed=1)

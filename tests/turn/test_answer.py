@@ -223,6 +223,7 @@ def test_a_grammar_may_spell_markers_in_its_texts(small_compiler: Compiler) -> N
     assert set(vocabulary.format.stop_ids) <= mask(matcher)
 
 
+@pytest.mark.slow
 def test_xgrammar_compiles_schemas_only(small_compiler: Compiler) -> None:
     pytest.importorskip("xgrammar", reason="xgrammar is not installed")
     vocabulary = small_compiler.vocabulary

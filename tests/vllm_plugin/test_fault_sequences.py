@@ -68,6 +68,7 @@ class Turn:
         return row_of(matcher)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=100,
     deadline=None,

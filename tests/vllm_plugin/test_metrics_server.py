@@ -14,7 +14,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from constrained_k2.evaluation.server import API_SERVER, CONSTRAINED_FLAGS, SERVE, VllmServer
+from constrained_k2.evaluation.server import CONSTRAINED_FLAGS, SERVE, VllmServer
 from constrained_k2.testing import build_model
 from tests.warm import WarmServer
 
@@ -36,9 +36,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     directory = tmp_path_factory.mktemp("server")
     model = build_model(directory / "model", arch="kimi_k2")
     flags = (*CONSTRAINED_FLAGS, "counting:CountingLogitsProcessor", *request.param)
-    is_shared = "--api-server-count=2" in flags  # prometheus_client decides on import whether processes share metrics
-    kind, entry = (VllmServer, SERVE) if is_shared else (WarmServer, API_SERVER)
-    with kind(model, flags, log=directory / "server.log", python_path=[HERE], entry=entry) as started:
+    with WarmServer(model, flags, log=directory / "server.log", python_path=[HERE], entry=SERVE) as started:
         yield started
 
 

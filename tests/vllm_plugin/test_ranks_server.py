@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from benchmarks.ranks.topologies import TOPOLOGIES, Topology
-from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
+from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, SERVE, VllmServer
 from constrained_k2.evaluation.server_metrics import parse_counters, total
 from constrained_k2.testing import build_model
 from scripts.bundled_samples.ordinary import ordinary_samples
@@ -26,6 +25,7 @@ from tests.servers import NGRAM
 from tests.vllm_plugin.asking import MESSAGES, WEATHER
 from tests.vllm_plugin.openai_client import ask_all, judged
 from tests.vllm_plugin.recording import DIRECTORY
+from tests.warm import WarmServer
 
 pytestmark = pytest.mark.server
 
@@ -42,7 +42,7 @@ SERVERS = {
     "DP 2, structured_output": ("data parallel 2", BACKEND_FLAGS),
     "DP 2, logits_processor": ("data parallel 2", CONSTRAINED_FLAGS),
 }
-SMALLEST = "TP 2, two API servers, logits_processor"  # test_ranks_adoption_server.py has two engines
+SMALLEST = {"TP 2, two API servers, logits_processor", "DP 2, structured_output"}
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Served:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(kind, id=name, marks=() if name == SMALLEST else pytest.mark.only_all)
+        pytest.param(kind, id=name, marks=() if name in SMALLEST else pytest.mark.only_all)
         for name, kind in SERVERS.items()
     ],
 )
@@ -86,23 +86,24 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     topology, directory = TOPOLOGIES[name], tmp_path_factory.mktemp("server")
     model = build_model(directory / "model", arch="llama" if topology.is_dense or NGRAM in flags else "kimi_k2")
     (records := directory / "records").mkdir()
-    with topology.server(
+    with WarmServer(
         model,
-        (*flags, *SETTING_FLAGS),
+        (*topology.flags, *flags, *SETTING_FLAGS),
         log=directory / "server.log",
-        environment={DIRECTORY: str(records)},
+        environment={**topology.environment, DIRECTORY: str(records)},
         python_path=[HERE],
+        entry=SERVE,
     ) as started:
         yield Served(started, topology, flags, records)
 
 
 def test_the_processes_are_those_of_the_topology(served: Served) -> None:
-    processes = psutil.Process(served.server.pid).children(recursive=True)
-    titles = Counter(re.sub(r"[\d_].*", "", process.cmdline()[0]) for process in processes if process.cmdline())
+    logged = set(re.findall(r"(?m)^\((ApiServer|EngineCore|Worker)\w* pid=(\d+)\)", served.server.log_text()))
+    count = Counter(kind for kind, _ in logged)
     several = served.topology.api_servers if served.topology.api_servers > 1 else 0
-    assert (titles["VLLM::APIServer"], titles["VLLM::EngineCore"]) == (several, served.topology.engines)
+    assert (count["ApiServer"], count["EngineCore"]) == (several, served.topology.engines)
     workers = served.topology.engines * served.topology.workers
-    assert titles["VLLM::Worker"] == (workers if workers > 1 else 0)
+    assert count["Worker"] == (workers if workers > 1 else 0)
 
 
 def test_calls_are_valid_and_counted_in_every_process(served: Served) -> None:

@@ -8,8 +8,9 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
+from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS
 from constrained_k2.testing import build_model
+from tests.warm import WarmServer
 
 pytestmark = pytest.mark.server
 
@@ -21,7 +22,7 @@ def settings(**ours: object) -> tuple[str, str]:
 
 
 def log_of_a_server_that_does_not_start(model: Path, log: Path, *flags: str) -> str:
-    with pytest.raises(RuntimeError, match="the server ended with [1-9]"), VllmServer(model, flags, log=log):
+    with pytest.raises(RuntimeError, match="the server ended with [1-9]"), WarmServer(model, flags, log=log):
         pass
     return log.read_text(errors="replace")
 

@@ -133,6 +133,7 @@ def test_a_tokenizer_json(small_vocabulary: Vocabulary, tmp_path: Path) -> None:
     assert vocabulary.decode(ids) == TEXT
 
 
+@pytest.mark.slow
 def test_a_fast_tokenizer_object(small_vocabulary: Vocabulary, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers comes with vLLM, which is not installed")
     path = tmp_path / "tokenizer.json"
