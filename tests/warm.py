@@ -99,7 +99,7 @@ def _serve(*arguments: str) -> None:
 def _share_metrics() -> None:
     """Have several API servers share their metrics: prometheus_client decides that once, when it is imported."""
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-        values.ValueClass = values.get_value_class()
+        values.ValueClass = values.get_value_class()  # type: ignore[no-untyped-call]
 
 
 def _wait_without_spinning() -> None:

@@ -26,10 +26,9 @@ ADOPTED = "constrained_k2_adopted_requests_total"
 
 def test_each_engine_adopts_requests(tmp_path: Path) -> None:
     model, topology = build_model(tmp_path / "model", arch="llama"), TOPOLOGIES["data parallel 2"]
-    flags = (*ADOPTED_FLAGS, "--api-server-count=1")  # two of them are another test's
     samples = [sample for sample in ordinary_samples(32, seed=9) if sample.choice in {"required", "named"}]
-    flags, environment = (*topology.flags, *flags), topology.environment
-    with WarmServer(model, flags, log=tmp_path / "server.log", environment=environment) as server:
+    flags = (*topology.flags, *ADOPTED_FLAGS, "--api-server-count=1")  # two of them are another test's
+    with WarmServer(model, flags, log=tmp_path / "server.log", environment=topology.environment) as server:
         asked = ask_all(server.url, samples, model="kimi-k2", temperature=1.0, max_tokens=1000, extra_body=RESERVE)
         result, problems = judged(samples, asyncio.run(asked))
         time.sleep(1)  # the last step's statistics come behind its answer
