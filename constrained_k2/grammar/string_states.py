@@ -131,6 +131,7 @@ class StringStates:
 
     Attributes:
         start: The state before the first character.
+        is_mixed: True if some shapes are written in any spelling, and others in one: ``\\/`` continues the former alone.
     """
 
     def __init__(self, shapes: Iterable[Shape], lengths: tuple[int, ...], charge: Callable[[int], None]) -> None:
@@ -145,6 +146,8 @@ class StringStates:
         values = (shape.value for shape in shapes if isinstance(shape, Value))
         self._listed = sorted({value for value in values if isinstance(value, str)}.union(*excluded))
         self.counts_only = not self._listed and not any(way.patterns for way in self._ways)
+        free = sum(way.shape == String(shortest=way.shape.shortest, longest=way.shape.longest) for way in self._ways)
+        self.is_mixed = bool(free) and (free < len(self._ways) or bool(self._listed))
         self._lengths = lengths
         self._charge = charge
         self._charged = 0

@@ -4,6 +4,7 @@ import gc
 import json
 import pickle
 import random
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "patterned": {"properties": {"a": {"type": "string", "pattern": "^(a|b)+1?$"}, "b": {"type": "string", "pattern": "k"}}} | CLOSED,
     "patterns of others": {"properties": {"a": {"type": "string", "pattern": "^a[ab]{2,3}$", "maxLength": 3},
                                           "b": {"type": "string", "not": {"pattern": "^a"}, "minLength": 1}}} | CLOSED,
+    "spellings": {"properties": {"a": {"anyOf": [{"pattern": "1", "type": "string"}, {"type": "string", "maxLength": 2}]}}, "required": ["a"]} | CLOSED,
     "a format, or a name": {"properties": {"a": {"anyOf": [{"type": "string", "format": "date"}, {"const": "ab"}]}}} | CLOSED,
     "long strings": {"properties": {"a": {"type": "string", "maxLength": 90}, "b": {"type": "string", "minLength": 70}}} | CLOSED,
     "words": {"properties": {"a": {"type": "string", "pattern": "^([^ ]+ +){0,3}[^ ]+$", "maxLength": 100}}} | CLOSED,
@@ -60,7 +62,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "itself": {"properties": {"a": {"$ref": "#"}, "b": STRING}} | CLOSED,
     "needs": {"properties": {"a": {}, "b": {}}, "dependentRequired": {"a": ["b"]}} | CLOSED,
 }  # fmt: skip
-JOINTS = b'{}[]":, \nabkvxy1-\\un0'
+JOINTS = b'{}[]":, \nabkvxy1-\\/un0'
 
 
 def fresh_mask(grammar: LLGuidanceGrammar, ids: list[int]) -> npt.NDArray[np.int32]:
@@ -113,6 +115,39 @@ def test_masks_are_those_of_a_fresh_matcher(name: str, bytewise: bool, small_voc
     draw = random.Random(name)
     known = sum(walk(LLGuidanceMatcher(grammar, ""), alone, draw, vocabulary) for _ in range(40))
     assert known > 200  # the cache was in use
+
+
+def several_forms(kind: str, key: str) -> dict[str, Any]:
+    if kind == "array":
+        return {"type": "array", "contains": {"const": key}, "items": {"enum": [key, 1]}}
+    return {
+        "anyOf": [
+            {"type": "object", "properties": {key: INTEGER}} | CLOSED,
+            {"type": "object", "properties": {f"{key}2": STRING}, "required": [f"{key}2"]} | CLOSED,
+        ]
+    }
+
+
+@pytest.mark.parametrize("kinds", [("object", "object"), ("array", "array"), ("array", "object")])
+def test_members_of_several_forms_in_any_order(kinds: tuple[str, str]) -> None:
+    """After the same keys each member has the masks of its own forms: two that are open look alike."""
+    texts = {"object": '{"%s":1}', "array": '["%s"]'}
+    properties = {key: several_forms(kind, key) for key, kind in zip("ab", kinds, strict=True)}
+    vocabulary = Vocabulary.of_bytes()
+    schema = json.dumps(
+        {"type": "object", "properties": properties, "additionalProperties": several_forms("object", "c")}
+    )
+    grammar = LLGuidanceEngine(vocabulary).compile(schema)
+    alone = LLGuidanceEngine(vocabulary, mask_cache_bytes=0).compile(schema)
+    row = allocate_bitmask(1, vocabulary.size)[0]
+    values = {key: texts[kind] % key for key, kind in zip("ab", kinds, strict=True)} | {"x": '{"c":1}'}
+    for _ in range(2):  # masks are cached when they are asked for again
+        for order in permutations(values):
+            matcher, text = grammar.matcher(""), "{" + ",".join(f'"{key}":{values[key]}' for key in order) + "}"
+            for number, byte in enumerate(text.encode()):
+                matcher.fill(row)
+                assert np.array_equal(row, fresh_mask(alone, list(text[:number].encode()))[: len(row)]), text[:number]
+                assert matcher.accept(byte)
 
 
 def test_llguidance_repeats_a_mask_after_a_rollback() -> None:

@@ -5,6 +5,7 @@ import re
 
 from constrained_k2.engines.llguidance.position import MAX_TEXT, UNESCAPED, Expect, Open, Position
 from constrained_k2.grammar.lark.state_model import AMBIGUOUS, ArrayModel, NodeModel, ObjectModel, StateModel
+from constrained_k2.grammar.spelling import CHARACTER
 from constrained_k2.grammar.string_states import KnownStrings, StringState
 from constrained_k2.schema.shapes import Shape
 
@@ -18,6 +19,7 @@ _CHARACTER = re.compile(
     rb'|\\["\\/bfnrt]|\\u(?:[0-9a-cA-CefEF]' + _HEX + rb"{3}|[dD][0-7]" + _HEX + rb"{2}"
     rb"|[dD][89abAB]" + _HEX + rb"{2}\\u[dD][c-fC-F]" + _HEX + rb"{2})"
 )
+_ONE_SPELLING = re.compile(CHARACTER)
 _LONGEST_ESCAPE = len(rb"\u0000")
 _QUOTE, _BACKSLASH = b'"', b"\\"
 _BLANKS = b" \t\r\n"
@@ -99,7 +101,10 @@ class PositionTracker:
             assert longer.string is not None
             character = json.loads(b'"%b"' % longer.text)
             # Whether a pair of escapes counts as one character is the engine's choice.
-            after = longer.string.after(character) if len(longer.text) <= _LONGEST_ESCAPE else None
+            is_tracked = len(longer.text) <= _LONGEST_ESCAPE
+            if longer.string.owner.is_mixed and not _ONE_SPELLING.fullmatch(longer.text.decode()):
+                is_tracked = False
+            after = longer.string.after(character) if is_tracked else None
             return _within(position._replace(text=b"", escaped=False), after)
         if position.expect is Expect.IN_FREE_STRING and _CHARACTER.fullmatch(longer.text):
             return position._replace(text=b"", escaped=False)
@@ -181,11 +186,11 @@ class PositionTracker:
         inner: ObjectModel | ArrayModel | None = model.object if is_object else model.array
         expect, outside, text = Expect.FIRST_KEY if is_object else Expect.FIRST_ITEM, position.outside, b""
         if outside >= 0 or inner is None:
-            outside = outside if outside >= 0 else len(position.open)
             text = self._append(position, byte).text
-            owner = Open(AMBIGUOUS, is_object)
-        else:
-            owner = Open(position.value, is_object)
+        # The outermost ambiguous value has its node: its text alone may be that of another one, in the same object.
+        owner = Open(position.value if outside < 0 else AMBIGUOUS, is_object)
+        if outside < 0 and inner is None:
+            outside = len(position.open)
         value = AMBIGUOUS if is_object else self._item(owner)
         return Position(expect, value, (*position.open, owner), text, outside)
 
