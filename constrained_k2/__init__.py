@@ -3,12 +3,7 @@
 Public names are loaded on first use: ``import constrained_k2`` loads neither torch, nor vLLM, nor a grammar engine.
 """
 
-import sys
-import warnings
 from importlib import import_module
-from importlib.abc import Loader
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -46,24 +41,6 @@ if TYPE_CHECKING:
     from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 __version__ = "0.2.0"
-
-_MOVED = {
-    "batch": "turn.batch",
-    "bitmask": "vocabulary.bitmask",
-    "closing": "turn.finish_budget",
-    "compiled": "compiler.compiled",
-    "coverage": "compiler.coverage",
-    "drafting": "turn.drafts",
-    "fixtures": "testing",
-    "format": "formats.kimi_k2",
-    "json_limiter": "request.json_limiter",
-    "matcher": "turn.matcher",
-    "policy": "request.strictness",
-    "rendering": "prompts",
-    "tools": "request.spec",
-    "whole_format": "compiler.whole_turn",
-}
-"""Module or package of version 0.1 -> its present place. These imports warn, and go with version 0.3."""
 
 _EXPORTS = {
     "compiler.compiled": "CompiledToolCalls",
@@ -108,21 +85,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
-
-
-class _MovedModules(Loader):
-    """Imports the modules of version 0.1 from their present places, with a warning."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
-        package, *old = name.split(".", 2)
-        return ModuleSpec(name, self) if package == __name__ and old and old[0] in _MOVED else None
-
-    def exec_module(self, module: ModuleType) -> None:
-        _, old, *rest = module.__name__.split(".", 2)
-        new = ".".join([__name__, _MOVED[old], *rest])
-        warnings.warn(f"{module.__name__} is now {new}", DeprecationWarning, stacklevel=2)
-        sys.modules[module.__name__] = import_module(new)
-
-
-# First, or Python's finder would load the modules inside moved packages a second time under their old names.
-sys.meta_path.insert(0, _MovedModules())

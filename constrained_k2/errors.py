@@ -3,23 +3,12 @@
 ``str()`` joins the three into one line that a server can send to its client.
 """
 
-import warnings
 from typing import Any, Self
 
 
 def _argument(position: int) -> Any:
     """A read-only attribute: one of the exception's ``args``, which pickling passes to the constructor."""
     return property(lambda error: error.args[position])
-
-
-def old_name_of(attribute: str) -> Any:
-    """A read-only attribute under the name it had before 0.2, which warns and goes with version 0.3."""
-
-    def read(value: object) -> Any:
-        warnings.warn(f"this attribute is now {attribute!r}", DeprecationWarning, stacklevel=2)
-        return getattr(value, attribute)
-
-    return property(read)
 
 
 class ConstrainedK2Error(Exception):
@@ -33,7 +22,6 @@ class ConstrainedK2Error(Exception):
 
     problem: str = _argument(0)
     location: str = _argument(1)
-    place = old_name_of("location")
     remedy: str = _argument(2)
 
     def __init__(self, problem: str, location: str = "", remedy: str = "") -> None:

@@ -37,7 +37,6 @@ A wrong value gets HTTP 400.
 
 {fields}
 
-Old names work until version 0.3, with one warning in the log.
 """
 
 
@@ -98,12 +97,8 @@ def _suffix(kind: type) -> str:
 
 
 def _rows(rows: Iterable[Any]) -> str:
-    cells = [(_name(row), row.expected, _json(row.default), row.meaning) for row in rows]
+    cells = [(f"`{row.name}`", row.expected, _json(row.default), row.meaning) for row in rows]
     return _table(("name", "value", "default", "meaning"), cells)
-
-
-def _name(row: Any) -> str:
-    return f"`{row.name}`" + (f" (was `{row.old_name}`)" if row.old_name else "")
 
 
 def _json(value: Any) -> str:

@@ -18,16 +18,17 @@ from benchmarks.gpu.parts import PARTS, PartOptions, run_part
 from benchmarks.gpu.report import page
 from benchmarks.gpu.results import Figures
 
+_PROG = "python -m benchmarks.gpu"
 _MAX_MINUTES = 240.0
 _USED = 0.95  # of the time: the rest is for ending what takes too long
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "python -m benchmarks.gpu") -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, write gpu.json and gpu.md, and print the page."""
-    options = _options(arguments, prog)
+    options = _options(arguments)
     problem = None if options.interpret else gpu_problem()
     if problem is not None:
-        print(f"{prog}: no GPU: {problem}.", file=sys.stderr)
+        print(f"{_PROG}: no GPU: {problem}.", file=sys.stderr)
         print("Nothing was measured. --interpret checks the kernels without a GPU.", file=sys.stderr)
         return 2
     options.output.mkdir(parents=True, exist_ok=True)
@@ -56,9 +57,9 @@ def measure(options: argparse.Namespace) -> Figures:
     return figures
 
 
-def _options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog=prog,
+        prog=_PROG,
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="example: %(prog)s --output bench_output    (at most 10 minutes)",

@@ -14,13 +14,13 @@ from pathlib import Path
 from benchmarks.arguments import SMALL, add_shared
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "python -m benchmarks.host") -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the tables of docs/performance.md, and write figures.json and the plots."""
     parser = argparse.ArgumentParser(
-        prog=prog,
+        prog="python -m benchmarks.host",
         description=__doc__,
         epilog="example: %(prog)s --output bench_output    (about 18 minutes on two idle cores, most of it xgrammar's "
-        "compilation). Kernels and engines on a GPU: constrained-k2 bench --gpu --help",
+        "compilation). Kernels and engines on a GPU: python -m benchmarks.gpu --help",
     )
     add_shared(parser, SMALL)
     parser.add_argument("--output", type=Path, default=Path("bench_output"), help="folder for figures.json and plots")

@@ -106,7 +106,6 @@ def examine(
         "tool_calls": [
             {
                 **{field: getattr(call, field) for field in fields},
-                "leniencies": call.recoveries,  # the old name; it goes with version 0.3
                 "errors": list(_problems(call, declared.get(call.name))),
             }
             for call in completion.tool_calls

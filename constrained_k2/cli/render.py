@@ -112,7 +112,6 @@ def _with_reasoning(message: Any) -> Any:
 
 def _to_json(found: "Fault | Repair", *fields: str) -> dict[str, Any]:
     values = {field: getattr(found, field) for field in ("location", "kind", *fields)}
-    values["place"] = found.location  # the old name of the location; it goes with version 0.3
     return dict(json.loads(json.dumps(values, default=str)))
 
 

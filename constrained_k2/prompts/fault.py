@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from constrained_k2.errors import old_name_of
-
 FaultKind = Literal[
     "generation prompt", "content list", "call id", "result id", "special token", "blanks", "turns", "tags"
 ]
@@ -29,7 +27,6 @@ class Fault:
     kind: FaultKind
     location: str  # the turn's number, from 0 with the declaration of the tools, and its name
     problem: str
-    place = old_name_of("location")
 
     @property
     def remedy(self) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from constrained_k2.errors import InvalidRequest, old_name_of
+from constrained_k2.errors import InvalidRequest
 from constrained_k2.prompts.special_text import SpecialTexts
 
 Kind = Literal[
@@ -34,7 +34,6 @@ class Repair:
     kind: Kind
     before: Any  # None if there was no value
     after: Any  # None if there is none
-    place = old_name_of("location")
 
 
 class TextRepairs:

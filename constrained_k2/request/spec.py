@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from constrained_k2.errors import InvalidRequest, excerpt, old_name_of
+from constrained_k2.errors import InvalidRequest, excerpt
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.request.answer_format import AnswerFormat, read_answer_format
 from constrained_k2.request.strictness import StrictFalse, read_strict_false
@@ -33,7 +33,6 @@ class ToolCall:
     recoveries: tuple[str, ...] = ()  # the accepted deviations from the format: names in parsing.events.RECOVERIES
     undeclared: bool = False  # the request is known to have no such tool
     written: str | None = None  # the model's text of recovered arguments
-    leniencies = old_name_of("recoveries")
 
     @property
     def id(self) -> str:

@@ -1,11 +1,10 @@
 """The level at which a tool's schema is enforced: its ``strict``, within the bounds that the server sets."""
 
-import warnings
 from collections.abc import Mapping
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from constrained_k2.errors import InvalidRequest, excerpt, kind_of_json, old_name_of
+from constrained_k2.errors import InvalidRequest, excerpt, kind_of_json
 
 Level = Literal["json_object", "best_effort", "strict"]
 """``json_object``: any JSON object is allowed. ``best_effort``: what can be enforced is, the rest is relaxed and
@@ -16,7 +15,6 @@ StrictFalse = Literal["json_object", "best_effort"]
 """The level that ``strict: false`` declares."""
 
 STRICT_FALSE: tuple[StrictFalse, ...] = get_args(StrictFalse)
-_OLD_LEVELS = {"object": "json_object", "enforce": "best_effort"}
 _EXPECTED = f"Use {', '.join(map(repr, LEVELS))}"
 
 
@@ -32,19 +30,10 @@ class StrictPolicy:
 
     min: Level = "json_object"
     max: Level = "strict"
-    least: InitVar[str | None] = None  # the old name of min, until 0.3
-    most: InitVar[str | None] = None  # the old name of max, until 0.3
     strict_false: StrictFalse = "best_effort"
 
-    def __post_init__(self, least: str | None, most: str | None) -> None:
-        for name, old_name, old in (("min", "least", least), ("max", "most", most)):
-            if old is not None:
-                _warn(old_name, name)
-            level = getattr(self, name) if old is None else old
-            if isinstance(level, str) and level in _OLD_LEVELS:
-                _warn(level, _OLD_LEVELS[level])
-                level = _OLD_LEVELS[level]
-            object.__setattr__(self, name, level)
+    def __post_init__(self) -> None:
+        for name, level in (("min", self.min), ("max", self.max)):
             if level not in LEVELS:
                 raise InvalidRequest(f"unknown level {excerpt(level)}", f"strict.{name}", _EXPECTED)
         read_strict_false(self.strict_false, "strict_false")
@@ -72,7 +61,7 @@ class StrictPolicy:
         if not isinstance(config, Mapping):
             problem = f"must be a level or an object of min and max, not {kind_of_json(config)}"
             raise InvalidRequest(problem, "strict", _EXPECTED)
-        if unknown := config.keys() - {"min", "max", "least", "most"}:
+        if unknown := config.keys() - {"min", "max"}:
             raise InvalidRequest(f"unknown field {excerpt(next(iter(unknown)))}", "strict", "Use 'min' and 'max'")
         known: Mapping[str, Any] = config
         return cls(**known, strict_false=strict_false)
@@ -84,15 +73,6 @@ def read_strict_false(value: object, location: str) -> StrictFalse | None:
         return value
     expected = f"Use {' or '.join(map(repr, STRICT_FALSE))}"
     raise InvalidRequest(f"unknown level {excerpt(value)}", location, expected)
-
-
-# Set here, since a dataclass takes a name in its body for the default of the argument.
-StrictPolicy.least, StrictPolicy.most = old_name_of("min"), old_name_of("max")  # type: ignore[attr-defined]
-
-
-def _warn(old: str, new: str) -> None:
-    # Operators write these names too, and Python does not show them a DeprecationWarning.
-    warnings.warn(f"strict: {old!r} is now {new!r}", FutureWarning, stacklevel=4)
 
 
 DEFAULT_POLICY = StrictPolicy()

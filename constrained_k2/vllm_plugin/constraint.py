@@ -16,12 +16,8 @@ from constrained_k2.vllm_plugin.settings import (
     FINISH_RESERVE_KEY,
     OFF,
     ON,
-    REQUEST_FIELDS,
     STRICT_FALSE_KEY,
-    report_old_name,
 )
-
-_OLD_FINISH_RESERVE_KEY = next(row.old_name for row in REQUEST_FIELDS if row.name == FINISH_RESERVE_KEY)
 
 _TAG = "constrained_k2, precompile: "
 """The beginning of the structured output by which the engine core recognizes a tagged request."""
@@ -69,13 +65,8 @@ def strict_false_in(extra_args: dict[str, Any] | None) -> StrictFalse | None:
 
 def finish_reserve_in(extra_args: dict[str, Any] | None, default: int) -> int:
     """The number of its last tokens that a request keeps for ending a call."""
-    extra = extra_args or {}
-    key = FINISH_RESERVE_KEY
-    if key not in extra and _OLD_FINISH_RESERVE_KEY in extra:
-        key = _OLD_FINISH_RESERVE_KEY
-        report_old_name(key, FINISH_RESERVE_KEY)
-    value = extra.get(key)
-    return default if value is None else read_finish_reserve(value, f"vllm_xargs.{key}")
+    value = (extra_args or {}).get(FINISH_RESERVE_KEY)
+    return default if value is None else read_finish_reserve(value, f"vllm_xargs.{FINISH_RESERVE_KEY}")
 
 
 def tag(sampling_params: Any, precompile: Sequence[int] | None) -> None:

@@ -1,7 +1,6 @@
 """The operator's settings and the request's fields: each is one row, from which it is read and documented."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -14,7 +13,6 @@ from constrained_k2.schema.undeclared_keys import DEFAULT as DEFAULT_UNDECLARED_
 from constrained_k2.schema.undeclared_keys import EXPECTED, UndeclaredKeys
 from constrained_k2.turn.finish_budget import MAX_FINISH_RESERVE
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.log import logger
 
 Route = Literal["structured_output", "logits_processor"]
 """The process that computes masks: see :mod:`constrained_k2.vllm_plugin.route`."""
@@ -48,13 +46,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One setting or request field, for the documentation. ``old_name``, from before 0.2, is read until 0.3."""
+    """One setting or request field, for the documentation."""
 
     name: str
     expected: str
     default: Any
     meaning: str
-    old_name: str | None = None
 
 
 _DEFAULTS = Settings()
@@ -84,10 +81,9 @@ SETTINGS = (
         "leaves out are read there. 'off': none."),
     Row("drafts", "true or false", _DEFAULTS.drafts, "Whether the grammar drafts tokens under speculative decoding."),
     Row("finish_reserve", _RESERVE, _DEFAULTS.finish_reserve,
-        "How many of its last tokens a request keeps for ending its calls, where it does not say. 0: none.", "close"),
+        "How many of its last tokens a request keeps for ending its calls, where it does not say. 0: none."),
     Row("argmax_sample_interval", "a whole number from 0", _DEFAULTS.argmax_sample_interval,
-        "The interval, in masked steps, at which the mask is compared with the likeliest token. 0: never.",
-        "first_choices"),
+        "The interval, in masked steps, at which the mask is compared with the likeliest token. 0: never."),
     Row("overrides_log", "a path", "no log",
         "A log of overridden tokens as JSON lines, for `constrained-k2 explain --log`. Each process writes "
         "its own, up to four files of 32 MiB with its number in their names."),
@@ -100,8 +96,6 @@ SETTINGS = (
 )  # fmt: skip
 """The settings."""
 
-_OLD_SETTINGS = {row.old_name: row.name for row in SETTINGS if row.old_name}
-_OLD_ROUTES = {"backend": "structured_output", "processor": "logits_processor"}
 _EXPECTED = {row.name: row.expected for row in SETTINGS}
 
 ON, OFF = "on", "off"
@@ -131,7 +125,7 @@ REQUEST_FIELDS = (
         "On /v1/completions: `undeclared_keys` beside `tools`."),
     Row(REPAIR_KEY, "'on' or 'off'", "the setting repair", "Whether the request's history is repaired."),
     Row(FINISH_RESERVE_KEY, _RESERVE, "the setting finish_reserve",
-        "How many of its last tokens the request keeps for ending its calls.", "constrained_k2_close"),
+        "How many of its last tokens the request keeps for ending its calls."),
     Row(STRICT_FALSE_KEY, "'best_effort' or 'json_object'", "the setting strict_false",
         "The level that `strict: false` declares on the request's tools."),
     Row(DIAGNOSTICS_KEY, "'on', 'off' or 'overrides'", OFF,
@@ -165,11 +159,9 @@ def settings_in(vllm_config: Any) -> Settings:
     names = ", ".join(_EXPECTED)
     if not isinstance(ours, dict):
         raise InvalidRequest(f"must be an object, not {str(ours)[:80]!r}", _LOCATION, f"Use {names}")
-    given = {_renamed(name, _OLD_SETTINGS): value for name, value in ours.items()}
+    given = dict(ours)
     if unknown := given.keys() - _EXPECTED.keys():
         raise InvalidRequest(f"unknown setting {str(min(unknown, key=str))[:40]!r}", _LOCATION, f"Use {names}")
-    if isinstance(given.get("route"), str):
-        given["route"] = _renamed(given["route"], _OLD_ROUTES)
     bounds = given.pop("strict", None)
     for name, value in given.items():
         try:
@@ -187,16 +179,3 @@ def read_switch(value: object, key: str) -> bool:
     if value not in (ON, OFF):
         raise InvalidRequest(f"must be {ON!r} or {OFF!r}, not {str(value)[:40]!r}", f"vllm_xargs.{key}")
     return value == ON
-
-
-def _renamed(name: str, old: dict[str, str]) -> str:
-    if name not in old:
-        return name
-    report_old_name(name, old[name])
-    return old[name]
-
-
-@lru_cache(maxsize=64)
-def report_old_name(old: str, new: str) -> None:
-    """Log once that a setting or a request field has a new name."""
-    logger.warning("constrained_k2: %r is now %r; the old name goes with version 0.3", old, new)

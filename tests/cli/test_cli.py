@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from constrained_k2.cli import bench, main, parse
+from constrained_k2.cli import main, parse
 
 
-@pytest.mark.parametrize("verb", ["ab", "bench", "coverage", "demo", "doctor", "explain", "grammar", "parse", "render"])
+@pytest.mark.parametrize("verb", ["ab", "coverage", "demo", "doctor", "explain", "grammar", "parse", "render"])
 def test_help_shows_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([verb, "--help"])
@@ -49,14 +49,6 @@ def test_an_interrupt_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.setattr(parse, "run", interrupted)
     assert main(["parse"]) == 130
     assert capsys.readouterr().err == "constrained-k2: interrupted\n"
-
-
-def test_bench_needs_a_clone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(bench, "CLONE", tmp_path)
-    assert main(["bench", "--quick"]) == 2
-    assert "Clone the repository" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["nope"], ["demo", "--requests", "0"], ["demo", "--seed", "x"]])

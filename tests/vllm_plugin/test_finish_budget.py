@@ -21,7 +21,6 @@ from constrained_k2 import InvalidRequest, ToolCallSpec, Vocabulary, parse_compl
 from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor, settings
 from constrained_k2.vllm_plugin.api_server.admission import check_params
-from constrained_k2.vllm_plugin.constraint import finish_reserve_in
 from constrained_k2.vllm_plugin.engine_core.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.settings import settings_in
 from constrained_k2.vllm_plugin.worker.logits_processor_v2 import _Entering
@@ -177,20 +176,6 @@ def test_a_request_that_comes_back_to_the_v2_runner_goes_on_closing(
             matcher = entering.start(maker).matcher
             assert matcher is not None and matcher.num_tokens == written
             assert np.array_equal(row_of(matcher), closed(vocabulary, closing, ids[:written]))
-
-
-def test_the_old_names_of_the_reserve_are_read_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    settings.report_old_name.cache_clear()
-    config = SimpleNamespace(
-        additional_config={"constrained_k2": {"close": 64, "first_choices": 3, "route": "backend"}}
-    )
-    read = settings_in(config)
-    assert (read.finish_reserve, read.argmax_sample_interval, read.route) == (64, 3, "structured_output")
-    assert finish_reserve_in({"constrained_k2_close": 32}, 0) == 32
-    for new in ("finish_reserve", "argmax_sample_interval", "structured_output", "constrained_k2_finish_reserve"):
-        assert f"is now {new!r}" in caplog.text
-    with pytest.raises(InvalidRequest, match="constrained_k2_close: must be"):
-        finish_reserve_in({"constrained_k2_close": "all"}, 0)
 
 
 def test_every_setting_and_request_field_is_in_a_table() -> None:
