@@ -131,7 +131,8 @@ class StringStates:
 
     Attributes:
         start: The state before the first character.
-        is_mixed: True if some shapes are written in any spelling, and others in one: ``\\/`` continues the former alone.
+        is_mixed: True if some shapes are written in any spelling, and others in one: a slash behind a backslash
+            continues the former alone.
     """
 
     def __init__(self, shapes: Iterable[Shape], lengths: tuple[int, ...], charge: Callable[[int], None]) -> None:

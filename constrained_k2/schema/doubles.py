@@ -24,12 +24,14 @@ def number_of(value: float) -> Fraction:
 
 def above(value: Fraction) -> Number:
     """The numbers above a schema's number: those from the next double up, unless integers lie between the two."""
-    return Number(low=_beside(value, inf)) if _is_fine(value) else Number(low=value, low_open=True)
+    is_fine = _is_fine(value) or value == -LARGEST_EXACT
+    return Number(low=_beside(value, inf)) if is_fine else Number(low=value, low_open=True)
 
 
 def below(value: Fraction) -> Number:
     """The numbers below a schema's number."""
-    return Number(high=_beside(value, -inf)) if _is_fine(value) else Number(high=value, high_open=True)
+    is_fine = _is_fine(value) or value == LARGEST_EXACT
+    return Number(high=_beside(value, -inf)) if is_fine else Number(high=value, high_open=True)
 
 
 def double_from(low: Fraction, *, is_open: bool = False) -> Fraction:

@@ -51,15 +51,18 @@ ITEMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "numbers and constants": ({"anyOf": [{"type": "integer"}, {"const": 1.5}, {"const": "a"}, {"const": True}]}, {}),
     "80 values": ({"enum": [f"{number}a" for number in range(80)]}, {"minItems": 8, "maxItems": 80}),
     "one value": ({"type": "null"}, {}),
+    "two letters": (STRING | {"pattern": "^[ab]{1,2}$"}, {"minItems": 4}),
+    "letters or null": ({"anyOf": [STRING | {"pattern": "^[ab]$"}, {"type": "null"}]}, {"minItems": 3}),
+    "the empty string": (STRING | {"pattern": "^$"}, {}),
     "no value": ({"oneOf": [{"type": "null"}, {"type": "null"}]}, {}),
 }
 FEW_STRINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "one character": (STRING | {"maxLength": 1}, {"minItems": 2}),
-    "two letters": (STRING | {"pattern": "^[ab]{1,2}$"}, {"minItems": 4}),
+    "letters": (STRING | {"pattern": "^[ab]{1,4}$"}, {"minItems": 8}),
     "one value": (STRING | {"pattern": "^a$"}, {"minItems": 2}),
     "control characters": (STRING | {"pattern": "^[\\x0b\\x1f]{1,2}$"}, {"minItems": 3}),
     "date": (STRING | {"format": "date"}, {}),
-    "or null": ({"anyOf": [STRING | {"pattern": "^[ab]$"}, {"type": "null"}]}, {"minItems": 2}),
+    "or null": ({"anyOf": [STRING | {"pattern": "^[ab]{1,4}$"}, {"type": "null"}]}, {"minItems": 2}),
 }
 
 
@@ -121,9 +124,9 @@ def test_where_no_other_string_can_be_written_one_comes_again(
 
 
 def test_such_a_string_is_left_out_while_there_is_another(engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
-    matcher = engine.compile(json.dumps(schema_of(STRING | {"pattern": "^[ab]{1,2}$"}, {}))).matcher("")
-    assert write(matcher, pieces, '{"a":["a","ab","a"') == '{"a":["a","ab","a"'
-    assert write(matcher, pieces, 'a","ab"') == ""  # behind "ab nothing but the quote can follow
+    matcher = engine.compile(json.dumps(schema_of(STRING | {"pattern": "^[ab]{1,4}$"}, {}))).matcher("")
+    assert write(matcher, pieces, '{"a":["a","abab","a"') == '{"a":["a","abab","a"'
+    assert write(matcher, pieces, 'a","abab"') == ""  # behind "abab nothing but the quote can follow
 
 
 UNIQUE = {"type": "array", "items": STRING, "uniqueItems": True}

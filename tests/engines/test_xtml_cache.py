@@ -9,6 +9,7 @@ import pytest
 from constrained_k2 import Vocabulary
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.engines.llguidance.mask_cache import LazyDfa
+from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance.position import Position
 from constrained_k2.engines.llguidance.xtml_position import XtmlTracker
 from tests.engines.test_mask_cache import CLOSED, INTEGER, SCHEMAS, STRING, walk
@@ -36,7 +37,7 @@ def test_masks_are_those_of_a_fresh_matcher(name: str, bytewise: bool, small_voc
     alone = LLGuidanceEngine(vocabulary, mask_cache_bytes=0).compile(schema, "allow", "xtml")
     assert (grammar.dfa is None) == (name in {"either", "if, then", "needs"})
     draw = random.Random(name)
-    known = sum(walk(grammar.matcher(""), alone, draw, vocabulary) for _ in range(40))
+    known = sum(walk(LLGuidanceMatcher(grammar, ""), alone, draw, vocabulary) for _ in range(40))
     assert known > 200 or grammar.dfa is None  # the cache was in use
 
 

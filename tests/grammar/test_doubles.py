@@ -107,7 +107,8 @@ def test_every_double_is_written_unless_coverage_says_why_not(schema: dict[str, 
 def test_bounds_are_doubles() -> None:
     assert above(Fraction(5)).low == Fraction("5.000000000000001")
     assert below(Fraction(1)).high == Fraction("0.9999999999999999")
-    assert above(Fraction(0)).low_open and below(Fraction(FAR)).high_open
+    assert above(Fraction(0)).low_open and above(Fraction(FAR)).low_open and below(Fraction(-FAR)).high_open
+    assert below(Fraction(FAR)).high == FAR - 1 and above(Fraction(-FAR)).low == 1 - FAR
     assert double_from(Fraction(FAR + 1)) == FAR + 2
     assert double_from(Fraction(FAR), is_open=True) == FAR + 2
     assert double_from(Fraction(10**23 - 1)) == Fraction("1.0000000000000001e23")  # 1e23 is read as a smaller one

@@ -21,6 +21,7 @@ from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 from constrained_k2.vocabulary.bitmask import TokenSet, allocate_bitmask, allowed_ids
 from tests.laws.feeding import Bench, Broken, Piece
 from tests.laws.schemas import Schema
+from tests.laws.shared_masks import broken_sharing
 from tests.laws.values import DuplicateKeyError, Values, decoded, judge_of, mutant, spelled
 from tests.xtml import TYPES, block
 from tests.xtml import decode as decode_blocks
@@ -218,6 +219,7 @@ def broken_laws(bench: Bench, schema: Schema, seed: int, counts: Counter[str], v
                 return
     finally:
         logger.removeHandler(late)
+    yield from broken_sharing(schema, undeclared, seed)
 
 
 def _judge(schema: Schema) -> Any:
@@ -233,7 +235,9 @@ def is_valid(judge: Any, value: Any) -> bool | None:
         return None
     try:
         return isinstance(value, dict) and bool(judge.is_valid(value))
-    except Exception:  # noqa: BLE001 - references and recursion trip it in several ways
+    except BaseException as error:  # references and recursion trip it in several ways, also in Rust's panics
+        if isinstance(error, KeyboardInterrupt):
+            raise
         return None
 
 

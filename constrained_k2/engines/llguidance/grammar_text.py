@@ -19,7 +19,7 @@ from constrained_k2.grammar.lark.direct_model import DirectModel, direct_model
 from constrained_k2.grammar.lark.places import Places, places_of
 from constrained_k2.grammar.lark.small import MAX_HARD, MAX_HARD_TEXT, is_small
 from constrained_k2.grammar.lark.state_model import StateModel, arguments_model, state_model
-from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
+from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE, alone
 from constrained_k2.grammar.lark.writer import Effort, LarkWriter
 from constrained_k2.grammar.patterns import found_anywhere
 from constrained_k2.schema.builtin_compilers import prepare
@@ -263,7 +263,7 @@ class Patterns:
     def _has_match(self, expression: str) -> bool:
         """Return True if some text matches a terminal's expression, or if LLGuidance cannot tell."""
         check_deadline()
-        grammar = llguidance.LLMatcher.grammar_from_lark(f"start: SOME\nSOME: {expression}")
+        grammar = llguidance.LLMatcher.grammar_from_lark(alone(expression))
         matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
         if not matcher.is_error():
             matcher.compute_bitmask()
@@ -273,7 +273,7 @@ class Patterns:
     def _can_begin(self, expression: str, opening: str) -> bool:
         """Return True if masks behind an opening, and the tokens after it, stay within the engine's limits."""
         check_deadline()
-        grammar = llguidance.LLMatcher.grammar_from_lark(f"start: SOME\nSOME: {expression}")
+        grammar = llguidance.LLMatcher.grammar_from_lark(alone(expression))
         matcher = llguidance.LLMatcher(self._writing, grammar, log_level=0, limits=LIMITS)
         ids = list(self._writing.tokenize_str(opening))
         for _ in range(_PROBED_TOKENS):

@@ -45,7 +45,7 @@ _UNSHARED = frozenset({Expect.IN_OTHER_STRING, Expect.IN_OTHER_TEXT, Expect.LOST
 class Open(NamedTuple):
     """An open object or array."""
 
-    node: int  # AMBIGUOUS inside an ambiguous value, of which the outermost object or array has its node
+    node: int  # AMBIGUOUS inside an ambiguous value; its outermost object or array has its node
     is_object: bool
     keys: int = 0  # the declared keys so far, as bits by their numbers in the model: there may be thousands
     number: int = 0  # the undeclared keys so far, if they are counted; in an array, the index of the current item

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 
-from constrained_k2.grammar.spelling import CHARACTER, HEX, JSON, Spelling, spelling
+from constrained_k2.grammar.spelling import ATTRIBUTE, CHARACTER, HEX, JSON, RAW, Spelling, spelling
 from constrained_k2.schema.shapes import Shape
 
 # Longest run of whitespace between two JSON tokens: enough for indentation, and stops a model that loops on it.
@@ -49,6 +49,13 @@ class NoExactGrammar(Exception):
     def __init__(self, reason: str, keywords: tuple[str, ...], wider: Shape) -> None:
         super().__init__(reason)
         self.keywords, self.wider = keywords, wider
+
+
+def alone(expression: str) -> str:
+    """Return a Lark grammar of the texts that match a terminal's expression."""
+    used = (form for form in (JSON, RAW, ATTRIBUTE) if form.terminal in expression)
+    defined = (f"{form.terminal}: /{form.quote}{form.character}*{form.quote}/\n" for form in used)
+    return f"start: SOME\nSOME: {expression}\n{''.join(defined)}"
 
 
 def literal(text: str) -> str:

@@ -13,7 +13,15 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from constrained_k2.grammar.lark.digits import number_range
-from constrained_k2.grammar.lark.leaves import UNSIGNED, by_sign, is_endless, is_text, joined_strings, string_rule
+from constrained_k2.grammar.lark.leaves import (
+    UNSIGNED,
+    by_sign,
+    is_endless,
+    is_text,
+    joined_strings,
+    string_expression,
+    string_rule,
+)
 from constrained_k2.grammar.lark.terminals import NoExactGrammar, key, literal
 from constrained_k2.schema.shapes import Array, Boolean, Node, Null, Number, Object, Shape, String, Value
 
@@ -29,6 +37,7 @@ _MAX_TEXTS = 512  # of the finite alternatives of an item
 _FRACTION = r"-?(?:0|[1-9][0-9]{0,13})\.[0-9]{0,13}[1-9]"
 _INTEGER = "(?:0|-?[1-9][0-9]{0,39})"
 _NUMBER = rf"/(?:{_INTEGER}|{_FRACTION})/ & /-?(?:[0-9]{{1,40}}|[0-9.]{{1,16}})/"
+_FEW = 16  # strings that are compared as listed ones are
 _IS_NUMBER = re.compile(rf"{_INTEGER}|{_FRACTION}")
 _KEYWORD = ("uniqueItems",)
 _MAY_REPEAT = "a string comes again if nothing else can be written: its length, pattern or format leaves few"
@@ -70,6 +79,12 @@ def _compared(writer: "LarkWriter", shape: Array) -> tuple[Array, str]:
     listed = [key(one.value) for one in shapes if is_text(one)]
     others = [one for one in shapes if not (isinstance(one, String) or is_text(one))]
     words = [text for one in others for text in _expressions(one)]
+    texts: list[str] = []
+    declared, few = shape, _few(writer, strings, [*words, *listed])
+    if few is not None:
+        strings, texts = [], [string_expression(one) for one in strings]
+        words += texts
+        shape = replace(shape, longest=few if shape.longest is None else min(shape.longest, few))
     if not strings:  # else these may be written in any spelling
         words += listed
     words = list(dict.fromkeys(words))
@@ -83,7 +98,7 @@ def _compared(writer: "LarkWriter", shape: Array) -> tuple[Array, str]:
     compared = shape.rest | {("compared", True)}  # written otherwise than the node is elsewhere
     array, writer.node = writer.node, shape.rest
     ways = [way for one in others for way in _ways(writer, one)]
-    ways += [*_string_rules(writer, compared, strings), *map(writer.terminal, listed)]
+    ways += [*_string_rules(writer, compared, strings), *map(writer.terminal, [*listed, *texts])]
     _note_numbers(writer, array, [one for one in shapes if isinstance(one, Number)])
     writer.node = array
     if not all(map(is_endless, strings)):
@@ -93,8 +108,22 @@ def _compared(writer: "LarkWriter", shape: Array) -> tuple[Array, str]:
     if len(strings) == len(shapes):
         writer.direct_arrays[array] = (compared, shape.shortest, writer.productivity.items(shape)[1])
     writer.unique_items[written] = UniqueItems(lark, bool(strings))
-    writer.written_as[shape] = written
+    writer.written_as[declared] = written
     return shape, writer.choice(list(dict.fromkeys(ways)))
+
+
+def _few(writer: "LarkWriter", strings: list[String], others: list[str]) -> int | None:
+    """Return the number of values if the strings are few, by a pattern such as ``^(a|b)$``; else None.
+
+    ``others`` are the expressions of all other values.
+    """
+    if all(map(is_endless, strings)):
+        return None
+    try:
+        count = writer.count_texts(_one_of([*map(string_expression, strings), *others]), _FEW)
+    except NoExactGrammar:
+        return None
+    return None if count == _FEW else count
 
 
 def _one_of(expressions: list[str]) -> str:
