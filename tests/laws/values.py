@@ -110,7 +110,7 @@ class Values:
 
     def _number(self, schema: dict[str, Any], *, is_whole: bool) -> float:
         draw = self.draw
-        step = Fraction(str(schema.get("multipleOf", 1 if is_whole or draw.random() < 0.5 else "0.25")))
+        step = Fraction(str(schema.get("multipleOf") or (1 if is_whole or draw.random() < 0.5 else "0.25")))
         low, high = (schema.get(name, schema.get(other)) for name, other in
                      (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")))  # fmt: skip
         near = draw.choice([one for one in (low, high) if isinstance(one, (int, float))] or NUMBERS)
