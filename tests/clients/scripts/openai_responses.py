@@ -28,9 +28,10 @@ def _create(url: str, **fields: Any) -> Any:
 
 def _check(response: Any, first: int = 0) -> list[str]:
     """Check the calls of a response and return the tools' names."""
-    calls = [item for item in response.output if item.type == "function_call"]
+    calls = [item for item in response.output if item.type in {"function_call", "custom_tool_call"}]
     for call in calls:
-        check_call(call.name, call.arguments)
+        if call.type == "function_call":
+            check_call(call.name, call.arguments)
     check_ids([(call.call_id, call.name) for call in calls], first)
     return [call.name for call in calls]
 
