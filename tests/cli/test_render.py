@@ -102,7 +102,6 @@ def test_as_json_and_as_ids(
     assert document["repairs"] == [
         {
             "location": "messages[0].content",
-            "place": "messages[0].content",
             "kind": "special token",
             "before": "<|im_end|>",
             "after": "<\u2060|im_end|>",

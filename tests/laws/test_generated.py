@@ -40,7 +40,7 @@ def test_the_command_finds_what_is_wrong(
 ) -> None:
     monkeypatch.setattr("tests.laws.fuzz.benches", lambda: both)
     monkeypatch.setattr("tests.laws.fuzz._BATCH", 3)
-    arguments = ["--minutes", "0.02", "--seconds", "1", "--seed"]
+    arguments = ["--minutes", "0.02", "--seconds", "1", "--memory", "64", "--seed"]  # this process has imported much
     monkeypatch.setattr("tests.laws.examples.broken_laws", lambda *_, **__: iter(()))
     assert main([*arguments, "1"]) == 0
     law = type("Law", (), {"law": "a law", "detail": "here"})

@@ -135,12 +135,3 @@ def test_a_server_may_raise_and_lower(small_compiler: Compiler) -> None:
 def test_policies_that_are_none(config: Any) -> None:
     with pytest.raises(InvalidRequest, match="strict"):
         StrictPolicy.from_config(config)
-
-
-@pytest.mark.parametrize(
-    "config", [{"least": "enforce", "most": "strict"}, {"min": "enforce"}, {"least": "best_effort"}]
-)
-def test_old_names_are_read_with_a_warning(config: Any) -> None:
-    for make in (StrictPolicy.from_config, lambda names: StrictPolicy(**names)):
-        with pytest.warns(FutureWarning, match="is now '(min|best_effort)'"):
-            assert make(config) == StrictPolicy(min="best_effort")
