@@ -29,6 +29,11 @@ class Spelling:
     plain: tuple[tuple[int, int], ...]  # the code points that are written as themselves
     escapes: Mapping[int, str]  # any other code point -> a regex of its spelling
 
+    @property
+    def definition(self) -> str:
+        """The line of a grammar that defines the terminal."""
+        return f"{self.terminal}: /{self.quote}{self.character}*{self.quote}/\n"
+
 
 @lru_cache(4096)
 def spelling(character: str, form: Spelling) -> str:

@@ -26,8 +26,6 @@ _LAW = "a shared mask is another one than a matcher computes alone"
 _VALUES = 6  # of a schema; each and its mutant are written with their members in several orders
 _ORDERS = 2
 _MOST_BYTES = 300
-
-
 _VOCABULARY = Vocabulary.of_bytes()
 
 

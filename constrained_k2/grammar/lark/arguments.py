@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 HEADER = '%llguidance {"no_forcing": true}'
 _HEAD, _SEPARATOR, _END = "argument_head", "separator", "argument_end"
 XTML_PREAMBLE = f"""\
-{RAW.terminal}: /{RAW.character}*/
-{ATTRIBUTE.terminal}: /{ATTRIBUTE.quote}{ATTRIBUTE.character}*{ATTRIBUTE.quote}/
-{_SEPARATOR}: {SEPARATOR}
+{RAW.definition}{ATTRIBUTE.definition}{_SEPARATOR}: {SEPARATOR}
 {_HEAD}: {OPEN} {literal(f"{ARGUMENT} key=")}
 {_END}: {CLOSE} {literal(ARGUMENT)} {_SEPARATOR}
 """

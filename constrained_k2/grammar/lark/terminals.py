@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 
-from constrained_k2.grammar.spelling import ATTRIBUTE, CHARACTER, HEX, JSON, RAW, Spelling, spelling
+from constrained_k2.grammar.spelling import ATTRIBUTE, HEX, JSON, RAW, Spelling, spelling
 from constrained_k2.schema.shapes import Shape
 
 # Longest run of whitespace between two JSON tokens: enough for indentation, and stops a model that loops on it.
@@ -24,7 +24,7 @@ ws: WS?
 WS: /[ \\n\\r\\t]{{1,{MAX_WHITESPACE}}}/
 """
 _STRING = f'STRING: /"{_ANY_CHARACTER}*"/\n'
-_PLAIN = f'PLAIN: /"{CHARACTER}*"/\n'
+_PLAIN = JSON.definition
 NUMBER, SIGN_APART = "NUMBER", "number"
 """The terminal of all numbers, and the rule of them with the sign as a terminal of its own."""
 _NUMBER_RULES = {
@@ -53,8 +53,7 @@ class NoExactGrammar(Exception):
 
 def alone(expression: str) -> str:
     """Return a Lark grammar of the texts that match a terminal's expression."""
-    used = (form for form in (JSON, RAW, ATTRIBUTE) if form.terminal in expression)
-    defined = (f"{form.terminal}: /{form.quote}{form.character}*{form.quote}/\n" for form in used)
+    defined = (form.definition for form in (JSON, RAW, ATTRIBUTE) if form.terminal in expression)
     return f"start: SOME\nSOME: {expression}\n{''.join(defined)}"
 
 
