@@ -13,7 +13,7 @@ from constrained_k2.formats.kimi_k3 import escape
 
 TOP = 0x10FFFF
 HEX = "[0-9a-fA-F]"
-CHARACTER = rf'(?:[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00(?:0[0-7bBeEfF]|1{HEX}))'
+CHARACTER = r'(?:[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00(?:0[0-7bef]|1[0-9a-f]))'
 """One character of a JSON string in its one spelling."""
 
 _SHORT = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
@@ -49,8 +49,7 @@ def _escaped(character: str) -> str:
 def _json_escape(code: int) -> str:
     if chr(code) in _SHORT:
         return r"\\" + _escaped(_SHORT[chr(code)])
-    digits = f"{code:04x}"
-    return r"\\u" + "".join(f"[{digit}{digit.upper()}]" if digit.isalpha() else digit for digit in digits)
+    return rf"\\u{code:04x}"
 
 
 JSON = Spelling(

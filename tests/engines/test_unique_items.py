@@ -11,6 +11,7 @@ from constrained_k2 import Vocabulary
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.formats.kimi_k3 import CLOSE, KIMI_K3, OPEN, SEPARATOR
+from constrained_k2.grammar.lark.unique_items import LONGEST
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from tests.engines.masked_walks import vocabulary_of, walk, write
 
@@ -52,17 +53,19 @@ ITEMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "80 values": ({"enum": [f"{number}a" for number in range(80)]}, {"minItems": 8, "maxItems": 80}),
     "one value": ({"type": "null"}, {}),
     "two letters": (STRING | {"pattern": "^[ab]{1,2}$"}, {"minItems": 4}),
-    "letters or null": ({"anyOf": [STRING | {"pattern": "^[ab]$"}, {"type": "null"}]}, {"minItems": 3}),
+    "a letter or null": ({"anyOf": [STRING | {"pattern": "^[ab]$"}, {"type": "null"}]}, {"minItems": 3}),
     "the empty string": (STRING | {"pattern": "^$"}, {}),
     "no value": ({"oneOf": [{"type": "null"}, {"type": "null"}]}, {}),
-}
-FEW_STRINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "one character": (STRING | {"maxLength": 1}, {"minItems": 2}),
     "letters": (STRING | {"pattern": "^[ab]{1,4}$"}, {"minItems": 8}),
-    "one value": (STRING | {"pattern": "^a$"}, {"minItems": 2}),
     "control characters": (STRING | {"pattern": "^[\\x0b\\x1f]{1,2}$"}, {"minItems": 3}),
     "date": (STRING | {"format": "date"}, {}),
-    "or null": ({"anyOf": [STRING | {"pattern": "^[ab]{1,4}$"}, {"type": "null"}]}, {"minItems": 2}),
+    "letters or null": ({"anyOf": [STRING | {"pattern": "^[ab]{1,4}$"}, {"type": "null"}]}, {"minItems": 2}),
+    "not a and short": (STRING | {"not": {"const": "a"}, "maxLength": 2}, {"minItems": 3}),
+    "escapes": (
+        {"anyOf": [STRING | {"pattern": r"^\\?n$"}, {"const": "\n"}, {"const": '\\"'}, STRING | {"pattern": '^"$'}]},
+        {},
+    ),
 }
 
 
@@ -114,19 +117,32 @@ def test_numbers_run_out(engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
     assert write(matcher, pieces, "]}") == ""
 
 
-@pytest.mark.parametrize("name", FEW_STRINGS)
-def test_where_no_other_string_can_be_written_one_comes_again(
-    name: str, engine: LLGuidanceEngine, pieces: Vocabulary
-) -> None:
-    grammar = engine.compile(json.dumps(schema_of(*FEW_STRINGS[name])))
+def test_the_last_string_of_a_pattern_ends_the_array(engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
+    matcher = matcher_of(engine, schema_of(STRING | {"pattern": "^[ab]{1,2}$"}, {}))
+    row = allocate_bitmask(1, pieces.size)[0]
+    assert write(matcher, pieces, '{"a":["a","b","aa","ab","ba","b') == ""
+    matcher.fill(row)
+    allowed = {pieces.ordinary_bytes(int(one)) for one in allowed_ids(row)}
+    assert allowed == {b"b"}  # not b'b",'
+    assert write(matcher, pieces, 'b",') == 'b",'
+
+
+def test_more_strings_than_there_are_cannot_be_demanded(engine: LLGuidanceEngine) -> None:
+    grammar = engine.compile(json.dumps(schema_of(STRING | {"pattern": "^a$"}, {"minItems": 2})))
     assert {use.keyword for use in grammar.coverage.relaxed} == {"uniqueItems"}
-    assert any(walk(grammar.matcher(""), pieces, random.Random(seed), likely, 400) is not None for seed in range(6))
 
 
-def test_such_a_string_is_left_out_while_there_is_another(engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
-    matcher = engine.compile(json.dumps(schema_of(STRING | {"pattern": "^[ab]{1,4}$"}, {}))).matcher("")
-    assert write(matcher, pieces, '{"a":["a","abab","a"') == '{"a":["a","abab","a"'
-    assert write(matcher, pieces, 'a","abab"') == ""  # behind "abab nothing but the quote can follow
+@pytest.mark.parametrize("character", ["a", "\u00e9"])
+def test_of_long_strings_with_a_pattern_one_comes_again(
+    character: str, engine: LLGuidanceEngine, pieces: Vocabulary
+) -> None:
+    items = STRING | {"pattern": f"^{character}*$"}
+    grammar = engine.compile(json.dumps(schema_of(items, {})))
+    assert {use.keyword for use in grammar.coverage.relaxed} == {"uniqueItems"}
+    longest = '"' + (LONGEST - 2) // len(character.encode()) * character
+    for text, is_refused in ((longest + '"', True), (longest + character + '"', False)):
+        again = f'{{"a":[{text},{text}'
+        assert write(grammar.matcher(""), pieces, again) == (again if is_refused else "")
 
 
 UNIQUE = {"type": "array", "items": STRING, "uniqueItems": True}

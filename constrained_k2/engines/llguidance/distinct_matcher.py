@@ -103,6 +103,7 @@ class DistinctMatcher(LLGuidanceMatcher):
         except Repetition:
             self._scanner.restore(at)
             return False
+        self._scanner.hold()
         self._snapshots.append(after)
         self._note(after)
         return True
@@ -128,7 +129,7 @@ class DistinctMatcher(LLGuidanceMatcher):
             tried += tokens.two_items.tolist()
             items = None if at.frame is None else at.frame.items
             if items is not None and (words := items.words) is not None:
-                tried += tokens.comma_and_item.tolist()
+                tried += words.crossing(at.word).tolist()
                 if at.within is Within.VALUE:
                     tried += words.spent_tokens
                     is_ended = items.is_exhausted

@@ -15,8 +15,6 @@ import llguidance
 from constrained_k2.engines.llguidance.distinct_matcher import DistinctMatcher
 from constrained_k2.engines.llguidance.forced import forced_ids
 from constrained_k2.engines.llguidance.grammar_text import (
-    LIMITS,
-    NEXT_BEST_LIMITS,
     GrammarText,
     Patterns,
     Refused,
@@ -24,7 +22,7 @@ from constrained_k2.engines.llguidance.grammar_text import (
     our_text,
     written_text,
 )
-from constrained_k2.engines.llguidance.lexer_cost import lexer_bytes
+from constrained_k2.engines.llguidance.lexer_cost import LIMITS, NEXT_BEST_LIMITS, lexer_bytes
 from constrained_k2.engines.llguidance.mask_cache import LazyDfa, MaskCache
 from constrained_k2.engines.llguidance.mask_threads import MaskThreads
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
@@ -255,7 +253,8 @@ class LLGuidanceGrammar:
         """Measure the lexer, and tell what counts this grammar."""
         self._unmeasured_ns = 0
         prototype = self._prototype
-        self.own_bytes = self._text_bytes + (0 if prototype is None else lexer_bytes(prototype))
+        items_bytes = 0 if self._places is None else self._places.cost_bytes
+        self.own_bytes = self._text_bytes + items_bytes + (0 if prototype is None else lexer_bytes(prototype))
         first = self if self.next_best is None else self.next_best.first() or self
         first.on_growth(first.cost_bytes)
 

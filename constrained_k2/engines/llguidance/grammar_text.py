@@ -10,7 +10,7 @@ from typing import Any, Literal
 import llguidance
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from constrained_k2.engines.llguidance.lexer_cost import lexer_bytes
+from constrained_k2.engines.llguidance.lexer_cost import LIMITS, MAX_GRAMMAR_SIZE, lexer_bytes
 from constrained_k2.engines.llguidance.written.language import ItemLanguage
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
@@ -42,14 +42,7 @@ _MAX_PATTERNS = 256
 _PATTERN_BYTES, _BYTES_PER_CHARACTER = 16 << 20, 1000  # of all their lexers, and of a new state at most
 _PROBED_TOKENS = 4
 _MAX_TEXTS = 2048  # that patterns were looked for in, and whether they were found
-# Fewer symbols than by default, so that a schema of 100 bytes ("maxItems": 100000) is refused within 0.2 s instead of
-# compiling for seconds. More items in a row than by default, since objects may have thousands of optional properties.
-# Five times the default for the lexemes of a step: a pattern beside a length takes up to 25 ms then and does not fail.
-# A grammar that takes over from one that failed may take five times longer still.
-_SIZES: dict[str, Any] = {"max_grammar_size": 50_000, "max_items_in_row": 20_000, "step_max_items": 200_000}
-_MAX_MEMBERS = _SIZES["max_grammar_size"] // 2  # in JSON each takes at least 3 symbols (1.7.6): no need to let it read
-LIMITS = llguidance.LLParserLimits(**_SIZES, step_lexer_fuel=1_000_000)
-NEXT_BEST_LIMITS = llguidance.LLParserLimits(**_SIZES, step_lexer_fuel=5_000_000)
+_MAX_MEMBERS = MAX_GRAMMAR_SIZE // 2  # in JSON each takes at least 3 symbols (1.7.6): no need to let it read
 # The strings, comments and regular expressions of a Lark grammar, in which "<" refers to no token.
 _LARK_TEXT = re.compile(r"\"(?:\\.|[^\"\\])*\"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\])+/", re.DOTALL)
 _MAX_EBNF = 1 << 16  # characters that are converted, a second a megabyte

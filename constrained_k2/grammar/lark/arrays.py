@@ -78,7 +78,7 @@ def _unique(writer: "LarkWriter", shape: Array, name: str) -> str:
     allowed = writer.productivity.values(shape.rest)
     values = list(dict.fromkeys(map(writer.value_text, allowed or ())))
     if shape.prefix or shape.contains or allowed is None or len(values) > BITS:
-        shape, item = compared_items(writer, shape)
+        item = compared_items(writer, shape)
         return f'"[" ws {_items(writer, shape, name, item)} "]"'
     if not values:
         return '"[" ws "]"'

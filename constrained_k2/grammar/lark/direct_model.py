@@ -134,8 +134,8 @@ def _rule(  # noqa: PLR0912, PLR0913, PLR0917 - what a grammar knows of its node
             has_strings = True
         elif shape in (_ANY_NUMBER, _ANY_INTEGER):
             kinds.add("number" if shape == _ANY_NUMBER else "integer")
-        elif isinstance(shape, String) and shape in terminals:
-            before, string = string, terminals[shape] if shape.absent else joined or terminals[shape]
+        elif isinstance(shape, String) and (joined or shape in terminals):
+            before, string = string, terminals.get(shape, joined) if shape.absent else joined or terminals[shape]
             if before not in {"", string}:
                 raise _OpaqueError
         elif isinstance(shape, Number) and not range_ and shape in terminals:

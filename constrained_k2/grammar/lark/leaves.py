@@ -201,7 +201,7 @@ def string_rule(writer: "LarkWriter", shape: String) -> str:
     if not (shape.excluded or shape.absent or shape.patterns or shape.formats):
         return writer.terminal(sized_string(shape.shortest, shape.longest))
     try:
-        expression = writer.leaf_terminals[shape] = _writable(writer, shape)
+        expression = writer.leaf_terminals[shape] = writable(writer, shape)
         return _string(writer, shape, expression)
     except NoExactGrammar as error:
         if shape.excluded or shape.absent:
@@ -249,10 +249,10 @@ def raw_string_rule(writer: "LarkWriter", shape: String | Value) -> str:
     if isinstance(shape, Value):
         return literal(shape.value)
     shape = eased(writer, shape)
-    return RAW.terminal if shape == String() else _string(writer, shape, _writable(writer, shape, RAW))
+    return RAW.terminal if shape == String() else _string(writer, shape, writable(writer, shape, RAW))
 
 
-def _writable(writer: "LarkWriter", shape: String, form: Spelling = JSON) -> str:
+def writable(writer: "LarkWriter", shape: String, form: Spelling = JSON) -> str:
     """Return a terminal's expression, where the engine can begin to write its strings."""
     expression = string_expression(shape, form)
     costly = frozenset(filter(may_cost_much, shape.patterns | shape.absent))

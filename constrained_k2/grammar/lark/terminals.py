@@ -51,10 +51,11 @@ class NoExactGrammar(Exception):
         self.keywords, self.wider = keywords, wider
 
 
-def alone(expression: str) -> str:
-    """Return a Lark grammar of the texts that match a terminal's expression."""
-    defined = (form.definition for form in (JSON, RAW, ATTRIBUTE) if form.terminal in expression)
-    return f"start: SOME\nSOME: {expression}\n{''.join(defined)}"
+def alone(*expressions: str) -> str:
+    """Return a Lark grammar of the texts that match one of these expressions of terminals."""
+    lines = [f"T{number}: {expression}\n" for number, expression in enumerate(expressions)]
+    lines += (form.definition for form in (JSON, RAW, ATTRIBUTE) if any(form.terminal in one for one in expressions))
+    return f"start: {' | '.join(f'T{number}' for number in range(len(expressions)))}\n{''.join(lines)}"
 
 
 def literal(text: str) -> str:

@@ -1,8 +1,8 @@
 """Arrays of unequal items outside of a small set: a matcher compares what is written.
 
-``{"type": "array", "items": {"type": ["string", "integer"]}, "uniqueItems": true}``: strings are compared as values,
-numbers, ``true``, ``false``, ``null`` and listed strings as texts, so a number has no exponent and no trailing zeros
-(:mod:`constrained_k2.engines.llguidance.written`). Arrays with objects or arrays as items are relaxed.
+``{"type": "array", "items": {"type": ["string", "integer"]}, "uniqueItems": true}``: strings that may always go on are
+compared as values, all others as texts: such a string has no needless escape, a number no exponent and no trailing
+zeros (:mod:`constrained_k2.engines.llguidance.written`). Arrays with objects or arrays as items are relaxed.
 """
 
 import json
@@ -16,13 +16,14 @@ from constrained_k2.grammar.lark.digits import number_range
 from constrained_k2.grammar.lark.leaves import (
     UNSIGNED,
     by_sign,
+    eased,
     is_endless,
     is_text,
     joined_strings,
-    string_expression,
     string_rule,
+    writable,
 )
-from constrained_k2.grammar.lark.terminals import NoExactGrammar, key, literal
+from constrained_k2.grammar.lark.terminals import NoExactGrammar, alone, key, literal
 from constrained_k2.schema.shapes import Array, Boolean, Node, Null, Number, Object, Shape, String, Value
 
 if TYPE_CHECKING:
@@ -37,10 +38,13 @@ _MAX_TEXTS = 512  # of the finite alternatives of an item
 _FRACTION = r"-?(?:0|[1-9][0-9]{0,13})\.[0-9]{0,13}[1-9]"
 _INTEGER = "(?:0|-?[1-9][0-9]{0,39})"
 _NUMBER = rf"/(?:{_INTEGER}|{_FRACTION})/ & /-?(?:[0-9]{{1,40}}|[0-9.]{{1,16}})/"
-_FEW = 16  # strings that are compared as listed ones are
 _IS_NUMBER = re.compile(rf"{_INTEGER}|{_FRACTION}")
 _KEYWORD = ("uniqueItems",)
-_MAY_REPEAT = "a string comes again if nothing else can be written: its length, pattern or format leaves few"
+LONGEST = 128
+"""Bytes of an item that is compared as a text, with its quotes and escapes: each of its tokens copies it."""
+# A text of more bytes has more characters than these; 4 bytes are the most of one.
+_IS_LONG = rf"/(?s:.{{{LONGEST + 1},}}|.*[^\x00-\x7f].*)/ & /(?s:.{{{LONGEST // 4},}})/"
+_MAY_REPEAT = f"strings of more than {LONGEST} bytes may come again if they have a pattern, a format or a maxLength"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +52,16 @@ class UniqueItems:
     """The items of an array whose items are compared.
 
     Attributes:
-        lark: The grammar of one number, word or listed string, a Lark text; empty if there are none.
-        has_strings: True if strings are among the items that are not listed, or too many.
+        lark: The grammar of one item that is compared as a text, a Lark text; empty if there are none.
+        has_strings: True if strings are among the items that may always go on, so that nothing is the last of them.
     """
 
     lark: str
     has_strings: bool
 
 
-def compared_items(writer: "LarkWriter", shape: Array) -> tuple[Array, str]:
-    """Return an array as it is written if a matcher compares its items, and the rule of an item.
+def compared_items(writer: "LarkWriter", shape: Array) -> str:
+    """Return the rule of an item of an array whose items a matcher compares.
 
     Raises:
         NoExactGrammar: The items cannot be compared.
@@ -69,84 +73,62 @@ def compared_items(writer: "LarkWriter", shape: Array) -> tuple[Array, str]:
         raise NoExactGrammar(reason, _KEYWORD, replace(shape, unique=False)) from error
 
 
-def _compared(writer: "LarkWriter", shape: Array) -> tuple[Array, str]:
+def _compared(writer: "LarkWriter", shape: Array) -> str:
     if shape.prefix or shape.contains:
         raise NoExactGrammar("uniqueItems combined with prefixItems or contains", (), shape)
     shapes = [one for one in writer.productivity.shapes(shape.rest) if writer.productivity.has_value(one)]
     if any(map(_is_container, shapes)):
         raise NoExactGrammar("objects and arrays have many texts", (), shape)
-    strings = [one for one in shapes if isinstance(one, String)]
+    array, writer.node = writer.node, shape.rest
+    strings = [eased(writer, one) for one in shapes if isinstance(one, String)]
+    strings, writer.node = [String()] if String() in strings else strings, array
     listed = [key(one.value) for one in shapes if is_text(one)]
     others = [one for one in shapes if not (isinstance(one, String) or is_text(one))]
     words = [text for one in others for text in _expressions(one)]
     texts: list[str] = []
-    declared, few = shape, _few(writer, strings, [*words, *listed])
-    if few is not None:
-        strings, texts = [], [string_expression(one) for one in strings]
+    if not all(map(is_endless, strings)):
+        strings, texts = [], [writable(writer, one) for one in strings]
         words += texts
-        shape = replace(shape, longest=few if shape.longest is None else min(shape.longest, few))
+        if any(writer.has_match(f"{text} & {_IS_LONG}") for text in texts):
+            writer.note(_KEYWORD, "relaxed", _MAY_REPEAT)
     if not strings:  # else these may be written in any spelling
         words += listed
     words = list(dict.fromkeys(words))
     if len(words) + len(listed) > _MAX_TEXTS:
         raise NoExactGrammar(f"more than {_MAX_TEXTS} values", (), shape)
-    lark = _one_of(words) if words else ""
+    lark = alone(*words) if words else ""
     if shape.shortest > 1 and not strings and not any(map(_has_many, shapes)):
         count = writer.count_texts(lark, shape.shortest) if shape.shortest <= _MOST_COUNTED else None
         if count != shape.shortest:
             raise NoExactGrammar(f"it is not certain that there are {shape.shortest} values to write", (), shape)
     compared = shape.rest | {("compared", True)}  # written otherwise than the node is elsewhere
-    array, writer.node = writer.node, shape.rest
+    writer.node = shape.rest
     ways = [way for one in others for way in _ways(writer, one)]
-    ways += [*_string_rules(writer, compared, strings), *map(writer.terminal, [*listed, *texts])]
+    ways += map(writer.terminal, listed)
+    ways += _joined(writer, compared, texts) if texts else _string_rules(writer, compared, strings)
     _note_numbers(writer, array, [one for one in shapes if isinstance(one, Number)])
     writer.node = array
-    if not all(map(is_endless, strings)):
-        writer.note(_KEYWORD, "relaxed", _MAY_REPEAT)
     writer.shapes.setdefault(compared, shapes)
     written = replace(shape, rest=compared, unique=False)
-    if len(strings) == len(shapes):
+    if all(isinstance(one, String) and not (texts and one.absent) for one in shapes):
         writer.direct_arrays[array] = (compared, shape.shortest, writer.productivity.items(shape)[1])
     writer.unique_items[written] = UniqueItems(lark, bool(strings))
-    writer.written_as[declared] = written
-    return shape, writer.choice(list(dict.fromkeys(ways)))
-
-
-def _few(writer: "LarkWriter", strings: list[String], others: list[str]) -> int | None:
-    """Return the number of values if the strings are few, by a pattern such as ``^(a|b)$``; else None.
-
-    ``others`` are the expressions of all other values.
-    """
-    if all(map(is_endless, strings)):
-        return None
-    try:
-        count = writer.count_texts(_one_of([*map(string_expression, strings), *others]), _FEW)
-    except NoExactGrammar:
-        return None
-    return None if count == _FEW else count
-
-
-def _one_of(expressions: list[str]) -> str:
-    """Return the grammar of a text that one of these terminals matches."""
-    lines = [f"T{number}: {text}" for number, text in enumerate(expressions)]
-    return "\n".join(["start: " + " | ".join(f"T{number}" for number in range(len(lines))), *lines])
+    writer.written_as[shape] = written
+    return writer.choice(list(dict.fromkeys(ways)))
 
 
 def _string_rules(writer: "LarkWriter", node: Node, shapes: list[String]) -> list[str]:
     """Return the alternatives of a rule for strings of these shapes."""
     around, writer.strings = writer.strings, {}
-    ways = []
-    for shape in shapes:
-        wider: Shape = shape
-        while isinstance(wider, String):
-            try:
-                ways.append(string_rule(writer, wider))
-                break
-            except NoExactGrammar as error:
-                writer.note(error.keywords, "relaxed", str(error))
-                wider = error.wider
+    ways = [string_rule(writer, shape) for shape in shapes]
     strings, writer.strings = writer.strings, around
     return [*filter(None, ways), *joined_strings(writer, node, strings)]
+
+
+def _joined(writer: "LarkWriter", node: Node, texts: list[str]) -> list[str]:
+    """Return the terminal of a node's strings that are compared as texts."""
+    joined = writer.joined_strings[node] = " | ".join(f"({text})" for text in texts)
+    return [writer.terminal(joined)]
 
 
 def _is_container(shape: Shape) -> bool:

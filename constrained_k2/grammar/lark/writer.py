@@ -76,7 +76,7 @@ class LarkWriter:
         self, normalizer: Normalizer, has_match: Callable[[str], bool], undeclared_keys: UndeclaredKeys = "allow"
     ) -> None:
         self.normalizer = normalizer
-        self._has_match = has_match
+        self.has_match = has_match
         self.count_texts: Callable[[str, int], int | None] = lambda _lark, _limit: None  # of a grammar, up to a limit
         writer = proxy(self)  # a cycle would keep the schema with all its shapes until the next garbage collection
         self.productivity = Productivity(
@@ -262,7 +262,7 @@ class LarkWriter:
         listed = [text for text in texts if tuple(pattern for pattern in patterns if matches(pattern, text)) == found]
         ways += [one_of(sorted(listed), form)] if listed else []
         expression = " | ".join(ways)
-        return expression if any(map(is_endless, strings)) or (ways and self._has_match(expression)) else ""
+        return expression if any(map(is_endless, strings)) or (ways and self.has_match(expression)) else ""
 
     def _body(self, node: Node, shape: Shape, name: str) -> str:
         """Return the body of a shape's rule; if it cannot be exact, note that and return a wider shape's."""

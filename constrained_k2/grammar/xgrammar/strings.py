@@ -18,7 +18,7 @@ from constrained_k2.grammar.spelling import CHARACTER, HEX, JSON, spelling
 
 _RAW_TEXT = "(?:\xe9){0}"
 _PLAIN = "[ !#-\\[\\]-\ud7ff\ue000-\U0010ffff]"
-_ESCAPE = r'\\(?:["\\bfnrt]|u00(?:0[0-7bBeEfF]|1[0-9a-fA-F]))'
+_ESCAPE = r'\\(?:["\\bfnrt]|u00(?:0[0-7bef]|1[0-9a-f]))'
 _CHARACTER = f"(?:{_PLAIN}|{_ESCAPE})"
 _CHARACTERS = f"{_PLAIN}*(?:{_ESCAPE}{_PLAIN}*)*"  # in runs: xgrammar precomputes the masks of tokens within a run
 _PAIR = rf"[dD](?:[0-7]{HEX}{{2}}|[89abAB]{HEX}{{2}}\\u[dD][c-fC-F]{HEX}{{2}})"

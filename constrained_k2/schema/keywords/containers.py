@@ -204,6 +204,10 @@ KEYWORDS = (
         examples={
             "uniqueItems of a finite set": {"items": {"enum": ["a", "b", "c"]}, "uniqueItems": True},
             "uniqueItems of strings": {"items": {"type": "string"}, "uniqueItems": True},
+            "uniqueItems of strings with a pattern": {
+                "items": {"type": "string", "pattern": "^[a-z]"},
+                "uniqueItems": True,
+            },
             "uniqueItems of numbers": {"items": {"type": "number"}, "uniqueItems": True},
             "uniqueItems of objects and arrays": {"items": {"type": ["object", "array"]}, "uniqueItems": True},
         },

@@ -13,7 +13,7 @@ _WHOLE = (
 )
 _PAIR = rb"[dD][89abAB]" + _HEX + rb"{2}\\u[dD][c-fC-F]" + _HEX + rb"{2}"
 _ANY_ESCAPE = rb'\\["\\/bfnrt]|\\u(?:[0-9a-cA-CefEF]' + _HEX + rb"{3}|[dD][0-7]" + _HEX + rb"{2}|" + _PAIR + rb")"
-_ONE_ESCAPE = rb'\\["\\bfnrt]|\\u00(?:0[0-7bBeEfF]|1' + _HEX + rb")"
+_ONE_ESCAPE = rb'\\["\\bfnrt]|\\u00(?:0[0-7bef]|1[0-9a-f])'
 _CHARACTERS = {
     any_spelling: re.compile(rb'(?:[^"\\\x00-\x1f\x80-\xff]+|' + _WHOLE + rb"|" + escape + rb")*")
     for any_spelling, escape in ((True, _ANY_ESCAPE), (False, _ONE_ESCAPE))

@@ -12,8 +12,7 @@ import numpy as np
 
 from constrained_k2.engines.llguidance.direct.tokens import Range, Row, Split, TokenNode, TokenTrie
 from constrained_k2.engines.llguidance.direct.values import Terminal
-from constrained_k2.engines.llguidance.grammar_text import LIMITS
-from constrained_k2.engines.llguidance.lexer_cost import LEXER_BYTES, lexer_bytes
+from constrained_k2.engines.llguidance.lexer_cost import LEXER_BYTES, LIMITS, lexer_bytes
 from constrained_k2.vocabulary.bitmask import allowed_ids
 
 _SHARE = 8  # part of the budget

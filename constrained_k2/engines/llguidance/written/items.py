@@ -12,7 +12,7 @@ from constrained_k2.grammar.lark.unique_items import UniqueItems
 
 
 class WrittenItems:
-    """The items that one array has so far: ``strings`` if any string is allowed, ``words`` for all others."""
+    """The items that one array has so far: ``strings`` if these may always go on, ``words`` for all others."""
 
     __slots__ = ("strings", "words")
 
@@ -49,6 +49,11 @@ class ItemPlaces:
             )
         specs = {place.unique: None for place in places.places if place.unique is not None}
         self._languages = {spec: ItemLanguage(spec.lark) for spec in specs if spec.lark}
+
+    @property
+    def cost_bytes(self) -> int:
+        """Estimated memory of what finds the items that are left to write."""
+        return sum(language.cost_bytes for language in self._languages.values())
 
     def of_key(self, place: int, key: Identity) -> int:
         """Return the place of the value under a key."""

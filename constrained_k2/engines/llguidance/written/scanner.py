@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 from constrained_k2.engines.llguidance.position import MARKER
 from constrained_k2.engines.llguidance.written.items import ItemPlaces, WrittenItems
+from constrained_k2.engines.llguidance.written.spelled import unescaped
 from constrained_k2.engines.llguidance.written.texts import EMPTY, Text, WrittenTexts
 from constrained_k2.engines.llguidance.written.tokens import Matters, WrittenTokens
 from constrained_k2.formats.kimi_k3 import ARGUMENT, CLOSE, OPEN, SEPARATOR
 from constrained_k2.grammar.lark.places import NOWHERE
+from constrained_k2.grammar.lark.unique_items import LONGEST
 
 _OPEN, _CLOSE, _SEPARATOR = (MARKER + text.encode() for text in (OPEN, CLOSE, SEPARATOR))
 _BEFORE_KEY = f'{ARGUMENT} key="'.encode()
@@ -61,7 +63,7 @@ class Snapshot(NamedTuple):
     place: int = NOWHERE  # of the value that is expected
     expects_key: bool = False  # True if the next string is a key
     text: Text = EMPTY  # of the key or compared string that is being written
-    word: bytes = b""  # of the number, word or listed string; of a tag
+    word: bytes = b""  # of the item that is compared as a text; of a tag
     escaped: bool = False  # True after a backslash in a string
     length: int = 0  # tokens
     logged: int = 0  # keys and items
@@ -111,6 +113,7 @@ class Scanner:
         self._outer = Frame(None, WrittenTexts(tokens.in_attribute)) if is_xml else None
         self.start = Snapshot(Within.BETWEEN, self._outer) if is_xml else Snapshot(Within.VALUE, None, self._root)
         self.holding: set[int] = set()  # the tokens that may hold a whole key or item which some value has, or had
+        self._ended: list[bytes] = []  # the keys and items that ended within the token that was followed last
 
     def restore(self, at: Snapshot) -> None:
         """Take back the keys and items after a position."""
@@ -123,6 +126,7 @@ class Scanner:
         Raises:
             Repetition: A key or item comes again; keys and items may have to be taken back.
         """
+        self._ended.clear()
         if token.startswith(MARKER):
             at = self._after_marker(at, token)
         elif at.within >= Within.TAG:
@@ -161,7 +165,7 @@ class Scanner:
                 continue
             stop, escaped = _string_end(token, start, escaped=escaped)
             if within is Within.ITEM and items is not None and items.strings is None:
-                word += token[start:stop]
+                word = (word + token[start:stop])[:LONGEST]
             elif within is not Within.STRING:
                 text = text.longer(token[start:stop], reach)
             if stop == end:
@@ -237,30 +241,37 @@ class Scanner:
         if key not in keys:
             keys.add(key)
             self._log.append(partial(keys.remove, key))
-            self._hold(key.whole)
+            self._end(key.whole)
         elif not may_repeat:
             raise Repetition
         if self._places is None:
             return NOWHERE
         return self._places.of_key(self._root if frame is self._outer else frame.place, key.identity)
 
+    def _end(self, text: bytes | None) -> None:
+        if text is not None:
+            self._ended.append(text)
+
     def _end_item(self, items: WrittenItems, text: Text, word: bytes, *, may_repeat: bool) -> None:
         if word.startswith(b'"') and (strings := items.strings) is not None:
             if text not in strings:
                 strings.add(text)
                 self._log.append(partial(strings.remove, text))
-                self._hold(text.whole)
+                self._end(text.whole)
                 return
+        elif len(word) > LONGEST:
+            return
         elif (words := items.words) is not None and word not in words:
             words.add(word)
             self._log.append(partial(words.remove, word))
-            self._hold(word.strip(b'"'))
+            self._end(unescaped(word[1:-1]) if word.startswith(b'"') else word)
             return
         if not may_repeat:
             raise Repetition
 
-    def _hold(self, text: bytes | None) -> None:
-        if text is not None:
+    def hold(self) -> None:
+        """Note the tokens that hold what ended within the latest token, which was written and not only tried."""
+        for text in self._ended:
             self.holding.update(self._tokens.whole.get(text, ()))
 
 

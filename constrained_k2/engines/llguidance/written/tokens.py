@@ -4,6 +4,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntFlag
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ Row = npt.NDArray[np.int32]
 _BLANKS = rb"[ \t\r\n]*"
 _TWO_KEYS = re.compile(rb'"' + _BLANKS + rb':[\x00-\xff]*[,{][ \t\r\n]*"[\x00-\xff]*"')
 _COMMA_AND_ITEM = re.compile(rb"," + _BLANKS + rb'["\-0-9tfn]')
+_BEFORE_ITEM = re.compile(_BLANKS + rb",?" + _BLANKS + rb'(["\-0-9tfn][\x00-\xff]*)?')
 # A comma before a whole item, or in an array that the token opens.
 _TWO_ITEMS = re.compile(rb"," + _BLANKS + rb'(?:"[\x00-\xff]*"|[-+.0-9A-Za-z]+[ \t\r\n,\]}])|\[[\x00-\xff]*,')
 _STRING = re.compile(rb'"([^"\\]*(?:\\[\x00-\xff][^"\\]*)*)"')
@@ -25,6 +27,7 @@ _WORD = re.compile(rb"(?<![-+.0-9A-Za-z])[-+.0-9A-Za-z]+(?=[ \t\r\n,\]}])")
 _TO_END = re.compile(rb"([-+.0-9A-Za-z]*)[ \t\r\n,\]}]")
 _RELEVANT = re.compile(rb'["\\{}\[\],:]|[-+.0-9A-Za-z][ \t\r\n]')  # of these tokens alone is more than that to tell
 _STRUCTURE = frozenset(b"{}[],:")
+_MAX_CACHED = 4096
 
 
 class Matters(IntFlag):
@@ -62,8 +65,9 @@ class WrittenTokens:
         in_attribute: The tokens that end an attribute's value, by the rest of the value.
         whole: The tokens that may hold a whole key, string or word, by its text.
         two_keys: The tokens that may end two keys.
-        comma_and_item: The tokens that may end an item and begin the next one.
-        two_items: Those of these that may end the next one, or that may open an array.
+        with_comma: The tokens that hold a comma.
+        begin_item: The tokens with a comma that may begin an item, by the bytes of it that they have more than.
+        two_items: The tokens that may end two items, or that may open an array.
         commas: A mask of the tokens that may begin with a comma.
         reach: The bytes at the end of a key or string that tokens can tell apart.
         longest: The bytes of the longest token.
@@ -75,17 +79,23 @@ class WrittenTokens:
         self.matters = bytearray([Matters.ANYWAY | Matters.QUOTE]) * size
         self._sorted, self._ids = vocabulary.sorted_tokens
         self.longest = max(map(len, self._sorted), default=0)
-        quoted, two_keys, two_items, comma_and_item = (list[int]() for _ in range(4))
+        quoted, with_comma, two_keys, two_items = (list[int]() for _ in range(4))
+        begin_item: list[tuple[int, int]] = []  # bytes of the item, token id
+        in_items: list[tuple[bytes, int]] = []  # the part of a token that begins an item, token id
         in_json, in_words, in_attribute, whole = (dict[bytes, list[int]]() for _ in range(4))
         for raw, token_id in zip(self._sorted, self._ids, strict=True):
             self.matters[token_id] = Matters.ANYWAY
+            if (found := _BEFORE_ITEM.match(raw)) and found[1]:
+                in_items.append((found[1], token_id))
             if not _RELEVANT.search(raw):
                 continue
             self.matters[token_id] |= _matters(raw)
             for text in set(_whole_texts(raw)):
                 whole.setdefault(text, []).append(token_id)
-            if _COMMA_AND_ITEM.search(raw):
-                comma_and_item.append(token_id)
+            if b"," in raw:
+                with_comma.append(token_id)
+            if begun := _COMMA_AND_ITEM.search(raw):
+                begin_item.append((len(raw) - begun.end() + 1, token_id))
                 if _TWO_ITEMS.search(raw):
                     two_items.append(token_id)
             if (word := _TO_END.match(raw)) and word[1]:
@@ -99,9 +109,13 @@ class WrittenTokens:
             if _TWO_KEYS.search(raw):
                 two_keys.append(token_id)
         in_words[b""] = [token_id for byte in b" \t\r\n,]}" for token_id in self.going_on(bytes((byte,)))]
-        self.quoted, self.two_keys, self.two_items, self.comma_and_item = (
-            np.array(ids, dtype=np.int64) for ids in (quoted, two_keys, two_items, comma_and_item)
+        self.quoted, self.with_comma, self.two_keys, self.two_items = (
+            np.array(ids, dtype=np.int64) for ids in (quoted, with_comma, two_keys, two_items)
         )
+        self.begin_item: list[Ids] = [
+            np.array([token_id for length, token_id in begin_item if length > fewer], dtype=np.int64)
+            for fewer in range(max(begin_item, default=(0, 0))[0] + 1)
+        ]
         self.in_json, self.in_words, self.in_attribute = map(Closing, (in_json, in_words, in_attribute))
         self.whole: Mapping[bytes, list[int]] = whole
         self.reach = max(self.in_json.longest, self.in_attribute.longest, max(map(len, whole), default=0)) + 1
@@ -109,7 +123,8 @@ class WrittenTokens:
         commas = [token_id for before in before_commas for token_id in self.going_on(before + b",")]
         self.commas = np.zeros(self.words, dtype=np.int32)
         TokenSet(commas, size).fill(self.commas)
-        self._before_items = [before for before in self._before(b" \t\r\n,") if before.count(b",") <= 1]
+        self.ids_going_on = lru_cache(_MAX_CACHED)(self._ids_going_on)  # shared by all items that end so
+        self._in_items = sorted(in_items)
 
     def _before(self, bytes_: bytes) -> Iterator[bytes]:
         """Yield the texts of these bytes that some token goes on from."""
@@ -124,9 +139,16 @@ class WrittenTokens:
         first = bisect_left(self._sorted, rest)
         return self._ids[first : bisect_left(self._sorted, _after(rest), first)]
 
+    def _ids_going_on(self, rest: bytes) -> Ids:
+        return np.array(self.going_on(rest), dtype=np.int64)
+
     def beginning(self, text: bytes) -> list[int]:
         """Return the tokens that begin an item so, also behind a comma."""
-        return [token_id for before in self._before_items for token_id in self.going_on(before + text)] if text else []
+        if not text:
+            return []
+        first = bisect_left(self._in_items, (text,))
+        last = bisect_left(self._in_items, (_after(text),), first)
+        return [token_id for _, token_id in self._in_items[first:last]]
 
 
 def _matters(raw: bytes) -> int:
