@@ -35,6 +35,7 @@ def written(vocabulary: Vocabulary, schema: Any, value: str, *, may_relax: bool 
     return matcher.is_complete(), matcher.grammar.effort
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("value", "is_valid"), [("two words", True), ("x " * 100 + "x", False), ("", False)])
 def test_shorter_strings_take_over(real_vocabulary: Vocabulary, value: str, is_valid: bool) -> None:
     accepted, effort = written(real_vocabulary, WORDS, value)
@@ -92,4 +93,14 @@ def test_a_pattern_that_fails_with_the_first_mask_is_relaxed_when_it_is_compiled
     assert [use.pointer for use in relaxed] == ["#/properties/a/pattern"] * is_costly
     assert all("costs the engine too much" in use.reason for use in relaxed)
     accepted, effort = written(real_vocabulary, {"type": "string", "pattern": pattern}, "www.example.com")
+    assert accepted and effort == "exact"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("beside", [{"not": {"pattern": "^a|b$"}}, {"pattern": "m$", "not": {"pattern": "[0-9]{3}"}}])
+@pytest.mark.parametrize("name", ["hostname", "idn-hostname", "email", "idn-email", "uri", "iri"])
+def test_so_is_a_pattern_beside_a_format(real_vocabulary: Vocabulary, name: str, beside: dict[str, Any]) -> None:
+    texts = {"email": "me@example.com", "uri": "http://example.com", "hostname": "example.com"}
+    text = texts[name.replace("idn-", "").replace("ir", "ur")]
+    accepted, effort = written(real_vocabulary, {"type": "string", "format": name} | beside, text)
     assert accepted and effort == "exact"

@@ -255,9 +255,11 @@ def raw_string_rule(writer: "LarkWriter", shape: String | Value) -> str:
 def writable(writer: "LarkWriter", shape: String, form: Spelling = JSON) -> str:
     """Return a terminal's expression, where the engine can begin to write its strings."""
     expression = string_expression(shape, form)
-    costly = frozenset(filter(may_cost_much, shape.patterns | shape.absent))
+    patterns = shape.patterns | shape.absent
+    costly = patterns if shape.formats else frozenset(filter(may_cost_much, patterns))  # a format's pattern is long
     if costly and not writer.can_begin(expression, form.quote):
-        reason = f"the pattern {min(costly)[:60]!r} costs the engine too much"
+        beside = " beside a format" if shape.formats else ""
+        reason = f"the pattern {min(costly)[:60]!r}{beside} costs the engine too much"
         raise NoExactGrammar(
             reason, ("pattern",), replace(shape, patterns=shape.patterns - costly, absent=shape.absent - costly)
         )
