@@ -30,9 +30,9 @@ SEED = _seed()
 
 
 def tries(default: int, *, fast: int | None = None, everything: int | None = None) -> int:
-    """Return the number of examples, walks or rows at this level: a quarter of the default if fast, five times it if all."""
+    """Return the number of examples, walks or rows at this level: an eighth of the default if fast, five times it if all."""
     if LEVEL == "fast":
-        return fast if fast is not None else max(1, default // 4)
+        return fast if fast is not None else max(1, default // 8)
     if LEVEL == "all":
         return everything if everything is not None else 5 * default
     return default

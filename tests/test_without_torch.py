@@ -73,6 +73,7 @@ constrained_k2.apply_token_bitmask
     assert said.endswith("ModuleNotFoundError: torch is not installed: pip install 'constrained-k2[vllm]'\n")
 
 
+@pytest.mark.slow
 def test_verbs(python: Path, tmp_path: Path) -> None:
     (tmp_path / "tokenizer").mkdir()
     write_tokenizer(tmp_path / "tokenizer")

@@ -227,6 +227,7 @@ def test_llguidance_reads_no_grammar_whose_masks_are_direct(
     assert len(read) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", [KIND for KIND in KINDS if isinstance(KIND, dict)], ids=json.dumps)
 def test_values_of_each_kind(crossing: LLGuidanceEngine, schema: dict[str, Any]) -> None:
     inner = {"type": "array", "items": schema, "maxItems": 2}

@@ -12,6 +12,7 @@ from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.formats.kimi_k3 import CLOSE, KIMI_K3, OPEN, SEPARATOR
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+from tests.budget import tries
 from tests.engines.masked_walks import vocabulary_of, walk, write
 
 PIECES = (
@@ -100,7 +101,7 @@ LIKELY = b'"},:a1\\u0061'
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_no_key_is_written_twice(name: str, engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
     schema, ended, repeated = SCHEMAS[name], 0, 0
-    for seed in range(12):
+    for seed in range(tries(12, fast=4, everything=12)):
         text = walk(matcher_of(engine, schema), pieces, random.Random(seed), lambda _: LIKELY, 150)
         if text is not None:
             jsonschema.validate(json.loads(text), schema)
@@ -113,7 +114,8 @@ def test_no_key_is_written_twice(name: str, engine: LLGuidanceEngine, pieces: Vo
 def test_these_walks_repeat_keys_without_the_filter(engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
     grammar = engine.compile(json.dumps({"type": "object"} | SCHEMAS["open"]))
     texts = [
-        walk(LLGuidanceMatcher(grammar, ""), pieces, random.Random(seed), lambda _: LIKELY, 150) for seed in range(12)
+        walk(LLGuidanceMatcher(grammar, ""), pieces, random.Random(seed), lambda _: LIKELY, 150)
+        for seed in range(tries(12, fast=4, everything=12))
     ]
     assert any(repeats(text) for text in texts if text is not None)
 

@@ -155,11 +155,13 @@ def k3_engine(k3_real_compiler: Compiler) -> LLGuidanceEngine:
     return LLGuidanceEngine(k3_real_compiler.vocabulary)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_step_does_little_work(real_vocabulary: Vocabulary, engine: LLGuidanceEngine, kind: str) -> None:
     assert not written(engine, real_vocabulary, kind, "json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(HOSTILE)[::3])
 def test_a_step_of_kimi_k3_does_little_work(k3_real_compiler: Compiler, k3_engine: LLGuidanceEngine, kind: str) -> None:
     assert not written(k3_engine, k3_real_compiler.vocabulary, kind, "xtml")

@@ -13,6 +13,7 @@ from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.formats.kimi_k3 import CLOSE, KIMI_K3, OPEN, SEPARATOR
 from constrained_k2.grammar.lark.unique_items import LONGEST
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+from tests.budget import tries
 from tests.engines.masked_walks import vocabulary_of, walk, write
 
 PIECES = (
@@ -89,7 +90,7 @@ def likely(text: bytes) -> bytes:
 def test_no_item_is_written_twice(name: str, engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
     schema = schema_of(*ITEMS[name])
     ended = 0
-    for seed in range(12):
+    for seed in range(tries(12, fast=4, everything=12)):
         text = walk(matcher_of(engine, schema), pieces, random.Random(seed), likely, 400)
         if text is not None:
             jsonschema.validate(json.loads(text), schema)

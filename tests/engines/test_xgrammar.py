@@ -125,6 +125,7 @@ def test_forks_do_not_disturb_each_other(engine: XGrammarEngine, small_vocabular
     assert second.is_complete()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", [b'"\xed\xa0\x80"', b'"\xff"', b'"\xe0\x80\x80"', b'"\t"', b'"\x00"', b'"\\x"', b'"\\ud800"']
 )

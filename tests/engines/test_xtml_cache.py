@@ -28,6 +28,7 @@ MORE: dict[str, dict[str, Any]] = {
 BYTES = of_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEMAS | MORE)
 @pytest.mark.parametrize("bytewise", [True, False])
 def test_masks_are_those_of_a_fresh_matcher(name: str, bytewise: bool, small_vocabulary: Vocabulary) -> None:

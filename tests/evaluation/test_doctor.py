@@ -134,6 +134,7 @@ FAULTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("faults", "check", "verdict", "seen"), FAULTS, ids=[f"{f[0]}-{f[1]}" for f in FAULTS])
 def test_every_fault_is_found(faults: str, check: str, verdict: str, seen: str) -> None:
     with Fake(*faults.split("+")) as fake:

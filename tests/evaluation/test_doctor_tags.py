@@ -76,6 +76,7 @@ FAULTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("faults", "check", "verdict", "seen"), FAULTS, ids=[f"{f[0]}-{f[1]}" for f in FAULTS])
 def test_every_fault_is_found(faults: str, check: str, verdict: str, seen: str) -> None:
     with TagFake(*faults.split("+")) as fake:

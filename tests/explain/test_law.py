@@ -70,6 +70,7 @@ def is_freed(schema: Any, text: bytes, byte: int, keywords: tuple[str, ...]) -> 
     return any(allows(without(schema, keywords, only), text, each, policy) for only in some for each in following)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_without_its_keywords_a_schema_allows_the_byte(path: Path) -> None:
     rng, vocabulary, tried = random.Random(path.stem), vocabulary_with(KIMI_K2), 0

@@ -31,6 +31,7 @@ def allows(schema: object, symbols: list[int], symbol: int, policy: str) -> bool
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_random_compositions(seed: int) -> None:
     rng, tried = random.Random(seed), 0

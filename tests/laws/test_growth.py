@@ -92,6 +92,7 @@ by_kind = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @by_kind
 def test_memory_of_a_token(name: str, compiler: Compiler) -> None:
     properties, begun, piece = KINDS[name]

@@ -138,6 +138,7 @@ def xgrammar_compiler() -> Compiler:
 each_case = pytest.mark.parametrize(("schema", "right", "wrong", "read_as"), list(CASES.values()), ids=list(CASES))
 
 
+@pytest.mark.slow
 @each_case
 @pytest.mark.parametrize("engine", ["llguidance", "xgrammar"])
 def test_grammars(engine: str, schema: Any, right: list[Any], wrong: list[Any], read_as: list[str]) -> None:

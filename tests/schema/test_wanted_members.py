@@ -39,6 +39,7 @@ def compiled(schema: Any) -> ArgumentGrammar:
     return byte_compiler().engine("llguidance").compile(json.dumps(schema))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", [*EXACT, *SOUND], ids=lambda schema: json.dumps(schema)[:60])
 def test_negations_agree_with_jsonschema(schema: Any) -> None:
     validator, grammar = jsonschema.Draft202012Validator(schema), compiled(schema)

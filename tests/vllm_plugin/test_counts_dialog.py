@@ -29,6 +29,7 @@ def first_allowed(settings: dict[str, Any]) -> int:
     return 12 if settings.get("counts_dialog") else 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_structured_output(tmp_path: Path, settings: dict[str, Any]) -> None:
     model = build_model(tmp_path, arch="llama", wire_format="kimi_k3")

@@ -62,6 +62,7 @@ def check(vocabulary: Vocabulary, rows: list[ExaminedRow], ids: list[int], *, ev
         assert math.isclose(row.forbidden, expected.forbidden, rel_tol=1e-3, abs_tol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("speculative", [False, True])
 def test_every_override_is_found_and_none_is_invented(

@@ -116,6 +116,7 @@ def assert_refused(row: Patch, read: str | None, before: dict[str, Any]) -> None
             activate(process)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [row for row in ROWS if not row.target.endswith(INHERITED)], ids=lambda row: row.target)
 def test_a_vllm_without_a_target(row: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, row.target)
@@ -127,6 +128,7 @@ def test_a_vllm_without_a_target(row: Patch, monkeypatch: pytest.MonkeyPatch) ->
         registration.register()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("row", "read"), READS, ids=[f"{row.target} {read}" for row, read in READS])
 def test_a_vllm_without_something_that_is_read(row: Patch, read: str, monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, read if ":" in read else f"{row.target}({read})")
@@ -138,6 +140,7 @@ def test_a_vllm_without_something_that_is_read(row: Patch, read: str, monkeypatc
         registration.register()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [row for row in ROWS if not row.target.endswith(INHERITED)], ids=lambda row: row.target)
 def test_what_register_has_not_seen_is_checked_before_anything_is_applied(
     row: Patch, monkeypatch: pytest.MonkeyPatch

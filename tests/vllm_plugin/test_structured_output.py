@@ -123,6 +123,7 @@ def test_an_engine_that_gives_up_in_a_batch_costs_one_request(
     assert set(allowed_ids(engine.rows["bad"][opening + 1]).tolist()) == {vocabulary.format.turn_end}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("seed", range(8))
 def test_drafts_change_nothing(config: VllmConfig, vocabulary: Vocabulary, asynchronous: bool, seed: int) -> None:

@@ -61,6 +61,7 @@ def test_width_comes_from_the_model_and_holes_are_never_ordinary(tmp_path: Path)
         Vocabulary.from_pretrained(tmp_path, size=100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
