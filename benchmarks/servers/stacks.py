@@ -45,7 +45,6 @@ _WAITS = re.compile(
     r"|.* \(/(selectors|queue|threading|concurrent/futures/(thread|_base))\.py\)"
     r"|sched_yield \(/vllm/distributed/utils\.py\)"  # until another process has written
     r"|(_Pool\._serve|give_way) \(/constrained_k2/schema/compile_pool\.py\)"
-    r"|OverrideListener\.take_one \(/constrained_k2/vllm_plugin/engine_core/override_listener\.py\)"
 )
 
 Profile = Mapping[str, Mapping[Stack, float]]

@@ -8,11 +8,8 @@ With --offline no server is asked: it needs the request, a completion (text with
 of token ids) and the tokenizer. It shows how many tokens were allowed at each place, and the first token that the mask
 forbids, with the place and the keyword; exit code 1 if there is one.
 
-With --log it ranks what fights the model, from the logs that the setting overrides_log writes.
-
 example: constrained-k2 explain http://localhost:8000 request.json --html out.html
          constrained-k2 explain --offline request.json --completion answer.txt --tokenizer DIR
-         constrained-k2 explain --log overrides.*.jsonl
 """
 
 import argparse
@@ -42,16 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ids", action="store_true", help="with --offline: the completion is a JSON array of token ids")
     add("--tokenizer", type=Path, metavar="DIR", help="with --offline: a Kimi tokenizer directory")
     add("--in-reasoning", action="store_true", help="with --offline: the prompt opens the reasoning")
-    add("--log", type=Path, nargs="+", metavar="FILE", help="rank the places in these logs of overrides")
 
 
 def run(options: argparse.Namespace) -> int:
     """Show the overrides; with --offline 1 if the mask forbids a token of the completion."""
-    if options.log is not None:
-        from constrained_k2.explain.ranking import print_ranking
-
-        print_ranking(options.log)
-        return 0
     view = _offline(options) if options.offline else _online(options)
     from constrained_k2.explain.terminal import show
 

@@ -170,6 +170,14 @@ def visible(text: str) -> str:
     )
 
 
+def shown_text(text: str) -> str:
+    """The beginning of a text for a terminal: control characters and marks of text direction are escaped."""
+    cut = text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape", "backslashreplace").decode() for each in cut
+    )
+
+
 def _quoted(text: str) -> str:
     cut = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
     return visible(json.dumps(cut, ensure_ascii=False))

@@ -21,7 +21,6 @@ Adopt = Literal["tag", "prompt", "off"]
 """The requests of other front ends that are constrained: see :mod:`constrained_k2.vllm_plugin.engine_core.adoption`."""
 
 _LOCATION = f"additional_config.{XARGS_KEY}"
-OVERRIDES_LOG = f"{_LOCATION}.overrides_log"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,8 +37,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     drafts: bool = True
     finish_reserve: Annotated[int, Meta(ge=0, le=MAX_FINISH_RESERVE)] = 0
     argmax_sample_interval: Annotated[int, Meta(ge=0)] = 16
-    overrides_log: str = ""
-    overrides_log_values: bool = False
     cache_mib: Annotated[int, Meta(ge=1)] = 256
     mask_cache_mib: Annotated[int, Meta(ge=0)] = 64
 
@@ -84,11 +81,6 @@ SETTINGS = (
         "How many of its last tokens a request keeps for ending its calls, where it does not say. 0: none."),
     Row("argmax_sample_interval", "a whole number from 0", _DEFAULTS.argmax_sample_interval,
         "The interval, in masked steps, at which the mask is compared with the likeliest token. 0: never."),
-    Row("overrides_log", "a path", "no log",
-        "A log of overridden tokens as JSON lines, for `constrained-k2 explain --log`. Each process writes "
-        "its own, up to four files of 32 MiB with its number in their names."),
-    Row("overrides_log_values", "true or false", _DEFAULTS.overrides_log_values,
-        "Whether this log may hold text that no tool declares: of values, and of keys that a schema leaves open."),
     Row("cache_mib", "a whole number from 1", _DEFAULTS.cache_mib,
         "The estimated size of a process's compiled grammars, in MiB."),
     Row("mask_cache_mib", "a whole number from 0", _DEFAULTS.mask_cache_mib,

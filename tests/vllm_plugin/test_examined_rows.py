@@ -13,9 +13,7 @@ from vllm.v1.request import RequestStatus
 
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
 from constrained_k2.explain.records import ExaminedRow
-from constrained_k2.vllm_plugin.engine_core import gathered_rows
-from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
-from constrained_k2.vllm_plugin.metrics.row_plan import ROWS_KEY, SAMPLED_ROWS
+from constrained_k2.vllm_plugin.metrics.row_plan import ROWS_KEY
 from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
 from scripts.bundled_samples.ordinary import TOOLS
 from tests.vllm_plugin.examining import ExaminingEngine, expected_row
@@ -97,7 +95,7 @@ def test_every_override_is_found_and_none_is_invented(
     # Under asynchronous scheduling the drafts that come in time, wrong ones among them, depend on the machine.
     assert bool(rejected) == speculative or asynchronous, "no draft was wrong"
     gathered = engine.manager.gathered
-    assert not (gathered._asking or gathered._rows or gathered._counts or gathered._unsent)
+    assert not (gathered._asking or gathered._counts or gathered._unsent)
 
 
 def test_rows_of_requests_that_are_preempted_or_aborted(model: Path, vocabulary: Vocabulary) -> None:
@@ -122,38 +120,8 @@ def test_rows_of_requests_that_are_preempted_or_aborted(model: Path, vocabulary:
     assert not engine.manager.gathered._asking
 
 
-def test_rows_of_all_requests_are_sampled_and_handed_on(
-    model: Path, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To who listens, when a request ends; a request has a bounded number of them."""
-    monkeypatch.setattr(gathered_rows, "MAX_ROWS", 5)
-    monkeypatch.setattr(gathered_rows, "engine_counters", counters := EngineCounters())
-    engine = engine_of(model, vocabulary, interval=3)
-    heard: list[tuple[list[int], list[ExaminedRow]]] = []
-
-    def listen(constraint: ToolCallSpec, ids: list[int], rows: list[ExaminedRow], *, in_reasoning: bool) -> None:
-        assert [tool.name for tool in constraint.tools] == [tool["function"]["name"] for tool in TOOLS[:3]]
-        assert not in_reasoning
-        heard.append((ids, rows))
-
-    engine.manager.gathered.listeners.append(listen)
-    scripts = scripts_of(vocabulary, 6)
-    for name, ids in scripts.items():
-        engine.add(name, admitted(vocabulary, SPEC, max_tokens=len(ids)), ids, PROMPT)
-    engine.run(drafter(scripts, random.Random(5), vocabulary))
-    assert sorted(ids for ids, _ in heard) == sorted(scripts.values())
-    for ids, rows in heard:
-        assert 0 < len(rows) <= 5
-        check(vocabulary, rows, ids, every=False)
-    assert counters.dropped_rows > 0
-    examined = sum(len(rows) for _, rows in heard) + counters.dropped_rows
-    assert examined <= SAMPLED_ROWS * (engine.steps // 3)
-    assert not engine.sent and not engine.manager.gathered._rows
-
-
 def test_nothing_is_examined_where_it_is_off(model: Path, vocabulary: Vocabulary) -> None:
     engine = engine_of(model, vocabulary, interval=0)
-    engine.manager.gathered.listeners.append(lambda *_, **__: pytest.fail("rows came"))
     scripts = scripts_of(vocabulary, 1)
     engine.add("0", admitted(vocabulary, SPEC, max_tokens=LENGTH), scripts["0"], PROMPT)
     engine.run()

@@ -1,7 +1,6 @@
 """Requests that reach the engine core with a constraint: of our front end, or in ``vllm_xargs`` past every one of ours."""
 
 import json
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -15,11 +14,10 @@ from vllm.config import VllmConfig
 from vllm.sampling_params import StructuredOutputsParams
 
 from constrained_k2 import Vocabulary
-from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
+from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.vllm_plugin import byte_compiler
 from constrained_k2.vllm_plugin.constraint import constraint_in, is_refused, is_tagged, precompile_of, tag
 from constrained_k2.vllm_plugin.engine_core import intake
-from constrained_k2.vllm_plugin.engine_core.override_listener import OverrideListener
 from constrained_k2.vllm_plugin.engine_core.structured_output import ConstrainedOutputManager
 from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
 from constrained_k2.vllm_plugin.settings import Route, settings_in
@@ -118,18 +116,6 @@ def test_a_constraint_that_nothing_has_checked_is_checked_before_it_is_scheduled
     )
     with pytest.raises(ConstrainedK2Error, match=said):
         manager._tool_call_grammar(admitted)
-
-
-def test_the_engine_core_listens_to_the_rows_of_requests_that_end(model: Path, tmp_path: Path) -> None:
-    config = config_of(model)
-    ours = {"route": "structured_output", "overrides_log": str(tmp_path / "o.jsonl")}
-    config.additional_config = {"constrained_k2": ours}
-    manager = ConstrainedOutputManager(config)
-    assert [type(each) for each in manager.gathered.listeners] == [OverrideListener]
-    assert [path.name for path in tmp_path.iterdir()] == [f"o.{os.getpid()}.jsonl"]
-    ours["overrides_log"] += "\0"
-    with pytest.raises(InvalidRequest, match="overrides_log"):
-        ConstrainedOutputManager(config)
 
 
 UNCHECKED: list[tuple[dict[str, Any], Any, str]] = [

@@ -14,7 +14,6 @@ from constrained_k2.evaluation.ab.changes import Change
 from constrained_k2.evaluation.answer import Record
 from constrained_k2.evaluation.judge import decode_arguments, judge
 from constrained_k2.evaluation.sample import Sample
-from constrained_k2.explain.log_lines import general_pointer
 from constrained_k2.formats.base import WireFormat
 
 EDGES = (0.0, 0.5, 0.9, 0.99, 1.0)
@@ -159,10 +158,15 @@ def _effects(arm: str, last: Mapping[str, Change], samples: Mapping[str, Sample]
     )
 
 
+def _without_indices(pointer: str) -> str:
+    """A pointer with ``*`` for each index, so that all items of an array count as one place."""
+    return "/".join("*" if each.isdigit() else each for each in pointer.split("/"))
+
+
 def _add_places(places: dict[tuple[Any, ...], Place], pair: _Pair) -> None:
     diagnostics, seen = pair.change.diagnostics, set[tuple[Any, ...]]()
     for each in (diagnostics.overrides if diagnostics is not None else None) or ():
-        pointer = None if each.pointer is None else general_pointer(each.pointer)
+        pointer = None if each.pointer is None else _without_indices(each.pointer)
         key = (each.phase, each.tool, pointer, each.keywords)
         if key not in places and len(places) >= _MAX_PLACES:
             continue

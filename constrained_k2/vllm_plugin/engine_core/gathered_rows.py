@@ -1,46 +1,30 @@
 """The examined rows of an engine core's requests: planned here, gathered as they come, and handed on.
 
 Rows come from the workers with each step's output. Those of a request that asks for all of its own go to its front end
-with its next output; if somebody listens (:data:`Listener`), those of every request are kept until it ends.
+with its next output.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from constrained_k2.explain.records import ExaminedRow
-from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar
-from constrained_k2.vllm_plugin.metrics.counters import engine_counters
 from constrained_k2.vllm_plugin.metrics.row_plan import OUTPUT_FIELD, ROWS_KEY, PlannedRow, RowSampler, rows_of
 from constrained_k2.vllm_plugin.metrics.row_probe import RequestRow
 
 MAX_ROWS_ASKED = 4096
 """The most rows of a request that asks for its own."""
 
-MAX_ROWS = 256
-"""The most rows of any other request."""
-
 _MAX_ASKING = 1024
 """The most requests that ask for their rows at a time. The rows of the oldest are sampled beyond that."""
-
-
-class Listener(Protocol):
-    """Called in the engine core when a constrained request with examined rows ends; the scheduler waits."""
-
-    def __call__(
-        self, constraint: ToolCallSpec, token_ids: list[int], rows: list[ExaminedRow], /, *, in_reasoning: bool
-    ) -> None:
-        """Take the rows of a turn, those after rejected drafts included."""
 
 
 class GatheredRows:
     """The examined rows of one engine core. Requests may arrive in another thread than its scheduler's."""
 
     def __init__(self, interval: int) -> None:
-        self.listeners: list[Listener] = []  # without one, no rows are kept but of requests that ask
         self._sampler = RowSampler(interval)
         self._asking: dict[str, str] = {}  # the requests that ask for all of their rows, each with its key
-        self._rows: dict[str, list[ExaminedRow]] = {}
         self._counts: dict[str, int] = {}  # of requests that ask: the rows that came
         self._unsent: dict[str, list[ExaminedRow]] = {}
         self._ended: list[str] = []  # since the last step
@@ -69,19 +53,13 @@ class GatheredRows:
         return self._sampler.choose(_structured_rows(requests, ids, drafts, all_of=self._asking, sampled=sampled))
 
     def take(self, rows: Iterable[RequestRow], requests: Mapping[str, Any]) -> None:
-        """Gather rows. Those of a request that has ended are of a step that ran ahead of its end."""
+        """Gather the rows of requests that ask. Those of one that has ended are of a step that ran ahead of its end."""
         for request_id, row in rows:
-            if request_id not in requests:
+            if request_id not in requests or request_id not in self._asking:
                 continue
             count = self._counts[request_id] = self._counts.get(request_id, 0) + 1
-            asked = request_id in self._asking
-            if count > (MAX_ROWS_ASKED if asked else MAX_ROWS):
-                engine_counters.dropped_rows += 1
-                continue
-            if asked:
+            if count <= MAX_ROWS_ASKED:
                 self._unsent.setdefault(request_id, []).append(row)
-            if self.listeners:
-                self._rows.setdefault(request_id, []).append(row)
 
     def attach(self, outputs: Mapping[int, Any]) -> None:
         """Send rows to the front ends, with the outputs of a step, ``EngineCoreOutputs`` by client."""
@@ -98,11 +76,11 @@ class GatheredRows:
             self._unsent.pop(request_id, None)
         self._ended.clear()
 
-    def end(self, request_id: str) -> list[ExaminedRow]:
-        """The rows of a request that has ended, if somebody listens. Its last output, if any, is still to be sent."""
-        self._ended.append(request_id)
-        self._counts.pop(request_id, None)
-        return self._rows.pop(request_id, [])
+    def end(self, request_id: str) -> None:
+        """Forget a request that has ended, once its last output has been sent."""
+        if request_id in self._asking:
+            self._ended.append(request_id)
+            self._counts.pop(request_id, None)
 
 
 def _structured_rows(

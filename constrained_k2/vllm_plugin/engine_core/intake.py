@@ -23,7 +23,6 @@ from constrained_k2.vllm_plugin.constraint import (
 )
 from constrained_k2.vllm_plugin.engine_core.adoption import Adoption
 from constrained_k2.vllm_plugin.engine_core.gathered_rows import GatheredRows
-from constrained_k2.vllm_plugin.engine_core.matcher_factory import PROMPT_END
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.log import warn
 from constrained_k2.vllm_plugin.metrics.adoption_log import AdoptionLog
@@ -70,25 +69,16 @@ class Intake:
         self._log.add_request(is_constrained=is_constrained)
 
     def end(self, request: Any) -> None:
-        """Hand on the rows of a finished request; count the calls that it began without a constraint."""
+        """Forget the rows of a finished request; count the calls that it began without a constraint."""
         params = request.sampling_params
         if params is None:
             return
         if self._is_constrained(params):
-            self._end_constrained(request)
+            self._gathered.end(request.request_id)
             return
         if begun := count_calls(request._output_token_ids, self._vocabulary):  # noqa: SLF001 - the public property copies
             engine_counters.unconstrained_calls += begun
             self._log.report()
-
-    def _end_constrained(self, request: Any) -> None:
-        rows = self._gathered.end(request.request_id)
-        if not rows or (constraint := constraint_in(request.sampling_params.extra_args)) is None:
-            return
-        in_reasoning = self._vocabulary.opens_reasoning((request.prompt_token_ids or [])[-PROMPT_END:])
-        token_ids = list(request._output_token_ids)  # noqa: SLF001 - the public property copies
-        for listener in self._gathered.listeners:
-            listener(constraint, token_ids, rows, in_reasoning=in_reasoning)
 
     def _is_constrained(self, params: SamplingParams) -> bool:
         # Beside structured outputs of vLLM's, the engine core does not read what a request carries.

@@ -21,7 +21,6 @@ from constrained_k2.vllm_plugin.engine_core.gathered_rows import GatheredRows
 from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar, fill_batch
 from constrained_k2.vllm_plugin.engine_core.intake import Intake, check
 from constrained_k2.vllm_plugin.engine_core.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
-from constrained_k2.vllm_plugin.engine_core.override_listener import listener_of
 from constrained_k2.vllm_plugin.flags import PACKAGE, TOOL_PARSER_NAME
 from constrained_k2.vllm_plugin.log import logger, warn
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
@@ -47,7 +46,6 @@ class ConstrainedOutputManager(StructuredOutputManager):
             model = vllm_config.model_config
             vocabulary = vocabulary_of_model(model) if self._factory is None else self._factory.vocabulary
             self.intake = Intake(vllm_config, vocabulary, route, self.gathered)
-            self.gathered.listeners.append(listener_of(vllm_config, vocabulary))
         self.drafting = grammar_drafting(vllm_config)
         if names_our_proposer(vllm_config) and (self._factory is None or not self.drafting.limit):
             raise InvalidRequest(

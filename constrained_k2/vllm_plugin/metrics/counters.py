@@ -2,7 +2,6 @@
 
 import os
 import secrets
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Literal, get_args
@@ -11,8 +10,6 @@ import numpy as np
 
 from constrained_k2.compiler.cache import CompileCounts
 from constrained_k2.errors import ConstrainedK2Error
-from constrained_k2.explain.keywords import OTHER_CAUSES
-from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.turn.batch import MaskCount
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase
@@ -24,16 +21,6 @@ Adopted = Literal["tag", "prompt", "xargs"]
 Left = Literal["format", "tools", "option", "error"]
 """The reason why a request that was to be adopted is left to vLLM: the tag or the declarations cannot be read, the
 tools cannot be constrained, the request's options rule it out, or this package failed."""
-
-
-SEVERAL, UNKNOWN = "several", "unknown"
-"""The labels of an override by several keywords together, and of one whose keyword was not found within the limits."""
-
-OVERRIDE = "override"
-"""The beginning of the names of totals of overrides: ``override:PHASE:KEYWORD``."""
-
-_CAUSES = frozenset(KEYWORDS) | frozenset(OTHER_CAUSES)
-_PHASES = frozenset(phase.name.lower() for phase in Phase)
 
 
 def _new_source() -> str:
@@ -61,19 +48,15 @@ class EngineCounters:
     unconstrained_calls: int = 0  # calls begun in answers that this package did not constrain
     grammars: CompileCounts = field(default_factory=CompileCounts)
     examined_rows: int = 0
-    dropped_rows: int = 0  # examined rows beyond the most of a request
     changed_rows: int = 0
-    overrides: dict[tuple[str, str], int] = field(default_factory=dict)  # (phase, keyword) -> overridden tokens
-    dropped_turns: int = 0  # turns whose overrides were not explained
 
     @property
     def age(self) -> int:
         """A number that grows with every count; 0 before the first."""
         grammars = self.grammars
         requests = sum(self.adopted.values()) + sum(self.left.values()) + self.unconstrained_calls
-        explained = sum(self.overrides.copy().values()) + self.dropped_turns
         rows = self.masked_steps + self.examined_rows
-        return rows + self.ended_early + grammars.compiled + grammars.hits + requests + explained
+        return rows + self.ended_early + grammars.compiled + grammars.hits + requests
 
     def snapshot(self) -> dict[str, Any]:
         """The totals as plain values for any serializer."""
@@ -86,24 +69,14 @@ class EngineCounters:
             "compiled": grammars["compiled"],
             "empty_masks": grammars["empty_masks"],
             "examined_rows": self.examined_rows,
-            "dropped_rows": self.dropped_rows,
             "changed_rows": self.changed_rows,
         }
         totals |= {f"adopted_{source}": count for source, count in self.adopted.items()}
         totals |= {f"left_{reason}": count for reason, count in self.left.items()}
         totals["unconstrained_calls"] = self.unconstrained_calls
-        totals |= {f"{OVERRIDE}:{phase}:{cause}": count for (phase, cause), count in self.overrides.copy().items()}
-        totals["dropped_turns"] = self.dropped_turns
         for kind, masks in (("constant", self.constant), ("header", self.header), ("arguments", self.arguments)):
             totals |= {f"{kind}_rows": masks.rows, f"{kind}_seconds": masks.seconds}
         return {"source": self.source, "totals": totals, "recent": grammars["recent"]}
-
-    def count_override(self, phase: str, keywords: Iterable[str]) -> None:
-        """Count an overridden token, by labels of closed sets alone."""
-        found = set(keywords)
-        cause = SEVERAL if len(found) > 1 else next(iter(found & _CAUSES), UNKNOWN)
-        key = (phase if phase in _PHASES else UNKNOWN, cause)
-        self.overrides[key] = self.overrides.get(key, 0) + 1
 
     def count_ignored_limit(self) -> None:
         """Count a row in which a request's limits on tokens are ignored."""

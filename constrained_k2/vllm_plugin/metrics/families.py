@@ -15,7 +15,7 @@ from prometheus_client import Counter, Histogram
 from constrained_k2.compiler.compiled import ANSWER
 from constrained_k2.compiler.compiler import CompiledToolCalls
 from constrained_k2.schema.coverage import Coverage
-from constrained_k2.vllm_plugin.metrics.counters import OVERRIDE, Adopted, Left
+from constrained_k2.vllm_plugin.metrics.counters import Adopted, Left
 from constrained_k2.vllm_plugin.settings import Server
 
 Covered = Literal["whole", "relaxed", "object", "none"]
@@ -52,11 +52,6 @@ FAMILIES = (
     Family("mask_seconds", Counter, "Host time to find the masks of these rows.", (*_ENGINE, "phase")),
     Family("examined_tokens", Counter, "Masked rows whose likeliest token was looked up before the mask.", _ENGINE),
     Family("masked_argmax_tokens", Counter, "Examined rows whose likeliest token the mask forbade.", _ENGINE),
-    Family("overrides", Counter, "Examined tokens that the mask forbade, by the phase and the keyword or other cause.",
-           (*_ENGINE, "phase", "keyword")),
-    Family("dropped_explanations", Counter, "Turns whose overrides were not explained: it may take 1 % of a core.",
-           _ENGINE),
-    Family("dropped_rows", Counter, "Examined rows that were dropped, since their request had too many.", _ENGINE),
     Family("ignored_limit_rows", Counter, "Masked rows in which allowed_token_ids or bad_words left no legal token, so "
            "that they were ignored.", _ENGINE),
     Family("empty_masks", Counter, "Masks without a token that LLGuidance corrected: a fault to report.", _ENGINE),
@@ -70,10 +65,10 @@ FAMILIES = (
 """All metric families."""
 
 _ENGINE_TOTALS = {"masked_steps": "masked_steps", "examined_tokens": "examined_rows",
-                  "masked_argmax_tokens": "changed_rows", "dropped_rows": "dropped_rows",
+                  "masked_argmax_tokens": "changed_rows",
                   "ignored_limit_rows": "ignored_limits",
                   "empty_masks": "empty_masks", "ended_early_requests": "ended_early",
-                  "unconstrained_calls": "unconstrained_calls", "dropped_explanations": "dropped_turns"}  # fmt: skip
+                  "unconstrained_calls": "unconstrained_calls"}  # fmt: skip
 """The families with no label but the engine, and the names of their totals."""
 
 _LABELED_TOTALS = {
@@ -141,9 +136,6 @@ def record_engine(news: Mapping[str, Any], model_name: str, rank: int) -> None:
     for name, count in totals.items():
         if (counter := known.get(name)) is not None:
             counter.inc(count)
-        elif name.startswith(f"{OVERRIDE}:"):
-            _, phase, keyword = name.split(":")
-            families()["overrides"].labels(model_name, rank, phase, keyword).inc(count)
     for seconds in news["compile_seconds"]:
         families()["compile_seconds"].labels(model_name, "engine").observe(seconds)
 

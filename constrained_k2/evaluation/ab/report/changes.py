@@ -6,7 +6,7 @@ from constrained_k2.evaluation.ab.effects import Effects, Group, Place
 from constrained_k2.evaluation.ab.report.table import DASH, Row, Table, percent
 from constrained_k2.evaluation.ab.results import Results
 from constrained_k2.explain.advice import advice
-from constrained_k2.explain.ranking import shown_text
+from constrained_k2.explain.view import shown_text
 
 PLACES, CALIBRATION, DISTORTION = "What the constraint changed", "Forbidden probability", "Does constraining distort?"
 """The titles of the tables."""
