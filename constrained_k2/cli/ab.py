@@ -59,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="of sampling, bundled samples and intervals")
     again = "samples that the constrained arm is asked again, for what the constraint changed (default: %(default)s)"
     add("--explained", type=natural, default=300, metavar="N", help=again)
+    add("--tokenizer", type=Path, metavar="DIR", help="of the model: without it that is left out")
     add("--concurrency", type=positive, default=8, help="requests at a time (default: %(default)s)")
     add("--timeout", type=float, default=600, metavar="S", help="seconds for one attempt")
     add("--attempts", type=positive, default=4, help="for 429, 5xx and lost connections")
@@ -98,6 +99,8 @@ def _send(options: argparse.Namespace) -> "RunDirectory":
     from constrained_k2.evaluation.ab.runner import Limits
     from constrained_k2.evaluation.ab.runner import run as run_arms
     from constrained_k2.evaluation.demo.comparison import DEMOS, TEMPERATURE, DemoRun
+    from constrained_k2.explain.turn import TurnExplainer
+    from constrained_k2.vocabulary.vocabulary import Vocabulary
 
     if not 0 < options.timeout < math.inf:
         raise InvalidRequest("must be more than 0 and finite", "--timeout")
@@ -130,7 +133,11 @@ def _send(options: argparse.Namespace) -> "RunDirectory":
             return directory
         with LiveFigures(directory, arms, retry_failed=options.retry_failed, is_shown=not options.json) as figures:
             asyncio.run(run_arms(directory, arms, **how, on_answer=figures.add))
-        asyncio.run(ask_again(directory, arms, limits=limits, count=options.explained, say=say))
+        if options.tokenizer is not None:
+            explainer = TurnExplainer(Vocabulary.from_pretrained(options.tokenizer))
+            asyncio.run(ask_again(directory, arms, explainer, limits=limits, count=options.explained, say=say))
+        elif options.explained:
+            say("What the constraint changed is left out: it needs --tokenizer DIR")
     return directory
 
 

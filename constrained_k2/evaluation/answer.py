@@ -59,33 +59,11 @@ class Message(msgspec.Struct):
     tool_calls: list[_Call] | None = None
 
 
-class Overridden(msgspec.Struct, frozen=True):
-    """A token that the mask kept the model from writing: :meth:`constrained_k2.explain.records.Override.to_dict`."""
-
-    phase: str = ""
-    tool: str = ""
-    pointer: str | None = None
-    keywords: tuple[str, ...] = ()
-    wanted: str = ""
-    written: str = ""
-    probability: float = 0.0
-    forbidden: float = 0.0
-
-
-class Diagnostics(msgspec.Struct, frozen=True):
-    """This package's addition to a choice whose request asks for overrides; the list is None for one that does not."""
-
-    overrides: tuple[Overridden, ...] | None = None
-    overrides_count: int = 0
-    examined_rows: int = 0
-
-
 class _Choice(msgspec.Struct):
     message: Message | None = None
     delta: Message | None = None
     finish_reason: str | None = None
     token_ids: tuple[int, ...] | None = None
-    constrained_k2: Diagnostics | None = None
 
 
 class _Usage(msgspec.Struct):
@@ -122,7 +100,6 @@ class ChatAnswer(NamedTuple):
     prompt_ids: tuple[int, ...] | None = None  # likewise
     tokens: int | None = None  # sampled for all choices, as the server counts; None if it does not
     prompt_tokens: int | None = None  # likewise
-    diagnostics: Diagnostics | None = None  # if they were asked for
 
 
 def validated(value: Any, kind: type[T], source: str) -> T:
@@ -148,7 +125,6 @@ def read_whole(body: Any) -> list[ChatAnswer]:
             completion.prompt_token_ids,
             usage.completion_tokens,
             usage.prompt_tokens,
-            choice.constrained_k2,
         )
         for usage in [completion.usage or _Usage()]
         for choice in completion.choices
@@ -167,7 +143,6 @@ class StreamReader:
         self._token_ids: list[int] | None = None
         self._prompt_ids: tuple[int, ...] | None = None
         self._usage = _Usage()
-        self._diagnostics: Diagnostics | None = None
 
     def add(self, value: Any) -> Completion:
         """Take the next event, as decoded JSON, and return it; raises ``NoAnswer`` if it is malformed or an error."""
@@ -181,7 +156,6 @@ class StreamReader:
             self._finish_reason = choice.finish_reason or self._finish_reason
             self._content.append(delta.content or "")
             self._reasoning.append(delta.reasoning or delta.reasoning_content or "")
-            self._diagnostics = choice.constrained_k2 or self._diagnostics
             if choice.token_ids is not None:
                 self._token_ids = self._token_ids or []
                 self._token_ids += choice.token_ids
@@ -196,8 +170,7 @@ class StreamReader:
         ids = None if self._token_ids is None else tuple(self._token_ids)
         content, reasoning = "".join(self._content), "".join(self._reasoning)
         counted = self._usage.completion_tokens, self._usage.prompt_tokens
-        ended = (*counted, self._diagnostics)
-        return ChatAnswer(self._finish_reason, content, reasoning, calls, ids, self._prompt_ids, *ended)
+        return ChatAnswer(self._finish_reason, content, reasoning, calls, ids, self._prompt_ids, *counted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,17 +126,22 @@ class Client:
         body = {"model": model, "tokens": ids}
         return validated(await self.request("/detokenize", body), _Text, "/detokenize").prompt
 
-    async def logprobs(self, model: str, ids: Sequence[int], count: int, fields: dict[str, Any]) -> list[float]:
-        """The logarithms of the probabilities of the last ``count`` tokens after those before them, by vLLM.
+    async def likeliest(
+        self, model: str, ids: Sequence[int], count: int, fields: dict[str, Any], *, top: int = 0
+    ) -> list[dict[int, float]]:
+        """For each of the last ``count`` tokens: it and the ``top`` likeliest tokens in its place, by vLLM.
 
-        ``fields`` are added to the request. Raises as :meth:`request` does.
+        Each has the logarithm of its probability. ``fields`` are added to the request. Raises as :meth:`request` does.
         """
-        body = {"model": model, "prompt": list(ids), "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0, **fields}
-        choices = validated(await self.request(_COMPLETIONS, body), _PromptedCompletion, _COMPLETIONS).choices
+        body = {"model": model, "prompt": list(ids), "max_tokens": 1, "temperature": 0, "prompt_logprobs": top}
+        answer = await self.request(_COMPLETIONS, body | fields)
+        choices = validated(answer, _PromptedCompletion, _COMPLETIONS).choices
         listed = (choices[0].prompt_logprobs or []) if choices else []
-        found = [None if each is None else each.get(str(token)) for token, each in zip(ids, listed, strict=False)]
-        last = [each.logprob for each in found[len(ids) - count :] if each is not None]
-        if len(last) != count or len(listed) != len(ids):
+        last = [
+            {int(token): each.logprob for token, each in (found or {}).items() if token.isdecimal()}
+            for found in listed[len(ids) - count :]
+        ]
+        if len(listed) != len(ids) or not all(map(dict.__contains__, last, ids[len(ids) - count :])):
             raise NoAnswer("invalid_answer", f"{_COMPLETIONS} gives no probability of each token of the prompt")
         return last
 

@@ -2,27 +2,24 @@
 
 import json
 from collections import Counter
-from math import exp
-from typing import Any
 
 import msgspec
-
-from constrained_k2.errors import InvalidRequest
 
 _MAX_SHOWN = 60  # characters of a text in a table
 
 
 class WantedToken(msgspec.Struct, frozen=True):
-    """An overridden token, as :meth:`Override.to_dict` writes it; without a server nothing is known of probabilities.
+    """A token that the mask kept the model from writing.
 
-    ``written`` is None where the turn itself holds the forbidden token.
+    ``written`` and the probabilities are None if the turn itself holds the forbidden token. ``forbidden`` is the
+    probability of all forbidden tokens among those that the server gave.
     """
 
     position: int
     phase: str
     tool: str
     pointer: str | None
-    keywords: list[str]
+    keywords: tuple[str, ...]
     wanted: str
     written: str | None
     probability: float | None
@@ -93,41 +90,6 @@ class PlaceRow(msgspec.Struct, frozen=True):
     change: str  # the most frequent one
     probability: float | None  # the highest of the wanted tokens
     forbidden: float | None  # the highest
-
-
-def read_choice(choice: Any, location: str) -> TurnView:
-    """Read a choice of a chat answer whose request asked for its overrides.
-
-    Raises:
-        InvalidRequest: It holds none.
-    """
-    found = choice.get("constrained_k2") if isinstance(choice, dict) else None
-    if not isinstance(found, dict) or "overrides" not in found:
-        problem = "the answer holds no overrides"
-        remedy = "Use a server with constrained_k2 and --tool-call-parser kimi_k2_constrained, and a request with tools"
-        raise InvalidRequest(problem, location, remedy)
-    try:
-        view = msgspec.convert(found, TurnView)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"the overrides are malformed: {error}", location) from None
-    logprobs = choice.get("logprobs")
-    listed = logprobs.get("content") if isinstance(logprobs, dict) else None
-    if isinstance(listed, list) and len(listed) == len(view.tokens):
-        try:
-            return msgspec.structs.replace(view, alternatives=[_alternatives(each) for each in listed])
-        except (msgspec.ValidationError, AttributeError):
-            return view  # the turn can be shown without them
-    return view
-
-
-class _LogProb(msgspec.Struct):
-    token: str
-    logprob: float
-
-
-def _alternatives(entry: Any) -> list[Alternative]:
-    found = msgspec.convert(entry.get("top_logprobs") or [], list[_LogProb])
-    return [Alternative(each.token, min(1.0, exp(min(0.0, each.logprob)))) for each in found]
 
 
 def by_place(view: TurnView) -> list[PlaceRow]:

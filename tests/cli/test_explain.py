@@ -1,34 +1,56 @@
 """``constrained-k2 explain``: against a server, and without one."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from constrained_k2 import Vocabulary
 from constrained_k2.cli import main
-from constrained_k2.cli.explain import with_overrides
 from constrained_k2.testing import write_tokenizer
 from tests.evaluation.fake_server import Fake
 from tests.explain.test_places import CALL, UNITS, obj
-from tests.explain.test_view import choice, override
-from tests.explain.turns import tool
+from tests.explain.turns import ids_of, tool
 
 BODY = {"messages": [{"role": "user", "content": "Hi"}], "tools": [tool(obj(["u"], u=UNITS))]}
 
 
-class Overriding(Fake):
-    """Answers with one overridden token."""
+TURN = f'{CALL}{{"u":"celsius"}}<|tool_call_end|><|tool_calls_section_end|><|im_end|>'
 
-    body: dict[str, Any]
 
-    def __init__(self, answered: Any = None) -> None:
+class Answering(Fake):
+    """Answers one turn; without the constraint the model would have written another token at its ``position``."""
+
+    def __init__(self, vocabulary: Vocabulary, **replaced: Any) -> None:
         super().__init__()
-        self.answered = {"choices": [choice(override())]} if answered is None else answered
+        self.prompt_ids, self.turn = (
+            ids_of("<|im_assistant|>assistant<|im_middle|>", vocabulary),
+            ids_of(TURN, vocabulary),
+        )
+        self.position = len(ids_of(f'{CALL}{{"u":"', vocabulary))
+        self.wanted = vocabulary.encode("K")[0]
+        self.bodies: list[Any] = []
+        self.replaced = replaced
 
     def chat(self, body: Any) -> Any:
-        self.body = body
-        return self.answered
+        self.bodies.append(body)
+        answer = {"prompt_token_ids": self.prompt_ids, "choices": [{"message": {}, "token_ids": self.turn}]}
+        return self.replaced.get("chat", answer)
+
+    def completion(self, body: Any) -> Any:
+        self.bodies.append(body)
+        found: list[Any] = [None, *({str(token): {"logprob": -0.5}} for token in body["prompt"][1:])]
+        found[len(self.prompt_ids) + self.position][str(self.wanted)] = {"logprob": -0.25}
+        return self.replaced.get("completion", {"choices": [{"prompt_logprobs": found}]})
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(directory)
+    return directory
 
 
 def request(tmp_path: Path, body: Any = BODY) -> str:
@@ -37,54 +59,71 @@ def request(tmp_path: Path, body: Any = BODY) -> str:
     return str(path)
 
 
-def test_a_server_is_asked_and_its_answer_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = tmp_path / "out.html"
-    with Overriding() as server:
-        assert main(["explain", server.url, request(tmp_path), "--html", str(page)]) == 0
-    assert server.body["vllm_xargs"] == {"constrained_k2_diagnostics": "overrides"}
-    assert server.body["tools"] == BODY["tools"]
-    assert server.body["model"]
-    assert "[CEL→cel]" in capsys.readouterr().out
-    assert "<del>CEL</del>" in page.read_text()
+def test_a_server_is_asked_and_its_answer_shown(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, vocabulary = tmp_path / "out.html", Vocabulary.from_pretrained(tokenizer)
+    command = ["--tokenizer", str(tokenizer), "--html", str(page)]
+    with Answering(vocabulary) as server:
+        sent = BODY | {"stream": True, "stream_options": {}, "n": 3, "vllm_xargs": {"x": 1}}
+        assert main(["explain", server.url, request(tmp_path, sent), *command]) == 0
+    asked, back = server.bodies
+    assert asked["tools"] == BODY["tools"] and asked["model"] and asked["vllm_xargs"] == {"x": 1}
+    assert (asked["return_token_ids"], asked["stream"], asked["n"]) == (True, False, 1)
+    assert "stream_options" not in asked
+    assert back["prompt"] == [*server.prompt_ids, *server.turn] and back["prompt_logprobs"] == 20
+    assert back["vllm_xargs"] == {"constrained_k2": "off"}
+    said = capsys.readouterr().out
+    assert re.search(r"act +/u +enum +1 +0 +\"K\" → .* 78% +78%", said)
+    assert "[K→" in said and "<del>K</del>" in page.read_text()
 
 
-@pytest.mark.parametrize("answered", [{}, [], {"choices": []}, {"choices": [{"message": {}}]}, "x"])
-def test_a_server_without_overrides(answered: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with Overriding(answered) as server:
-        assert main(["explain", server.url, request(tmp_path)]) == 2
-    assert "the answer holds no overrides" in capsys.readouterr().err
-
-
-def test_a_clients_own_fields_stay() -> None:
-    body = with_overrides({"vllm_xargs": {"other": 1}, "logprobs": False, "stream": True, "stream_options": {}, "n": 3})
-    assert body == {
-        "vllm_xargs": {"other": 1, "constrained_k2_diagnostics": "overrides"}, "logprobs": False, "stream": False, "n": 1
-    }  # fmt: skip
-    assert with_overrides({})["top_logprobs"] == 5
+@pytest.mark.parametrize(
+    ("replaced", "said"),
+    [
+        ({"chat": {}}, "no choices"),
+        ({"chat": {"choices": []}}, "no choices"),
+        ({"chat": {"choices": [{"message": {}}]}}, "no token ids"),
+        ({"chat": {"prompt_token_ids": [1], "choices": [{"token_ids": [10**6]}]}}, "another tokenizer"),
+        ({"completion": {"choices": [{"prompt_logprobs": [None]}]}}, "no probability"),
+        ({"completion": {"choices": []}}, "no probability"),
+    ],
+)
+def test_a_server_that_does_not_tell(
+    replaced: dict[str, Any], said: str, tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Answering(Vocabulary.from_pretrained(tokenizer), **replaced) as server:
+        assert main(["explain", server.url, request(tmp_path), "--tokenizer", str(tokenizer)]) == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["explain"], "expected two sources"),
-        (["explain", "http://localhost:1"], "expected two sources"),
-        (["explain", "--offline", "a.json", "b.json"], "expected one source"),
-        (["explain", "--offline", "a.json"], "needs --completion and --tokenizer"),
-        (["explain", "http://127.0.0.1:1", "REQUEST"], "Check the address"),
-        (["explain", "http://127.0.0.1:1", "LIST"], "is not a JSON object"),
+        ([], "expected two sources"),
+        (["http://localhost:1"], "expected two sources"),
+        (["--offline", "a.json", "b.json"], "expected one source"),
+        (["--offline", "a.json"], "needs --completion"),
+        (["http://127.0.0.1:1", "REQUEST"], "Check the address"),
+        (["http://127.0.0.1:1", "LIST"], "is not a JSON object"),
     ],
 )
-def test_bad_use(arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_use(
+    arguments: list[str], said: str, tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = {"REQUEST": request(tmp_path, BODY | {"model": "m"}), "LIST": str(tmp_path / "list.json")}
     (tmp_path / "list.json").write_text("[]")
-    assert main([files.get(each, each) for each in arguments]) == 2
+    assert main(["explain", *(files.get(each, each) for each in arguments), "--tokenizer", str(tokenizer)]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_without_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tokenizer, completion, page = tmp_path / "tokenizer", tmp_path / "answer.txt", tmp_path / "out.html"
-    tokenizer.mkdir()
-    write_tokenizer(tokenizer)
+def test_the_tokenizer_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "http://127.0.0.1:1", request(tmp_path)]) == 2
+    assert "--tokenizer" in capsys.readouterr().err
+
+
+def test_without_a_server(tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    completion, page = tmp_path / "answer.txt", tmp_path / "out.html"
     command = [
         "explain",
         "--offline",

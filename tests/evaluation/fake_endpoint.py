@@ -15,7 +15,7 @@ class FakeEndpoint:
 
     ``fake`` in a body: ``calls`` ((id, name, arguments) each; by default one good call, none for a request without
     tools), ``content``, ``finish``, ``fault`` (see the code), ``fails`` (how many attempts the fault lasts),
-    ``off`` (the fields of an answer that is not constrained), ``overrides`` (of one that asks for them).
+    ``off`` (the fields of an answer that is not constrained), ``ids`` (the tokens of a whole answer).
 
     Args:
         owned_by: What ``/v1/models`` says; ``vllm`` makes the client ask for token ids.
@@ -29,6 +29,7 @@ class FakeEndpoint:
         self.delay = delay
         self.asked: list[tuple[str, int]] = []  # model and seed of every chat request, as they came
         self.bodies: list[Any] = []  # the last ones
+        self.wanted: dict[int, int] = {}  # position in a prompt that is sent back -> the likeliest token there
         self.replaced: dict[str, tuple[int, str]] = {}  # path -> status and text, in place of the right answer
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -82,7 +83,7 @@ class FakeEndpoint:
         if path == "/detokenize":
             return await _send(writer, 200, json.dumps({"prompt": "".join(map(chr, body["tokens"]))}))
         if path == "/v1/completions":
-            return await _send(writer, 200, json.dumps({"choices": [{"prompt_logprobs": _logprobs(body)}]}))
+            return await _send(writer, 200, json.dumps({"choices": [{"prompt_logprobs": self._logprobs(body)}]}))
         self.asked.append((body["model"], body["seed"]))
         self.bodies = [*self.bodies[-9:], body]
         await asyncio.sleep(self.delay)
@@ -129,13 +130,22 @@ class FakeEndpoint:
         """An answer that is not streamed, of the same tokens."""
         parts = [{"id": i, "function": {"name": name, "arguments": text}} for i, name, text in calls]
         message = {"content": fake.get("content", ""), "tool_calls": parts}
-        choice: dict[str, Any] = {"message": message, "finish_reason": finish} | _diagnostics(fake)
+        choice: dict[str, Any] = {"message": message, "finish_reason": finish}
         answer: dict[str, Any] = {"choices": [choice], "usage": {"completion_tokens": 3}}
         if self.owned_by == "vllm":
             text = "".join(f"c{'a' * len(range(0, len(arguments), 8))}" for _, _, arguments in calls)
-            choice["token_ids"] = list(map(ord, fake.get("raw", "w") + text))
+            choice["token_ids"] = fake.get("ids", list(map(ord, fake.get("raw", "w") + text)))
             answer["prompt_token_ids"] = list(map(ord, "the prompt"))
         return answer
+
+    def _logprobs(self, body: Any) -> list[Any]:
+        """The probability of each token is 1/2 to the power of the last digit of its id, of what is wanted 0.9."""
+        found: list[Any] = [
+            None, *({str(token): {"logprob": -(token % 10) * 0.6931471805599453}} for token in body["prompt"][1:])
+        ]  # fmt: skip
+        for position, token in self.wanted.items() if body["prompt_logprobs"] else ():
+            found[position][str(token)] = {"logprob": -0.1053605156578263}
+        return found
 
     def _events(self, fake: Any, calls: Any, finish: str) -> Any:
         """The lines of a stream, a part of the answer each."""
@@ -155,7 +165,7 @@ class FakeEndpoint:
             for start in range(0, len(arguments), 8):
                 part = {"index": index, "function": {"arguments": arguments[start : start + 8]}}
                 yield event({"tool_calls": [part]}, "a")
-        yield event({}, finish_reason=finish, **_diagnostics(fake))
+        yield event({}, finish_reason=finish)
         yield f"data: {json.dumps({'choices': [], 'usage': {'completion_tokens': 7, 'prompt_tokens': 11}})}"
 
 
@@ -178,23 +188,10 @@ TEXTS = {
 """Status, text and type of whole answers that are no JSON."""
 
 
-def _diagnostics(fake: Any) -> dict[str, Any]:
-    if "overrides" not in fake:
-        return {}
-    found = fake["overrides"]
-    return {"constrained_k2": {"overrides": found, "overrides_count": len(found), "examined_rows": 9}}
-
-
 def _asked_for(fake: Any, xargs: Any) -> Any:
     if xargs.get("constrained_k2") == "off":
         fake = fake.get("off", fake)
-    asks = xargs.get("constrained_k2_diagnostics") == "overrides"
-    return {name: value for name, value in fake.items() if asks or name != "overrides"}
-
-
-def _logprobs(body: Any) -> list[Any]:
-    """The probability of each token is 1/2 to the power of the last digit of its id."""
-    return [None, *({str(token): {"logprob": -(token % 10) * 0.6931471805599453}} for token in body["prompt"][1:])]
+    return fake
 
 
 async def _flood(writer: asyncio.StreamWriter) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
 from constrained_k2.cli import main
 from constrained_k2.evaluation.ab.arms import Arm
 from constrained_k2.evaluation.ab.changes import Change, ask_again, missing_changes, read_changes
@@ -19,12 +20,16 @@ from constrained_k2.evaluation.ab.report import to_html, to_markdown, write_repo
 from constrained_k2.evaluation.ab.report.changes import telling_lines
 from constrained_k2.evaluation.ab.results import Results, score
 from constrained_k2.evaluation.ab.runner import run
-from constrained_k2.evaluation.answer import SUCCESS, Diagnostics, Overridden, Record
+from constrained_k2.evaluation.answer import SUCCESS, Record
 from constrained_k2.evaluation.sample import read_sample
+from constrained_k2.explain.turn import TurnExplainer
+from constrained_k2.explain.view import WantedToken
 from constrained_k2.formats.kimi_k2 import KIMI_K2
+from constrained_k2.testing import write_tokenizer
 from tests.evaluation.ab_samples import body, write_lines
 from tests.evaluation.fake_endpoint import FakeEndpoint
 from tests.evaluation.test_ab_run import QUICK
+from tests.explain.turns import ids_of
 
 EVIL = "</td><script>alert(1)</script>\x1b[31m\u202e | [x](y) {{ 7 }}"
 
@@ -33,11 +38,15 @@ def call(**arguments: Any) -> tuple[tuple[str, str, str], ...]:
     return (("functions.get_weather:0", "get_weather", json.dumps(arguments)),)
 
 
-def unit(forbidden: float = 0.75, wanted: str = '"deg', **fields: Any) -> Overridden:
+def unit(forbidden: float = 0.75, wanted: str = '"deg', **fields: Any) -> WantedToken:
     where = {"phase": "arguments", "tool": "get_weather", "pointer": "/unit", "keywords": ("enum",)} | fields
-    return Overridden(**where, wanted=wanted, written='"c', probability=0.5, forbidden=forbidden)
+    return WantedToken(position=7, **where, wanted=wanted, written='"c', probability=0.5, forbidden=forbidden)
 
 
+BYTES = Vocabulary.of_bytes()
+EXPLAINER = TurnExplainer(BYTES)
+TURN = render_tool_calls([ToolCall("get_weather", 0, '{"city":"Oslo","unit":"c"}')], BYTES)
+UNIT = TURN.index(ord("}")) - 2  # the value of the unit
 EXPECTED = {"calls": [{"name": "get_weather", "arguments": {"city": "Oslo", "unit": "c"}}]}
 
 
@@ -50,20 +59,16 @@ def started(path: Path, count: int = 4, **fields: Any) -> RunDirectory:
 def ask(directory: RunDirectory, arm: Arm, count: int = 100) -> list[str]:
     said: list[str] = []
     how: dict[str, Any] = {"limits": replace(QUICK, concurrency=2), "count": count, "say": said.append}
-    asyncio.run(ask_again(directory, [Arm("plain", arm.url), arm], **how))
+    asyncio.run(ask_again(directory, [Arm("plain", arm.url), arm], EXPLAINER, **how))
     return said
 
 
 def test_the_constrained_arm_is_asked_again(tmp_path: Path) -> None:
-    override = {"phase": "arguments", "tool": "get_weather", "pointer": "/unit", "keywords": ["enum"], "forbidden": 0.9}
-    fake = {
-        "calls": call(city="Oslo", unit="c"),
-        "off": {"calls": call(city="Oslo", unit="x")},
-        "overrides": [override],
-    }
+    fake = {"calls": call(city="Oslo", unit="c"), "off": {"calls": call(city="Oslo", unit="x")}, "ids": TURN}
     with FakeEndpoint("vllm") as endpoint:
         directory = started(tmp_path, fake=fake)
         arm = Arm("ours", endpoint.url, "constrained", body={"temperature": 1, "vllm_xargs": {"x": "y"}})
+        endpoint.wanted[len("the prompt") + UNIT] = ord("k")
         assert ask(directory, arm, 2) == ["Asking ours again at temperature 0, 2 requests …"]
         sent = sorted((each["vllm_xargs"].get("constrained_k2", "on"), each["temperature"]) for each in endpoint.bodies)
         assert sent == [("off", 0), ("off", 0), ("on", 0), ("on", 0)]
@@ -77,24 +82,24 @@ def test_the_constrained_arm_is_asked_again(tmp_path: Path) -> None:
     changes = list(read_changes(directory.changes_path))
     assert len(changes) == len({change.key for change in changes}) == 4
     change = changes[0]
-    assert change.is_whole and change.diagnostics is not None and not change.error
-    assert change.diagnostics.overrides == (Overridden("arguments", "get_weather", "/unit", ("enum",), forbidden=0.9),)
+    assert change.is_whole and not change.error and change.examined == len(TURN)
+    assert change.overrides == (
+        WantedToken(UNIT, "arguments", "get_weather", "/unit", ("enum",), "k", "c", 0.9, 0.9),
+    )  # fmt: skip
     assert change.constrained.calls == call(city="Oslo", unit="c")
     assert change.unconstrained.calls == call(city="Oslo", unit="x")
-    # The fake answer's tokens: "w", one "c" for the call, and an "a" for each part of its arguments.
-    parts = [ord("w"), ord("c"), *[ord("a")] * math.ceil(len(change.constrained.calls[0][2]) / 8)]
-    assert change.constrained_logprobs == pytest.approx([-(each % 10) * math.log(2) for each in parts], abs=1e-4)
+    assert change.constrained_logprobs == pytest.approx([-(each % 10) * math.log(2) for each in TURN], abs=1e-4)
 
 
 @pytest.mark.parametrize(
     ("owner", "fake", "requests", "words"),
     [
         ("somebody", {}, 0, None),  # no vLLM
-        ("vllm", {}, 8, "lists no overrides"),  # another version of this package, or none
+        ("vllm", {"ids": [99_999]}, 8, "another tokenizer"),
         ("vllm", {"fault": "400"}, 8, "400"),
     ],
 )
-def test_servers_that_list_no_overrides_are_left_alone(
+def test_servers_that_cannot_be_explained_are_left_alone(
     owner: str, fake: Any, requests: int, words: str | None, tmp_path: Path
 ) -> None:
     with FakeEndpoint(owner) as endpoint:
@@ -105,13 +110,17 @@ def test_servers_that_list_no_overrides_are_left_alone(
     assert all(words is not None and words in error for error in errors) and len(errors) == requests // 2
 
 
-def test_a_server_without_probabilities_still_lists_overrides(tmp_path: Path) -> None:
+def test_answers_beyond_the_mask_and_servers_without_probabilities_are_named(tmp_path: Path) -> None:
     with FakeEndpoint("vllm") as endpoint:
+        arm = Arm("ours", endpoint.url, "constrained")
+        beyond = started(tmp_path / "a", 1, fake={"ids": [*TURN[:UNIT], ord("k")]})
+        ask(beyond, arm)
         endpoint.replaced["/v1/completions"] = (200, '{"choices": [{"prompt_logprobs": [null]}]}')
-        directory = started(tmp_path, 1, fake={"overrides": []})
-        ask(directory, Arm("ours", endpoint.url, "constrained"))
-    (change,) = read_changes(directory.changes_path)
-    assert change.is_whole and not change.constrained_logprobs and "no probability" in change.error
+        silent = started(tmp_path / "b", 1, fake={"ids": TURN})
+        ask(silent, arm)
+    for directory, words in ((beyond, "forbids what the server wrote at /unit"), (silent, "no probability")):
+        (change,) = read_changes(directory.changes_path)
+        assert not change.is_whole and words in change.error
 
 
 def saved(path: Path, changes: list[Change], count: int = 4) -> Results:
@@ -126,13 +135,12 @@ def saved(path: Path, changes: list[Change], count: int = 4) -> Results:
     return score(directory)
 
 
-def change(overrides: tuple[Overridden, ...], *, right: bool, was_right: bool, **fields: Any) -> Change:
+def change(overrides: tuple[WantedToken, ...], *, right: bool, was_right: bool, **fields: Any) -> Change:
     def answer(is_right: bool, wrong: str) -> Record:
         calls = call(city="Oslo", unit="c" if is_right else wrong)
         return Record("", 0, SUCCESS, finish_reason="tool_calls", calls=calls)
 
-    listed = Diagnostics(overrides, len(overrides), 20)
-    return Change("ours", "", answer(right, "f"), answer(was_right, "degrees"), listed, **fields)
+    return Change("ours", "", answer(right, "f"), answer(was_right, "degrees"), overrides, 20, **fields)
 
 
 BITS = {"constrained_logprobs": (-math.log(2) * 3, 0.0), "unconstrained_logprobs": (-math.log(2), 0.0, 0.0, 0.0)}
@@ -169,7 +177,7 @@ def test_the_effects_of_known_changes(tmp_path: Path) -> None:
 
 def test_the_last_change_of_a_sample_counts_and_broken_ones_are_left_out() -> None:
     sample = read_sample(body(expected=EXPECTED), 1)
-    broken = replace(CHANGES[0], key=sample.key, diagnostics=None, error="why not")
+    broken = replace(CHANGES[0], key=sample.key, overrides=None, error="why not")
     whole = replace(CHANGES[0], key=sample.key)
     assert not effects([], {}, KIMI_K2)
     assert not effects([replace(whole, key="of another run")], {sample.key: sample}, KIMI_K2)
@@ -210,7 +218,7 @@ def test_a_run_without_changes_has_no_section(tmp_path: Path) -> None:
     results = saved(tmp_path, [])
     assert not results.effects and not list(telling_lines(results))
     assert "What the constraint changed" not in to_html(results)
-    none_whole = saved(tmp_path / "other", [replace(CHANGES[0], diagnostics=None, error=EVIL)])
+    none_whole = saved(tmp_path / "other", [replace(CHANGES[0], overrides=None, error=EVIL)])
     assert none_whole.effects[0].answers == 0
     assert "left out" in to_html(none_whole) and "<script>alert" not in to_html(none_whole)
 
@@ -228,12 +236,19 @@ def test_hostile_texts_stay_text(tmp_path: Path) -> None:
 
 
 def test_the_command_asks_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fake = {"calls": call(city="Oslo"), "overrides": [{"tool": "get_weather", "pointer": "", "wanted": "x"}]}
+    write_tokenizer(tmp_path)
+    vocabulary = Vocabulary.from_pretrained(tmp_path)
+    fake = {"calls": call(city="Oslo"), "ids": ids_of("Hi<|im_end|>", vocabulary)}
     samples = write_lines(tmp_path / "s.jsonl", [body(f"#{number}", fake=fake) for number in range(3)])
     with FakeEndpoint("vllm") as endpoint:
         command = ["ab", endpoint.url, "--samples", str(samples), "--output", str(tmp_path / "run")]
+        assert main([*command]) == 0
+        said = capsys.readouterr()
+        assert "What the constraint changed, " not in said.out and "it needs --tokenizer" in said.err
+        command += ["--tokenizer", str(tmp_path)]
         assert main([*command, "--explained", "0"]) == 0
         assert "What the constraint changed" not in capsys.readouterr().out
+        endpoint.wanted[len("the prompt") + 1] = vocabulary.special_tokens["<|tool_call_begin|>"]
         assert main([*command, "--explained", "2"]) == 0
         assert "What the constraint changed, in 2 greedy answers:" in capsys.readouterr().out
         with pytest.raises(SystemExit):

@@ -2,33 +2,31 @@
 
 import re
 from html.parser import HTMLParser
+from math import exp
 from typing import Any
 
 import pytest
 
-from constrained_k2 import InvalidRequest
 from constrained_k2.explain.page import to_html
 from constrained_k2.explain.terminal import show
-from constrained_k2.explain.view import TurnView, by_place, percent, read_choice, visible
+from constrained_k2.explain.view import Alternative, Token, TurnView, WantedToken, by_place, percent, visible
 
 HOSTILE = "\x1b[31m</span><script>alert(1)</script>\u202e\x07'\"&\ud800\n{{ 7 * 7 }}[bold]"
 
 
-def override(position: int = 1, **fields: Any) -> dict[str, Any]:
-    return {
-        "position": position, "phase": "arguments", "tool": "act", "pointer": "/u", "keywords": ["enum"],
-        "wanted": "CEL", "wanted_id": 7, "written": "cel", "written_id": 8, "probability": 0.93, "forbidden": 0.951,
-    } | fields  # fmt: skip
+def override(position: int = 1, **fields: Any) -> WantedToken:
+    given: dict[str, Any] = {
+        "position": position, "phase": "arguments", "tool": "act", "pointer": "/u", "keywords": ("enum",),
+        "wanted": "CEL", "written": "cel", "probability": 0.93, "forbidden": 0.951,
+    }  # fmt: skip
+    return WantedToken(**given | fields)
 
 
-def choice(*overrides: dict[str, Any], tokens: list[str] | None = None, **fields: Any) -> dict[str, Any]:
+def view_of(*overrides: WantedToken, tokens: list[str] | None = None, other: str = "", **fields: Any) -> TurnView:
     texts = ['{"u":"', "cel", "sius", '"}'] if tokens is None else tokens
-    listed = [
-        {"text": text, "allowed": 1 if number == 2 else None if number == 3 else 40}
-        for number, text in enumerate(texts)
-    ]
-    found = {"overrides": list(overrides), "overrides_count": len(overrides), "examined_rows": 9, "tokens": listed}
-    return {"constrained_k2": found | fields}
+    listed = [Token(text, 1 if at == 2 else None if at == 3 else 40) for at, text in enumerate(texts)]
+    alternatives = [[Alternative(other, exp(-2.0))]] * len(texts) if other else []
+    return TurnView(listed, list(overrides), len(overrides), examined_rows=9, alternatives=alternatives, **fields)
 
 
 class Texts(HTMLParser):
@@ -49,40 +47,19 @@ class Texts(HTMLParser):
         self.text += data
 
 
-def test_a_choice_is_read_with_its_alternatives() -> None:
-    logprobs = {"content": [{"token": "x", "top_logprobs": [{"token": "a", "logprob": -0.1}]}] * 4}
-    view = read_choice(choice(override()) | {"logprobs": logprobs}, "URL")
-    assert (view.overrides[0].wanted, view.overrides[0].place, view.forced) == ("CEL", "/u", 1)
-    assert view.alternatives[3][0].text == "a"
-    assert round(view.alternatives[3][0].probability, 3) == 0.905
-    assert view.summary() == "1 overridden of 9 examined; 1 of 4 tokens forced"
-
-
-@pytest.mark.parametrize(
-    "logprobs", [None, {"content": None}, {"content": []}, {"content": [7] * 4}, {"content": [{"top_logprobs": 7}] * 4}]
-)
-def test_alternatives_that_do_not_fit_are_left_out(logprobs: Any) -> None:
-    assert read_choice(choice(override()) | {"logprobs": logprobs}, "URL").alternatives == []
-
-
-@pytest.mark.parametrize(
-    "found",
-    [None, [], {}, {"constrained_k2": None}, {"constrained_k2": {"tool_choice": "auto"}}, choice(override(tool=7))],
-)
-def test_other_answers_are_refused(found: Any) -> None:
-    with pytest.raises(InvalidRequest, match="overrides"):
-        read_choice(found, "http://localhost")
+def test_the_summary() -> None:
+    assert view_of(override()).summary() == "1 overridden of 9 examined; 1 of 4 tokens forced"
 
 
 def test_overrides_are_grouped_by_place() -> None:
     found = [
         override(0),
         override(1, wanted="KEL", probability=0.5),
-        override(2, pointer="", keywords=["required"]),
+        override(2, pointer="", keywords=("required",)),
         override(3),
     ]
     contested = [override(5, probability=0.2), override(6, pointer="/v", probability=0.1)]
-    view = read_choice(choice(*found, contested=contested), "URL")
+    view = view_of(*found, contested=contested)
     shown = [(row.place, row.keywords, row.overridden, row.contested, row.probability) for row in by_place(view)]
     assert shown == [
         ("/u", "enum", 3, 1, 0.93),
@@ -94,19 +71,17 @@ def test_overrides_are_grouped_by_place() -> None:
 
 
 def test_the_terminal_shows_wanted_beside_written(capsys: pytest.CaptureFixture[str]) -> None:
-    show(read_choice(choice(override()), "URL"))
+    show(view_of(override()))
     said = capsys.readouterr().out
     assert '{"u":"[CEL→cel]sius"}' in said
     assert re.search(r"act +/u +enum +1 +0 +\"CEL\" → \"cel\" +93% +95%", said)
-    show(read_choice(choice(), "URL"))
+    show(view_of())
     assert "No token was overridden or contested." in capsys.readouterr().out
 
 
 def hostile() -> TurnView:
-    bad = override(tool=HOSTILE, pointer=f"/{HOSTILE}", keywords=[HOSTILE], wanted=HOSTILE, written=HOSTILE)
-    found = choice(bad, override(99), tokens=[HOSTILE, HOSTILE])
-    logprobs = {"content": [{"top_logprobs": [{"token": HOSTILE, "logprob": 99.0}]}] * 2}
-    return read_choice(found | {"logprobs": logprobs}, "URL")
+    bad = override(tool=HOSTILE, pointer=f"/{HOSTILE}", keywords=(HOSTILE,), wanted=HOSTILE, written=HOSTILE)
+    return view_of(bad, override(99), tokens=[HOSTILE, HOSTILE], other=HOSTILE)
 
 
 def test_nothing_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,8 +106,7 @@ def test_nothing_breaks_the_page() -> None:
 
 
 def test_the_page_shows_alternatives_and_reasons() -> None:
-    logprobs = {"content": [{"top_logprobs": [{"token": "other", "logprob": -2.0}]}] * 4}
-    view = read_choice(choice(override(keywords=["unknown key"])) | {"logprobs": logprobs}, "URL")
+    view = view_of(override(keywords=("unknown key",)), other="other")
     text = re.sub(r"\s+", " ", Texts(to_html(view, "Title")).text)
     for part in ("CELcel", "forbidden by unknown key at /u", "wanted CEL with 93%", "all forbidden tokens together: 95%",
                  "40 tokens allowed", "forced: no other token was allowed", "other14%", "does not declare"):  # fmt: skip

@@ -1,7 +1,7 @@
 """Asks constrained arms once more, greedily, for what the constraint changed; apart from the timed run.
 
-Each sample gets two answers of temperature 0: a constrained one that lists its overrides, and an unconstrained one of
-the same server. The unconstrained model then tells how probable each token of either answer is.
+Each sample gets two answers of temperature 0 from one server: a constrained and an unconstrained one. The unconstrained
+model then tells how probable each token of either answer is, and the overrides of the constrained one are found here.
 """
 
 import asyncio
@@ -11,19 +11,21 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 
 from constrained_k2.evaluation.ab.arms import Arm, merged
 from constrained_k2.evaluation.ab.directory import RecordFile, RunDirectory, bounded_lines, lock
 from constrained_k2.evaluation.ab.runner import Endpoint, Limits
-from constrained_k2.evaluation.answer import SUCCESS, ChatAnswer, Diagnostics, NoAnswer, Record
+from constrained_k2.evaluation.answer import SUCCESS, ChatAnswer, NoAnswer, Record
+from constrained_k2.evaluation.explained import explained, ids_of
 from constrained_k2.evaluation.sample import UNCONSTRAINED, Sample
+from constrained_k2.explain.turn import TurnExplainer
+from constrained_k2.explain.view import WantedToken
 
 _GREEDY = {"temperature": 0}
-_OVERRIDES = {"vllm_xargs": {"constrained_k2_diagnostics": "overrides"}}
-_GIVE_UP = 4  # samples without a diagnosis, before any with one
+_GIVE_UP = 4  # samples without an explanation, before any with one
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +39,16 @@ class Change:
     key: str  # the sample's
     constrained: Record
     unconstrained: Record
-    diagnostics: Diagnostics | None = None
+    overrides: tuple[WantedToken, ...] | None = None  # of the constrained answer
+    examined: int = 0  # of its tokens
     constrained_logprobs: tuple[float, ...] = ()
     unconstrained_logprobs: tuple[float, ...] = ()
     error: str = ""  # why a part is missing
 
     @property
     def is_whole(self) -> bool:
-        """True if both answers and the list of overrides came."""
-        both = self.constrained.status == self.unconstrained.status == SUCCESS
-        return both and self.diagnostics is not None and self.diagnostics.overrides is not None
+        """True if both answers came and the overrides are known."""
+        return self.constrained.status == self.unconstrained.status == SUCCESS and self.overrides is not None
 
     def to_json(self) -> str:
         """One line of ``changes.jsonl``, without its end."""
@@ -78,23 +80,33 @@ def missing_changes(directory: RunDirectory, arm: Arm, count: int) -> list[Sampl
     return [sample for sample in islice(directory.read_samples(), count) if sample.key not in done]
 
 
-async def ask_again(
-    directory: RunDirectory, arms: Sequence[Arm], *, limits: Limits, count: int, say: Callable[[str], None]
+async def ask_again(  # noqa: PLR0913 - what is asked, and how
+    directory: RunDirectory,
+    arms: Sequence[Arm],
+    explainer: TurnExplainer,
+    *,
+    limits: Limits,
+    count: int,
+    say: Callable[[str], None],
 ) -> None:
     """Ask each arm that we constrain for the first ``count`` samples again, those without a change.
 
-    A server that is not vLLM with this package is left alone. Raises ``InvalidRequest`` as :func:`.runner.run` does.
+    A server that is not vLLM is left alone. Raises ``InvalidRequest`` as :func:`.runner.run` does.
     """
     for arm in arms:
         if samples := missing_changes(directory, arm, count):
-            await _ask_arm(directory, arm, samples, limits, say)
+            await _ask_arm(directory, arm, explainer, samples, limits, say)
 
 
-async def _ask_arm(
-    directory: RunDirectory, arm: Arm, samples: Sequence[Sample], limits: Limits, say: Callable[[str], None]
+async def _ask_arm(  # noqa: PLR0913, PLR0917 - as above
+    directory: RunDirectory,
+    arm: Arm,
+    explainer: TurnExplainer,
+    samples: Sequence[Sample],
+    limits: Limits,
+    say: Callable[[str], None],
 ) -> None:
-    asking = replace(arm, body=merged(merged(arm.body, _GREEDY), _OVERRIDES))
-    constrained = Endpoint(asking, limits, streams=False)  # a server explains whole answers at more length
+    constrained = Endpoint(replace(arm, body=merged(arm.body, _GREEDY)), limits, streams=False)
     plain = replace(arm, preset="unconstrained", body=merged(merged(arm.body, _GREEDY), UNCONSTRAINED))
     unconstrained = Endpoint(plain, limits, streams=False)
     with lock(directory.path):
@@ -106,17 +118,19 @@ async def _ask_arm(
                 return
             say(f"Asking {arm.name} again at temperature 0, {len(samples)} requests …")
             file = stack.enter_context(RecordFile(directory.changes_path))
-            await _ask_all(_Asking(directory, arm.name, constrained, unconstrained), samples, file, limits.concurrency)
+            asking = _Asking(directory, arm.name, explainer, constrained, unconstrained)
+            await _ask_all(asking, samples, file, limits.concurrency)
 
 
 @dataclass(slots=True)
 class _Asking:
     directory: RunDirectory
     arm: str
+    explainer: TurnExplainer
     constrained: Endpoint
     unconstrained: Endpoint
-    failed: int = 0  # samples without a diagnosis, before the first with one
-    is_diagnosed: bool = False
+    failed: int = 0  # samples without an explanation, before the first with one
+    is_explained: bool = False
 
     async def change(self, sample: Sample) -> Change:
         """Ask for one sample."""
@@ -124,24 +138,36 @@ class _Asking:
         (record, answer), (plain, other) = await asyncio.gather(
             self.constrained.ask(sample.key, 0, body), self.unconstrained.ask(sample.key, 0, body)
         )
-        change = Change(self.arm, sample.key, record, plain, answer.diagnostics, error=record.error or plain.error)
-        if not change.is_whole:
-            self.failed += not self.is_diagnosed
-            return change if change.error else replace(change, error="the server lists no overrides")
-        self.is_diagnosed = True
+        change = Change(self.arm, sample.key, record, plain, error=record.error or plain.error)
+        client, model = self.unconstrained.client, self.unconstrained.model
+        sent = merged(body, self.constrained.arm.added)
         try:
-            found = await asyncio.gather(self._logprobs(answer), self._logprobs(other))
+            if not change.error:
+                (view, logprobs), others = await asyncio.gather(
+                    explained(client, self.explainer, model, sent, answer), self._logprobs(other)
+                )
         except NoAnswer as failed:
-            return replace(change, error=failed.error)
-        return replace(change, constrained_logprobs=found[0], unconstrained_logprobs=found[1])
+            change = replace(change, error=failed.error)
+        if change.error:
+            self.failed += not self.is_explained
+            return change
+        self.is_explained = True
+        if refused := [each for each in view.overrides if each.written is None]:
+            problem = f"the mask here forbids what the server wrote at {refused[0].place}: another policy or budget"
+            return replace(change, error=problem)
+        return replace(
+            change,
+            overrides=tuple(view.overrides),
+            examined=view.examined_rows or 0,
+            constrained_logprobs=logprobs,
+            unconstrained_logprobs=others,
+        )
 
     async def _logprobs(self, answer: ChatAnswer) -> tuple[float, ...]:
-        if not answer.prompt_ids or not answer.token_ids:
-            raise NoAnswer("invalid_answer", "the server returns no token ids")
-        ids, fields = (*answer.prompt_ids, *answer.token_ids), dict[str, Any](UNCONSTRAINED)
+        prompt_ids, token_ids = ids_of(answer)
         client, model = self.unconstrained.client, self.unconstrained.model
-        found = await client.logprobs(model, ids, len(answer.token_ids), fields)
-        return tuple(round(each, 5) for each in found)
+        found = await client.likeliest(model, (*prompt_ids, *token_ids), len(token_ids), dict(UNCONSTRAINED))
+        return tuple(round(each[token], 5) for each, token in zip(found, token_ids, strict=True))
 
 
 async def _ask_all(asking: _Asking, samples: Sequence[Sample], file: RecordFile, concurrency: int) -> None:
@@ -149,7 +175,7 @@ async def _ask_all(asking: _Asking, samples: Sequence[Sample], file: RecordFile,
 
     async def work() -> None:
         for sample in waiting:
-            if asking.failed >= _GIVE_UP and not asking.is_diagnosed:
+            if asking.failed >= _GIVE_UP and not asking.is_explained:
                 return
             file.append(await asking.change(sample))
 

@@ -138,20 +138,19 @@ def _effects(arm: str, last: Mapping[str, Change], samples: Mapping[str, Sample]
             continue
         both = (judge(samples[key], record, wire_format) for record in (change.constrained, change.unconstrained))
         right, was_right = (bool(judgement.counts.right) for judgement in both)
-        found = change.diagnostics.overrides if change.diagnostics is not None else None
-        pair = _Pair(change, right, was_right, max((each.forbidden for each in found or ()), default=0.0))
+        forbidden = max((each.forbidden or 0.0 for each in change.overrides or ()), default=0.0)
+        pair = _Pair(change, right, was_right, forbidden)
         pairs.append(pair)
         _add_places(places, pair)
     errors = [change.error for change in last.values() if not change.is_whole]
-    counted = [pair.change.diagnostics for pair in pairs if pair.change.diagnostics is not None]
     ranked = sorted(places.values(), key=lambda place: (-place.answers, -place.overrides, place.tool))
     return Effects(
         arm,
         len(pairs),
         len(errors),
         next(iter(errors), ""),
-        sum(each.examined_rows for each in counted),
-        sum(each.overrides_count for each in counted),
+        sum(pair.change.examined for pair in pairs),
+        sum(len(pair.change.overrides or ()) for pair in pairs),
         ranked,
         _calibration(pairs),
         list(_groups(pairs)),
@@ -164,15 +163,15 @@ def _without_indices(pointer: str) -> str:
 
 
 def _add_places(places: dict[tuple[Any, ...], Place], pair: _Pair) -> None:
-    diagnostics, seen = pair.change.diagnostics, set[tuple[Any, ...]]()
-    for each in (diagnostics.overrides if diagnostics is not None else None) or ():
+    seen = set[tuple[Any, ...]]()
+    for each in pair.change.overrides or ():
         pointer = None if each.pointer is None else _without_indices(each.pointer)
         key = (each.phase, each.tool, pointer, each.keywords)
         if key not in places and len(places) >= _MAX_PLACES:
             continue
         place = places.setdefault(key, Place(*key))
         place.overrides += 1
-        place.tokens[each.wanted, each.written] += 1
+        place.tokens[each.wanted, each.written or ""] += 1
         if key in seen:
             continue
         seen.add(key)

@@ -20,7 +20,9 @@ from constrained_k2.evaluation.server import (
     WITHOUT_PLUGIN,
     VllmServer,
 )
+from constrained_k2.explain.turn import TurnExplainer
 from constrained_k2.formats.base import WireFormat
+from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from constrained_k2.testing.tokenizer import WireFormatName
@@ -107,5 +109,7 @@ class DemoRun(NamedTuple):
                     ) as figures:
                         how: dict[str, Any] = {"limits": self.limits, "retry_failed": self.retry_failed}
                         asyncio.run(run(self.directory, arms, **how, on_answer=figures.add))
-                    asked: dict[str, Any] = {"limits": self.limits, "count": self.explained, "say": self.say}
-                    asyncio.run(ask_again(self.directory, arms, **asked))
+                    if again:
+                        asked: dict[str, Any] = {"limits": self.limits, "count": self.explained, "say": self.say}
+                        explainer = TurnExplainer(Vocabulary.from_pretrained(model))
+                        asyncio.run(ask_again(self.directory, arms, explainer, **asked))
