@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from constrained_k2.grammar.lark.digits import number_range
+from constrained_k2.grammar.lark.direct_model import COMPARED
 from constrained_k2.grammar.lark.leaves import (
     UNSIGNED,
     by_sign,
@@ -101,7 +102,7 @@ def _compared(writer: "LarkWriter", shape: Array) -> str:
         count = writer.count_texts(lark, shape.shortest) if shape.shortest <= _MOST_COUNTED else None
         if count != shape.shortest:
             raise NoExactGrammar(f"it is not certain that there are {shape.shortest} values to write", (), shape)
-    compared = shape.rest | {("compared", True)}  # written otherwise than the node is elsewhere
+    compared = shape.rest | {COMPARED}  # written otherwise than the node is elsewhere
     writer.node = shape.rest
     ways = [way for one in others for way in _ways(writer, one)]
     ways += map(writer.terminal, listed)
@@ -110,7 +111,7 @@ def _compared(writer: "LarkWriter", shape: Array) -> str:
     writer.node = array
     writer.shapes.setdefault(compared, shapes)
     written = replace(shape, rest=compared, unique=False)
-    if all(isinstance(one, String) and not (texts and one.absent) for one in shapes):
+    if all(isinstance(one, String) for one in shapes):
         writer.direct_arrays[array] = (compared, shape.shortest, writer.productivity.items(shape)[1])
     writer.unique_items[written] = UniqueItems(lark, bool(strings))
     writer.written_as[shape] = written
