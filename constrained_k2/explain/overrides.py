@@ -34,18 +34,18 @@ def explain_rows(  # noqa: PLR0913 - what was written, and what was asked for
     contested: float | None = None,
     limits: ExplainLimits = DEFAULT_LIMITS,
 ) -> list[Override]:
-    """The overrides of a turn, in its order; of several rows at one position the last counts.
+    """The overrides of a turn, in its order.
 
     Args:
         compiled: The request, compiled over the bytes of the model's format (:meth:`Vocabulary.of_bytes`).
         vocabulary: The model's vocabulary.
         token_ids: The turn as it was written.
-        rows: Rows of the turn, also of drafts that were not accepted.
+        rows: Rows of the turn.
         in_reasoning: True if the prompt began the reasoning.
         contested: Explain also rows in which a forbidden token that is not the likeliest has this probability.
         limits: Limits on the cost.
     """
-    found = {row.position: row for row in rows if row.is_written_after(token_ids)}
+    found = {row.position: row for row in rows}
     shown = (
         at for at, row in found.items() if row.is_overridden or (contested is not None and row.probability >= contested)
     )

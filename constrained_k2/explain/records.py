@@ -1,17 +1,14 @@
 """Records of one masked row of logits, and of a token that was overridden there."""
 
 from dataclasses import dataclass
-from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True)
 class ExaminedRow:
-    """One masked row, as the process that has its logits saw it. Probabilities are those of temperature 1.
+    """One masked row. Probabilities are those of temperature 1, before the mask.
 
     Attributes:
         position: The number of tokens of the turn before it.
-        drafts: The draft tokens that the row comes after. If the turn does not hold them at the positions just before
-            ``position``, the drafts were not accepted, and the row was never sampled from.
         wanted: The likeliest one of the tokens that the mask forbids; any token if it forbids none that has a chance.
         is_overridden: True if ``wanted`` is the likeliest token of all.
         probability: The probability of ``wanted`` among all tokens; 0 if none is forbidden.
@@ -20,28 +17,11 @@ class ExaminedRow:
     """
 
     position: int
-    drafts: tuple[int, ...]
     wanted: int
     is_overridden: bool
     probability: float
     forbidden: float
     allowed: int
-
-    def to_list(self) -> list[Any]:
-        """The row as plain values for any serializer, in the order of the fields."""
-        return [self.position, list(self.drafts), self.wanted, self.is_overridden, self.probability, self.forbidden,
-                self.allowed]  # fmt: skip
-
-    @classmethod
-    def from_list(cls, values: list[Any]) -> Self:
-        """The inverse of :meth:`to_list`."""
-        position, drafts, wanted, is_overridden, probability, forbidden, allowed = values
-        return cls(position, tuple(drafts), wanted, bool(is_overridden), probability, forbidden, allowed)
-
-    def is_written_after(self, token_ids: list[int]) -> bool:
-        """True if the turn's tokens hold the row's drafts just before it, and a token at its place."""
-        start = self.position - len(self.drafts)
-        return self.position < len(token_ids) and tuple(token_ids[start : self.position]) == self.drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +60,3 @@ class Override:
     wanted_text: str
     written_text: str
     place: Place
-
-    def to_dict(self) -> dict[str, Any]:
-        """As in an answer's diagnostics, and in the log."""
-        return {
-            "position": self.row.position,
-            "phase": self.place.phase,
-            "tool": self.place.tool,
-            "pointer": self.place.pointer,
-            "keywords": list(self.place.keywords),
-            "wanted": self.wanted_text,
-            "wanted_id": self.row.wanted,
-            "written": self.written_text,
-            "written_id": self.written,
-            "probability": round(self.row.probability, 6),
-            "forbidden": round(self.row.forbidden, 6),
-        }

@@ -70,7 +70,7 @@ class TurnExplainer:
             is_known = position < len(likeliest)
             examined = _examined(position, likeliest[position], row, allowed[-1]) if is_known else None
             if not _allows(row, ids[position]):
-                examined = ExaminedRow(position, (), ids[position], True, 0.0, 0.0, allowed[-1])  # noqa: FBT003
+                examined = ExaminedRow(position, ids[position], True, 0.0, 0.0, allowed[-1])  # noqa: FBT003
             rows += [] if examined is None else [examined]
         found = explain_rows(
             over_bytes, vocabulary, ids, rows, in_reasoning=in_reasoning, contested=CONTESTED, limits=limits
@@ -131,9 +131,7 @@ def _examined(position: int, likeliest: Likeliest, row: npt.NDArray[np.int32], a
         return None
     wanted = max(forbidden, key=lambda token: likeliest[token])
     is_overridden = likeliest[wanted] >= max(likeliest.values())
-    return ExaminedRow(
-        position, (), wanted, is_overridden, forbidden[wanted], min(1.0, sum(forbidden.values())), allowed
-    )
+    return ExaminedRow(position, wanted, is_overridden, forbidden[wanted], min(1.0, sum(forbidden.values())), allowed)
 
 
 def _wanted(override: Override) -> WantedToken:

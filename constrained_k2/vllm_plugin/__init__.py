@@ -11,12 +11,11 @@ The life of a request, with ``--tool-call-parser kimi_constrained``, whichever f
    no front end of ours has checked, and hands all others to ``adoption``. ``structured_output`` gives tagged requests
    a grammar over the model's vocabulary. vLLM's scheduler asks it for bitmasks, overlapped with the forward pass, and
    to check and make drafts.
-5. Worker. vLLM applies the bitmasks; ``metrics/row_probe`` examines what they change in the rows that the engine core
-   chose (``metrics/row_plan``), and ``engine_core/gathered_rows`` gathers the results in the engine core. With
+5. Worker. vLLM applies the bitmasks; ``metrics/row_probe`` counts in how many of the rows that the engine core chose
+   (``engine_core/sampled_rows``) they forbid the likeliest token. With
    ``--logits-processors constrained_k2.vllm_plugin:KimiK2LogitsProcessor`` step 4 only takes requests, and
    ``worker/`` computes and applies the masks, under either of vLLM's model runners.
-6. API server. ``api_server/parser`` reads token ids, never text; ``finish_reason`` is corrected, diagnostics are added,
-   ``api_server/examination`` those of overridden tokens.
+6. API server. ``api_server/parser`` reads token ids, never text; ``finish_reason`` is corrected, diagnostics are added.
    ``metrics/transport`` brings the counters of all processes to vLLM's ``/metrics``.
 
 ``registration`` is the ``vllm.general_plugins`` entry point, ``patches/table`` lists all that is replaced in vLLM, and

@@ -93,9 +93,6 @@ _EXPECTED = {row.name: row.expected for row in SETTINGS}
 ON, OFF = "on", "off"
 """The values of a switch in a request's ``vllm_xargs``."""
 
-OVERRIDES = "overrides"
-"""The value of :data:`DIAGNOSTICS_KEY` that asks for overridden tokens too."""
-
 REPAIR_KEY = "constrained_k2_repair"
 FINISH_RESERVE_KEY = "constrained_k2_finish_reserve"
 STRICT_FALSE_KEY = "constrained_k2_strict_false"
@@ -120,9 +117,7 @@ REQUEST_FIELDS = (
         "How many of its last tokens the request keeps for ending its calls."),
     Row(STRICT_FALSE_KEY, "'best_effort' or 'json_object'", "the setting strict_false",
         "The level that `strict: false` declares on the request's tools."),
-    Row(DIAGNOSTICS_KEY, "'on', 'off' or 'overrides'", OFF,
-        "Whether each choice of the answer carries diagnostics. 'overrides': also the tokens that the model wanted and "
-        "the mask forbade, on chat completions."),
+    Row(DIAGNOSTICS_KEY, "'on' or 'off'", OFF, "Whether each choice of the answer carries diagnostics."),
 )  # fmt: skip
 """The fields of a request's ``vllm_xargs``."""
 

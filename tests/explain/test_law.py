@@ -100,7 +100,7 @@ def check(schema: dict[str, Any], text: bytes, vocabulary: Vocabulary, rng: rand
     if not allows(schema, text[:-1], text[-1], "forbid") or allows(schema, text, byte, "forbid"):
         return False
     ids = [*ids_of(CALL, vocabulary), *text]
-    row = ExaminedRow(len(ids), (), byte, True, 0.5, 0.5, 1)
+    row = ExaminedRow(len(ids), byte, True, 0.5, 0.5, 1)
     limits = ExplainLimits(seconds=60.0, trials=256)
     (override,) = explain_rows(compiled, vocabulary, [*ids, 0], [row], limits=limits)
     keywords, what = override.place.keywords, (schema, text, chr(byte), override.place)

@@ -47,7 +47,7 @@ def test_random_compositions(seed: int) -> None:
         if not allows(schema, symbols[:-1], symbols[-1], "forbid") or allows(schema, symbols, symbol, "forbid"):
             continue
         ids = [*ids_of(CALL, VOCABULARY), *symbols]
-        row = ExaminedRow(len(ids), (), symbol, is_overridden=True, probability=0.5, forbidden=0.5, allowed=1)
+        row = ExaminedRow(len(ids), symbol, is_overridden=True, probability=0.5, forbidden=0.5, allowed=1)
         limits = ExplainLimits(seconds=60.0, trials=256)
         (override,) = explain_rows(compiled, VOCABULARY, [*ids, 0], [row], limits=limits)
         keywords, what = override.place.keywords, (schema, symbols, symbol, override.place)

@@ -64,7 +64,7 @@ def override(
     turn = Compiler(vocabulary, mask_cache_bytes=0).compile(spec).matcher(in_reasoning=in_reasoning)
     assert turn.accept_tokens(ids), "the mask forbids the text itself"
     assert turn.accept_tokens([token]) is is_legal, "the mask allows the token"
-    row = ExaminedRow(len(ids), (), token, True, 0.9, 0.95, 3)
+    row = ExaminedRow(len(ids), token, True, 0.9, 0.95, 3)
     limits = limits or ExplainLimits(seconds=30.0)
     (found,) = explain_rows(compiled, vocabulary, [*ids, 0], [row], in_reasoning=in_reasoning, limits=limits)
     assert found.wanted_text == raw.decode(errors="replace")

@@ -10,7 +10,6 @@ from vllm.v1.engine import EngineCoreRequest
 
 from constrained_k2 import Vocabulary
 from constrained_k2.vllm_plugin.byte_compiler import ENGINE_CORE, byte_compiler
-from constrained_k2.vllm_plugin.engine_core.gathered_rows import GatheredRows
 from constrained_k2.vllm_plugin.engine_core.intake import Intake
 from constrained_k2.vllm_plugin.settings import settings_in
 
@@ -32,7 +31,7 @@ def intake_of(vocabulary: Vocabulary, route: Any = "structured_output", **ours: 
     given = SimpleNamespace(
         additional_config={"constrained_k2": ours}, structured_outputs_config=SimpleNamespace(reasoning_parser="")
     )
-    made = Intake(given, vocabulary, route, GatheredRows(0))
+    made = Intake(given, vocabulary, route)
     compiler = byte_compiler(settings_in(given), ENGINE_CORE)
     compiler._compile_seconds = compiler.request_seconds = 60.0  # schemas of the tests are small, but CPUs are busy
     return made

@@ -17,6 +17,8 @@ from constrained_k2 import Compiler, Vocabulary
 from constrained_k2.kernels import triton_kernel
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
 from constrained_k2.vllm_plugin.engine_core.matcher_factory import MatcherFactory
+from constrained_k2.vllm_plugin.metrics.counters import engine_counters
+from constrained_k2.vllm_plugin.metrics.row_plan import SAMPLED_ROWS
 from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
 from constrained_k2.vllm_plugin.worker import device_masks, logits_processor_v2
 from constrained_k2.vllm_plugin.worker.device_masks import DeviceMasks
@@ -63,7 +65,8 @@ def test_random_batches(
     """Requests come and go, share slots, are preempted and resumed; drafts are right, wrong or not there."""
     chance = random.Random(f"{seed} {drafts} {temperature}")
     torch.manual_seed(seed)
-    engine = V2Engine(vllm_config(model, vocabulary, drafts), vocabulary.size, drafts)
+    every = {"constrained_k2": {"argmax_sample_interval": 1}}
+    engine = V2Engine(vllm_config(model, vocabulary, drafts, additional_config=every), vocabulary.size, drafts)
     assert isinstance(engine.processor, KimiK2LogitsProcessorV2)
     markers = vocabulary.format
     waiting: dict[str, Reference] = {}
@@ -72,7 +75,7 @@ def test_random_batches(
         if number % 3 == 0:
             prompt.append(markers.think_begin)
         body = chance.choice(BODIES)
-        waiting[f"r{number}"] = Reference(compiler, body, prompt, f"r{number}", temperature=temperature, seed=number)
+        waiting[f"r{number}"] = Reference(compiler, body, prompt, temperature=temperature, seed=number)
     running: dict[str, Reference] = {}
     everything = dict(waiting)
     compared = accepted = 0
@@ -133,26 +136,20 @@ def check_rows(
 def check_examined(
     requests: dict[str, Reference], batch: list[str], drafts: dict[str, list[int]], logits: torch.Tensor
 ) -> None:
-    """Every row of a step that has a mask was examined, and no other one."""
-    expected: dict[tuple[str, int, tuple[int, ...]], tuple[int, bool, int, float]] = {}
-    start = 0
+    """Up to four rows of a step that have masks were examined: all of them if they are no more."""
+    masked = changed = start = 0
     for name in batch:
-        given, written = drafts.get(name, []), len(requests[name].output)
+        given = drafts.get(name, [])
         for offset in range(len(given) + 1):
             allowed = requests[name].allowed(given[:offset])
             if allowed is not None:
-                probabilities = torch.softmax(logits[start + offset].double(), 0)
-                wanted = int(probabilities.argmax())
-                forbidden = 1 - float(probabilities[sorted(allowed)].sum())
-                key = (name, written + offset, tuple(given[:offset]))
-                expected[key] = (wanted, wanted not in allowed, len(allowed), forbidden)
+                masked += 1
+                changed += int(logits[start + offset].argmax()) not in allowed
         start += len(given) + 1
-    found = {(name, row.position, row.drafts): row for name, row in row_probe.take()}
-    assert found.keys() == expected.keys()
-    for key, row in found.items():
-        assert (row.is_overridden, row.allowed) == expected[key][1:3]
-        assert row.wanted == expected[key][0] or not row.is_overridden
-        assert abs(row.forbidden - expected[key][3]) < 1e-4
+    row_probe.count()
+    found = engine_counters.examined_rows, engine_counters.changed_rows
+    engine_counters.examined_rows = engine_counters.changed_rows = 0
+    assert found == (masked, changed) if masked <= SAMPLED_ROWS else found[0] == SAMPLED_ROWS
 
 
 def make_drafts(request: Reference, chance: random.Random, count: int, size: int) -> list[int]:

@@ -17,9 +17,10 @@ import torch
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.kernels import MAX_IDS, torch_kernel
 from constrained_k2.turn.phases import Phase
+from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
 from constrained_k2.vllm_plugin.metrics.row_plan import PlannedRow
-from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
-from constrained_k2.vllm_plugin.worker import device_masks
+from constrained_k2.vllm_plugin.metrics.row_probe import RowProbe
+from constrained_k2.vllm_plugin.worker import device_masks, host_masks
 from constrained_k2.vllm_plugin.worker.device_masks import DeviceMasks
 from constrained_k2.vllm_plugin.worker.host_masks import HostMasks
 from constrained_k2.vllm_plugin.worker.known_masks import Row, ShortMasks, listed_ids
@@ -293,23 +294,23 @@ def test_masks_that_allow_nothing_are_refused() -> None:
             assert not logits.any()
 
 
-def test_examined_rows_of_a_launch() -> None:
-    row_probe.take()
+def test_examined_rows_of_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for masks in (HostMasks(SIZE, 4, 1), DeviceMasks(SIZE, 4, CPU, 1, pin=False)):
         torch.manual_seed(3)
-        masks.begin()
-        masks.begin_rows()
-        for row, turn in enumerate(list(every_kind())[:4]):
-            masks.add(row, turn)  # type: ignore[arg-type]
-            masks.examine([PlannedRow(row, 0, "abcd"[row], 5, (), asked=True)])
-        masks.apply(torch.randn(4, SIZE))
-        found.append(row_probe.take())
-        assert len(found[-1]) == 4
-    for (name, one), (other_name, other) in zip(*found, strict=True):
-        assert name == other_name
-        assert one.wanted == other.wanted and one.allowed == other.allowed
-        assert abs(one.forbidden - other.forbidden) < 1e-5
+        probe = RowProbe(counters := EngineCounters())
+        monkeypatch.setattr(host_masks, "row_probe", probe)
+        monkeypatch.setattr(device_masks, "row_probe", probe)
+        for _ in range(5):
+            masks.begin()
+            masks.begin_rows()
+            for row, turn in enumerate(list(every_kind())[:4]):
+                masks.add(row, turn)  # type: ignore[arg-type]
+                masks.examine([PlannedRow(row, 0)])
+            masks.apply(torch.randn(4, SIZE))
+        probe.count()
+        found.append((counters.examined_rows, counters.changed_rows))
+    assert found[0] == found[1] and found[0][0] == 20 and 0 < found[0][1] < 20
 
 
 def test_the_kernel_is_compiled_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,8 +207,7 @@ def test_what_our_front_end_has_checked_is_not_checked_again(
         asked = request(given)
         intake_of(vocabulary, route).take(asked)
         assert asked.sampling_params is not None and asked.sampling_params.extra_args is not None
-        added = {} if route == "structured_output" else {"constrained_k2_request_id": asked.request_id}
-        assert asked.sampling_params.extra_args == extra | added
+        assert asked.sampling_params.extra_args == extra
         assert is_tagged(given)  # several requests may share their parameters
         assert (asked.sampling_params.structured_outputs is None) == (route == "logits_processor")
     assert not counters.ended_early and not any(counters.adopted.values())

@@ -33,8 +33,9 @@ from constrained_k2.vllm_plugin.metrics import families as metrics
 from constrained_k2.vllm_plugin.metrics import transport
 from constrained_k2.vllm_plugin.metrics.counters import EngineCounters, engine_counters
 from constrained_k2.vllm_plugin.metrics.row_plan import PlannedRow
-from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
+from constrained_k2.vllm_plugin.metrics.row_probe import RowProbe
 from constrained_k2.vllm_plugin.metrics.transport import Published
+from constrained_k2.vllm_plugin.patches import metrics as metrics_patches
 from constrained_k2.vllm_plugin.settings import Server, Settings, settings_in
 from tests.vllm_plugin.patched import patch_vllm
 
@@ -145,7 +146,9 @@ def output() -> ModelRunnerOutput:
     return ModelRunnerOutput(req_ids=["a"], req_id_to_index={"a": 0})
 
 
-def test_a_workers_output_carries_totals_that_are_new(counters: EngineCounters) -> None:
+def test_a_workers_output_carries_totals_that_are_new(
+    counters: EngineCounters, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "constrained_k2" not in pickle.loads(pickle.dumps(output())).__dict__
     counters.masked_steps += 1
     got = pickle.loads(pickle.dumps(output()))
@@ -154,10 +157,10 @@ def test_a_workers_output_carries_totals_that_are_new(counters: EngineCounters) 
     assert "constrained_k2" not in pickle.loads(pickle.dumps(output())).__dict__
     counters.examined_rows += 1  # all that a worker counts on the structured-output route
     assert pickle.loads(pickle.dumps(output())).constrained_k2["totals"]["examined_rows"] == 1
-    with row_probe.around(torch.zeros(1, 8), [0], [PlannedRow(0, 0, "a", 3, (), asked=True)]):
+    monkeypatch.setattr(metrics_patches, "row_probe", probe := RowProbe(counters))
+    with probe.around(torch.zeros(1, 8), [0], [PlannedRow(0, 0)]):
         pass
-    (row,) = pickle.loads(pickle.dumps(output())).constrained_k2_rows
-    assert (row.request_id, row.row.position, row.row.allowed) == ("a", 3, 8)
+    assert pickle.loads(pickle.dumps(output())).constrained_k2["totals"]["examined_rows"] == 2
     counters.ended_early += 1
     assert copy(output()).req_id_to_index == {"a": 0}
     assert "constrained_k2" not in output().__dict__

@@ -16,8 +16,9 @@ from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
-from constrained_k2.vllm_plugin.metrics.row_plan import REQUEST_ID_KEY, ROWS_KEY
-from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
+from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
+from constrained_k2.vllm_plugin.metrics.row_probe import RowProbe
+from constrained_k2.vllm_plugin.worker import host_masks
 from constrained_k2.vocabulary.bitmask import allowed_ids
 from tests.vllm_plugin.masks import mask_after
 from tests.vllm_plugin.served import vllm_config
@@ -66,33 +67,30 @@ def test_every_step_of_a_turn(processor: KimiK2LogitsProcessor, vocabulary: Voca
     assert allowed(processor, vocabulary, 3) == set(vocabulary.format.stop_ids)
 
 
-def test_every_row_of_a_request_that_asks_is_examined(processor: KimiK2LogitsProcessor, vocabulary: Vocabulary) -> None:
-    """With its position, beside a request that does not ask, in a step that is not sampled; rows may move."""
+def test_rows_of_sampled_steps_are_examined(
+    model: Path, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step here; rows may move."""
+    every = {"constrained_k2": {"argmax_sample_interval": 1}}
+    config = vllm_config(model, vocabulary, additional_config=every)
+    processor = KimiK2LogitsProcessor(config, torch.device("cpu"), is_pin_memory=False)
+    monkeypatch.setattr(host_masks, "row_probe", probe := RowProbe(counters := EngineCounters()))
     output: list[int] = []
-    asking = params(BODY)
-    asking.extra_args |= {REQUEST_ID_KEY: "asks", ROWS_KEY: "key"}
-    silent = params(REQUIRED)
-    silent.extra_args |= {REQUEST_ID_KEY: "silent"}
-    processor.update_state(update(added=[(3, asking, [1], output), (0, silent, [1], [])]))
-    row_probe.take()
+    processor.update_state(update(added=[(3, params(BODY), [1], output), (0, params(), [1], [])]))
     turn = [*vocabulary.encode("Hi"), *render_tool_calls([ToolCall("f", 0, "{ }")], vocabulary)]
     chance = torch.Generator().manual_seed(3)
-    for position, token in enumerate(turn[:3]):
+    row, changed = 3, 0
+    for number, token in enumerate(turn, 1):
         logits = torch.randn(8, vocabulary.size, generator=chance)
-        likeliest = int(logits[3].argmax())
-        legal = expected(vocabulary, BODY, output)
+        logits[row, token] += 20 * (number % 2)
+        changed += int(logits[row].argmax()) not in expected(vocabulary, BODY, output)
         processor.apply(logits)
-        (found,) = row_probe.take()
-        assert (found.request_id, found.row.position, found.row.drafts) == ("asks", position, ())
-        assert (found.row.wanted, found.row.is_overridden) == (likeliest, likeliest not in legal)
-        assert found.row.allowed == len(legal)
+        probe.count()
+        assert (counters.examined_rows, counters.changed_rows) == (number, changed)
         output.append(token)
-        processor.update_state(None)
-    processor.update_state(update(moved=[(3, 0, MoveDirectionality.SWAP)]))
-    logits = torch.randn(8, vocabulary.size, generator=chance)
-    likeliest = int(logits[0].argmax())
-    processor.apply(logits)
-    assert [(found.row.position, found.row.wanted) for found in row_probe.take()] == [(3, likeliest)]
+        processor.update_state(update(moved=[(row, 3 - row, MoveDirectionality.SWAP)]))
+        row = 3 - row
+    assert 0 < changed < len(turn)
 
 
 def test_rows_of_others_are_not_written(processor: KimiK2LogitsProcessor, vocabulary: Vocabulary) -> None:

@@ -7,7 +7,6 @@ import torch
 from vllm import SamplingParams
 
 from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec
-from constrained_k2.vllm_plugin.metrics.row_plan import REQUEST_ID_KEY, ROWS_KEY
 from constrained_k2.vocabulary.bitmask import allowed_ids
 from tests.vllm_plugin.masks import row_of
 from tests.vllm_plugin.v2_engine import V2Engine
@@ -38,12 +37,10 @@ def params(body: Any, **options: Any) -> SamplingParams:
 
 
 class Reference:
-    """One request, followed by a matcher of its own; with a name, it asks for its examined rows."""
+    """One request, followed by a matcher of its own."""
 
-    def __init__(self, compiler: Compiler, body: Any, prompt: list[int], name: str = "", **options: Any) -> None:
+    def __init__(self, compiler: Compiler, body: Any, prompt: list[int], **options: Any) -> None:
         self.params = params(body, **options)
-        if name and self.params.extra_args is not None:
-            self.params.extra_args |= {REQUEST_ID_KEY: name, ROWS_KEY: "all"}
         self.prompt = prompt
         self.output: list[int] = []
         self.matcher: ToolCallMatcher | None = None

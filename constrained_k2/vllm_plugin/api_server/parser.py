@@ -102,8 +102,6 @@ class ParsingByTokenId:
             constrain_request(request, thinking=may_think(self, self.model_tokenizer))  # type: ignore[attr-defined]
         except ConstrainedK2Error as error:
             raise VLLMValidationError(str(error), parameter=error.location or None) from error
-        if state.examination is not None:
-            state.examination.vocabulary = self._vocabulary
         return request
 
     def set_prompt_token_ids(self, prompt_token_ids: Sequence[int]) -> None:
@@ -224,8 +222,6 @@ class ParsingByTokenId:
                 tools=declared_in(functions),
                 calls=bool(functions) and request.tool_choice != "none",
             )
-            if (state := RequestState.attached_to(request)) and state.examination is not None:
-                state.examination.in_reasoning = self._in_reasoning
             self._first_number = None if self._vocabulary.format.counts_dialog else calls_before(request)
             if not functions and (state := RequestState.attached_to(request)) and state.hides_special_tokens:
                 self._dropped = frozenset(_hidden(self._vocabulary))

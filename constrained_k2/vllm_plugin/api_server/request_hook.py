@@ -25,20 +25,17 @@ from constrained_k2.vllm_plugin.api_server.admission import (
     report,
     require_route,
 )
-from constrained_k2.vllm_plugin.api_server.examination import Examination
 from constrained_k2.vllm_plugin.api_server.functions import choice_of, functions_of, report_left_out
 from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.constraint import finish_reserve_in, strict_false_in
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.metrics.row_plan import ROWS_KEY
 from constrained_k2.vllm_plugin.settings import (
     ALLOWED_TOOLS_KEY,
     DIAGNOSTICS_KEY,
     OFF,
     ON,
-    OVERRIDES,
     UNDECLARED_KEYS_KEY,
 )
 
@@ -61,12 +58,10 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
     extra.pop(ALLOWED_TOOLS_KEY, None)
     switch = extra.pop(XARGS_KEY, ON)
     extra.pop(UNDECLARED_KEYS_KEY, None)  # part of the constraint
-    extra.pop(ROWS_KEY, None)
     diagnostics = extra.pop(DIAGNOSTICS_KEY, OFF)
-    if diagnostics not in (ON, OFF, OVERRIDES):
-        raise InvalidRequest(
-            f"must be {ON!r}, {OFF!r} or {OVERRIDES!r}, not {str(diagnostics)[:40]!r}", f"vllm_xargs.{DIAGNOSTICS_KEY}"
-        )
+    if diagnostics not in (ON, OFF):
+        problem = f"must be {ON!r} or {OFF!r}, not {str(diagnostics)[:40]!r}"
+        raise InvalidRequest(problem, f"vllm_xargs.{DIAGNOSTICS_KEY}", "constrained-k2 explain shows overrides")
     if switch not in (ON, OFF, *ENGINES):
         raise InvalidRequest(
             f"must be {ON!r}, {OFF!r} or an engine's name beside tools, not {str(switch)[:40]!r}",
@@ -92,9 +87,6 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
         constraint = state.compiled.spec
         if diagnostics != OFF:
             state.diagnosed_engine = grammar_engine(constraint)
-        if diagnostics == OVERRIDES and isinstance(request, ChatCompletionRequest):
-            state.examination = Examination(state.compiled)
-            extra[ROWS_KEY] = state.examination.key
         if constraint.choice == "required":
             ignore_stops(request)
         extra[XARGS_KEY] = state.text = state.written

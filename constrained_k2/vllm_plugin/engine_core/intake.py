@@ -22,12 +22,10 @@ from constrained_k2.vllm_plugin.constraint import (
     tag,
 )
 from constrained_k2.vllm_plugin.engine_core.adoption import Adoption
-from constrained_k2.vllm_plugin.engine_core.gathered_rows import GatheredRows
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.log import warn
 from constrained_k2.vllm_plugin.metrics.adoption_log import AdoptionLog
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
-from constrained_k2.vllm_plugin.metrics.row_plan import REQUEST_ID_KEY
 from constrained_k2.vllm_plugin.openings import count_calls
 from constrained_k2.vllm_plugin.settings import OFF, Route, Settings, settings_in
 from constrained_k2.vllm_plugin.token_limits import take_thinking_budget, take_token_ids
@@ -37,8 +35,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 class Intake:
     """Sees every request of an engine core that constrains, or whose workers do."""
 
-    def __init__(self, vllm_config: Any, vocabulary: Vocabulary, route: Route, gathered: GatheredRows) -> None:
-        self._gathered = gathered
+    def __init__(self, vllm_config: Any, vocabulary: Vocabulary, route: Route) -> None:
         self._settings = settings_in(vllm_config)
         self._is_masked_here = route == "structured_output"  # else the workers read the constraint
         self._vocabulary = vocabulary
@@ -59,22 +56,12 @@ class Intake:
             self._take_own(request)
         elif self._adoption is not None:
             self._adoption.adopt(request)
-        params = request.sampling_params
-        is_constrained = self._is_constrained(params)
-        if is_constrained:
-            self._gathered.add_request(request.request_id, params.extra_args)
-            if not self._is_masked_here:
-                request.sampling_params = params = copy(params)
-                params.extra_args = {**params.extra_args, REQUEST_ID_KEY: request.request_id}
-        self._log.add_request(is_constrained=is_constrained)
+        self._log.add_request(is_constrained=self._is_constrained(request.sampling_params))
 
     def end(self, request: Any) -> None:
-        """Forget the rows of a finished request; count the calls that it began without a constraint."""
+        """Count the calls that a finished request began without a constraint."""
         params = request.sampling_params
-        if params is None:
-            return
-        if self._is_constrained(params):
-            self._gathered.end(request.request_id)
+        if params is None or self._is_constrained(params):
             return
         if begun := count_calls(request._output_token_ids, self._vocabulary):  # noqa: SLF001 - the public property copies
             engine_counters.unconstrained_calls += begun

@@ -1,4 +1,4 @@
-"""Examines masked rows in the process that has the logits: the likeliest of the tokens that the mask forbids.
+"""Examines masked rows in the process that has the logits: does the mask forbid the likeliest token?
 
 A step's results are a few numbers a row. They are copied into a pinned buffer on the stream of the model itself, ahead
 of the sampled tokens, and read when the copy is known to be done; nothing waits for it. Reading a row of the logits
@@ -11,30 +11,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
-from typing import NamedTuple
 
 import torch
 
-from constrained_k2.explain.records import ExaminedRow
 from constrained_k2.kernels.examination import after_mask, before_mask
 from constrained_k2.vllm_plugin.metrics.counters import EngineCounters, engine_counters
-from constrained_k2.vllm_plugin.metrics.row_plan import ASKED_ROWS, SAMPLED_ROWS, PlannedRow
-
-MAX_ROWS = ASKED_ROWS + SAMPLED_ROWS
-"""The most rows of a step."""
+from constrained_k2.vllm_plugin.metrics.row_plan import SAMPLED_ROWS, PlannedRow
 
 _BUFFERS = 8
 """The most examined steps whose results are not read yet."""
-
-_KEPT_ROWS = 4096
-"""The most results that are kept until they are taken. Processes whose output vLLM does not read never take any."""
-
-
-class RequestRow(NamedTuple):
-    """An examined row, of the engine's request of this id."""
-
-    request_id: str
-    row: ExaminedRow
 
 
 @dataclass(slots=True)
@@ -42,19 +27,18 @@ class _Step:
     """An examined step whose results are on their way."""
 
     plan: list[PlannedRow]
-    results: torch.Tensor  # float32 [MAX_ROWS, 5], on the host
+    results: torch.Tensor  # float32 [SAMPLED_ROWS, 5], on the host
     done: torch.cuda.Event | None
 
 
 class RowProbe:
-    """Examines the rows of a plan; :meth:`take` returns what is known since the last time, from any thread."""
+    """Examines the rows of a plan; :meth:`count` counts those whose results have come, from any thread."""
 
     def __init__(self, counters: EngineCounters = engine_counters) -> None:
         self._counters = counters
         self._lock = Lock()
         self._free: list[torch.Tensor] | None = None  # the buffers; None before the first step
         self._steps: deque[_Step] = deque()
-        self._rows: deque[RequestRow] = deque(maxlen=_KEPT_ROWS)
 
     @contextmanager
     def around(
@@ -65,7 +49,7 @@ class RowProbe:
         Args:
             logits: The logits, masked in place.
             rows: Which row each of the plan is; -1 for none. A tensor is int64, on the device.
-            plan: At most :data:`MAX_ROWS`.
+            plan: At most :data:`SAMPLED_ROWS`.
         """
         buffer = self.reserve(logits) if plan else None
         if buffer is None:
@@ -84,7 +68,7 @@ class RowProbe:
         """A buffer for a step's results; None if the device has not finished any of the steps that have them."""
         with self._lock:
             if self._free is None:
-                made = torch.zeros((_BUFFERS, MAX_ROWS, 5), dtype=torch.float32, pin_memory=logits.is_cuda)
+                made = torch.zeros((_BUFFERS, SAMPLED_ROWS, 5), dtype=torch.float32, pin_memory=logits.is_cuda)
                 self._free = list(made.unbind())
             if not self._free:
                 self._read()
@@ -99,36 +83,22 @@ class RowProbe:
         with self._lock:
             self._steps.append(_Step(plan, buffer, done))
 
-    def take(self) -> list[RequestRow]:
-        """The rows whose results have come since the last call, in order."""
-        if not self._steps and not self._rows:
-            return []
-        with self._lock:
-            self._read()
-            rows = list(self._rows)
-            self._rows.clear()
-        return rows
+    def count(self) -> None:
+        """Count the rows whose results have come since the last call."""
+        if self._steps:
+            with self._lock:
+                self._read()
 
     def _read(self) -> None:
         """Read the results of the steps that are done."""
         assert self._free is not None
         while self._steps and ((done := self._steps[0].done) is None or done.query()):
             step = self._steps.popleft()
-            for planned, values in zip(step.plan, step.results.tolist(), strict=False):
-                self._add(planned, values)
+            for _, is_overridden, _, forbidden, allowed in step.results[: len(step.plan)].tolist():
+                if allowed > 0 and forbidden >= 0.0:  # else the step has no such row, or the model's logits are NaN
+                    self._counters.examined_rows += 1
+                    self._counters.changed_rows += int(is_overridden)
             self._free.append(step.results)
-
-    def _add(self, planned: PlannedRow, values: list[float]) -> None:
-        wanted, is_overridden, probability, forbidden, allowed = values
-        if not (allowed > 0 and forbidden >= 0.0):  # no such row in the step, or the model's logits are NaN
-            return
-        if planned.sampled:
-            self._counters.examined_rows += 1
-            self._counters.changed_rows += int(is_overridden)
-        row = ExaminedRow(
-            planned.position, planned.drafts, int(wanted), bool(is_overridden), probability, forbidden, int(allowed)
-        )
-        self._rows.append(RequestRow(planned.request_id, row))
 
 
 def _parts(logits: torch.Tensor, rows: torch.Tensor) -> list[torch.Tensor]:

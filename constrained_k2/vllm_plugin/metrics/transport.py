@@ -16,9 +16,6 @@ from constrained_k2.vllm_plugin.metrics.counters import engine_counters
 FIELD = "constrained_k2"
 """Our attribute of vLLM's objects."""
 
-ROWS_FIELD = "constrained_k2_rows"
-"""The same for examined rows."""
-
 _INTERVAL = 0.1
 """The least seconds between two reports of a scheduler while requests run: each costs both processes some 20 us."""
 

@@ -13,7 +13,6 @@ from openai.types.responses import ResponseIncompleteEvent
 from vllm import SamplingParams
 from vllm.entrypoints.openai.responses.protocol import ResponsesResponse
 
-from constrained_k2.vllm_plugin.api_server.examination import take_rows
 from constrained_k2.vllm_plugin.api_server.parser import CutDelta, ParsingByTokenId
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.api_server.stop_strings import TextTokens, stop_in_text
@@ -58,8 +57,6 @@ async def chat_completion_full_generator(
                 choice.finish_reason = "stop"
             drop_empty_content(request, choice)
             state.add_diagnostics(choice)
-            if state.examination is not None:
-                choice.constrained_k2 |= await state.examination.report_whole(choice.index)
     return answer
 
 
@@ -72,16 +69,7 @@ def maybe_filter_parallel_tool_calls(original: Any, item: Any, request: Any) -> 
         item.finish_reason = "length"
     if delta is not None and (state := RequestState.attached_to(request)) is not None:
         state.add_diagnostics(item)
-        if state.examination is not None and item.finish_reason is not None:
-            item.constrained_k2 |= state.examination.report(item.index)
     return item
-
-
-@wrapper
-def process_outputs(original: Any, self: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-    """Take the examined rows out of the engine's outputs."""
-    take_rows(engine_core_outputs, self.request_states)
-    return original(self, engine_core_outputs, *args, **kwargs)
 
 
 @wrapper

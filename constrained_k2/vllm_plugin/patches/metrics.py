@@ -1,7 +1,4 @@
-"""Counts on their way from the workers to Prometheus (:mod:`constrained_k2.vllm_plugin.metrics.transport`).
-
-Examined rows take the same way to the engine core, and on to the front end of a request that asks for its own.
-"""
+"""Counts on their way from the workers to Prometheus (:mod:`constrained_k2.vllm_plugin.metrics.transport`)."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -9,7 +6,7 @@ from typing import Any
 from vllm.v1.metrics.stats import SchedulerStats
 
 from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
-from constrained_k2.vllm_plugin.metrics.transport import FIELD, ROWS_FIELD, Collected, NewTotals
+from constrained_k2.vllm_plugin.metrics.transport import FIELD, Collected, NewTotals
 from constrained_k2.vllm_plugin.patches import wrapper
 
 
@@ -29,21 +26,12 @@ def stats_fields(original: Any) -> Any:
 def update_from_output(
     original: Any, self: Any, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Take the totals and the examined rows that came with a worker's output."""
+    """Take the totals that came with a worker's output."""
+    row_probe.count()  # of a worker in this process
     totals = model_runner_output.__dict__.get(FIELD)
     if totals is not None:
         _collected(self).take(totals)
-    rows = row_probe.take()  # of a worker in this process
-    if (sent := model_runner_output.__dict__.get(ROWS_FIELD)) is not None:
-        rows = [*sent, *rows]
-    gathered = getattr(self.structured_output_manager, "gathered", None)
-    if gathered is None:
-        return original(self, scheduler_output, model_runner_output, *args, **kwargs)
-    if rows:
-        gathered.take(rows, self.requests)
-    outputs = original(self, scheduler_output, model_runner_output, *args, **kwargs)
-    gathered.attach(outputs)
-    return outputs
+    return original(self, scheduler_output, model_runner_output, *args, **kwargs)
 
 
 @wrapper
@@ -56,15 +44,14 @@ def make_stats(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def model_runner_output_getstate(original: Any) -> Any:
-    """Add this process's totals, if there are new ones, and examined rows to a pickled output."""
+    """Add this process's totals, if there are new ones, to a pickled output."""
     new = NewTotals()
 
     def getstate(self: Any) -> Any:
         state = original(self)
-        totals, rows = new.take(), row_probe.take()
-        if totals is not None:
-            state = {**state, FIELD: totals}
-        return {**state, ROWS_FIELD: [*state.get(ROWS_FIELD, ()), *rows]} if rows else state
+        row_probe.count()
+        totals = new.take()
+        return state if totals is None else {**state, FIELD: totals}
 
     return getstate
 

@@ -1,7 +1,6 @@
 """Masked rows of the structured-output route that are examined: planned in the engine core, examined in the workers.
 
-:mod:`constrained_k2.vllm_plugin.metrics.row_plan` says how rows are chosen, ``row_probe`` how they are examined, and
-:mod:`constrained_k2.vllm_plugin.engine_core.gathered_rows` where their results go.
+:mod:`constrained_k2.vllm_plugin.metrics.row_plan` says how rows are chosen, and ``row_probe`` how they are examined.
 """
 
 from typing import Any
@@ -17,10 +16,10 @@ from constrained_k2.vllm_plugin.patches import wrapper
 def get_grammar_bitmask(original: Any, self: Any, scheduler_output: Any) -> Any:
     """Add the rows to examine to a step's masks."""
     masks = original(self, scheduler_output)
-    gathered = getattr(self.structured_output_manager, "gathered", None)  # of ours alone
-    if masks is not None and gathered is not None:
+    sampled = getattr(self.structured_output_manager, "sampled_rows", None)  # of ours alone
+    if masks is not None and sampled is not None:
         ids, drafts = masks.structured_output_request_ids, scheduler_output.scheduled_spec_decode_tokens
-        if plan := gathered.plan(self.requests, ids, drafts):
+        if plan := sampled.plan(self.requests, ids, drafts):
             masks.structured_output_request_ids = PlannedIds(ids, plan)
     return masks
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from constrained_k2.kernels import MAX_IDS, PLAN_COLUMNS, Column, Workspace, apply_masks
-from constrained_k2.vllm_plugin.metrics.row_plan import PlannedRow
-from constrained_k2.vllm_plugin.metrics.row_probe import MAX_ROWS, row_probe
+from constrained_k2.vllm_plugin.metrics.row_plan import SAMPLED_ROWS, PlannedRow
+from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
 from constrained_k2.vllm_plugin.worker.known_masks import Ids, Row
 from constrained_k2.vllm_plugin.worker.mask_places import MaskPlaces
 from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
@@ -132,7 +132,7 @@ class DeviceMasks(RowMasks):
         if self._workspace is None:
             entries = len(self._host_masks)
             width = max(logits.shape[1], 32 * self._masks.shape[1])
-            self._workspace = Workspace(entries, MAX_ROWS, width, logits.device)
+            self._workspace = Workspace(entries, SAMPLED_ROWS, width, logits.device)
         orders, ids = self._send()
         watched = self._workspace if self._is_guarded or results is not None else None
         self._launch(logits, orders, ids, watched)

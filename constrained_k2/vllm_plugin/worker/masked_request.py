@@ -12,7 +12,7 @@ from constrained_k2.vllm_plugin.engine_core.guarded_matcher import FAILED, Guard
 from constrained_k2.vllm_plugin.engine_core.matcher_factory import MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
-from constrained_k2.vllm_plugin.metrics.row_plan import REQUEST_ID_KEY, ROWS_KEY, rows_of
+from constrained_k2.vllm_plugin.metrics.row_plan import rows_of
 from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
 from constrained_k2.vocabulary.bitmask import TokenSet
 
@@ -24,19 +24,10 @@ class MaskedRequest(GuardedMatcher):
     ``guarded``: whether its sampling parameters may forbid all that its masks allow.
     """
 
-    def __init__(
-        self,
-        matcher: ToolCallMatcher | None,
-        stop: TokenSet,
-        *,
-        guarded: bool,
-        extra_args: dict[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, matcher: ToolCallMatcher | None, stop: TokenSet, *, guarded: bool) -> None:
         super().__init__(matcher, stop)
         self.num_tokens = 0
         self._guarded = guarded
-        self._request_id: str | None = (extra_args or {}).get(REQUEST_ID_KEY)
-        self._asks = ROWS_KEY in (extra_args or {})
 
     @classmethod
     def start(
@@ -54,7 +45,7 @@ class MaskedRequest(GuardedMatcher):
             matcher = factory.matcher(compiled, prompt, params)
         except Exception as error:  # noqa: BLE001 - an error that leaves a logits processor ends the whole engine
             return cls.refused(factory, error)
-        return cls(matcher, factory.stop, guarded=guarded, extra_args=params.extra_args)
+        return cls(matcher, factory.stop, guarded=guarded)
 
     @classmethod
     def refused(cls, factory: MatcherFactory, error: Exception) -> "MaskedRequest":
@@ -125,8 +116,8 @@ class MaskedRequest(GuardedMatcher):
             self.attempt(self.matcher.rollback, taken)
 
     def _examine(self, masks: RowMasks, row: int, drafts: Sequence[int]) -> None:
-        if self.matcher is not None and self._request_id is not None and (masks.is_sampled or self._asks):
-            masks.examine(rows_of(row, self._request_id, self.num_tokens, drafts, asked=self._asks))
+        if self.matcher is not None and masks.is_sampled:
+            masks.examine(rows_of(row, drafts))
 
     def _mask_draft(self, masks: RowMasks, row: int, token_id: int) -> int | None:
         """Take a draft and mask the row after it: the number of tokens taken; None for an illegal draft."""

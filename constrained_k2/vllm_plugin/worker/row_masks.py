@@ -24,13 +24,13 @@ class RowMasks(ABC):
 
     Args:
         computed: int32 ``[rows, words]``: takes the masks that are written, as many as a step has rows.
-        interval: The interval, in steps, at which rows of all requests are examined; 0: never.
+        interval: The interval, in steps, at which rows are examined; 0: never.
     """
 
     def __init__(self, computed: npt.NDArray[np.int32], interval: int) -> None:
         self._sampler = RowSampler(interval)
         self._examinable: list[PlannedRow] = []
-        self.is_sampled = False  # rows of all requests may be examined in this step, not only of those that ask
+        self.is_sampled = False  # rows may be examined in this step
         self._computed = computed
         self._constants = ConstantRows(computed.shape[1])
         self._short = ShortMasks()
