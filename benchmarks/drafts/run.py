@@ -13,11 +13,7 @@ from constrained_k2.evaluation.bundled import HELD_OUT, build_demo_model, bundle
 from constrained_k2.evaluation.server import API_SERVER, BACKEND_FLAGS, VllmServer
 from constrained_k2.evaluation.server_metrics import parse_counters, total
 
-ASYNC_SERVER = ("benchmarks.drafts.async_server",)
-"""The entry of a server on a CPU that schedules asynchronously, with the V2 model runner."""
-
 _FLOAT32 = "--dtype=float32"  # in bfloat16 the likeliest token can depend on the batch size
-_ASYNC = "--async-scheduling"
 _NO_GRAMMAR_DRAFTS = ("--additional-config", json.dumps({"constrained_k2": {"drafts": False}}))
 
 
@@ -25,25 +21,15 @@ def _speculation(**config: Any) -> tuple[str, str]:
     return "--speculative-config", json.dumps(config)
 
 
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """The server of an arm: its flags, and its entry."""
-
-    flags: tuple[str, ...]
-    entry: tuple[str, ...] = API_SERVER
-
-
-def arms(limit: int) -> Mapping[str, Arm]:
-    """Return the arms; ``limit`` is the number of draft tokens a step."""
+def arms(limit: int) -> Mapping[str, tuple[str, ...]]:
+    """Return the flags of each arm; ``limit`` is the number of draft tokens a step."""
     ngram = _speculation(method="ngram", num_speculative_tokens=limit, prompt_lookup_min=2, prompt_lookup_max=4)
     ours = {"model": "constrained_k2.vllm_plugin.GrammarProposer", "num_speculative_tokens": limit}
     return {
-        "none": Arm(()),
-        "n-gram": Arm((*ngram, *_NO_GRAMMAR_DRAFTS)),
-        "grammar": Arm(_speculation(method="custom_class", **ours)),
-        "grammar and n-gram": Arm(ngram),
-        "none, asynchronous": Arm((_ASYNC,), ASYNC_SERVER),
-        "grammar, asynchronous": Arm((*_speculation(method="ngram_gpu", **ours), _ASYNC), ASYNC_SERVER),
+        "none": (),
+        "n-gram": (*ngram, *_NO_GRAMMAR_DRAFTS),
+        "grammar": _speculation(method="custom_class", **ours),
+        "grammar and n-gram": ngram,
     }
 
 
@@ -100,9 +86,9 @@ def measure(directory: Path, *, requests: int, limit: int, seed: int = 0) -> dic
         for sample in asked
     ]
     results = {}
-    for name, arm in arms(limit).items():
-        flags, log = (*BACKEND_FLAGS, _FLOAT32, *arm.flags), directory / f"{name}.log"
-        with VllmServer(model, flags, log=log, entry=arm.entry) as server:
+    for name, added in arms(limit).items():
+        flags, log = (*BACKEND_FLAGS, _FLOAT32, *added), directory / f"{name}.log"
+        with VllmServer(model, flags, log=log, entry=API_SERVER) as server:
             ids = asyncio.run(_ask(server.url, bodies, 8))
             counters = parse_counters(httpx.get(f"{server.url}/metrics", timeout=30).text, "vllm:")
         results[name] = Drafted(

@@ -70,7 +70,6 @@ ENGINES = (
     EngineCase(v2=True, route="logits_processor", drafts="ngram", asynchronous=False),
     EngineCase(v2=True, route="logits_processor", graphs=False),
     EngineCase(v2=False, route="structured_output", graphs=False, asynchronous=False),
-    EngineCase(v2=False, route="structured_output", drafts="grammar"),
     EngineCase(v2=True, route="logits_processor", drafts="ngram_gpu"),
     EngineCase(v2=False, route="structured_output", drafts="ngram", asynchronous=False),
     EngineCase(v2=True, route="logits_processor", asynchronous=False),

@@ -67,29 +67,26 @@ def test_probabilities_belong_to_the_models_own_drafts(model: Path, vocabulary: 
 
 
 @pytest.mark.parametrize(
-    ("method", "v2", "asynchronous", "pipeline", "expected"),
+    ("method", "v2", "asynchronous", "expected"),
     [
-        ("draft_model", False, False, 1, GrammarDrafting(DRAFTS, beside_model=True)),
-        ("draft_model", True, False, 1, GrammarDrafting(DRAFTS, beside_model=True, on_device=True)),
-        ("draft_model", True, True, 1, GrammarDrafting(DRAFTS, ahead=True, beside_model=True, on_device=True)),
-        ("draft_model", True, True, 2, GrammarDrafting()),
-        ("draft_model", False, True, 1, GrammarDrafting()),
-        ("ngram", False, False, 1, GrammarDrafting(DRAFTS)),
-        ("ngram_gpu", True, True, 1, GrammarDrafting(DRAFTS, ahead=True, on_device=True)),
-        ("ngram_gpu", False, True, 1, GrammarDrafting()),
-        ("medusa", False, False, 1, GrammarDrafting()),
+        ("draft_model", False, False, GrammarDrafting(DRAFTS, beside_model=True)),
+        ("draft_model", True, False, GrammarDrafting()),
+        ("draft_model", True, True, GrammarDrafting()),
+        ("draft_model", False, True, GrammarDrafting()),
+        ("ngram", False, False, GrammarDrafting(DRAFTS)),
+        ("ngram_gpu", True, True, GrammarDrafting()),
+        ("ngram_gpu", False, False, GrammarDrafting(DRAFTS)),
+        ("custom_class", False, False, GrammarDrafting(DRAFTS)),
+        ("medusa", False, False, GrammarDrafting()),
     ],
 )
-def test_where_the_grammar_drafts(
-    method: str, v2: bool, asynchronous: bool, pipeline: int, expected: GrammarDrafting
-) -> None:
+def test_where_the_grammar_drafts(method: str, v2: bool, asynchronous: bool, expected: GrammarDrafting) -> None:
     config = SimpleNamespace(
         additional_config={},
         speculative_config=SimpleNamespace(
             method=method, model="m", draft_sample_method="greedy", enable_adaptive_verification=False
         ),
         scheduler_config=SimpleNamespace(async_scheduling=asynchronous),
-        parallel_config=SimpleNamespace(pipeline_parallel_size=pipeline),
         use_v2_model_runner=v2,
         num_speculative_tokens=DRAFTS,
     )

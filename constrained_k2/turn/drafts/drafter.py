@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import takewhile
 
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.turn.drafts.alternatives import alternatives
@@ -48,13 +47,6 @@ class Drafter:
             texts = alternatives(tracker.tracker) if isinstance(tracker.tracker, JsonTracker) else ()
             ids = [matcher.vocabulary.encode(text)[0] for text in texts]
             return list(dict.fromkeys(ids))[:MAX_ALTERNATIVES]
-
-    def forced(self, drafts: Sequence[int], after: Sequence[int] = ()) -> int:
-        """The number of leading drafts after ``after`` that spell a text that the grammar forces."""
-        with self._ahead(after) as tracker:
-            only = () if tracker is None else self._forced(tracker, len(drafts))
-        same = zip(drafts, only, strict=False)
-        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], same))
 
     @contextmanager
     def _ahead(self, after: Sequence[int]) -> Iterator[TurnTracker | None]:

@@ -13,7 +13,6 @@ from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.turn.batch import fill_bitmasks
 from constrained_k2.turn.drafts.drafter import Drafter
-from constrained_k2.turn.drafts.lookahead import Guess, look_ahead
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.vllm_plugin.engine_core.guarded_matcher import FAILED, GuardedMatcher
 from constrained_k2.vllm_plugin.log import logger
@@ -54,13 +53,6 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
             return []
         drafts = self.attempt(self._drafter.draft, limit, after)
         return [] if drafts is FAILED else drafts
-
-    def look_ahead(self, in_flight: Sequence[int], limit: int, most: int) -> list[Guess]:
-        """Outcomes of the step in flight, with drafts after each: see :mod:`constrained_k2.turn.drafts.lookahead`."""
-        if self.matcher is None:
-            return []
-        guesses = self.attempt(look_ahead, self._drafter, in_flight, limit, most)
-        return [] if guesses is FAILED else guesses
 
     def rollback(self, num_tokens: int) -> None:
         """Take back the last tokens."""

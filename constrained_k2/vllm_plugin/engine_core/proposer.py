@@ -4,9 +4,6 @@
 "num_speculative_tokens": 8}'``, on the V1 model runner. vLLM asks a proposer in the workers, which know tokens but no
 grammars. The matchers are in the engine core, so the drafts are made there, where vLLM has drafts checked against the
 grammar: :meth:`.structured_output.ConstrainedOutputManager.validate_tokens`. This class proposes nothing.
-
-On the V2 model runner the method is ``ngram_gpu``, with the same model: vLLM makes its own speculator then, which
-:func:`.patches.drafts.propose` keeps from looking n-grams up.
 """
 
 from typing import Any

@@ -15,7 +15,6 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.vllm_plugin.constraint import is_refused, is_tagged, precompile_of
-from constrained_k2.vllm_plugin.engine_core.draft_ahead import DraftSender
 from constrained_k2.vllm_plugin.engine_core.draft_scores import DraftScores
 from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar, fill_batch
 from constrained_k2.vllm_plugin.engine_core.intake import Intake, check
@@ -52,12 +51,9 @@ class ConstrainedOutputManager(StructuredOutputManager):
                 "the grammar cannot draft alone on this server",
                 "--speculative-config",
                 f"Use {PACKAGE}.GrammarProposer with --tool-call-parser {TOOL_PARSER_NAME}, without our "
-                "--logits-processors, and leave the setting drafts on. Its method is ngram_gpu on vLLM's V2 model "
-                "runner, without pipeline parallelism, and custom_class on the V1 model runner",
+                "--logits-processors, and leave the setting drafts on. Its method is custom_class",
             )
-        sends = self.drafting.limit and self.drafting.on_device
         self._draft_scores = DraftScores()
-        self.draft_sender = DraftSender(_grammar_of, self.drafting, self._draft_scores) if sends else None
         if self._factory is not None and vllm_config.model_config.skip_tokenizer_init:
             # Without a tokenizer vLLM has no structured outputs, and makes no threads for them.
             self.executor = ThreadPoolExecutor(max_workers=max(1, ((cpu_count() or 1) + 1) // 2))
@@ -113,15 +109,10 @@ class ConstrainedOutputManager(StructuredOutputManager):
         """The drafts to run: vLLM's legal ones or the grammar's, whichever are more.
 
         Where a draft model breaks off, the grammar goes on; where both choose, the one that has chosen better counts.
-        Drafts that were made ahead are chosen before this.
         """
         drafting, grammar = self.drafting, _grammar_of(request)
         legal: list[int] = super().validate_tokens(request, spec_tokens)
-        if drafting.ahead or not drafting.limit:
-            return legal
-        if drafting.alone:  # vLLM's V2 model runner proposes placeholders
-            legal = []
-        if grammar is None:
+        if grammar is None or not drafting.limit:
             return legal
         drafts = grammar.draft(drafting.limit)
         if drafting.beside_model:
