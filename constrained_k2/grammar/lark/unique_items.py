@@ -45,7 +45,7 @@ LONGEST = 128
 """Bytes of an item that is compared as a text, with its quotes and escapes: each of its tokens copies it."""
 # A text of more bytes has more characters than these; 4 bytes are the most of one.
 _IS_LONG = rf"/(?s:.{{{LONGEST + 1},}}|.*[^\x00-\x7f].*)/ & /(?s:.{{{LONGEST // 4},}})/"
-_MAY_REPEAT = f"strings of more than {LONGEST} bytes may come again if they have a pattern, a format or a maxLength"
+_MAY_REPEAT = f"strings of more than {LONGEST - 2} bytes may come again if they have a pattern, a format or a maxLength"
 
 
 @dataclass(frozen=True, slots=True)
