@@ -19,7 +19,6 @@ from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.parsing import Completion, ToolCallParser
 from constrained_k2.parsing import events as ev
 from constrained_k2.vllm_plugin.api_server.deltas import call_deltas, renumbered, report_recoveries, texts_of
-from constrained_k2.vllm_plugin.api_server.derendering import EngineText
 from constrained_k2.vllm_plugin.api_server.functions import declared_in, functions_of
 from constrained_k2.vllm_plugin.api_server.request_hook import constrain_request, may_think, show_special_tokens
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState, calls_before
@@ -84,7 +83,6 @@ class ParsingByTokenId:
         self._first_number: int | None = None  # of the turn's first call in the dialog, if the model does not write it
         self._dropped: frozenset[int] = frozenset()  # special tokens that the client did not ask for
         self._budget: TextBudget | None = None
-        self._engine_text: EngineText | None = None
         self._buffered: list[ev.Event] = []  # of the current call, where only whole calls are shown
         self._shown = 0
         self._whole_calls_only = False
@@ -117,7 +115,6 @@ class ParsingByTokenId:
         model_output_token_ids: Sequence[int] = (),
     ) -> tuple[str | None, str | None, list[FunctionCall] | None]:
         """Read a whole completion: ``(reasoning, content, tool calls)``."""
-        model_output = self._generated(model_output, model_output_token_ids, request, finished=True)
         if not self._reads(request):
             RequestState.of(request).cuts.append(False)
             text = self._as_asked(model_output, model_output_token_ids, request)
@@ -145,7 +142,6 @@ class ParsingByTokenId:
         """Read the next tokens of a stream; None if they add nothing to show."""
         if self._stream is None and prompt_token_ids:
             self.set_prompt_token_ids(prompt_token_ids)
-        delta_text = self._generated(delta_text, delta_token_ids, request, finished=finished)
         if not self._reads(request):
             text = self._as_asked(delta_text, delta_token_ids, request, finished=finished)
             return super().parse_delta(  # type: ignore[misc]
@@ -176,17 +172,6 @@ class ParsingByTokenId:
         if self._functions is None:
             self._functions = functions_of(request)
         return self._functions
-
-    def _generated(self, text: str, token_ids: Sequence[int], request: Any, *, finished: bool) -> str:
-        """The text of the next tokens; if another process generated them, without the stop that ended them."""
-        state = RequestState.attached_to(request)
-        if state is None or not state.is_derendered:
-            return text
-        if self._engine_text is None:
-            if self.reasoning_parser is not None:  # type: ignore[attr-defined]
-                request = self.reasoning_parser.adjust_request(request)  # type: ignore[attr-defined]
-            self._engine_text = EngineText(self.model_tokenizer, request, self._vocabulary.format, self._prompt_end)  # type: ignore[attr-defined]
-        return self._engine_text.take(token_ids, finished=finished)
 
     def _as_asked(self, text: str, token_ids: Sequence[int], request: Any, *, finished: bool = True) -> str:
         """The text of tokens without the special ones, unless the client asked for them.

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -19,7 +18,6 @@ from constrained_k2.request.tools import DEFAULT_LIMITS
 from constrained_k2.schema.compile_pool import give_way, in_short_turns, in_turns
 from constrained_k2.schema.undeclared_keys import read_undeclared_keys
 from constrained_k2.vllm_plugin.api_server.admission import (
-    check_params,
     compile_tools,
     grammar_engine,
     report,
@@ -101,17 +99,6 @@ def show_special_tokens(request: Any) -> None:
 def ignore_stops(request: Any) -> None:
     """Remove the stops of a request that must call: it has no text, so a stop could only cut off the call."""
     _set(request, stop=[], stop_token_ids=[])
-
-
-async def check_params_in_thread(params: Any) -> None:
-    """Check the constraint in sampling parameters in a thread, so that other requests go on while tools compile."""
-    state = await _in_thread(copy_context().run, _checked, params)
-    if state is not None:
-        state.enter()
-
-
-def _checked(params: Any) -> RequestState | None:
-    return None if check_params(params, first=True) is None else RequestState.current()
 
 
 async def precompile(request: Any, state: RequestState, *, thinking: bool) -> None:

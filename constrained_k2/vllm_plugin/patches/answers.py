@@ -86,7 +86,7 @@ def from_new_request(original: Any, cls: Any, tokenizer: Any, request: Any) -> A
     """Have the detokenizer of a constrained request look for stop strings in the text alone."""
     detokenizer = original(cls, tokenizer, request)
     params = request.sampling_params
-    # A client's request, which /derender hands over, is none of these, and may have any field.
+    # vLLM's /derender hands a client's request over, which may have any field.
     constrained = isinstance(params, SamplingParams) and carries_constraint(params.extra_args)
     if constrained and params.stop and tokenizer is not None:
         stop_in_text(detokenizer, TextTokens(vocabulary_of(tokenizer), request.prompt_token_ids or ()))

@@ -60,24 +60,9 @@ def _declared(tools: Any) -> set[str]:
 
 def core_schema(schema: Any) -> Any:
     """A model's schema, by which FastAPI reads a body, behind :func:`prepared`."""
-    return _behind(prepared, schema)
-
-
-def _behind(function: Callable[[Any], Any], schema: Any) -> Any:
     if schema["type"] == "definitions":
-        return {**schema, "schema": no_info_before_validator_function(function, schema["schema"])}
-    return no_info_before_validator_function(function, schema)
-
-
-def derendered_schema(schema: Any) -> Any:
-    """The schema of a model that contains a chat request, which passes :func:`prepared` first."""
-
-    def with_request(body: Any) -> Any:
-        if not isinstance(body, dict) or "chat_request" not in body:
-            return body
-        return {**body, "chat_request": prepared(body["chat_request"])}
-
-    return _behind(with_request, schema)
+        return {**schema, "schema": no_info_before_validator_function(prepared, schema["schema"])}
+    return no_info_before_validator_function(prepared, schema)
 
 
 def _validator(model: Any) -> Callable[[Any], Any]:
