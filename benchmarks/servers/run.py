@@ -35,6 +35,7 @@ _INTERVAL = 16  # tokens in a chunk of a stream; after the first chunk all promp
 _REQUESTS = 4  # in a burst, at least, in waves of the concurrency
 _RESAMPLED = 2_000
 _TRIMMED = 0.2  # of the rounds, at each end
+_STALLED = 5  # times the median of its rounds: a baseline that waited for the machine says nothing of an arm
 _MOST_REQUESTS = 1_000  # of a burst
 _DRAWN = 8  # samples drawn for each one sent
 
@@ -136,8 +137,10 @@ class Row:
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        """Steps a second divided by the baseline's of the same round, sorted."""
-        return tuple(sorted(other.step / burst.step for burst, other in zip(self.bursts, self.baseline, strict=True)))
+        """Steps a second divided by the baseline's of the same round, sorted, without rounds whose baseline stalled."""
+        longest = _STALLED * statistics.median(other.step for other in self.baseline)
+        rounds = zip(self.bursts, self.baseline, strict=True)
+        return tuple(sorted(other.step / burst.step for burst, other in rounds if other.step <= longest))
 
 
 def arms_named(parts: Sequence[str]) -> tuple[Arm, ...]:

@@ -49,3 +49,9 @@ def test_a_step_is_timed_after_the_first_chunks() -> None:
     lines = [(f"data: {json.dumps({'usage': {'completion_tokens': count}})}", time) for count, time in pieces]
     assert _step([*lines, ("", 9.5), ("data: [DONE]", 10.0)]) == pytest.approx(3.2 / 47)
     assert _step([lines[0], lines[3]]) == pytest.approx(8.2 / 63)
+
+
+def test_a_round_whose_baseline_stalled_is_left_out() -> None:
+    own = tuple(Burst(0.01, 0.1, 0.0) for _ in range(5))
+    baseline = tuple(Burst(time, 0.1, 0.0) for time in (0.01, 0.01, 0.02, 400.0, 0.01))
+    assert Row(ARMS[1], 8, own, baseline).ratios == (1.0, 1.0, 1.0, 2.0)
