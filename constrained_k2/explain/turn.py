@@ -16,6 +16,7 @@ from constrained_k2.explain.limits import DEFAULT_LIMITS, ExplainLimits
 from constrained_k2.explain.overrides import explain_rows
 from constrained_k2.explain.records import ExaminedRow, Override
 from constrained_k2.explain.view import Alternative, Token, TurnView, WantedToken
+from constrained_k2.parsing import parse_completion
 from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.vocabulary.bitmask import allocate_bitmask
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -88,13 +89,15 @@ class TurnExplainer:
     def spec_of(self, body: object, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> tuple[ToolCallSpec, bool]:
         """Return a chat request's constraint, and True if its prompt began the reasoning.
 
-        A body does not say whether the model reasons; the prompt or the turn holds the markers then.
+        A body need not say whether the model reasons; the prompt or the turn does.
 
         Raises:
             InvalidRequest: A field is invalid.
+            MalformedCompletion: The turn has ids beyond the vocabulary.
         """
-        in_reasoning, markers = self.vocabulary.opens_reasoning(prompt_ids), self.vocabulary.format
-        reasons = in_reasoning or not {markers.think_begin, markers.think_end}.isdisjoint(token_ids)
+        in_reasoning = self.vocabulary.opens_reasoning(prompt_ids)
+        parsed = parse_completion(list(token_ids), self.vocabulary, in_reasoning=in_reasoning)
+        reasons = in_reasoning or bool(parsed.reasoning)
         return ToolCallSpec.from_openai(body, thinking=reasons), in_reasoning
 
     def _alternatives(self, likeliest: Likeliest) -> list[Alternative]:

@@ -4,9 +4,11 @@ from math import log
 
 import pytest
 
-from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
+from constrained_k2 import Compiler, ToolCall, ToolCallSpec, Vocabulary
 from constrained_k2.explain.turn import Likeliest, TurnExplainer
 from constrained_k2.explain.view import TurnView
+from constrained_k2.formats.kimi_k3 import KIMI_K3
+from constrained_k2.prompts.xtml import render_turn
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from tests.explain.test_places import CALL, END, UNITS, obj
 from tests.explain.turns import ids_of, tool
@@ -88,3 +90,15 @@ def test_a_request_that_reasons(small_vocabulary: Vocabulary) -> None:
         spec, in_reasoning = explainer.spec_of(body, prompt_ids, ids)
         assert (spec.thinking, in_reasoning) == ("think" in prompt + text, bool(prompt))
         assert not explainer.explain(spec, ids, in_reasoning=in_reasoning).overrides, text
+
+
+def test_a_turn_of_kimi_k3_that_reasons() -> None:
+    vocabulary = Vocabulary.of_bytes(KIMI_K3)
+    explainer = TurnExplainer(vocabulary)
+    ids = render_turn([ToolCall("act", 1, '{"u": "celsius"}')], vocabulary, response="So", reasoning="Hm.")
+    opening = vocabulary.format.located(vocabulary.format.reasoning_opening)
+    prompt = [token for piece in opening or () for token in ([piece] if isinstance(piece, int) else piece)]
+    spec, in_reasoning = explainer.spec_of({"tools": [tool(obj(["u"], u=UNITS))]}, prompt, ids)
+    assert spec.thinking and in_reasoning
+    found = explainer.explain(spec, ids, in_reasoning=in_reasoning)
+    assert not found.overrides and found.tokens[-1].allowed is not None
