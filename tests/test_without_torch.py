@@ -105,7 +105,7 @@ def test_what_needs_torch_says_which_extra(python: Path, tmp_path: Path) -> None
     assert "pip install 'constrained-k2[vllm]'" in said
 
 
-@pytest.mark.slow
+@pytest.mark.only_all
 def test_a_fresh_environment_gets_no_torch(tmp_path: Path) -> None:
     venv.create(tmp_path / "environment", with_pip=True)
     python = tmp_path / "environment" / "bin" / "python"

@@ -25,6 +25,7 @@ from constrained_k2.parsing.events import (
 from constrained_k2.parsing.parser import ParsingLevel
 from constrained_k2.request.spec import Tool
 from constrained_k2.testing import write_tokenizer
+from tests.budget import tries
 from tests.data import data
 from tests.parsing.transcripts import ids_of_text
 from tests.parsing.xtml import CLOSE, END, OPEN, SEP, Piece, Turn, encoded, random_turn, spoil, written
@@ -354,7 +355,7 @@ def check_that_nothing_disappears(ids: list[int], vocabulary: Vocabulary, level:
 
 
 @pytest.mark.parametrize("level", PARSING_LEVELS)
-@pytest.mark.parametrize("count", [1500, pytest.param(50_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1500, pytest.param(tries(8_000, everything=50_000), marks=pytest.mark.slow)])
 def test_nothing_a_model_can_write_raises_or_disappears(level: ParsingLevel, count: int, small: Vocabulary) -> None:
     chance = random.Random(count)
     for number, (pieces, in_reasoning) in enumerate(made_up(count, seed=count)):
