@@ -28,12 +28,10 @@ async def explained(
         NoAnswer: The server gives no token ids or no probabilities, or the turn is in another vocabulary.
         InvalidRequest: A field of the request is invalid.
     """
-    prompt_ids, token_ids = ids_of(answer)
+    prompt_ids, token_ids = _ids_of(answer)
     _check(token_ids, explainer)
-    ids = (*prompt_ids, *token_ids)
-    likeliest = await client.likeliest(model, ids, len(token_ids), dict(UNCONSTRAINED), top=LIKELIEST)
+    likeliest, logprobs = await sent_back(client, model, answer, top=LIKELIEST)
     _check((token for each in likeliest for token in each), explainer)
-    logprobs = tuple(round(each[token], 5) for each, token in zip(likeliest, token_ids, strict=True))
     try:
         spec, in_reasoning = explainer.spec_of(dict(body), prompt_ids, token_ids)
         view = await asyncio.to_thread(explainer.explain, spec, token_ids, likeliest, in_reasoning=in_reasoning)
@@ -42,7 +40,21 @@ async def explained(
     return Explained(view, logprobs)
 
 
-def ids_of(answer: ChatAnswer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+async def sent_back(
+    client: Client, model: str, answer: ChatAnswer, *, top: int = 0
+) -> tuple[list[dict[int, float]], tuple[float, ...]]:
+    """Return what :meth:`Client.likeliest` gives for an answer's tokens, and each token's own logarithm.
+
+    Raises:
+        NoAnswer: The server gives no token ids or no probabilities.
+    """
+    prompt_ids, token_ids = _ids_of(answer)
+    ids = (*prompt_ids, *token_ids)
+    found = await client.likeliest(model, ids, len(token_ids), dict(UNCONSTRAINED), top=top)
+    return found, tuple(round(each[token], 5) for each, token in zip(found, token_ids, strict=True))
+
+
+def _ids_of(answer: ChatAnswer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the token ids of the prompt and of the turn; raises ``NoAnswer`` if the server gives none."""
     if not answer.prompt_ids or not answer.token_ids:
         raise NoAnswer("invalid_answer", "the server returns no token ids, as vLLM does")

@@ -128,6 +128,14 @@ def test_the_last_string_of_a_pattern_ends_the_array(engine: LLGuidanceEngine, p
     assert write(matcher, pieces, 'b",') == 'b",'
 
 
+def test_strings_that_may_go_on_are_not_taken_for_one_terminal(engine: LLGuidanceEngine) -> None:
+    """Beside two joined terminals, which both exclude it, ``xyz`` is long enough: no rule has one terminal for all."""
+    others = [STRING | {"not": {"enum": [each, "xyz"]}} for each in ("abc", "bcd")]
+    grammar = engine.compile(json.dumps(schema_of({"anyOf": [STRING | {"minLength": 2}, *others]}, {})))
+    _, rules, *_ = grammar.states_by
+    assert rules is not None and not any(rule.string for rule in rules if rule is not None)
+
+
 def test_more_strings_than_there_are_cannot_be_demanded(engine: LLGuidanceEngine) -> None:
     grammar = engine.compile(json.dumps(schema_of(STRING | {"pattern": "^a$"}, {"minItems": 2})))
     assert {use.keyword for use in grammar.coverage.relaxed} == {"uniqueItems"}

@@ -138,7 +138,7 @@ def check_rows(
 def check_examined(
     requests: dict[str, Reference], batch: list[str], drafts: dict[str, list[int]], logits: torch.Tensor
 ) -> None:
-    """Up to four rows of a step that have masks were examined: all of them if they are no more."""
+    """At most four masked rows of a step are examined; all of them if there are no more than four."""
     masked = changed = start = 0
     for name in batch:
         given = drafts.get(name, [])

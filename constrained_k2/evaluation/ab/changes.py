@@ -18,8 +18,8 @@ import msgspec
 from constrained_k2.evaluation.ab.arms import Arm, merged
 from constrained_k2.evaluation.ab.directory import RecordFile, RunDirectory, bounded_lines, lock
 from constrained_k2.evaluation.ab.runner import Endpoint, Limits
-from constrained_k2.evaluation.answer import SUCCESS, ChatAnswer, NoAnswer, Record
-from constrained_k2.evaluation.explained import explained, ids_of
+from constrained_k2.evaluation.answer import SUCCESS, NoAnswer, Record
+from constrained_k2.evaluation.explained import explained, sent_back
 from constrained_k2.evaluation.sample import UNCONSTRAINED, Sample
 from constrained_k2.explain.turn import TurnExplainer
 from constrained_k2.explain.view import WantedToken
@@ -143,8 +143,8 @@ class _Asking:
         sent = merged(body, self.constrained.arm.added)
         try:
             if not change.error:
-                (view, logprobs), others = await asyncio.gather(
-                    explained(client, self.explainer, model, sent, answer), self._logprobs(other)
+                (view, logprobs), (_, others) = await asyncio.gather(
+                    explained(client, self.explainer, model, sent, answer), sent_back(client, model, other)
                 )
         except NoAnswer as failed:
             change = replace(change, error=failed.error)
@@ -162,12 +162,6 @@ class _Asking:
             constrained_logprobs=logprobs,
             unconstrained_logprobs=others,
         )
-
-    async def _logprobs(self, answer: ChatAnswer) -> tuple[float, ...]:
-        prompt_ids, token_ids = ids_of(answer)
-        client, model = self.unconstrained.client, self.unconstrained.model
-        found = await client.likeliest(model, (*prompt_ids, *token_ids), len(token_ids), dict(UNCONSTRAINED))
-        return tuple(round(each[token], 5) for each, token in zip(found, token_ids, strict=True))
 
 
 async def _ask_all(asking: _Asking, samples: Sequence[Sample], file: RecordFile, concurrency: int) -> None:

@@ -62,7 +62,7 @@ class ValueRule:
     array: ArrayRule | None = None
 
 
-COMPARED = ("compared", True)
+AS_TEXTS = ("compared as texts", True)
 """Is in the node of items that are compared as texts: one terminal is all of its strings."""
 
 MANY_TEXTS = 500
@@ -137,7 +137,7 @@ def _rule(  # noqa: PLR0912, PLR0913, PLR0917 - what a grammar knows of its node
             has_strings = True
         elif shape in (_ANY_NUMBER, _ANY_INTEGER):
             kinds.add("number" if shape == _ANY_NUMBER else "integer")
-        elif isinstance(shape, String) and joined and COMPARED in node:
+        elif isinstance(shape, String) and joined and AS_TEXTS in node:
             string = joined
         elif isinstance(shape, String) and shape in terminals:
             before, string = string, terminals[shape] if shape.absent else joined or terminals[shape]

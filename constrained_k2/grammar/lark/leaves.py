@@ -238,9 +238,11 @@ def listed_strings(shapes: Iterable[Shape], form: Spelling) -> list[str]:
 
 def joined_strings(writer: "LarkWriter", node: Node, expressions: Collection[str]) -> list[str]:
     """Return the terminal of a node's strings, if it has any."""
-    if len(expressions) < 2:
-        return list(map(writer.terminal, expressions))
-    joined = writer.joined_strings[node] = " | ".join(f"({expression})" for expression in expressions)
+    if not expressions:
+        return []
+    several = len(expressions) > 1
+    joined = " | ".join(f"({expression})" if several else expression for expression in expressions)
+    writer.joined_strings[node] = joined
     return [writer.terminal(joined)]
 
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from constrained_k2.grammar.lark.digits import number_range
-from constrained_k2.grammar.lark.direct_model import COMPARED
+from constrained_k2.grammar.lark.direct_model import AS_TEXTS
 from constrained_k2.grammar.lark.leaves import (
     UNSIGNED,
     by_sign,
@@ -43,7 +43,7 @@ _IS_NUMBER = re.compile(rf"{_INTEGER}|{_FRACTION}")
 _KEYWORD = ("uniqueItems",)
 LONGEST = 128
 """Bytes of an item that is compared as a text, with its quotes and escapes: each of its tokens copies it."""
-# A text of more bytes has more characters than these; 4 bytes are the most of one.
+# A text of more bytes has at least a quarter as many characters: UTF-8 takes up to 4 bytes for one.
 _IS_LONG = rf"/(?s:.{{{LONGEST + 1},}}|.*[^\x00-\x7f].*)/ & /(?s:.{{{LONGEST // 4},}})/"
 _MAY_REPEAT = f"strings of more than {LONGEST - 2} bytes may come again if they have a pattern, a format or a maxLength"
 
@@ -102,11 +102,11 @@ def _compared(writer: "LarkWriter", shape: Array) -> str:
         count = writer.count_texts(lark, shape.shortest) if shape.shortest <= _MOST_COUNTED else None
         if count != shape.shortest:
             raise NoExactGrammar(f"it is not certain that there are {shape.shortest} values to write", (), shape)
-    compared = shape.rest | {COMPARED}  # written otherwise than the node is elsewhere
+    compared = shape.rest | {AS_TEXTS if texts else ("compared", True)}  # written otherwise than the node is elsewhere
     writer.node = shape.rest
     ways = [way for one in others for way in _ways(writer, one)]
     ways += map(writer.terminal, listed)
-    ways += _joined(writer, compared, texts) if texts else _string_rules(writer, compared, strings)
+    ways += joined_strings(writer, compared, texts) if texts else _string_rules(writer, compared, strings)
     _note_numbers(writer, array, [one for one in shapes if isinstance(one, Number)])
     writer.node = array
     writer.shapes.setdefault(compared, shapes)
@@ -124,12 +124,6 @@ def _string_rules(writer: "LarkWriter", node: Node, shapes: list[String]) -> lis
     ways = [string_rule(writer, shape) for shape in shapes]
     strings, writer.strings = writer.strings, around
     return [*filter(None, ways), *joined_strings(writer, node, strings)]
-
-
-def _joined(writer: "LarkWriter", node: Node, texts: list[str]) -> list[str]:
-    """Return the terminal of a node's strings that are compared as texts."""
-    joined = writer.joined_strings[node] = " | ".join(f"({text})" for text in texts)
-    return [writer.terminal(joined)]
 
 
 def _is_container(shape: Shape) -> bool:

@@ -97,7 +97,7 @@ class LarkWriter:
         self.any_number = SIGN_APART if self.signs_apart else NUMBER
         self.multiples: dict[Node, int] = {}  # what the multiples of a node have in common, without decimal points
         self.strings: dict[str, None] = {}  # those of the node that is being written, which become one terminal
-        self.joined_strings: dict[Node, str] = {}  # by node, where they are several
+        self.joined_strings: dict[Node, str] = {}  # the terminal of a node's strings
         self._names: dict[Node, str] = {}
         self.rules: list[str] = []  # helper rules of objects and arrays
         self._terminals: dict[str, str] = {}

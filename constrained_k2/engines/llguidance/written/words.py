@@ -61,7 +61,7 @@ class WrittenWords:
         return self._closers.get(beginning, [])
 
     def crossing(self, beginning: bytes) -> Ids:
-        """Return the tokens that may end the item which begins so and go on to what only that leaves no way from."""
+        """Return the tokens to try: those that may end this item and begin one that has no way left then."""
         self._count()
         if self._has_one_left(beginning):
             return self._tokens.with_comma
