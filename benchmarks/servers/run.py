@@ -25,7 +25,6 @@ SERVERS: Mapping[str, tuple[Sequence[str], Mapping[str, str]]] = {
     "strict": (STRICT_FLAGS, WITHOUT_PLUGIN),
     "structured_output": (BACKEND_FLAGS, {}),
     "logits_processor": (CONSTRAINED_FLAGS, {}),
-    "unexamined": ((*BACKEND_FLAGS, "--additional-config", '{"constrained_k2": {"argmax_sample_interval": 0}}'), {}),
 }
 """Name -> flags and environment. All run at the same time; those that are not asked are suspended (SIGSTOP)."""
 
@@ -59,7 +58,6 @@ class Arm:
 
 
 _NO_TOOLS, _FREE = "no tools, vLLM without the plugin", "tools, unconstrained"
-_UNEXAMINED = "a call required, no row examined"
 ARMS = (
     Arm(_NO_TOOLS, "stock", None, _NO_TOOLS),
     Arm("no tools, plugin, structured_output route", "structured_output", None, _NO_TOOLS),
@@ -71,8 +69,6 @@ ARMS = (
     Arm("a call required, structured_output route", "structured_output", "required", _FREE),
     Arm("a call required, logits_processor route", "logits_processor", "required", _FREE),
     Arm("a call required, vLLM's strict level", "strict", "required", _FREE),
-    Arm(_UNEXAMINED, "unexamined", "required", _UNEXAMINED),
-    Arm("a call required, one step in 16 examined", "structured_output", "required", _UNEXAMINED),
 )
 
 

@@ -41,7 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--format", choices=("lark", "structural-tag", "ebnf"), help="(default: the engine's first one above)")
     add("--wire-format", choices=WIRE_FORMATS, default="kimi-k2", help="the model's format (default: %(default)s)")
     add("--in-reasoning", action="store_true", help="the prompt opens the reasoning, as K2.5's <think> does")
-    add("--counts-dialog", action="store_true", help="calls are numbered through the dialog, in Kimi K3's format too")
     add("--undeclared-keys", choices=UNDECLARED_KEYS, help="as the request's field (default: what the request says)")
     add("--json", action="store_true", help='{"engine", "format", "grammar"} instead of the text alone')
 
@@ -56,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     if options.undeclared_keys:
         spec = replace(spec, undeclared_keys=options.undeclared_keys)
     try:
-        markers = WIRE_FORMATS[options.wire_format].numbered(counts_dialog=options.counts_dialog)
+        markers = WIRE_FORMATS[options.wire_format]
         text = build_grammar(spec, options.engine, format_name, markers=markers, in_reasoning=options.in_reasoning)
     except (UnsupportedSchema, SchemaTooCostly) as error:
         print(f"constrained-k2: {error}", file=sys.stderr)

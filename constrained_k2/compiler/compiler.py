@@ -16,8 +16,6 @@ class Compiler(SharedGrammars):
         policy: Bounds on the tools' strictness.
         undeclared_keys: ``allow`` keeps to JSON Schema; ``forbid`` narrows objects with ``properties`` to the keys that
             their schema declares. A spec may say another.
-        counts_dialog: Number the calls through the whole dialog, also where the format begins anew in every turn, as
-            Kimi K3's does; a spec's ``first_index`` is the number of calls before the turn.
         cache_bytes: Budget of the compiled schemas, estimated.
         compile_seconds: Time limit for one schema. Set it where requests are admitted only: an admitted schema must
             compile in every process, however busy.

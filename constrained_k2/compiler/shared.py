@@ -68,7 +68,6 @@ class SharedGrammars:
         *,
         policy: StrictPolicy = DEFAULT_POLICY,
         undeclared_keys: UndeclaredKeys = DEFAULT,
-        counts_dialog: bool = False,
         cache_bytes: int = 256 << 20,
         compile_seconds: float | None = None,
         request_seconds: float | None = None,
@@ -86,7 +85,7 @@ class SharedGrammars:
         self.vocabulary = vocabulary
         self.policy = policy
         self.undeclared_keys = read_undeclared_keys(undeclared_keys)
-        self.call_index = vocabulary.format.numbered(counts_dialog=counts_dialog).call_index
+        self.call_index = vocabulary.format.call_index
         self.request_seconds = request_seconds
         self.counts = counts or CompileCounts()
         self.default_engine: EngineName = engine

@@ -101,10 +101,6 @@ class WireFormat:
         """The index of a turn's ``call``-th call (from 0), after so many calls in the dialog's history."""
         return self.first_index + call + (calls_before if self.counts_dialog else 0)
 
-    def numbered(self, *, counts_dialog: bool) -> Self:
-        """This format with its calls numbered through the dialog, if ``counts_dialog``; else as it is."""
-        return replace(self, counts_dialog=True) if counts_dialog else self
-
     def header_stem(self, name: str) -> str:
         """The header of a call of this function up to the index.
 

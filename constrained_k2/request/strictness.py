@@ -15,6 +15,7 @@ StrictFalse = Literal["json_object", "best_effort"]
 """The level that ``strict: false`` declares."""
 
 STRICT_FALSE: tuple[StrictFalse, ...] = get_args(StrictFalse)
+_FIELDS = {"min": "min", "max": "max", "false": "strict_false"}
 _EXPECTED = f"Use {', '.join(map(repr, LEVELS))}"
 
 
@@ -36,7 +37,7 @@ class StrictPolicy:
         for name, level in (("min", self.min), ("max", self.max)):
             if level not in LEVELS:
                 raise InvalidRequest(f"unknown level {excerpt(level)}", f"strict.{name}", _EXPECTED)
-        read_strict_false(self.strict_false, "strict_false")
+        read_strict_false(self.strict_false, "strict.false")
         if LEVELS.index(self.min) > LEVELS.index(self.max):
             raise InvalidRequest(f"min {self.min!r} is above max {self.max!r}", "strict", "Swap them")
 
@@ -52,19 +53,22 @@ class StrictPolicy:
         return strict is False and self.min == "json_object"
 
     @classmethod
-    def from_config(cls, config: object, strict_false: StrictFalse = "best_effort") -> "StrictPolicy":
-        """Read ``{"min": …, "max": …}``, or one level for both; None is the default."""
+    def from_config(cls, config: object) -> "StrictPolicy":
+        """Read ``{"min": …, "max": …, "false": …}``, or one level for both bounds; None is the default."""
         if config is None:
-            return cls(strict_false=strict_false)
+            return cls()
         if isinstance(config, str):
             config = {"min": config, "max": config}
         if not isinstance(config, Mapping):
-            problem = f"must be a level or an object of min and max, not {kind_of_json(config)}"
+            problem = f"must be a level or an object of min, max and false, not {kind_of_json(config)}"
             raise InvalidRequest(problem, "strict", _EXPECTED)
-        if unknown := config.keys() - {"min", "max"}:
-            raise InvalidRequest(f"unknown field {excerpt(next(iter(unknown)))}", "strict", "Use 'min' and 'max'")
-        known: Mapping[str, Any] = config
-        return cls(**known, strict_false=strict_false)
+        if unknown := config.keys() - _FIELDS.keys():
+            problem = f"unknown field {excerpt(next(iter(unknown)))}"
+            raise InvalidRequest(problem, "strict", "Use 'min', 'max' and 'false'")
+        known: dict[str, Any] = {_FIELDS[name]: value for name, value in config.items()}
+        if known.get("strict_false", "") is None:
+            raise InvalidRequest("must be a level, not null", "strict.false", _EXPECTED)
+        return cls(**known)
 
 
 def read_strict_false(value: object, location: str) -> StrictFalse | None:

@@ -47,7 +47,7 @@ def _byte_compiler(settings: Settings, limits: CompileLimits, wire_format: WireF
         settings.engines[0],
         policy=settings.strict,
         undeclared_keys=settings.undeclared_keys,
-        cache_bytes=settings.cache_mib << 20,
+        cache_bytes=settings.grammar_bytes,
         compile_seconds=limits.schema,
         request_seconds=limits.request,
         retry_seconds=limits.retry,

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.request.spec import EngineName
-from constrained_k2.request.strictness import DEFAULT_POLICY, StrictFalse, StrictPolicy
+from constrained_k2.request.strictness import DEFAULT_POLICY, StrictPolicy
 from constrained_k2.schema.undeclared_keys import DEFAULT as DEFAULT_UNDECLARED_KEYS
 from constrained_k2.schema.undeclared_keys import EXPECTED, UndeclaredKeys
 from constrained_k2.turn.finish_budget import MAX_FINISH_RESERVE
@@ -28,17 +28,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     strict: Any = DEFAULT_POLICY  # a StrictPolicy, which msgspec does not take apart
     undeclared_keys: UndeclaredKeys = DEFAULT_UNDECLARED_KEYS
-    strict_false: StrictFalse = DEFAULT_POLICY.strict_false  # part of ``strict`` too
-    counts_dialog: bool = False
     engines: Annotated[tuple[EngineName, ...], Meta(min_length=1)] = ("llguidance",)
     repair: bool = True
     route: Route | None = None
     adopt: Adopt = "tag"
     drafts: bool = True
     finish_reserve: Annotated[int, Meta(ge=0, le=MAX_FINISH_RESERVE)] = 0
-    argmax_sample_interval: Annotated[int, Meta(ge=0)] = 16
-    cache_mib: Annotated[int, Meta(ge=1)] = 256
-    mask_cache_mib: Annotated[int, Meta(ge=0)] = 64
+    memory_mib: Annotated[int, Meta(ge=1)] = 320
+
+    @property
+    def grammar_bytes(self) -> int:
+        """The bound of a process's compiled grammars: four fifths of the memory."""
+        return (self.memory_mib << 20) * 4 // 5
+
+    @property
+    def mask_bytes(self) -> int:
+        """The bound of a process's cached masks: the rest."""
+        return (self.memory_mib << 20) - self.grammar_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +61,12 @@ _DEFAULTS = Settings()
 _RESERVE = f"a whole number from 0 to {MAX_FINISH_RESERVE}"
 
 SETTINGS = (
-    Row("strict", "'json_object', 'best_effort', 'strict', or an object of min and max", "no bounds",
-        "How strictly schemas are enforced: a level for all tools, or bounds on what their `strict` declares."),
+    Row("strict", "'json_object', 'best_effort', 'strict', or an object of min, max and false", "no bounds",
+        "How strictly schemas are enforced: a level for all tools, or bounds on what their `strict` declares. `false`: "
+        "the level that `strict: false` declares, 'best_effort' or 'json_object', where the request does not say."),
     Row("undeclared_keys", EXPECTED, _DEFAULTS.undeclared_keys,
         "Whether the model may write keys that a schema with `properties` does not declare, where neither another "
         "keyword nor the request says."),
-    Row("strict_false", "'best_effort' or 'json_object'", _DEFAULTS.strict_false,
-        "The level that a tool's `strict: false` declares, where the request does not say."),
-    Row("counts_dialog", "true or false", _DEFAULTS.counts_dialog,
-        "Whether the index of a call counts on through the dialog, also where the format begins anew in every turn, as "
-        "Kimi K3's does. Kimi K2's always counts on."),
     Row("engines", "a list of 'llguidance' and 'xgrammar'", ["llguidance"],
         "The engines that a request may name; the first one serves requests that name none. xgrammar is off by "
         "default: on the real vocabulary one schema may hold up the engine core for seconds."),
@@ -79,12 +81,8 @@ SETTINGS = (
     Row("drafts", "true or false", _DEFAULTS.drafts, "Whether the grammar drafts tokens under speculative decoding."),
     Row("finish_reserve", _RESERVE, _DEFAULTS.finish_reserve,
         "How many of its last tokens a request keeps for ending its calls, where it does not say. 0: none."),
-    Row("argmax_sample_interval", "a whole number from 0", _DEFAULTS.argmax_sample_interval,
-        "The interval, in masked steps, at which the mask is compared with the likeliest token. 0: never."),
-    Row("cache_mib", "a whole number from 1", _DEFAULTS.cache_mib,
-        "The estimated size of a process's compiled grammars, in MiB."),
-    Row("mask_cache_mib", "a whole number from 0", _DEFAULTS.mask_cache_mib,
-        "The size of a process's cached masks, in MiB. 0: no cache."),
+    Row("memory_mib", "a whole number from 1", _DEFAULTS.memory_mib,
+        "The estimated size of a process's compiled grammars (four fifths) and cached masks, in MiB."),
 )  # fmt: skip
 """The settings."""
 
@@ -100,8 +98,8 @@ DIAGNOSTICS_KEY = "constrained_k2_diagnostics"
 UNDECLARED_KEYS_KEY = "constrained_k2_undeclared_keys"
 
 ALLOWED_TOOLS_KEY = "constrained_k2_allowed_tools"
-"""The names in a chat request's ``tool_choice`` of type allowed_tools, on their way from vLLM's reading of the request
-to ours: see :mod:`constrained_k2.vllm_plugin.patches.request_models`."""
+"""A chat request's ``tool_choice`` of type allowed_tools as JSON, which vLLM's models refuse in its own place: see
+:mod:`constrained_k2.vllm_plugin.api_server.middleware`."""
 
 REQUEST_FIELDS = (
     Row(XARGS_KEY,
@@ -115,7 +113,7 @@ REQUEST_FIELDS = (
     Row(REPAIR_KEY, "'on' or 'off'", "the setting repair", "Whether the request's history is repaired."),
     Row(FINISH_RESERVE_KEY, _RESERVE, "the setting finish_reserve",
         "How many of its last tokens the request keeps for ending its calls."),
-    Row(STRICT_FALSE_KEY, "'best_effort' or 'json_object'", "the setting strict_false",
+    Row(STRICT_FALSE_KEY, "'best_effort' or 'json_object'", "the setting strict",
         "The level that `strict: false` declares on the request's tools."),
     Row(DIAGNOSTICS_KEY, "'on' or 'off'", OFF, "Whether each choice of the answer carries diagnostics."),
 )  # fmt: skip
@@ -158,7 +156,7 @@ def settings_in(vllm_config: Any) -> Settings:
                 f"must be {_EXPECTED[name]}, not {str(value)[:40]!r}", f"{_LOCATION}.{name}"
             ) from error
     read = msgspec.convert(given, Settings)
-    return msgspec.structs.replace(read, strict=StrictPolicy.from_config(bounds, read.strict_false))
+    return msgspec.structs.replace(read, strict=StrictPolicy.from_config(bounds))
 
 
 def read_switch(value: object, key: str) -> bool:

@@ -27,6 +27,14 @@ LAYERS = [
 _LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 # Who may import the engines of others.
 _HOMES = {"vllm": "vllm_plugin", "llguidance": "engines", "xgrammar": "engines"}
+# Folders of vllm_plugin -> those that it must not import.
+_PROCESSES = {"api_server", "engine_core", "worker"}
+_APART = {
+    "engine_core": _PROCESSES - {"engine_core"},
+    "worker": _PROCESSES - {"worker"},
+    "matching": _PROCESSES,
+    "metrics": _PROCESSES,
+}
 _MARKER = re.compile(r"<\\?\|[a-z_(]|</?think>|\[(?:BOS|EOS|EOT|PAD|UNK)\]")
 # Help texts, and what is copied beside a model, where it must stand alone.
 _SPELLED_ELSEWHERE = {
@@ -93,11 +101,12 @@ def _imports_the_wrong_way(path: Path, tree: ast.Module) -> Iterator[str]:
             yield f":{line}: {here} must not import {there}"
         if _HOMES.get(top, here) != here:
             yield f":{line}: only {_HOMES[top]} imports {top}"
-    if path.parent.name in {"engine_core", "worker", "metrics"}:
+    if here == "vllm_plugin":
         for node in tree.body:
-            # What is called in the API server imports inside the function that says so.
-            if isinstance(node, ast.ImportFrom) and ".api_server" in (node.module or ""):
-                yield f":{node.lineno}: the engine core and the workers import nothing of the API server"
+            # A module that is loaded in several processes imports what is for one inside the function that says so.
+            names = node.module.split(".") if isinstance(node, ast.ImportFrom) and node.module else []
+            if len(names) > 2 and names[2] in _APART.get(path.parent.name, ()):
+                yield f":{node.lineno}: {path.parent.name} must not import {names[2]}, another process's"
 
 
 def _markers(path: Path, tree: ast.Module) -> Iterator[str]:

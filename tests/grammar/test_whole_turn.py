@@ -282,14 +282,13 @@ def test_indexes_count_up_across_every_carry(first: int) -> None:
         assert ours == theirs
 
 
-@pytest.mark.parametrize("counts_dialog", [False, True])
-def test_indexes_of_kimi_k3_count_up_across_every_carry(counts_dialog: bool) -> None:
-    """In every turn from 1, or through the dialog, after the seven calls before the turn."""
+def test_indexes_of_kimi_k3_count_up_across_every_carry() -> None:
+    """In every turn from 1, though seven calls precede it."""
     spec = ToolCallSpec.from_openai({"tools": [tool("f")], "first_index": 7})
-    compiled = Compiler(K3_BYTES, counts_dialog=counts_dialog).compile(spec)
-    text = build_grammar(spec, markers=KIMI_K3.numbered(counts_dialog=counts_dialog))
+    compiled = Compiler(K3_BYTES).compile(spec)
+    text = build_grammar(spec, markers=KIMI_K3)
     calls = [ToolCall("f", 0, "{}")] * 120
-    due = 8 if counts_dialog else 1
+    due = 1
 
     def refused(ids: list[int]) -> tuple[int | None, int | None]:
         matcher, oracle = compiled.matcher(), LarkOracle(text, K3_BYTES)

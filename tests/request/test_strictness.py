@@ -109,7 +109,7 @@ def test_schemas_that_take_too_long_together(small_compiler: Compiler) -> None:
 
 
 def test_servers_and_requests_may_take_strict_false_for_any_object(small_compiler: Compiler) -> None:
-    lenient = Compiler(small_compiler.vocabulary, policy=StrictPolicy.from_config(None, "json_object"))
+    lenient = Compiler(small_compiler.vocabulary, policy=StrictPolicy.from_config({"false": "json_object"}))
     assert accepts(lenient, spec(UNKEPT, strict=False), '{"b": ["x"]}')
     asked = replace(spec(UNKEPT, strict=False), strict_false="json_object")
     assert ToolCallSpec.from_json(asked.to_json()) == asked

@@ -28,7 +28,12 @@ def test_plain_sentences_pass(line: str) -> None:
         (
             "vllm_plugin/worker/a.py",
             "from constrained_k2.vllm_plugin.api_server import x",
-            "import nothing of the API server",
+            "worker must not import api_server, another process's",
+        ),
+        (
+            "vllm_plugin/engine_core/a.py",
+            "from constrained_k2.vllm_plugin.worker.masks import x",
+            "engine_core must not import worker, another process's",
         ),
         ("turn/a.py", 'x = "<|tool_call_end|>"', "spells a marker"),
     ],

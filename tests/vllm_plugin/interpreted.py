@@ -16,7 +16,8 @@ from vllm.v1.worker.gpu.spec_decode import rejection_sampler
 from constrained_k2 import Compiler, Vocabulary
 from constrained_k2.kernels import triton_kernel
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
-from constrained_k2.vllm_plugin.engine_core.matcher_factory import MatcherFactory
+from constrained_k2.vllm_plugin.matching.matcher_factory import MatcherFactory
+from constrained_k2.vllm_plugin.metrics import row_plan
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
 from constrained_k2.vllm_plugin.metrics.row_plan import SAMPLED_ROWS
 from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
@@ -60,6 +61,12 @@ def test_random_batches_on_a_device(
     test_random_batches(model, vocabulary, compiler, drafts, seed, temperature)
 
 
+def examining_every_step(model: Path, vocabulary: Vocabulary, drafts: int) -> V2Engine:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_plan, "INTERVAL", 1)
+        return V2Engine(vllm_config(model, vocabulary, drafts), vocabulary.size, drafts)
+
+
 @pytest.mark.parametrize(("drafts", "seed", "temperature"), BATCHES)
 def test_random_batches(
     model: Path, vocabulary: Vocabulary, compiler: Compiler, drafts: int, seed: int, temperature: float
@@ -67,8 +74,7 @@ def test_random_batches(
     """Requests come and go, share slots, are preempted and resumed; drafts are right, wrong or not there."""
     chance = random.Random(f"{seed} {drafts} {temperature}")
     torch.manual_seed(seed)
-    every = {"constrained_k2": {"argmax_sample_interval": 1}}
-    engine = V2Engine(vllm_config(model, vocabulary, drafts, additional_config=every), vocabulary.size, drafts)
+    engine = examining_every_step(model, vocabulary, drafts)
     assert isinstance(engine.processor, KimiK2LogitsProcessorV2)
     markers = vocabulary.format
     waiting: dict[str, Reference] = {}
@@ -291,7 +297,7 @@ def test_min_tokens_never_leave_a_row_empty(model: Path, vocabulary: Vocabulary,
 
 @pytest.mark.parametrize("drafts", [0, 3])
 def test_a_bad_request_ends_alone(model: Path, vocabulary: Vocabulary, compiler: Compiler, drafts: int) -> None:
-    engine = V2Engine(vllm_config(model, vocabulary, drafts), vocabulary.size, drafts)
+    engine = examining_every_step(model, vocabulary, drafts)
     unbuilt = {"type": "object", "properties": {"a": False}, "required": ["a"]}
     late = {
         "tools": [{"type": "function", "function": {"name": "f", "parameters": unbuilt}}],

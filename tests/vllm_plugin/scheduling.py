@@ -21,6 +21,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from constrained_k2 import ToolCallMatcher, Vocabulary
 from constrained_k2.vllm_plugin.constraint import tag
+from constrained_k2.vllm_plugin.engine_core.scheduler import constraining
 from constrained_k2.vllm_plugin.engine_core.structured_output import ConstrainedOutputManager
 
 STRIDES = "mask_stride" in StructuredOutputManager.grammar_bitmask.__code__.co_varnames
@@ -72,7 +73,7 @@ class ScriptedEngine:
         self.manager = ConstrainedOutputManager(config)
         config.cache_config.num_gpu_blocks = blocks  # what an engine core finds out from its workers
         attention = FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=8, dtype=torch.float32)
-        self.scheduler = (AsyncScheduler if asynchronous else Scheduler)(
+        self.scheduler = constraining(AsyncScheduler if asynchronous else Scheduler)(
             vllm_config=config,
             kv_cache_config=KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], attention)]),
             structured_output_manager=self.manager,

@@ -9,10 +9,12 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
+from constrained_k2.vllm_plugin.engine_core import scheduler
+from constrained_k2.vllm_plugin.metrics import row_plan
 from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
 from constrained_k2.vllm_plugin.metrics.row_plan import SAMPLED_ROWS
 from constrained_k2.vllm_plugin.metrics.row_probe import RowProbe
-from constrained_k2.vllm_plugin.patches import metrics, rows
+from constrained_k2.vllm_plugin.patches import rows
 from scripts.bundled_samples.ordinary import TOOLS
 from tests.vllm_plugin.examining import ExaminingEngine, is_overridden
 from tests.vllm_plugin.masks import mask_after
@@ -30,9 +32,10 @@ def engine_of(
     model: Path, vocabulary: Vocabulary, *, interval: int, asynchronous: bool = False, blocks: int = 512, **fields: Any
 ) -> ExaminingEngine:
     patch_vllm()
-    ours = {"constrained_k2": {"route": "structured_output", "argmax_sample_interval": interval}}
-    config = config_of(model, additional_config=ours, max_model_len=160, **fields)
-    return ExaminingEngine(config, asynchronous=asynchronous, blocks=blocks, size=vocabulary.size)
+    config = config_of(model, max_model_len=160, **fields)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_plan, "INTERVAL", interval)
+        return ExaminingEngine(config, asynchronous=asynchronous, blocks=blocks, size=vocabulary.size)
 
 
 def scripts_of(vocabulary: Vocabulary, count: int) -> dict[str, list[int]]:
@@ -49,7 +52,7 @@ def counters(monkeypatch: pytest.MonkeyPatch) -> EngineCounters:
     """Those of a probe that has just started."""
     probe = RowProbe(found := EngineCounters())
     monkeypatch.setattr(rows, "row_probe", probe)
-    monkeypatch.setattr(metrics, "row_probe", probe)
+    monkeypatch.setattr(scheduler, "row_probe", probe)
     return found
 
 

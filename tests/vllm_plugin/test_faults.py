@@ -21,7 +21,8 @@ from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec, Vocabulary
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.vllm_plugin.engine_core import structured_output
 from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar
-from constrained_k2.vllm_plugin.engine_core.matcher_factory import MatcherFactory, PromptInfo
+from constrained_k2.vllm_plugin.matching.matcher_factory import MatcherFactory, PromptInfo
+from constrained_k2.vllm_plugin.settings import Settings
 from constrained_k2.vocabulary.bitmask import TokenSet, allowed_ids, words_per_row
 from tests.vllm_plugin.faults import ERRORS, STEPS, Fault
 from tests.vllm_plugin.masks import row_of
@@ -38,7 +39,7 @@ ARMS: dict[str, tuple[Any, bool]] = {  # speculative decoding, and whether sched
     "grammar": (GRAMMAR, False),
 }
 SETTINGS: dict[str, dict[str, Any]] = {
-    "llguidance": {"mask_cache_mib": 0},
+    "llguidance": {},
     "llguidance, cached": {},
     "xgrammar": {"engines": ["xgrammar"]},
 }
@@ -107,7 +108,10 @@ class Arm:
         )
         self.vocabulary = vocabulary
         self.drafts = speculative is NGRAM
-        self.factory: MatcherFactory = vars(structured_output)["MatcherFactory"](self.config)
+        with pytest.MonkeyPatch.context() as patch:
+            if settings == "llguidance":
+                patch.setattr(Settings, "mask_bytes", 0)
+            self.factory: MatcherFactory = vars(structured_output)["MatcherFactory"](self.config)
         self.scripts = {
             name: script(self.factory, params, prompt, seed)
             for seed, (name, (params, prompt)) in enumerate(requests(vocabulary).items())

@@ -21,7 +21,7 @@ from constrained_k2 import InvalidRequest, ToolCallSpec, Vocabulary, parse_compl
 from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor, settings
 from constrained_k2.vllm_plugin.api_server.admission import check_params
-from constrained_k2.vllm_plugin.engine_core.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
+from constrained_k2.vllm_plugin.matching.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.settings import settings_in
 from constrained_k2.vllm_plugin.worker.logits_processor_v2 import _Entering
 from constrained_k2.vocabulary.bitmask import allowed_ids

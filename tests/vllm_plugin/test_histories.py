@@ -25,6 +25,7 @@ from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.prompts.special_text import KIMI_SPECIALS
 from constrained_k2.vllm_plugin.api_server import repair
 from constrained_k2.vllm_plugin.api_server.histories import accepted
+from constrained_k2.vllm_plugin.api_server.middleware import rewritten
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.settings import Server, Settings
 from tests.budget import tries
@@ -65,12 +66,12 @@ CHATS |= {f"call: {name}": row for name, row in CALLS.items()}
 
 def chat(messages: list[Any]) -> tuple[Any, list[Any]]:
     """A validated request, and its messages as vLLM's renderer gets them."""
-    request = ChatCompletionRequest.model_validate({"model": "k", "messages": copy.deepcopy(messages)})
+    request = ChatCompletionRequest.model_validate(rewritten({"model": "k", "messages": copy.deepcopy(messages)}))
     return request, request.messages
 
 
 def responses(items: list[Any]) -> tuple[Any, list[Any]]:
-    request = ResponsesRequest.model_validate({"model": "k", "input": copy.deepcopy(items)})
+    request = ResponsesRequest.model_validate(rewritten({"model": "k", "input": copy.deepcopy(items)}))
     return request, construct_input_messages(request_input=request.input)
 
 

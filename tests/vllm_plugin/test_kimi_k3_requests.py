@@ -22,8 +22,9 @@ from constrained_k2.formats import FORMATS
 from constrained_k2.prompts.xtml import render_turn
 from constrained_k2.vllm_plugin.api_server import repair
 from constrained_k2.vllm_plugin.api_server.admission import Admission
+from constrained_k2.vllm_plugin.api_server.middleware import rewritten
 from constrained_k2.vllm_plugin.byte_compiler import byte_compiler
-from constrained_k2.vllm_plugin.engine_core.matcher_factory import PROMPT_END
+from constrained_k2.vllm_plugin.matching.matcher_factory import PROMPT_END
 from constrained_k2.vllm_plugin.openings import bad_words, count_calls
 from constrained_k2.vllm_plugin.settings import Settings
 from constrained_k2.vllm_plugin.token_limits import token_limits_in
@@ -102,7 +103,7 @@ def prepared(request: Any) -> tuple[dict[str, Any], Any]:
 
 
 def chat(*messages: Any, **fields: Any) -> Any:
-    return ChatCompletionRequest(model="k", messages=list(messages), **fields)
+    return ChatCompletionRequest(**rewritten({"model": "k", "messages": list(messages)} | fields))
 
 
 def test_histories_are_repaired_for_tags() -> None:

@@ -29,6 +29,7 @@ from constrained_k2.request.answer_format import AnswerFormat
 from constrained_k2.vllm_plugin.api_server.admission import check_params
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.byte_compiler import _byte_compiler
+from constrained_k2.vllm_plugin.engine_core.scheduler import constraining
 from constrained_k2.vllm_plugin.metrics import families as metrics
 from constrained_k2.vllm_plugin.metrics import transport
 from constrained_k2.vllm_plugin.metrics.counters import EngineCounters, engine_counters
@@ -168,11 +169,13 @@ def test_a_workers_output_carries_totals_that_are_new(
 
 def scheduler() -> Any:
     """As much of a scheduler as its statistics need."""
-    kv_cache = SimpleNamespace(make_prefix_cache_stats=PrefixCacheStats, usage=0.0)
-    return SimpleNamespace(
-        log_stats=True, kv_cache_manager=kv_cache, connector_prefix_cache_stats=None, kv_metrics_collector=None,
-        get_request_counts=lambda: (0, 0), deferred_waiting=(), _kv_fetch_counts={}, running=[],
+    here: Any = object.__new__(constraining(Scheduler))
+    vars(here).update(
+        log_stats=True, kv_cache_manager=SimpleNamespace(make_prefix_cache_stats=PrefixCacheStats, usage=0.0),
+        connector_prefix_cache_stats=None, kv_metrics_collector=None, get_request_counts=lambda: (0, 0),
+        deferred_waiting=(), _kv_fetch_counts={}, running=[],
     )  # fmt: skip
+    return here
 
 
 def received(here: Any, totals: Any) -> None:
@@ -180,28 +183,28 @@ def received(here: Any, totals: Any) -> None:
     arrived = output()
     arrived.constrained_k2 = totals
     with pytest.raises(AttributeError):
-        Scheduler.update_from_output(here, None, arrived)
+        here.update_from_output(None, arrived)
 
 
 def test_the_scheduler_sends_what_is_new_once(counters: EngineCounters) -> None:
     here = scheduler()
-    assert Scheduler.make_stats(here).constrained_k2 is None
+    assert here.make_stats().constrained_k2 is None
     counters.masked_steps += 1
-    assert Scheduler.make_stats(here).constrained_k2["totals"] == {"masked_steps": 1}
-    assert Scheduler.make_stats(here).constrained_k2 is None
+    assert here.make_stats().constrained_k2["totals"] == {"masked_steps": 1}
+    assert here.make_stats().constrained_k2 is None
 
 
 def test_the_scheduler_sends_what_workers_have_counted(counters: EngineCounters) -> None:
     here, worker = scheduler(), counted(3)
     counters.masked_steps += 1  # as on the structured-output route
     received(here, worker.snapshot())
-    assert Scheduler.make_stats(here).constrained_k2["totals"] == {"masked_steps": 4}
+    assert here.make_stats().constrained_k2["totals"] == {"masked_steps": 4}
     received(here, worker.snapshot())
     worker.masked_steps += 1
     received(here, worker.snapshot())
-    assert Scheduler.make_stats(here).constrained_k2["totals"] == {"masked_steps": 1}
+    assert here.make_stats().constrained_k2["totals"] == {"masked_steps": 1}
     received(here, counters.snapshot())  # pickled within this very process
-    assert Scheduler.make_stats(here).constrained_k2 is None
+    assert here.make_stats().constrained_k2 is None
 
 
 def test_counts_are_reported_now_and_then_while_requests_run(
@@ -213,11 +216,11 @@ def test_counts_are_reported_now_and_then_while_requests_run(
     reported = []
     for _ in range(25):
         counters.masked_steps += 1
-        reported.append(Scheduler.make_stats(here).constrained_k2)
+        reported.append(here.make_stats().constrained_k2)
         now[0] += 0.01
     assert [at for at, news in enumerate(reported) if news] == [0, 10, 20]
     here.running = []  # the last step of the last request: nothing may wait for the next one
-    reported.append(Scheduler.make_stats(here).constrained_k2)
+    reported.append(here.make_stats().constrained_k2)
     assert sum(news["totals"]["masked_steps"] for news in reported if news) == 25
 
 
@@ -225,9 +228,9 @@ def test_nothing_is_lost_where_vllm_makes_no_statistics(counters: EngineCounters
     here = scheduler()
     here.log_stats = False
     counters.masked_steps += 1
-    assert Scheduler.make_stats(here) is None
+    assert here.make_stats() is None
     here.log_stats = True
-    assert Scheduler.make_stats(here).constrained_k2["totals"] == {"masked_steps": 1}
+    assert here.make_stats().constrained_k2["totals"] == {"masked_steps": 1}
 
 
 # Prometheus ------------------------------------------------------------------------------------------------------------
@@ -327,13 +330,11 @@ def test_lookups_and_compilations_are_counted_also_of_refused_requests(served: N
 
 @pytest.mark.parametrize("given", [-1, 1.5, "16", True, None])
 def test_the_setting_is_checked(given: Any) -> None:
-    config = SimpleNamespace(additional_config={"constrained_k2": {"argmax_sample_interval": given}})
-    with pytest.raises(
-        ValueError, match="additional_config.constrained_k2.argmax_sample_interval: must be a whole number"
-    ):
+    config = SimpleNamespace(additional_config={"constrained_k2": {"memory_mib": given}})
+    with pytest.raises(ValueError, match="additional_config.constrained_k2.memory_mib: must be a whole number"):
         settings_in(config)
-    config.additional_config["constrained_k2"]["argmax_sample_interval"] = 0
-    assert settings_in(config) == Settings(argmax_sample_interval=0)
+    config.additional_config["constrained_k2"]["memory_mib"] = 1
+    assert settings_in(config) == Settings(memory_mib=1)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")

@@ -16,6 +16,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
+from constrained_k2.vllm_plugin.metrics import row_plan
 from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
 from constrained_k2.vllm_plugin.metrics.row_probe import RowProbe
 from constrained_k2.vllm_plugin.worker import host_masks
@@ -71,9 +72,8 @@ def test_rows_of_sampled_steps_are_examined(
     model: Path, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each step here; rows may move."""
-    every = {"constrained_k2": {"argmax_sample_interval": 1}}
-    config = vllm_config(model, vocabulary, additional_config=every)
-    processor = KimiK2LogitsProcessor(config, torch.device("cpu"), is_pin_memory=False)
+    monkeypatch.setattr(row_plan, "INTERVAL", 1)
+    processor = KimiK2LogitsProcessor(vllm_config(model, vocabulary), torch.device("cpu"), is_pin_memory=False)
     monkeypatch.setattr(host_masks, "row_probe", probe := RowProbe(counters := EngineCounters()))
     output: list[int] = []
     processor.update_state(update(added=[(3, params(BODY), [1], output), (0, params(), [1], [])]))

@@ -30,9 +30,9 @@ from tests.warm import WarmServer
 pytestmark = pytest.mark.server
 
 HERE = Path(__file__).parent
-# One setting for each kind of process: the API servers read strict_false, the engine core or, on the logits-processor
-# route, the workers finish_reserve, and the workers argmax_sample_interval.
-SETTINGS = {"strict_false": "json_object", "finish_reserve": 300, "argmax_sample_interval": 1}
+# One setting for each kind of process: the API servers read strict, the engine core or, on the logits-processor route,
+# the workers finish_reserve.
+SETTINGS = {"strict": {"false": "json_object"}, "finish_reserve": 300}
 SETTING_FLAGS = ("--additional-config", json.dumps({"constrained_k2": SETTINGS}))
 BOTH = "tensor parallel 2, two API servers"
 SERVERS = {

@@ -73,7 +73,7 @@ def send(endpoint: str, row: Reason, parser_class: Any, tokenizer: Any) -> None:
             body = {"prompt": "x", "model": "m", "vllm_xargs": {"constrained_k2": SPEC}} | fields
             read = CompletionRequest.model_validate(body)
             if row.field == "use_beam_search":
-                read.to_beam_search_params(10, {})
+                admission.refuse_beam_search(read.vllm_xargs)
             read.to_sampling_params(10, {})
         case _:
             params = SamplingParams(extra_args={"constrained_k2": SPEC}, **fields)

@@ -18,6 +18,7 @@ from constrained_k2 import InvalidRequest
 from constrained_k2.prompts.special_text import KIMI_SPECIALS
 from constrained_k2.vllm_plugin import settings
 from constrained_k2.vllm_plugin.api_server import repair
+from constrained_k2.vllm_plugin.api_server.middleware import rewritten
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.patches.apply import owner_of, rows
 from tests.vllm_plugin.patched import patch_vllm
@@ -37,7 +38,7 @@ def prepared(
 
 
 def chat(*messages: Any, **fields: Any) -> Any:
-    return ChatCompletionRequest(model="k", messages=[*messages] or [USER], **fields)
+    return ChatCompletionRequest(**rewritten({"model": "k", "messages": [*messages] or [USER]} | fields))
 
 
 def set_by_the_operator(monkeypatch: pytest.MonkeyPatch, **ours: Any) -> None:

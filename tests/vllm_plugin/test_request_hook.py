@@ -17,7 +17,6 @@ from constrained_k2.vllm_plugin import settings
 from constrained_k2.vllm_plugin.api_server import admission
 from constrained_k2.vllm_plugin.constraint import constraint_in
 from tests.vllm_plugin.parsers import TOOL, adjusted, chat
-from tests.vllm_plugin.patched import patch_vllm
 
 
 def spec_of(request: Any) -> ToolCallSpec:
@@ -193,11 +192,11 @@ def test_what_strict_false_means(parser_class: Any, tokenizer: Any) -> None:
     assert level_of(adjusted(parser_class, tokenizer, chat(tools=[NOT_STRICT]))) == "best_effort"
     assert level_of(adjusted(parser_class, tokenizer, chat(tools=[NOT_STRICT], **switch))) == "json_object"
     ours = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
-    settings.remember_server(config(ours, strict_false="json_object"), "logits_processor")
+    settings.remember_server(config(ours, strict={"false": "json_object"}), "logits_processor")
     assert level_of(adjusted(parser_class, tokenizer, chat(tools=[NOT_STRICT]))) == "json_object"
     assert level_of(adjusted(parser_class, tokenizer, chat(tools=[NOT_STRICT], **back))) == "best_effort"
-    with pytest.raises(InvalidRequest, match=r"constrained_k2\.strict_false: must be 'best_effort' or 'json_object'"):
-        settings.remember_server(config(ours, strict_false="strict"), "logits_processor")
+    with pytest.raises(InvalidRequest, match=r"strict\.false: unknown level 'strict'"):
+        settings.remember_server(config(ours, strict={"false": "strict"}), "logits_processor")
     with pytest.raises(VLLMValidationError, match=r"vllm_xargs\.constrained_k2_strict_false: unknown level 'maybe'"):
         adjusted(parser_class, tokenizer, chat(vllm_xargs={"constrained_k2_strict_false": "maybe"}))
 
@@ -294,13 +293,3 @@ def test_what_is_not_kept_is_said_once(parser_class: Any, tokenizer: Any, caplog
 def test_a_required_call_is_not_cut_by_stops(parser_class: Any, tokenizer: Any) -> None:
     request = adjusted(parser_class, tokenizer, chat(tool_choice="required", stop=['"'], stop_token_ids=[5]))
     assert (request.stop, request.stop_token_ids) == ([], [])
-
-
-def test_beam_search_of_completions_is_refused() -> None:
-    patch_vllm()
-    spec = ToolCallSpec.from_openai({"tools": [TOOL]}).to_json()
-    request = CompletionRequest.model_validate(
-        {"prompt": "x", "model": "m", "use_beam_search": True, "vllm_xargs": {"constrained_k2": spec}}
-    )
-    with pytest.raises(ValueError, match="use_beam_search"):
-        request.to_beam_search_params(10, {})

@@ -1,6 +1,7 @@
 """Tools of other kinds beside functions, and forms of ``tool_choice``, on vLLM's own request objects."""
 
 import itertools
+import json
 import re
 from typing import Annotated, Any
 
@@ -10,14 +11,15 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from fastapi import Body, FastAPI
 from fastapi.testclient import TestClient
-from pydantic import ValidationError
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.openai.responses.utils import construct_tool_dicts
 from vllm.exceptions import VLLMValidationError
 
 from constrained_k2 import ToolCallSpec, Vocabulary
 from constrained_k2.vllm_plugin.api_server import admission, functions
+from constrained_k2.vllm_plugin.api_server.middleware import BodyMiddleware, rewritten
 from tests.vllm_plugin.parsers import TOOL, adjusted, chat, make
 from tests.vllm_plugin.patched import patch_vllm
 
@@ -41,7 +43,7 @@ def patched() -> None:
 
 
 def responses(**fields: Any) -> ResponsesRequest:
-    return ResponsesRequest.model_validate({"input": "x", "model": "m"} | fields)
+    return ResponsesRequest.model_validate(rewritten({"input": "x", "model": "m"} | fields))
 
 
 def spec_of(request: Any) -> ToolCallSpec:
@@ -182,9 +184,9 @@ def test_allowed_tools_on_chat_completions(parser_class: Any, tokenizer: Any, mo
         ({"type": "allowed_tools", "allowed_tools": []}, "tool_choice.allowed_tools"),
     ],
 )
-def test_allowed_tools_that_are_wrong(choice: Any, location: str) -> None:
+def test_allowed_tools_that_are_wrong(parser_class: Any, tokenizer: Any, choice: Any, location: str) -> None:
     with pytest.raises(VLLMValidationError, match=re.escape(location)) as refused:
-        chat(tool_choice=choice)
+        adjusted(parser_class, tokenizer, chat(tool_choice=choice))
     assert refused.value.parameter == location
 
 
@@ -206,29 +208,43 @@ def test_a_choice_of_null_beside_tools_is_the_default(fields: Any, choice: str |
     assert request.tool_choice == choice
 
 
-def test_routes_read_bodies_as_python_does() -> None:
-    """FastAPI compiles a route's reading of its body from the model's schema, in which the validators are compiled."""
+def test_bodies_pass_the_middleware() -> None:
     app = FastAPI()
 
-    @app.post("/chat")
+    @app.post("/v1/chat/completions")
     def chat_route(body: Annotated[ChatCompletionRequest, Body()]) -> Any:
         return {"choice": body.tool_choice, "xargs": body.vllm_xargs}
 
-    @app.post("/responses")
+    @app.post("/v1/responses")
     def responses_route(body: Annotated[ResponsesRequest, Body()]) -> Any:
         return {"choice": body.tool_choice}
 
+    @app.post("/v1/completions")
+    def completions_route(body: Annotated[CompletionRequest, Body()]) -> Any:
+        return {"beams": body.use_beam_search}
+
+    app.add_middleware(BodyMiddleware)
     client = TestClient(app)
-    body = {"messages": [], "tools": [TOOL, G], "tool_choice": allowed("required", "g")}
-    xargs = {"constrained_k2_allowed_tools": ["g"]}
-    assert client.post("/chat", json=body).json() == {"choice": "required", "xargs": xargs}
-    assert client.post("/responses", json={"input": "x", "tools": [F], "tool_choice": None}).json() == {
+    choice = allowed("required", "g")
+    body = {"messages": [], "tools": [TOOL, G], "tool_choice": choice}
+    xargs = {"constrained_k2_allowed_tools": json.dumps(choice)}
+    assert client.post("/v1/chat/completions", json=body).json() == {"choice": "required", "xargs": xargs}
+    # A body in several pieces.
+    pieces = iter([(text := json.dumps(body).encode())[:10], text[10:]])
+    headers = {"content-type": "application/json"}
+    assert client.post("/v1/chat/completions", content=pieces, headers=headers).json()["choice"] == "required"
+    assert client.post("/v1/responses", json={"input": "x", "tools": [F], "tool_choice": None}).json() == {
         "choice": "auto"
     }
-    assert client.get("/openapi.json").status_code == 200
+    beams = {"prompt": "x", "use_beam_search": True}
+    assert client.post("/v1/completions", json=beams).json() == {"beams": True}
+    refused = client.post(
+        "/v1/completions", json=beams | {"vllm_xargs": {"constrained_k2": json.dumps({"tools": [F]})}}
+    )
+    assert refused.status_code == 400 and "use_beam_search: cannot be combined" in refused.text
+    assert client.post("/v1/chat/completions", content=b"{", headers=headers).status_code == 422
 
 
 @pytest.mark.parametrize("body", [None, [], "x", 1, {"messages": [], "vllm_xargs": 1}])
 def test_bodies_that_are_none(body: Any) -> None:
-    with pytest.raises(ValidationError):
-        ChatCompletionRequest.model_validate(body)
+    assert rewritten(body) == body

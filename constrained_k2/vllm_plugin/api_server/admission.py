@@ -87,7 +87,7 @@ def require_route() -> None:
         )
 
 
-def refuse_beam_search(extra_args: dict[str, Any] | None) -> None:
+def refuse_beam_search(extra_args: Any) -> None:
     """Refuse a constraint beside beam search, whose requests pass neither route, by a ValueError for the client."""
     try:
         with refusals_noted():

@@ -1,11 +1,13 @@
 """The functions of a request: those of its tools that vLLM shows the model, and which of them its choice allows."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from vllm.tool_parsers.utils import build_responses_tool_call_name_map, get_function_tools
 
+from constrained_k2.errors import InvalidRequest
 from constrained_k2.request.tools import Tool
 from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.log import warn
@@ -51,10 +53,12 @@ def choice_of(request: Any, functions: Sequence[Any]) -> Any:
     choice = request.tool_choice
     if hasattr(choice, "model_dump"):
         choice = choice.model_dump()
-    names = (request.vllm_xargs or {}).get(ALLOWED_TOOLS_KEY)
-    if names is not None:
-        tools = [{"name": name} for name in names] if isinstance(names, list) else names
-        return {"type": "allowed_tools", "allowed_tools": {"mode": choice, "tools": tools}}
+    allowed = (request.vllm_xargs or {}).get(ALLOWED_TOOLS_KEY)
+    if allowed is not None:  # written by our middleware, or by a client in its place
+        try:
+            return json.loads(allowed)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidRequest("must be a tool_choice as JSON", f"vllm_xargs.{ALLOWED_TOOLS_KEY}") from error
     if not isinstance(choice, Mapping) or choice.get("type") != "allowed_tools":
         is_shown = not isinstance(choice, Mapping) or choice.get("type") in _CHOSEN
         if not is_shown or (choice == "required" and not functions):

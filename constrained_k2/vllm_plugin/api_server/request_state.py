@@ -54,12 +54,6 @@ class RequestState:
         """The state of the request that this task serves."""
         return _current.get()
 
-    @property
-    def has_own_answer(self) -> bool:
-        """True if the constraint that goes to the engine says what text the turn may hold."""
-        spec = None if self.compiled is None or self.text is None else self.compiled.spec
-        return spec is not None and (spec.answer is not None or spec.choice == "required")
-
     def attach(self, request: Any) -> None:
         """Keep the state with a request of vLLM's, out of what pydantic serializes."""
         object.__setattr__(request, _ATTRIBUTE, self)

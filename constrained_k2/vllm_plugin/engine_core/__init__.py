@@ -1,1 +1,1 @@
-"""The engine core: the structured-output route, and matchers for both routes."""
+"""The engine core: the structured-output route, and requests as they arrive on either."""

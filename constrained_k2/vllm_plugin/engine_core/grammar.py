@@ -14,8 +14,8 @@ from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.turn.batch import fill_bitmasks
 from constrained_k2.turn.drafts.drafter import Drafter
 from constrained_k2.turn.matcher import ToolCallMatcher
-from constrained_k2.vllm_plugin.engine_core.guarded_matcher import FAILED, GuardedMatcher
 from constrained_k2.vllm_plugin.log import logger
+from constrained_k2.vllm_plugin.matching.guarded_matcher import FAILED, GuardedMatcher
 from constrained_k2.vllm_plugin.metrics.counters import MASK_COUNTS, fill
 from constrained_k2.vocabulary.bitmask import TokenSet, empty_rows
 

@@ -8,10 +8,10 @@ from constrained_k2.vllm_plugin.metrics.row_plan import PlannedRow, RowSampler, 
 
 
 class SampledRows:
-    """Plans the examined rows of one engine core: some of one step in ``interval``; 0: none."""
+    """Plans the examined rows of one engine core: some of those of a sampled step."""
 
-    def __init__(self, interval: int) -> None:
-        self._sampler = RowSampler(interval)
+    def __init__(self) -> None:
+        self._sampler = RowSampler()
 
     def plan(
         self, requests: Mapping[str, Any], ids: Sequence[str], drafts: Mapping[str, Sequence[int]]

@@ -18,10 +18,10 @@ from constrained_k2.vllm_plugin.constraint import is_refused, is_tagged, precomp
 from constrained_k2.vllm_plugin.engine_core.draft_scores import DraftScores
 from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar, fill_batch
 from constrained_k2.vllm_plugin.engine_core.intake import Intake, check
-from constrained_k2.vllm_plugin.engine_core.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.engine_core.sampled_rows import SampledRows
 from constrained_k2.vllm_plugin.flags import PACKAGE, TOOL_PARSER_NAME
 from constrained_k2.vllm_plugin.log import logger, warn
+from constrained_k2.vllm_plugin.matching.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
 from constrained_k2.vllm_plugin.route import route_of
 from constrained_k2.vllm_plugin.settings import settings_in
@@ -40,7 +40,7 @@ class ConstrainedOutputManager(StructuredOutputManager):
         self._factory = MatcherFactory(vllm_config) if route == "structured_output" else None
         logger.info("constrained_k2: engine core, route %s, adopt %s", route or "none", settings_in(vllm_config).adopt)
         self.intake: Intake | None = None
-        self.sampled_rows = SampledRows(settings_in(vllm_config).argmax_sample_interval)
+        self.sampled_rows = SampledRows()
         if route is not None:
             model = vllm_config.model_config
             vocabulary = vocabulary_of_model(model) if self._factory is None else self._factory.vocabulary

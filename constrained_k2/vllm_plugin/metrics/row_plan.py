@@ -8,6 +8,9 @@ the worker itself chooses.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+INTERVAL = 16
+"""The number of masked steps of which one is sampled."""
+
 SAMPLED_ROWS = 4
 """The most rows of a sampled step that are examined."""
 
@@ -37,8 +40,8 @@ class PlannedIds(list[str]):
 class RowSampler:
     """Samples one step in ``interval`` (0: none), and takes turns among the rows where there are too many."""
 
-    def __init__(self, interval: int) -> None:
-        self._interval = interval
+    def __init__(self, interval: int | None = None) -> None:
+        self._interval = INTERVAL if interval is None else interval
         self._steps = 0
         self._first = 0
 

@@ -6,7 +6,7 @@ from typing import Any
 from vllm.v1.metrics.stats import SchedulerStats
 
 from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
-from constrained_k2.vllm_plugin.metrics.transport import FIELD, Collected, NewTotals
+from constrained_k2.vllm_plugin.metrics.transport import FIELD, NewTotals
 from constrained_k2.vllm_plugin.patches import wrapper
 
 
@@ -20,27 +20,6 @@ def stats_fields(original: Any) -> Any:
     setattr(SchedulerStats, FIELD, None)  # what instances have that vLLM's __init__ makes
     SchedulerStats.__annotations__[FIELD] = _Field.__annotations__[FIELD]  # its type, for msgspec
     return {**original, FIELD: fields(_Field)[0]}
-
-
-@wrapper
-def update_from_output(
-    original: Any, self: Any, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """Take the totals that came with a worker's output."""
-    row_probe.count()  # of a worker in this process
-    totals = model_runner_output.__dict__.get(FIELD)
-    if totals is not None:
-        _collected(self).take(totals)
-    return original(self, scheduler_output, model_runner_output, *args, **kwargs)
-
-
-@wrapper
-def make_stats(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Add the counts made since the last report."""
-    stats = original(self, *args, **kwargs)
-    if stats is not None:
-        setattr(stats, FIELD, _collected(self).news(is_idle=not self.running))
-    return stats
 
 
 def model_runner_output_getstate(original: Any) -> Any:
@@ -76,11 +55,3 @@ def stat_logger_record(
         from constrained_k2.vllm_plugin.metrics import families
 
         families.record_engine(news, self.vllm_config.model_config.served_model_name, engine_idx)
-
-
-def _collected(scheduler: Any) -> Collected:
-    attributes = vars(scheduler)
-    collected: Collected | None = attributes.get(FIELD)
-    if collected is None:
-        collected = attributes[FIELD] = Collected()
-    return collected

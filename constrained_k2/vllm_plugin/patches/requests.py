@@ -5,7 +5,7 @@ from inspect import signature
 from typing import Any
 
 from constrained_k2.vllm_plugin.api_server import repair, request_hook
-from constrained_k2.vllm_plugin.api_server.admission import check_params, refuse_beam_search
+from constrained_k2.vllm_plugin.api_server.admission import check_params
 from constrained_k2.vllm_plugin.api_server.functions import set_default_choice
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.patches import wrapper
@@ -51,25 +51,11 @@ def postprocess_messages(original: Any, messages: list[Any]) -> None:
 
 
 @wrapper
-def extract_structured_outputs(original: Any, self: Any) -> Any:
-    """Nothing where our constraint holds the form of the answer: vLLM would constrain the whole turn to it."""
-    state = RequestState.attached_to(self)
-    return None if state is not None and state.has_own_answer else original(self)
-
-
-@wrapper
 def to_sampling_params(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Check the parameters before the response starts."""
     params = original(self, *args, **kwargs)
     check_params(params, first=True)
     return params
-
-
-@wrapper
-def to_beam_search_params(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Refuse a constraint, which beam search would drop."""
-    refuse_beam_search(self.vllm_xargs)
-    return original(self, *args, **kwargs)
 
 
 def process_inputs(original: Any) -> Any:

@@ -13,18 +13,6 @@ from constrained_k2.vllm_plugin.patches import wrapper
 
 
 @wrapper
-def get_grammar_bitmask(original: Any, self: Any, scheduler_output: Any) -> Any:
-    """Add the rows to examine to a step's masks."""
-    masks = original(self, scheduler_output)
-    sampled = getattr(self.structured_output_manager, "sampled_rows", None)  # of ours alone
-    if masks is not None and sampled is not None:
-        ids, drafts = masks.structured_output_request_ids, scheduler_output.scheduled_spec_decode_tokens
-        if plan := sampled.plan(self.requests, ids, drafts):
-            masks.structured_output_request_ids = PlannedIds(ids, plan)
-    return masks
-
-
-@wrapper
 def apply_grammar_bitmask(
     original: Any, scheduler_output: Any, grammar_output: Any, input_batch: Any, logits: Any
 ) -> None:

@@ -6,6 +6,8 @@ from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAMES, has_our_flags
 from constrained_k2.vllm_plugin.patches import wrapper
 from constrained_k2.vllm_plugin.patches.apply import activate
 
+BODY_MIDDLEWARE = "constrained_k2.vllm_plugin.api_server.middleware.BodyMiddleware"
+
 ADMISSION = "_constrained_k2"
 """The attribute of an ``InputProcessor`` of a server that constrains: what admits its requests."""
 
@@ -26,6 +28,8 @@ def from_cli_args(original: Any, cls: Any, args: Any, *more: Any, **kwargs: Any)
     if has_our_flags(engine_args):
         from constrained_k2.vllm_plugin.front_end import report_front_end
 
+        if hasattr(args, "middleware") and BODY_MIDDLEWARE not in args.middleware:
+            args.middleware = [*args.middleware, BODY_MIDDLEWARE]
         report_front_end(args, engine_args)
     return engine_args
 

@@ -30,7 +30,7 @@ class DeviceMasks(RowMasks):
         size: The vocabulary's.
         rows: The most rows of a step.
         device: That of the logits.
-        interval: The interval, in steps, at which rows of all requests are examined; 0: never.
+        interval: The interval, in steps, at which rows of all requests are examined; 0: never; by default 16.
         pin: Whether memory can be pinned.
         places: Masks that are kept on the device.
 
@@ -39,7 +39,14 @@ class DeviceMasks(RowMasks):
     """
 
     def __init__(  # noqa: PLR0913 - a device and its bounds
-        self, size: int, rows: int, device: torch.device, interval: int, *, pin: bool, places: int = _PLACES
+        self,
+        size: int,
+        rows: int,
+        device: torch.device,
+        interval: int | None = None,
+        *,
+        pin: bool,
+        places: int = _PLACES,
     ) -> None:
         words = words_per_row(size)
         self._host_masks = torch.zeros((rows, words), dtype=torch.int32, pin_memory=pin)

@@ -14,7 +14,7 @@ from constrained_k2.vocabulary.bitmask import TokenSet, words_per_row
 class HostMasks(RowMasks):
     """Masks rows in host memory; ``size`` is the vocabulary's, ``rows`` the most of a step."""
 
-    def __init__(self, size: int, rows: int, interval: int) -> None:
+    def __init__(self, size: int, rows: int, interval: int | None = None) -> None:
         self._size = size
         self._listed: list[tuple[int, Ids]] = []
         self._forbidding: list[tuple[int, TokenSet]] = []

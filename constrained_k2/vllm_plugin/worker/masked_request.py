@@ -8,9 +8,9 @@ from vllm import SamplingParams
 from constrained_k2.compiler.compiled import CompiledToolCalls
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.turn.matcher import ToolCallMatcher
-from constrained_k2.vllm_plugin.engine_core.guarded_matcher import FAILED, GuardedMatcher
-from constrained_k2.vllm_plugin.engine_core.matcher_factory import MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.log import logger
+from constrained_k2.vllm_plugin.matching.guarded_matcher import FAILED, GuardedMatcher
+from constrained_k2.vllm_plugin.matching.matcher_factory import MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
 from constrained_k2.vllm_plugin.metrics.row_plan import rows_of
 from constrained_k2.vllm_plugin.worker.row_masks import RowMasks

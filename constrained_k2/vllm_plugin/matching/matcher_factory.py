@@ -44,10 +44,9 @@ class MatcherFactory:
             self.settings.engines[0],
             policy=self.settings.strict,
             undeclared_keys=self.settings.undeclared_keys,
-            counts_dialog=self.settings.counts_dialog,
-            cache_bytes=self.settings.cache_mib << 20,
+            cache_bytes=self.settings.grammar_bytes,
             counts=engine_counters.grammars,
-            mask_cache_bytes=self.settings.mask_cache_mib << 20,
+            mask_cache_bytes=self.settings.mask_bytes,
         )
 
     def compile(self, params: SamplingParams) -> CompiledToolCalls | None:

@@ -1,7 +1,8 @@
-"""Requests in the engine core: as they arrive from any front end, and as they end."""
+"""The engine core: requests as they arrive from any front end, and the scheduler."""
 
 from typing import Any
 
+from constrained_k2.vllm_plugin.engine_core.scheduler import constraining
 from constrained_k2.vllm_plugin.engine_core.structured_output import ConstrainedOutputManager
 from constrained_k2.vllm_plugin.patches import wrapper
 
@@ -16,9 +17,6 @@ def preprocess_add_request(original: Any, self: Any, request: Any, *args: Any, *
 
 
 @wrapper
-def free_request(original: Any, self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-    """Hand on what was examined of a finished request, or count the calls of one that was not constrained."""
-    manager = self.structured_output_manager
-    if isinstance(manager, ConstrainedOutputManager) and manager.intake is not None:
-        manager.intake.end(request)
-    return original(self, request, *args, **kwargs)
+def get_scheduler_cls(original: Any, self: Any) -> type:
+    """Put our part in front of the configured scheduler."""
+    return constraining(original(self))

@@ -1,0 +1,102 @@
+"""Rewrites requests' bodies as vLLM's models accept them, before vLLM reads them.
+
+vLLM's models follow OpenAI's types to the letter and refuse, with HTTP 400, what other servers take: a ``tool_choice``
+of type ``allowed_tools`` or null, and the odd histories of :mod:`.histories`. ``vllm serve --middleware`` is the public
+door for this; :func:`constrained_k2.vllm_plugin.patches.start.from_cli_args` adds :class:`BodyMiddleware` there.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+from fastapi import HTTPException
+
+from constrained_k2.vllm_plugin.api_server.admission import refuse_beam_search
+from constrained_k2.vllm_plugin.api_server.histories import accepted
+from constrained_k2.vllm_plugin.flags import XARGS_KEY
+from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, OFF
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+
+_CHAT = ("/chat/completions", "/chat/completions/render", "/responses", "/responses/render")
+_COMPLETIONS = ("/completions", "/completions/render")
+
+
+class BodyMiddleware:
+    """ASGI middleware for the endpoints whose bodies are rewritten.
+
+    It reads a body when the endpoint does, so that a request that vLLM refuses by its headers costs nothing here.
+    """
+
+    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+        self._app = app
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Callable[..., Any]) -> None:
+        """Serve one connection."""
+        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"].endswith(_COMPLETIONS + _CHAT):
+            receive = _whole_body(receive)
+        await self._app(scope, receive, send)
+
+
+def rewritten(body: Any) -> Any:
+    """A body whose history and ``tool_choice`` vLLM's validators take; the same object if nothing changes.
+
+    A ``tool_choice`` of type ``allowed_tools`` goes into ``vllm_xargs`` as JSON, and its mode becomes the choice: the
+    prompt shows all tools, and vLLM knows ``auto`` and ``required``. Null on /v1/responses is the default.
+    """
+    if not isinstance(body, dict):
+        return body
+    new = accepted(body)
+    choice, xargs = new.get("tool_choice", ""), new.get("vllm_xargs") or {}
+    if choice is None and "input" in new:
+        new = {name: value for name, value in new.items() if name != "tool_choice"}
+    elif (
+        isinstance(choice, Mapping)
+        and choice.get("type") == "allowed_tools"
+        and "messages" in new
+        and isinstance(xargs, Mapping)
+        and xargs.get(XARGS_KEY) != OFF
+    ):
+        inner = choice.get("allowed_tools", choice)
+        is_required = isinstance(inner, Mapping) and inner.get("mode") == "required"
+        given = {**xargs, ALLOWED_TOOLS_KEY: json.dumps(choice)}
+        new = {**new, "tool_choice": "required" if is_required else "auto", "vllm_xargs": given}
+    return new
+
+
+def _whole_body(receive: Receive) -> Receive:
+    """The messages of a connection, with the whole body in one."""
+    is_read = False
+
+    async def received() -> Message:
+        nonlocal is_read
+        if is_read:
+            return await receive()
+        parts: list[bytes] = []
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":  # the client is gone
+                return message
+            parts.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                break
+        is_read = True
+        return {"type": "http.request", "body": _rewritten_bytes(b"".join(parts)), "more_body": False}
+
+    return received
+
+
+def _rewritten_bytes(given: bytes) -> bytes:
+    try:
+        body = json.loads(given)
+        new = rewritten(body)
+        written = given if new is body or new == body else json.dumps(new).encode()
+    except (ValueError, RecursionError):
+        return given  # for vLLM to refuse
+    if isinstance(body, dict) and "prompt" in body and body.get("use_beam_search"):
+        try:
+            refuse_beam_search(xargs if isinstance(xargs := body.get("vllm_xargs"), dict) else None)
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from error
+    return written

@@ -1,0 +1,68 @@
+"""A scheduler that also plans examined rows, passes counts on and reports finished requests.
+
+vLLM's own schedulers and other vendors' can be configured; :func:`constraining` puts :class:`ConstrainingScheduler` in
+front of any of them.
+"""
+
+from functools import cache
+from typing import Any
+
+from constrained_k2.vllm_plugin.engine_core.structured_output import ConstrainedOutputManager
+from constrained_k2.vllm_plugin.metrics.row_plan import PlannedIds
+from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
+from constrained_k2.vllm_plugin.metrics.transport import FIELD, Collected
+
+
+class ConstrainingScheduler:
+    """Comes before a scheduler's class; an engine without our flags in the same process keeps vLLM's behaviour."""
+
+    structured_output_manager: Any
+    requests: dict[str, Any]
+    running: list[Any]
+
+    def get_grammar_bitmask(self, scheduler_output: Any) -> Any:
+        """Add the rows to examine to a step's masks."""
+        masks = super().get_grammar_bitmask(scheduler_output)  # type: ignore[misc]
+        manager = self.structured_output_manager
+        if masks is not None and isinstance(manager, ConstrainedOutputManager):
+            ids, drafts = masks.structured_output_request_ids, scheduler_output.scheduled_spec_decode_tokens
+            if plan := manager.sampled_rows.plan(self.requests, ids, drafts):
+                masks.structured_output_request_ids = PlannedIds(ids, plan)
+        return masks
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any) -> Any:
+        """Take the totals that came with a worker's output."""
+        row_probe.count()  # of a worker in this process
+        totals = model_runner_output.__dict__.get(FIELD)
+        if totals is not None:
+            collected(self).take(totals)
+        return super().update_from_output(scheduler_output, model_runner_output, *args, **kwargs)  # type: ignore[misc]
+
+    def make_stats(self, *args: Any, **kwargs: Any) -> Any:
+        """Add the counts made since the last report."""
+        stats = super().make_stats(*args, **kwargs)  # type: ignore[misc]
+        if stats is not None:
+            setattr(stats, FIELD, collected(self).news(is_idle=not self.running))
+        return stats
+
+    def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """Count the calls of a finished request that was not constrained."""
+        manager = self.structured_output_manager
+        if isinstance(manager, ConstrainedOutputManager) and manager.intake is not None:
+            manager.intake.end(request)
+        return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
+
+
+@cache
+def constraining(scheduler: type) -> type:
+    """A scheduler's class with :class:`ConstrainingScheduler` in front."""
+    return type(f"Constraining{scheduler.__name__}", (ConstrainingScheduler, scheduler), {})
+
+
+def collected(scheduler: Any) -> Collected:
+    """The totals that a scheduler has taken."""
+    attributes = vars(scheduler)
+    found: Collected | None = attributes.get(FIELD)
+    if found is None:
+        found = attributes[FIELD] = Collected()
+    return found
