@@ -63,7 +63,7 @@ class Sample:
     expected: tuple[ExpectedCall, ...] | None = field(default=None, repr=False)  # of a right answer; None if not known
     official: str | None = None  # the finish_reason of a reference answer
     key: str = ""  # a digest of the body, and how often it occurred before
-    stream: bool = field(default=True, compare=False)  # for server tests and the soak; an A/B run streams every sample
+    stream: bool = field(default=True, compare=False)  # for server tests; an A/B run streams every sample
 
     @property
     def tools(self) -> dict[str, Any]:

@@ -1,1 +1,0 @@
-"""Effect of the order of keys in arguments."""

@@ -1,1 +1,0 @@
-"""A mixed load on a real server: constrained calls must be valid, other answers unchanged, memory flat."""
