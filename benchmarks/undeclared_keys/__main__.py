@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from constrained_k2.evaluation.ab.arms import Arm
-from constrained_k2.evaluation.ab.directory import RunDirectory, Sampling, begin, read_records
+from constrained_k2.evaluation.ab.directory import RunDirectory, Sampling, begin
 from constrained_k2.evaluation.ab.figures import totals
 from constrained_k2.evaluation.ab.loaders import numbered_keys
 from constrained_k2.evaluation.ab.results import score
 from constrained_k2.evaluation.ab.runner import Limits
-from constrained_k2.evaluation.answer import Record
 from constrained_k2.evaluation.demo.comparison import TEMPERATURE, DemoRun, Served, demo_samples
 from constrained_k2.evaluation.sample import Sample, key_of
 from constrained_k2.evaluation.server import CONSTRAINED_FLAGS
@@ -70,10 +69,9 @@ def _without(value: Any) -> Any:
 
 def _undeclared(directory: RunDirectory, arm: str) -> Iterator[bool]:
     """For each finished call of a declared function, True if it has a key that the schema does not declare."""
-    with directory.samples_path.open(encoding="utf-8") as file:
-        tools = {sample.key: sample.tools for sample in (Sample.from_json(json.loads(line)) for line in file)}
-    for record in read_records(directory.records_path(arm)):
-        if isinstance(record, Record) and record.finish_reason != "length":
+    tools = {sample.key: sample.tools for sample in directory.read_samples()}
+    for record in directory.records(arm):
+        if record.finish_reason != "length":
             for _, name, arguments in record.calls:
                 yield not json.loads(arguments).keys() <= tools[record.key][name]["properties"].keys()
 

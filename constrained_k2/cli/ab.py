@@ -18,6 +18,7 @@ or, with a third arm: --arm unconstrained --arm constrained --arm stock=http://l
 import argparse
 import json
 import math
+import sqlite3
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -32,7 +33,8 @@ from constrained_k2.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from constrained_k2.evaluation.ab.arms import Arm
-    from constrained_k2.evaluation.ab.directory import BadLine, RunDirectory
+    from constrained_k2.evaluation.ab.directory import RunDirectory
+    from constrained_k2.evaluation.ab.loaders import BadLine
     from constrained_k2.evaluation.sample import Sample
 
 _NAME_A_SERVER = "Give a server's address, or --arm NAME=URL"
@@ -146,7 +148,7 @@ def _file_errors_named(path: Path) -> Iterator[None]:
     failed: BaseException | None = None
     try:
         yield
-    except* OSError as errors:
+    except* (OSError, sqlite3.Error) as errors:
         failed = errors
     while isinstance(failed, BaseExceptionGroup):
         failed = failed.exceptions[0]

@@ -5,14 +5,17 @@
 
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+from constrained_k2.evaluation.ab.directory import FILE, open_run
 from tests.evaluation.ab_samples import body, write_lines
 from tests.evaluation.fake_endpoint import FakeEndpoint
 
@@ -27,7 +30,11 @@ def memory(pid: int) -> int:
 
 def lines(directory: Path) -> int:
     """The number of records."""
-    return sum(path.read_bytes().count(b"\n") for path in (directory / "records").glob("*.jsonl"))
+    with suppress(sqlite3.OperationalError):  # not begun yet
+        database = sqlite3.connect(f"file:{directory / FILE}?mode=ro", uri=True)
+        with closing(database):
+            return int(database.execute("select count(*) from records").fetchone()[0])
+    return 0
 
 
 def measure(count: int, kills: int, directory: Path) -> dict[str, Any]:
@@ -55,17 +62,16 @@ def measure(count: int, kills: int, directory: Path) -> dict[str, Any]:
             time.sleep(1 if count > 1000 else 0.02)
         seconds = time.monotonic() - start
         asked = Counter(endpoint.asked)
-    records = [
-        json.loads(line) for arm in ARMS for line in (output / "records" / f"{arm}.jsonl").read_text().splitlines()
-    ]
-    keys = Counter((record["key"], record["repetition"]) for record in records)
+    run = open_run(output)
+    records = [record for arm in ARMS for record in run.records(arm)]
+    keys = Counter((record.key, record.repetition) for record in records)
     # A quarter that went by between two looks has the look next to it.
     early = [kib for done, kib in seen.items() if begun < done <= begun + (total - begun) // 4] or [*seen.values()][:1]
     late = [kib for done, kib in seen.items() if done > total - (total - begun) // 4] or [*seen.values()][-1:]
     return {
         "records": len(records),
         "keys with another number of records than arms": sum(times != len(ARMS) for times in keys.values()),
-        "failed": sum(record["status"] != "success" for record in records),
+        "failed": sum(record.status != "success" for record in records),
         "requests": sum(asked.values()),
         "seconds": round(seconds, 1),
         "exit": process.returncode,

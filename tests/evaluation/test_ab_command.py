@@ -1,13 +1,14 @@
 """``constrained-k2 ab`` as a person uses it: exit codes, resuming, and bad use."""
 
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from constrained_k2.cli import main
-from constrained_k2.evaluation.ab.directory import RecordFile
+from constrained_k2.evaluation.ab.directory import RunDirectory
 from tests.evaluation.ab_samples import body, write_lines
 from tests.evaluation.fake_endpoint import FakeEndpoint
 
@@ -27,9 +28,9 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         assert len(endpoint.asked) == 10
     assert main(["ab", "--score-only", str(tmp_path / "run"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == scores
-    (tmp_path / "run" / "samples.jsonl").unlink()
+    (tmp_path / "run" / "run.sqlite").unlink()
     assert main(["ab", "--score-only", str(tmp_path / "run")]) == 2
-    assert "samples.jsonl" in capsys.readouterr().err
+    assert "holds no run" in capsys.readouterr().err
     bad = write_lines(tmp_path / "bad.jsonl", [body(fake={"calls": [["x", "nope", "{}"]]})])
     with FakeEndpoint() as endpoint:
         command = [
@@ -72,14 +73,14 @@ def test_a_full_disk_ends_the_run_and_not_the_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
+        raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(RecordFile, "append", full)
+    monkeypatch.setattr(RunDirectory, "add", full)
     samples = write_lines(tmp_path / "s.jsonl", [body(f"#{number}") for number in range(5)])
     with FakeEndpoint() as endpoint:
         command = ["ab", endpoint.url, "--samples", str(samples), "--output", str(tmp_path / "run"), "--json"]
         assert main(command) == 2
-        assert "No space left" in capsys.readouterr().err
+        assert "disk is full" in capsys.readouterr().err
         monkeypatch.undo()
         assert main(command) == 0
 

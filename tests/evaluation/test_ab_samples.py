@@ -7,8 +7,7 @@ import pytest
 
 from constrained_k2 import ToolCallSpec
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.evaluation.ab.directory import BadLine
-from constrained_k2.evaluation.ab.loaders import numbered_keys, read_samples
+from constrained_k2.evaluation.ab.loaders import BadLine, numbered_keys, read_samples
 from constrained_k2.evaluation.bundled import BUNDLED, bundled_bodies
 from constrained_k2.evaluation.sample import Sample, read_sample
 from scripts.bundled_samples import drawn_bodies

@@ -12,7 +12,7 @@ from constrained_k2 import Vocabulary
 from constrained_k2.cli import main
 from constrained_k2.cli.reading import WIRE_FORMATS
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.evaluation.ab.directory import Sampling, begin, done_keys
+from constrained_k2.evaluation.ab.directory import Sampling, begin
 from constrained_k2.evaluation.ab.report.examples import contrast
 from constrained_k2.evaluation.ab.results import score
 from constrained_k2.evaluation.ab.runner import Limits
@@ -67,7 +67,7 @@ def test_every_arm_is_asked_once_whatever_ended_the_run(
         ("vllm_strict", builtin, {"VLLM_PLUGINS": "none"}),
     ]
     assert list(directory.arms) == ["unconstrained", "constrained", "vllm-strict"]
-    assert all(len(done_keys(directory.records_path(arm))) == 6 for arm in directory.arms)
+    assert all(len(directory.done_keys(arm)) == 6 for arm in directory.arms)
     results = score(directory)
     assert results.baseline == "unconstrained"
     assert int(results.paired.sum()) == 6

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import Self
 
 import msgspec
 
 from constrained_k2.evaluation.ab.arms import Arm, merged
-from constrained_k2.evaluation.ab.directory import RecordFile, RunDirectory, bounded_lines, lock
+from constrained_k2.evaluation.ab.directory import RunDirectory, lock
 from constrained_k2.evaluation.ab.runner import Endpoint, Limits
 from constrained_k2.evaluation.answer import SUCCESS, NoAnswer, Record
 from constrained_k2.evaluation.explained import explained, sent_back
@@ -51,32 +50,25 @@ class Change:
         return self.constrained.status == self.unconstrained.status == SUCCESS and self.overrides is not None
 
     def to_json(self) -> str:
-        """One line of ``changes.jsonl``, without its end."""
+        """The content of its row in a run's database."""
         return json.dumps(msgspec.to_builtins(self))
 
     @classmethod
-    def from_json(cls, text: bytes) -> Self:
+    def from_json(cls, text: str) -> Self:
         """Read :meth:`to_json`; raises ``ValueError`` for anything else."""
-        try:
-            return msgspec.convert(json.loads(text), cls)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"not a change: {error}") from None
+        return msgspec.convert(json.loads(text), cls)
 
 
-def read_changes(path: Path) -> Iterator[Change]:
-    """The changes of a file, without malformed lines; nothing if there is none."""
-    for _, line in bounded_lines(path) if path.exists() else ():
-        try:
-            yield Change.from_json(line or b"")
-        except ValueError:  # the last line of a killed run
-            continue
+def read_changes(directory: RunDirectory) -> Iterator[Change]:
+    """The changes of a run, in the order in which they came."""
+    return map(Change.from_json, directory.change_texts())
 
 
 def missing_changes(directory: RunDirectory, arm: Arm, count: int) -> list[Sample]:
     """Those of the first ``count`` samples that an arm was not asked for again; none if we do not constrain it."""
     if not arm.is_constrained:
         return []
-    done = {change.key for change in read_changes(directory.changes_path) if change.arm == arm.name}
+    done = {change.key for change in read_changes(directory) if change.arm == arm.name}
     return [sample for sample in islice(directory.read_samples(), count) if sample.key not in done]
 
 
@@ -117,9 +109,8 @@ async def _ask_arm(  # noqa: PLR0913, PLR0917 - as above
             if not constrained.is_vllm:
                 return
             say(f"Asking {arm.name} again at temperature 0, {len(samples)} requests …")
-            file = stack.enter_context(RecordFile(directory.changes_path))
             asking = _Asking(directory, arm.name, explainer, constrained, unconstrained)
-            await _ask_all(asking, samples, file, limits.concurrency)
+            await _ask_all(asking, samples, limits.concurrency)
 
 
 @dataclass(slots=True)
@@ -164,14 +155,15 @@ class _Asking:
         )
 
 
-async def _ask_all(asking: _Asking, samples: Sequence[Sample], file: RecordFile, concurrency: int) -> None:
+async def _ask_all(asking: _Asking, samples: Sequence[Sample], concurrency: int) -> None:
     waiting = iter(samples)
 
     async def work() -> None:
         for sample in waiting:
             if asking.failed >= _GIVE_UP and not asking.is_explained:
                 return
-            file.append(await asking.change(sample))
+            change = await asking.change(sample)
+            asking.directory.add_change(change.arm, change.key, change.to_json())
 
     async with asyncio.TaskGroup() as group:
         for _ in range(max(1, concurrency // 2)):  # each asks two at a time

@@ -1,43 +1,43 @@
 """A run's directory, from which it resumes after any interruption, and from which it is scored at any time.
 
-``run.json``: the arms and the sampling. ``samples.jsonl``: the samples as they are sent. ``records/ARM.jsonl``: the
-answers. ``metrics.jsonl``: the growth of servers' counters.
+``run.sqlite`` holds the arms, the sampling, the samples as they are sent, the answers and the growth of servers'
+counters. Each answer is a transaction of its own, so a killed run loses only those that had not come.
 """
 
 import fcntl
-import filecmp
 import json
-import mmap
-import os
+import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self, TextIO
+from typing import Any, TextIO
 
 import msgspec
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.ab.arms import Arm
+from constrained_k2.evaluation.ab.loaders import BadLine
 from constrained_k2.evaluation.answer import SUCCESS, Record
 from constrained_k2.evaluation.sample import Sample
 from constrained_k2.formats import FORMATS
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 
+FILE = "run.sqlite"
 MAX_BAD_LINES = 50  # malformed lines whose errors are stored
-MAX_LINE = 16 << 20  # the longest line that is read, in bytes
 
-
-class BadLine(NamedTuple):
-    """A line of a sample file that could not be read."""
-
-    line: int  # its number, from 1
-    reason: str
-
-    def __str__(self) -> str:
-        return f"line {self.line}: {self.reason}"
+_TABLES = """
+    create table if not exists run (value text not null);
+    create table if not exists samples (number integer primary key, key text not null unique, sample text not null);
+    create table if not exists records (
+        arm text, key text, repetition integer, status text, record text not null, primary key (arm, key, repetition));
+    create table if not exists changes (arm text, key text, change text not null, primary key (arm, key));
+    create table if not exists counters (counters text not null);
+    create temp table fresh (number integer primary key, key text not null unique, sample text not null);
+"""
+_SHARED = {"path", "database"}  # the fields of a run that its own row does not hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,10 @@ class Sampling:
 
 @dataclass(slots=True)
 class RunDirectory:
-    """A run; :func:`begin` and :func:`open_run` make one. All but ``path`` is the content of ``run.json``."""
+    """A run; :func:`begin` and :func:`open_run` make one. What reads and writes it raises ``sqlite3.Error``."""
 
     path: Path
+    database: sqlite3.Connection = field(repr=False, compare=False)
     source: str  # of the samples, for the report
     sampling: Sampling
     samples: int = 0  # how many
@@ -79,32 +80,24 @@ class RunDirectory:
             if known.name == self.model_family:
                 return known
         problem = f"unknown model family {self.model_family!r}"
-        raise InvalidRequest(problem, str(self.path / "run.json"), f"Use {' or '.join(each.name for each in FORMATS)}")
+        raise InvalidRequest(problem, str(self.path), f"Use {' or '.join(each.name for each in FORMATS)}")
 
     @property
     def answers(self) -> int:
         """The answers of an arm in a complete run."""
         return self.samples * self.sampling.repetitions
 
-    @property
-    def samples_path(self) -> Path:
-        """One line of JSON a sample."""
-        return self.path / "samples.jsonl"
-
-    def records_path(self, arm: str) -> Path:
-        """An arm's answers; missing until :meth:`add_arms`. Check names from outside first: they become file names."""
-        return self.path / "records" / f"{arm}.jsonl"
-
-    @property
-    def changes_path(self) -> Path:
-        """The answers that were asked for again, for what the constraint changed; missing without any."""
-        return self.path / "changes.jsonl"
-
     def read_samples(self) -> Iterator[Sample]:
-        """The samples in the order of their source; raises ``OSError`` if the file is missing."""
-        with self.samples_path.open("rb") as file:
-            for line in file:
-                yield Sample.from_json(json.loads(line))
+        """The samples in the order of their source."""
+        for (text,) in self.database.execute("select sample from samples order by number"):
+            yield Sample.from_json(json.loads(text))
+
+    def sample(self, key: str) -> Sample:
+        """The sample with this key; raises ``KeyError`` without one."""
+        found = self.database.execute("select sample from samples where key = ?", (key,)).fetchone()
+        if found is None:
+            raise KeyError(key)
+        return Sample.from_json(json.loads(found[0]))
 
     def add_arms(self, arms: Iterable[Arm]) -> None:
         """Store the arms; raises ``InvalidRequest`` if the run has one of that name with another identity."""
@@ -114,32 +107,49 @@ class RunDirectory:
                 problem = f"the run has this arm with {json.dumps(before)}, not {json.dumps(arm.identity)}"
                 raise InvalidRequest(problem, f"arm {arm.name}", "Give it another name, or another --output")
             self.arms[arm.name] = arm.identity | {"url": arm.url}
-        (self.path / "records").mkdir(exist_ok=True)
         self.write()
 
-    def add_counters(self, url: str, counters: Mapping[str, float]) -> None:
-        """Append the growth of a server's counters during a part of the run; raises ``OSError``, as on a full disk."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"url": url, "counters": counters}) + "\n")
+    def add(self, arm: str, record: Record) -> None:
+        """Store an answer, in place of an earlier one to the same request."""
+        row = (arm, record.key, record.repetition, record.status, record.to_json())
+        self.database.execute("insert or replace into records values (?, ?, ?, ?, ?)", row)
+
+    def records(self, arm: str) -> Iterator[Record]:
+        """An arm's answers, in the order in which they came."""
+        for (text,) in self.database.execute("select record from records where arm = ? order by rowid", (arm,)):
+            yield Record.from_json(text)
+
+    def done_keys(self, arm: str, *, but_failed: bool = False) -> set[tuple[str, int]]:
+        """``(key, repetition)`` of an arm's answers, ``but_failed`` without the failures."""
+        rows = self.database.execute("select key, repetition, status from records where arm = ?", (arm,))
+        return {(key, repetition) for key, repetition, status in rows if not but_failed or status == SUCCESS}
+
+    def add_change(self, arm: str, key: str, text: str) -> None:
+        """Store, as JSON, what the constraint changed in an arm's answer to a sample."""
+        self.database.execute("insert or replace into changes values (?, ?, ?)", (arm, key, text))
+
+    def change_texts(self) -> Iterator[str]:
+        """The changes as JSON: :func:`constrained_k2.evaluation.ab.changes.read_changes` reads them."""
+        yield from (text for (text,) in self.database.execute("select change from changes order by rowid"))
+
+    def add_counters(self, counters: Mapping[str, float]) -> None:
+        """Store the growth of a server's counters during a part of the run."""
+        self.database.execute("insert into counters values (?)", (json.dumps(counters),))
 
     def read_counters(self) -> dict[str, float]:
         """The growth of counters, summed over servers and parts of the run."""
-        path, sums = self.path / "metrics.jsonl", Counter[str]()
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-            with suppress(ValueError, KeyError, TypeError):  # the last line of a killed run
-                sums.update(json.loads(line)["counters"])
+        sums = Counter[str]()
+        for (text,) in self.database.execute("select counters from counters"):
+            sums.update(json.loads(text))
         return {name: float(value) for name, value in sums.items()}
 
     def write(self) -> None:
-        """Write ``run.json`` atomically: whenever the process ends, it is the old or the new one."""
-        fresh, value = self.path / "run.new", asdict(self)
-        del value["path"]
-        value["bad_lines"] = dict(zip(("count", "first"), self.bad_lines, strict=True))
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(value, indent=2, ensure_ascii=True) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self.path / "run.json")
+        """Store the run's own row."""
+        value = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in _SHARED}
+        text = json.dumps(value | {"sampling": asdict(self.sampling)})
+        with _transaction(self.database):
+            self.database.execute("delete from run")
+            self.database.execute("insert into run values (?)", (text,))
 
 
 def lock(path: Path) -> TextIO:
@@ -167,120 +177,84 @@ def begin(
     try:
         path.mkdir(parents=True, exist_ok=True)
         with lock(path):
-            fresh = path / "samples.jsonl.new"
+            database = _connect(path)
             count, bad, first = 0, 0, list[str]()
-            with fresh.open("w", encoding="utf-8") as file:
+            with _transaction(database):
                 for sample in samples:
                     if isinstance(sample, BadLine):
                         bad += 1
                         first += [str(sample)] * (len(first) < MAX_BAD_LINES)
                     else:
+                        row = (count, sample.key, json.dumps(sample.to_json()))
+                        database.execute("insert into fresh values (?, ?, ?)", row)
                         count += 1
-                        file.write(json.dumps(sample.to_json()) + "\n")
             if not count:
                 example = f", such as {first[0]}" if first else ""
                 raise InvalidRequest(f"no samples, {bad} malformed lines{example}", source)
-            run = RunDirectory(path, source, sampling, count, (bad, tuple(first)), model_family=wire_format.name)
-            if (path / "run.json").exists():
-                before = open_run(path)
-                if what := _difference(run, before, fresh):
-                    fresh.unlink()
+            run = RunDirectory(path, database, source, sampling, count, (bad, tuple(first)), {}, wire_format.name)
+            if database.execute("select 1 from run").fetchone():
+                before = _read(path, database)
+                if what := _difference(run, before):
                     remedy = "Resume with the same, or give another --output"
                     raise InvalidRequest(f"holds a run with other {what}", str(path), remedy)
                 run.arms = before.arms
-            fresh.replace(run.samples_path)
+            else:
+                database.execute("delete from samples")  # of a run that ended right here
+                database.execute("insert into samples select * from fresh")
+            database.execute("delete from fresh")
             run.write()
             return run
-    except OSError as error:
+    except (OSError, sqlite3.Error) as error:
         raise InvalidRequest(f"cannot be written: {error}", str(path)) from error
-
-
-def _difference(run: RunDirectory, before: RunDirectory, samples: Path) -> str:
-    """The difference that forbids resuming a run with these samples; empty if there is none."""
-    if before.model_family != run.model_family:
-        return "models"
-    if before.sampling != run.sampling:
-        return "sampling parameters"
-    return "" if filecmp.cmp(samples, before.samples_path, shallow=False) else "samples"
 
 
 def open_run(path: Path) -> RunDirectory:
     """The run in a directory; raises ``InvalidRequest`` if there is none."""
+    if not (path / FILE).exists():
+        raise InvalidRequest(f"holds no run: no {FILE}", str(path))
     try:
-        value = json.loads((path / "run.json").read_text(encoding="utf-8"))
-        value |= {"path": str(path), "bad_lines": (value["bad_lines"]["count"], value["bad_lines"]["first"])}
-        return msgspec.convert(value, RunDirectory, dec_hook=lambda _, text: Path(text))
-    except OSError as error:
-        raise InvalidRequest(f"holds no run: {error}", str(path)) from error
-    except (ValueError, TypeError, KeyError) as error:
-        raise InvalidRequest(f"not a run of this version: {error}", str(path / "run.json")) from error
+        return _read(path, _connect(path))
+    except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
+        raise InvalidRequest(f"not a run of this version: {error}", str(path / FILE)) from error
 
 
-class _Writable(Protocol):
-    def to_json(self) -> str: ...
+def _connect(path: Path) -> sqlite3.Connection:
+    """The database, whose statements are each a transaction: what is written stays if this process is killed."""
+    database = sqlite3.connect(path / FILE, isolation_level=None)
+    database.execute("pragma journal_mode = wal")
+    database.execute("pragma synchronous = normal")
+    database.executescript(_TABLES)
+    return database
 
 
-class RecordFile:
-    """Appends records to a file, which is created if it is missing.
-
-    Each record is one write of one line, so a killed process leaves at most one torn line at the end. Opening the file
-    again removes that line, and its request is sent again.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-            if os.fstat(self._file).st_size:
-                with mmap.mmap(self._file, 0, access=mmap.ACCESS_READ) as data:
-                    end = data.rfind(b"\n") + 1
-                os.ftruncate(self._file, end)
-        except OSError as error:
-            raise InvalidRequest(f"cannot be written: {error}", str(path)) from error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.fsync(self._file)
-        os.close(self._file)
-
-    def append(self, record: _Writable) -> None:
-        """Write one record; raises ``OSError``, for example on a full disk."""
-        line = record.to_json().encode() + b"\n"
-        if os.write(self._file, line) != len(line):
-            raise OSError(f"{self.path}: only a part of a record was written")
+@contextmanager
+def _transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """One transaction for all statements of a block."""
+    database.execute("begin immediate")
+    try:
+        yield
+    except BaseException:
+        database.execute("rollback")
+        raise
+    database.execute("commit")
 
 
-def read_records(path: Path) -> Iterator[Record | str]:
-    """The records of a file; for a malformed line, what is wrong with it. A last line without its end is skipped."""
-    for number, line in bounded_lines(path) if path.exists() else ():
-        if line is None:
-            yield f"{path.name}:{number}: longer than {MAX_LINE} bytes"
-        elif line.endswith(b"\n"):
-            try:
-                yield Record.from_json(line)
-            except ValueError as error:
-                yield f"{path.name}:{number}: {error}"
+def _read(path: Path, database: sqlite3.Connection) -> RunDirectory:
+    row = database.execute("select value from run").fetchone()
+    if row is None:
+        raise ValueError("its samples were never stored")
+    value = json.loads(row[0])
+    value["sampling"] = msgspec.convert(value["sampling"], Sampling)
+    count, first = value.pop("bad_lines")
+    return RunDirectory(path, database, bad_lines=(count, tuple(first)), **value)
 
 
-def done_keys(path: Path, *, but_failed: bool = False) -> set[tuple[str, int]]:
-    """``(key, repetition)`` of a file's records, ``but_failed`` without requests whose last record is a failure."""
-    done: set[tuple[str, int]] = set()
-    for record in read_records(path):
-        if isinstance(record, Record):
-            is_done = not but_failed or record.status == SUCCESS
-            (done.add if is_done else done.discard)((record.key, record.repetition))
-    return done
-
-
-def bounded_lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
-    """Number, from 1, and bytes of every line, its end included; None in place of a line over :data:`MAX_LINE`."""
-    with path.open("rb") as file:
-        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), 1):
-            if len(line) < MAX_LINE or line.endswith(b"\n"):
-                yield number, line
-                continue
-            while (rest := file.readline(MAX_LINE)) and not rest.endswith(b"\n"):
-                pass
-            yield number, None
+def _difference(run: RunDirectory, before: RunDirectory) -> str:
+    """The difference that forbids resuming a run with the fresh samples; empty if there is none."""
+    if before.model_family != run.model_family:
+        return "models"
+    if before.sampling != run.sampling:
+        return "sampling parameters"
+    other = "select 1 from (select * from fresh except select * from samples) limit 1"
+    is_other = before.samples != run.samples or run.database.execute(other).fetchone()
+    return "samples" if is_other else ""

@@ -7,7 +7,7 @@ from rich import progress
 from rich.console import Console
 
 from constrained_k2.evaluation.ab.arms import Arm
-from constrained_k2.evaluation.ab.directory import RunDirectory, done_keys
+from constrained_k2.evaluation.ab.directory import RunDirectory
 from constrained_k2.evaluation.ab.latency import Latency
 from constrained_k2.evaluation.answer import SUCCESS, Record
 from constrained_k2.evaluation.judge import Judgement
@@ -26,7 +26,7 @@ class LiveFigures(progress.Progress):
         super().__init__(*columns, console=Console(stderr=True), disable=not is_shown)
         self._arms: dict[str, tuple[progress.TaskID, Latency, Counter[str]]] = {}
         for arm in arms:
-            done = len(done_keys(directory.records_path(arm.name), but_failed=retry_failed))
+            done = len(directory.done_keys(arm.name, but_failed=retry_failed))
             bar = self.add_task(arm.name, total=directory.answers, completed=done, figures="")
             self._arms[arm.name] = bar, Latency(), Counter()
 

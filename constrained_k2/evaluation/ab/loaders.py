@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.evaluation.ab.directory import MAX_LINE, BadLine, bounded_lines
 from constrained_k2.evaluation.sample import Sample, checked, key_of, read_sample
 
 T = TypeVar("T")
+MAX_LINE = 16 << 20  # the longest line that is read, in bytes
 # The leaderboard's names of types, mapped as it does for OpenAI's API (ShishirPatil/gorilla, type_mappings.py).
 _BFCL_TYPES = {
     **dict.fromkeys(("dict", "HashMap", "Hashtable"), "object"),
@@ -24,6 +24,16 @@ _BFCL_TYPES = {
     **dict.fromkeys(("byte", "short", "long", "Bigint"), "integer"),
     "bool": "boolean",
 }
+
+
+class BadLine(NamedTuple):
+    """A line of a sample file that could not be read."""
+
+    line: int  # its number, from 1
+    reason: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.reason}"
 
 
 class _Question(msgspec.Struct):
@@ -197,3 +207,15 @@ def _expected(call: Any) -> dict[str, Any]:
     ((name, arguments),) = functions.items()
     omissible = [argument for argument, values in arguments.items() if "" in values]
     return {"name": name, "accepted": arguments, "omissible": omissible, "lenient": True}
+
+
+def bounded_lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
+    """Number, from 1, and bytes of every line, its end included; None in place of a line over :data:`MAX_LINE`."""
+    with path.open("rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), 1):
+            if len(line) < MAX_LINE or line.endswith(b"\n"):
+                yield number, line
+                continue
+            while (rest := file.readline(MAX_LINE)) and not rest.endswith(b"\n"):
+                pass
+            yield number, None

@@ -1,10 +1,9 @@
 """Scores a run from its records; a run can be scored at any time, any number of times."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.ab import compare
 from constrained_k2.evaluation.ab.arms import Arm, read_arm
 from constrained_k2.evaluation.ab.changes import read_changes
-from constrained_k2.evaluation.ab.directory import RunDirectory, read_records
+from constrained_k2.evaluation.ab.directory import RunDirectory
 from constrained_k2.evaluation.ab.effects import Effects, effects
 from constrained_k2.evaluation.ab.figures import FIGURES, CountTable, totals, value, verifier_summary
 from constrained_k2.evaluation.ab.latency import Latency
@@ -131,16 +130,12 @@ def score(directory: RunDirectory, *, baseline: str | None = None) -> Results:
     if baseline is not None and baseline not in directory.arms:
         remedy = f"Use one of: {', '.join(directory.arms)}"
         raise InvalidRequest(f"there is no arm {baseline!r}", str(directory.path), remedy)
-    lines: dict[str, tuple[int, int]] = {}  # key -> row, byte offset in samples.jsonl
+    rows: dict[str, int] = {}  # by the sample's key
     categories: list[str] = []
-    with directory.samples_path.open("rb") as file:
-        offset = 0
-        for line in file:
-            sample = Sample.from_json(json.loads(line))
-            lines[sample.key] = (len(categories), offset)
-            categories.append(sample.category)
-            offset += len(line)
-        found = {name: _score_arm(directory, name, lines, file) for name in directory.arms}
+    for sample in directory.read_samples():
+        rows[sample.key] = len(categories)
+        categories.append(sample.category)
+    found = {name: _score_arm(directory, name, rows) for name in directory.arms}
     arms = {name: result for name, result in found.items() if result.table.any()}
     if not arms:
         raise InvalidRequest("no arm has a record", str(directory.path))
@@ -164,31 +159,23 @@ def score(directory: RunDirectory, *, baseline: str | None = None) -> Results:
 
 
 def _effects(directory: RunDirectory) -> list[Effects]:
-    keys = {change.key for change in read_changes(directory.changes_path)}
+    keys = {change.key for change in read_changes(directory)}
     samples = {sample.key: sample for sample in directory.read_samples() if sample.key in keys} if keys else {}
-    return effects(read_changes(directory.changes_path), samples, directory.wire_format)
+    return effects(read_changes(directory), samples, directory.wire_format)
 
 
-def _score_arm(
-    directory: RunDirectory, name: str, lines: Mapping[str, tuple[int, int]], samples: BinaryIO
-) -> ArmResult:
+def _score_arm(directory: RunDirectory, name: str, rows: Mapping[str, int]) -> ArmResult:
     arm = read_arm({"name": name} | directory.arms[name])
-    result = ArmResult(arm, np.zeros((len(lines), len(COLUMNS)), np.int32))
-    path, wire_format = directory.records_path(name), directory.wire_format
-    # A request that was sent again after a failure has several records; its last one counts.
-    numbered = ((number, each) for number, each in enumerate(read_records(path)) if isinstance(each, Record))
-    last = {(record.key, record.repetition): number for number, record in numbered}
-    for number, record in enumerate(read_records(path)):
-        if isinstance(record, Record) and record.key in lines and last[record.key, record.repetition] == number:
-            row, offset = lines[record.key]
-            samples.seek(offset)
-            sample = Sample.from_json(json.loads(samples.readline()))
-            judgement = judge(sample, record, wire_format)
-            result.table[row] += np.array(judgement.counts, np.int32)
-            result.latency.add(record)
-            result.reasons.update([record.finish_reason] * bool(record.finish_reason))
-            if judgement.kind:
-                result.kinds[judgement.kind] += 1
-                examples = result.examples.setdefault(judgement.kind, [])
-                examples += [Example(sample, record, judgement)] * (len(examples) < MAX_EXAMPLES)
+    result = ArmResult(arm, np.zeros((len(rows), len(COLUMNS)), np.int32))
+    wire_format = directory.wire_format
+    for record in directory.records(name):
+        sample = directory.sample(record.key)
+        judgement = judge(sample, record, wire_format)
+        result.table[rows[record.key]] += np.array(judgement.counts, np.int32)
+        result.latency.add(record)
+        result.reasons.update([record.finish_reason] * bool(record.finish_reason))
+        if judgement.kind:
+            result.kinds[judgement.kind] += 1
+            examples = result.examples.setdefault(judgement.kind, [])
+            examples += [Example(sample, record, judgement)] * (len(examples) < MAX_EXAMPLES)
     return result

@@ -4,14 +4,14 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation import client
 from constrained_k2.evaluation.ab.arms import Arm, merged
-from constrained_k2.evaluation.ab.directory import RecordFile, RunDirectory, done_keys, lock
+from constrained_k2.evaluation.ab.directory import RunDirectory, lock
 from constrained_k2.evaluation.answer import MAX_GAPS, ChatAnswer, Completion, NoAnswer, Record
 from constrained_k2.evaluation.client import Client, NotServed, api_key_in
 from constrained_k2.evaluation.judge import Judgement, judge
@@ -149,17 +149,14 @@ async def run(
     Each sample goes to all arms before the next sample, beginning with another arm each time, so that load, caches and
     the time of day favour none. Memory holds only the samples in flight.
     """
-    with ExitStack() as files:
-        files.enter_context(lock(directory.path))
+    with lock(directory.path):
         async with AsyncExitStack() as stack:
             endpoints, wire_format = [Endpoint(arm, limits) for arm in arms], directory.wire_format
             for endpoint in endpoints:
                 await stack.enter_async_context(endpoint.client)
                 await endpoint.open()
             directory.add_arms(arms)  # only once all answer, so that a wrong arm can be corrected
-            paths = [directory.records_path(arm.name) for arm in arms]
-            records = [files.enter_context(RecordFile(path)) for path in paths]
-            tasks = _tasks(directory, [done_keys(path, but_failed=retry_failed) for path in paths])
+            tasks = _tasks(directory, [directory.done_keys(arm.name, but_failed=retry_failed) for arm in arms])
             urls = sorted({arm.url for arm in arms})
             before = {url: await read_counters(url) for url in urls}
 
@@ -170,7 +167,7 @@ async def run(
                     record, answer = await endpoint.ask(sample.key, repetition, body)
                     judgement = judge(sample, record, wire_format)
                     record = await endpoint.with_text(record, answer) if judgement.kind else record
-                    records[number].append(record)
+                    directory.add(endpoint.arm.name, record)
                     on_answer(endpoint.arm.name, record, judgement)
 
             try:
@@ -180,7 +177,7 @@ async def run(
             finally:
                 for url in urls:
                     if grown := growth(before[url], await read_counters(url)):
-                        directory.add_counters(url, grown)
+                        directory.add_counters(grown)
 
 
 def _tasks(directory: RunDirectory, done: Sequence[set[tuple[str, int]]]) -> Iterator[tuple[int, Sample, int]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from constrained_k2.evaluation.ab.arms import Arm
 from constrained_k2.evaluation.ab.changes import ask_again, missing_changes
-from constrained_k2.evaluation.ab.directory import RunDirectory, done_keys
+from constrained_k2.evaluation.ab.directory import RunDirectory
 from constrained_k2.evaluation.ab.live import LiveFigures
 from constrained_k2.evaluation.ab.runner import Limits, run
 from constrained_k2.evaluation.bundled import DEMO_MODELS, HELD_OUT, build_demo_model, bundled_bodies
@@ -96,8 +96,8 @@ class DemoRun(NamedTuple):
         demo = DEMOS[self.directory.model_family]
         model = build_demo_model(self.directory.path / "model", demo.model)
         for served in demo.servers if servers is None else servers:
-            paths = [self.directory.records_path(arm.name) for arm in served.arms]
-            done = min(len(done_keys(path, but_failed=self.retry_failed)) for path in paths)
+            names = [arm.name for arm in served.arms]
+            done = min(len(self.directory.done_keys(name, but_failed=self.retry_failed)) for name in names)
             again = any(missing_changes(self.directory, arm, self.explained) for arm in served.arms)
             if done < self.directory.answers or again:
                 log = self.directory.path / f"{served.name}.log"

@@ -7,7 +7,6 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from constrained_k2.evaluation.ab.directory import read_records
 from constrained_k2.evaluation.ab.results import Example, Results
 from constrained_k2.evaluation.answer import Record
 from constrained_k2.evaluation.judge import FORM, KINDS, judge
@@ -124,8 +123,8 @@ def contrast(results: Results) -> list[str]:
     }
     answers: dict[str, dict[tuple[str, int], Record]] = {name: {} for name in results.arms}
     for name, found in answers.items():
-        for record in read_records(results.directory.records_path(name)):
-            if isinstance(record, Record) and (record.key, record.repetition) in candidates:
+        for record in results.directory.records(name):
+            if (record.key, record.repetition) in candidates:
                 found[record.key, record.repetition] = record
     for key, sample in candidates.items():
         answer = answers[constrained].get(key)

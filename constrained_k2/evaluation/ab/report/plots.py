@@ -1,9 +1,8 @@
-"""Plots by matplotlib, as SVG that takes its colours from the page's style sheet, light or dark."""
+"""Plots by matplotlib, as images in the page."""
 
 import io
-import re
+from base64 import b64encode
 from typing import Any
-from xml.etree import ElementTree as ET
 
 from markupsafe import Markup
 from matplotlib import rc_context
@@ -14,16 +13,15 @@ from matplotlib.ticker import LogLocator, StrMethodFormatter
 from constrained_k2.evaluation.ab.effects import Effects
 from constrained_k2.evaluation.ab.figures import FIGURES
 from constrained_k2.evaluation.ab.report.changes import bin_title
-from constrained_k2.evaluation.ab.report.table import percent
 from constrained_k2.evaluation.ab.results import Results
 from constrained_k2.evaluation.judge import KINDS
 
-# One per arm, repeated after the sixth; readable on white. ``page.css`` maps them to those of dark pages.
+# One per arm, repeated after the sixth; readable on white. ``page.css`` has the same, and others for dark pages.
 COLORS = ("#b35900", "#0a58a8", "#2b7a3d", "#8a2f8f", "#9a6700", "#455a64")
 _MARKS = "osD^"  # arms differ in shape too, not in colour alone
 _TEXT, _DIM, _LINE = "#1b1f24", "#57606a", "#d0d7de"
 STYLE: Any = {
-    "svg.fonttype": "none",  # text stays text: selectable, searchable, read aloud
+    "svg.hashsalt": "constrained_k2",  # the same plot is the same file
     "text.parse_math": False,  # a "$" in a name does not begin a formula
     "font.family": "sans-serif",
     "font.size": 12,
@@ -39,9 +37,6 @@ STYLE: Any = {
     **dict.fromkeys(("xtick.bottom", "xtick.minor.bottom", "ytick.left", "ytick.minor.left"), False),
 }
 _WIDTH, _LABELS = 1040, 280  # px
-_SVG, _XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
-_VARIABLES = {color: f"var(--c{number}, {color})" for number, color in enumerate(COLORS)}
-_VARIABLES |= {_TEXT: f"var(--text, {_TEXT})", _DIM: f"var(--dim, {_DIM})", _LINE: f"var(--line, {_LINE})"}
 
 
 def accuracy(results: Results) -> Markup:
@@ -56,9 +51,8 @@ def accuracy(results: Results) -> Markup:
             found = intervals[arm][number]
             if found.value is not None:
                 ys = [row + (place - (len(arms) - 1) / 2) * 0.65 / len(arms)] * 3
-                tip = f"{arm}: {percent(found.value)} ({percent(found.low)} to {percent(found.high)})"
-                axes.plot([found.low, found.value, found.high], ys, markevery=[1], **_look(place, tip))
-    return _svg(axes, "Every figure of every arm with its 95 % interval; the table below has the numbers")
+                axes.plot([found.low, found.value, found.high], ys, markevery=[1], **_look(place))
+    return _image(axes, "Every figure of every arm with its 95 % interval; the table below has the numbers")
 
 
 def failures(results: Results) -> Markup:
@@ -67,13 +61,12 @@ def failures(results: Results) -> Markup:
     kinds = [kind for kind in KINDS if any(kind in result.kinds for result in arms.values())]
     axes = _rows([KINDS[kind] for kind in kinds], 10 + 13 * len(arms))
     axes.set_xticks([])
-    for place, (arm, result) in enumerate(arms.items()):
+    for place, result in enumerate(arms.values()):
         ys = [row + (place - (len(arms) - 1) / 2) * 0.8 / len(arms) for row in range(len(kinds))]
         color = COLORS[place % len(COLORS)]
         bars = axes.barh(ys, [result.kinds.get(kind, 0) for kind in kinds], 0.7 / len(arms), color=color, clip_on=False)
-        for bar, text in zip(bars, axes.bar_label(bars, padding=4, color=_DIM), strict=True):
-            bar.set_gid(f"tip:{arm}: {text.get_text()}")
-    return _svg(axes, "Answers per kind of failure; the table below has the numbers")
+        axes.bar_label(bars, padding=4, color=_DIM)
+    return _image(axes, "Answers per kind of failure; the table below has the numbers")
 
 
 def calibration(effects: Effects) -> Markup:
@@ -84,9 +77,8 @@ def calibration(effects: Effects) -> Markup:
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0% wrong", "25%", "50%", "75%", "100%"])
     for row, each in enumerate(bins):
         share, (low, high) = each.wrong / each.answers, each.interval
-        tip = f"{each.wrong:,} of {each.answers:,} wrong: {percent(share)} ({percent(low)} to {percent(high)})"
-        axes.plot([low, share, high], [row] * 3, markevery=[1], **_look(1, tip))
-    return _svg(axes, "Share of wrong answers by forbidden probability; the table below has the numbers")
+        axes.plot([low, share, high], [row] * 3, markevery=[1], **_look(1))
+    return _image(axes, "Share of wrong answers by forbidden probability; the table below has the numbers")
 
 
 def latencies(results: Results) -> Markup:
@@ -98,23 +90,22 @@ def latencies(results: Results) -> Markup:
             axes.set_title(title)
             axes.set_xscale("log")
             axes.grid(clip_on=False)
-            for place, (arm, result) in enumerate(results.arms.items()):
+            for place, result in enumerate(results.arms.values()):
                 if curve := list(getattr(result.latency, name).cumulative()):
                     xs, ys = zip((curve[0][0], 0.0), *curve, strict=True)
                     middle = next(number for number, share in enumerate(ys) if share >= 0.5)
-                    look = _look(place, f"{arm}: half within {xs[middle]:.3g} ms")
-                    axes.plot(xs, ys, drawstyle="steps-post", markevery=[middle], **look)
+                    axes.plot(xs, ys, drawstyle="steps-post", markevery=[middle], **_look(place))
             low, high = axes.get_xlim()
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 500 else (1,)))
             axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
             axes.minorticks_off()
             axes.set_ylim(0, 1)
             axes.set_yticks([0, 0.5, 1], ["0%", "50%", "100%"])
-    return _svg(panels[0], "Distributions of times by arm; the table below has the quantiles")
+    return _image(panels[0], "Distributions of times by arm; the table below has the quantiles")
 
 
-def _look(place: int, tip: str) -> dict[str, Any]:
-    look = {"color": COLORS[place % len(COLORS)], "marker": _MARKS[place % len(_MARKS)], "gid": f"tip:{tip}"}
+def _look(place: int) -> dict[str, Any]:
+    look = {"color": COLORS[place % len(COLORS)], "marker": _MARKS[place % len(_MARKS)]}
     return look | {"linewidth": 2, "markersize": 7, "clip_on": False}
 
 
@@ -135,31 +126,11 @@ def _short(text: str) -> str:
     return text if len(text) <= 42 else f"{text[:40].rsplit(' ', 1)[0]} …"
 
 
-def _svg(axes: Axes, label: str) -> Markup:
-    """Draw as SVG without inline styles, which the page's policy forbids, and without references.
-
-    Styles become attributes, colours the style sheet's variables, references copies, and ``tip:`` ids tooltips.
-    """
+def _image(axes: Axes, label: str) -> Markup:
+    """Draw as SVG, on white, within the page."""
     file, figure = io.BytesIO(), axes.get_figure(root=True)
     assert figure is not None
     with rc_context(STYLE):
-        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-    ET.register_namespace("", _SVG[1:-1])
-    root = ET.fromstring(file.getvalue())  # noqa: S314 - matplotlib wrote it
-    shapes = {f"#{shape.get('id')}": shape for shape in root.iter(f"{_SVG}path")}
-    for element in list(root.iter()):
-        if (shape := shapes.get(element.attrib.pop(f"{_XLINK}href", ""))) is not None:
-            element.tag, element.attrib["d"] = shape.tag, shape.attrib["d"]
-            element.set("transform", f"translate({element.attrib.pop('x')} {element.attrib.pop('y')})")
-        for name, value in re.findall(r"([a-z-]+): ([^;]+)", element.attrib.pop("style", "")):
-            if name != "font-family":  # the page has its own
-                element.set(name, _VARIABLES.get(value, value))
-        kind, _, tip = element.attrib.pop("id", "").partition(":")
-        if kind == "tip":
-            ET.SubElement(element, f"{_SVG}title").text = tip
-        for child in [*element.findall(f"{_SVG}defs"), *element.findall(f"{_SVG}metadata")]:
-            element.remove(child)
-    attributes = {"class": "plot", "viewBox": root.attrib["viewBox"], "role": "img", "aria-label": label}
-    root.attrib.clear()
-    root.attrib.update(attributes)
-    return Markup(ET.tostring(root, encoding="unicode"))  # noqa: S704 - written by an XML library
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    data = b64encode(file.getvalue()).decode()
+    return Markup('<img class="plot" alt="{}" src="data:image/svg+xml;base64,{}">').format(label, data)
