@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from constrained_k2.evaluation.ab.loaders import moved_under_value
-
 DRAFTS = {
     "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
     "draft7": "http://json-schema.org/draft-07/schema#",
@@ -120,7 +118,7 @@ def walle(path: Path) -> Iterator[Case]:
             f"{entry['suite']}#{number}",
             json.dumps(schema),
             file="kvv-walle",
-            judged="" if "$id" in entry["schema"] else json.dumps(moved_under_value(schema, entry["schema"])),
+            judged="" if "$id" in entry["schema"] else json.dumps(_moved_under_value(schema, entry["schema"])),
         )
 
 
@@ -180,3 +178,15 @@ def hostile() -> Iterator[Case]:
             deep = '{"type": "object", "required": ["a"], "properties": {"a": ' * 500 + "{}" + "}}" * 500
             whole = whole.replace('"DEEP"', deep)
         yield Case(name, whole, file="hostile")
+
+
+def _moved_under_value(schema: Any, root: Any) -> Any:
+    """A schema whose references into ``root`` (``#/...``) resolve after ``root`` became the property ``value``."""
+    if isinstance(schema, list):
+        return [_moved_under_value(item, root) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#/") and reference.split("/")[1] in root:
+        schema = schema | {"$ref": f"#/properties/value{reference[1:]}"}
+    return {key: _moved_under_value(item, root) for key, item in schema.items()}

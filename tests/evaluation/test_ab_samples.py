@@ -13,7 +13,6 @@ from constrained_k2.evaluation.sample import Sample, read_sample
 from scripts.bundled_samples import drawn_bodies
 from scripts.bundled_samples.adversarial import MAKERS
 from scripts.bundled_samples.ordinary import ordinary_samples
-from tests.data import data
 from tests.evaluation.ab_samples import body, write_lines
 
 
@@ -75,7 +74,7 @@ def test_a_malformed_line_costs_itself_only(line: Any, words: str, tmp_path: Pat
 @pytest.mark.parametrize("depth", range(100, 1000, 100))
 def test_a_deep_line_costs_itself_only(depth: int, tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
-    case = '{"schema": ' + '{"not":' * depth + "{}" + "}" * depth + "}"
+    case = '{"id": 1, "question": [[]], "function": [' + '{"not":' * depth + "{}" + "}" * depth + "]}"
     path.write_text(case + "\n" + json.dumps(body()) + "\n")
     assert isinstance(list(read_samples(path))[1], Sample)
 
@@ -116,36 +115,6 @@ def test_bfcl_files_as_published(tmp_path: Path) -> None:
     assert Sample.from_json(json.loads(json.dumps(sample.to_json()))) == sample
     (irrelevant,) = good(read_samples(write_lines(tmp_path / "BFCL_v4_irrelevance.json", [line])))
     assert irrelevant.expected == () and irrelevant.should_call is False
-
-
-def test_tools_with_prompts(tmp_path: Path) -> None:
-    path = tmp_path / "prompts.json"
-    prompts = [
-        "One?",
-        {"prompt": "Two?", "tool_choice": "required"},
-        3,
-        {"messages": [{"role": "user", "content": "Four?"}]},
-    ]
-    path.write_text(json.dumps({"tools": body()["tools"], "temperature": 0.1, "prompts": prompts}, indent=1))
-    one, two, bad, four = read_samples(path)
-    assert isinstance(one, Sample) and one.body["messages"] == [{"role": "user", "content": "One?"}]
-    assert isinstance(two, Sample) and two.choice == "required" and two.body["temperature"] == 0.1
-    assert isinstance(bad, BadLine) and "prompts[2]" in str(bad)
-    assert isinstance(four, Sample) and four.body["messages"][0]["content"] == "Four?"
-
-
-def test_schema_cases_become_a_property_of_a_tool_that_must_be_called(tmp_path: Path) -> None:
-    schema = {"$defs": {"n": {"type": "integer"}}, "type": "array", "items": {"$ref": "#/$defs/n"}}
-    (sample,) = good(
-        read_samples(write_lines(tmp_path / "cases.jsonl", [{"suite": "TestDefs", "line": 1, "schema": schema}]))
-    )
-    assert (sample.choice, sample.category, sample.max_calls) == ("named", "TestDefs", 1)
-    value = sample.tools["submit"]["properties"]["value"]
-    assert value["items"] == {"$ref": "#/properties/value/$defs/n"}
-
-
-def test_all_schema_cases_are_samples() -> None:
-    assert len(good(read_samples(data("schemas/kvv-walle/cases.jsonl")))) == 212
 
 
 def test_expected_calls_survive_a_file() -> None:

@@ -1,4 +1,4 @@
-"""Loads samples from K2 Vendor Verifier, the Berkeley leaderboard, prompts with tools, and lists of schemas."""
+"""Loads samples: our own, K2 Vendor Verifier's, and the Berkeley function-calling leaderboard's."""
 
 import json
 from collections import Counter
@@ -53,21 +53,16 @@ class _Official(msgspec.Struct):
 
 
 def read_samples(path: Path, answers: Path | None = None, official: Path | None = None) -> Iterator[Sample | BadLine]:
-    """Read a sample file, whose lines may have several forms.
+    """Read a sample file, whose lines have one of two forms.
 
     * ``{"messages": ..., "tools": ...}``: a request body, K2 Vendor Verifier's ``samples.jsonl`` or ours.
     * ``{"id", "question": [[...]], "function": [...]}``: the Berkeley function-calling leaderboard's, as published;
       its right answers are looked up in ``possible_answer/`` beside the file.
-    * ``{"schema": ...}``: Kimi Vendor Verifier's schema cases; each becomes the property ``value`` of a required tool.
-    * One JSON document ``{"tools": [...], "prompts": [...]}``, over any number of lines.
 
     ``answers`` are the leaderboard's right answers, if they are elsewhere; ``official`` results of a reference (the
     vendor verifier's ``..._results.jsonl``). Raises ``InvalidRequest`` if a file cannot be read.
     """
     try:
-        if (document := _whole_document(path)) is not None:
-            yield from _prompts(document)
-            return
         if answers is None and (beside := path.parent / "possible_answer" / path.name).exists():
             answers = beside
         truths = {str(truth.id): truth.ground_truth for truth in _rows(answers, _Truth)}
@@ -91,25 +86,10 @@ def numbered_keys(samples: Iterable[Sample | BadLine]) -> Iterator[Sample | BadL
             yield sample
 
 
-def moved_under_value(schema: Any, root: Any) -> Any:
-    """A schema whose references into ``root`` (``#/...``) resolve after ``root`` became the property ``value``."""
-    if isinstance(schema, list):
-        return [moved_under_value(item, root) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#/") and reference.split("/")[1] in root:
-        schema = schema | {"$ref": f"#/properties/value{reference[1:]}"}
-    return {key: moved_under_value(item, root) for key, item in schema.items()}
-
-
 def _read(value: Any, line: int, stem: str, truths: dict[str, Any], reasons: dict[int, str]) -> Sample | BadLine:
     try:
-        if isinstance(value, dict) and "messages" not in value:
-            if "question" in value and "function" in value:
-                return _bfcl(value, line, stem, truths)
-            if "schema" in value:
-                return _schema_case(value, line)
+        if isinstance(value, dict) and "messages" not in value and "question" in value and "function" in value:
+            return _bfcl(value, line, stem, truths)
         return read_sample(value, line, reasons.get(line))
     except (InvalidRequest, RecursionError) as error:
         return BadLine(line, str(error))
@@ -131,45 +111,6 @@ def _rows(path: Path | None, kind: type[T]) -> Iterator[T]:
     for _, value in _lines(path) if path is not None else ():
         with suppress(ValueError):
             yield msgspec.convert(value, kind)
-
-
-def _whole_document(path: Path) -> Any:
-    document = None
-    if path.suffix == ".json" and path.stat().st_size <= MAX_LINE:
-        with suppress(ValueError, RecursionError):
-            document = json.loads(path.read_text(encoding="utf-8-sig"))
-    return document if isinstance(document, dict) and "prompts" in document else None
-
-
-def _prompts(document: dict[str, Any]) -> Iterator[Sample | BadLine]:
-    """One sample a prompt: text, or an object with ``prompt`` or ``messages`` and any other field of a body."""
-    shared = {name: value for name, value in document.items() if name != "prompts"}
-    for number, entry in enumerate(checked(document["prompts"], list[Any], "prompts"), 1):
-        try:
-            fields = {"prompt": entry} if isinstance(entry, str) else checked(entry, dict[str, Any], "prompt")
-            body = shared | fields
-            prompt = body.pop("prompt", None)
-            if isinstance(prompt, str) and "messages" not in fields:
-                body["messages"] = [*(shared.get("messages") or ()), {"role": "user", "content": prompt}]
-            yield read_sample(body, number)
-        except InvalidRequest as error:
-            yield BadLine(number, f"prompts[{number - 1}]: {error}")
-
-
-def _schema_case(value: dict[str, Any], line: int) -> Sample:
-    """A schema as the property ``value`` of a required tool (Kimi Vendor Verifier, testdata)."""
-    schema = value["schema"]
-    parameters = {"type": "object", "properties": {"value": schema}, "required": ["value"]}
-    if isinstance(schema, dict) and "$id" not in schema:  # with $id, references resolve against the schema itself
-        parameters = moved_under_value(parameters, schema)
-    named = {"name": "submit"}
-    body = {
-        "messages": [{"role": "user", "content": "Submit any value that fits the schema."}],
-        "tools": [{"type": "function", "function": named | {"description": "Submit.", "parameters": parameters}}],
-        "tool_choice": {"type": "function", "function": named},
-        "category": str(value.get("suite") or "schemas"),
-    }
-    return read_sample(body, line)
 
 
 def _bfcl(value: dict[str, Any], line: int, stem: str, truths: dict[str, Any]) -> Sample:

@@ -22,6 +22,7 @@ _MARKS = "osD^"  # arms differ in shape too, not in colour alone
 _TEXT, _DIM, _LINE = "#1b1f24", "#57606a", "#d0d7de"
 STYLE: Any = {
     "svg.hashsalt": "constrained_k2",  # the same plot is the same file
+    "svg.fonttype": "none",  # text stays text
     "text.parse_math": False,  # a "$" in a name does not begin a formula
     "font.family": "sans-serif",
     "font.size": 12,
