@@ -1,7 +1,6 @@
 """Sends requests with new tools to every server in turn, and times their tokens at the client."""
 
 import asyncio
-import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -12,13 +11,11 @@ from typing import Any
 
 import httpx
 
-from benchmarks.first_token.servers import ARMS, SERVERS, Arm, flags_of, write_models
+from benchmarks.first_token.servers import ARMS, FREE, SERVERS, Arm, flags_of, write_model
 from benchmarks.host.workload import Workload
 from benchmarks.servers.new_tools import renewed
 from benchmarks.servers.suspension import resume, running, suspend
 from constrained_k2.evaluation.server import VllmServer
-from constrained_k2.grammar.whole_turn.lark import write_lark
-from constrained_k2.request.spec import ToolCallSpec
 
 _TOKENS = 48  # of an answer: a call's id, and the beginning of its arguments
 _BACKGROUND_TOKENS = 100_000  # more than it has time for
@@ -49,7 +46,7 @@ class Row:
         arm: The arm.
         tools: The number of tools.
         samples: One for each round.
-        baseline: Those of the free arm, for the same tools.
+        baseline: The free arm's, for the same tools.
     """
 
     arm: Arm
@@ -86,17 +83,17 @@ def measure(  # noqa: PLR0913 - what a run consists of
         tokenizer: The directory of the real vocabulary; None for a small one.
         rounds: Number of rounds.
         counts: Numbers of tools.
-        arms: The arms, including their baselines.
+        arms: The arms, the free one among them.
 
     Yields:
         The rows of one number of tools, as soon as they are complete.
     """
-    model, fast = write_models(directory, tokenizer)
+    model = write_model(directory, tokenizer)
     with ExitStack() as stack:
         servers: dict[str, VllmServer] = {}
         for name in dict.fromkeys(arm.server for arm in arms):
             server = VllmServer(
-                fast if name == "guidance" else model,
+                model,
                 flags_of(name),
                 log=directory / f"{name}.log",
                 environment=SERVERS[name][1],
@@ -114,19 +111,13 @@ def measure(  # noqa: PLR0913 - what a run consists of
                 alone, beside = (renewed(workload.first(count), next(seeds)) for _ in range(2))
                 for arm in (*arms[number % len(arms) :], *arms[: number % len(arms)]):
                     found[arm.name].append(_sample(servers[arm.server], arm, alone, beside))
-            yield [Row(arm, count, tuple(found[arm.name]), tuple(found[arm.baseline])) for arm in arms]
+            yield [Row(arm, count, tuple(found[arm.name]), tuple(found[FREE])) for arm in arms]
 
 
 def body_of(arm: Arm, tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return an arm's request: the arms' prompts are the same."""
-    body = _free_body("What can these tools do?", _TOKENS) | {"tools": list(tools), "tool_choice": "auto"}
-    if arm.constrains == "tools":
-        body["tool_choice"] = "required"
-    elif arm.constrains == "grammar":
-        spec = ToolCallSpec.from_openai({"tools": list(tools), "tool_choice": "required"})
-        text = write_lark(spec, {tool.name: f"%json {json.dumps(tool.parameters)}" for tool in spec.tools})
-        body["structured_outputs"] = {"grammar": text}
-    return body
+    choice = "required" if arm.is_constrained else "auto"
+    return _free_body("What can these tools do?", _TOKENS) | {"tools": list(tools), "tool_choice": choice}
 
 
 def _free_body(question: str, tokens: int) -> dict[str, Any]:
