@@ -39,9 +39,11 @@ def bars(title: str, series: Series, path: Path) -> None:
         axes.grid(axis="y")
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
         for number, (arm, values) in enumerate(series.items()):
-            xs = [group + (number - (len(series) - 1) / 2) * 0.8 / len(series) for group in range(len(groups))]
+            shift = (number - (len(series) - 1) / 2) * 0.8 / len(series)
+            xs = [place + shift for place, group in enumerate(groups) if group in values]  # --skip-slow leaves some out
             color = COLORS[number % len(COLORS)]
-            drawn = axes.bar(xs, [values[group] for group in groups], 0.76 / len(series), label=arm, color=color)
+            heights = [values[group] for group in groups if group in values]
+            drawn = axes.bar(xs, heights, 0.76 / len(series), label=arm, color=color)
             axes.bar_label(drawn, fmt=three_digits, padding=2, fontsize=9)
         axes.set_xticks(range(len(groups)), groups)
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(series), frameon=False)

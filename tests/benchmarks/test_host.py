@@ -99,7 +99,7 @@ def test_a_small_run(workload: Workload, tmp_path: Path) -> None:
 def test_bars_carry_their_values(tmp_path: Path) -> None:
     bars(
         "$title$ <ms>",
-        {"ours": {"1 tool": 0.5, "9 tools": 12.34}, "other": {"1 tool": 3.0, "9 tools": 45678.9}},
+        {"ours": {"1 tool": 0.5, "9 tools": 12.34, "99 tools": 1.0}, "other": {"1 tool": 3.0, "9 tools": 45678.9}},
         tmp_path / "a.svg",
     )
     texts = [element.text for element in ET.parse(tmp_path / "a.svg").iter("{http://www.w3.org/2000/svg}text")]

@@ -26,7 +26,7 @@ class DistinctMatcher(LLGuidanceMatcher):
     few names, one comes again. Of a key the last value counts; coverage names such strings as relaxed.
     """
 
-    __slots__ = ("_may_repeat", "_places", "_scanner", "_snapshots", "_tokens")
+    __slots__ = ("_matters", "_may_repeat", "_places", "_scanner", "_snapshots", "_tokens", "_watched")
     keeps_keys = True
 
     def __init__(
@@ -40,6 +40,8 @@ class DistinctMatcher(LLGuidanceMatcher):
     ) -> None:
         super().__init__(grammar, location, may_relax=may_relax)
         self._tokens = tokens
+        self._matters = tokens.matters
+        self._watched = 0  # the bits of the tokens that may change the position
         self._places = places
         self._scanner = Scanner(tokens, places, is_xml=grammar.allows_any_split)
         self._snapshots = [self._scanner.start]  # after each token that mattered
@@ -69,7 +71,7 @@ class DistinctMatcher(LLGuidanceMatcher):
     def accept(self, token_id: int) -> bool:
         if not super().accept(token_id):
             return False
-        if not self._tokens.matters[token_id] & self._snapshots[-1].watched or self._advance():
+        if not self._matters[token_id] & self._watched or self._advance():
             return True
         LLGuidanceMatcher.rollback(self, 1)
         row = np.zeros(self._tokens.words, dtype=np.int32)
@@ -90,7 +92,7 @@ class DistinctMatcher(LLGuidanceMatcher):
         copy = DistinctMatcher(self.grammar, self._location, self._tokens, self._places, may_relax=self._may_relax)
         for token_id in self._ids:  # also where it had to repeat something
             LLGuidanceMatcher.accept(copy, token_id)
-            if copy._tokens.matters[token_id] & copy._snapshots[-1].watched:
+            if copy._matters[token_id] & copy._watched:
                 copy._advance(may_repeat=True)
         return copy
 
@@ -109,6 +111,7 @@ class DistinctMatcher(LLGuidanceMatcher):
         return True
 
     def _note(self, at: Snapshot) -> None:
+        self._watched = at.watched
         holds = bool(self._scanner.holding) or len(self._tokens.two_keys) > 0
         self._may_repeat = holds or bool(at.texts) or (self._places is not None and at.may_repeat_item)
 

@@ -162,8 +162,9 @@ class MaskCache:
         self.on_empty_mask: Callable[[], None] = lambda: None
         self._making = threading.Lock()
         self._row_bytes = 4 * words_per_row(vocabulary.size)
-        if budget:
-            self.direct_masks()  # now rather than within some request's first mask
+        if budget:  # now rather than within some request's first mask
+            self.direct_masks()
+            self.written_tokens()
 
     @property
     def spent(self) -> int:

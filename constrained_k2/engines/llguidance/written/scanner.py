@@ -132,10 +132,12 @@ class Scanner:
         elif at.within >= Within.TAG:
             at = self._in_tag(at, token, may_repeat=may_repeat)
         else:
-            at = self._after(at, token, may_repeat=may_repeat)
+            return self._after(at, token, length, may_repeat=may_repeat)
         return at._replace(length=length, logged=len(self._log))
 
-    def _after(self, at: Snapshot, token: bytes, *, may_repeat: bool) -> Snapshot:  # noqa: PLR0912 - a state machine
+    def _after(  # noqa: PLR0912 - a state machine
+        self, at: Snapshot, token: bytes, length: int, *, may_repeat: bool
+    ) -> Snapshot:
         within, frame, place, expects_key, text, word, escaped, *_ = at
         start, end, reach = 0, len(token), self._tokens.reach
         items = None if frame is None else frame.items
@@ -179,7 +181,8 @@ class Scanner:
         is_word = within is Within.WORD or (within is Within.ITEM and items is not None and items.strings is None)
         if is_word and items is not None and items.words is not None and items.words.is_spent(word) and not may_repeat:
             raise Repetition
-        return Snapshot(within, frame, place, expects_key, text, word if is_word else b"", escaped)
+        word = word if is_word else b""
+        return Snapshot(within, frame, place, expects_key, text, word, escaped, length, len(self._log))
 
     def _structural(
         self, frame: Frame | None, place: int, byte: int, *, may_repeat: bool

@@ -3,7 +3,6 @@
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from enum import IntFlag
 from functools import lru_cache
 
 import numpy as np
@@ -30,8 +29,8 @@ _STRUCTURE = frozenset(b"{}[],:")
 _MAX_CACHED = 4096
 
 
-class Matters(IntFlag):
-    """Why a token may change where a text stands."""
+class Matters:
+    """Why a token may change where a text stands: bits, as plain integers, since each token of a text is looked up."""
 
     ANYWAY = 1  # each does: within a key, a compared item or a tag
     STRUCTURE = 2
@@ -58,7 +57,7 @@ class WrittenTokens:
     """The tokens of one vocabulary by what they do to keys and items. Constant.
 
     Attributes:
-        matters: By token id, the :class:`Matters`.
+        matters: By token id, the bits of :class:`Matters`.
         quoted: The tokens that hold a quote.
         in_json: The tokens that end a string in JSON, by the rest of the string without escapes.
         in_words: The tokens that end a number or word, by the rest of it.
