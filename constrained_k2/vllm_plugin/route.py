@@ -52,12 +52,16 @@ def refuse_v1_speculation(*, v2: bool) -> None:
         )
 
 
-def refuse_rust_front_end(args: Any) -> None:
-    """Refuse our tool parser before vLLM's Rust front end does: that fails much later and names no remedy."""
+def has_rust_front_end(args: Any) -> bool:
+    """True for the arguments of a server with vLLM's Rust front end, which only ``vllm serve`` starts."""
     from vllm import envs
 
-    # Only ``vllm serve`` starts it.
-    if not envs.VLLM_USE_RUST_FRONTEND or getattr(args, "subparser", None) != "serve":
+    return bool(envs.VLLM_USE_RUST_FRONTEND) and getattr(args, "subparser", None) == "serve"
+
+
+def refuse_rust_front_end(args: Any) -> None:
+    """Refuse our tool parser before vLLM's Rust front end does: that fails much later and names no remedy."""
+    if not has_rust_front_end(args):
         return
     flags = f"{PARSER_FLAG} kimi_k2 {STRICT_LEVEL_FLAG}"
     if not has_our_logits_processor(getattr(args, "logits_processors", None)):

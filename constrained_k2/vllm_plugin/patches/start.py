@@ -27,9 +27,11 @@ def from_cli_args(original: Any, cls: Any, args: Any, *more: Any, **kwargs: Any)
     engine_args = original(cls, args, *more, **kwargs)
     if has_our_flags(engine_args):
         from constrained_k2.vllm_plugin.front_end import report_front_end
+        from constrained_k2.vllm_plugin.route import has_rust_front_end
 
-        if hasattr(args, "middleware") and BODY_MIDDLEWARE not in args.middleware:
-            args.middleware = [*args.middleware, BODY_MIDDLEWARE]
+        middleware = getattr(args, "middleware", None)
+        if middleware is not None and BODY_MIDDLEWARE not in middleware and not has_rust_front_end(args):
+            args.middleware = [*middleware, BODY_MIDDLEWARE]
         report_front_end(args, engine_args)
     return engine_args
 
