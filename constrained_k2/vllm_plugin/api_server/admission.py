@@ -112,7 +112,7 @@ def check_params(sampling_params: Any, *, first: bool = False) -> CompiledToolCa
             require_route()
             finish_reserve_in(sampling_params.extra_args, 0)
             state = RequestState.current()
-            if state is None or state.text != text or state.compiled is None:
+            if state is None or state.text is not text or state.compiled is None:
                 constraint = constraint_in(sampling_params.extra_args)
                 assert constraint is not None
                 _refuse_beside(constraint, sampling_params)
