@@ -5,12 +5,12 @@ import re
 from typing import Any
 
 from constrained_k2 import ToolCall, ToolCallSpec, parse_completion
-from constrained_k2.formats.kimi_k3 import CLOSE, KIMI_K3, OPEN, SEPARATOR, SPECIAL_TOKENS
+from constrained_k2.formats.kimi_k3 import CLOSE, KIMI_K3, SEPARATOR, SPECIAL_TOKENS
 from constrained_k2.prompts.xtml import Pieces, XtmlRenderer, render_turn
 from constrained_k2.prompts.xtml.options import read_options
 from constrained_k2.prompts.xtml.prompt import write_prompt
 from tests.evaluation.fake_model import FakeModel
-from tests.evaluation.fake_server import GOOD, Fake, Refusal
+from tests.evaluation.fake_server import GOOD, Fake
 from tests.prompts.kimi_k3 import BYTES
 
 _SPECIAL = re.compile("(" + "|".join(map(re.escape, SPECIAL_TOKENS.values())) + ")")
@@ -42,27 +42,15 @@ class TagFake(Fake):
             body = XtmlRenderer(BYTES).render(body, contract=False).body
         written = Pieces()
         for text, is_special in write_prompt(body, read_options(body)).items:
-            sent = text
-            if self.has("unsorted tools") and text.startswith("# Tools"):
-                sent = text.replace('{"function":', '{"type":"function","function":')
-            for part in _SPECIAL.split(sent) if self.has("injects") and not is_special else [sent]:
+            for part in _SPECIAL.split(text) if self.has("injects") and not is_special else [text]:
                 is_injected = self.has("injects") and part in BYTES.special_tokens
                 (written.special if is_special or is_injected else written.text)(part)
         return written.encode(BYTES)
 
     def understood(self, body: Any) -> Any:
         """The request, as the server reads it."""
-        kwargs = body.setdefault("chat_template_kwargs", {})
-        if self.has("no effort"):
-            kwargs["thinking_effort"] = None
-        if self.has("one effort") and kwargs.get("thinking_effort"):
-            kwargs["thinking_effort"] = "max"
-        if self.has("no choice"):
-            body.pop("tool_choice", None)
         if self.has("no generation prompt"):
             body["add_generation_prompt"] = False
-        for declared in (body.get("tools") or ()) if self.has("null descriptions") else ():
-            declared["function"].setdefault("description", None)
         body["messages"] = [self.changed(message) for message in body["messages"]]
         calls: list[Any] = []
         for message in body["messages"] if self.has("results as sent") else ():
@@ -72,18 +60,6 @@ class TagFake(Fake):
         return body
 
     def changed(self, message: Any) -> Any:
-        content = message.get("content")
-        if isinstance(content, list) and self.has("joins parts"):
-            content = "\n".join(part["text"] for part in content)
-        if isinstance(content, list) and self.has("prints lists"):
-            content = str(content)
-        if content is None and self.has("prints None"):
-            content = "None"
-        message |= {"content": content}
-        if message.get("tools") and self.has("refuses tools in messages"):
-            raise Refusal(400, "tools of a message")
-        if self.has("no tools in messages") and message.pop("tools", None):
-            message["content"] = ""
         if self.has("one name of reasoning"):
             message.pop("reasoning_content", None)
         for call in message.get("tool_calls") or ():
@@ -92,7 +68,7 @@ class TagFake(Fake):
                 function["name"] = "tables"
             if self.has("trims arguments"):
                 function["arguments"] = function["arguments"].replace('" <', '"<')
-            if self.has("leaves arguments out") or (self.has("objects alone") and function["arguments"][0] != "{"):
+            if self.has("leaves arguments out"):
                 function["arguments"] = "{}"
         return message
 
@@ -112,8 +88,9 @@ class TagModel(FakeModel):
         """The whole turn, its end included."""
         body, choice = self.body, self.body.get("tool_choice", "none")
         prompt = str(body["messages"][-1]["content"])
-        free = (choice == "auto" and self.has("free under auto")) or (self.reasons and self.has("free reasoning"))
-        if self.pushed and (free or (choice == "none" and self.has("leaks markers"))):
+        if self.pushed and (
+            (choice == "auto" and self.has("free under auto")) or (choice == "none" and self.has("leaks markers"))
+        ):
             return [KIMI_K3_OPEN] * 8
         reasoning = "Seventeen and so on." if self.reasons or self.has("always reasons") else None
         if "response_format" in body:
@@ -133,10 +110,6 @@ class TagModel(FakeModel):
         calls = [self.made(choice, number) for number in range(count)]
         index = 7777 if self.has("any index") else 1
         ids = render_turn(calls, BYTES, reasoning=reasoning, first_index=index)
-        if self.has("any type") and isinstance(choice, dict) and choice["function"]["name"] == "pick":
-            head = tokens(f'{OPEN}argument key="a" type="boolean"{SEPARATOR}')
-            at = next(at for at in range(len(ids)) if ids[at : at + len(head)] == head)
-            ids[at : at + len(head)] = tokens(f"{OPEN}argument{SEPARATOR}")
         if self.has("spells tags"):
             ids = [*BYTES.decode(ids[:-1]).encode(), ids[-1]]
         return [BYTES.special_tokens["[BOS]"] if token_id == ord(_MARK) else token_id for token_id in ids]

@@ -4,7 +4,6 @@ Each request forces a call of a strict tool while a ``logit_bias`` pushes the mo
 model does not hide a rule that nothing enforces.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -14,10 +13,10 @@ from constrained_k2.evaluation.client import printable
 from constrained_k2.evaluation.doctor import tags
 from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
 from constrained_k2.evaluation.doctor.prompt import Prompt
-from constrained_k2.evaluation.doctor.requests import UNWILLING, chat, closed, forced, user
+from constrained_k2.evaluation.doctor.requests import closed, forced, user
 from constrained_k2.evaluation.doctor.target import PUSH, TAG_TOKENS, Target
 from constrained_k2.evaluation.judge import decode_arguments
-from constrained_k2.formats.kimi_k3 import ARGUMENT, CALL, CLOSE, OPEN, RESPONSE, SEPARATOR, TOOLS, VALUE_TYPES
+from constrained_k2.formats.kimi_k3 import ARGUMENT, CALL, CLOSE, OPEN, RESPONSE, SEPARATOR, TOOLS
 
 _BOOLEAN = {"type": "boolean"}
 _UNION = {"anyOf": [{"type": "integer"}, _BOOLEAN]}
@@ -52,22 +51,6 @@ async def keys_once(target: Target) -> Finding:
     return ok("no argument is written twice, though a logit_bias pushes another one")
 
 
-async def value_types(target: Target) -> Finding:
-    """An argument that may have several types names one of them, and its value has it."""
-    push = {target.wire.call_end: PUSH, target.wire.argument_begin: PUSH / 2}
-    made = await _forced(target, closed(a=_UNION), push)
-    if made is None or not made.arguments:
-        return _no_call(target)
-    for argument in made.arguments:
-        value, kind = argument.value, argument.type
-        if argument.key != "a" or kind not in {"number", "boolean"} or (made.is_closed and _type_of(value) != kind):
-            seen = (
-                f"key {printable(argument.key, 40)!r}, type {printable(kind, 40)!r} and value {printable(value, 40)!r}"
-            )
-            return fault(f"an argument 'a' that is an integer or a boolean has {seen}", target.constraining)
-    return ok("an argument that may have several types names one of them, and its value has it")
-
-
 async def indexes(target: Target) -> Finding:
     """The first call of a turn has the index that prompts have there, though a logit_bias pushes another digit."""
     push = {target.wire.call_end: PUSH, await target.token(_DIGIT): PUSH / 2}
@@ -79,16 +62,6 @@ async def indexes(target: Target) -> Finding:
         seen = f"the first call of a turn has the index {printable(index, 40)!r}, not {target.wire.first_index}"
         return fault(seen, target.constraining)
     return ok(f"the first call has the index {index}, though a logit_bias pushes the digit {_DIGIT}")
-
-
-async def after_reasoning(target: Target) -> Finding:
-    """The reasoning ends in the format, though a logit_bias pushes the end of a tag."""
-    body = chat(UNWILLING, parallel_tool_calls=False, chat_template_kwargs={"thinking": True})
-    pieces = await target.pushed(body, {target.wire.think_end: PUSH}, TAG_TOKENS)
-    if count := tags.stray(pieces):
-        seen = f"{count} of {len(pieces)} tokens and texts, pushed after the prompt's reasoning begins, are not part of"
-        return fault(f"{seen} a tag: nothing holds the end of the reasoning", target.constraining)
-    return ok("the reasoning ends in the format, and a call follows")
 
 
 async def spelled_tags(target: Target) -> Finding:
@@ -136,11 +109,3 @@ async def _forced(target: Target, schema: dict[str, Any], push: Mapping[int, flo
 
 def _no_call(target: Target) -> Finding:
     return fault("no call came, though a strict tool is required", target.constraining)
-
-
-def _type_of(text: str) -> str:
-    """The type of a JSON text; empty if it is none."""
-    try:
-        return VALUE_TYPES[type(json.loads(text))]
-    except (ValueError, RecursionError):
-        return ""

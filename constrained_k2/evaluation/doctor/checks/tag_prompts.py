@@ -4,10 +4,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from constrained_k2.evaluation.client import Refused, printable
+from constrained_k2.evaluation.client import printable
 from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
-from constrained_k2.evaluation.doctor.prompt import Piece, Prompt, printed_list_in
-from constrained_k2.evaluation.doctor.requests import BOOK, TOOLS, tool, user
+from constrained_k2.evaluation.doctor.prompt import Piece, Prompt
+from constrained_k2.evaluation.doctor.requests import TOOLS, user
 from constrained_k2.evaluation.doctor.tags import Call, Tag, calls, messages, parts
 from constrained_k2.evaluation.doctor.target import Target
 from constrained_k2.formats.kimi_k3 import ARGUMENT, CLOSE, MESSAGE, RESPONSE, SEPARATOR, THINK
@@ -57,24 +57,6 @@ def judge_generation_prompt(prompt: Prompt, remedy: str) -> Finding:
     return fault(f"the prompt ends with {printable(end[-80:])!r}: the model goes on as another role", remedy)
 
 
-async def empty_content(target: Target) -> Finding:
-    """Content that is empty, null or a list of parts is rendered as its text."""
-    parted = [{"type": "text", "text": "2 "}, {"type": "text", "text": "tables"}]
-    for name, content in (("content ''", ""), ("content null", None)):
-        prompt = await target.prompt({"messages": _history(("a",), (("a", "2 tables"),), content=content)})
-        found = next((message.block(RESPONSE) for message in messages(prompt) if calls(message.parts)), None)
-        if found != "":
-            return fault(f"{name} becomes {printable(str(found), 60)!r} before the calls", target.rendering)
-    prompt = await target.prompt({"messages": [user(parted)]})
-    text = next((each.text for each in messages(prompt) if each.attributes == {"role": "user"}), "")
-    if listed := printed_list_in(text):
-        return fault(f"a list of parts is printed as a Python list: {printable(listed)}", target.rendering)
-    if text != "2 tables":
-        seen = f"a list of the parts '2 ' and 'tables' becomes {printable(text, 60)!r}"
-        return Finding("warning", seen, "Send a string or one part in the client: vLLM joins parts by line breaks")
-    return ok("'', null and lists of parts are rendered as their text")
-
-
 async def history(target: Target) -> Finding:
     """Calls of the history are written as they were: indexes from 1 in every turn, keys, types and values."""
     body = {"messages": [*_TWO_CALLS, *_ONE_CALL], "tools": TOOLS}
@@ -108,15 +90,6 @@ def judge_history(prompt: Prompt, right: Prompt, remedy: str) -> Finding:
 
 def _shown(call: Call) -> str:
     return f"an object of {len(call.arguments)} keys" if call.raw is None else f"the text {printable(call.raw, 60)!r}"
-
-
-async def broken_arguments(target: Target) -> Finding:
-    """Arguments in the history that are not a JSON object are written as they are."""
-    body = {"messages": _history(("a",), (("a", "2 tables"),), arguments="no JSON"), "tools": TOOLS}
-    finding = judge_history(await target.prompt(body), expected(body), _BROKEN)
-    if finding.verdict == "ok":
-        return ok("arguments that are not a JSON object are written as they are")
-    return finding._replace(verdict="warning", seen=f"the model does not see its mistake: {finding.seen}")
 
 
 async def reasoning(target: Target) -> Finding:
@@ -173,73 +146,6 @@ def judge_results(prompt: Prompt, right: Prompt, name: str, remedy: str) -> Find
         return ok(f"{name} are written in the order of their calls, under the names of their functions")
     written, sent = (", ".join("{!r} of {} {}".format(*each) for each in results) or "none" for results in (found, due))
     return fault(f"{name} are written as {written}, not as {sent}", remedy)
-
-
-async def declared_tools(target: Target) -> Finding:
-    """Tools are declared first, as compact JSON with sorted keys, as the client sent them."""
-    body = {"messages": [user("Hello.")], "tools": [BOOK, tool("list_tables", 'List <them> & "more".')]}
-    finding = judge_system(await target.prompt(body), expected(body), "tool-declare", target.rendering)
-    if finding.verdict != "ok":
-        return finding
-    bare = {"type": "function", "function": {"name": "list_tables", "parameters": {"type": "object"}}}
-    body["tools"] = [bare]
-    finding = judge_system(await target.prompt(body), expected(body), "tool-declare", "Describe every tool")
-    if finding.verdict != "ok":
-        return finding._replace(verdict="warning", seen=f"a tool without a description: {finding.seen}")
-    return ok("tools are declared as compact JSON with sorted keys, as they were sent")
-
-
-async def dynamic_tools(target: Target) -> Finding:
-    """Tools of a system message are declared where it stands."""
-    body = {"messages": [user("Hello."), {"role": "system", "tools": [BOOK]}, user("Book.")]}
-    remedy = "Declare all tools in the request's tools: vLLM leaves out those of messages"
-    try:
-        prompt = await target.prompt(body)
-    except Refused as refusal:
-        return Finding("warning", f"tools of a system message are refused: {refusal}", remedy)
-    finding = judge_system(prompt, expected(body), "tool-declare", remedy)
-    return finding if finding.verdict == "ok" else finding._replace(verdict="warning")
-
-
-async def effort(target: Target) -> Finding:
-    """The thinking effort reaches the model, and no effort does where thinking is off."""
-    for kwargs in _EFFORTS:
-        body = {"messages": [user("Hello.")], "chat_template_kwargs": kwargs}
-        finding = judge_system(await target.prompt(body), expected(body), "thinking-effort", target.rendering)
-        if finding.verdict != "ok":
-            return finding
-    return ok("the thinking effort reaches the model: max by default, as asked for, none without thinking")
-
-
-async def choice_and_form(target: Target) -> Finding:
-    """A required call and the form of the answer reach the model."""
-    for kind, fields in (
-        ("tool-choice", {"tools": TOOLS, "tool_choice": "required"}),
-        ("response-format", {"response_format": _FORM}),
-    ):
-        body = {"messages": [user("Hello.")], **fields}
-        finding = judge_system(await target.prompt(body), expected(body), kind, target.rendering)
-        if finding.verdict != "ok":
-            return finding
-    return ok("a required call and the form of the answer reach the model")
-
-
-def judge_system(prompt: Prompt, right: Prompt, kind: str, remedy: str) -> Finding:
-    """The finding for the encoder's own messages of a kind in one prompt, beside those of the right one."""
-    found, due = (
-        [(at, message.text) for at, message in enumerate(messages(each)) if message.attributes.get("type") == kind]
-        for each in (prompt, right)
-    )
-    if found == due:
-        return ok(f"the messages of the type {kind} are those of the checkpoint's encoder")
-    if len(found) != len(due):
-        return fault(f"the prompt has {len(found)} messages of the type {kind}, not {len(due)}", remedy)
-    (at, written), (place, text) = next((one, other) for one, other in zip(found, due, strict=True) if one != other)
-    if at != place:
-        return fault(f"the message of the type {kind} has the position {at}, not {place}", remedy)
-    start = next((at for at, (one, other) in enumerate(zip(written, text, strict=False)) if one != other), 0)
-    one, other = (printable(each[max(0, start - 20) :], 70) for each in (written, text))
-    return fault(f"the message of the type {kind} has {one!r}, not {other!r}", remedy)
 
 
 def _calls(prompt: Prompt) -> list[Call]:
