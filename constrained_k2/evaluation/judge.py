@@ -69,6 +69,8 @@ class Counts(NamedTuple):
     argument_match: int = 0  # the expected functions were called with right arguments
     ordered: int = 0  # two or more calls are expected
     order_match: int = 0  # two or more functions were called in the expected order
+    executable: int = 0  # valid calls, which an agent runs, where the calls of a right answer are known
+    unasked: int = 0  # those of these whose function a right answer does not call
     optional_due: int = 0  # optional arguments of the right answer
     optional_written: int = 0  # those of these that were written
     right: int = 0  # nothing is wrong
@@ -111,6 +113,9 @@ def judge(sample: Sample, record: Record, wire_format: WireFormat = KIMI_K2) -> 
             values.update(awkward_calls=1, awkward_right=int(is_numbered and bool(found.get("valid"))))
         problems += [*wrong, id_problem] if id_problem else wrong
         calls.append((name, arguments))
+        if sample.expected is not None and found.get("valid"):
+            is_asked_for = any(name == right.name for right in sample.expected)
+            values.update(executable=1, unasked=int(not is_asked_for))
     if sample.max_calls is not None and len(calls) > sample.max_calls:
         problems.append(f"too_many_calls: {len(calls)} of at most {sample.max_calls}")
     values["in_form"] = int(not problems)

@@ -10,6 +10,7 @@ from constrained_k2.evaluation.sample import read_sample
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 from scripts.bundled_samples.ordinary import ordinary_samples
 from tests.evaluation.ab_samples import WEATHER, body
+from tests.evaluation.fake_endpoint import GOOD_CALL
 
 
 def call(arguments: Any, name: str = "get_weather", index: int = 0, call_id: str | None = None) -> tuple[str, str, str]:
@@ -155,6 +156,25 @@ def test_awkward_names_and_empty_parameters_are_counted() -> None:
     found = judged(*calls, tools=tools).counts
     assert (found.awkward_calls, found.awkward_right, found.empty_calls, found.empty_valid) == (1, 1, 3, 2)
     assert (found.calls, found.declared, found.decoded, found.valid) == (3, 3, 2, 2)
+
+
+def test_valid_calls_that_nobody_asked_for_are_counted() -> None:
+    """Of declared functions with valid arguments, so that an agent runs them; without an expectation nobody knows."""
+    right, other = GOOD_CALL, ("functions.other:1", "other", "{}")
+    tools = [*body()["tools"], {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}]
+
+    def counted(expected: Any, *calls: tuple[str, str, str]) -> tuple[int, int]:
+        given = body(tools=tools, expected={"calls": expected}) if expected is not None else body(tools=tools)
+        answer = ChatAnswer("tool_calls", calls=calls)
+        counts = judge(read_sample(given, 1), Record.of(answer)).counts
+        return counts.executable, counts.unasked
+
+    asked = [{"name": "get_weather", "arguments": {"city": "Oslo"}}]
+    assert counted(asked, right) == (1, 0)
+    assert counted(asked, right, other) == (2, 1)
+    assert counted([], right) == (1, 1)
+    assert counted(asked, ("functions.nope:0", "nope", "{}"), ("functions.other:1", "other", "[")) == (0, 0)
+    assert counted(None, right) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,9 @@ FIGURES: tuple[Figure, ...] = (
     _share("empty_valid", "  valid, for functions without parameters", "empty_valid", "empty_calls"),
     _share("awkward_right", "  right, for names with a hyphen or a dot", "awkward_right", "awkward_calls"),
     _share("numbered", "call id as expected", "numbered", "calls"),
+    _share(
+        "unasked", "executable calls nobody asked for", "unasked", "executable", is_better_high=False, is_compared=False
+    ),
     _share("tool_match", "the expected functions", "tool_match", "expected"),
     _share("argument_match", "  with the expected arguments", "argument_match", "expected"),
     _share("order_match", "  in the expected order, of two or more", "order_match", "ordered"),
