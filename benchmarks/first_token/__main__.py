@@ -2,7 +2,7 @@
 
 A random model with Kimi K2's vocabulary, and tools of public MCP servers whose names, properties and descriptions are
 new in every request (scripts/fetch_data.py fetches both). All servers run at the same time and take turns; those that
-are not asked are suspended. Some ten minutes on two idle cores, and 15 GB of memory.
+are not asked are suspended. It takes 15 GB of memory.
 """
 
 import argparse
