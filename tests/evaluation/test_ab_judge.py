@@ -158,8 +158,8 @@ def test_awkward_names_and_empty_parameters_are_counted() -> None:
     assert (found.calls, found.declared, found.decoded, found.valid) == (3, 3, 2, 2)
 
 
-def test_valid_calls_that_nobody_asked_for_are_counted() -> None:
-    """Of declared functions with valid arguments, so that an agent runs them; without an expectation nobody knows."""
+def test_valid_calls_that_were_not_asked_for_are_counted() -> None:
+    """An agent runs valid calls of declared functions. Without an expectation none is counted."""
     right, other = GOOD_CALL, ("functions.other:1", "other", "{}")
     tools = [*body()["tools"], {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}]
 
