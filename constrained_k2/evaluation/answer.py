@@ -206,7 +206,7 @@ class Record:
         return cls(key, repetition, SUCCESS, **said | fields)
 
     def to_json(self) -> str:
-        """One line of a record file, without its end; all but ASCII is escaped, since text may hold lone surrogates."""
+        """JSON for a run's database; all but ASCII is escaped, since text may hold lone surrogates."""
         return json.dumps(msgspec.to_builtins(self))
 
     @classmethod

@@ -101,7 +101,7 @@ class Sample:
         return {"required": True, "named": True, "none": False}.get(self.choice)
 
     def to_json(self) -> dict[str, Any]:
-        """One line of ``samples.jsonl``."""
+        """The sample as decoded JSON, for a run's database."""
         expected = None if self.expected is None else {"calls": [call.to_json() for call in self.expected]}
         first = {"number": self.number, "category": self.category, "body": self.body}
         return first | {"expected": expected, "official": self.official, "key": self.key}

@@ -212,7 +212,7 @@ def test_counts_are_reported_now_and_then_while_requests_run(
 ) -> None:
     here, now = scheduler(), [100.0]
     here.running = [object()]
-    monkeypatch.setattr(here, "constrained_k2", transport.Collected(lambda: now[0]), raising=False)
+    here.constrained_k2_totals = transport.Collected(lambda: now[0])
     reported = []
     for _ in range(25):
         counters.masked_steps += 1

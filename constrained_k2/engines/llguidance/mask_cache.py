@@ -157,7 +157,7 @@ class MaskCache:
         self.strings = KnownStrings(
             _long_lengths(vocabulary), self.charge, budget // _STRINGS_SHARE, self._clear_users_of
         )
-        self._written_tokens: WrittenTokens | None = None  # made for the first schema that needs it
+        self._written_tokens: WrittenTokens | None = None  # without a budget made for the first schema that needs it
         self._direct_masks: DirectMasks | None = None  # the same
         self.on_empty_mask: Callable[[], None] = lambda: None
         self._making = threading.Lock()

@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 class Arm:
     """One side of a comparison; ``parse_arm`` and ``read_arm`` check it."""
 
-    name: str  # also of its record file
+    name: str  # of its rows in a run
     url: str = ""  # without /v1
     preset: str = "plain"
     model: str = ""  # empty for the server's first
@@ -92,6 +92,6 @@ def read_arm(value: Any, url: str | None = None) -> Arm:
 
 
 def check_names(arms: Sequence[Arm]) -> None:
-    """Raise ``InvalidRequest`` if two arms have one name, and so one record file."""
+    """Raise ``InvalidRequest`` if two arms have one name, and so the same rows."""
     if repeated := sorted(name for name, count in Counter(arm.name for arm in arms).items() if count > 1):
         raise InvalidRequest(f"given twice: {', '.join(repeated)}", "--arm", "Give every arm another name")

@@ -37,7 +37,7 @@ _TABLES = """
     create table if not exists counters (counters text not null);
     create temp table fresh (number integer primary key, key text not null unique, sample text not null);
 """
-_SHARED = {"path", "database"}  # the fields of a run that its own row does not hold
+_NOT_STORED = {"path", "database"}  # the fields of a run that its own row does not hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class RunDirectory:
 
     def write(self) -> None:
         """Store the run's own row."""
-        value = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in _SHARED}
+        value = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in _NOT_STORED}
         text = json.dumps(value | {"sampling": asdict(self.sampling)})
         with _transaction(self.database):
             self.database.execute("delete from run")

@@ -36,7 +36,7 @@ class Limits:
     backoff: float = 1.0  # seconds before the second attempt; doubled each time
     longest_wait: float = 60.0  # seconds between attempts, whatever the server asks for
     size: int = 64 << 20  # bytes of an answer
-    text: int = 1 << 20  # characters of its parts; escaped, they fit into one line of the record file
+    text: int = 1 << 20  # characters of its parts
     concurrency: int = 8  # requests at a time, over all arms
 
 

@@ -19,8 +19,7 @@ from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, OFF
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 
-_CHAT = ("/chat/completions", "/chat/completions/render", "/responses", "/responses/render")
-_COMPLETIONS = ("/completions", "/completions/render")
+_PATHS = ("/completions", "/completions/render", "/responses", "/responses/render")  # of chats too
 
 
 class BodyMiddleware:
@@ -34,13 +33,13 @@ class BodyMiddleware:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Callable[..., Any]) -> None:
         """Serve one connection."""
-        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"].endswith(_COMPLETIONS + _CHAT):
+        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"].endswith(_PATHS):
             receive = _whole_body(receive)
         await self._app(scope, receive, send)
 
 
 def rewritten(body: Any) -> Any:
-    """A body whose history and ``tool_choice`` vLLM's validators take; the same object if nothing changes.
+    """A body whose history and ``tool_choice`` vLLM's validators take; anything else as it is.
 
     A ``tool_choice`` of type ``allowed_tools`` goes into ``vllm_xargs`` as JSON, and its mode becomes the choice: the
     prompt shows all tools, and vLLM knows ``auto`` and ``required``. Null on /v1/responses is the default.
@@ -91,7 +90,7 @@ def _rewritten_bytes(given: bytes) -> bytes:
     try:
         body = json.loads(given)
         new = rewritten(body)
-        written = given if new is body or new == body else json.dumps(new).encode()
+        written = given if new == body else json.dumps(new).encode()
     except (ValueError, RecursionError):
         return given  # for vLLM to refuse
     if isinstance(body, dict) and "prompt" in body and body.get("use_beam_search"):

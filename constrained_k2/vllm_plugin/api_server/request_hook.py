@@ -90,11 +90,11 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
         extra[XARGS_KEY] = state.text = state.written
         if constraint.answer is not None or constraint.choice == "required":
             # vLLM would apply the answer's form to the whole turn. Its fields stay: a response shows them again.
-            object.__setattr__(request, "extract_structured_outputs", no_structured_outputs)
+            object.__setattr__(request, "extract_structured_outputs", _no_structured_outputs)
     request.vllm_xargs = extra
 
 
-def no_structured_outputs() -> None:
+def _no_structured_outputs() -> None:
     """Nothing for vLLM's own backends, in place of a request's method."""
 
 

@@ -4,7 +4,7 @@ vLLM's own schedulers and other vendors' can be configured; :func:`constraining`
 front of any of them.
 """
 
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from constrained_k2.vllm_plugin.engine_core.structured_output import ConstrainedOutputManager
@@ -19,6 +19,11 @@ class ConstrainingScheduler:
     structured_output_manager: Any
     requests: dict[str, Any]
     running: list[Any]
+
+    @cached_property
+    def constrained_k2_totals(self) -> Collected:
+        """The totals that this scheduler has taken."""
+        return Collected()
 
     def get_grammar_bitmask(self, scheduler_output: Any) -> Any:
         """Add the rows to examine to a step's masks."""
@@ -35,14 +40,14 @@ class ConstrainingScheduler:
         row_probe.count()  # of a worker in this process
         totals = model_runner_output.__dict__.get(FIELD)
         if totals is not None:
-            collected(self).take(totals)
+            self.constrained_k2_totals.take(totals)
         return super().update_from_output(scheduler_output, model_runner_output, *args, **kwargs)  # type: ignore[misc]
 
     def make_stats(self, *args: Any, **kwargs: Any) -> Any:
         """Add the counts made since the last report."""
         stats = super().make_stats(*args, **kwargs)  # type: ignore[misc]
         if stats is not None:
-            setattr(stats, FIELD, collected(self).news(is_idle=not self.running))
+            setattr(stats, FIELD, self.constrained_k2_totals.news(is_idle=not self.running))
         return stats
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -57,12 +62,3 @@ class ConstrainingScheduler:
 def constraining(scheduler: type) -> type:
     """A scheduler's class with :class:`ConstrainingScheduler` in front."""
     return type(f"Constraining{scheduler.__name__}", (ConstrainingScheduler, scheduler), {})
-
-
-def collected(scheduler: Any) -> Collected:
-    """The totals that a scheduler has taken."""
-    attributes = vars(scheduler)
-    found: Collected | None = attributes.get(FIELD)
-    if found is None:
-        found = attributes[FIELD] = Collected()
-    return found
