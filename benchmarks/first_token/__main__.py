@@ -23,7 +23,7 @@ from benchmarks.host.arms import XGrammarArm
 from benchmarks.host.workload import load
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
-_FIELDS = {"first": "first token", "longest": "longest step after it", "background": "longest step of another stream"}
+_FIELDS = {"first": "first token", "longest": "longest step after it"}
 
 
 def table(rows: list[Row], field: str) -> Table:

@@ -1,9 +1,9 @@
 """Sends requests with new tools to every server in turn, and times their tokens at the client."""
 
-import asyncio
 import statistics
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,8 +18,6 @@ from benchmarks.servers.suspension import resume, running, suspend
 from constrained_k2.evaluation.server import VllmServer
 
 _TOKENS = 48  # of an answer: a call's id, and the beginning of its arguments
-_BACKGROUND_TOKENS = 100_000  # more than it has time for
-_BEGUN = 8  # tokens of the other stream before the request is sent
 _WARM_UP = 2  # requests of one tool to every arm, which are not counted
 
 
@@ -30,12 +28,10 @@ class Sample:
     Attributes:
         first: From sending it to its first token.
         longest: The longest time between two of its tokens after that.
-        background: The longest time between two tokens of another request on the same server meanwhile.
     """
 
     first: float
     longest: float
-    background: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,90 +104,45 @@ def measure(  # noqa: PLR0913 - what a run consists of
         for count in counts:
             found: dict[str, list[Sample]] = {arm.name: [] for arm in arms}
             for number in range(rounds):
-                alone, beside = (renewed(workload.first(count), next(seeds)) for _ in range(2))
+                tools = renewed(workload.first(count), next(seeds))
                 for arm in (*arms[number % len(arms) :], *arms[: number % len(arms)]):
-                    found[arm.name].append(_sample(servers[arm.server], arm, alone, beside))
+                    found[arm.name].append(_sample(servers[arm.server], arm, tools))
             yield [Row(arm, count, tuple(found[arm.name]), tuple(found[FREE])) for arm in arms]
 
 
 def body_of(arm: Arm, tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return an arm's request: the arms' prompts are the same."""
-    choice = "required" if arm.is_constrained else "auto"
-    return _free_body("What can these tools do?", _TOKENS) | {"tools": list(tools), "tool_choice": choice}
+    return {
+        "model": "kimi-k2",
+        "messages": [{"role": "user", "content": "What can these tools do?"}],
+        "tools": list(tools),
+        "tool_choice": "required" if arm.is_constrained else "auto",
+        "max_tokens": _TOKENS,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "return_token_ids": True,  # makes vLLM send a chunk for every token, whatever its parser shows of it
+    }
 
 
-def _free_body(question: str, tokens: int) -> dict[str, Any]:
-    body = {"model": "kimi-k2", "messages": [{"role": "user", "content": question}], "max_tokens": tokens}
-    # Ids make vLLM send a chunk for every token, whatever its parser shows of it.
-    return body | {"temperature": 0, "ignore_eos": True, "stream": True, "return_token_ids": True}
+def _sample(server: VllmServer, arm: Arm, tools: Sequence[dict[str, Any]]) -> Sample:
+    """Send a request to a server that is suspended otherwise."""
+    with running(server), httpx.Client(base_url=server.url, timeout=600) as client:
+        client.get("/health").raise_for_status()  # opens the connection, and the server runs
+        start = time.monotonic()
+        times = _token_times(client, body_of(arm, tools))
+    return Sample(1e3 * (times[0] - start), 1e3 * max(later - earlier for earlier, later in pairwise(times)))
 
 
-def _sample(
-    server: VllmServer, arm: Arm, alone: Sequence[dict[str, Any]], beside: Sequence[dict[str, Any]] = ()
-) -> Sample:
-    """Send two requests to a server that is suspended otherwise: one alone, and one beside a stream."""
-    with running(server):
-        return asyncio.run(_asked(server.url, body_of(arm, alone), body_of(arm, beside) if beside else None))
-
-
-async def _asked(url: str, alone: Mapping[str, Any], beside: Mapping[str, Any] | None) -> Sample:
-    loop = asyncio.get_running_loop()
-    async with httpx.AsyncClient(base_url=url, timeout=600) as client:
-        (await client.get("/health")).raise_for_status()  # opens the connection, and the server runs
-        start = loop.time()
-        times = await _token_times(client, alone)
-        background = [0.0]
-        if beside is not None:
-            background = await _beside_a_stream(client, beside)
-    return Sample(1e3 * (times[0] - start), 1e3 * max(_gaps(times)), 1e3 * max(background))
-
-
-async def _beside_a_stream(client: httpx.AsyncClient, body: Mapping[str, Any]) -> list[float]:
-    """Return the seconds between the tokens of a stream while another request is served."""
-    loop = asyncio.get_running_loop()
+def _token_times(client: httpx.Client, body: Mapping[str, Any]) -> list[float]:
+    """Return when each chunk with tokens of a stream came."""
     times: list[float] = []
-    begun = asyncio.Event()
-    stream = asyncio.create_task(_token_times(client, _free_body("Count.", _BACKGROUND_TOKENS), times, begun))
-    waiting = asyncio.create_task(begun.wait())
-    await asyncio.wait((stream, waiting), return_when=asyncio.FIRST_COMPLETED)
-    start = loop.time()
-    await _token_times(client, body)
-    end = loop.time()
-    stream.cancel()
-    with suppress(asyncio.CancelledError):
-        await stream
-    first = max(at for at, time in enumerate(times) if time <= start)
-    return _gaps([time for time in times[first:] if time <= end])
-
-
-async def _token_times(
-    client: httpx.AsyncClient,
-    body: Mapping[str, Any],
-    times: list[float] | None = None,
-    begun: asyncio.Event | None = None,
-) -> list[float]:
-    """Return when each chunk with tokens of a stream came.
-
-    Args:
-        client: The client.
-        body: The request.
-        times: The same times, appended to as they come.
-        begun: Set once some tokens have come.
-    """
-    loop = asyncio.get_running_loop()
-    times = [] if times is None else times
-    async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+    with client.stream("POST", "/v1/chat/completions", json=body) as answer:
         if not answer.is_success:
-            raise RuntimeError(f"HTTP {answer.status_code}: {(await answer.aread())[:500]!r}")
-        async for line in answer.aiter_lines():
+            raise RuntimeError(f"HTTP {answer.status_code}: {answer.read()[:500]!r}")
+        for line in answer.iter_lines():
             if line.startswith("data: {") and '"token_ids":[' in line:
-                times.append(loop.time())
-                if begun is not None and len(times) == _BEGUN:
-                    begun.set()
+                times.append(time.monotonic())
             elif '"error"' in line:
                 raise RuntimeError(line[:500])
     return times
-
-
-def _gaps(times: Sequence[float]) -> list[float]:
-    return [later - earlier for earlier, later in pairwise(times)]

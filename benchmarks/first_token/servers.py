@@ -12,7 +12,7 @@ STOCK_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2")
 _FLAGS = (
     "--max-model-len=131072",
     "--enable-chunked-prefill",  # no request has a seed, beside which the CPU engine does not survive chunks
-    "--max-num-batched-tokens=1024",  # so that another stream waits for a part of a long prompt, not for all of it
+    "--max-num-batched-tokens=1024",
     "--max-num-seqs=4",
     "--no-enable-prefix-caching",
 )

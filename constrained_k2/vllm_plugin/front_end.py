@@ -2,14 +2,10 @@
 
 from typing import Any
 
-from vllm import envs
-
 from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME, TOOL_PARSER_NAMES, has_our_logits_processor
 from constrained_k2.vllm_plugin.log import logger
+from constrained_k2.vllm_plugin.route import STRICT_LEVEL_FLAG, has_rust_front_end
 from constrained_k2.vllm_plugin.settings import settings_in
-
-STRICT_LEVEL_FLAG = "--tool-strict-level parameter"
-"""With this flag vLLM's front ends send a structural tag, schemas included, with every request that has tools."""
 
 
 def report_front_end(args: Any, engine_args: Any) -> None:
@@ -17,15 +13,17 @@ def report_front_end(args: Any, engine_args: Any) -> None:
     settings = settings_in(engine_args)
     route = "logits_processor" if has_our_logits_processor(engine_args.logits_processors) else settings.route
     parser = getattr(args, "tool_call_parser", None)
-    front_end = "Rust" if envs.VLLM_USE_RUST_FRONTEND else "Python"
+    is_rust = has_rust_front_end(args)
+    front_end = "Rust" if is_rust else "Python"
     line = f"front end {front_end}, tool parser {parser or 'none'}, route {route or 'none'}, adopt {settings.adopt}"
-    if problem := _unconstrained(parser, route, settings.adopt, getattr(args, "tool_strict_level", "auto")):
+    level = getattr(args, "tool_strict_level", "auto")
+    if problem := _unconstrained(parser, route, settings.adopt, level, is_rust=is_rust):
         logger.warning("constrained_k2: %s: %s", line, problem)
     else:
         logger.info("constrained_k2: %s", line)
 
 
-def _unconstrained(parser: str | None, route: str | None, adopt: str, strict_level: str) -> str:
+def _unconstrained(parser: str | None, route: str | None, adopt: str, strict_level: str, *, is_rust: bool) -> str:
     """The requests of such a server that are not constrained, and the remedy; empty if there are none."""
     if route is None:
         return f"no request is constrained. Set a route, or --tool-call-parser {TOOL_PARSER_NAME}"
@@ -33,7 +31,7 @@ def _unconstrained(parser: str | None, route: str | None, adopt: str, strict_lev
         return ""
     if adopt == "off":
         return "requests of this front end are not constrained. Leave out adopt: 'off'"
-    if parser == "kimi_k3" and adopt == "tag" and not envs.VLLM_USE_RUST_FRONTEND:
+    if parser == "kimi_k3" and adopt == "tag" and not is_rust:
         return (
             "the structural tags of this parser spell arguments out without their schemas, and are left to vLLM. "
             f"Add the setting adopt: 'prompt', or use --tool-call-parser {TOOL_PARSER_NAME}"

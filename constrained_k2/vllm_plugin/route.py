@@ -15,11 +15,13 @@ from constrained_k2.vllm_plugin.flags import (
     XARGS_KEY,
     has_our_logits_processor,
 )
-from constrained_k2.vllm_plugin.front_end import STRICT_LEVEL_FLAG
 from constrained_k2.vllm_plugin.settings import Route, settings_in
 
 PROCESSOR_FLAG = "--logits-processors"
 PARSER_FLAG = "--tool-call-parser"
+STRICT_LEVEL_FLAG = "--tool-strict-level parameter"
+"""With this flag vLLM's front ends send a structural tag, schemas included, with every request that has tools."""
+
 _OUR_PROCESSOR = f"{PROCESSOR_FLAG} {PACKAGE}:KimiK2LogitsProcessor"
 
 

@@ -70,8 +70,8 @@ def test_all_renewed_tools_compile(small_vocabulary: Vocabulary) -> None:
 
 
 def test_what_an_arm_adds_is_of_the_same_round() -> None:
-    free = (Sample(10, 1, 5), Sample(30, 1, 5), Sample(20, 1, 5))
-    own = (Sample(12, 9, 5), Sample(31, 8, 5), Sample(26, 7, 6))
+    free = (Sample(10, 1), Sample(30, 1), Sample(20, 1))
+    own = (Sample(12, 9), Sample(31, 8), Sample(26, 7))
     row = Row(ARMS[1], 16, own, free)
     assert row.median("first") == 26
     assert row.added("first") == pytest.approx((2, 1, 6))

@@ -41,6 +41,18 @@ def test_the_log_says_who_is_constrained(
     assert said in record.getMessage() and (record.levelname == "WARNING") == bool(said)
 
 
+@pytest.mark.parametrize(("command", "shown"), [("serve", "Rust"), ("launch", "Python")])
+def test_only_vllm_serve_starts_the_rust_front_end(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, command: str, shown: str
+) -> None:
+    monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "1")
+    args = SimpleNamespace(subparser=command, tool_call_parser="kimi_k2", tool_strict_level="parameter")
+    caplog.set_level("INFO", "vllm.constrained_k2")
+    config = {"constrained_k2": {"route": "structured_output"}}
+    report_front_end(args, SimpleNamespace(additional_config=config, logits_processors=None))
+    assert f"front end {shown}, " in caplog.text
+
+
 def test_the_engine_core_logs_its_counts_once_a_minute(
     counters: EngineCounters, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,10 +19,10 @@ from constrained_k2.schema.undeclared_keys import read_undeclared_keys
 from constrained_k2.vllm_plugin.byte_compiler import ENGINE_CORE, SLOW_SECONDS, looked_up
 from constrained_k2.vllm_plugin.constraint import finish_reserve_in, strict_false_in, tag
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.front_end import STRICT_LEVEL_FLAG
 from constrained_k2.vllm_plugin.log import warn
 from constrained_k2.vllm_plugin.metrics.counters import Adopted, Left, engine_counters
 from constrained_k2.vllm_plugin.openings import begins_turn, count_calls
+from constrained_k2.vllm_plugin.route import STRICT_LEVEL_FLAG
 from constrained_k2.vllm_plugin.settings import OFF, ON, UNDECLARED_KEYS_KEY, Route, settings_in
 from constrained_k2.vllm_plugin.token_limits import take_thinking_budget, take_token_ids
 from constrained_k2.vocabulary.vocabulary import Vocabulary
