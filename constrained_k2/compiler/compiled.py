@@ -31,12 +31,16 @@ class CompiledToolCalls:
         compile_seconds: Function name, or :data:`ANSWER` -> seconds that its schema took to compile, None for a
             cache hit; only of grammars that have been used.
         options: The choices that the grammars of arguments are made with.
+        call_threshold: The least probability of a call where its function is named; 0 for any.
     """
 
     def __init__(self, shared: SharedGrammars, spec: ToolCallSpec) -> None:
         self.spec = spec
         self.vocabulary = shared.vocabulary
-        self.turn_table = shared.turn_table(spec)
+        does_decline = (spec.undeclared_calls or shared.undeclared_calls) == "decline"
+        self.call_threshold = shared.call_threshold if does_decline else 0.0
+        may_decline = self.call_threshold > 0 and spec.choice == "auto" and spec.answer is None
+        self.turn_table = shared.turn_table(spec, declines=may_decline)
         self.compile_seconds: dict[str, float | None] = {}
         self._shared = shared
         self._trie: CallIdTrie | None = None

@@ -24,6 +24,9 @@ class Compiler(SharedGrammars):
         counts: Counts of cache hits and compilations to add to; by default new ones.
         threads: Threads that fill the masks of a batch; None for one per CPU of the process, at most eight.
         mask_cache_bytes: Budget of LLGuidance's cached masks and DFA states, estimated; 0 for no cache.
+        undeclared_calls: What becomes of a call of a function that the request does not declare: see
+            :meth:`ToolCallMatcher.intent`. A spec may say another.
+        call_threshold: The least probability, from 0 to 1, that a call is of a declared function, or it is declined.
 
     Raises:
         InvalidRequest: The engine is unknown, or a budget or the number of threads is out of range.

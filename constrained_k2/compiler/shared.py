@@ -22,6 +22,7 @@ from constrained_k2.errors import (
 from constrained_k2.request.answer_format import AnswerKind
 from constrained_k2.request.spec import ENGINES, EngineName, ToolCallSpec
 from constrained_k2.request.strictness import DEFAULT_POLICY, StrictPolicy
+from constrained_k2.request.undeclared_calls import CALL_THRESHOLD, UndeclaredCalls
 from constrained_k2.schema.compile_pool import PoolBusy, run_bounded
 from constrained_k2.schema.undeclared_keys import DEFAULT, UndeclaredKeys, read_undeclared_keys
 from constrained_k2.turn.call_id import CallIdTrie, NameEndings
@@ -75,6 +76,8 @@ class SharedGrammars:
         counts: CompileCounts | None = None,
         threads: int | None = None,
         mask_cache_bytes: int = 64 << 20,
+        undeclared_calls: UndeclaredCalls = "nearest",
+        call_threshold: float = CALL_THRESHOLD,
     ) -> None:
         if type(cache_bytes) is not int or cache_bytes < _MIN_CACHE_BYTES:
             problem = f"a cache of {cache_bytes!r} bytes is too small"
@@ -82,9 +85,13 @@ class SharedGrammars:
         # Computed now rather than within some request's first mask or first call id.
         vocabulary.unordinary_ids  # noqa: B018
         vocabulary.sorted_tokens  # noqa: B018
+        if undeclared_calls == "decline":
+            vocabulary.spelled_tokens  # noqa: B018
         self.vocabulary = vocabulary
         self.policy = policy
         self.undeclared_keys = read_undeclared_keys(undeclared_keys)
+        self.undeclared_calls = undeclared_calls
+        self.call_threshold = call_threshold
         self.call_index = vocabulary.format.call_index
         self.request_seconds = request_seconds
         self.counts = counts or CompileCounts()
@@ -231,11 +238,11 @@ class SharedGrammars:
 
         return self._tries.get(names, build)
 
-    def turn_table(self, spec: ToolCallSpec) -> TurnTable:
+    def turn_table(self, spec: ToolCallSpec, *, declines: bool) -> TurnTable:
         """The constant masks of a request's phases, and the moves between them."""
-        kind = (spec.choice, spec.max_calls, spec.thinking, spec.answer is not None)
+        kind = (spec.choice, spec.max_calls, spec.thinking, spec.answer is not None, declines)
         if kind not in self._turn_tables:
-            self._turn_tables[kind] = turn_table(spec, self._joints)
+            self._turn_tables[kind] = turn_table(spec, self._joints, declines=declines)
         return self._turn_tables[kind]
 
     def _at_once(self, schema: str, engine: Engine, options: GrammarOptions) -> tuple[_Compiled, int] | None:

@@ -74,6 +74,7 @@ class Recording:
         self.vocabulary = compiled.vocabulary
         self.turn_table = turn_table or compiled.turn_table
         self.call_ids = compiled.call_ids
+        self.call_threshold = compiled.call_threshold
 
     def precompile(self, name: str) -> None:
         """Do nothing: recorders need no grammar."""

@@ -99,7 +99,7 @@ EXITS: Mapping[Phase, tuple[Exit, ...]] = {
     Phase.TEXT: (_CALLS, *_stops(Need.FREE)),
     Phase.ANSWER: _stops(Need.FORM),
     Phase.SECTION: (Exit(("call_begin",), Phase.CALL_ID),),
-    Phase.CALL_ID: (Exit(("argument_begin",), Phase.ARGUMENTS),),
+    Phase.CALL_ID: (Exit(("argument_begin",), Phase.ARGUMENTS), Exit(("section_end",), Phase.CLOSED, Need.DECLINING)),
     Phase.ARGUMENTS: (Exit(("call_end",), Phase.BETWEEN),),
     Phase.BETWEEN: (Exit(("section_end",), Phase.CLOSED), Exit(("call_begin",), Phase.CALL_ID, Need.SEVERAL_CALLS)),
     Phase.CLOSED: _stops(),

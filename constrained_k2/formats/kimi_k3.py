@@ -97,7 +97,7 @@ EXITS: Mapping[Phase, tuple[Exit, ...]] = {
     Phase.ANSWER: (Exit((*_closing(RESPONSE), *_END), Phase.DONE, Need.FORM),),
     Phase.RESPONDED: (Exit(_opening(TOOLS), Phase.SECTION, Need.CALL), Exit(_END, Phase.DONE, Need.FREE)),
     Phase.SECTION: (Exit(("call_begin",), Phase.CALL_ID),),
-    Phase.CALL_ID: (Exit(("argument_begin",), Phase.ARGUMENTS),),
+    Phase.CALL_ID: (Exit(("argument_begin",), Phase.ARGUMENTS), Exit(_closing(TOOLS), Phase.CLOSED, Need.DECLINING)),
     Phase.ARGUMENTS: (Exit(_closing(CALL), Phase.BETWEEN),),
     Phase.BETWEEN: (Exit(_closing(TOOLS), Phase.CLOSED), Exit(("call_begin",), Phase.CALL_ID, Need.SEVERAL_CALLS)),
     Phase.CLOSED: (Exit(_END, Phase.DONE),),

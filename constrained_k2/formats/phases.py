@@ -31,6 +31,7 @@ class Need(IntFlag):
     PLAIN = 8  # the answer has no form
     FORM = 16  # the answer has a form
     FREE = 32  # the answer has no form, and no call is required: any text may end the turn
+    DECLINING = 64  # a call that is begun may be declined
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from constrained_k2.request.answer_format import AnswerFormat, read_answer_forma
 from constrained_k2.request.strictness import StrictFalse, read_strict_false
 from constrained_k2.request.tool_choice import Choice, read_tool_choice
 from constrained_k2.request.tools import ANY_OBJECT, DEFAULT_LIMITS, Limits, Tool, read_tools
+from constrained_k2.request.undeclared_calls import UndeclaredCalls, read_undeclared_calls
 from constrained_k2.request.values import array_at, boolean_at, object_at
 from constrained_k2.schema.compile_pool import give_way
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys, read_undeclared_keys
@@ -57,6 +58,7 @@ class ToolCallSpec:
     answer: AnswerFormat | None = None  # the only text that the turn may hold beside reasoning; None for any
     undeclared_keys: UndeclaredKeys | None = None  # in objects whose properties are declared; None as above
     strict_false: StrictFalse | None = None  # the level of tools with ``strict: false``; None for the policy's
+    undeclared_calls: UndeclaredCalls | None = None  # what becomes of them; None for the compiler's default
 
     @classmethod
     def from_openai(cls, body: object, *, limits: Limits = DEFAULT_LIMITS, thinking: bool = False) -> "ToolCallSpec":
@@ -66,7 +68,7 @@ class ToolCallSpec:
         ``first_index`` overrides that), ``thinking`` (a boolean, or Moonshot's ``{"type": "enabled"}``),
         ``chat_template_kwargs.thinking`` (``thinking`` here is the default), ``response_format`` (``text.format``,
         vLLM's ``structured_outputs``), which does not apply where a call is required, and this package's ``engine``,
-        ``undeclared_keys`` and ``strict_false``.
+        ``undeclared_keys``, ``strict_false`` and ``undeclared_calls``.
 
         Raises:
             InvalidRequest: A field is invalid; ``location`` is its path.
@@ -90,6 +92,7 @@ class ToolCallSpec:
             answer=None if choice.mode == "required" else answer,
             undeclared_keys=None if undeclared_keys is None else read_undeclared_keys(undeclared_keys),
             strict_false=read_strict_false(body.get("strict_false"), "strict_false"),
+            undeclared_calls=read_undeclared_calls(body.get("undeclared_calls")),
         )
 
     @classmethod
@@ -113,7 +116,7 @@ class ToolCallSpec:
             "first_index": self.first_index,
             "thinking": self.thinking,
         }
-        optional = ("engine", "undeclared_keys", "strict_false")
+        optional = ("engine", "undeclared_keys", "strict_false", "undeclared_calls")
         body |= {field: value for field in optional if (value := getattr(self, field)) is not None}
         body |= {} if self.answer is None else self.answer.to_body()
         # Schemas are JSON already: to decode and encode those of a long list takes milliseconds.
@@ -208,6 +211,7 @@ class _Spec(msgspec.Struct, forbid_unknown_fields=True):
     structured_outputs: dict[str, str] | None = None
     undeclared_keys: str | None = None
     strict_false: str | None = None
+    undeclared_calls: str | None = None
 
 
 _DECODER = msgspec.json.Decoder(_Spec)

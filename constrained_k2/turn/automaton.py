@@ -13,6 +13,7 @@ import numpy.typing as npt
 from constrained_k2.engines.protocol import ArgumentMatcher
 from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.turn.call_id import CallIdMatcher
+from constrained_k2.turn.intent import Intent
 from constrained_k2.turn.joints import Joint
 from constrained_k2.turn.phases import Phase, TurnTable
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -24,6 +25,7 @@ class CallGrammar(Protocol):
     spec: ToolCallSpec
     vocabulary: Vocabulary
     turn_table: TurnTable
+    call_threshold: float
 
     def call_ids(self, call: int) -> CallIdMatcher: ...  # noqa: D102
     def precompile(self, name: str) -> None: ...  # noqa: D102
@@ -40,6 +42,7 @@ class State(NamedTuple):
     call_id: bytes = b""
     arguments: ArgumentMatcher | None = None  # also of an answer with a form, from before its first token on
     joint: Joint | None = None  # the position within a joint of several tokens
+    has_declined: bool = False  # the section was closed within a call's header
 
 
 class Automaton:
@@ -69,7 +72,7 @@ class Automaton:
             return self._step_call_id(state, token_id)
         if state.joint is not None:
             after = state.joint.after.get(token_id)
-            return None if after is None else self._enter(after, state.calls)
+            return None if after is None else self._enter(after, state)
         if phase is Phase.DONE or not 0 <= token_id < self._vocabulary.size:
             return None
         tokens = self.sets[phase]
@@ -77,23 +80,24 @@ class Automaton:
             return None
         after = self._table.moves.get((phase, token_id))
         if after is not None:
-            return self._enter(after, state.calls)
+            return self._enter(after, state)
         return State(Phase.TEXT, state.calls) if phase is Phase.START else state
 
-    def _enter(self, after: Joint | Phase, calls: int) -> State:
+    def _enter(self, after: Joint | Phase, before: State) -> State:
         """The state after an exit's marker, or within its joint."""
+        calls, has_declined = before.calls, before.has_declined
         if isinstance(after, Joint):
-            return State(Phase.JOINT, calls, joint=after)
+            return State(Phase.JOINT, calls, joint=after, has_declined=has_declined)
         if after is Phase.TEXT:
             return State(Phase.TEXT, calls, arguments=self._grammar.answer())
-        return State(after, calls + (after is Phase.BETWEEN))
+        return State(after, calls + (after is Phase.BETWEEN), has_declined=has_declined)
 
     def _step_engine(self, state: State, token_id: int) -> State | None:
         phase, matcher = state.phase, state.arguments
         assert matcher is not None
         if phase is Phase.ARGUMENTS:
             if token_id == self._markers.call_end and matcher.is_complete():
-                return self._enter(self._table.moves[phase, token_id], state.calls)
+                return self._enter(self._table.moves[phase, token_id], state)
             may_hold = self._vocabulary.is_ordinary(token_id) or token_id in self._argument_markers
             return state if may_hold and matcher.accept(token_id) else None
         if self._vocabulary.is_ordinary(token_id):
@@ -102,7 +106,7 @@ class Automaton:
             return state if phase is Phase.ANSWER else State(Phase.ANSWER, state.calls, arguments=matcher)
         is_end = token_id in self.sets[Phase.ANSWER] and matcher.is_complete()
         after = (self._table.answered if is_end else self._table.moves).get((phase, token_id))
-        return None if after is None else self._enter(after, state.calls)
+        return None if after is None else self._enter(after, state)
 
     def translate(self, state: State, row: npt.NDArray[np.int32]) -> None:
         """Turn an engine's mask, int32 ``[words]``, into the turn's, in place.
@@ -138,6 +142,8 @@ class Automaton:
             if name is None:
                 return None
             return State(Phase.ARGUMENTS, state.calls, arguments=self._grammar.arguments(name))
+        if token_id == self._table.closing and call_ids.meant(state.call_id) is not None:
+            return self._enter(self._table.moves[Phase.CALL_ID, token_id], state._replace(has_declined=True))
         step = call_ids.step(state.call_id, token_id)
         if step is None:
             return None
@@ -145,6 +151,13 @@ class Automaton:
         if name is not None:
             self._grammar.precompile(name)
         return State(Phase.CALL_ID, state.calls, call_id)
+
+    def intent(self, state: State) -> Intent | None:
+        """See :meth:`constrained_k2.ToolCallMatcher.intent`."""
+        if state.phase is not Phase.CALL_ID or not self._grammar.call_threshold:
+            return None
+        meant = self._grammar.call_ids(state.calls).meant(state.call_id)
+        return None if meant is None else Intent(meant, self._table.closing, self._grammar.call_threshold)
 
     def forced_tokens(self, state: State, limit: int) -> list[int]:
         """See :meth:`constrained_k2.ToolCallMatcher.forced_tokens`."""

@@ -1,9 +1,8 @@
 """Call headers, such as ``functions.NAME:INDEX``: which tokens may continue one, in any tokenization.
 
 The index is known, so a header is one of finitely many: a *stem* ``functions.NAME:`` and an *end*, the digits of the
-index with the format's text after them. What may follow a prefix is found by walking the sorted stems and the sorted
-vocabulary in parallel, at the cost of the paths they share. What the stems allow is the same for every index, and
-shared by all requests that declare the same names.
+index with the format's text after them. What the stems allow is the same for every index, and shared by all requests
+that declare the same names.
 """
 
 from bisect import bisect_left
@@ -11,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from constrained_k2.turn.intent import Spellings, TokenIds
+from constrained_k2.turn.stems import End, begin_with, follow
 from constrained_k2.vocabulary.bitmask import TokenSet
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -23,8 +24,6 @@ _NAME_BYTES = 24 << 10
 # Cache limits of name endings, 1 to 2 KB each, and the longest ending that is cached, in bytes.
 _MAX_ENDINGS = 4096
 _MAX_ENDING_BYTES = 128
-
-_Range = tuple[int, int]
 
 
 class Continuations(NamedTuple):
@@ -64,6 +63,8 @@ class CallIdTrie:
         self.sets: dict[tuple[bytes, bytes], TokenSet] = {}
         self.steps: dict[tuple[bytes, int, bytes], tuple[bytes, str | None]] = {}
         self._continuations: dict[bytes, Continuations] = {}
+        self._meant: dict[bytes, TokenIds | None] = {}
+        self._spellings: Spellings | None = None  # made when first needed
 
     def with_index(self, index: int) -> "CallIdMatcher":
         """The call ids with this index."""
@@ -71,7 +72,7 @@ class CallIdTrie:
 
     def span(self, prefix: bytes) -> tuple[int, int]:
         """The range of sorted stems that start with these bytes."""
-        return _range(self.ordered, prefix, 0, len(self.ordered))
+        return begin_with(self.ordered, prefix, 0, len(self.ordered))
 
     def continuations(self, prefix: bytes) -> Continuations:
         """The continuations of a prefix within the stems."""
@@ -82,48 +83,37 @@ class CallIdTrie:
             found = self._continuations[prefix] = self._follow(prefix)
         return found
 
+    def meant(self, prefix: bytes) -> TokenIds | None:
+        """The tokens by which a model means one of these functions, int32 ``[n]``; None where no name is written."""
+        if prefix not in self._meant:
+            if len(self._meant) >= self._max_prefixes:
+                self._meant.clear()
+            low, high = self.span(prefix)
+            ends = (len(stem) - len(self.after_name) for stem in self.ordered[low:high])
+            is_in_name = any(len(prefix) <= end for end in ends)
+            self._meant[prefix] = self._spelled().meant(prefix) if is_in_name else None
+        return self._meant[prefix]
+
+    def _spelled(self) -> Spellings:
+        if self._spellings is None:
+            before = len(self.vocabulary.format.header_begin.encode())
+            self._spellings = Spellings(self.ordered, self.after_name, before, self.vocabulary)
+        return self._spellings
+
     def _follow(self, prefix: bytes) -> Continuations:
         low, high = self.span(prefix)
         rest = self.ordered[low][len(prefix) :] if high - low == 1 else None
         if rest is not None and (known := self._endings.get(rest)):
             return known
-        ids: list[int] = []
-        ends: list[bytes] = []
-        self._collect(prefix, (low, high), b"", (0, len(self.vocabulary.sorted_tokens[0])), ids, ends)
-        found = Continuations(TokenSet(ids, self.vocabulary.size), tuple(ends))
+        tokens, ids = self.vocabulary.sorted_tokens
+        positions, ends = follow(self.ordered, prefix, tokens)
+        running_on = tuple(end.text for end in ends if _has_digit_after(end, tokens))
+        found = Continuations(TokenSet((ids[position] for position in positions), self.vocabulary.size), running_on)
         if rest is not None and len(rest) <= _MAX_ENDING_BYTES:
             if len(self._endings) >= _MAX_ENDINGS:
                 self._endings.clear()
             self._endings[rest] = found
         return found
-
-    def _collect(  # noqa: PLR0913, PLR0917 - a recursion's state
-        self, prefix: bytes, stems: _Range, token: bytes, tokens: _Range, ids: list[int], ends: list[bytes]
-    ) -> None:
-        """Collect the ids of tokens that start with ``token`` and continue ``prefix`` within some stems.
-
-        ``stems`` is the range of sorted stems that start with ``prefix + token``, ``tokens`` that of the sorted tokens
-        that start with ``token`` (not empty); ``ends`` receives ``token`` if it ends a stem and digits may continue it.
-        """
-        known, known_ids = self.vocabulary.sorted_tokens
-        (low, high), (first, last) = stems, tokens
-        if token and known[first] == token:
-            ids.append(known_ids[first])
-        taken = len(prefix) + len(token)
-        while low < high:
-            stem = self.ordered[low]
-            if len(stem) == taken:
-                digits = (bisect_left(known, token + limit, first, last) for limit in (b"0", b":"))  # ":" follows "9"
-                if token and next(digits) < next(digits):
-                    ends.append(token)
-                low += 1
-                continue
-            longer = stem[len(prefix) : taken + 1]
-            _, end = _range(self.ordered, prefix + longer, low, high)
-            begin, stop = _range(known, longer, first, last)
-            if begin < stop:
-                self._collect(prefix, (low, end), longer, (begin, stop), ids, ends)
-            low = end
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +163,10 @@ class CallIdMatcher:
         while end < len(first) and end < len(last) and first[end] == last[end]:
             end += 1
         return first[len(prefix) : end], len(call_ids) == 1
+
+    def meant(self, prefix: bytes) -> TokenIds | None:
+        """As :meth:`CallIdTrie.meant`: the index makes no difference."""
+        return self._trie.meant(prefix)
 
     def allowed(self, prefix: bytes) -> TokenSet:
         """The tokens that may follow ``prefix``, including the argument marker after a whole call id."""
@@ -224,10 +218,7 @@ class CallIdMatcher:
         return ids + [token_id for token_id in found if token_id is not None]
 
 
-def _range(items: Sequence[bytes], prefix: bytes, low: int, high: int) -> tuple[int, int]:
-    """The range of the sorted ``items[low:high]`` that start with ``prefix``."""
-    low = bisect_left(items, prefix, low, high)
-    stripped = prefix.rstrip(b"\xff")
-    if not stripped:
-        return low, high
-    return low, bisect_left(items, stripped[:-1] + bytes((stripped[-1] + 1,)), low, high)
+def _has_digit_after(end: End, known: Sequence[bytes]) -> bool:
+    """True if some token goes on with a digit behind the end of a stem."""
+    first, behind = (bisect_left(known, end.text + limit, end.first, end.last) for limit in (b"0", b":"))
+    return first < behind

@@ -13,6 +13,7 @@ from constrained_k2.engines.protocol import ArgumentMatcher
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.turn.automaton import Automaton, CallGrammar, State
+from constrained_k2.turn.intent import Intent
 from constrained_k2.turn.phases import Phase
 from constrained_k2.vocabulary.bitmask import Bitmask, TokenSet, bitmask_rows
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -45,6 +46,9 @@ class Restriction(Protocol):
 
     def apply(self, turn: "ToolCallMatcher", row: npt.NDArray[np.int32]) -> None:
         """Remove some but not all tokens from a mask of any phase, int32 ``[words]``, in place."""
+
+    def forbids(self, turn: "ToolCallMatcher", token_id: int) -> bool:
+        """True if the client forbids a token here."""
 
 
 class ToolCallMatcher:
@@ -122,6 +126,27 @@ class ToolCallMatcher:
         for mask_filter in self.mask_filters:
             tokens = mask_filter.filter_set(self, tokens)
         return tokens
+
+    def intent(self) -> Intent | None:
+        """The condition of the call whose name is written here; None where no name is written.
+
+        The mask allows names alone. The process that has the logits either leaves the row as the mask makes it, or
+        allows :attr:`Intent.closing` alone, which is accepted here.
+        """
+        found = self._automaton.intent(self._state)
+        if found is None or found.closing is None or self.restriction is None:
+            return found
+        return None if self.restriction.forbids(self, found.closing) else found
+
+    @property
+    def num_calls(self) -> int:
+        """The number of whole calls."""
+        return self._state.calls
+
+    @property
+    def has_declined(self) -> bool:
+        """True if a call of this turn was declined."""
+        return self._state.has_declined
 
     def shared_mask(self) -> TokenSet | npt.NDArray[np.int32] | None:
         """The mask, if it is a constant set, or a row that the engine caches and never changes; None if it is neither.

@@ -23,16 +23,25 @@ class TurnTable:
             may be written instead of the answer, and what begins the end of a complete one.
         moves: Phase and token that begins an exit -> the position in the joint, or the phase after it.
         answered: As ``moves``, where an answer with a form is complete and may end.
+        closing: The token that declines a call within its header; None where none may be declined.
     """
 
     sets: Mapping[Phase, TokenSet]
     moves: Moves
     answered: Moves
+    closing: int | None
 
 
-def turn_table(spec: ToolCallSpec, joints: Joints) -> TurnTable:
-    """The table of a request: of it, only choice, max_calls, thinking, and whether it has an answer are read."""
-    given, vocabulary = _given(spec), joints.vocabulary
+def turn_table(spec: ToolCallSpec, joints: Joints, *, declines: bool = False) -> TurnTable:
+    """The table of a request: of it, only choice, max_calls, thinking, and whether it has an answer are read.
+
+    Args:
+        spec: The request.
+        joints: The joints of the vocabulary's format.
+        declines: A call that is begun may be declined within its header.
+    """
+    vocabulary = joints.vocabulary
+    given = _given(spec) | (Need.DECLINING if declines else Need.NOTHING)
     ways = {phase: list(_open(exits, given, vocabulary)) for phase, exits in vocabulary.format.exits.items()}
     found = {phase: joints.moves(each) for phase, each in ways.items()}
     ends = ways[Phase.ANSWER]
@@ -46,7 +55,8 @@ def turn_table(spec: ToolCallSpec, joints: Joints) -> TurnTable:
             sets[phase] = TokenSet(forbidden, vocabulary.size, complement=True)
     stops = {way.pieces[-1] for each in ways.values() for way in each if way.to is Phase.DONE}
     sets[Phase.DONE] = TokenSet((stop for stop in stops if isinstance(stop, int)), vocabulary.size)
-    return TurnTable(sets, _by_phase(found), _by_phase(after_answer))
+    closing = first_markers(vocabulary, Phase.CALL_ID, Phase.CLOSED)[0] if declines else None
+    return TurnTable(sets, _by_phase(found), _by_phase(after_answer), closing)
 
 
 def first_markers(vocabulary: Vocabulary, phase: Phase, *to: Phase) -> tuple[int, ...]:

@@ -57,6 +57,12 @@ class TokenRestriction:
         if ignored:
             self._on_ignored()
 
+    def forbids(self, turn: ToolCallMatcher, token_id: int) -> bool:
+        """True if the client forbids a token here."""
+        rows = (self._allowed, self._not_bad)
+        is_out = any(row is not None and not row[token_id >> 5] >> (token_id & 31) & 1 for row in rows)
+        return is_out or token_id in self._completing(turn)
+
     def _allowed_in(self, turn: ToolCallMatcher, allowed: Row) -> Row:
         """The allowed ids in the phase of a turn."""
         if turn.phase is not Phase.ARGUMENTS:

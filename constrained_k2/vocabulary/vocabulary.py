@@ -11,6 +11,7 @@ from constrained_k2.formats import format_of
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.vocabulary import tokenizer_files
+from constrained_k2.vocabulary.spelling import SpelledTokens
 from constrained_k2.vocabulary.tokenizer_files import Encoder
 
 
@@ -157,6 +158,11 @@ class Vocabulary:
         """The bytes of the ordinary tokens, ascending, and their ids in the same order."""
         order = sorted((raw, token_id) for token_id, raw in enumerate(self._bytes) if raw)
         return [raw for raw, _ in order], [token_id for _, token_id in order]
+
+    @cached_property
+    def spelled_tokens(self) -> SpelledTokens:
+        """The ordinary tokens whatever the spelling of a name."""
+        return SpelledTokens.of((token_id, raw) for token_id, raw in enumerate(self._bytes) if raw)
 
     def find(self, raw: bytes) -> int | None:
         """The ordinary token with exactly these bytes; None if there is none."""

@@ -1,0 +1,21 @@
+"""Calls of functions that the request does not declare: they are declined, or become calls of the nearest name."""
+
+from typing import Literal, get_args
+
+from constrained_k2.errors import InvalidRequest, excerpt
+
+UndeclaredCalls = Literal["decline", "nearest"]
+UNDECLARED_CALLS: tuple[UndeclaredCalls, ...] = get_args(UndeclaredCalls)
+CALL_THRESHOLD = 0.35
+"""The least probability of a call of a declared function: ``constrained-k2 demo`` chooses it, see docs/meant.md."""
+EXPECTED = " or ".join(map(repr, UNDECLARED_CALLS))
+
+
+def read_undeclared_calls(value: object, location: str = "undeclared_calls") -> UndeclaredCalls | None:
+    """The request's choice, None if it makes none; raises InvalidRequest for any other value."""
+    for known in UNDECLARED_CALLS:
+        if value == known:
+            return known
+    if value is None:
+        return None
+    raise InvalidRequest(f"must be {EXPECTED}, not {excerpt(value)}", location)

@@ -1,0 +1,70 @@
+"""The tokens by which a model means to call a function that is declared, at each token of a function's name.
+
+A name that is spelled otherwise is the same name: upper and lower case, and the separators ``_``, ``-``, ``.`` and
+blanks, make no difference. So ``searchFiles`` means ``search_files``, and ``files_list`` does not.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from constrained_k2.turn.stems import begin_with, follow
+from constrained_k2.vocabulary.spelling import spelled
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+
+TokenIds = npt.NDArray[np.int32]
+
+
+class Intent(NamedTuple):
+    """A row of the logits whose probabilities decide whether a call is made.
+
+    Attributes:
+        meant: The tokens of calls that exist, int32 ``[n]``, distinct: all that the mask allows among them.
+        closing: The only token of the row where all of these together are too unlikely; None where the call is made all
+            the same.
+        threshold: The least probability of a call, before temperature.
+    """
+
+    meant: TokenIds
+    closing: int | None
+    threshold: float
+
+
+class Spellings:
+    """The functions of a request, by how their calls begin whatever the spelling.
+
+    Args:
+        stems: The calls' headers up to the index, such as ``functions.NAME:``.
+        after_name: The text that ends every stem.
+        before_name: The length of the text that begins every stem, in bytes. Models leave it out.
+        vocabulary: The vocabulary.
+    """
+
+    def __init__(self, stems: Sequence[bytes], after_name: bytes, before_name: int, vocabulary: Vocabulary) -> None:
+        self._stems = sorted(set(map(spelled, stems)))
+        self._bare = sorted({spelled(stem[before_name:]) for stem in stems})
+        self._ending = len(spelled(after_name))
+        self._tokens = vocabulary.spelled_tokens
+        self._without_index = vocabulary.format.argument_begin
+
+    def meant(self, prefix: bytes) -> TokenIds:
+        """The tokens that may follow the beginning of a stem, int32 ``[n]``, ascending."""
+        written = spelled(prefix)
+        low, high = begin_with(self._stems, written, 0, len(self._stems))
+        left = {len(stem) - len(written) - self._ending for stem in self._stems[low:high]}  # bytes of the names
+        found = self._following(self._stems, written)
+        if not prefix:
+            found |= self._following(self._bare, b"")
+        if max(left, default=0) > 0:
+            found.update(self._tokens.separators)
+        if 0 in left:
+            found.add(self._without_index)
+        return np.array(sorted(found), dtype=np.int32)
+
+    def _following(self, stems: Sequence[bytes], written: bytes) -> set[int]:
+        """The tokens that continue a stem, or run on behind its end."""
+        positions, ends = follow(stems, written, self._tokens.texts)
+        running_on = (position for end in ends for position in range(end.first, end.last))
+        return {token_id for position in (*positions, *running_on) for token_id in self._tokens.ids[position]}

@@ -1,0 +1,73 @@
+"""Walks the sorted stems of calls and a sorted vocabulary in parallel, at the cost of the paths that they share."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+Range = tuple[int, int]
+
+
+class End(NamedTuple):
+    """A text that ends a stem, and the range of the sorted tokens that begin with it (not empty)."""
+
+    text: bytes
+    first: int
+    last: int
+
+
+def begin_with(items: Sequence[bytes], prefix: bytes, low: int, high: int) -> Range:
+    """The range of the sorted ``items[low:high]`` that start with ``prefix``."""
+    low = bisect_left(items, prefix, low, high)
+    stripped = prefix.rstrip(b"\xff")
+    if not stripped:
+        return low, high
+    return low, bisect_left(items, stripped[:-1] + bytes((stripped[-1] + 1,)), low, high)
+
+
+def follow(stems: Sequence[bytes], prefix: bytes, tokens: Sequence[bytes]) -> tuple[list[int], list[End]]:
+    """The positions of the tokens that stay within a stem, and the ends of stems that tokens may run on behind.
+
+    Args:
+        stems: Distinct, ascending.
+        prefix: What is written of them.
+        tokens: Distinct, ascending, not empty.
+    """
+    found: list[int] = []
+    ends: list[End] = []
+    span = begin_with(stems, prefix, 0, len(stems))
+    _collect(stems, tokens, prefix, span, b"", (0, len(tokens)), found, ends)
+    return found, ends
+
+
+def _collect(  # noqa: PLR0913, PLR0917 - a recursion's state
+    stems: Sequence[bytes],
+    known: Sequence[bytes],
+    prefix: bytes,
+    span: Range,
+    token: bytes,
+    tokens: Range,
+    found: list[int],
+    ends: list[End],
+) -> None:
+    """Collect the tokens that start with ``token`` and continue ``prefix`` within some stems.
+
+    ``span`` is the range of the stems that start with ``prefix + token``, ``tokens`` that of the tokens that start with
+    ``token`` (not empty).
+    """
+    (low, high), (first, last) = span, tokens
+    if token and known[first] == token:
+        found.append(first)
+    taken = len(prefix) + len(token)
+    while low < high:
+        stem = stems[low]
+        if len(stem) == taken:
+            if token:
+                ends.append(End(token, first, last))
+            low += 1
+            continue
+        longer = stem[len(prefix) : taken + 1]
+        _, end = begin_with(stems, prefix + longer, low, high)
+        begin, stop = begin_with(known, longer, first, last)
+        if begin < stop:
+            _collect(stems, known, prefix, (low, end), longer, (begin, stop), found, ends)
+        low = end

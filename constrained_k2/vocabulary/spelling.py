@@ -1,0 +1,36 @@
+"""Texts and tokens whatever the spelling of a name: in lower case, without separators."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+_LOWER = bytes(range(256)).lower()
+_SEPARATORS = b"_-. \t"
+
+
+def spelled(raw: bytes) -> bytes:
+    """A text in lower case (ASCII), without separators: all spellings of a name are the same."""
+    return raw.translate(_LOWER, _SEPARATORS)
+
+
+class SpelledTokens(NamedTuple):
+    """The ordinary tokens of a vocabulary by what is left of them.
+
+    Attributes:
+        texts: Distinct, ascending, none empty.
+        ids: The tokens of each.
+        separators: The tokens that consist of separators alone.
+    """
+
+    texts: Sequence[bytes]
+    ids: Sequence[Sequence[int]]
+    separators: Sequence[int]
+
+    @classmethod
+    def of(cls, tokens: Iterable[tuple[int, bytes]]) -> "SpelledTokens":
+        """Collect pairs of an id and its bytes."""
+        ids: dict[bytes, list[int]] = {}
+        for token_id, raw in tokens:
+            ids.setdefault(spelled(raw), []).append(token_id)
+        separators = ids.pop(b"", [])
+        texts = sorted(ids)
+        return cls(texts, [ids[text] for text in texts], separators)
