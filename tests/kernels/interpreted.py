@@ -7,7 +7,9 @@ import math
 import pytest
 import torch
 
-from constrained_k2.kernels import Workspace, triton_kernel
+from constrained_k2.kernels import Workspace, triton_declining, triton_kernel
+from constrained_k2.kernels.declining import NamedRows
+from tests.kernels.declines import check_random_rows
 from tests.kernels.launches import DTYPES, NEVER, SHAPES, Launch, check, no_rows, random_launch
 
 
@@ -66,3 +68,16 @@ def test_logits_that_are_no_numbers_have_no_result() -> None:
         plan = torch.tensor([(0, 0, 0, 0, -1, 0)], dtype=torch.int32)
         triton_kernel.apply_masks(logits, masks, plan, plan[:0, 0], workspace)
         assert not workspace.results[0, 3] >= 0.0  # as row_probe tells them
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [64, 97, 9000])
+def test_declined_rows(dtype: torch.dtype, width: int) -> None:
+    def measure(named: NamedRows, logits: torch.Tensor) -> None:
+        triton_declining.measure(logits, named.rows, named.plan, named.ids, named.chances)
+
+    def decline(named: NamedRows, logits: torch.Tensor, threshold: float) -> None:
+        triton_declining.decline(logits, named.rows, named.plan, named.chances, threshold)
+
+    found = [check_random_rows(measure, decline, dtype, width, seed) for seed in range(4)]
+    assert all(map(sum, zip(*found, strict=True)))
