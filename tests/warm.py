@@ -13,17 +13,26 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from prometheus_client import values
 
-from constrained_k2.evaluation.server import VllmServer, end_with_parent
+from constrained_k2.evaluation.server import CONSTRAINED_FLAGS, VllmServer, end_with_parent, with_settings
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 
 
+def with_calls(flags: Sequence[str]) -> Sequence[str]:
+    """The flags of a server of a random model, which means none of its calls."""
+    is_ours = any("constrained" in flag for flag in flags)
+    return with_settings(flags, undeclared_calls="nearest") if is_ours else flags
+
+
 class WarmServer(VllmServer):
-    """A server as :class:`VllmServer`, started without the time to import vLLM."""
+    """A server as :class:`VllmServer` of a random model, started without the time to import vLLM."""
+
+    def __init__(self, model: Path, flags: Sequence[str] = CONSTRAINED_FLAGS, **options: Any) -> None:
+        super().__init__(model, with_calls(flags), **options)
 
     def _start(self) -> subprocess.Popen[bytes]:
         interpreter, _, *arguments = self._command

@@ -10,7 +10,14 @@ from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.client import Client
 from constrained_k2.evaluation.demo.comparison import TEMPERATURE
 from constrained_k2.evaluation.sample import Sample
-from constrained_k2.evaluation.server import ADOPTED_FLAGS, CONSTRAINED_FLAGS, STRICT_FLAGS, WITHOUT_PLUGIN, VllmServer
+from constrained_k2.evaluation.server import (
+    ADOPTED_FLAGS,
+    CONSTRAINED_FLAGS,
+    STRICT_FLAGS,
+    WITHOUT_PLUGIN,
+    VllmServer,
+    with_settings,
+)
 
 _AT_ONCE = 8
 _PROCESSOR = CONSTRAINED_FLAGS[-2:]
@@ -75,6 +82,8 @@ async def ask(url: str, samples: Sequence[Sample], vocabulary: Vocabulary) -> tu
 
 def serve_and_ask(front_end: FrontEnd, model: Path, samples: Sequence[Sample], logs: Path) -> tuple[Judged, list[str]]:
     """Start the server and send it the requests: see :func:`ask`."""
-    log = logs / f"{front_end.file}.log"
-    with VllmServer(model, front_end.flags, log=log, environment=front_end.environment) as server:
+    log, flags = logs / f"{front_end.file}.log", front_end.flags
+    if WITHOUT_PLUGIN.items() - front_end.environment.items():  # a random model means none of its calls
+        flags = with_settings(flags, undeclared_calls="nearest")
+    with VllmServer(model, flags, log=log, environment=front_end.environment) as server:
         return asyncio.run(ask(server.url, samples, Vocabulary.from_pretrained(model)))

@@ -13,7 +13,7 @@ from constrained_k2.evaluation.answer import Record, read_whole
 from constrained_k2.evaluation.bundled import HELD_OUT, bundled_bodies
 from constrained_k2.evaluation.judge import FORM, judge
 from constrained_k2.evaluation.sample import Sample, read_sample
-from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, WITHOUT_PLUGIN
+from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, WITHOUT_PLUGIN, with_settings
 
 _FLOAT32 = "--dtype=float32"  # in bfloat16 the likeliest token can depend on the batch size
 _MAX_TOKENS = 400
@@ -22,8 +22,9 @@ _RESERVE = 200  # finish reserve in tokens: without it the random model does not
 STOCK = "vLLM without the package"
 ARMS: Mapping[str, tuple[Sequence[str], Mapping[str, str]]] = {
     STOCK: (("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2"), WITHOUT_PLUGIN),
-    "structured_output": (BACKEND_FLAGS, {}),
-    "logits_processor": (CONSTRAINED_FLAGS, {}),
+    # A random model means none of its calls.
+    "structured_output": (with_settings(BACKEND_FLAGS, undeclared_calls="nearest"), {}),
+    "logits_processor": (with_settings(CONSTRAINED_FLAGS, undeclared_calls="nearest"), {}),
 }
 """Name -> flags and environment."""
 

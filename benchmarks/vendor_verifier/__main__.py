@@ -5,7 +5,6 @@ untrained: it ends a value by chance only, so the operator's finish reserve ends
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -18,6 +17,7 @@ from constrained_k2.evaluation.server import (
     STRICT_FLAGS,
     WITHOUT_PLUGIN,
     VllmServer,
+    with_settings,
 )
 from constrained_k2.testing import build_model
 from scripts.fetch_data import data_path
@@ -49,9 +49,8 @@ def main() -> int:
     flags = _SERVERS[options.server]
     if options.wire_format == "kimi_k3":  # vLLM's parser has the format's name
         flags = (*(flag.replace("kimi_k2", "kimi_k3") for flag in flags), *KIMI_K3_FLAGS)
-    settings = {"constrained_k2": {"finish_reserve": options.finish_reserve}}
-    if options.server != "strict":
-        flags = (*flags, "--additional-config", json.dumps(settings))
+    if options.server != "strict":  # a random model means none of its calls
+        flags = with_settings(flags, finish_reserve=options.finish_reserve, undeclared_calls="nearest")
     environment = WITHOUT_PLUGIN if options.server == "strict" else {}
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)

@@ -1,6 +1,7 @@
 """Runs a vLLM server on loopback for the length of a ``with`` block; it ends with the block or with its parent."""
 
 import ctypes
+import json
 import os
 import random
 import signal
@@ -55,6 +56,15 @@ _START_SECONDS = 480  # until a server must answer: several may start at once on
 def rust_front_end(binary: Path) -> dict[str, str]:
     """The environment of a server whose front end is vLLM's binary ``vllm-rs`` instead of vLLM's Python."""
     return {_RUST: "1", "VLLM_RUST_FRONTEND_PATH": str(binary.resolve())}
+
+
+def with_settings(flags: Sequence[str], **settings: Any) -> tuple[str, ...]:
+    """A server's flags with some of this package's settings, unless they set these."""
+    flag, key = "--additional-config", "constrained_k2"
+    at = flags.index(flag) if flag in flags else len(flags)
+    given = json.loads(flags[at + 1]) if at < len(flags) else {}
+    added = json.dumps(given | {key: settings | given.get(key, {})})
+    return (*flags[:at], flag, added, *flags[at + 2 :])
 
 
 class VllmServer:

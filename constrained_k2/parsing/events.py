@@ -56,6 +56,10 @@ class HeaderCut(TextEvent):
     """The completion ended inside a call's header; ``text`` is the part of it that was written."""
 
 
+class CallDeclined(TextEvent):
+    """The section was closed inside a call's header: no call was made; ``text`` is the part that was written."""
+
+
 @dataclass(frozen=True, slots=True)
 class MalformedDelta(TextEvent):
     """Text where the format has none: between blocks or calls, or in a call that breaks it; ``reason`` says why."""

@@ -101,6 +101,7 @@ class Completion:
     tool_calls: tuple[ToolCall, ...] = ()  # the complete ones
     cut_calls: tuple[CutCall, ...] = ()
     malformed: tuple[str, ...] = ()
+    declined: tuple[str, ...] = ()  # headers of calls that were not made, as far as they were written
 
     @classmethod
     def from_events(cls, events: Iterable[ev.Event]) -> "Completion":
@@ -136,6 +137,7 @@ class Completion:
             tuple(replace(calls[position], arguments="".join(arguments[position])) for position in finished),
             tuple(cut),
             tuple(_texts(events, ev.MalformedDelta)),
+            tuple(event.text for event in events if isinstance(event, ev.CallDeclined)),
         )
 
 

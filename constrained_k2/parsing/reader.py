@@ -135,6 +135,9 @@ class StrictReader(Reader):
             else:
                 self._emit_call_started(name, index)
                 self._go_to(_State.ARGUMENTS)
+        elif token_id == self._markers.section_end:
+            self.events.append(ev.CallDeclined(self._header.decode(errors="replace")))
+            self._go_to(_State.TEXT)
         elif self.vocabulary.is_ordinary(token_id):
             self._header += self.vocabulary.token_bytes(token_id)
             if len(self._header) > _MAX_ID:

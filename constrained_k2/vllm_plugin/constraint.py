@@ -10,6 +10,7 @@ from vllm.sampling_params import StructuredOutputsParams
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.request.spec import ENGINES, ToolCallSpec
 from constrained_k2.request.strictness import StrictFalse, read_strict_false
+from constrained_k2.request.undeclared_calls import UndeclaredCalls, read_undeclared_calls
 from constrained_k2.turn.finish_budget import read_finish_reserve
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.settings import (
@@ -17,6 +18,7 @@ from constrained_k2.vllm_plugin.settings import (
     OFF,
     ON,
     STRICT_FALSE_KEY,
+    UNDECLARED_CALLS_KEY,
 )
 
 _TAG = "constrained_k2, precompile: "
@@ -61,6 +63,11 @@ def is_masked(constraint: ToolCallSpec) -> bool:
 def strict_false_in(extra_args: dict[str, Any] | None) -> StrictFalse | None:
     """The level that a request gives to tools with ``strict: false``; None if it does not say."""
     return read_strict_false((extra_args or {}).get(STRICT_FALSE_KEY), f"vllm_xargs.{STRICT_FALSE_KEY}")
+
+
+def undeclared_calls_in(extra_args: dict[str, Any] | None) -> UndeclaredCalls | None:
+    """The request's treatment of calls of undeclared functions; None if it does not say."""
+    return read_undeclared_calls((extra_args or {}).get(UNDECLARED_CALLS_KEY), f"vllm_xargs.{UNDECLARED_CALLS_KEY}")
 
 
 def finish_reserve_in(extra_args: dict[str, Any] | None, default: int) -> int:

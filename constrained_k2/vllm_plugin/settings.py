@@ -9,6 +9,8 @@ from msgspec import Meta
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.request.spec import EngineName
 from constrained_k2.request.strictness import DEFAULT_POLICY, StrictPolicy
+from constrained_k2.request.undeclared_calls import CALL_THRESHOLD, UndeclaredCalls
+from constrained_k2.request.undeclared_calls import EXPECTED as UNDECLARED_CALLS
 from constrained_k2.schema.undeclared_keys import DEFAULT as DEFAULT_UNDECLARED_KEYS
 from constrained_k2.schema.undeclared_keys import EXPECTED, UndeclaredKeys
 from constrained_k2.turn.finish_budget import MAX_FINISH_RESERVE
@@ -28,6 +30,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     strict: Any = DEFAULT_POLICY  # a StrictPolicy, which msgspec does not take apart
     undeclared_keys: UndeclaredKeys = DEFAULT_UNDECLARED_KEYS
+    undeclared_calls: UndeclaredCalls = "decline"
+    call_threshold: Annotated[float, Meta(ge=0, le=1)] = CALL_THRESHOLD
     engines: Annotated[tuple[EngineName, ...], Meta(min_length=1)] = ("llguidance",)
     repair: bool = True
     route: Route | None = None
@@ -67,6 +71,11 @@ SETTINGS = (
     Row("undeclared_keys", EXPECTED, _DEFAULTS.undeclared_keys,
         "Whether the model may write keys that a schema with `properties` does not declare, where neither another "
         "keyword nor the request says."),
+    Row("undeclared_calls", UNDECLARED_CALLS, _DEFAULTS.undeclared_calls,
+        "What becomes of a call that the model begins though it hardly means a declared function, where the request "
+        "does not say. 'decline': the call is not made. 'nearest': the mask makes it a call of a declared function."),
+    Row("call_threshold", "a number from 0 to 1", _DEFAULTS.call_threshold,
+        "The least probability of a declared function, at each token of its name, at which a call is not declined."),
     Row("engines", "a list of 'llguidance' and 'xgrammar'", ["llguidance"],
         "The engines that a request may name; the first one serves requests that name none. xgrammar is off by "
         "default: on the real vocabulary one schema may hold up the engine core for seconds."),
@@ -96,6 +105,7 @@ FINISH_RESERVE_KEY = "constrained_k2_finish_reserve"
 STRICT_FALSE_KEY = "constrained_k2_strict_false"
 DIAGNOSTICS_KEY = "constrained_k2_diagnostics"
 UNDECLARED_KEYS_KEY = "constrained_k2_undeclared_keys"
+UNDECLARED_CALLS_KEY = "constrained_k2_undeclared_calls"
 
 ALLOWED_TOOLS_KEY = "constrained_k2_allowed_tools"
 """A chat request's ``tool_choice`` of type allowed_tools as JSON, which vLLM's models refuse in its own place: see
@@ -110,6 +120,9 @@ REQUEST_FIELDS = (
     Row(UNDECLARED_KEYS_KEY, EXPECTED, "the setting undeclared_keys",
         "Whether the model may write keys that the tools' schemas do not declare. "
         "On /v1/completions: `undeclared_keys` beside `tools`."),
+    Row(UNDECLARED_CALLS_KEY, UNDECLARED_CALLS, "the setting undeclared_calls",
+        "What becomes of calls that hardly mean a declared function. On /v1/completions: `undeclared_calls` beside "
+        "`tools`."),
     Row(REPAIR_KEY, "'on' or 'off'", "the setting repair", "Whether the request's history is repaired."),
     Row(FINISH_RESERVE_KEY, _RESERVE, "the setting finish_reserve",
         "How many of its last tokens the request keeps for ending its calls."),

@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 
 from constrained_k2 import Vocabulary
-from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer
+from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer, with_settings
 from constrained_k2.testing import build_model
 from scripts.agents.catalogue import AGENTS, MODEL, Agent
 from scripts.agents.install import install
@@ -25,7 +25,7 @@ from scripts.agents.table import page
 _ROOT = Path(__file__).parents[2]
 _CONTEXT = 131_072  # tokens: agents' prompts take tens of thousands in the test model's small vocabulary
 _FLAGS = (
-    *BACKEND_FLAGS,
+    *with_settings(BACKEND_FLAGS, undeclared_calls="nearest"),  # a random model means none of its calls
     *("--reasoning-parser", "kimi_k2"),
     *("--logits-processors", "scripted:ScriptedLogitsProcessor"),
     *(f"--max-model-len={_CONTEXT}", f"--max-num-batched-tokens={_CONTEXT}", "--enable-prefix-caching"),

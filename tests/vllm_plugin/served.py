@@ -20,7 +20,7 @@ def vllm_config(directory: Path, vocabulary: Vocabulary, drafts: int = 0, **fiel
     config = SimpleNamespace(
         model_config=model,
         scheduler_config=SimpleNamespace(max_num_seqs=8),
-        additional_config={},
+        additional_config={"constrained_k2": {"undeclared_calls": "nearest"}},  # random logits mean no call
         speculative_config=SimpleNamespace(rejection_sample_method="standard") if drafts else None,
         diffusion_config=None,
         num_speculative_tokens=drafts,

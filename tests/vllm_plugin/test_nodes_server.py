@@ -9,7 +9,14 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, SERVE, VllmServer, _free_port
+from constrained_k2.evaluation.server import (
+    BACKEND_FLAGS,
+    CONSTRAINED_FLAGS,
+    SERVE,
+    VllmServer,
+    _free_port,
+    with_settings,
+)
 from constrained_k2.evaluation.server_metrics import parse_counters
 from constrained_k2.testing import build_model
 from scripts.bundled_samples.ordinary import ordinary_samples
@@ -38,6 +45,7 @@ def test_both_nodes_constrain(kind: str, route: tuple[str, ...], tmp_path: Path)
     else:
         both = ("--tensor-parallel-size=2", "--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={port}")
         first, second = ("--node-rank=0",), ("--headless", "--node-rank=1")
+    route = with_settings(route, undeclared_calls="nearest")  # a random model means none of its calls
     samples = list(ordinary_samples(32, seed=7))
     with (
         VllmServer(model, (*route, *both, *second), log=tmp_path / "1.log", environment=UNBOUND, entry=SERVE),

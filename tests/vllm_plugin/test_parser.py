@@ -12,7 +12,7 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.parser import ParserManager
 
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
-from constrained_k2.vllm_plugin.api_server.parser import CutDelta
+from constrained_k2.vllm_plugin.api_server.parser import LastDelta
 from tests.parsing.transcripts import ids_of_text
 from tests.vllm_plugin.parsers import adjusted, chat, make
 from tests.vllm_plugin.patched import patch_vllm
@@ -200,7 +200,7 @@ def test_where_only_whole_calls_are_shown_a_cut_one_is_not(
         adjusted(parser_class, tokenizer, request)
         seen, parser = streamed(parser_class, tokenizer, request, ids, size)
         assert seen[2] == [(call.id, call.name, call.arguments) for call in CALLS]
-        assert not parser._cut
+        assert not parser._ending.is_cut
 
 
 def test_the_last_delta_says_whether_a_call_is_cut(parser_class: Any, tokenizer: Any, vocabulary: Vocabulary) -> None:
@@ -208,7 +208,8 @@ def test_the_last_delta_says_whether_a_call_is_cut(parser_class: Any, tokenizer:
     for ids, cut in [(render_tool_calls(CALLS, vocabulary), False), (render_tool_calls(CALLS, vocabulary)[:-2], True)]:
         parser = make(parser_class, tokenizer, request)
         parser.parse_delta("", ids[:-1], request, [1], finished=False)
-        assert isinstance(parser.parse_delta("", ids[-1:], request, [1], finished=True), CutDelta) is cut
+        last = parser.parse_delta("", ids[-1:], request, [1], finished=True)
+        assert (isinstance(last, LastDelta) and last.ending.is_cut) is cut
 
 
 def test_leniencies_are_said_in_the_log(

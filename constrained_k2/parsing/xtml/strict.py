@@ -38,6 +38,17 @@ class StrictXtmlReader(XtmlReader):
         super().__post_init__()
         self._reason = ""  # why a call is broken
 
+    def read(self, token_id: int) -> None:
+        """Read one token; the end of the section may decline a call whose tag is open."""
+        is_end = token_id == self._markers.section_end and self._state is State.TOOLS
+        if is_end and (pending := self._tags.take_pending()) is not None:
+            if pending.closes:
+                self._emit(pending.text)
+            else:
+                self._structure(pending.text)
+                self.events.append(ev.CallDeclined(pending.body))
+        super().read(token_id)
+
     def _read_part(self, part: Part) -> None:
         if self._state is State.VALUE:
             self._in_value(part)

@@ -7,7 +7,7 @@ from vllm.entrypoints.generate.base.protocol import DeltaFunctionCall, DeltaTool
 
 from constrained_k2.parsing import events as ev
 from constrained_k2.request.spec import ToolCall
-from constrained_k2.vllm_plugin.log import logger
+from constrained_k2.vllm_plugin.log import logger, warn
 
 
 def report_recoveries(events: Iterable[ev.Event]) -> None:
@@ -19,6 +19,8 @@ def report_recoveries(events: Iterable[ev.Event]) -> None:
                 names[position] = name
             case ev.UndeclaredCall(position):
                 logger.info("constrained_k2: a call of %.80r, which the request does not declare", names[position])
+            case ev.CallDeclined(text):
+                warn("a call was declined after this part of its header", text)
             case ev.RecoveryUsed(_, recovery):
                 logger.info("constrained_k2: a call was read with recovery %s", recovery)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from pydantic import PrivateAttr
 from vllm.entrypoints.generate.base.protocol import (
     DeltaMessage,
     ExtractedToolCallInformation,
@@ -21,7 +22,7 @@ from constrained_k2.parsing import events as ev
 from constrained_k2.vllm_plugin.api_server.deltas import call_deltas, renumbered, report_recoveries, texts_of
 from constrained_k2.vllm_plugin.api_server.functions import declared_in, functions_of
 from constrained_k2.vllm_plugin.api_server.request_hook import constrain_request, may_think, show_special_tokens
-from constrained_k2.vllm_plugin.api_server.request_state import RequestState, calls_before
+from constrained_k2.vllm_plugin.api_server.request_state import Ending, RequestState, calls_before
 from constrained_k2.vllm_plugin.api_server.stop_strings import TextBudget, TextTokens
 from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME, XARGS_KEY
 from constrained_k2.vllm_plugin.vocabularies import vocabulary_of
@@ -33,8 +34,15 @@ _PLAIN = frozenset((ev.ContentDelta, ev.ReasoningDelta, ev.ArgumentsDelta))
 _PROMPT_END = 16  # tokens; more than vLLM's detokenizers look back
 
 
-class CutDelta(DeltaMessage):
-    """The last delta of a stream in which a call was begun and cut off."""
+class LastDelta(DeltaMessage):
+    """The last delta of a stream in which a call was begun, and cut off or declined."""
+
+    _ending: Ending = PrivateAttr(default=Ending())
+
+    @property
+    def ending(self) -> Ending:
+        """The end of the choice."""
+        return self._ending
 
 
 class KimiK2ToolParser(ToolParser):
@@ -86,7 +94,7 @@ class ParsingByTokenId:
         self._buffered: list[ev.Event] = []  # of the current call, where only whole calls are shown
         self._shown = 0
         self._whole_calls_only = False
-        self._cut = False
+        self._ending = Ending()
 
     def adjust_request(self, request: Any) -> Any:
         """Constrain the request; vLLM answers the error raised here with HTTP 400."""
@@ -116,13 +124,13 @@ class ParsingByTokenId:
     ) -> tuple[str | None, str | None, list[FunctionCall] | None]:
         """Read a whole completion: ``(reasoning, content, tool calls)``."""
         if not self._reads(request):
-            RequestState.of(request).cuts.append(False)
+            RequestState.of(request).endings.append(Ending())
             text = self._as_asked(model_output, model_output_token_ids, request)
             return super().parse(  # type: ignore[misc, no-any-return]
                 text, request, enable_auto_tools, model_output_token_ids
             )
         events = self._read(model_output_token_ids, model_output, request, finished=True)
-        RequestState.of(request).cuts.append(self._cut)
+        RequestState.of(request).endings.append(self._ending)
         reasoning, content = texts_of(events)
         calls = [
             FunctionCall(id=call.id, name=call.name, arguments=call.arguments)
@@ -148,17 +156,21 @@ class ParsingByTokenId:
                 text, delta_token_ids, request, prompt_token_ids, finished=finished
             )
         events = self._read(delta_token_ids, delta_text, request, finished=finished)
-        is_cut = finished and self._cut
-        if not (events or is_cut):
+        is_last = finished and self._ending != Ending()
+        if not (events or is_last):
             return None
         reasoning, content = texts_of(events)
         calls = call_deltas(self._whole_calls(events) if self._whole_calls_only else events)
         if not request.include_reasoning:
             reasoning = ""
-        if not (reasoning or content or calls or is_cut):
+        if not (reasoning or content or calls or is_last):
             return None
-        kind = CutDelta if is_cut else DeltaMessage
-        return kind(reasoning=reasoning or None, content=content or None, tool_calls=calls)
+        delta = (LastDelta if is_last else DeltaMessage)(
+            reasoning=reasoning or None, content=content or None, tool_calls=calls
+        )
+        if isinstance(delta, LastDelta):
+            delta._ending = self._ending  # noqa: SLF001 - a field would be sent
+        return delta
 
     def _reads(self, request: Any) -> bool:
         """True if this class reads the answer; else it holds no calls and vLLM's parsers read its text.
@@ -227,8 +239,12 @@ class ParsingByTokenId:
         report_recoveries(events)
         if self._first_number is not None:
             events = renumbered(events, self._first_number)
-        if not self._whole_calls_only:
-            self._cut = self._cut or any(isinstance(event, ev.CallCut | ev.HeaderCut) for event in events)
+        for event in events:
+            if isinstance(event, ev.CallCut | ev.HeaderCut) and not self._whole_calls_only:
+                self._ending = self._ending._replace(is_cut=True)
+            elif isinstance(event, ev.CallDeclined):
+                name = event.text.removeprefix(self._vocabulary.format.header_begin)
+                self._ending = self._ending._replace(declined=name)
         return events
 
     def _whole_calls(self, events: Iterable[ev.Event]) -> list[ev.Event]:

@@ -27,13 +27,14 @@ from constrained_k2.vllm_plugin.api_server.functions import choice_of, functions
 from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
-from constrained_k2.vllm_plugin.constraint import finish_reserve_in, strict_false_in
+from constrained_k2.vllm_plugin.constraint import finish_reserve_in, strict_false_in, undeclared_calls_in
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.settings import (
     ALLOWED_TOOLS_KEY,
     DIAGNOSTICS_KEY,
     OFF,
     ON,
+    UNDECLARED_CALLS_KEY,
     UNDECLARED_KEYS_KEY,
 )
 
@@ -55,7 +56,8 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
     extra = dict(request.vllm_xargs or {})
     extra.pop(ALLOWED_TOOLS_KEY, None)
     switch = extra.pop(XARGS_KEY, ON)
-    extra.pop(UNDECLARED_KEYS_KEY, None)  # part of the constraint
+    for key in (UNDECLARED_KEYS_KEY, UNDECLARED_CALLS_KEY):  # part of the constraint
+        extra.pop(key, None)
     diagnostics = extra.pop(DIAGNOSTICS_KEY, OFF)
     if diagnostics not in (ON, OFF):
         problem = f"must be {ON!r} or {OFF!r}, not {str(diagnostics)[:40]!r}"
@@ -139,6 +141,7 @@ def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: F
             "first_index": count_history_tool_calls(request) if state.history_calls is None else state.history_calls,
             "chat_template_kwargs": request.chat_template_kwargs,
             "undeclared_keys": undeclared_keys,
+            "undeclared_calls": undeclared_calls_in(extra),
             "engine": switch if switch in ENGINES else None,
             "strict_false": strict_false_in(request.vllm_xargs),
         } | _answer_fields(request, may_call=bool(functions) and request.tool_choice != "none")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from vllm.parser.utils import count_history_tool_calls
 
@@ -19,6 +19,13 @@ _current: ContextVar["RequestState | None"] = ContextVar("constrained_k2_request
 """The request of this task: for the two functions of vLLM that are not handed the request itself."""
 
 
+class Ending(NamedTuple):
+    """The end of a parsed choice: was a call cut off, and the beginning of the name of one that was declined."""
+
+    is_cut: bool = False
+    declined: str | None = None
+
+
 @dataclass(kw_only=True, eq=False)
 class RequestState:
     """Attached to vLLM's request object, which vLLM hands to most of our replacements."""
@@ -31,7 +38,7 @@ class RequestState:
     text: str | None = None  # the same, once it goes to the engine
     diagnosed_engine: str | None = None  # the engine of the arguments, where the client asked for diagnostics
     hides_special_tokens: bool = False  # the client did not ask to see them
-    cuts: list[bool] = field(default_factory=list)  # for each parsed choice of a whole answer: was a call cut off?
+    endings: list[Ending] = field(default_factory=list)  # of each parsed choice of a whole answer
     _called: dict[int, dict[str, None]] = field(default_factory=dict)  # the functions each choice has called, in order
 
     @classmethod
@@ -76,12 +83,16 @@ class RequestState:
         finally:
             self.exact_arguments = False
 
-    def add_diagnostics(self, choice: Any) -> None:
-        """Add to the last piece of a choice, where the client asked for it, how the schemas of its calls are enforced.
+    def add_diagnostics(self, choice: Any, declined: str | None = None) -> None:
+        """Say of a choice that a call was declined, with the beginning of the name that was written.
+
+        Add to the last piece of a choice, where the client asked for it, how the schemas of its calls are enforced.
 
         Asked for by ``"vllm_xargs": {"constrained_k2_diagnostics": "on"}``. On vLLM 0.33 only whole answers have them:
         there a stream's choices pass no function that knows the request.
         """
+        if declined is not None:
+            choice.constrained_k2 = {"declined_call": declined}
         if self.diagnosed_engine is None or self.compiled is None:
             return
         called = self._called.setdefault(choice.index, {})
@@ -90,7 +101,7 @@ class RequestState:
         called |= dict.fromkeys(filter(None, names))
         if choice.finish_reason is not None:
             declared = {tool.name for tool in self.compiled.spec.tools}
-            choice.constrained_k2 = {
+            choice.constrained_k2 = ({} if declined is None else choice.constrained_k2) | {
                 "grammar_engine": self.diagnosed_engine,
                 "tool_choice": self.compiled.spec.choice,
                 "tools_called": {

@@ -6,18 +6,36 @@ end the engine: an error here ends its own request only.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.turn.batch import fill_bitmasks
 from constrained_k2.turn.drafts.drafter import Drafter
+from constrained_k2.turn.intent import Intent
 from constrained_k2.turn.matcher import ToolCallMatcher
+from constrained_k2.turn.phases import Phase
 from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.matching.guarded_matcher import FAILED, GuardedMatcher
 from constrained_k2.vllm_plugin.metrics.counters import MASK_COUNTS, fill
 from constrained_k2.vocabulary.bitmask import TokenSet, empty_rows
+
+
+class NamedToken(NamedTuple):
+    """A mask of a token of a function's name.
+
+    Attributes:
+        grammar: The turn's.
+        position: The number of tokens before it, drafts among them.
+        call: The number of calls before it.
+        intent: What decides whether the call is made.
+    """
+
+    grammar: "ToolCallGrammar"
+    position: int
+    call: int
+    intent: Intent
 
 
 class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
@@ -29,11 +47,17 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
     """
 
     def __init__(
-        self, matcher: ToolCallMatcher, stop: TokenSet, request_id: str, prompt: Sequence[int] | None = None
+        self,
+        matcher: ToolCallMatcher,
+        stop: TokenSet,
+        request_id: str,
+        prompt: Sequence[int] | None = None,
+        named: list[NamedToken] | None = None,
     ) -> None:
         super().__init__(matcher, stop)
+        self._named = [] if named is None else named  # of the step, and all requests
         self._drafter = Drafter(matcher, prompt or ())
-        self._request_id = request_id
+        self.request_id = request_id
         self._after_stop = 0  # stops taken after the first one
         self.unmasked: set[int] = set()  # numbers of tokens after which the grammar has no mask
         self._reported = False
@@ -68,8 +92,18 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
             self._stop.fill(bitmask[batch_index].numpy())
             if matcher is not None:
                 self.unmasked.add(matcher.num_tokens)
-        elif self.unmasked:  # its failure was after other tokens
+            return
+        if self.unmasked:  # its failure was after other tokens
             self.unmasked.discard(matcher.num_tokens)
+        self.note_name()
+
+    def note_name(self) -> None:
+        """Note the mask that has just been filled, if it is of a token of a function's name."""
+        matcher = self.matcher
+        if matcher is not None and matcher.phase is Phase.CALL_ID:
+            intent = self.attempt(matcher.intent)
+            if isinstance(intent, Intent):
+                self._named.append(NamedToken(self, matcher.num_tokens, matcher.num_calls, intent))
 
     def is_terminated(self) -> bool:
         """Never: vLLM leaves the rows of a terminated grammar unconstrained, ours allow the stops alone."""
@@ -92,7 +126,7 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
         if matcher is not None and not (announced and step in {fill, matcher.accept_tokens}):
             self.matcher = None
         if not self._reported:
-            logger.warning("constrained_k2: request %s cannot go on: %r", self._request_id, error)
+            logger.warning("constrained_k2: request %s cannot go on: %r", self.request_id, error)
             self._reported = True
 
     def _accept(self, tokens: Sequence[int]) -> bool:
@@ -144,3 +178,5 @@ def fill_batch(grammars: Sequence[ToolCallGrammar], bitmask: Any) -> None:
     for row, grammar in enumerate(grammars):
         if row in failed or row not in matchers or grammar.unmasked:
             grammar.fill_bitmask(bitmask, row)
+        else:
+            grammar.note_name()

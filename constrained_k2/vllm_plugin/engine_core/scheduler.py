@@ -8,6 +8,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from constrained_k2.vllm_plugin.engine_core.structured_output import ConstrainedOutputManager
+from constrained_k2.vllm_plugin.metrics.declining import declining
 from constrained_k2.vllm_plugin.metrics.row_plan import PlannedIds
 from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
 from constrained_k2.vllm_plugin.metrics.transport import FIELD, Collected
@@ -26,18 +27,20 @@ class ConstrainingScheduler:
         return Collected()
 
     def get_grammar_bitmask(self, scheduler_output: Any) -> Any:
-        """Add the rows to examine to a step's masks."""
+        """Add the rows that the workers look at to a step's masks."""
         masks = super().get_grammar_bitmask(scheduler_output)  # type: ignore[misc]
         manager = self.structured_output_manager
         if masks is not None and isinstance(manager, ConstrainedOutputManager):
             ids, drafts = masks.structured_output_request_ids, scheduler_output.scheduled_spec_decode_tokens
-            if plan := manager.sampled_rows.plan(self.requests, ids, drafts):
-                masks.structured_output_request_ids = PlannedIds(ids, plan)
+            plan, named = manager.sampled_rows.plan(self.requests, ids, drafts), manager.named_rows(ids)
+            if plan or named:
+                masks.structured_output_request_ids = PlannedIds(ids, plan, named)
         return masks
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any) -> Any:
         """Take the totals that came with a worker's output."""
         row_probe.count()  # of a worker in this process
+        declining.count()
         totals = model_runner_output.__dict__.get(FIELD)
         if totals is not None:
             self.constrained_k2_totals.take(totals)
@@ -51,10 +54,10 @@ class ConstrainingScheduler:
         return stats
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Count the calls of a finished request that was not constrained."""
+        """Count the declined call of a finished request, or the calls of one that was not constrained."""
         manager = self.structured_output_manager
-        if isinstance(manager, ConstrainedOutputManager) and manager.intake is not None:
-            manager.intake.end(request)
+        if isinstance(manager, ConstrainedOutputManager):
+            manager.end(request)
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
 
 

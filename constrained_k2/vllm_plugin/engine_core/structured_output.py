@@ -6,6 +6,7 @@ others to vLLM. Scheduling, overlap with the forward pass, draft validation, rol
 are vLLM's.
 """
 
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from os import cpu_count
 from typing import Any
@@ -16,13 +17,14 @@ from vllm.v1.structured_output import StructuredOutputManager
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.vllm_plugin.constraint import is_refused, is_tagged, precompile_of
 from constrained_k2.vllm_plugin.engine_core.draft_scores import DraftScores
-from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar, fill_batch
+from constrained_k2.vllm_plugin.engine_core.grammar import NamedToken, ToolCallGrammar, fill_batch
 from constrained_k2.vllm_plugin.engine_core.intake import Intake, check
 from constrained_k2.vllm_plugin.engine_core.sampled_rows import SampledRows
 from constrained_k2.vllm_plugin.flags import PACKAGE, TOOL_PARSER_NAME
 from constrained_k2.vllm_plugin.log import logger, warn
 from constrained_k2.vllm_plugin.matching.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
+from constrained_k2.vllm_plugin.metrics.row_plan import NamedRow, PlannedRow
 from constrained_k2.vllm_plugin.route import route_of
 from constrained_k2.vllm_plugin.settings import settings_in
 from constrained_k2.vllm_plugin.speculation import grammar_drafting, names_our_proposer
@@ -41,6 +43,7 @@ class ConstrainedOutputManager(StructuredOutputManager):
         logger.info("constrained_k2: engine core, route %s, adopt %s", route or "none", settings_in(vllm_config).adopt)
         self.intake: Intake | None = None
         self.sampled_rows = SampledRows()
+        self._named: list[NamedToken] = []  # of the step
         if route is not None:
             model = vllm_config.model_config
             vocabulary = vocabulary_of_model(model) if self._factory is None else self._factory.vocabulary
@@ -84,6 +87,7 @@ class ConstrainedOutputManager(StructuredOutputManager):
             rows = self.vllm_config.scheduler_config.max_num_seqs * (1 + self.vllm_config.num_speculative_tokens)
             shape = (rows, words_per_row(self._factory.vocabulary.size))
             self._grammar_bitmask = torch.full(shape, -1, dtype=torch.int32)  # all allowed, as vLLM's backends make it
+        self._named.clear()
         grammars = [_grammar_of(requests[request_id]) for request_id in structured_output_request_ids]
         ours = [grammar for grammar in grammars if grammar is not None]
         if ours:
@@ -93,6 +97,27 @@ class ConstrainedOutputManager(StructuredOutputManager):
                 fill_batch(ours, self._grammar_bitmask)
                 return self._grammar_bitmask[: len(ours)].numpy()
         return super().grammar_bitmask(requests, structured_output_request_ids, *args, **kwargs)
+
+    def named_rows(self, ids: Sequence[str]) -> list[NamedRow]:
+        """The rows of the step's masks that write functions' names; ``ids`` are its requests'."""
+        if not self._named:
+            return []
+        numbers = {request_id: number for number, request_id in enumerate(ids)}
+        found = []
+        for grammar, position, call, intent in self._named:
+            name, matcher = grammar.request_id, grammar.matcher
+            if matcher is not None and name in numbers:  # its drafts are taken back by now
+                place = PlannedRow(numbers[name], position - matcher.num_tokens, name)
+                found.append(NamedRow(place, (name, call), intent))
+        return found
+
+    def end(self, request: Any) -> None:
+        """Count the declined call of a finished request, or the calls of one that was not constrained."""
+        grammar = _grammar_of(request)
+        if grammar is not None and grammar.matcher is not None and grammar.matcher.has_declined:
+            engine_counters.declined_calls += 1
+        if self.intake is not None:
+            self.intake.end(request)
 
     def accept_tokens(self, request: Any, new_token_ids: list[int]) -> bool:
         """Advance a grammar over what was sampled; where it refuses, vLLM ends the request."""
@@ -147,7 +172,7 @@ class ConstrainedOutputManager(StructuredOutputManager):
             if isinstance(error, Exception):
                 raise
             raise RuntimeError("a grammar engine failed") from error  # a panic in Rust would end the scheduler
-        return ToolCallGrammar(matcher, self._factory.stop, request.request_id, ids)
+        return ToolCallGrammar(matcher, self._factory.stop, request.request_id, ids, self._named)
 
 
 def _grammar_of(request: Any) -> ToolCallGrammar | None:

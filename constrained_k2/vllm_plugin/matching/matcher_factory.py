@@ -44,6 +44,8 @@ class MatcherFactory:
             self.settings.engines[0],
             policy=self.settings.strict,
             undeclared_keys=self.settings.undeclared_keys,
+            undeclared_calls=self.settings.undeclared_calls,
+            call_threshold=self.settings.call_threshold,
             cache_bytes=self.settings.grammar_bytes,
             counts=engine_counters.grammars,
             mask_cache_bytes=self.settings.mask_bytes,

@@ -46,6 +46,8 @@ class EngineCounters:
     adopted: dict[str, int] = field(default_factory=lambda: dict.fromkeys(get_args(Adopted), 0))  # requests
     left: dict[str, int] = field(default_factory=lambda: dict.fromkeys(get_args(Left), 0))  # requests
     unconstrained_calls: int = 0  # calls begun in answers that this package did not constrain
+    declined_calls: int = 0
+    unmeant_calls: int = 0  # calls that were required though the model did not mean them
     grammars: CompileCounts = field(default_factory=CompileCounts)
     examined_rows: int = 0
     changed_rows: int = 0
@@ -55,6 +57,7 @@ class EngineCounters:
         """A number that grows with every count; 0 before the first."""
         grammars = self.grammars
         requests = sum(self.adopted.values()) + sum(self.left.values()) + self.unconstrained_calls
+        requests += self.declined_calls + self.unmeant_calls
         rows = self.masked_steps + self.examined_rows
         return rows + self.ended_early + grammars.compiled + grammars.hits + requests
 
@@ -70,6 +73,8 @@ class EngineCounters:
             "empty_masks": grammars["empty_masks"],
             "examined_rows": self.examined_rows,
             "changed_rows": self.changed_rows,
+            "declined_calls": self.declined_calls,
+            "unmeant_calls": self.unmeant_calls,
         }
         totals |= {f"adopted_{source}": count for source, count in self.adopted.items()}
         totals |= {f"left_{reason}": count for reason, count in self.left.items()}

@@ -61,6 +61,9 @@ FAMILIES = (
     Family("left_requests", Counter, "Requests of other front ends that could not be adopted and were left to vLLM.",
            (*_ENGINE, "reason")),
     Family("unconstrained_calls", Counter, "Calls begun in answers without a constraint of this package.", _ENGINE),
+    Family("declined_calls", Counter, "Calls that were not made, since the model hardly meant a declared function.",
+           _ENGINE),
+    Family("unmeant_calls", Counter, "Calls that were made all the same, since the request requires one.", _ENGINE),
 )  # fmt: skip
 """All metric families."""
 
@@ -68,7 +71,8 @@ _ENGINE_TOTALS = {"masked_steps": "masked_steps", "examined_tokens": "examined_r
                   "masked_argmax_tokens": "changed_rows",
                   "ignored_limit_rows": "ignored_limits",
                   "empty_masks": "empty_masks", "ended_early_requests": "ended_early",
-                  "unconstrained_calls": "unconstrained_calls"}  # fmt: skip
+                  "unconstrained_calls": "unconstrained_calls", "declined_calls": "declined_calls",
+                  "unmeant_calls": "unmeant_calls"}  # fmt: skip
 """The families with no label but the engine, and the names of their totals."""
 
 _LABELED_TOTALS = {

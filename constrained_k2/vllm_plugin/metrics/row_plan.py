@@ -1,12 +1,14 @@
-"""Chooses the masked rows of a step that are examined, where the positions of the rows are known.
+"""The masked rows of a step that a worker looks at: those that write functions' names, and a sample of all.
 
-On the structured-output route that is the engine core: its choice travels to the workers with the masks, on the list of
-request ids, the only object that both of vLLM's model runners hand to the function that masks. Under a logits processor
-the worker itself chooses.
+They are known where the positions of the rows are. On the structured-output route that is the engine core: its plan
+travels to the workers with the masks, on the list of request ids, the only object that both of vLLM's model runners
+hand to the function that masks. Under a logits processor the worker itself plans.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
+
+from constrained_k2.turn.intent import Intent
 
 INTERVAL = 16
 """The number of masked steps of which one is sampled."""
@@ -16,7 +18,7 @@ SAMPLED_ROWS = 4
 
 
 class PlannedRow(NamedTuple):
-    """A row that is to be examined.
+    """The place of a row.
 
     Attributes:
         request: The request's number among those of the step; under a logits processor, the row of the logits.
@@ -29,12 +31,29 @@ class PlannedRow(NamedTuple):
     request_id: str = ""
 
 
-class PlannedIds(list[str]):
-    """The ids of a step's structured-output requests, with the rows that are examined."""
+class NamedRow(NamedTuple):
+    """A row that writes a function's name.
 
-    def __init__(self, ids: Sequence[str] = (), plan: Sequence[PlannedRow] = ()) -> None:
+    Attributes:
+        place: Its place.
+        call: The call that the name belongs to.
+        intent: What decides whether it is made.
+    """
+
+    place: PlannedRow
+    call: Hashable
+    intent: Intent
+
+
+class PlannedIds(list[str]):
+    """The ids of a step's structured-output requests, with the rows that are examined, and those that write names."""
+
+    def __init__(
+        self, ids: Sequence[str] = (), plan: Sequence[PlannedRow] = (), named: Sequence[NamedRow] = ()
+    ) -> None:
         super().__init__(ids)
         self.plan = list(plan)
+        self.named = list(named)
 
 
 class RowSampler:

@@ -13,8 +13,8 @@ from openai.types.responses import ResponseIncompleteEvent
 from vllm import SamplingParams
 from vllm.entrypoints.openai.responses.protocol import ResponsesResponse
 
-from constrained_k2.vllm_plugin.api_server.parser import CutDelta, ParsingByTokenId
-from constrained_k2.vllm_plugin.api_server.request_state import RequestState
+from constrained_k2.vllm_plugin.api_server.parser import LastDelta, ParsingByTokenId
+from constrained_k2.vllm_plugin.api_server.request_state import Ending, RequestState
 from constrained_k2.vllm_plugin.api_server.stop_strings import TextTokens, stop_in_text
 from constrained_k2.vllm_plugin.constraint import carries_constraint
 from constrained_k2.vllm_plugin.patches import wrapper
@@ -47,16 +47,16 @@ async def chat_completion_full_generator(
             yield last
 
     state = RequestState.of(request)
-    state.cuts.clear()
+    state.endings.clear()
     answer = await original(self, request, watched(), *args, **kwargs)
     if last is not None and hasattr(answer, "choices"):
-        for choice, output, cut in zip(answer.choices, last.outputs, state.cuts, strict=True):
-            if (cut or output.finish_reason == "length") and choice.finish_reason in CORRECTED:
+        for choice, output, ending in zip(answer.choices, last.outputs, state.endings, strict=True):
+            if (ending.is_cut or output.finish_reason == "length") and choice.finish_reason in CORRECTED:
                 choice.finish_reason = "length"
             elif choice.finish_reason == "tool_calls" and not choice.message.tool_calls:
                 choice.finish_reason = "stop"
             drop_empty_content(request, choice)
-            state.add_diagnostics(choice)
+            state.add_diagnostics(choice, ending.declined)
     return answer
 
 
@@ -65,10 +65,11 @@ def maybe_filter_parallel_tool_calls(original: Any, item: Any, request: Any) -> 
     """Correct one choice of a stream, or its next piece, and add diagnostics to the last."""
     item = original(item, request)
     delta = getattr(item, "delta", None)
-    if isinstance(delta, CutDelta) and item.finish_reason in CORRECTED:
+    ending = delta.ending if isinstance(delta, LastDelta) else Ending()
+    if ending.is_cut and item.finish_reason in CORRECTED:
         item.finish_reason = "length"
     if delta is not None and (state := RequestState.attached_to(request)) is not None:
-        state.add_diagnostics(item)
+        state.add_diagnostics(item, ending.declined)
     return item
 
 
@@ -76,7 +77,7 @@ def maybe_filter_parallel_tool_calls(original: Any, item: Any, request: Any) -> 
 def stream_step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Correct the reason that comes with a stream's delta."""
     step = original(self, *args, **kwargs)
-    if isinstance(step.delta, CutDelta) and step.finish_reason in CORRECTED:
+    if isinstance(step.delta, LastDelta) and step.delta.ending.is_cut and step.finish_reason in CORRECTED:
         return step._replace(finish_reason="length")
     return step
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from vllm.v1.metrics.stats import SchedulerStats
 
+from constrained_k2.vllm_plugin.metrics.declining import declining
 from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
 from constrained_k2.vllm_plugin.metrics.transport import FIELD, NewTotals
 from constrained_k2.vllm_plugin.patches import wrapper
@@ -29,6 +30,7 @@ def model_runner_output_getstate(original: Any) -> Any:
     def getstate(self: Any) -> Any:
         state = original(self)
         row_probe.count()
+        declining.count()
         totals = new.take()
         return state if totals is None else {**state, FIELD: totals}
 

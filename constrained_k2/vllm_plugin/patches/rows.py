@@ -1,12 +1,14 @@
-"""Masked rows of the structured-output route that are examined: planned in the engine core, examined in the workers.
+"""Masked rows of the structured-output route that the workers look at, as the engine core has planned.
 
-:mod:`constrained_k2.vllm_plugin.metrics.row_plan` says how rows are chosen, and ``row_probe`` how they are examined.
+:mod:`constrained_k2.vllm_plugin.metrics.row_plan` says which ones, ``row_probe`` how they are examined, ``declining``
+how calls are declined.
 """
 
 from typing import Any
 
 import torch
 
+from constrained_k2.vllm_plugin.metrics.declining import declining
 from constrained_k2.vllm_plugin.metrics.row_plan import PlannedIds, PlannedRow
 from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
 from constrained_k2.vllm_plugin.patches import wrapper
@@ -18,12 +20,13 @@ def apply_grammar_bitmask(
 ) -> None:
     """Look at planned rows before and after vLLM masks them: the V1 model runner."""
     ids = grammar_output.structured_output_request_ids
-    plan = ids.plan if isinstance(ids, PlannedIds) else []
-    if not plan:
+    if not isinstance(ids, PlannedIds):
         original(scheduler_output, grammar_output, input_batch, logits)
         return
-    rows = _rows(plan, input_batch.req_ids, scheduler_output.scheduled_spec_decode_tokens)
-    with row_probe.around(logits, rows, plan):
+    drafts = scheduler_output.scheduled_spec_decode_tokens
+    examined = _rows(ids.plan, input_batch.req_ids, drafts)
+    named = _rows([row.place for row in ids.named], input_batch.req_ids, drafts)
+    with row_probe.around(logits, examined, ids.plan), declining.around(logits, named, ids.named):
         original(scheduler_output, grammar_output, input_batch, logits)
 
 
@@ -32,12 +35,14 @@ def apply_grammar_bitmask_v2(  # noqa: PLR0913, PLR0917 - vLLM's signature
     original: Any, self: Any, logits: Any, input_batch: Any, grammar_req_ids: list[str], grammar_bitmask: Any
 ) -> None:
     """The same in the V2 model runner, in which only the device may know how many drafts are verified."""
-    plan = grammar_req_ids.plan if isinstance(grammar_req_ids, PlannedIds) else []
-    if not plan:
-        original(self, logits, input_batch, grammar_req_ids, grammar_bitmask)
+    ids = grammar_req_ids
+    if not isinstance(ids, PlannedIds):
+        original(self, logits, input_batch, ids, grammar_bitmask)
         return
-    with row_probe.around(logits, _rows_on_device(plan, input_batch), plan):
-        original(self, logits, input_batch, grammar_req_ids, grammar_bitmask)
+    examined = _rows_on_device(ids.plan, input_batch)
+    named = _rows_on_device([row.place for row in ids.named], input_batch)
+    with row_probe.around(logits, examined, ids.plan), declining.around(logits, named, ids.named):
+        original(self, logits, input_batch, ids, grammar_bitmask)
 
 
 def _rows(plan: list[PlannedRow], batch: list[str], drafts: dict[str, list[int]]) -> list[int]:
@@ -52,6 +57,8 @@ def _rows(plan: list[PlannedRow], batch: list[str], drafts: dict[str, list[int]]
 
 def _rows_on_device(plan: list[PlannedRow], batch: Any) -> torch.Tensor:
     """The same, int64 on the device; -1 also for drafts that are not verified."""
+    if not plan:
+        return torch.empty(0, dtype=torch.int64)
     numbers = {request_id: number for number, request_id in enumerate(batch.req_ids)}
     known = [(numbers.get(row.request_id, -1), row.offset) for row in plan]
     ends = batch.cu_num_logits  # int32 [requests + 1]

@@ -66,6 +66,8 @@ class MaskedRequest(GuardedMatcher):
                 if accepted is not FAILED:
                     self.fail(f"token {token_id} at {position} is not in the grammar ({matcher.phase.name})")
                 return
+            if matcher.has_declined and matcher.is_terminated():
+                engine_counters.declined_calls += 1
 
     def take_back(self, count: int) -> None:
         """Take back the last sampled tokens."""

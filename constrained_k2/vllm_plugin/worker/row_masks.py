@@ -10,8 +10,10 @@ import torch
 
 from constrained_k2.kernels import MAX_IDS
 from constrained_k2.turn.matcher import ToolCallMatcher
+from constrained_k2.turn.phases import Phase
 from constrained_k2.vllm_plugin.metrics.counters import MASK_COUNTS, engine_counters, fill
-from constrained_k2.vllm_plugin.metrics.row_plan import PlannedRow, RowSampler
+from constrained_k2.vllm_plugin.metrics.declining import declining
+from constrained_k2.vllm_plugin.metrics.row_plan import NamedRow, PlannedRow, RowSampler
 from constrained_k2.vllm_plugin.worker.known_masks import ConstantRows, Ids, Row, ShortMasks, listed_ids
 from constrained_k2.vocabulary.bitmask import TokenSet
 
@@ -30,6 +32,7 @@ class RowMasks(ABC):
     def __init__(self, computed: npt.NDArray[np.int32], interval: int | None = None) -> None:
         self._sampler = RowSampler(interval)
         self._examinable: list[PlannedRow] = []
+        self._in_names: list[NamedRow] = []
         self.is_sampled = False  # rows may be examined in this step
         self._computed = computed
         self._constants = ConstantRows(computed.shape[1])
@@ -43,6 +46,7 @@ class RowMasks(ABC):
         self._written = 0
         self._has_begun = self._is_counted = False
         self._examinable.clear()
+        self._in_names.clear()
         self._drop()
 
     def begin_rows(self) -> None:
@@ -67,6 +71,8 @@ class RowMasks(ABC):
 
         ``guarded``: other stages may forbid all that the mask allows, so that the row has to be restored.
         """
+        if matcher.phase is Phase.CALL_ID and (intent := matcher.intent()) is not None:
+            self._in_names.append(NamedRow(PlannedRow(row, 0), (id(matcher), matcher.num_calls), intent))
         start = perf_counter()
         mask = matcher.shared_mask()
         if mask is not None and self._add_known(row, mask, guarded=guarded):
@@ -88,8 +94,10 @@ class RowMasks(ABC):
         if not self._is_counted:
             self._is_counted = True
             engine_counters.masked_steps += 1
-        self._apply(logits, self._sampler.choose(self._examinable) if self._examinable else [])
+        with declining.around(logits, [row.place.request for row in self._in_names], self._in_names):
+            self._apply(logits, self._sampler.choose(self._examinable) if self._examinable else [])
         self._examinable.clear()
+        self._in_names = []  # whose chances may not be read yet
 
     def _add_known(self, row: int, mask: TokenSet | Row, *, guarded: bool) -> bool:
         """Collect a row with a shared mask; False if no token passes it."""

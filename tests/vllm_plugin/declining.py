@@ -1,0 +1,100 @@
+"""A scripted model whose names have known probabilities, and the turn that it writes, in the slow and obvious way."""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.worker import gpu_model_runner
+
+from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
+from constrained_k2.vocabulary.bitmask import allowed_ids
+from tests.vllm_plugin.masks import row_of
+from tests.vllm_plugin.scheduling import ScriptedEngine
+
+NEVER = float("-inf")
+
+
+class Speaker:
+    """Means its script, but at some tokens hardly: then other tokens together are likelier than the script's.
+
+    Args:
+        script: A turn.
+        size: The width of the logits.
+        doubts: Positions of the script -> the probability of its token there.
+    """
+
+    def __init__(self, script: Sequence[int], size: int, doubts: Mapping[int, float]) -> None:
+        self.script, self._size, self._doubts = list(script), size, doubts
+
+    def logits(self, prefix: Sequence[int]) -> torch.Tensor:
+        """float32 ``[size]``, after some tokens of a turn."""
+        at = len(prefix)
+        chance = np.random.default_rng(zlib.crc32(np.asarray(prefix, dtype=np.int64).tobytes()))
+        logits = torch.from_numpy(chance.normal(size=self._size).astype(np.float32)) - 30
+        token = self.script[at] if at < len(self.script) and self.script[:at] == list(prefix) else None
+        if token is not None:
+            share = self._doubts.get(at, 0.99)
+            other = int(chance.integers(0, 200))  # in the small vocabulary a byte
+            logits[other] = float(np.log((1 - share) / share))
+            logits[token] = 0.0
+        return logits
+
+
+def turn_of(speaker: Speaker, body: Any, vocabulary: Vocabulary, threshold: float, limit: int) -> list[int]:
+    """The greedy turn of a speaker."""
+    compiler = Compiler(vocabulary, undeclared_calls="decline", call_threshold=threshold, mask_cache_bytes=0)
+    matcher = compiler.compile(ToolCallSpec.from_openai(body)).matcher()
+    ids: list[int] = []
+    while len(ids) < limit and not matcher.is_terminated():
+        logits, intent = speaker.logits(ids), matcher.intent()
+        allowed = torch.full((vocabulary.size,), NEVER)
+        allowed[torch.from_numpy(allowed_ids(row_of(matcher)).astype(np.int64))] = 0.0
+        token = int((logits + allowed).argmax())
+        if intent is not None and intent.closing is not None:
+            chance = torch.softmax(logits.double(), 0)[torch.from_numpy(intent.meant).long()].sum().item()
+            token = intent.closing if chance < threshold else token
+        assert matcher.accept_tokens([token])
+        ids.append(token)
+    return ids
+
+
+class SpeakingEngine(ScriptedEngine):
+    """Samples greedily from the speakers' logits, as a V1 model runner does, drafts verified."""
+
+    speakers: dict[str, Speaker]
+
+    def _sample(self, scheduled: SchedulerOutput, masks: GrammarOutput | None) -> ModelRunnerOutput:
+        names = list(reversed(scheduled.num_scheduled_tokens))  # the runner's batch has an order of its own
+        drafts = {name: self._drafts_of(scheduled, name) for name in names}
+        rows = [
+            self.speakers[name].logits([*self.outputs[name], *drafts[name][:offset]])
+            for name in names
+            for offset in range(len(drafts[name]) + 1)
+        ]
+        logits = torch.stack(rows)
+        if masks is not None:
+            gpu_model_runner.apply_grammar_bitmask(scheduled, masks, SimpleNamespace(req_ids=names), logits)
+        best = logits.argmax(dim=1).tolist()
+        sampled, start = [], 0
+        for name in names:
+            taken: list[int] = []
+            for offset in range(len(drafts[name]) + 1):
+                taken.append(best[start + offset])
+                if offset < len(drafts[name]) and drafts[name][offset] != taken[-1]:
+                    break
+            start += len(drafts[name]) + 1
+            self.outputs[name] += taken
+            sampled.append(taken)
+        return ModelRunnerOutput(names, {name: at for at, name in enumerate(names)}, sampled)
+
+    def _drafts_of(self, scheduled: SchedulerOutput, name: str) -> list[int]:
+        drafts = scheduled.scheduled_spec_decode_tokens.get(name, [])
+        if not self._asynchronous:
+            return list(drafts)
+        known = self._drafted.get(name, [])[: len(drafts)]  # in the workers; the scheduler has what is legal of them
+        return [*known, *([-1] * (len(drafts) - len(known)))]

@@ -1,0 +1,198 @@
+"""Calls are declined exactly where the model hardly means them: on vLLM's own schedulers, and in logits processors."""
+
+import json
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+import torch
+from vllm import SamplingParams
+from vllm.v1.sample.logits_processor import BatchUpdate
+
+from constrained_k2 import Vocabulary, parse_completion, render_tool_calls
+from constrained_k2.request.spec import ToolCall
+from constrained_k2.request.undeclared_calls import CALL_THRESHOLD
+from constrained_k2.turn.intent import Intent
+from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
+from constrained_k2.vllm_plugin.engine_core import scheduler, structured_output
+from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
+from constrained_k2.vllm_plugin.metrics.declining import Declining
+from constrained_k2.vllm_plugin.metrics.row_plan import NamedRow, PlannedIds, PlannedRow
+from constrained_k2.vllm_plugin.patches import rows
+from constrained_k2.vllm_plugin.worker import masked_request, row_masks
+from constrained_k2.vllm_plugin.worker.device_masks import DeviceMasks
+from tests.budget import SEED, tries
+from tests.vllm_plugin.declining import NEVER, Speaker, SpeakingEngine, turn_of
+from tests.vllm_plugin.patched import patch_vllm
+from tests.vllm_plugin.scheduling import admitted, config_of, drafter
+from tests.vllm_plugin.served import vllm_config
+
+NAMES = ("get_weather", "get_time", "search")
+EMPTY = {"type": "object", "additionalProperties": False}
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": EMPTY}} for name in NAMES]
+BODY: dict[str, Any] = {"tools": TOOLS}
+THRESHOLD = CALL_THRESHOLD
+LIMIT = 100
+
+
+def speakers_of(vocabulary: Vocabulary, seed: int, count: int) -> dict[str, Speaker]:
+    """Turns of two calls; some doubt at the first, a middle or the last token of a name, or elsewhere, or nowhere."""
+    chance = random.Random(seed)
+    found = {}
+    for number in range(count):
+        calls = [ToolCall(chance.choice(NAMES), index, "{}") for index in range(2)]
+        script = [*vocabulary.encode("Hi"), *render_tool_calls(calls, vocabulary), vocabulary.format.turn_end]
+        begins = [at for at, token in enumerate(script) if token == vocabulary.format.call_begin]
+        begin = chance.choice(begins) + 1
+        end = script.index(vocabulary.format.argument_begin, begin)
+        at = {0: begin, 1: end - 1, 2: chance.randrange(len(script)), 3: chance.randrange(begin, end)}[number % 4]
+        found[str(number)] = Speaker(script, vocabulary.size, {at: chance.choice([0.2, 0.4, 0.6, 0.8])})
+    return found
+
+
+@pytest.fixture
+def counters(monkeypatch: pytest.MonkeyPatch) -> EngineCounters:
+    """Those of a process that has just started."""
+    declining = Declining(found := EngineCounters())
+    for module in (rows, scheduler, row_masks):
+        monkeypatch.setattr(module, "declining", declining)
+    for module in (structured_output, masked_request):
+        monkeypatch.setattr(module, "engine_counters", found)
+    return found
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize(("drafts", "blocks"), [(False, 512), (True, 512), (True, 12)])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_structured_output_route(
+    model: Path,
+    vocabulary: Vocabulary,
+    counters: EngineCounters,
+    choice: str,
+    blocks: int,
+    *,
+    asynchronous: bool,
+    drafts: bool,
+) -> None:
+    """The turns are those of the slow and obvious way, through drafts, rollback and preemption."""
+    patch_vllm()
+    speculation = {} if drafts else {"speculative_config": None}
+    engine = SpeakingEngine(
+        config_of(model, max_model_len=160, **speculation), asynchronous=asynchronous, blocks=blocks
+    )
+    body = BODY | {"tool_choice": choice}
+    declined = unmeant = 0
+    expected = {}
+    engine.speakers = speakers_of(vocabulary, SEED, tries(24, fast=8))
+    if choice == "required":  # without text before the section
+        for speaker in engine.speakers.values():
+            speaker.script = speaker.script[speaker.script.index(vocabulary.format.section_begin) :]
+    requests = []
+    for name, speaker in engine.speakers.items():
+        requests.append(engine.add(name, admitted(vocabulary, body, max_tokens=LIMIT), speaker.script, [1] * 20))
+        expected[name] = turn_of(speaker, body, vocabulary, THRESHOLD, LIMIT)
+        done = parse_completion(expected[name], vocabulary)
+        declined += len(done.declined)
+        unmeant += choice == "required" and expected[name] != speaker.script
+    scripts = {name: speaker.script for name, speaker in engine.speakers.items()}
+    draft = drafter(scripts, random.Random(SEED), vocabulary)
+    engine.run(draft if drafts else lambda *_: [])
+    for name, ids in expected.items():
+        assert engine.outputs[name][: len(ids)] == ids
+    assert blocks > 100 or sum(request.num_preemptions for request in requests) > 0
+    assert counters.declined_calls == declined
+    assert bool(declined) == (choice == "auto")
+    assert not counters.unmeant_calls or choice == "required"
+
+
+def test_calls_that_are_required_and_not_meant_are_counted_once(
+    model: Path, vocabulary: Vocabulary, counters: EngineCounters
+) -> None:
+    patch_vllm()
+    engine = SpeakingEngine(config_of(model, speculative_config=None), asynchronous=False)
+    body = BODY | {"tool_choice": "required"}
+    script = [*render_tool_calls([ToolCall("get_time", 0, "{}")], vocabulary), vocabulary.format.turn_end]
+    first = script.index(vocabulary.format.call_begin) + 1
+    doubts = {first: 0.1, first + 2: 0.1}
+    engine.speakers = {"a": Speaker(script, vocabulary.size, doubts), "b": Speaker(script, vocabulary.size, {})}
+    for name in engine.speakers:
+        engine.add(name, admitted(vocabulary, body, max_tokens=LIMIT), script)
+    engine.run()
+    assert (counters.unmeant_calls, counters.declined_calls) == (1, 0)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.5])
+def test_a_threshold_of_nothing_declines_nothing(
+    model: Path, vocabulary: Vocabulary, counters: EngineCounters, threshold: float
+) -> None:
+    patch_vllm()
+    ours = {"route": "structured_output", "call_threshold": threshold}
+    config = config_of(model, speculative_config=None, additional_config={"constrained_k2": ours})
+    engine = SpeakingEngine(config, asynchronous=False)
+    engine.speakers = speakers_of(vocabulary, 5, 8)
+    for name, speaker in engine.speakers.items():
+        engine.add(name, admitted(vocabulary, BODY, max_tokens=LIMIT), speaker.script)
+    engine.run()
+    for name, speaker in engine.speakers.items():
+        assert engine.outputs[name] == turn_of(speaker, BODY, vocabulary, threshold, LIMIT)
+    assert bool(counters.declined_calls) == bool(threshold)
+
+
+@pytest.mark.parametrize("device", ["host", "device"])
+def test_the_logits_processor_of_the_v1_runner(
+    model: Path, vocabulary: Vocabulary, counters: EngineCounters, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    """The same turns, whether masks are applied in host memory or as on a device."""
+    if device == "device":
+        made = DeviceMasks(vocabulary.size, 8, torch.device("cpu"), pin=False)
+        monkeypatch.setattr("constrained_k2.vllm_plugin.worker.logits_processor_v1.row_masks", lambda *_, **__: made)
+    processor = KimiK2LogitsProcessor(
+        vllm_config(model, vocabulary, additional_config={}), torch.device("cpu"), is_pin_memory=False
+    )
+    declined = 0
+    for seed in range(tries(24, fast=4)):
+        speakers = list(speakers_of(vocabulary, SEED + seed, 4).values())
+        outputs: list[list[int]] = [[] for _ in speakers]
+        params = SamplingParams(extra_args={"constrained_k2": json.dumps(BODY)})
+        added = [(row, params, [1], output) for row, output in enumerate(outputs)]
+        processor.update_state(BatchUpdate(batch_size=4, removed=[], added=added, moved=[]))
+        for _ in range(LIMIT):
+            logits = torch.stack([speaker.logits(ids) for speaker, ids in zip(speakers, outputs, strict=True)])
+            chosen = processor.apply(logits).argmax(dim=1).tolist()
+            for ids, token in zip(outputs, chosen, strict=True):
+                ids.append(token)
+            processor.update_state(None)
+        for speaker, ids in zip(speakers, outputs, strict=True):
+            expected = turn_of(speaker, BODY, vocabulary, THRESHOLD, LIMIT)
+            assert ids[: len(expected)] == expected
+            declined += len(parse_completion(expected, vocabulary).declined)
+    assert counters.declined_calls == declined > 0
+
+
+def test_the_v2_runner_declines_rows_that_the_device_knows(counters: EngineCounters) -> None:
+    """Requests a and b; of b's two drafts the device verifies one, so its third row is none."""
+    meant = np.arange(4, dtype=np.int32)
+    named = [
+        NamedRow(PlannedRow(0, 0, "b"), ("b", 0), Intent(meant, 9, 0.5)),
+        NamedRow(PlannedRow(0, 1, "b"), ("b", 0), Intent(meant, 9, 0.5)),
+        NamedRow(PlannedRow(0, 2, "b"), ("b", 0), Intent(meant, 9, 0.5)),
+        NamedRow(PlannedRow(1, 0, "gone"), ("gone", 0), Intent(meant, 9, 0.5)),
+    ]
+    logits = torch.zeros(4, 32)
+    logits[1, 2] = 9.0  # meant: the first row of b
+    batch = SimpleNamespace(req_ids=["a", "b", "c"], cu_num_logits=torch.tensor([0, 1, 3, 4], dtype=torch.int32))
+
+    def mask(worker: Any, logits: torch.Tensor, batch: Any, ids: list[str], masks: Any) -> None:
+        logits[1:3, 4:] = NEVER
+
+    replaced = rows.apply_grammar_bitmask_v2(mask)
+    replaced(None, logits, batch, PlannedIds(["b", "gone"], (), named), np.zeros((4, 1)))
+    assert not logits[0].any() and not logits[3].any()
+    assert torch.nonzero(logits[1] > NEVER).flatten().tolist() == [0, 1, 2, 3]
+    assert torch.nonzero(logits[2] > NEVER).flatten().tolist() == [9]
