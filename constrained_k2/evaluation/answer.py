@@ -59,11 +59,22 @@ class Message(msgspec.Struct):
     tool_calls: list[_Call] | None = None
 
 
+class _Added(msgspec.Struct):
+    """The fields that this package adds to a choice."""
+
+    declined_call: str | None = None
+
+
 class _Choice(msgspec.Struct):
     message: Message | None = None
     delta: Message | None = None
     finish_reason: str | None = None
     token_ids: tuple[int, ...] | None = None
+    constrained_k2: _Added | None = None
+
+    @property
+    def has_declined(self) -> bool:
+        return self.constrained_k2 is not None and self.constrained_k2.declined_call is not None
 
 
 class _Usage(msgspec.Struct):
@@ -100,6 +111,7 @@ class ChatAnswer(NamedTuple):
     prompt_ids: tuple[int, ...] | None = None  # likewise
     tokens: int | None = None  # sampled for all choices, as the server counts; None if it does not
     prompt_tokens: int | None = None  # likewise
+    declined: bool = False  # the server says that a call was declined
 
 
 def validated(value: Any, kind: type[T], source: str) -> T:
@@ -125,6 +137,7 @@ def read_whole(body: Any) -> list[ChatAnswer]:
             completion.prompt_token_ids,
             usage.completion_tokens,
             usage.prompt_tokens,
+            choice.has_declined,
         )
         for usage in [completion.usage or _Usage()]
         for choice in completion.choices
@@ -143,6 +156,7 @@ class StreamReader:
         self._token_ids: list[int] | None = None
         self._prompt_ids: tuple[int, ...] | None = None
         self._usage = _Usage()
+        self._declined = False
 
     def add(self, value: Any) -> Completion:
         """Take the next event, as decoded JSON, and return it; raises ``NoAnswer`` if it is malformed or an error."""
@@ -154,6 +168,7 @@ class StreamReader:
         for choice in event.choices or ():
             delta = choice.delta or Message()
             self._finish_reason = choice.finish_reason or self._finish_reason
+            self._declined = self._declined or choice.has_declined
             self._content.append(delta.content or "")
             self._reasoning.append(delta.reasoning or delta.reasoning_content or "")
             if choice.token_ids is not None:
@@ -170,7 +185,9 @@ class StreamReader:
         ids = None if self._token_ids is None else tuple(self._token_ids)
         content, reasoning = "".join(self._content), "".join(self._reasoning)
         counted = self._usage.completion_tokens, self._usage.prompt_tokens
-        return ChatAnswer(self._finish_reason, content, reasoning, calls, ids, self._prompt_ids, *counted)
+        return ChatAnswer(
+            self._finish_reason, content, reasoning, calls, ids, self._prompt_ids, *counted, self._declined
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +212,12 @@ class Record:
     ttft_ms: float | None = None  # from sending the last attempt to its first token; None if none arrived
     duration_ms: float = 0.0  # from sending the last attempt to the end of its answer
     gaps_ms: tuple[float, ...] = field(default=(), repr=False)  # between tokens, at most MAX_GAPS
+    declined: bool = False  # the server says that a call was declined
 
     @classmethod
     def of(cls, answer: ChatAnswer, key: str = "", repetition: int = 0, **fields: Any) -> Self:
         """The record of a complete answer; ``fields`` are further fields of the record."""
-        names = ("finish_reason", "content", "reasoning", "calls", "prompt_tokens")
+        names = ("finish_reason", "content", "reasoning", "calls", "prompt_tokens", "declined")
         said: dict[str, Any] = {name: getattr(answer, name) for name in names}
         counted = None if answer.token_ids is None else len(answer.token_ids)
         said["completion_tokens"] = counted if answer.tokens is None else answer.tokens

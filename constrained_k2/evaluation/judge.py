@@ -71,6 +71,8 @@ class Counts(NamedTuple):
     order_match: int = 0  # two or more functions were called in the expected order
     executable: int = 0  # valid calls, which an agent runs, where the calls of a right answer are known
     unasked: int = 0  # those of these whose function a right answer does not call
+    declined_calls: int = 0  # a call was declined, where the calls of a right answer are known
+    declined_due: int = 0  # of these, no call of a right answer is missing
     optional_due: int = 0  # optional arguments of the right answer
     optional_written: int = 0  # those of these that were written
     right: int = 0  # nothing is wrong
@@ -118,6 +120,9 @@ def judge(sample: Sample, record: Record, wire_format: WireFormat = KIMI_K2) -> 
             values.update(executable=1, unasked=int(not is_asked_for))
     if sample.max_calls is not None and len(calls) > sample.max_calls:
         problems.append(f"too_many_calls: {len(calls)} of at most {sample.max_calls}")
+    if record.declined and sample.expected is not None:
+        left = Counter(right.name for right in sample.expected) - Counter(name for name, _ in calls)
+        values.update(declined_calls=1, declined_due=int(not left))
     values["in_form"] = int(not problems)
     if sample.choice in {"required", "named"}:
         values.update(due=1, served=int(bool(calls) and not problems))

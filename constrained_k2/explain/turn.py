@@ -18,6 +18,7 @@ from constrained_k2.explain.records import ExaminedRow, Override
 from constrained_k2.explain.view import Alternative, Token, TurnView, WantedToken
 from constrained_k2.parsing import parse_completion
 from constrained_k2.request.spec import ToolCallSpec
+from constrained_k2.turn.intent import Intent
 from constrained_k2.vocabulary.bitmask import allocate_bitmask
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -39,8 +40,10 @@ class TurnExplainer:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        self._compiler = Compiler(vocabulary)
-        self._over_bytes = Compiler(Vocabulary.of_bytes(vocabulary.format), mask_cache_bytes=0)
+        # What a server declined is explained, whatever its threshold.
+        self._compiler = Compiler(vocabulary, undeclared_calls="decline")
+        over_bytes = Vocabulary.of_bytes(vocabulary.format)
+        self._over_bytes = Compiler(over_bytes, mask_cache_bytes=0, undeclared_calls="decline")
 
     def explain(
         self,
@@ -65,10 +68,17 @@ class TurnExplainer:
         """
         ids, vocabulary = list(token_ids), self.vocabulary
         compiled, over_bytes = self._compiler.compile(spec), self._over_bytes.compile(spec)
-        allowed, rows = [], list[ExaminedRow]()
-        for position, row in enumerate(_masks(compiled, ids, in_reasoning=in_reasoning)):
+        allowed, rows, chances, has_declined = [], list[ExaminedRow](), dict[int, float](), False
+        for position, (row, call, intent) in enumerate(_masks(compiled, ids, in_reasoning=in_reasoning)):
             allowed.append(int(np.unpackbits(row.view(np.uint8)).sum()))
             is_known = position < len(likeliest)
+            if is_known and intent is not None:
+                meant = set(intent.meant.tolist())
+                chance = sum(exp(min(0.0, value)) for token, value in likeliest[position].items() if token in meant)
+                chances[call] = min(chances.get(call, 1.0), chance)
+            # Behind a declined call the model goes on with what it was kept from: that tells nothing new.
+            is_known = is_known and (intent is not None or not has_declined)
+            has_declined = has_declined or (intent is not None and intent.closing == ids[position])
             examined = _examined(position, likeliest[position], row, allowed[-1]) if is_known else None
             if not _allows(row, ids[position]):
                 examined = ExaminedRow(position, ids[position], True, 0.0, 0.0, allowed[-1])  # noqa: FBT003
@@ -84,6 +94,7 @@ class TurnExplainer:
             [_wanted(each) for each in found if not each.row.is_overridden],
             min(len(allowed), len(likeliest)) if likeliest else None,
             [self._alternatives(each) for each in likeliest] if len(likeliest) == len(ids) else [],
+            [chances[call] for call in sorted(chances)],
         )
 
     def spec_of(self, body: object, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> tuple[ToolCallSpec, bool]:
@@ -107,18 +118,24 @@ class TurnExplainer:
 
 def _masks(
     compiled: CompiledToolCalls, token_ids: Sequence[int], *, in_reasoning: bool
-) -> Iterator[npt.NDArray[np.int32]]:
-    """Yield the mask at each token, int32 ``[words]``, up to the first token that it forbids or the turn's end."""
+) -> Iterator[tuple[npt.NDArray[np.int32], int, Intent | None]]:
+    """Yield the mask at each token, int32 ``[words]``, up to the first token that it forbids or the turn's end.
+
+    With each come the number of calls before it, and what decides whether the call is made.
+    """
     matcher = compiled.matcher(in_reasoning=in_reasoning)
     bitmask = allocate_bitmask(rows=1, size=compiled.vocabulary.size)
     row: npt.NDArray[np.int32] = np.asarray(bitmask)[0]
     for token_id in token_ids:
         if matcher.is_terminated():
             return
+        call, intent = matcher.num_calls, matcher.intent()
         matcher.fill_bitmask(bitmask, row=0)
+        if intent is not None and intent.closing == token_id:  # the call was declined
+            row[token_id >> 5] |= np.uint32(1 << (token_id & 31)).view(np.int32)
         if _allows(row, token_id) and not matcher.accept_tokens([token_id]):
             row[token_id >> 5] &= ~(np.int32(1) << np.int32(token_id & 31))
-        yield row
+        yield row, call, intent
         if not _allows(row, token_id):
             return
 

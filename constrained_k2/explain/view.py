@@ -51,7 +51,11 @@ class Alternative(msgspec.Struct, frozen=True):
 
 
 class TurnView(msgspec.Struct, frozen=True):
-    """A turn, as far as it is known."""
+    """A turn, as far as it is known.
+
+    ``chances`` holds for each call that was begun the least probability, at a token of its name, of a declared
+    function; where the server tells it.
+    """
 
     tokens: list[Token]
     overrides: list[WantedToken]
@@ -59,6 +63,7 @@ class TurnView(msgspec.Struct, frozen=True):
     contested: list[WantedToken] = []
     examined_rows: int | None = None
     alternatives: list[list[Alternative]] = []
+    chances: list[float] = []
 
     @property
     def forced(self) -> int:

@@ -66,7 +66,7 @@ def test_every_arm_is_asked_once_whatever_ended_the_run(
         ("constrained_k2", "kimi_constrained", {}),
         ("vllm_strict", builtin, {"VLLM_PLUGINS": "none"}),
     ]
-    assert list(directory.arms) == ["unconstrained", "constrained", "vllm-strict"]
+    assert list(directory.arms) == ["unconstrained", "constrained", "nearest", "vllm-strict"]
     assert all(len(directory.done_keys(arm)) == 6 for arm in directory.arms)
     results = score(directory)
     assert results.baseline == "unconstrained"
@@ -144,6 +144,6 @@ def test_the_demo_model_on_real_servers(
     assert scores["paired_samples"] == count
     assert 0 <= scores["masked_argmax_share"] < 1  # the server's metrics have the names that are looked for
     figures = {arm: found["figures"] for arm, found in scores["arms"].items()}
-    assert list(figures) == ["unconstrained", "constrained", "vllm-strict"]
+    assert list(figures) == ["unconstrained", "constrained", "nearest", "vllm-strict"]
     for figure in ("schema_accuracy", "declared", "decoded", "valid", "numbered"):
         assert figures["constrained"][figure]["value"] == 1.0, figure

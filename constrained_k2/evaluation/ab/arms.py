@@ -15,6 +15,7 @@ from constrained_k2.evaluation.sample import UNCONSTRAINED, checked
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "unconstrained": UNCONSTRAINED,
     "constrained": {},
+    "nearest": {"vllm_xargs": {"constrained_k2_undeclared_calls": "nearest"}},
     "llguidance": {"vllm_xargs": {"constrained_k2": "llguidance"}},
     "xgrammar": {"vllm_xargs": {"constrained_k2": "xgrammar"}},
     "plain": {},
@@ -36,7 +37,7 @@ class Arm:
     @property
     def is_constrained(self) -> bool:
         """True if this package constrains the arm: a call wrong in form is then our fault."""
-        return self.preset in {"constrained", "llguidance", "xgrammar"}
+        return self.preset in {"constrained", "nearest", "llguidance", "xgrammar"}
 
     @property
     def added(self) -> dict[str, Any]:

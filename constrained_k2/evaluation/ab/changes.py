@@ -43,6 +43,7 @@ class Change:
     constrained_logprobs: tuple[float, ...] = ()
     unconstrained_logprobs: tuple[float, ...] = ()
     error: str = ""  # why a part is missing
+    chances: tuple[float, ...] = ()  # of each call that was begun, as in :class:`TurnView`
 
     @property
     def is_whole(self) -> bool:
@@ -152,6 +153,7 @@ class _Asking:
             examined=view.examined_rows or 0,
             constrained_logprobs=logprobs,
             unconstrained_logprobs=others,
+            chances=tuple(view.chances),
         )
 
 

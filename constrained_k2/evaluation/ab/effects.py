@@ -11,6 +11,7 @@ import numpy as np
 from scipy import stats  # type: ignore[import-untyped]
 
 from constrained_k2.evaluation.ab.changes import Change
+from constrained_k2.evaluation.ab.thresholds import Curve, curve
 from constrained_k2.evaluation.answer import Record
 from constrained_k2.evaluation.judge import decode_arguments, judge
 from constrained_k2.evaluation.sample import Sample
@@ -89,6 +90,7 @@ class Effects:
     places: list[Place]  # those in the most answers first
     calibration: Calibration
     groups: list[Group]
+    curve: Curve | None = None
 
     def telling(self, count: int = 3) -> list[Place]:
         """The places that tell most: the most answers repaired, then the most overridden; each tool's place once."""
@@ -111,6 +113,7 @@ class Effects:
             "separation": self.calibration.separation,
             "p": self.calibration.p,
             "groups": [each._asdict() for each in self.groups],
+            "thresholds": self.curve and self.curve.to_json(),
         }
 
 
@@ -154,6 +157,7 @@ def _effects(arm: str, last: Mapping[str, Change], samples: Mapping[str, Sample]
         ranked,
         _calibration(pairs),
         list(_groups(pairs)),
+        curve([pair.change for pair in pairs], samples),
     )
 
 

@@ -57,7 +57,7 @@ class Demo(NamedTuple):
 
 
 def _servers(constrained: Sequence[str], strict: Sequence[str]) -> tuple[Served, ...]:
-    presets = tuple(Arm(preset, preset=preset) for preset in ("unconstrained", "constrained"))
+    presets = tuple(Arm(preset, preset=preset) for preset in ("unconstrained", "constrained", "nearest"))
     alone = Served("vllm_strict", strict, (Arm("vllm-strict"),), WITHOUT_PLUGIN)
     return (Served("constrained_k2", constrained, presets), alone)
 

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from constrained_k2.evaluation.ab.effects import Effects, Group, Place
 from constrained_k2.evaluation.ab.report.table import DASH, Row, Table, percent
 from constrained_k2.evaluation.ab.results import Results
+from constrained_k2.evaluation.ab.thresholds import Curve, Outcome
 from constrained_k2.explain.advice import advice
 from constrained_k2.explain.view import shown_text
 
 PLACES, CALIBRATION, DISTORTION = "What the constraint changed", "Forbidden probability", "Does constraining distort?"
+THRESHOLDS = "Which calls a threshold declines"
 """The titles of the tables."""
 
 _TOP = 15  # places
@@ -22,6 +24,8 @@ def change_tables(results: Results) -> Iterator[Table]:
             tables.append(_calibration(effects))
             if effects.groups[0].written is not None:
                 tables.append(_distortion(effects))
+        if effects.curve is not None:
+            tables.append(_thresholds(effects.curve))
         for table in tables:
             yield table._replace(title=title_of(table.title, effects, results))
 
@@ -101,6 +105,25 @@ def _distortion(effects: Effects) -> Table:
     )
     columns = ("answers", "right", "probability per token", "unconstrained", "cost, bits")
     return Table(DISTORTION, columns, tuple(row(group) for group in effects.groups if group.answers), note)
+
+
+def _thresholds(curve: Curve) -> Table:
+    def row(first: Outcome, second: Outcome) -> Row:
+        return (
+            f"{first.threshold:g}{' (chosen)' * (first.threshold == curve.chosen)}",
+            f"{first.unasked:,} / {second.unasked:,}",
+            f"{first.declined:,} / {second.declined:,}",
+            f"{first.due:,} / {second.due:,}",
+            f"{first.lost:,} / {second.lost:,}",
+        )
+
+    note = (
+        "Greedy answers of this arm, which declines no call, and the calls that each threshold would have declined: in "
+        "one half of the samples / in the other. Due: declined, and no call that was asked for is lost. Chosen is the "
+        "threshold with the fewest calls that nobody asked for, and asked for and lost, in the first half."
+    )
+    columns = ("calls nobody asked for", "declined", "due", "calls lost")
+    return Table(THRESHOLDS, columns, tuple(map(row, curve.first, curve.second)), note)
 
 
 def telling_lines(results: Results) -> Iterator[str]:
