@@ -17,7 +17,7 @@ from constrained_k2.request.structural_tag import read_structural_tag
 from constrained_k2.request.tools import DEFAULT_LIMITS, read_tools
 from constrained_k2.schema.undeclared_keys import read_undeclared_keys
 from constrained_k2.vllm_plugin.byte_compiler import ENGINE_CORE, SLOW_SECONDS, looked_up
-from constrained_k2.vllm_plugin.constraint import finish_reserve_in, strict_false_in, tag, undeclared_calls_in
+from constrained_k2.vllm_plugin.constraint import finish_reserve_in, strict_false_in, tag
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.log import warn
 from constrained_k2.vllm_plugin.metrics.counters import Adopted, Left, engine_counters
@@ -104,7 +104,7 @@ class Adoption:
             "first_index": count_calls(ids, self._vocabulary),
             "engine": None if switch == ON else switch,
             "undeclared_keys": undeclared_keys,
-            "undeclared_calls": undeclared_calls_in(params.extra_args),
+            "undeclared_calls": "nearest",  # vLLM's parsers take the end of a section for a name, or show it
             "strict_false": strict_false_in(params.extra_args),
         }
         constraint = ToolCallSpec.from_openai(body, thinking=self._may_think(ids))

@@ -28,6 +28,7 @@ class MaskedRequest(GuardedMatcher):
         super().__init__(matcher, stop)
         self.num_tokens = 0
         self._guarded = guarded
+        self._has_declined = False
 
     @classmethod
     def start(
@@ -66,7 +67,8 @@ class MaskedRequest(GuardedMatcher):
                 if accepted is not FAILED:
                     self.fail(f"token {token_id} at {position} is not in the grammar ({matcher.phase.name})")
                 return
-            if matcher.has_declined and matcher.is_terminated():
+            if matcher.has_declined and not self._has_declined:
+                self._has_declined = True
                 engine_counters.declined_calls += 1
 
     def take_back(self, count: int) -> None:

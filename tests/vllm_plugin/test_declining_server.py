@@ -1,0 +1,121 @@
+"""Declined calls on real servers: a random model means none of its calls, so each is declined at its name."""
+
+import json
+from time import monotonic, sleep
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from constrained_k2 import Vocabulary
+from constrained_k2.evaluation.server import VllmServer
+from constrained_k2.evaluation.server_metrics import parse_counters, total
+from tests.servers import RUST, on
+from tests.vllm_plugin.asking import MESSAGES, WEATHER
+
+pytestmark = pytest.mark.server
+
+DECLINE = {"constrained_k2_undeclared_calls": "decline"}
+PUSH = 100.0  # of OpenAI's logit_bias
+
+
+def scripts(vocabulary: Vocabulary) -> dict[str, list[int]]:
+    """The turn up to a call's name, where the script ends."""
+    markers = vocabulary.format
+    opening = [markers.section_begin, markers.call_begin]
+    return {"alone": opening, "behind text": [*vocabulary.encode("Hi"), *opening]}
+
+
+def shown(answer: httpx.Response) -> Any:
+    """The only choice of an answer."""
+    assert answer.status_code == 200, answer.text
+    (choice,) = answer.json()["choices"]
+    return choice
+
+
+def ask(server: VllmServer, vocabulary: Vocabulary, script: list[int], **fields: Any) -> httpx.Response:
+    xargs = DECLINE | {"script": script}
+    body = {"model": "kimi-k2", "messages": MESSAGES, "tools": [WEATHER], "max_tokens": 60, "vllm_xargs": xargs}
+    return httpx.post(f"{server.url}/v1/chat/completions", json=body | {"return_token_ids": True} | fields, timeout=300)
+
+
+@pytest.mark.parametrize("place", ["alone", "behind text"])
+def test_neither_a_call_nor_a_marker_is_shown(server: VllmServer, vocabulary: Vocabulary, place: str) -> None:
+    """Whole and streamed, the answer ends as one without a call; the next turn is served."""
+    script, markers = scripts(vocabulary)[place], vocabulary.format
+    text = "Hi" if place == "behind text" else None
+    choice = shown(ask(server, vocabulary, script))
+    assert choice["token_ids"] == [*script, markers.section_end, choice["token_ids"][-1]]
+    assert choice["token_ids"][-1] in markers.stop_ids
+    assert choice["finish_reason"] == "stop"
+    assert not choice["message"].get("tool_calls") and choice["message"]["content"] == text
+    assert choice["constrained_k2"] == {"declined_call": ""}
+    chunks = [
+        json.loads(line.removeprefix("data: "))["choices"][0]
+        for line in ask(server, vocabulary, script, stream=True).text.splitlines()
+        if line.startswith("data: {")
+    ]
+    assert "".join(chunk["delta"].get("content") or "" for chunk in chunks) == (text or "")
+    assert not any(chunk["delta"].get("tool_calls") for chunk in chunks)
+    assert [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]] == ["stop"]
+    assert [chunk["constrained_k2"] for chunk in chunks if "constrained_k2" in chunk] == [{"declined_call": ""}]
+    message = {"role": "assistant", "content": choice["message"]["content"] or ""}
+    after = ask(server, vocabulary, script, messages=[*MESSAGES, message, *MESSAGES])
+    assert shown(after)["finish_reason"] == "stop"
+
+
+def test_what_must_be_called_is_called_and_counted(server: VllmServer, vocabulary: Vocabulary) -> None:
+    def counts() -> dict[str, float]:
+        counters = parse_counters(httpx.get(f"{server.url}/metrics", timeout=60).text)
+        return {name: total(counters, f"constrained_k2_{name}_total") for name in ("declined_calls", "unmeant_calls")}
+
+    before, calls = counts(), 0
+    xargs = DECLINE | {"constrained_k2_finish_reserve": 300}
+    for number in range(2):
+        choice = shown(
+            ask(server, vocabulary, [], tool_choice="required", seed=number, max_tokens=400, vllm_xargs=xargs)
+        )
+        assert choice["finish_reason"] == "tool_calls"
+        assert {call["function"]["name"] for call in choice["message"]["tool_calls"]} == {"get_weather"}
+        calls += len(choice["message"]["tool_calls"])
+    shown(ask(server, vocabulary, scripts(vocabulary)["alone"]))
+    expected = {"unmeant_calls": before["unmeant_calls"] + calls, "declined_calls": before["declined_calls"] + 1}
+    end = monotonic() + 20  # the last step's statistics come behind its answer
+    while counts() != expected and monotonic() < end:
+        sleep(0.2)
+    assert counts() == expected
+
+
+def test_every_endpoint(server: VllmServer, vocabulary: Vocabulary) -> None:
+    script = scripts(vocabulary)["behind text"]
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=300)
+    extra = {"vllm_xargs": DECLINE | {"script": script}}
+    tool: Any = {"type": "function", **WEATHER["function"]}
+    response = client.responses.create(model="kimi-k2", input="Hi?", tools=[tool], extra_body=extra)
+    assert response.status == "completed" and response.output_text == "Hi"
+    assert {item.type for item in response.output} == {"message"}
+    several = client.chat.completions.create(
+        model="kimi-k2", messages=MESSAGES, tools=[WEATHER], n=2, max_tokens=60, extra_body=extra
+    )
+    assert [choice.finish_reason for choice in several.choices] == ["stop", "stop"]
+    assert [choice.message.content for choice in several.choices] == ["Hi", "Hi"]
+
+
+@on(
+    *(f"{RUST}tag_structured_output", "python_tag_logits_processor"),
+    only_all=(f"{RUST}tag_logits_processor", "python_tag_structured_output"),
+)
+def test_other_parsers_keep_the_nearest_name(server: VllmServer, vocabulary: Vocabulary) -> None:
+    """vLLM's parsers of Kimi K2 take the section's end for the name of a call, or show it: nothing is declined there."""
+    markers = vocabulary.format
+    xargs = DECLINE | {"constrained_k2_finish_reserve": 300}
+    body = {
+        "model": "kimi-k2", "messages": MESSAGES, "tools": [WEATHER], "max_tokens": 400, "return_token_ids": True,
+        "vllm_xargs": xargs, "logit_bias": {str(markers.section_begin): PUSH}, "tool_choice": "auto", "seed": 1,
+    }  # fmt: skip
+    choice = shown(httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=300))
+    assert choice["message"]["tool_calls"][0]["function"]["name"].endswith("get_weather")
+    assert choice["finish_reason"] == "tool_calls"
