@@ -49,12 +49,14 @@ class Arm:
         tool_choice: None sends no tools.
         baseline: The arm of the denominator: the same requests, on a server that is unconstrained or differs in
             one flag. It is its own baseline.
+        is_measured: The probabilities of names are measured, as they are by default.
     """
 
     name: str
     server: str
     tool_choice: str | None
     baseline: str
+    is_measured: bool = True
 
 
 _NO_TOOLS, _FREE = "no tools, vLLM without the plugin", "tools, unconstrained"
@@ -69,6 +71,11 @@ ARMS = (
     Arm("a call required, structured_output route", "structured_output", "required", _FREE),
     Arm("a call required, logits_processor route", "logits_processor", "required", _FREE),
     Arm("a call required, vLLM's strict level", "strict", "required", _FREE),
+    *(
+        Arm(f"names {how}measured, {route} route", route, "required", f"names not measured, {route} route", not how)
+        for route in ("structured_output", "logits_processor")
+        for how in ("not ", "")
+    ),
 )
 
 
@@ -219,6 +226,8 @@ def bodies_of(arm: Arm, count: int, seed: int) -> list[dict[str, Any]]:
         if arm.tool_choice is not None:
             tools = extended(sample["tools"], _MOST_REQUESTS * (seed + 1) + number)
             body |= {"tools": tools, "tool_choice": arm.tool_choice}
+        if not arm.is_measured:
+            body["vllm_xargs"] = {"constrained_k2_undeclared_calls": "nearest"}
         bodies.append(body)
     return bodies
 

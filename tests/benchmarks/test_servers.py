@@ -13,7 +13,9 @@ def test_an_arm_and_its_baseline_are_asked_the_same() -> None:
         baseline = arms[arm.baseline]
         assert arm.server in SERVERS and baseline.baseline == baseline.name
         for body, other in zip(bodies_of(arm, 4, 1), bodies_of(baseline, 4, 1), strict=True):
-            assert body | {"tool_choice": None} == other | {"tool_choice": None}
+            either = {"tool_choice": None, "vllm_xargs": None}
+            assert body | either == other | either
+            assert ("vllm_xargs" in body) == (not arm.is_measured)
             assert ("tools" in body) == (arm.tool_choice is not None)
 
 

@@ -51,7 +51,8 @@ class Curve(NamedTuple):
 
 def curve(changes: Sequence[Change], samples: Mapping[str, Sample]) -> Curve | None:
     """The curve of an arm's changes; None if it declines calls itself, or no server told probabilities."""
-    known = [change for change in changes if change.chances and samples[change.key].expected is not None]
+    ordered = sorted(changes, key=lambda change: change.key)  # so that a half is the same in every run
+    known = [change for change in ordered if change.chances and samples[change.key].expected is not None]
     if not known or any(change.constrained.declined for change in changes):
         return None
     first, second = ([*_outcomes(known[half::2], samples)] for half in range(2))
