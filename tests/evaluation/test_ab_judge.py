@@ -177,6 +177,19 @@ def test_valid_calls_that_were_not_asked_for_are_counted() -> None:
     assert counted(None, right) == (0, 0)
 
 
+def test_a_declined_call_was_due_if_none_is_missing() -> None:
+    def counted(expected: Any, *calls: tuple[str, str, str], declined: bool = True) -> tuple[int, int]:
+        answer = ChatAnswer("stop", calls=calls, declined=declined)
+        counts = judge(read_sample(body(expected={"calls": expected}), 1), Record.of(answer)).counts
+        return counts.declined_calls, counts.declined_due
+
+    asked = [{"name": "get_weather", "arguments": {"city": "Oslo"}}]
+    assert counted([]) == (1, 1)
+    assert counted(asked) == (1, 0)
+    assert counted(asked, GOOD_CALL) == (1, 1)
+    assert counted(asked, declined=False) == (0, 0)
+
+
 @pytest.mark.parametrize(
     "schema", [{"type": 7}, {"$ref": "https://example.com/s.json"}, {"properties": {"city": {"$ref": "#/no"}}}]
 )

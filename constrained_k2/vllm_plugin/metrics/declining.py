@@ -61,8 +61,10 @@ class Declining:
 
     def count(self) -> None:
         """Count the calls whose chances have come since the last time."""
-        while self._steps and ((done := self._steps[0].done) is None or done.query()):
-            with self._lock:
+        if not self._steps:
+            return
+        with self._lock:
+            while self._steps and ((done := self._steps[0].done) is None or done.query()):
                 step = self._steps.popleft()
                 for row, chance in zip(step.rows, step.chances.tolist(), strict=True):
                     if row.intent.closing is None and chance < row.intent.threshold and row.call not in self._counted:
