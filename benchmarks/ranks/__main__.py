@@ -70,6 +70,7 @@ def main() -> int:
                 topologies=(ONE_RANK, topology),
                 arms=options.arm or list(ARMS),
                 concurrency=options.concurrency,
+                is_random=dense,
                 say=console.print,
             )
             console.print(table(rows, "a random dense model" if dense else "the demo model"))

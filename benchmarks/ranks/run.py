@@ -22,9 +22,8 @@ _RESERVE = 200  # finish reserve in tokens: without it the random model does not
 STOCK = "vLLM without the package"
 ARMS: Mapping[str, tuple[Sequence[str], Mapping[str, str]]] = {
     STOCK: (("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2"), WITHOUT_PLUGIN),
-    # A random model means none of its calls.
-    "structured_output": (with_settings(BACKEND_FLAGS, undeclared_calls="nearest"), {}),
-    "logits_processor": (with_settings(CONSTRAINED_FLAGS, undeclared_calls="nearest"), {}),
+    "structured_output": (BACKEND_FLAGS, {}),
+    "logits_processor": (CONSTRAINED_FLAGS, {}),
 }
 """Name -> flags and environment."""
 
@@ -129,6 +128,7 @@ def measure(  # noqa: PLR0913 - one run's settings
     topologies: Sequence[str],
     arms: Sequence[str],
     concurrency: int,
+    is_random: bool,
     say: Callable[[str], None],
 ) -> list[Row]:
     """Send the requests to one server after the other; one rank is the first topology.
@@ -140,11 +140,14 @@ def measure(  # noqa: PLR0913 - one run's settings
         topologies: Keys of :data:`~benchmarks.ranks.topologies.TOPOLOGIES`.
         arms: Keys of :data:`ARMS`.
         concurrency: Requests at a time.
+        is_random: The model is random, and means none of its calls.
         say: Receives progress messages.
     """
     found = {}
     for arm in arms:
         flags, environment = ARMS[arm]
+        if is_random and arm != STOCK:
+            flags = with_settings(flags, undeclared_calls="nearest")
         for number, topology in enumerate(topologies):
             log = directory / f"{arm.partition(' ')[0]}-{number}.log"
             server = TOPOLOGIES[topology].server(model, (*flags, _FLOAT32), log=log, environment=environment)

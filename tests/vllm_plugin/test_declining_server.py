@@ -46,7 +46,7 @@ def ask(server: VllmServer, vocabulary: Vocabulary, script: list[int], **fields:
 def test_neither_a_call_nor_a_marker_is_shown(server: VllmServer, vocabulary: Vocabulary, place: str) -> None:
     """Whole and streamed, the answer ends as one without a call; the next turn is served."""
     script, markers = scripts(vocabulary)[place], vocabulary.format
-    text = "Hi" if place == "behind text" else None
+    text = "Hi" if place == "behind text" else ""
     choice = shown(ask(server, vocabulary, script))
     assert choice["token_ids"] == [*script, markers.section_end, choice["token_ids"][-1]]
     assert choice["token_ids"][-1] in markers.stop_ids
@@ -58,11 +58,11 @@ def test_neither_a_call_nor_a_marker_is_shown(server: VllmServer, vocabulary: Vo
         for line in ask(server, vocabulary, script, stream=True).text.splitlines()
         if line.startswith("data: {")
     ]
-    assert "".join(chunk["delta"].get("content") or "" for chunk in chunks) == (text or "")
+    assert "".join(chunk["delta"].get("content") or "" for chunk in chunks) == text
     assert not any(chunk["delta"].get("tool_calls") for chunk in chunks)
     assert [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]] == ["stop"]
     assert [chunk["constrained_k2"] for chunk in chunks if "constrained_k2" in chunk] == [{"declined_call": ""}]
-    message = {"role": "assistant", "content": choice["message"]["content"] or ""}
+    message = {"role": "assistant", "content": choice["message"]["content"]}
     after = ask(server, vocabulary, script, messages=[*MESSAGES, message, *MESSAGES])
     assert shown(after)["finish_reason"] == "stop"
 
@@ -97,8 +97,10 @@ def test_every_endpoint(server: VllmServer, vocabulary: Vocabulary) -> None:
     response = client.responses.create(model="kimi-k2", input="Hi?", tools=[tool], extra_body=extra)
     assert response.status == "completed" and response.output_text == "Hi"
     assert {item.type for item in response.output} == {"message"}
+    messages: Any = MESSAGES
+    tools: Any = [WEATHER]
     several = client.chat.completions.create(
-        model="kimi-k2", messages=MESSAGES, tools=[WEATHER], n=2, max_tokens=60, extra_body=extra
+        model="kimi-k2", messages=messages, tools=tools, n=2, max_tokens=60, extra_body=extra
     )
     assert [choice.finish_reason for choice in several.choices] == ["stop", "stop"]
     assert [choice.message.content for choice in several.choices] == ["Hi", "Hi"]

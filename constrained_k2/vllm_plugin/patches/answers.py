@@ -56,6 +56,8 @@ async def chat_completion_full_generator(
             elif choice.finish_reason == "tool_calls" and not choice.message.tool_calls:
                 choice.finish_reason = "stop"
             drop_empty_content(request, choice)
+            if ending.declined is not None and not choice.message.tool_calls and choice.message.content is None:
+                choice.message.content = ""  # an answer without calls is a text, if only an empty one
             state.add_diagnostics(choice, ending.declined)
     return answer
 
