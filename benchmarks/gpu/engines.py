@@ -46,7 +46,8 @@ class EngineCase:
         """The arguments of ``vllm.LLM``."""
         found: dict[str, Any] = {
             "enforce_eager": not self.graphs,
-            "additional_config": {"constrained_k2": {"route": self.route}},
+            # A random model means none of its calls.
+            "additional_config": {"constrained_k2": {"route": self.route, "undeclared_calls": "nearest"}},
         }
         if not (self.asynchronous and self.drafts != "none"):
             found["async_scheduling"] = self.asynchronous  # beside drafts vLLM refuses it, or decides itself

@@ -6,6 +6,7 @@ import time
 
 import torch
 
+from benchmarks.gpu import declining
 from benchmarks.gpu.cases import LAYOUTS, Case, difference
 from benchmarks.gpu.parts import PartOptions
 from benchmarks.gpu.results import Recorder
@@ -24,10 +25,12 @@ def measure(options: PartOptions, record: Recorder) -> None:
 
         accept_combined_masks()
         _compare(record, all_cases(SMALL_ROWS, SMALL_WIDTHS), options.device, options.end)
+        declining.check(record, SMALL_ROWS, SMALL_WIDTHS, options.device)
         record.not_run("CUDA graphs, and launches without allocation and synchronisation", "they need a GPU")
         record.not_run("times of launches", "they need a GPU")
         return
     _compare(record, all_cases(ROWS, WIDTHS), options.device, time.monotonic() + _SHARE * options.seconds)
+    declining.check(record, (1, 32), WIDTHS, options.device)
     from benchmarks.gpu import kernel_graphs, kernel_times
 
     kernel_graphs.check(record)

@@ -81,7 +81,7 @@ class ParsingByTokenId:
 
     def __init__(self, tokenizer: Any, tools: list[Any] | None = None, *args: Any, **kwargs: Any) -> None:
         super().__init__(tokenizer, tools, *args, **kwargs)  # type: ignore[call-arg]
-        self._vocabulary: Vocabulary = self.tool_parser.vocabulary  # type: ignore[attr-defined]
+        self.vocabulary: Vocabulary = self.tool_parser.vocabulary  # type: ignore[attr-defined]
         self._in_reasoning = False
         self._prompt_end: Sequence[int] = ()
         self._functions: list[Any] | None = None
@@ -100,7 +100,7 @@ class ParsingByTokenId:
         """Constrain the request; vLLM answers the error raised here with HTTP 400."""
         state = RequestState.of(request)
         state.hides_special_tokens = state.hides_special_tokens or request.skip_special_tokens
-        if self._vocabulary.format.argument_encoding == "xtml":
+        if self.vocabulary.format.argument_encoding == "xtml":
             show_special_tokens(request)
         if self.reasoning_parser is not None:  # type: ignore[attr-defined]
             request = self.reasoning_parser.adjust_request(request)  # type: ignore[attr-defined]
@@ -113,7 +113,7 @@ class ParsingByTokenId:
     def set_prompt_token_ids(self, prompt_token_ids: Sequence[int]) -> None:
         """Remember the end of the prompt, and whether it opened the reasoning."""
         self._prompt_end = prompt_token_ids[-_PROMPT_END:]
-        self._in_reasoning = self._vocabulary.opens_reasoning(self._prompt_end)
+        self._in_reasoning = self.vocabulary.opens_reasoning(self._prompt_end)
 
     def parse(
         self,
@@ -177,7 +177,7 @@ class ParsingByTokenId:
 
         Those tell tags from text that spells them only by their spelling, so answers in tags are always read here.
         """
-        return bool(self._functions_of(request)) or self._vocabulary.format.argument_encoding == "xtml"
+        return bool(self._functions_of(request)) or self.vocabulary.format.argument_encoding == "xtml"
 
     def _functions_of(self, request: Any) -> list[Any]:
         """The request's functions, which stay the same for all of a stream."""
@@ -194,7 +194,7 @@ class ParsingByTokenId:
         state = RequestState.attached_to(request)
         if state is None or not state.hides_special_tokens:
             return text
-        hidden = _hidden(self._vocabulary)
+        hidden = _hidden(self.vocabulary)
         self._unseen.update(filter(hidden.__contains__, token_ids))
         text, self._held = self._held + text, ""
         for token, count in self._unseen.items():
@@ -213,19 +213,19 @@ class ParsingByTokenId:
             constrained = XARGS_KEY in (request.vllm_xargs or {})
             functions = self._functions_of(request)
             self._stream = ToolCallParser(
-                self._vocabulary,
+                self.vocabulary,
                 in_reasoning=self._in_reasoning,
                 level="strict" if constrained else "tolerant",
                 tools=declared_in(functions),
                 calls=bool(functions) and request.tool_choice != "none",
             )
-            self._first_number = None if self._vocabulary.format.counts_dialog else calls_before(request)
+            self._first_number = None if self.vocabulary.format.counts_dialog else calls_before(request)
             if not functions and (state := RequestState.attached_to(request)) and state.hides_special_tokens:
-                self._dropped = frozenset(_hidden(self._vocabulary))
+                self._dropped = frozenset(_hidden(self.vocabulary))
             stop = getattr(request, "stop", None)
             if stop and not getattr(request, "include_stop_str_in_output", False):
-                tokens = TextTokens(self._vocabulary, self._prompt_end) if constrained else None
-                self._budget = TextBudget(self._vocabulary, [stop] if isinstance(stop, str) else stop, tokens)
+                tokens = TextTokens(self.vocabulary, self._prompt_end) if constrained else None
+                self._budget = TextBudget(self.vocabulary, [stop] if isinstance(stop, str) else stop, tokens)
             self._whole_calls_only = _shows_whole_calls_only(request)
         if self._budget is not None:
             token_ids = self._budget.take(token_ids, text, finished=finished)
@@ -243,7 +243,7 @@ class ParsingByTokenId:
             if isinstance(event, ev.CallCut | ev.HeaderCut) and not self._whole_calls_only:
                 self._ending = self._ending._replace(is_cut=True)
             elif isinstance(event, ev.CallDeclined):
-                name = event.text.removeprefix(self._vocabulary.format.header_begin)
+                name = event.text.removeprefix(self.vocabulary.format.header_begin)
                 self._ending = self._ending._replace(declined=name)
         return events
 

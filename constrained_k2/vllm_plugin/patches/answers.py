@@ -16,6 +16,7 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesResponse
 from constrained_k2.vllm_plugin.api_server.parser import LastDelta, ParsingByTokenId
 from constrained_k2.vllm_plugin.api_server.request_state import Ending, RequestState
 from constrained_k2.vllm_plugin.api_server.stop_strings import TextTokens, stop_in_text
+from constrained_k2.vllm_plugin.api_server.wanted import wanted_call
 from constrained_k2.vllm_plugin.constraint import carries_constraint
 from constrained_k2.vllm_plugin.patches import wrapper
 from constrained_k2.vllm_plugin.route import parses_with_us
@@ -59,6 +60,9 @@ async def chat_completion_full_generator(
             if ending.declined is not None and not choice.message.tool_calls and choice.message.content is None:
                 choice.message.content = ""  # an answer without calls is a text, if only an empty one
             state.add_diagnostics(choice, ending.declined)
+            if ending.declined is not None and state.diagnosed_engine is not None:
+                wanted = await wanted_call(self.engine_client, last, output.token_ids, kwargs["parser"].vocabulary)
+                choice.constrained_k2["wanted_call"] = wanted and wanted._asdict()
     return answer
 
 
