@@ -23,7 +23,7 @@ from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
 from constrained_k2.vllm_plugin.engine_core import scheduler, structured_output
 from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
 from constrained_k2.vllm_plugin.metrics.declining import Declining
-from constrained_k2.vllm_plugin.metrics.row_plan import NamedRow, PlannedIds, PlannedRow
+from constrained_k2.vllm_plugin.metrics.row_plan import NamedRow, PlannedRow, planned_ids
 from constrained_k2.vllm_plugin.patches import rows
 from constrained_k2.vllm_plugin.worker import masked_request, row_masks
 from constrained_k2.vllm_plugin.worker.device_masks import DeviceMasks
@@ -192,7 +192,7 @@ def test_the_v2_runner_declines_rows_that_the_device_knows(counters: EngineCount
         logits[1:3, 4:] = NEVER
 
     replaced = rows.apply_grammar_bitmask_v2(mask)
-    replaced(None, logits, batch, PlannedIds(["b", "gone"], (), named), np.zeros((4, 1)))
+    replaced(None, logits, batch, planned_ids(["b", "gone"], (), named), np.zeros((4, 1)))
     assert not logits[0].any() and not logits[3].any()
     assert torch.nonzero(logits[1] > NEVER).flatten().tolist() == [0, 1, 2, 3]
     assert torch.nonzero(logits[2] > NEVER).flatten().tolist() == [9]

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import pickle
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,9 +17,17 @@ from vllm.v1.worker import gpu_model_runner
 from vllm.v1.worker.gpu import model_runner as gpu_model_runner_v2
 from vllm.v1.worker.gpu.structured_outputs import StructuredOutputsWorker
 
+from constrained_k2.turn.intent import Intent
 from constrained_k2.vllm_plugin.metrics import row_probe as module
 from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
-from constrained_k2.vllm_plugin.metrics.row_plan import SAMPLED_ROWS, PlannedIds, PlannedRow, RowSampler
+from constrained_k2.vllm_plugin.metrics.row_plan import (
+    SAMPLED_ROWS,
+    NamedRow,
+    PlannedRow,
+    RowSampler,
+    planned_ids,
+    plans_of,
+)
 from constrained_k2.vllm_plugin.metrics.row_probe import RowProbe
 from constrained_k2.vllm_plugin.patches import rows as replacements
 from tests.vllm_plugin.patched import patch_vllm
@@ -154,7 +163,7 @@ def test_masks_in_the_v1_runner(probe: RowProbe) -> None:
     batch = SimpleNamespace(req_ids=["a", "b", "c"])
     logits = torch.zeros(4, 32)
     logits[range(4), [0, 3, 0, 4]] = 5.0
-    masks = GrammarOutput(PlannedIds(["b", "a", "gone"], PLAN), bitmask)
+    masks = GrammarOutput(planned_ids(["b", "a", "gone"], PLAN, []), bitmask)
     gpu_model_runner.apply_grammar_bitmask(output, masks, batch, logits)
     assert counted(probe) == (3, 2)
     gpu_model_runner.apply_grammar_bitmask(output, GrammarOutput(["b", "a"], bitmask), batch, logits)
@@ -170,10 +179,23 @@ def test_masks_in_the_v2_runner(probe: RowProbe) -> None:
         logits[0, 0] = 1.0
         before = counted(probe)
         StructuredOutputsWorker.apply_grammar_bitmask(
-            None, logits, batch, PlannedIds(["b", "a"], PLAN), np.zeros((4, 1))
+            None, logits, batch, planned_ids(["b", "a", "gone"], PLAN, [])[:2], np.zeros((4, 1))
         )
         after = counted(probe)
         assert (after[0] - before[0], after[1] - before[1]) == (examined, 1)
+
+
+def test_a_plan_travels_with_the_ids() -> None:
+    """Through pickling, and where a runner keeps a part of the ids, as vLLM 0.33's sharded sampling does."""
+    intent = Intent(np.arange(3, dtype=np.int32), 9, 0.5)
+    ids = planned_ids(["b", "a", "gone", "d"], PLAN, [NamedRow(PLAN[2], ("a", 0), intent)])
+    assert ids == ["b", "a", "gone", "d"] and type(ids[3]) is str
+    sent = pickle.loads(pickle.dumps(ids))
+    assert sent == ids and {each: number for number, each in enumerate(sent)}["a"] == 1
+    plan, named = plans_of([sent[at] for at in (1, 2)])
+    assert plan == PLAN[2:]
+    assert [row.place for row in named] == [PLAN[2]]
+    assert named[0].intent.meant.tolist() == [0, 1, 2]
 
 
 def test_what_is_replaced_is_what_the_runners_call() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from constrained_k2.vllm_plugin.engine_core.structured_output import ConstrainedOutputManager
 from constrained_k2.vllm_plugin.metrics.declining import declining
-from constrained_k2.vllm_plugin.metrics.row_plan import PlannedIds
+from constrained_k2.vllm_plugin.metrics.row_plan import planned_ids
 from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
 from constrained_k2.vllm_plugin.metrics.transport import FIELD, Collected
 
@@ -34,7 +34,7 @@ class ConstrainingScheduler:
             ids, drafts = masks.structured_output_request_ids, scheduler_output.scheduled_spec_decode_tokens
             plan, named = manager.sampled_rows.plan(self.requests, ids, drafts), manager.named_rows(ids)
             if plan or named:
-                masks.structured_output_request_ids = PlannedIds(ids, plan, named)
+                masks.structured_output_request_ids = planned_ids(ids, plan, named)
         return masks
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any) -> Any:

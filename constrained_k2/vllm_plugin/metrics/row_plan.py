@@ -1,12 +1,12 @@
 """The masked rows of a step that a worker looks at: those that write functions' names, and a sample of all.
 
 They are known where the positions of the rows are. On the structured-output route that is the engine core: its plan
-travels to the workers with the masks, on the list of request ids, the only object that both of vLLM's model runners
-hand to the function that masks. Under a logits processor the worker itself plans.
+travels to the workers with the masks, on the requests' ids, the only objects that all of vLLM's model runners hand to
+the function that masks. Under a logits processor the worker itself plans.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from constrained_k2.turn.intent import Intent
 
@@ -45,15 +45,37 @@ class NamedRow(NamedTuple):
     intent: Intent
 
 
-class PlannedIds(list[str]):
-    """The ids of a step's structured-output requests, with the rows that are examined, and those that write names."""
+class PlannedId(str):
+    """The id of a structured-output request, with its rows that are examined, and those that write names."""
 
-    def __init__(
-        self, ids: Sequence[str] = (), plan: Sequence[PlannedRow] = (), named: Sequence[NamedRow] = ()
-    ) -> None:
-        super().__init__(ids)
-        self.plan = list(plan)
-        self.named = list(named)
+    __slots__ = ("named", "plan")
+    plan: list[PlannedRow]
+    named: list[NamedRow]
+
+    def __new__(cls, request_id: str, plan: Sequence[PlannedRow] = (), named: Sequence[NamedRow] = ()) -> Self:
+        """An id equal to the given one."""
+        made = super().__new__(cls, request_id)
+        made.plan, made.named = list(plan), list(named)
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PlannedId, (str(self), self.plan, self.named)
+
+
+def planned_ids(ids: Sequence[str], plan: Sequence[PlannedRow], named: Sequence[NamedRow]) -> list[str]:
+    """The ids of a step's requests, each with its rows."""
+    found = {request_id: PlannedId(request_id) for request_id in ids}
+    for row in plan:
+        found[row.request_id].plan.append(row)
+    for each in named:
+        found[each.place.request_id].named.append(each)
+    return [each if each.plan or each.named else str(each) for each in found.values()]
+
+
+def plans_of(ids: Sequence[str]) -> tuple[list[PlannedRow], list[NamedRow]]:
+    """The rows that come with some of these ids."""
+    planned = [each for each in ids if isinstance(each, PlannedId)]
+    return [row for each in planned for row in each.plan], [row for each in planned for row in each.named]
 
 
 class RowSampler:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from constrained_k2.vllm_plugin.metrics.declining import declining
-from constrained_k2.vllm_plugin.metrics.row_plan import PlannedIds, PlannedRow
+from constrained_k2.vllm_plugin.metrics.row_plan import PlannedRow, plans_of
 from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
 from constrained_k2.vllm_plugin.patches import wrapper
 
@@ -20,13 +20,14 @@ def apply_grammar_bitmask(
 ) -> None:
     """Look at planned rows before and after vLLM masks them: the V1 model runner."""
     ids = grammar_output.structured_output_request_ids
-    if not isinstance(ids, PlannedIds):
+    plan, named = plans_of(ids)
+    if not (plan or named):
         original(scheduler_output, grammar_output, input_batch, logits)
         return
     drafts = scheduler_output.scheduled_spec_decode_tokens
-    examined = _rows(ids.plan, input_batch.req_ids, drafts)
-    named = _rows([row.place for row in ids.named], input_batch.req_ids, drafts)
-    with row_probe.around(logits, examined, ids.plan), declining.around(logits, named, ids.named):
+    examined = _rows(plan, input_batch.req_ids, drafts)
+    in_names = _rows([row.place for row in named], input_batch.req_ids, drafts)
+    with row_probe.around(logits, examined, plan), declining.around(logits, in_names, named):
         original(scheduler_output, grammar_output, input_batch, logits)
 
 
@@ -35,14 +36,14 @@ def apply_grammar_bitmask_v2(  # noqa: PLR0913, PLR0917 - vLLM's signature
     original: Any, self: Any, logits: Any, input_batch: Any, grammar_req_ids: list[str], grammar_bitmask: Any
 ) -> None:
     """The same in the V2 model runner, in which only the device may know how many drafts are verified."""
-    ids = grammar_req_ids
-    if not isinstance(ids, PlannedIds):
-        original(self, logits, input_batch, ids, grammar_bitmask)
+    plan, named = plans_of(grammar_req_ids)
+    if not (plan or named):
+        original(self, logits, input_batch, grammar_req_ids, grammar_bitmask)
         return
-    examined = _rows_on_device(ids.plan, input_batch)
-    named = _rows_on_device([row.place for row in ids.named], input_batch)
-    with row_probe.around(logits, examined, ids.plan), declining.around(logits, named, ids.named):
-        original(self, logits, input_batch, ids, grammar_bitmask)
+    examined = _rows_on_device(plan, input_batch)
+    in_names = _rows_on_device([row.place for row in named], input_batch)
+    with row_probe.around(logits, examined, plan), declining.around(logits, in_names, named):
+        original(self, logits, input_batch, grammar_req_ids, grammar_bitmask)
 
 
 def _rows(plan: list[PlannedRow], batch: list[str], drafts: dict[str, list[int]]) -> list[int]:
