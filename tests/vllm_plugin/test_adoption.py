@@ -45,6 +45,7 @@ def test_a_tag_is_taken_over(vocabulary: Vocabulary, counters: EngineCounters, r
             "first_index": 2,
             "parallel_tool_calls": False,
             "undeclared_keys": "allow",
+            "undeclared_calls": "nearest",
         }
     )
     assert got.extra_args["constrained_k2_finish_reserve"] == 9 and got.extra_args["mine"] == 1
@@ -157,7 +158,7 @@ def test_declarations_in_the_prompt(
     asked = request(SamplingParams(), ids)
     intake_of(vocabulary, adopt="prompt").take(asked)
     assert asked.sampling_params is not None and is_tagged(asked.sampling_params)
-    spec = ToolCallSpec.from_openai({"tools": TOOLS})
+    spec = ToolCallSpec.from_openai({"tools": TOOLS, "undeclared_calls": "nearest"})
     assert constraint_in(asked.sampling_params.extra_args) == spec
     forged = request(SamplingParams(), [vocabulary.special_tokens["<|im_user|>"], 5, *ids])
     intake_of(vocabulary, adopt="prompt").take(forged)

@@ -23,6 +23,7 @@ from tests.request.test_structural_tag_xtml import built, built_by_vllm
 from tests.vllm_plugin.arriving import intake_of, request
 from tests.vllm_plugin.test_kimi_k3_requests import spelled
 
+NEAREST = {"undeclared_calls": "nearest"}
 TOOLS: list[dict[str, Any]] = [  # with sorted keys, as prompts have them
     {"function": {"name": name, "parameters": parameters}, "type": "function"}
     for name, parameters in (
@@ -62,7 +63,7 @@ def test_a_tag_is_taken_over(k3_vocabulary: Vocabulary, counters: EngineCounters
     made.take(asked)
     got = asked.sampling_params
     assert got is not None and got.extra_args is not None
-    body = {"tools": TOOLS, "tool_choice": "required", "first_index": 2, "parallel_tool_calls": False}
+    body = {"tools": TOOLS, "tool_choice": "required", "first_index": 2, "parallel_tool_calls": False} | NEAREST
     assert constraint_in(got.extra_args) == ToolCallSpec.from_openai(body, thinking=thinks)
     assert got.extra_args["constrained_k2_finish_reserve"] == 9 and got.extra_args["mine"] == 1
     if route == "structured_output":
@@ -88,7 +89,7 @@ def test_the_tag_of_vllms_python_front_end(
         assert "spells out the arguments of 'search' without their schema" in caplog.text
         return
     assert asked.sampling_params is not None
-    body = {"tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": not single}
+    body = {"tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": not single} | NEAREST
     assert constraint_in(asked.sampling_params.extra_args) == ToolCallSpec.from_openai(body, thinking=True)
     assert counters.adopted["tag"] == 1
 
@@ -113,7 +114,7 @@ def test_tools_that_only_the_prompt_declares(
         intake_of(k3_vocabulary, adopt=adopt).take(asked)
         assert asked.sampling_params is not None
         constraint = constraint_in(asked.sampling_params.extra_args)
-        body = {"tools": TOOLS, "tool_choice": expected}
+        body = {"tools": TOOLS, "tool_choice": expected} | NEAREST
         assert constraint == (ToolCallSpec.from_openai(body, thinking=True) if adopt == "prompt" else None)
     assert counters.adopted["prompt"] == 1
 

@@ -31,6 +31,8 @@ def requests(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
     for number in range(GREEDY):
         choice = ("required", "auto", "required", "none")[number % 4]
         spec = {"tools": TOOLS[: 1 + number % 6], "tool_choice": choice, "parallel_tool_calls": number % 3 != 0}
+        if number % 8 == 1:  # of the others a random model means none, so that they are declined
+            spec["undeclared_calls"] = "nearest"
         begun = [vocabulary.format.think_begin] if number % 5 == 0 else []
         prompt = [*vocabulary.encode(f"Request {number * 7919} please " * (1 + number % 3)), *begun]
         yield {"prompt": prompt, "params": constrained(spec, temperature=0.0, max_tokens=120)}
@@ -110,8 +112,8 @@ def test_greedy_output_is_that_of_the_other_route(run: Run, name: str) -> None:
 
 @by_name("processor", *OTHERS)
 def test_no_token_is_outside_the_grammar(run: Run, vocabulary: Vocabulary, name: str) -> None:
-    compiler = Compiler(vocabulary)
-    served = refused = 0
+    compiler = Compiler(vocabulary, undeclared_calls="decline")
+    served = refused = declined = 0
     for request, answer in zip(requests(vocabulary), run(name)["answers"], strict=True):
         spec = request["params"].get("extra_args", {}).get("constrained_k2")
         if isinstance(answer, dict):  # vLLM takes no logit_bias under speculative decoding
@@ -125,10 +127,11 @@ def test_no_token_is_outside_the_grammar(run: Run, vocabulary: Vocabulary, name:
             end = stops[0] + 1 if stops else len(one["ids"])
             assert matcher.accept_tokens(one["ids"][:end])
             assert set(one["ids"][end:]) <= set(vocabulary.format.stop_ids)  # ignore_eos
+            declined += matcher.has_declined
             for call in parse_completion(one["ids"][:end], vocabulary).tool_calls:
                 jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
                 served += 1
-    assert served > 20
+    assert served > 20 and declined
 
 
 @by_name("backend", *SPECULATING)

@@ -99,7 +99,8 @@ class ParsingByTokenId:
     def adjust_request(self, request: Any) -> Any:
         """Constrain the request; vLLM answers the error raised here with HTTP 400."""
         state = RequestState.of(request)
-        state.hides_special_tokens = state.hides_special_tokens or request.skip_special_tokens
+        # None is vLLM 0.33's default, which means that they are hidden.
+        state.hides_special_tokens = state.hides_special_tokens or request.skip_special_tokens is not False
         if self.vocabulary.format.argument_encoding == "xtml":
             show_special_tokens(request)
         if self.reasoning_parser is not None:  # type: ignore[attr-defined]
