@@ -1,9 +1,9 @@
-"""Declines calls that a model hardly means: measures rows before they are masked, and closes them after.
+"""Declines calls that are unlikely to mean a declared function: measures rows before the mask, rewrites them after.
 
-The mask of a function's name allows declared names alone. A model that wants another function would therefore call a
-declared one. So the probability of all tokens that mean a declared one is measured in the raw logits, and where it is
-below the threshold, the token that closes the section is the only one that stays. Everything happens on the logits'
-device, and nothing waits.
+The mask of a function's name allows only declared names, so a model that wants another function would call a declared
+one. Therefore the raw logits give the probability of all tokens that mean a declared function, and if it is below the
+threshold, only the token that closes the section keeps a finite logit. Everything runs on the device of the logits, and
+the host does not wait for it.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class NamedRows:
         device: That of the logits.
 
     Attributes:
-        plan: int32 ``[rows, 3]``: the first of each row's ``ids``, their number, and what closes or -1.
+        plan: int32 ``[rows, 3]``: where each row's part of ``ids`` starts, its length, the closing token or -1.
         ids: int32 ``[n]``: the tokens that mean a declared function, row after row.
         rows: int64 ``[rows]``.
         chances: float32 ``[rows]``, once measured: the probability of each row's ``ids`` together.
@@ -85,6 +85,6 @@ def _chance(row: torch.Tensor, ids: torch.Tensor) -> float:
     if not numpy_kernel.supports(row):
         return float(torch.softmax(row, dim=0, dtype=torch.float32)[ids].sum())
     values = row.numpy()
-    with np.errstate(invalid="ignore"):  # of a row without a number: its chance is none either
+    with np.errstate(invalid="ignore"):  # a row without a finite logit: its probability is NaN
         powers = np.exp(values - values.max(), dtype=np.float32)
         return float(powers[ids.numpy()].sum() / powers.sum())

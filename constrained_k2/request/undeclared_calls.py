@@ -7,7 +7,7 @@ from constrained_k2.errors import InvalidRequest, excerpt
 UndeclaredCalls = Literal["decline", "nearest"]
 UNDECLARED_CALLS: tuple[UndeclaredCalls, ...] = get_args(UndeclaredCalls)
 CALL_THRESHOLD = 0.35
-"""The least probability of a call of a declared function: ``constrained-k2 demo`` chooses it, see docs/meant.md."""
+"""The default of the setting ``call_threshold``, chosen on the demo's answers: see docs/meant.md."""
 EXPECTED = " or ".join(map(repr, UNDECLARED_CALLS))
 
 

@@ -18,13 +18,13 @@ TokenIds = npt.NDArray[np.int32]
 
 
 class Intent(NamedTuple):
-    """A row of the logits whose probabilities decide whether a call is made.
+    """The tokens and the threshold that decide, for one row of the logits, whether a call is made.
 
     Attributes:
-        meant: The tokens of calls that exist, int32 ``[n]``, distinct: all that the mask allows among them.
-        closing: The only token of the row where all of these together are too unlikely; None where the call is made all
-            the same.
-        threshold: The least probability of a call, before temperature.
+        meant: The tokens that mean a declared function, int32 ``[n]``, distinct, with all that the mask allows.
+        closing: The token that closes the section, the only one left if ``meant`` is too improbable; None if the call
+            cannot be declined.
+        threshold: The lowest probability of all of ``meant`` together, before temperature, at which the call is made.
     """
 
     meant: TokenIds
@@ -33,7 +33,7 @@ class Intent(NamedTuple):
 
 
 class Spellings:
-    """The functions of a request, by how their calls begin whatever the spelling.
+    """The beginnings of calls of a request's functions, in any spelling of their names.
 
     Args:
         stems: The calls' headers up to the index, such as ``functions.NAME:``.

@@ -128,10 +128,11 @@ class ToolCallMatcher:
         return tokens
 
     def intent(self) -> Intent | None:
-        """The condition of the call whose name is written here; None where no name is written.
+        """The condition for making the call whose name is being written; None if no name is being written.
 
-        The mask allows names alone. The process that has the logits either leaves the row as the mask makes it, or
-        allows :attr:`Intent.closing` alone, which is accepted here.
+        The mask allows only declared names. The process that has the logits either keeps the masked row, or allows only
+        :attr:`Intent.closing`, which the matcher accepts although its mask never allows it. If the client forbids that
+        token, the result is None too.
         """
         found = self._automaton.intent(self._state)
         if found is None or found.closing is None or self.restriction is None:

@@ -72,10 +72,10 @@ SETTINGS = (
         "Whether the model may write keys that a schema with `properties` does not declare, where neither another "
         "keyword nor the request says."),
     Row("undeclared_calls", UNDECLARED_CALLS, _DEFAULTS.undeclared_calls,
-        "What becomes of a call that the model begins though it hardly means a declared function, where the request "
-        "does not say. 'decline': the call is not made. 'nearest': the mask makes it a call of a declared function."),
+        "The treatment of a call that is unlikely to mean a declared function, if the request does not say. "
+        "'decline': the call is not made. 'nearest': the mask turns it into a call of a declared function."),
     Row("call_threshold", "a number from 0 to 1", _DEFAULTS.call_threshold,
-        "The least probability of a declared function, at each token of its name, at which a call is not declined."),
+        "A call is declined if, at any token of its name, the probability of a declared function is below this."),
     Row("engines", "a list of 'llguidance' and 'xgrammar'", ["llguidance"],
         "The engines that a request may name; the first one serves requests that name none. xgrammar is off by "
         "default: on the real vocabulary one schema may hold up the engine core for seconds."),
@@ -121,8 +121,8 @@ REQUEST_FIELDS = (
         "Whether the model may write keys that the tools' schemas do not declare. "
         "On /v1/completions: `undeclared_keys` beside `tools`."),
     Row(UNDECLARED_CALLS_KEY, UNDECLARED_CALLS, "the setting undeclared_calls",
-        "What becomes of calls that hardly mean a declared function. On /v1/completions: `undeclared_calls` beside "
-        "`tools`."),
+        "The treatment of calls that are unlikely to mean a declared function. On /v1/completions: "
+        "`undeclared_calls` beside `tools`."),
     Row(REPAIR_KEY, "'on' or 'off'", "the setting repair", "Whether the request's history is repaired."),
     Row(FINISH_RESERVE_KEY, _RESERVE, "the setting finish_reserve",
         "How many of its last tokens the request keeps for ending its calls."),

@@ -1,4 +1,7 @@
-"""Texts and tokens whatever the spelling of a name: in lower case, without separators."""
+"""Reduces texts and tokens to lower case without separators, so that all spellings of a name compare equal.
+
+``searchFiles`` and ``search_files`` both become ``searchfiles``.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

@@ -161,7 +161,7 @@ class Vocabulary:
 
     @cached_property
     def spelled_tokens(self) -> SpelledTokens:
-        """The ordinary tokens whatever the spelling of a name."""
+        """The ordinary tokens by what all spellings of a name share."""
         return SpelledTokens.of((token_id, raw) for token_id, raw in enumerate(self._bytes) if raw)
 
     def find(self, raw: bytes) -> int | None:

@@ -50,7 +50,7 @@ FIGURES: tuple[Figure, ...] = (
         "unasked", "executable calls nobody asked for", "unasked", "executable", is_better_high=False, is_compared=False
     ),
     _share("declined_calls", "declined calls", "declined_calls", "requests", is_compared=False),
-    _share("declined_due", "  no call was due", "declined_due", "declined_calls", is_compared=False),
+    _share("declined_due", "  rightly declined", "declined_due", "declined_calls", is_compared=False),
     _share("tool_match", "the expected functions", "tool_match", "expected"),
     _share("argument_match", "  with the expected arguments", "argument_match", "expected"),
     _share("order_match", "  in the expected order, of two or more", "order_match", "ordered"),

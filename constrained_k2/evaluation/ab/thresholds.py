@@ -17,8 +17,8 @@ class Outcome(NamedTuple):
         threshold: The least probability of a call.
         unasked: Calls that are made, of functions that were not asked for.
         declined: Answers with a declined call.
-        due: Those of these that lose no call of a function that was asked for.
-        lost: Calls of functions that were asked for, and are not made.
+        due: Rightly declined: the declined answers that lose no call of a function that was asked for.
+        lost: Calls of functions that were asked for but are not made.
     """
 
     threshold: float

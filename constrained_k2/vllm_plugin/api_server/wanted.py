@@ -16,14 +16,14 @@ _TOKENS = 24  # of a name, at most
 
 
 class WantedCall(NamedTuple):
-    """The function that the model meant, and the probability of the first token that it was kept from."""
+    """The function that the model meant, and the probability of the token that the closing token replaced."""
 
     name: str
     probability: float
 
 
 async def wanted_call(engine: Any, output: Any, token_ids: Sequence[int], vocabulary: Vocabulary) -> WantedCall | None:
-    """Ask the engine for the name of the call that was declined; None if none was, or it gives no answer.
+    """Ask the engine for the name that the declined call was to have; None if none was declined, or no token comes.
 
     Args:
         engine: vLLM's client of the engine.

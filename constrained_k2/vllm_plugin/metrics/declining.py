@@ -1,4 +1,4 @@
-"""Declines calls that the model hardly means, in the process that has the logits, on either route."""
+"""Declines calls that are unlikely to mean a declared function, in the process that has the logits."""
 
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterator, Sequence
@@ -40,12 +40,12 @@ class Declining:
     def around(
         self, logits: torch.Tensor, rows: Sequence[int] | torch.Tensor, named: Sequence[NamedRow]
     ) -> Iterator[None]:
-        """Measure rows of ``[rows, width]`` before they are masked, which is done within, and decline them after.
+        """Measure rows of ``[rows, width]``, let the ``with`` body mask them, then decline the improbable ones.
 
         Args:
             logits: The logits, masked in place.
             rows: Which row each of ``named`` is; -1 for none. A tensor is int64, on the device.
-            named: All of one server, and so of one threshold.
+            named: The rows that write functions' names; they share one threshold, since they are of one server.
         """
         if not named:
             yield
@@ -84,4 +84,4 @@ class Declining:
 
 
 declining = Declining()
-"""That of this process: global, since what is pickled and sent holds no reference to the worker."""
+"""The instance of this process: global, since pickled messages to the worker cannot refer to an object in it."""

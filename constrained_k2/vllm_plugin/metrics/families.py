@@ -61,9 +61,10 @@ FAMILIES = (
     Family("left_requests", Counter, "Requests of other front ends that could not be adopted and were left to vLLM.",
            (*_ENGINE, "reason")),
     Family("unconstrained_calls", Counter, "Calls begun in answers without a constraint of this package.", _ENGINE),
-    Family("declined_calls", Counter, "Calls that were not made, since the model hardly meant a declared function.",
+    Family("declined_calls", Counter, "Calls declined because the model was unlikely to mean a declared function.",
            _ENGINE),
-    Family("unmeant_calls", Counter, "Calls that were made all the same, since the request requires one.", _ENGINE),
+    Family("unmeant_calls", Counter, "Calls that could not be declined, although the model was unlikely to mean a "
+           "declared function.", _ENGINE),
 )  # fmt: skip
 """All metric families."""
 

@@ -1,8 +1,8 @@
-"""The masked rows of a step that a worker looks at: those that write functions' names, and a sample of all.
+"""The masked rows of a step that a worker examines: those that write functions' names, and a sample of all rows.
 
-They are known where the positions of the rows are. On the structured-output route that is the engine core: its plan
-travels to the workers with the masks, on the requests' ids, the only objects that all of vLLM's model runners hand to
-the function that masks. Under a logits processor the worker itself plans.
+The process that knows the positions of the rows plans them. On the structured-output route this is the engine core. Its
+plan travels to the workers with the masks, attached to the requests' ids, the only objects that each of vLLM's model
+runners passes to the function that applies masks. On the logits-processor route the worker itself plans.
 """
 
 from collections.abc import Hashable, Iterator, Sequence

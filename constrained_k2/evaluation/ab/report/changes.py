@@ -119,10 +119,10 @@ def _thresholds(curve: Curve) -> Table:
 
     note = (
         "Greedy answers of this arm, which declines no call, and the calls that each threshold would have declined: in "
-        "one half of the samples / in the other. Due: declined, and no call that was asked for is lost. Chosen is the "
+        "one half of the samples / in the other. Rightly: no call that was asked for is lost. Chosen is the "
         "threshold with the fewest calls that nobody asked for, and asked for and lost, in the first half."
     )
-    columns = ("calls nobody asked for", "declined", "due", "calls lost")
+    columns = ("calls nobody asked for", "declined", "rightly", "calls lost")
     return Table(THRESHOLDS, columns, tuple(map(row, curve.first, curve.second)), note)
 
 
