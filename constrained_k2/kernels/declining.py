@@ -74,7 +74,7 @@ class NamedRows:
         for row, (_, _, closing), is_low in zip(
             self.rows.tolist(), self.plan.tolist(), (self.chances < threshold).tolist(), strict=True
         ):
-            if row >= 0 and closing >= 0 and is_low:
+            if row >= 0 and 0 <= closing < logits.shape[1] and is_low:
                 logits[row] = _NEVER
                 logits[row, closing] = 0.0
 

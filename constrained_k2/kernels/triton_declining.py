@@ -61,7 +61,7 @@ def _decline_kernel(  # type: ignore[no-untyped-def]
     if row < 0:
         return
     closing = tl.load(plan + 3 * number + 2)
-    if (closing >= 0) & (tl.load(chances + number) < threshold):
+    if (closing >= 0) & (closing < width) & (tl.load(chances + number) < threshold):
         column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         kept = tl.where(column == closing, 0.0, float("-inf"))
         tl.store(logits + row * stride + column, kept, mask=column < width)

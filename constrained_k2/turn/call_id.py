@@ -10,16 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from constrained_k2.turn.intent import Spellings, TokenIds
 from constrained_k2.turn.stems import End, begin_with, follow
 from constrained_k2.vocabulary.bitmask import TokenSet
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 # Cache limits per name: a call writes about 13 prefixes of a name, each with the digits of a few indexes.
-# Measured on 257 names of public tools, each called at two indexes: 10 KB a name, and 16 KB for what is meant.
+# Measured on 257 names of public tools, each called at two indexes: 10 KB a name; what is meant takes up to 42 KB.
 _PREFIXES_A_NAME = 32
 _SETS_A_NAME = 64
-_NAME_BYTES = 40 << 10
+_NAME_BYTES = 56 << 10
 
 # Cache limits of name endings, 1 to 2 KB each, and the longest ending that is cached, in bytes.
 _MAX_ENDINGS = 4096
@@ -63,7 +65,7 @@ class CallIdTrie:
         self.sets: dict[tuple[bytes, bytes], TokenSet] = {}
         self.steps: dict[tuple[bytes, int, bytes], tuple[bytes, str | None]] = {}
         self._continuations: dict[bytes, Continuations] = {}
-        self._meant: dict[bytes, TokenIds | None] = {}
+        self._meant: dict[bytes, tuple[TokenIds | None]] = {}
         self._spellings: Spellings | None = None  # made when first needed
 
     def with_index(self, index: int) -> "CallIdMatcher":
@@ -85,14 +87,20 @@ class CallIdTrie:
 
     def meant(self, prefix: bytes) -> TokenIds | None:
         """The tokens by which a model means one of these functions, int32 ``[n]``; None where no name is written."""
-        if prefix not in self._meant:
+        found = self._meant.get(prefix)
+        if found is None:
             if len(self._meant) >= self._max_prefixes:
                 self._meant.clear()
-            low, high = self.span(prefix)
-            ends = (len(stem) - len(self.after_name) for stem in self.ordered[low:high])
-            is_in_name = any(len(prefix) <= end for end in ends)
-            self._meant[prefix] = self._spelled().meant(prefix) if is_in_name else None
-        return self._meant[prefix]
+            found = self._meant[prefix] = (self._find_meant(prefix),)
+        return found[0]
+
+    def _find_meant(self, prefix: bytes) -> TokenIds | None:
+        low, high = self.span(prefix)
+        ends = (len(stem) - len(self.after_name) for stem in self.ordered[low:high])
+        if not any(len(prefix) <= end for end in ends):
+            return None
+        legal = np.fromiter(self.continuations(prefix).tokens.listed, np.int32)
+        return np.union1d(self._spelled().meant(prefix), legal)
 
     def _spelled(self) -> Spellings:
         if self._spellings is None:
@@ -165,8 +173,11 @@ class CallIdMatcher:
         return first[len(prefix) : end], len(call_ids) == 1
 
     def meant(self, prefix: bytes) -> TokenIds | None:
-        """As :meth:`CallIdTrie.meant`: the index makes no difference."""
-        return self._trie.meant(prefix)
+        """As :meth:`CallIdTrie.meant`, with all that is allowed."""
+        found = self._trie.meant(prefix)
+        if found is None or not self._whole_stems(prefix):
+            return found
+        return np.union1d(found, np.fromiter(self.allowed(prefix).listed, np.int32))  # a name that another one begins
 
     def allowed(self, prefix: bytes) -> TokenSet:
         """The tokens that may follow ``prefix``, including the argument marker after a whole call id."""

@@ -21,7 +21,7 @@ from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from scripts.bundled_samples.ordinary import TOOLS
 from tests.budget import SEED, tries
 
-NAMES = ("search_files", "search", "getWeather", "a.b-c", "x:y", "查询")
+NAMES = ("search_files", "search", "getWeather", "a.b-c", "x:y", "x", "a", "a:7b", "import_", "_", "查询")
 BODY: dict[str, Any] = {"tools": TOOLS[:4]}
 SCHEMAS = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in TOOLS[:4]}
 
@@ -68,11 +68,11 @@ def test_meant_tokens_against_all_tokens(
                 expected.add(token)
         if any(len(whole) == len(written) + ending for whole in wholes):
             expected.add(markers.argument_begin)
-        found = trie.meant(prefix)
-        assert found is not None
-        assert found.tolist() == sorted(expected), prefix
-        legal = set(trie.with_index(7).allowed(prefix).listed)
-        assert legal <= expected, "a legal token is not meant"
+        for index_number in (7, 12):
+            call_ids = trie.with_index(index_number)
+            found = call_ids.meant(prefix)
+            assert found is not None
+            assert found.tolist() == sorted(expected.union(call_ids.allowed(prefix).listed)), prefix
     for prefix in {stem[:cut] for stem in stems for cut in range(len(stem) + 1)} - in_names:
         assert trie.meant(prefix) is None
 

@@ -244,7 +244,8 @@ class ParsingByTokenId:
             if isinstance(event, ev.CallCut | ev.HeaderCut) and not self._whole_calls_only:
                 self._ending = self._ending._replace(is_cut=True)
             elif isinstance(event, ev.CallDeclined):
-                name = event.text.removeprefix(self.vocabulary.format.header_begin)
+                begin = self.vocabulary.format.header_begin
+                name = "" if begin.startswith(event.text) else event.text.removeprefix(begin)
                 self._ending = self._ending._replace(declined=name)
         return events
 

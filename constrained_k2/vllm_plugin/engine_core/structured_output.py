@@ -108,7 +108,7 @@ class ConstrainedOutputManager(StructuredOutputManager):
             name, matcher = grammar.request_id, grammar.matcher
             if matcher is not None and name in numbers:  # its drafts are taken back by now
                 place = PlannedRow(numbers[name], position - matcher.num_tokens, name)
-                found.append(NamedRow(place, (name, call), intent))
+                found.append(NamedRow(place, None if place.offset else (name, call), intent))
         return found
 
     def end(self, request: Any) -> None:

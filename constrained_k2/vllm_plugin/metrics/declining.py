@@ -67,7 +67,8 @@ class Declining:
             while self._steps and ((done := self._steps[0].done) is None or done.query()):
                 step = self._steps.popleft()
                 for row, chance in zip(step.rows, step.chances.tolist(), strict=True):
-                    if row.intent.closing is None and chance < row.intent.threshold and row.call not in self._counted:
+                    is_known = row.call is None or row.call in self._counted
+                    if row.intent.closing is None and chance < row.intent.threshold and not is_known:
                         self._counters.unmeant_calls += 1
                         self._counted[row.call] = None
                         if len(self._counted) > _CALLS:
@@ -80,7 +81,8 @@ class Declining:
         done = torch.cuda.Event() if chances.is_cuda else None
         if done is not None:
             done.record()
-        self._steps.append(_Step(named, on_host, done))
+        with self._lock:
+            self._steps.append(_Step(named, on_host, done))
 
 
 declining = Declining()

@@ -36,12 +36,12 @@ class NamedRow(NamedTuple):
 
     Attributes:
         place: Its place.
-        call: The call that the name belongs to.
+        call: The call that the name belongs to; None behind a draft, which may not be accepted.
         intent: What decides whether it is made.
     """
 
     place: PlannedRow
-    call: Hashable
+    call: Hashable | None
     intent: Intent
 
 

@@ -60,4 +60,6 @@ class KimiK2LogitsProcessorV1(LogitsProcessor):
         if compiled is None:
             return None
         prompt = PromptInfo(len(prompt_ids), prompt_ids[-PROMPT_END:]) if prompt_ids else PromptInfo(0, ())
-        return MaskedRequest.start(self._factory, compiled, prompt, params), output_ids
+        turn = MaskedRequest.start(self._factory, compiled, prompt, params)
+        turn.take([token for token in output_ids if token >= 0], is_replayed=True)
+        return turn, output_ids

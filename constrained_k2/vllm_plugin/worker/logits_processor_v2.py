@@ -40,7 +40,7 @@ class _Entering:
         shown = min(self.prompt_end, PROMPT_END)
         prompt = PromptInfo(self.prompt_end, ids[:shown])
         turn = MaskedRequest.start(factory, self.compiled, prompt, self.params)
-        turn.take(ids[shown:])
+        turn.take(ids[shown:], is_replayed=True)
         return turn
 
 

@@ -1,6 +1,7 @@
 """One constrained request under a logits processor, whichever model runner serves it."""
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 from vllm import SamplingParams
@@ -16,6 +17,9 @@ from constrained_k2.vllm_plugin.metrics.row_plan import rows_of
 from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
 from constrained_k2.vocabulary.bitmask import TokenSet
 
+_SERIALS = count()
+"""Tells requests apart whose objects get the same address."""
+
 
 class MaskedRequest(GuardedMatcher):
     """Follows what is sampled, and masks the request's rows.
@@ -28,6 +32,7 @@ class MaskedRequest(GuardedMatcher):
         super().__init__(matcher, stop)
         self.num_tokens = 0
         self._guarded = guarded
+        self._serial = next(_SERIALS)
         self._has_declined = False
 
     @classmethod
@@ -55,8 +60,11 @@ class MaskedRequest(GuardedMatcher):
         request.fail(repr(error))
         return request
 
-    def take(self, ids: Sequence[int]) -> None:
-        """Take sampled tokens. What follows a stop (with ``ignore_eos``) changes nothing."""
+    def take(self, ids: Sequence[int], *, is_replayed: bool = False) -> None:
+        """Take sampled tokens; those of a request that was preempted come a second time.
+
+        Tokens behind a stop (with ``ignore_eos``) change nothing.
+        """
         start, matcher = self.num_tokens, self.matcher
         self.num_tokens += len(ids)
         for position, token_id in enumerate(ids, start):
@@ -69,7 +77,7 @@ class MaskedRequest(GuardedMatcher):
                 return
             if matcher.has_declined and not self._has_declined:
                 self._has_declined = True
-                engine_counters.declined_calls += 1
+                engine_counters.declined_calls += not is_replayed
 
     def take_back(self, count: int) -> None:
         """Take back the last sampled tokens."""
@@ -94,7 +102,7 @@ class MaskedRequest(GuardedMatcher):
         self._examine(masks, row, ())
 
     def _mask(self, masks: RowMasks, row: int) -> None:
-        if self.matcher is None or self.attempt(self._add, masks, row) is FAILED:
+        if self.matcher is None or self.attempt(self._add, masks, row, self._serial) is FAILED:
             masks.add_constant(row, self._stop, guarded=self._guarded)
 
     def mask_drafts(self, masks: RowMasks, first_row: int, drafts: Sequence[int]) -> None:
@@ -137,6 +145,6 @@ class MaskedRequest(GuardedMatcher):
             return None
         return matcher.num_tokens - before
 
-    def _add(self, masks: RowMasks, row: int) -> None:
+    def _add(self, masks: RowMasks, row: int, request: int | None = None) -> None:
         assert self.matcher is not None
-        masks.add(row, self.matcher, guarded=self._guarded)
+        masks.add(row, self.matcher, guarded=self._guarded, request=request)

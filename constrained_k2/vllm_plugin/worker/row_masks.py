@@ -1,7 +1,7 @@
 """Collects which rows of the logits are masked by what in one step, and masks them: in host memory, or on a device."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from time import perf_counter
 
 import numpy as np
@@ -66,13 +66,20 @@ class RowMasks(ABC):
         else:
             self._take_shared(row, self._constants.row(tokens), guarded=guarded)
 
-    def add(self, row: int, matcher: ToolCallMatcher, *, guarded: bool = False) -> None:
+    def add(
+        self, row: int, matcher: ToolCallMatcher, *, guarded: bool = False, request: Hashable | None = None
+    ) -> None:
         """Mask a row of the logits by what the matcher allows now; if that raises, the row is not masked.
 
-        ``guarded``: other stages may forbid all that the mask allows, so that the row has to be restored.
+        Args:
+            row: The row.
+            matcher: The turn's.
+            guarded: Other stages may forbid all that the mask allows, so that the row has to be restored.
+            request: The request, by which its calls are counted; None behind a draft, which may not be accepted.
         """
         if matcher.phase is Phase.CALL_ID and (intent := matcher.intent()) is not None:
-            self._in_names.append(NamedRow(PlannedRow(row, 0), (id(matcher), matcher.num_calls), intent))
+            call = None if request is None else (request, matcher.num_calls)
+            self._in_names.append(NamedRow(PlannedRow(row, 0), call, intent))
         start = perf_counter()
         mask = matcher.shared_mask()
         if mask is not None and self._add_known(row, mask, guarded=guarded):
