@@ -175,6 +175,34 @@ def test_the_logits_processor_of_the_v1_runner(
     assert counters.declined_calls == declined > 0
 
 
+def test_calls_of_a_logits_processor_are_counted_once_each(
+    model: Path, vocabulary: Vocabulary, counters: EngineCounters
+) -> None:
+    """One request after the other, whose objects may get the same address; and one that comes back preempted."""
+    config = vllm_config(model, vocabulary, additional_config={})
+    processor = KimiK2LogitsProcessor(config, torch.device("cpu"), is_pin_memory=False)
+    markers = vocabulary.format
+    begun = [markers.section_begin, markers.call_begin, *vocabulary.encode("functions.")]
+
+    def enter(body: Any, output: list[int]) -> None:
+        params = SamplingParams(extra_args={"constrained_k2": json.dumps(body)})
+        added = [(0, params, [1], output)]
+        processor.update_state(BatchUpdate(batch_size=1, removed=[], added=added, moved=[]))
+        processor.apply(torch.zeros(1, vocabulary.size))
+
+    for _ in range(5):
+        enter(BODY | {"tool_choice": "required"}, list(begun))
+    row_masks.declining.count()
+    assert (counters.unmeant_calls, counters.declined_calls) == (5, 0)
+    output = list(begun)
+    enter(BODY, output)
+    output.append(markers.section_end)
+    processor.apply(torch.zeros(1, vocabulary.size))
+    assert counters.declined_calls == 1
+    enter(BODY, output)
+    assert counters.declined_calls == 1
+
+
 def test_the_v2_runner_declines_rows_that_the_device_knows(counters: EngineCounters) -> None:
     """Requests a and b; of b's two drafts the device verifies one, so its third row is none."""
     meant = np.arange(4, dtype=np.int32)
