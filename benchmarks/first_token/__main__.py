@@ -54,7 +54,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.first_token", description=__doc__)
     add_shared(parser)
-    parser.add_argument("--rounds", type=int, default=7, help="(default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=25, help="(default: %(default)s)")
     parser.add_argument("--tools", type=int, action="append", help="repeatable (default: 1, 16 and 64)")
     parser.add_argument(
         "--arm", action="append", default=[], help="only arms whose names contain this, and the free one; repeatable"
