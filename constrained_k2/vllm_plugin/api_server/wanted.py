@@ -38,7 +38,7 @@ async def wanted_call(
     prompt = list(output.prompt_token_ids or ())
     begun = _before_closing(token_ids, vocabulary, in_reasoning=vocabulary.opens_reasoning(prompt))
     if not prompt or begun is None or vocabulary.special_tokens.get(MEDIA_PAD) in prompt:
-        return None  # images are not at hand any more
+        return None  # its images are gone
     written, header = begun
     end = vocabulary.format.argument_begin
     params = SamplingParams(
