@@ -224,7 +224,8 @@ def bodies_of(arm: Arm, count: int, seed: int) -> list[dict[str, Any]]:
     for number, sample in enumerate(samples[:count]):
         body = common | {"messages": sample["messages"]}
         if arm.tool_choice is not None:
-            tools = extended(sample["tools"], _MOST_REQUESTS * (seed + 1) + number)
+            # Two arms of one server must not find each other's grammars: both have new tools.
+            tools = extended(sample["tools"], _MOST_REQUESTS * (2 * (seed + 1) + arm.is_measured) + number)
             body |= {"tools": tools, "tool_choice": arm.tool_choice}
         if not arm.is_measured:
             body["vllm_xargs"] = {"constrained_k2_undeclared_calls": "nearest"}
