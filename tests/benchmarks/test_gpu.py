@@ -39,6 +39,7 @@ def no_gpu() -> None:
         pytest.skip("there is a GPU")
 
 
+@pytest.mark.slow
 def test_in_tritons_interpreter() -> None:
     """Kernels, graphs and times: tests in a process of its own, where neither vLLM nor an engine is imported."""
     pytest.importorskip("triton", reason="Triton is not installed")
