@@ -15,7 +15,7 @@ import torch
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate
 
-from constrained_k2 import Vocabulary, parse_completion, render_tool_calls
+from constrained_k2 import Compiler, ToolCallSpec, Vocabulary, parse_completion, render_tool_calls
 from constrained_k2.request.spec import ToolCall
 from constrained_k2.request.undeclared_calls import CALL_THRESHOLD
 from constrained_k2.turn.intent import Intent
@@ -42,17 +42,22 @@ LIMIT = 100
 
 
 def speakers_of(vocabulary: Vocabulary, seed: int, count: int) -> dict[str, Speaker]:
-    """Turns of two calls; some doubt at the first, a middle or the last token of a name, or elsewhere, or nowhere."""
+    """Turns of two calls; a doubt at the first, a middle or the last token of a name, or at any token."""
     chance = random.Random(seed)
+    compiled = Compiler(vocabulary, undeclared_calls="decline").compile(ToolCallSpec.from_openai(BODY))
     found = {}
     for number in range(count):
         calls = [ToolCall(chance.choice(NAMES), index, "{}") for index in range(2)]
         script = [*vocabulary.encode("Hi"), *render_tool_calls(calls, vocabulary), vocabulary.format.turn_end]
-        begins = [at for at, token in enumerate(script) if token == vocabulary.format.call_begin]
-        begin = chance.choice(begins) + 1
-        end = script.index(vocabulary.format.argument_begin, begin)
-        at = {0: begin, 1: end - 1, 2: chance.randrange(len(script)), 3: chance.randrange(begin, end)}[number % 4]
-        found[str(number)] = Speaker(script, vocabulary.size, {at: chance.choice([0.2, 0.4, 0.6, 0.8])})
+        matcher, names = compiled.matcher(), [list[int](), list[int]()]
+        for at, token in enumerate(script):
+            if matcher.intent() is not None:
+                names[matcher.num_calls].append(at)
+            assert matcher.accept_tokens([token])
+        name = chance.choice(names)
+        at = (name[0], name[len(name) // 2], name[-1], chance.randrange(len(script)))[number % 4]
+        share = (0.1, 0.6, 0.3, 0.4)[number // 4 % 4]  # two of them are below the threshold
+        found[str(number)] = Speaker(script, vocabulary.size, {at: share})
     return found
 
 
@@ -192,7 +197,7 @@ def test_calls_of_a_logits_processor_are_counted_once_each(
 
     for _ in range(5):
         enter(BODY | {"tool_choice": "required"}, list(begun))
-    row_masks.declining.count()
+    vars(row_masks)["declining"].count()
     assert (counters.unmeant_calls, counters.declined_calls) == (5, 0)
     output = list(begun)
     enter(BODY, output)

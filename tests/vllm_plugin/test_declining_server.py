@@ -13,6 +13,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.evaluation.server_metrics import parse_counters, total
+from constrained_k2.vllm_plugin.patches.apply import vllm_version
 from tests.servers import RUST, on
 from tests.vllm_plugin.asking import MESSAGES, WEATHER
 
@@ -61,7 +62,8 @@ def test_neither_a_call_nor_a_marker_is_shown(server: VllmServer, vocabulary: Vo
     assert "".join(chunk["delta"].get("content") or "" for chunk in chunks) == text
     assert not any(chunk["delta"].get("tool_calls") for chunk in chunks)
     assert [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]] == ["stop"]
-    assert [chunk["constrained_k2"] for chunk in chunks if "constrained_k2" in chunk] == [{"declined_call": ""}]
+    told = [chunk["constrained_k2"] for chunk in chunks if "constrained_k2" in chunk]
+    assert told == ([{"declined_call": ""}] if vllm_version().startswith("0.32") else [])  # see ``add_diagnostics``
     message = {"role": "assistant", "content": choice["message"]["content"]}
     after = ask(server, vocabulary, script, messages=[*MESSAGES, message, *MESSAGES])
     assert shown(after)["finish_reason"] == "stop"

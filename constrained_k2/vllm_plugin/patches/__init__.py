@@ -17,7 +17,7 @@ from functools import wraps
 from typing import Any, Literal
 
 TESTED_VERSIONS = ("0.32", "0.33")
-"""The minor versions of vLLM on which the tests have passed: 0.32 with servers, 0.33 without (it has no CPU build)."""
+"""The minor versions of vLLM that were tested: 0.32 in CI, 0.33 by ``scripts/other_vllm.sh`` (docs/limits.md)."""
 
 Process = Literal["api_server", "engine_core", "worker"]
 """vLLM's processes. ``api_server`` is whatever admits requests, a script that makes an ``LLM`` included."""
