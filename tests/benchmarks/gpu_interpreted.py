@@ -41,7 +41,7 @@ def test_the_part(record: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     kernels.measure(options(), record)
     checks = record.result.checks
     assert [check.passed for check in checks] == 7 * [True], checks  # of masks, and one of declined calls
-    assert sum(int(check.note.split()[0]) for check in checks) == 3 * 2 * 2 * 4 * 2
+    assert sum(int(check.note.split()[0]) for check in checks[:6]) == 3 * 2 * 2 * 4 * 2
     assert {entry.why for entry in record.result.not_run} == {"they need a GPU"}
 
 
