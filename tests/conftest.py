@@ -10,7 +10,6 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from constrained_k2 import Compiler, Vocabulary
-from constrained_k2.engines.llguidance import engine as engine_module
 from constrained_k2.engines.llguidance import grammar_text
 from constrained_k2.testing import write_tokenizer
 from tests.budget import LEVEL, SEED
@@ -147,12 +146,6 @@ def k3_real_compiler(real_tokenizer: Path, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def always_grammar_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write a grammar's text for plain schemas, too."""
-    monkeypatch.setattr(engine_module, "plain_text", lambda *_, **__: None)
-
-
-@pytest.fixture
-def masks_by_llguidance(monkeypatch: pytest.MonkeyPatch, always_grammar_text: None) -> None:
+def masks_by_llguidance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have LLGuidance compute every mask in arguments, also those that need no engine."""
     monkeypatch.setattr(grammar_text, "direct_model", lambda *_: None)

@@ -34,7 +34,6 @@ _MAX_PRECOMPILING = 4
 _MIN_CACHE_BYTES = 1 << 20
 _TRIES_BYTES = 32 << 20
 _MAX_TIMEOUTS = 1024
-_MAX_AT_ONCE = 16 << 10  # characters of a schema that is read in the caller's thread: up to 0.1 ms
 _REFUSAL_BYTES = 2048  # estimate for a refusal and its key
 
 
@@ -202,16 +201,12 @@ class SharedGrammars:
     def precompile(
         self, schema: str, engine: EngineName | None = None, options: GrammarOptions = DEFAULT_OPTIONS
     ) -> None:
-        """Compile a plain schema, or start compiling another one in one of at most four background threads.
+        """Start compiling a schema in one of at most four background threads.
 
         :meth:`grammar` raises its error.
         """
         name = engine or self.default_engine
         if self.compile_time(schema, name, options) is not None:
-            return
-        if (found := self._at_once(schema, self.engine(name), options)) is not None:
-            self._grammars.get((name, options, cache_key(schema)), lambda: found)
-            self.counts.add(found[0].seconds)
             return
         if not self._precompiling.acquire(blocking=False):
             return
@@ -245,29 +240,8 @@ class SharedGrammars:
             self._turn_tables[kind] = turn_table(spec, self._joints, declines=declines)
         return self._turn_tables[kind]
 
-    def _at_once(self, schema: str, engine: Engine, options: GrammarOptions) -> tuple[_Compiled, int] | None:
-        """As :meth:`_build`, in this thread: a plain schema takes less time than to hand it to another one."""
-        if options.kind != "json" or len(schema) > _MAX_AT_ONCE:
-            return None
-        begun = engine.clock()
-        grammar = engine.compile_at_once(schema, options.undeclared_keys or self.undeclared_keys, options.encoding)
-        if grammar is None:
-            return None
-        return self._counted(grammar, engine.clock() - begun, schema, engine, options)
-
-    def _counted(
-        self, grammar: ArgumentGrammar, seconds: float, schema: str, engine: Engine, options: GrammarOptions
-    ) -> tuple[_Compiled, int]:
-        """A grammar for the cache, which counts it anew when it grows, and its cost with its schema's."""
-        key: _Key = (engine.name, options, cache_key(schema))
-        own = len(schema)
-        grammar.on_growth = lambda cost: self._grammars.charge(key, cost + own)
-        return _Compiled(grammar, seconds), grammar.cost_bytes + own
-
     def _build(self, schema: str, engine: Engine, options: GrammarOptions) -> tuple[_Compiled, int]:
         """The outcome of compiling a schema, and its cost in the cache in bytes; a TimeoutError if it took too long."""
-        if (found := self._at_once(schema, engine, options)) is not None:
-            return found
         try:
             text, note = (
                 (schema, None) if options.kind != "json" else checked(schema, is_object=options.root == "object")
@@ -292,7 +266,10 @@ class SharedGrammars:
         except RecursionError:
             deep = UnsupportedSchema("the schema is nested too deeply", "", "Flatten it")
             return _Compiled(deep, 0.0), _REFUSAL_BYTES
-        return self._counted(grammar, seconds, schema, engine, options)
+        key: _Key = (engine.name, options, cache_key(schema))
+        own = len(schema)
+        grammar.on_growth = lambda cost: self._grammars.charge(key, cost + own)  # the cache counts it anew
+        return _Compiled(grammar, seconds), grammar.cost_bytes + own
 
 
 def cache_key(schema: str) -> str:

@@ -115,13 +115,5 @@ class Engine(Protocol):
             SchemaTooCostly: The schema is over a budget.
         """
 
-    def compile_at_once(
-        self, schema: str, undeclared_keys: UndeclaredKeys = "allow", encoding: ArgumentEncoding = "json"
-    ) -> ArgumentGrammar | None:
-        """Compile as :meth:`compile` within a fraction of a millisecond; None if that is not certain.
-
-        The schema need not have been checked: one that compiles is within all budgets, and its type is an object.
-        """
-
     def compile_text(self, kind: Literal["regex", "lark"], text: str) -> ArgumentGrammar:
         """Compile a regular expression or a Lark grammar, of an answer. Raises as :meth:`compile` does."""

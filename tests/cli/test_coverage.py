@@ -67,7 +67,6 @@ def test_relaxed_and_refused_tools(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "1 of 3 fully enforced" in said
 
 
-@pytest.mark.usefixtures("always_grammar_text")
 def test_the_builtin_converter_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,19 +42,13 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The schemas that engines compile."""
     found: list[str] = []
     for engine in (LLGuidanceEngine, XGrammarEngine):
-        compile_schema, compile_at_once = engine.compile, engine.compile_at_once
+        compile_schema = engine.compile
 
         def compiling(self: Any, schema: str, *args: Any, compile_schema: Any = compile_schema) -> Any:
             found.append(schema)
             return compile_schema(self, schema, *args)
 
-        def at_once(self: Any, schema: str, *args: Any, compile_at_once: Any = compile_at_once) -> Any:
-            grammar = compile_at_once(self, schema, *args)
-            found.extend([] if grammar is None else [schema])
-            return grammar
-
         monkeypatch.setattr(engine, "compile", compiling)
-        monkeypatch.setattr(engine, "compile_at_once", at_once)
     return found
 
 
@@ -141,7 +135,6 @@ def test_a_plain_schema_that_does_not_compile(
         return compile_schema(self, schema, *args)
 
     monkeypatch.setattr(LLGuidanceEngine, "compile", failing)
-    monkeypatch.setattr(LLGuidanceEngine, "compile_at_once", lambda *_: None)
     compiled = request(compiler, PLAIN, strict=strict)
     compiled.admit()
     matcher, vocabulary = compiled.matcher(), compiler.vocabulary

@@ -28,7 +28,7 @@ KNOWN = {
 
 
 @pytest.fixture
-def without_ours(monkeypatch: pytest.MonkeyPatch, always_grammar_text: None) -> None:
+def without_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise SchemaTooCostly("it has too many parts", "", "Simplify it", "nodes")
 
@@ -66,7 +66,6 @@ def test_coverage_names_the_converter_and_its_order() -> None:
     assert compiled().coverage.noting("#/type", "read_as", "x").builtin
 
 
-@pytest.mark.usefixtures("always_grammar_text")
 def test_a_keyword_that_only_the_converter_enforces_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def relaxing(*arguments: Any) -> Any:
         text = our_text(*arguments)

@@ -102,7 +102,6 @@ def test_a_schema_compiles_while_its_functions_name_is_written(
         return compile_schema(self, schema, *options)
 
     monkeypatch.setattr(LLGuidanceEngine, "compile", slow)
-    monkeypatch.setattr(LLGuidanceEngine, "compile_at_once", lambda *_: None)
     matcher = compiler.compile(ToolCallSpec.from_openai(BODY), check=False).matcher()
     markers, encode = compiler.vocabulary.format, compiler.vocabulary.encode
     assert matcher.accept_tokens([markers.section_begin, markers.call_begin, *encode("functions.")])

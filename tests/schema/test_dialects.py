@@ -162,7 +162,6 @@ def test_the_judge(schema: Any, right: list[Any], wrong: list[Any], read_as: lis
 
 
 @each_case
-@pytest.mark.usefixtures("always_grammar_text")
 def test_the_builtin_converter(
     schema: Any, right: list[Any], wrong: list[Any], read_as: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Literal
 from weakref import WeakValueDictionary
 
 import llguidance
@@ -27,7 +27,6 @@ from constrained_k2.engines.llguidance.mask_cache import LazyDfa, MaskCache
 from constrained_k2.engines.llguidance.mask_threads import MaskThreads
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance.next_best import NextBest, Step, next_best_text
-from constrained_k2.engines.llguidance.plain_text import PlainLeaves, PlainText, plain_text
 from constrained_k2.engines.llguidance.tokenizer import build_tokenizer
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, SchemaTooCostly, UnsupportedSchema
@@ -65,7 +64,6 @@ class LLGuidanceEngine:
             "xtml": [[], opening + vocabulary.encode(f"{ARGUMENT} key="), vocabulary.encode('"')],
         }
         self._patterns = Patterns(self.tokenizer, self.mask_cache.is_read)
-        self._leaves = PlainLeaves(self._patterns)
         # The grammars in use, by what tells them apart: schemas that differ in their descriptions alone share one.
         self._compiled: WeakValueDictionary[Hashable, LLGuidanceGrammar] = WeakValueDictionary()
 
@@ -76,7 +74,6 @@ class LLGuidanceEngine:
     def forget(self) -> None:
         self.mask_cache.clear()
         self._compiled.clear()
-        self._leaves.clear()
 
     def compile(
         self, schema: str, undeclared_keys: UndeclaredKeys = "allow", encoding: ArgumentEncoding = "json"
@@ -93,8 +90,6 @@ class LLGuidanceEngine:
         next_best = NextBest(partial(self._next_best, schema, undeclared_keys, encoding))
         ours: LLGuidanceGrammar | None = None
         try:
-            if encoding == "json" and (plain := self._plain(schema, document, undeclared_keys)) is not None:
-                return plain
             source = our_text(document, self._patterns, undeclared_keys, encoding)
             ours = next_best.before(self._probed(source, encoding), "exact")
             if encoding == "xtml" or not source.is_well_formed or not ours.coverage.relaxed:
@@ -124,32 +119,6 @@ class LLGuidanceEngine:
                     return next_best.made(step)
         raise problem
 
-    def compile_at_once(
-        self, schema: str, undeclared_keys: UndeclaredKeys = "allow", encoding: ArgumentEncoding = "json"
-    ) -> "LLGuidanceGrammar | None":
-        if encoding != "json":
-            return None
-        try:
-            document = json.loads(schema)
-        except (ValueError, RecursionError):
-            return None
-        grammar = self._plain(schema, document, undeclared_keys, known_leaves=True)
-        return None if grammar is None else _named(grammar, schema)
-
-    def _plain(
-        self, schema: str, document: Any, undeclared_keys: UndeclaredKeys, *, known_leaves: bool = False
-    ) -> "LLGuidanceGrammar | None":
-        """Compile a plain schema, whose text is written when it is first needed; None for any other schema."""
-        write = partial(self._written, schema, undeclared_keys)
-        source = plain_text(document, undeclared_keys, self._leaves, write, known_only=known_leaves)
-        if source is None:
-            return None
-        next_best = NextBest(partial(self._next_best, schema, undeclared_keys, "json"))
-        return next_best.before(self._probed(source), "exact")
-
-    def _written(self, schema: str, undeclared_keys: UndeclaredKeys) -> GrammarText:
-        return our_text(json.loads(schema), self._patterns, undeclared_keys)
-
     def _next_best(
         self, schema: str, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding, step: Step
     ) -> "LLGuidanceGrammar":
@@ -164,7 +133,7 @@ class LLGuidanceEngine:
             problem = f"LLGuidance does not accept this {what}: {cause}"
             raise UnsupportedSchema(problem, "", f"Correct the {what}", "", self.name) from None
 
-    def _probed(self, source: GrammarText | PlainText, encoding: ArgumentEncoding = "json") -> "LLGuidanceGrammar":
+    def _probed(self, source: GrammarText, encoding: ArgumentEncoding = "json") -> "LLGuidanceGrammar":
         """Compile a grammar and compute its first masks, up to within the first key: a few grammars fail only then."""
         twin = self._compiled.get(source.key)
         grammar = LLGuidanceGrammar(self.tokenizer, source, self.mask_threads, self.mask_cache, twin)
@@ -205,7 +174,7 @@ class LLGuidanceGrammar:
     def __init__(
         self,
         tokenizer: llguidance.LLTokenizer,
-        source: GrammarText | PlainText,
+        source: GrammarText,
         mask_threads: MaskThreads,
         cache: MaskCache,
         twin: "LLGuidanceGrammar | None" = None,
@@ -235,7 +204,7 @@ class LLGuidanceGrammar:
         # A simple grammar is read when a mask needs LLGuidance.
         self._prototype = None if source.is_simple else self._new() if twin is None else twin.copy()
         self.on_growth: Callable[[int], None] = lambda _: None
-        self._text_bytes = self.own_bytes = _COST_FLOOR + _COST_FACTOR * source.size
+        self._text_bytes = self.own_bytes = _COST_FLOOR + _COST_FACTOR * len(source.text)
         self._unmeasured_ns = 0
 
     @property
@@ -261,12 +230,12 @@ class LLGuidanceGrammar:
     @property
     def text(self) -> str:
         """The grammar as LLGuidance reads it: JSON around Lark or a schema."""
-        return self._source.written().text
+        return self._source.text
 
     @property
     def coverage(self) -> Coverage:
         """The coverage of each keyword of the schema."""
-        return self._coverage or self._source.written().coverage
+        return self._coverage or self._source.coverage
 
     @coverage.setter
     def coverage(self, coverage: Coverage) -> None:

@@ -74,15 +74,6 @@ class GrammarText:
         """Equal for grammars that may share their states."""
         return self.text, self.effort
 
-    @property
-    def size(self) -> int:
-        """The number of characters of the text."""
-        return len(self.text)
-
-    def written(self) -> "GrammarText":
-        """Return itself: its text is written."""
-        return self
-
 
 def our_text(
     document: Any,

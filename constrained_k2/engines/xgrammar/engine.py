@@ -82,9 +82,6 @@ class XGrammarEngine:
         coverage = coverage_of(SchemaDocument(json.loads(schema)), self.name, answer["notes"])
         return XGrammarGrammar(compiled, answer["rewritten"], coverage, self._encode)
 
-    def compile_at_once(self, *_: str) -> None:
-        return None
-
     def compile_text(self, kind: Literal["regex", "lark"], text: str) -> "XGrammarGrammar":
         del text
         name = "a regular expression" if kind == "regex" else "a Lark grammar"
