@@ -12,7 +12,7 @@ The life of a request, with ``--tool-call-parser kimi_constrained``, whichever f
    a grammar over the model's vocabulary. vLLM's scheduler asks it for bitmasks, overlapped with the forward pass, and
    to check and make drafts.
 5. Worker. vLLM applies the bitmasks; ``metrics/row_probe`` counts in how many of the rows that the engine core chose
-   (``engine_core/sampled_rows``) they forbid the likeliest token, and ``metrics/declining`` closes the rows of names
+   (``engine_core/sampled_rows``) they forbid the likeliest token, and ``matching/declining`` closes the rows of names
    that are unlikely to mean a declared function. With
    ``--logits-processors constrained_k2.vllm_plugin:KimiK2LogitsProcessor`` step 4 only takes requests, and
    ``worker/`` computes and applies the masks, under either of vLLM's model runners.

@@ -7,8 +7,8 @@ from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
+from constrained_k2.vllm_plugin.matching.row_plan import SAMPLED_ROWS, PlannedRow
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
-from constrained_k2.vllm_plugin.metrics.row_plan import SAMPLED_ROWS, PlannedRow
 from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
 
 

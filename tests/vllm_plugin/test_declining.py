@@ -21,9 +21,9 @@ from constrained_k2.request.undeclared_calls import CALL_THRESHOLD
 from constrained_k2.turn.intent import Intent
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
 from constrained_k2.vllm_plugin.engine_core import scheduler, structured_output
+from constrained_k2.vllm_plugin.matching.declining import Declining
+from constrained_k2.vllm_plugin.matching.row_plan import NamedRow, PlannedRow, planned_ids
 from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
-from constrained_k2.vllm_plugin.metrics.declining import Declining
-from constrained_k2.vllm_plugin.metrics.row_plan import NamedRow, PlannedRow, planned_ids
 from constrained_k2.vllm_plugin.patches import rows
 from constrained_k2.vllm_plugin.worker import masked_request, row_masks
 from constrained_k2.vllm_plugin.worker.device_masks import DeviceMasks

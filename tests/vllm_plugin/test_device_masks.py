@@ -17,8 +17,8 @@ import torch
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.kernels import MAX_IDS, torch_kernel
 from constrained_k2.turn.phases import Phase
+from constrained_k2.vllm_plugin.matching.row_plan import PlannedRow
 from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
-from constrained_k2.vllm_plugin.metrics.row_plan import PlannedRow
 from constrained_k2.vllm_plugin.metrics.row_probe import RowProbe
 from constrained_k2.vllm_plugin.worker import device_masks, host_masks
 from constrained_k2.vllm_plugin.worker.device_masks import DeviceMasks

@@ -10,9 +10,9 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
 from constrained_k2.vllm_plugin.engine_core import scheduler
-from constrained_k2.vllm_plugin.metrics import row_plan
+from constrained_k2.vllm_plugin.matching import row_plan
+from constrained_k2.vllm_plugin.matching.row_plan import SAMPLED_ROWS
 from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
-from constrained_k2.vllm_plugin.metrics.row_plan import SAMPLED_ROWS
 from constrained_k2.vllm_plugin.metrics.row_probe import RowProbe
 from constrained_k2.vllm_plugin.patches import rows
 from scripts.bundled_samples.ordinary import TOOLS

@@ -30,10 +30,10 @@ from constrained_k2.vllm_plugin.api_server.admission import check_params
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.byte_compiler import _byte_compiler
 from constrained_k2.vllm_plugin.engine_core.scheduler import constraining
+from constrained_k2.vllm_plugin.matching.row_plan import PlannedRow
 from constrained_k2.vllm_plugin.metrics import families as metrics
 from constrained_k2.vllm_plugin.metrics import transport
 from constrained_k2.vllm_plugin.metrics.counters import EngineCounters, engine_counters
-from constrained_k2.vllm_plugin.metrics.row_plan import PlannedRow
 from constrained_k2.vllm_plugin.metrics.row_probe import RowProbe
 from constrained_k2.vllm_plugin.metrics.transport import Published
 from constrained_k2.vllm_plugin.patches import metrics as metrics_patches

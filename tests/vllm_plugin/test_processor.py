@@ -16,7 +16,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
-from constrained_k2.vllm_plugin.metrics import row_plan
+from constrained_k2.vllm_plugin.matching import row_plan
 from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
 from constrained_k2.vllm_plugin.metrics.row_probe import RowProbe
 from constrained_k2.vllm_plugin.worker import host_masks

@@ -18,9 +18,7 @@ from vllm.v1.worker.gpu import model_runner as gpu_model_runner_v2
 from vllm.v1.worker.gpu.structured_outputs import StructuredOutputsWorker
 
 from constrained_k2.turn.intent import Intent
-from constrained_k2.vllm_plugin.metrics import row_probe as module
-from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
-from constrained_k2.vllm_plugin.metrics.row_plan import (
+from constrained_k2.vllm_plugin.matching.row_plan import (
     SAMPLED_ROWS,
     NamedRow,
     PlannedRow,
@@ -28,6 +26,8 @@ from constrained_k2.vllm_plugin.metrics.row_plan import (
     planned_ids,
     plans_of,
 )
+from constrained_k2.vllm_plugin.metrics import arriving
+from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
 from constrained_k2.vllm_plugin.metrics.row_probe import RowProbe
 from constrained_k2.vllm_plugin.patches import rows as replacements
 from tests.vllm_plugin.patched import patch_vllm
@@ -91,15 +91,15 @@ class Unfinished:
 
 def test_a_device_that_lags_behind_costs_rows_not_time() -> None:
     probe = RowProbe(EngineCounters())
-    for _ in range(module._BUFFERS + 5):
+    steps = probe._results._steps
+    for _ in range(arriving._STEPS + 5):
         examine(probe, torch.zeros(1, 8), [0], torch.zeros(1, 8, dtype=torch.bool))
-        for step in probe._steps:
-            step.done = Unfinished()
-    assert len(probe._steps) == module._BUFFERS
+        steps[-1] = steps[-1]._replace(done=Unfinished())
     assert counted(probe) == (0, 0)
-    for step in probe._steps:
-        step.done = None
-    assert counted(probe) == (module._BUFFERS, 0)
+    assert len(steps) == arriving._STEPS
+    for number, step in enumerate(steps):
+        steps[number] = step._replace(done=None)
+    assert counted(probe) == (arriving._STEPS, 0)
 
 
 # Which rows are chosen -------------------------------------------------------------------------------------------------

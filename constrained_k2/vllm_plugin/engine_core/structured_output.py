@@ -23,8 +23,8 @@ from constrained_k2.vllm_plugin.engine_core.sampled_rows import SampledRows
 from constrained_k2.vllm_plugin.flags import PACKAGE, TOOL_PARSER_NAME
 from constrained_k2.vllm_plugin.log import logger, warn
 from constrained_k2.vllm_plugin.matching.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
+from constrained_k2.vllm_plugin.matching.row_plan import NamedRow, PlannedRow
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
-from constrained_k2.vllm_plugin.metrics.row_plan import NamedRow, PlannedRow
 from constrained_k2.vllm_plugin.route import route_of
 from constrained_k2.vllm_plugin.settings import settings_in
 from constrained_k2.vllm_plugin.speculation import grammar_drafting, names_our_proposer

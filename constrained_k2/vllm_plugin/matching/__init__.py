@@ -1,1 +1,1 @@
-"""Makes and guards a request's matcher wherever masks are computed, in the engine core or in the workers."""
+"""Shared by the engine core and the workers: matchers of requests, and which rows a step looks at or declines."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from vllm.v1.metrics.stats import SchedulerStats
 
-from constrained_k2.vllm_plugin.metrics.declining import declining
+from constrained_k2.vllm_plugin.matching.declining import declining
 from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
 from constrained_k2.vllm_plugin.metrics.transport import FIELD, NewTotals
 from constrained_k2.vllm_plugin.patches import wrapper

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from constrained_k2.kernels import MAX_IDS, PLAN_COLUMNS, Column, Workspace, apply_masks
-from constrained_k2.vllm_plugin.metrics.row_plan import SAMPLED_ROWS, PlannedRow
+from constrained_k2.vllm_plugin.matching.row_plan import SAMPLED_ROWS, PlannedRow
 from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
 from constrained_k2.vllm_plugin.worker.known_masks import Ids, Row
 from constrained_k2.vllm_plugin.worker.mask_places import MaskPlaces
@@ -133,30 +133,30 @@ class DeviceMasks(RowMasks):
             place = self._places.take(mask)
             self._plan[entry + Column.KEEP] = -1 if place is None else place
         self._places.next_launch()
-        results = row_probe.reserve(logits) if plan else None
-        if results is not None:
-            plan = self._examine_in(plan)
+        examined = self._examine_in(plan)
         if self._workspace is None:
             entries = len(self._host_masks)
             width = max(logits.shape[1], 32 * self._masks.shape[1])
             self._workspace = Workspace(entries, SAMPLED_ROWS, width, logits.device)
         orders, ids = self._send()
-        watched = self._workspace if self._is_guarded or results is not None else None
+        watched = self._workspace if self._is_guarded or plan else None
         self._launch(logits, orders, ids, watched)
-        if results is not None:
-            row_probe.record(plan, results, self._workspace.results[: len(plan)])
+        if plan:
+            row_probe.record(self._workspace.results[:examined])
         self._forget()
 
     def _launch(self, logits: torch.Tensor, plan: torch.Tensor, ids: torch.Tensor, workspace: Workspace | None) -> None:
         apply_masks(logits, self._masks, plan, ids, workspace)
 
-    def _examine_in(self, plan: list[PlannedRow]) -> list[PlannedRow]:
-        """Have the launch examine rows; those of them that it masks."""
+    def _examine_in(self, plan: list[PlannedRow]) -> int:
+        """Have the launch examine those of these rows that it masks; how many it does."""
+        if not plan:
+            return 0
         entries = {self._plan[entry]: entry for entry in range(0, len(self._plan), PLAN_COLUMNS)}
         found = [row for row in plan if row.request + row.offset in entries]
         for number, row in enumerate(found):
             self._plan[entries[row.request + row.offset] + Column.RESULT] = number
-        return found
+        return len(found)
 
     def _send(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Copy what the launch needs to the device: its plan and its ids, as they lie there."""

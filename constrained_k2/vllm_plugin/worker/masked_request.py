@@ -12,8 +12,8 @@ from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.matching.guarded_matcher import FAILED, GuardedMatcher
 from constrained_k2.vllm_plugin.matching.matcher_factory import MatcherFactory, PromptInfo
+from constrained_k2.vllm_plugin.matching.row_plan import rows_of
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
-from constrained_k2.vllm_plugin.metrics.row_plan import rows_of
 from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
 from constrained_k2.vocabulary.bitmask import TokenSet
 
