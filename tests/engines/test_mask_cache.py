@@ -1,4 +1,4 @@
-"""The shared DFA: cached masks equal freshly computed ones after any history, and its memory is bounded."""
+"""The shared DFA, in each encoding: cached masks equal freshly computed ones after any history; its memory is bounded."""
 
 import gc
 import json
@@ -17,7 +17,10 @@ from constrained_k2.engines.llguidance.mask_cache import LazyDfa
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance.position import Position
 from constrained_k2.engines.llguidance.position_tracker import PositionTracker
+from constrained_k2.engines.llguidance.xtml_position import XtmlTracker
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+from tests.budget import tries
+from tests.xtml import block, encode, of_bytes, pieces, with_xtml_markers
 
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
 CLOSED = {"additionalProperties": False}
@@ -62,6 +65,18 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "itself": {"properties": {"a": {"$ref": "#"}, "b": STRING}} | CLOSED,
     "needs": {"properties": {"a": {}, "b": {}}, "dependentRequired": {"a": ["b"]}} | CLOSED,
 }  # fmt: skip
+MORE: dict[str, dict[str, Any]] = {
+    "kinds": {"properties": {"a": {"type": ["string", "null", "integer"]}, "b": {"enum": ["x", "xy", 1, [1]]}}}
+    | CLOSED,
+    "raw": {"properties": {"a": STRING, "b": {"pattern": "^(?:[ab]|\\n)*$", "type": "string"}}} | CLOSED,
+    "other keys": {"properties": {"a": STRING}, "additionalProperties": {"type": ["string", "boolean"]}},
+    "constant object": {"enum": [{"a": 1, "b": "x"}]},
+    "either": {"anyOf": [{"required": ["a"]}, {"required": ["b"]}], "properties": {"a": STRING, "b": INTEGER}} | CLOSED,
+    "escaped": {"properties": {'"&': STRING, "&amp;": INTEGER}} | CLOSED,
+    "long": {"properties": {"n" * 100: STRING, "é" * 40: INTEGER}} | CLOSED,
+}
+XTML_BYTES = of_bytes()
+WALKS = tries(40, fast=12, everything=40)
 JOINTS = b'{}[]":, \nabkvxy1-\\/un0'
 
 
@@ -113,8 +128,22 @@ def test_masks_are_those_of_a_fresh_matcher(name: str, bytewise: bool, small_voc
     assert grammar.dfa is not None
     assert alone.dfa is None
     draw = random.Random(name)
-    known = sum(walk(LLGuidanceMatcher(grammar, ""), alone, draw, vocabulary) for _ in range(40))
-    assert known > 200  # the cache was in use
+    known = sum(walk(LLGuidanceMatcher(grammar, ""), alone, draw, vocabulary) for _ in range(WALKS))
+    assert known > 5 * WALKS  # the cache was in use
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCHEMAS | MORE)
+@pytest.mark.parametrize("bytewise", [True, False])
+def test_masks_of_xtml_are_those_of_a_fresh_matcher(name: str, bytewise: bool, small_vocabulary: Vocabulary) -> None:
+    vocabulary = XTML_BYTES if bytewise else with_xtml_markers(small_vocabulary)
+    schema = json.dumps({"type": "object"} | (SCHEMAS | MORE)[name])
+    grammar = LLGuidanceEngine(vocabulary).compile(schema, "allow", "xtml")
+    alone = LLGuidanceEngine(vocabulary, mask_cache_bytes=0).compile(schema, "allow", "xtml")
+    assert (grammar.dfa is None) == (name in {"either", "if, then", "needs"})
+    draw = random.Random(name)
+    known = sum(walk(LLGuidanceMatcher(grammar, ""), alone, draw, vocabulary) for _ in range(WALKS))
+    assert known > 5 * WALKS or grammar.dfa is None  # the cache was in use
 
 
 def several_forms(kind: str, key: str) -> dict[str, Any]:
@@ -197,24 +226,30 @@ def test_texts_with_equal_positions(name: str, one: bytes, other: bytes) -> None
     assert found == position(SCHEMAS[name], other)
 
 
+def xtml_position(schema: dict[str, Any], written: list[str]) -> Position:
+    dfa = LLGuidanceEngine(XTML_BYTES).compile(json.dumps({"type": "object"} | schema), "allow", "xtml").dfa
+    assert isinstance(dfa, LazyDfa) and isinstance(dfa.tracker, XtmlTracker)
+    found = dfa.tracker.start
+    for token in encode(XTML_BYTES, written):
+        found = dfa.tracker.follow(found, dfa.cache.token(token))
+    return found
+
+
 @pytest.mark.parametrize(
     ("name", "one", "other"),
     [
-        ("open", b'{"a":"x",', b'{"b":1,'),
-        ("open", b'{"a":', b'{"a": '),
-        ("open", b'{"a":"x', b'{"a":"\\'),
-        ("ambiguous branches", b'{"a":{"k":"x","v":', b'{"a":{"k":"y","v":'),
-        ("patterns", b'{"x":', b'{"a":'),
-        ("counted keys", b'{"x":1,', b'{"x":1,"y":1,'),
-        ("counted items", b'{"a":[1,', b'{"a":[1,2,'),
-        ("first items", b'{"a":[', b'{"a":["",'),
-        ("unique", b'{"a":["x",', b'{"a":["y",'),
-        ("contains", b'{"a":[1', b'{"a":[2'),
-        ("numbers", b'{"a":1', b'{"a":2'),
+        ("open", pieces({"a": "x", "b": 1}), pieces({"b": -20, "a": '北京\n"}'})),
+        ("open", pieces({"z": [1, {"y": 2}]}), pieces({"q": "text"})),
+        ("open", block("a", "string", "")[:4], block("a", "string", "any \0 text")[:4]),
+        ("kinds", pieces({"a": "x"}), pieces({"a": None})),
+        ("kinds", block("a", "string", "")[:4], block("a", "string", "text")[:4]),
+        ("raw", block("b", "string", "a")[:4], block("b", "string", "bab")[:4]),
+        ("nested", block("b", "array", '[{"k":1},{')[:4], block("b", "array", "[{},{")[:4]),
+        ("ambiguous branches", pieces({"a": {"k": "x", "v": 1}}), pieces({"a": {"k": "y", "v": "t"}})),
     ],
 )
-def test_texts_with_different_positions(name: str, one: bytes, other: bytes) -> None:
-    assert position(SCHEMAS[name], one) != position(SCHEMAS[name], other)
+def test_xtml_with_equal_positions(name: str, one: list[str], other: list[str]) -> None:
+    assert xtml_position((SCHEMAS | MORE)[name], one) == xtml_position((SCHEMAS | MORE)[name], other)
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from constrained_k2 import (
 from constrained_k2.engines.protocol import ArgumentMatcher
 from constrained_k2.engines.xgrammar.engine import XGrammarEngine
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+from tests.schema.compilers import byte_compiler
 from tests.walks import walk
 
 WEATHER = {
@@ -35,18 +36,27 @@ ARGUMENTS = '{"city": "北京\\n\\"x\\"", "unit":"celsius","days" : [1,2], "scal
 
 
 @pytest.fixture(scope="module")
-def engine(small_vocabulary: Vocabulary) -> XGrammarEngine:
-    return XGrammarEngine(small_vocabulary)
+def engine(small_compiler: Compiler) -> XGrammarEngine:
+    """As all engines here, one that other tests have started: each has a process."""
+    return started(small_compiler)
 
 
 @pytest.fixture(scope="module")
-def compiler(small_vocabulary: Vocabulary) -> Compiler:
-    return Compiler(small_vocabulary, engine="xgrammar")
+def compiler(small_compiler: Compiler) -> Compiler:
+    made = Compiler(small_compiler.vocabulary)
+    made._engines["xgrammar"], made.default_engine = started(small_compiler), "xgrammar"
+    return made
 
 
 @pytest.fixture(scope="module")
 def byte_engine() -> XGrammarEngine:
-    return XGrammarEngine(Vocabulary.of_bytes())
+    return started(byte_compiler())
+
+
+def started(compiler: Compiler) -> XGrammarEngine:
+    found = compiler.engine("xgrammar")
+    assert isinstance(found, XGrammarEngine)
+    return found
 
 
 def mask(matcher: ArgumentMatcher, vocabulary: Vocabulary) -> npt.NDArray[np.int32]:

@@ -9,6 +9,7 @@ import torch
 
 from constrained_k2.kernels import Workspace, triton_declining, triton_kernel
 from constrained_k2.kernels.declining import NamedRows
+from tests.budget import tries
 from tests.kernels.declines import check_random_rows
 from tests.kernels.launches import DTYPES, NEVER, SHAPES, Launch, check, no_rows, random_launch
 
@@ -21,7 +22,7 @@ def launch(after: Launch) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("size", "width"), SHAPES)
 def test_random_launches(dtype: torch.dtype, size: int, width: int, *, watched: bool) -> None:
-    for seed in range(3):
+    for seed in range(tries(3, fast=1, everything=6)):
         before = random_launch(dtype, size, width, seed, watched=watched)
         after = before.copy()
         launch(after)

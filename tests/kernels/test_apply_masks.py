@@ -58,7 +58,17 @@ def run(*arguments: str, **variables: str) -> str:
 
 
 def test_in_tritons_interpreter() -> None:
-    run("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "tests/kernels/interpreted.py", TRITON_INTERPRET="1")
+    run(
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "--noconftest",
+        "-p",
+        "no:cacheprovider",
+        "tests/kernels/interpreted.py",
+        TRITON_INTERPRET="1",
+    )
 
 
 @pytest.mark.slow

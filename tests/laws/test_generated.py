@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
+from constrained_k2 import Compiler
 from tests.budget import SEED, tries
-from tests.data import data
-from tests.laws.examples import Fault, benches, faults_of
+from tests.laws.examples import Fault, faults_of
 from tests.laws.feeding import Bench
 from tests.laws.fuzz import main
 from tests.laws.reduction import reduced
@@ -16,9 +16,8 @@ _MOST_FAULTS = 3
 
 
 @pytest.fixture(scope="module")
-def both() -> tuple[Bench, Bench]:
-    data("kimi_k2/tokenizer")
-    return benches()
+def both(real_compiler: Compiler, k3_real_compiler: Compiler) -> tuple[Bench, Bench]:
+    return Bench(real_compiler), Bench(k3_real_compiler)
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))])

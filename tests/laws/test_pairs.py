@@ -13,6 +13,7 @@ import pytest
 
 from constrained_k2 import Compiler, ConstrainedK2Error, Vocabulary
 from constrained_k2.formats.kimi_k3 import KIMI_K3
+from tests.budget import LEVEL, SEED
 from tests.engines.masked_walks import vocabulary_of
 from tests.engines.test_direct_masks import CROSSING, PARTS
 from tests.laws.feeding import Bench, Broken
@@ -93,7 +94,10 @@ def test_two_kinds_of_values_meet(crossing: dict[str, Bench], name: str, encodin
     broken = Counter[str]()
     examples: dict[str, str] = {}
     names = list(KINDS)
-    for other in names[names.index(name) :]:
+    others = names[names.index(name) :]
+    if LEVEL == "fast":  # each kind with itself, and some of the others, which the commit chooses
+        others = [name, *others[1 + SEED % 3 :: 3]]
+    for other in others:
         for fault in faults_of(crossing[encoding], name, other):
             broken[fault.law] += 1
             examples.setdefault(fault.law, f"{name} and {other}: {fault.detail}")
@@ -104,7 +108,9 @@ def test_two_kinds_of_values_meet(crossing: dict[str, Bench], name: str, encodin
 def test_three_kinds_of_strings_meet(crossing: dict[str, Bench], encoding: str) -> None:
     """Strings of several terminals in one place: some become one terminal, others do not."""
     kinds = [name for name, (schema, _) in KINDS.items() if schema.get("type") == "string" or "string" in name]
-    found = [fault for some in combinations(kinds, 3) for fault in faults_of(crossing[encoding], *some)]
+    some_of = [*combinations(kinds, 3)]
+    some_of = some_of[SEED % 3 :: 3] if LEVEL == "fast" else some_of
+    found = [fault for some in some_of for fault in faults_of(crossing[encoding], *some)]
     assert not found, "\n".join(map(str, found[:5]))
 
 

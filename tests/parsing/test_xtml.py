@@ -100,7 +100,8 @@ def expected(turn: Turn) -> tuple[str, str, list[tuple[str, int, str]]]:
 def test_what_is_written_is_read(level: ParsingLevel, small: Vocabulary) -> None:
     chance = random.Random(5)
     calls = 0
-    for number in range(1500):
+    count = tries(1500, fast=300, everything=5000)
+    for number in range(count):
         turn = random_turn(chance)
         vocabulary = (BYTES, small)[number % 2]
         ids = encoded(written(turn), vocabulary)
@@ -112,7 +113,7 @@ def test_what_is_written_is_read(level: ParsingLevel, small: Vocabulary) -> None
         assert not (found.cut_calls or found.malformed)
         assert not any(call.recoveries or call.written or call.undeclared for call in found.tool_calls)
         calls += len(found_calls)
-    assert calls > 1500
+    assert calls > count
 
 
 @pytest.mark.parametrize("level", PARSING_LEVELS)
@@ -355,7 +356,10 @@ def check_that_nothing_disappears(ids: list[int], vocabulary: Vocabulary, level:
 
 
 @pytest.mark.parametrize("level", PARSING_LEVELS)
-@pytest.mark.parametrize("count", [1500, pytest.param(tries(8_000, everything=50_000), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "count",
+    [tries(1500, fast=300, everything=1500), pytest.param(tries(8_000, everything=50_000), marks=pytest.mark.slow)],
+)
 def test_nothing_a_model_can_write_raises_or_disappears(level: ParsingLevel, count: int, small: Vocabulary) -> None:
     chance = random.Random(count)
     for number, (pieces, in_reasoning) in enumerate(made_up(count, seed=count)):
@@ -377,7 +381,7 @@ def test_random_tokens_neither_raise_nor_disappear(level: ParsingLevel) -> None:
     chance = random.Random(9)
     words = ["call", "argument", "json", "tools", "think", "response", "message", " key", " type", ' tool="f"',
              ' index="1"', '="k"', '="string"', '="object"', '="number"', "{", "}", '"', "Z", " ", "\n", "J"]  # fmt: skip
-    for number in range(4000):
+    for number in range(tries(4000, fast=800, everything=8000)):
         pieces: list[Piece] = []
         for _ in range(chance.randrange(40)):
             if chance.random() < 0.5:

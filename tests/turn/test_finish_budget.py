@@ -1,4 +1,4 @@
-"""Finish budgets: filtered masks are legal and not empty, and typical calls come to a valid end."""
+"""Finish budgets, in each format: filtered masks are legal and not empty, and typical calls come to a valid end."""
 
 import json
 import random
@@ -10,13 +10,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from constrained_k2 import Compiler, InvalidRequest, ToolCallMatcher, ToolCallSpec, parse_completion
+from constrained_k2 import Compiler, InvalidRequest, ToolCallMatcher, ToolCallSpec, Vocabulary, parse_completion
 from constrained_k2.turn.batch import fill_bitmasks
+from constrained_k2.turn.drafts.xtml.tags import BLOCK_TOKENS
 from constrained_k2.turn.finish_budget import MAX_FINISH_RESERVE, FinishBudget, read_finish_reserve
 from constrained_k2.turn.phases import Phase
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from scripts.bundled_samples.ordinary import TOOLS
+from tests.budget import tries
 from tests.data import data
+from tests.turn.k3_turns import CLOSE, OPEN, SEP, ids_of, read
 
 RESERVE = 96  # more than any of the tools below needs on the small vocabulary, from wherever its writing stands
 
@@ -26,7 +29,7 @@ def tool(name: str, parameters: Any) -> dict[str, Any]:
 
 
 NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "v": {"type": "number"}}, "required": ["v"]}
-OPEN = (
+OPEN_OBJECTS = (
     tool("anything", {"type": "object"}),
     tool("open_with_required", {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}),
     tool("free_values", {"type": "object", "additionalProperties": {"type": "string"}}),
@@ -84,7 +87,7 @@ DEMANDING = (
     tool("contains", of({"type": "array", "contains": {"type": "integer", "multipleOf": 11, "minimum": 100}})),
     tool("password", of({"type": "string", "pattern": r"^(?=.*[a-z])(?=.*[A-Z])(?=.*\d)[A-Za-z\d@]{8,}$"})),
 )  # fmt: skip
-EVERY = (*TOOLS, *OPEN, *RECURSIVE, *DEMANDING)
+EVERY = (*TOOLS, *OPEN_OBJECTS, *RECURSIVE, *DEMANDING)
 SCHEMAS = {entry["function"]["name"]: entry["function"].get("parameters", {}) for entry in EVERY}
 
 
@@ -112,27 +115,78 @@ def steps(matcher: ToolCallMatcher, chance: random.Random, budget: int) -> list[
     return ids
 
 
+class Side:
+    """A format: its compiler and budget, what its tags add to a reserve, and how its calls are begun and read."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        self.compiler, self.vocabulary, self.budget = compiler, compiler.vocabulary, FinishBudget(compiler.vocabulary)
+        self.is_k3 = self.vocabulary.format.argument_encoding == "xtml"
+        self.reserve = RESERVE + (140 if self.is_k3 else 0)  # tags are long, and random choices split their words
+
+    def check_calls(self, ids: list[int], schemas: dict[str, Any], *, in_reasoning: bool = False) -> None:
+        """Each call of a whole turn is valid by its tool's schema, and no key is written twice."""
+        if self.is_k3:
+            found = [
+                (
+                    name,
+                    [(key, value.decode() if kind == "string" else json.loads(value)) for key, kind, value in blocks],
+                )
+                for name, _, blocks in read(ids, self.vocabulary, in_reasoning=in_reasoning).calls
+            ]
+        else:
+            completion = parse_completion(ids, self.vocabulary, in_reasoning=in_reasoning)
+            assert not completion.cut_calls
+            found = [(call.name, [*json.loads(call.arguments).items()]) for call in completion.tool_calls]
+        assert found
+        for name, members in found:
+            assert len(dict(members)) == len(members)
+            jsonschema.validate(dict(members), schemas.get(name, {}))
+
+    def beginnings(self, begun: Any) -> list[list[int]]:
+        """The tokens of a call of ``f`` that has begun to write this value under ``q``, at each length."""
+        if self.is_k3:
+            kind, value = ("string", begun) if isinstance(begun, str) else ("array", json.dumps(begun)[:-1])
+            start = f'{CLOSE}response{SEP}{OPEN}tools{SEP}{OPEN}call tool="f" index="1"{SEP}{OPEN}argument key="q" type="{kind}"{SEP}'
+            return [ids_of(self.vocabulary, start + value[:length]) for length in range(len(value) + 1)]
+        start, written = call_start(self.vocabulary, "f"), json.dumps({"q": begun})
+        return [[*start, *self.vocabulary.encode(written[:length])] for length in range(6, len(written) - 1)]
+
+    def unfiltered(self, start: int, tools: list[dict[str, Any]]) -> int:
+        """The number of tokens that a reserve which begins at ``start`` leaves as they are."""
+        required = max(len(entry["function"].get("parameters", {}).get("required", ())) for entry in tools)
+        return start - (self.budget.joint_tokens + BLOCK_TOKENS * (1 + required) if self.is_k3 else 0)
+
+
+def call_start(vocabulary: Vocabulary, name: str) -> list[int]:
+    markers = vocabulary.format
+    return [
+        markers.section_begin,
+        markers.call_begin,
+        *vocabulary.encode(f"functions.{name}:0"),
+        markers.argument_begin,
+    ]
+
+
+@pytest.fixture(scope="module", params=["small_compiler", "k3_small_compiler"], ids=["Kimi K2", "Kimi K3"])
+def side(request: pytest.FixtureRequest) -> Side:
+    return Side(request.getfixturevalue(request.param))
+
+
 @pytest.fixture(scope="module")
 def small_budget(small_compiler: Compiler) -> FinishBudget:
     return FinishBudget(small_compiler.vocabulary)
 
 
 @pytest.mark.parametrize("entry", EVERY, ids=lambda entry: entry["function"]["name"])
-@pytest.mark.parametrize("budget", [RESERVE, RESERVE + 20, RESERVE + 75])
-def test_a_random_turn_ends_valid_within_its_budget(
-    small_compiler: Compiler, small_budget: FinishBudget, entry: dict[str, Any], budget: int
-) -> None:
-    for seed in range(12):
-        body = required(entry, thinking=seed % 3 == 0)
-        matcher = matcher_of(small_compiler, body, in_reasoning=seed % 3 == 0)
-        small_budget.apply(matcher, budget, RESERVE)
-        ids = steps(matcher, random.Random(seed), budget)
-        said = small_compiler.vocabulary.decode(ids)
-        assert matcher.is_terminated(), said
-        completion = parse_completion(ids, small_compiler.vocabulary, in_reasoning=seed % 3 == 0)
-        assert completion.tool_calls and not completion.cut_calls, said
-        for call in completion.tool_calls:
-            jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
+@pytest.mark.parametrize("before", [0, 20, 75])
+def test_a_random_turn_ends_valid_within_its_budget(side: Side, entry: dict[str, Any], before: int) -> None:
+    for seed in range(tries(6 if side.is_k3 else 12, fast=3, everything=12)):
+        in_reasoning = seed % 3 == 0
+        matcher = matcher_of(side.compiler, required(entry, thinking=in_reasoning), in_reasoning=in_reasoning)
+        side.budget.apply(matcher, side.reserve + before, side.reserve)
+        ids = steps(matcher, random.Random(seed), side.reserve + before)
+        assert matcher.is_terminated(), side.vocabulary.decode(ids)
+        side.check_calls(ids, SCHEMAS, in_reasoning=in_reasoning)
 
 
 def strings(**more: Any) -> dict[str, Any]:
@@ -159,32 +213,26 @@ REFUSED_AT_FIRST = [  # what ends soonest is not legal, or names what leads to n
 
 
 @pytest.mark.parametrize(("schema", "begun"), REFUSED_AT_FIRST)
-def test_what_ends_soonest_may_be_refused(
-    small_compiler: Compiler, small_budget: FinishBudget, schema: dict[str, Any], begun: Any
-) -> None:
+def test_what_ends_soonest_may_be_refused(side: Side, schema: dict[str, Any], begun: Any) -> None:
     """The engine tells which of the pieces lead to an end, at each position as if it were the first one."""
-    vocabulary, parameters = small_compiler.vocabulary, of(schema)
-    markers, body = vocabulary.format, required(tool("f", parameters))
-    start = [markers.section_begin, markers.call_begin, *vocabulary.encode("functions.f:0"), markers.argument_begin]
-    written = json.dumps({"q": begun})
-    for length in range(6, len(written) - 1):
-        ids = [*start, *vocabulary.encode(written[:length])]
-        budget = len(ids) + RESERVE
-        matcher = matcher_of(small_compiler, body)
-        small_budget.apply(matcher, budget, RESERVE)
+    parameters, vocabulary = of(schema), side.vocabulary
+    body = required(tool("f", parameters))
+    for number, ids in enumerate(side.beginnings(begun)):
+        budget = len(ids) + side.reserve
+        matcher = matcher_of(side.compiler, body)
+        side.budget.apply(matcher, budget, side.reserve)
         assert matcher.accept_tokens(ids)
         chosen: list[int] = []
         while not matcher.is_terminated() and matcher.num_tokens < budget:
-            fresh = matcher_of(small_compiler, body)
-            small_budget.apply(fresh, budget, RESERVE)
+            fresh = matcher_of(side.compiler, body)
+            side.budget.apply(fresh, budget, side.reserve)
             assert fresh.accept_tokens([*ids, *chosen])
             row = mask(matcher)
             assert np.array_equal(mask(fresh), row)
-            chosen.append(int(random.Random(length).choice(allowed_ids(row))))
+            chosen.append(int(random.Random(number).choice(allowed_ids(row))))
             assert matcher.accept_tokens(chosen[-1:])
         assert matcher.is_terminated(), vocabulary.decode(matcher.token_ids())
-        (call,) = parse_completion(list(matcher.token_ids()), vocabulary).tool_calls
-        jsonschema.validate(json.loads(call.arguments), parameters)
+        side.check_calls(list(matcher.token_ids()), {"f": parameters})
 
 
 @pytest.mark.slow
@@ -196,9 +244,7 @@ def test_the_vendor_verifiers_schemas(real_compiler: Compiler) -> None:
         if not isinstance(schema, dict) or schema.get("type") != "object":
             schema = {"type": "object", "properties": {"value": schema}, "required": ["value"]}  # noqa: PLW2901
         matcher = matcher_of(real_compiler, required(tool("kvv_walle_case", schema)))
-        header = real_compiler.vocabulary.format
-        start = [header.section_begin, header.call_begin]
-        start += [*real_compiler.vocabulary.encode("functions.kvv_walle_case:0"), header.argument_begin]
+        start = call_start(real_compiler.vocabulary, "kvv_walle_case")
         finish_budget.apply(matcher, len(start) + 100, 60)
         assert matcher.accept_tokens(start)
         steps(matcher, chance, 100)
@@ -212,14 +258,13 @@ ENDLESS = 157  # a string of at least 999,999,999,999 characters
 
 @pytest.mark.slow
 def test_on_the_real_vocabulary(real_compiler: Compiler) -> None:
-    finish_budget = FinishBudget(real_compiler.vocabulary)
+    side = Side(real_compiler)
     for seed, entry in enumerate(EVERY * 3):
         matcher = matcher_of(real_compiler, required(entry))
-        finish_budget.apply(matcher, RESERVE + 40, RESERVE)
+        side.budget.apply(matcher, RESERVE + 40, RESERVE)
         ids = steps(matcher, random.Random(seed), RESERVE + 40)
         assert matcher.is_terminated(), real_compiler.vocabulary.decode(ids)
-        for call in parse_completion(ids, real_compiler.vocabulary).tool_calls:
-            jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
+        side.check_calls(ids, SCHEMAS)
 
 
 def test_without_closing_the_same_turns_are_cut(small_compiler: Compiler) -> None:
@@ -232,7 +277,7 @@ def test_without_closing_the_same_turns_are_cut(small_compiler: Compiler) -> Non
     assert cut > 10
 
 
-@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=tries(120, fast=30, everything=240), suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 2**32),
     choice=st.sampled_from(["auto", "required", "none"]),
@@ -240,27 +285,27 @@ def test_without_closing_the_same_turns_are_cut(small_compiler: Compiler) -> Non
     parallel=st.booleans(),
     engine=st.sampled_from(["llguidance", "xgrammar"]),
     numbers=st.sets(st.integers(0, len(EVERY) - 1), min_size=1, max_size=3),
-    start=st.integers(0, 60),
+    start=st.integers(0, 66),
 )
 def test_a_narrowed_mask_is_some_of_the_mask_and_not_none(
-    small_compiler: Compiler, small_budget: FinishBudget, seed: int, choice: str, thinking: bool, parallel: bool, engine: str,
-    numbers: set[int], start: int,
-) -> None:  # fmt: skip
+    side: Side, seed: int, choice: str, thinking: bool, parallel: bool, engine: str, numbers: set[int], start: int
+) -> None:
     """Whatever was written before, legal but not what the budget would choose: drafts, and values left to the model."""
-    body = {"tools": [EVERY[number] for number in sorted(numbers)], "tool_choice": choice, "thinking": thinking,
-            "parallel_tool_calls": parallel, "engine": engine}  # fmt: skip
-    if engine == "xgrammar":
-        body["tools"] = [WEATHER]
-    free = matcher_of(small_compiler, body, in_reasoning=thinking and seed % 2 == 0)
+    tools = [EVERY[number] for number in sorted(numbers)]
+    body = {"tools": tools, "tool_choice": choice, "thinking": thinking, "parallel_tool_calls": parallel}
+    if engine == "xgrammar" and not side.is_k3:
+        body |= {"tools": [WEATHER], "engine": engine}
+    start *= 3 if side.is_k3 else 1
+    free = matcher_of(side.compiler, body, in_reasoning=thinking and seed % 2 == 0)
     filtered_turn = free.fork()
-    small_budget.apply(filtered_turn, 1000, 1000 - start)
-    chance = random.Random(seed)
-    for position in range(90):
+    side.budget.apply(filtered_turn, 1000, 1000 - start)
+    unfiltered, chance = side.unfiltered(start, tools), random.Random(seed)
+    for position in range(130 if side.is_k3 else 90):
         whole, filtered = mask(free), mask(filtered_turn)
         assert filtered.any()
         assert not (filtered & ~whole).any()
-        written = small_compiler.vocabulary.decode(free.token_ids())
-        if position + written.count("{") + written.count("[") < start:  # the reserve begins earlier where more is open
+        written = side.vocabulary.decode(free.token_ids())
+        if position + written.count("{") + written.count("[") < unfiltered:  # it begins earlier where more is open
             assert np.array_equal(filtered, whole)
         allowed = allowed_ids(filtered if chance.random() < 0.5 else whole)
         token = int(allowed[chance.randrange(len(allowed))])
@@ -288,31 +333,30 @@ def test_nothing_is_filtered_where_nothing_is_reserved(small_compiler: Compiler,
         assert plain.accept_tokens([token]) and zero.accept_tokens([token])
 
 
-def test_batches_rollbacks_and_forks_filter_alike(small_compiler: Compiler, small_budget: FinishBudget) -> None:
+def test_batches_rollbacks_and_forks_filter_alike(side: Side) -> None:
     """A matcher that was taken back, forked or filled in a batch has the mask of one that only went there."""
-    size, budget = small_compiler.vocabulary.size, RESERVE + 30
-    for seed in range(12):
+    budget, apart = (RESERVE + 140, 3) if side.is_k3 else (RESERVE + 30, 1)
+    for seed in range(0, 18, 2) if side.is_k3 else range(12):
         body = required(EVERY[seed % len(EVERY)])
-        first = matcher_of(small_compiler, body)
-        small_budget.apply(first, budget, RESERVE)
+        first = matcher_of(side.compiler, body)
+        side.budget.apply(first, budget, RESERVE)
         ids = steps(first, random.Random(seed), budget)
         fresh = []
-        for end in range(len(ids)):
-            fresh.append(matcher_of(small_compiler, body))
-            small_budget.apply(fresh[-1], budget, RESERVE)
+        for end in range(0, len(ids), apart):
+            fresh.append(matcher_of(side.compiler, body))
+            side.budget.apply(fresh[-1], budget, RESERVE)
             assert fresh[-1].accept_tokens(ids[:end])
         rows = [mask(matcher) for matcher in fresh]
-        batch = allocate_bitmask(len(fresh), size)
+        batch = allocate_bitmask(len(fresh), side.vocabulary.size)
         assert not fill_bitmasks(fresh, batch, range(len(fresh)))
         assert np.array_equal(batch, rows)
-        other = first.fork()
-        chance = random.Random(seed)
+        other, chance = first.fork(), random.Random(seed)
         for matcher in (first, other):
             for _ in range(30):
-                back = chance.randrange(min(matcher.num_tokens, 60) + 1)
-                matcher.rollback(back)
+                matcher.rollback(chance.randrange(min(matcher.num_tokens, 60) + 1))
+                matcher.rollback(matcher.num_tokens % apart)
                 if matcher.num_tokens < len(ids):
-                    assert np.array_equal(mask(matcher), rows[matcher.num_tokens])
+                    assert np.array_equal(mask(matcher), rows[matcher.num_tokens // apart])
                 matcher.accept_tokens(ids[matcher.num_tokens : matcher.num_tokens + chance.randrange(60)])
         first.reset()
         assert np.array_equal(mask(first), rows[0])
@@ -323,11 +367,9 @@ def test_a_rollback_to_where_it_has_been_forgets_what_came_instead(
 ) -> None:
     """The number of tokens alone does not say which they were: they may have replaced rejected drafts."""
     vocabulary = small_compiler.vocabulary
-    markers = vocabulary.format
     matcher = matcher_of(small_compiler, required(tool("f", {"type": "object"})))
     small_budget.apply(matcher, 500, 499)
-    start = [markers.section_begin, markers.call_begin, *vocabulary.encode("functions.f:0"), markers.argument_begin]
-    assert matcher.accept_tokens([*start, *vocabulary.encode('{"a":')])
+    assert matcher.accept_tokens([*call_start(vocabulary, "f"), *vocabulary.encode('{"a":')])
     quote, bracket = vocabulary.encode('"')[0], vocabulary.encode("[")[0]
     assert matcher.accept_tokens([quote])
     assert [vocabulary.decode([token])[0] for token in allowed_ids(mask(matcher))] == ['"']

@@ -20,6 +20,7 @@ from constrained_k2 import (
     parse_completion,
     render_tool_calls,
 )
+from tests.budget import tries
 from tests.data import mcp_servers
 from tests.schema.format_oracles import FORMAT_CHECKER
 from tests.walks import walk
@@ -40,6 +41,7 @@ calls = st.lists(
 )
 
 
+@settings(max_examples=tries(100, fast=25, everything=400))
 @given(calls)
 def test_what_is_rendered_parses_back(small_vocabulary: Vocabulary, calls: list[ToolCall]) -> None:
     completion = parse_completion(render_tool_calls(calls, small_vocabulary), small_vocabulary)
@@ -47,6 +49,7 @@ def test_what_is_rendered_parses_back(small_vocabulary: Vocabulary, calls: list[
     assert not (completion.content or completion.cut_calls or completion.malformed)
 
 
+@settings(max_examples=tries(100, fast=25, everything=400))
 @given(calls, st.data())
 def test_any_split_of_the_stream_gives_the_same_events(
     small_vocabulary: Vocabulary, calls: list[ToolCall], data: st.DataObject
@@ -64,7 +67,7 @@ def test_any_split_of_the_stream_gives_the_same_events(
     assert [*events, *parts.finish()] == expected
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=tries(60, fast=20), suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(names, min_size=1, max_size=4, unique=True),
     st.sampled_from(["auto", "required", "none"]),
