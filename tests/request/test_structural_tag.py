@@ -1,13 +1,16 @@
-"""Structural tags of Kimi's calls: read back into the request that they were built from, whole or not at all."""
+"""Structural tags of each format's calls: read back into the request that they were built from, whole or not at all."""
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from constrained_k2 import ToolCallSpec
 from constrained_k2.errors import InvalidRequest
+from constrained_k2.formats.kimi_k2 import KIMI_K2
+from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.request.structural_tag import read_structural_tag
 from tests.data import data
 
@@ -24,20 +27,30 @@ TOOLS = [
 NAMED = {"type": "function", "function": {"name": "mcp.files:read"}}
 
 
-def built(**fields: Any) -> Any:
+FORMATS = {"kimi": KIMI_K2, "kimi_k3": KIMI_K3}
+each_format = pytest.mark.parametrize("model", FORMATS)
+each_choice = pytest.mark.parametrize("choice", ["auto", "required", NAMED], ids=["auto", "required", "named"])
+
+
+def built(model: str = "kimi", **fields: Any) -> Any:
     """A tag as xgrammar builds it, decoded."""
     given = {"tools": TOOLS, "tool_choice": "auto", "reasoning": "disabled"} | fields
-    return json.loads(xgrammar.get_model_structural_tag("kimi", **given).model_dump_json())
+    return json.loads(xgrammar.get_model_structural_tag(model, **given).model_dump_json())
+
+
+def spec_of(tag: Any, model: str = "kimi", declared: Any = None) -> ToolCallSpec:
+    return ToolCallSpec.from_openai(read_structural_tag(tag, FORMATS[model], declared))
 
 
 @pytest.mark.parametrize("reasoning", ["disabled", "enabled", "auto"])
 @pytest.mark.parametrize("parallel", [True, False])
-@pytest.mark.parametrize("choice", ["auto", "required", NAMED], ids=["auto", "required", "named"])
-def test_the_request_is_read_back(choice: Any, parallel: bool, reasoning: str) -> None:
-    found = built(tool_choice=choice, parallel_tool_calls=parallel, reasoning=reasoning)
+@each_choice
+@each_format
+def test_the_request_is_read_back(model: str, choice: Any, parallel: bool, reasoning: str) -> None:
+    found = built(model, tool_choice=choice, parallel_tool_calls=parallel, reasoning=reasoning)
     body = {"tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": parallel, "thinking": reasoning != "disabled"}
     for given in (found, json.dumps(found)):
-        assert ToolCallSpec.from_openai(read_structural_tag(given)) == ToolCallSpec.from_openai(body)
+        assert spec_of(given, model) == ToolCallSpec.from_openai(body)
 
 
 def test_tags_of_the_rust_front_end() -> None:
@@ -50,9 +63,7 @@ def test_tags_of_the_rust_front_end() -> None:
         for tool in request["tools"]:
             tool["function"].pop("strict", None)
             tool.pop("strict", None)
-        assert ToolCallSpec.from_openai(read_structural_tag(case["structural_tag"])) == ToolCallSpec.from_openai(
-            request
-        )
+        assert spec_of(case["structural_tag"]) == ToolCallSpec.from_openai(request)
 
 
 @pytest.mark.parametrize(
@@ -64,12 +75,18 @@ def test_tags_of_the_rust_front_end() -> None:
         ({"type": "or", "elements": [{"type": "const_string", "value": text} for text in "ab"]}, "lark"),
     ],
 )
-def test_an_answer_of_a_form_beside_calls(asked: Any, field: str) -> None:
-    section = built(tool_choice="required")["format"]
-    tag = {"type": "structural_tag", "format": {"type": "or", "elements": [section, asked]}}
-    spec = ToolCallSpec.from_openai(read_structural_tag(tag))
+@each_format
+def test_an_answer_of_a_form_beside_calls(model: str, asked: Any, field: str) -> None:
+    def beside(choice: str) -> ToolCallSpec:
+        either = {"type": "or", "elements": [built(model, tool_choice=choice)["format"], asked]}
+        return spec_of({"type": "structural_tag", "format": either}, model)
+
+    spec = beside("required")
     assert (spec.choice, len(spec.tools)) == ("auto", 3)
     assert spec.answer is not None and spec.answer.kind == field
+    if model == "kimi_k3":
+        with pytest.raises(InvalidRequest, match="beside any text"):
+            beside("auto")
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -106,10 +123,11 @@ def check_differences(tag: Any, read: Callable[[Any], dict[str, Any]]) -> None:
     assert len(paths) > 30
 
 
-@pytest.mark.parametrize("choice", ["auto", "required", NAMED], ids=["auto", "required", "named"])
-def test_a_tag_that_differs_anywhere_is_not_read(choice: Any) -> None:
-    tag = built(tool_choice=choice, reasoning="auto")
-    check_differences(tag, read_structural_tag)
+@each_choice
+@each_format
+def test_a_tag_that_differs_anywhere_is_not_read(model: str, choice: Any) -> None:
+    tag = built(model, tool_choice=choice, reasoning="auto")
+    check_differences(tag, partial(read_structural_tag, wire_format=FORMATS[model]))
 
 
 @pytest.mark.parametrize(

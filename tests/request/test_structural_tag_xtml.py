@@ -1,4 +1,4 @@
-"""Structural tags of Kimi K3's calls: read back into the request that they were built from, whole or not at all."""
+"""Structural tags of Kimi K3's calls as vLLM's front ends build them, and what is none of them."""
 
 import json
 from functools import partial
@@ -10,26 +10,10 @@ from constrained_k2 import ToolCallSpec
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.request.structural_tag import read_structural_tag
-from tests.request.test_structural_tag import check_differences
+from tests.request.test_structural_tag import NAMED, TOOLS, built, each_choice
+from tests.request.test_structural_tag import spec_of as read
 
-xgrammar = pytest.importorskip("xgrammar", reason="xgrammar is not installed")
-
-TOOLS: list[dict[str, Any]] = [
-    {"type": "function", "function": {"name": name, "parameters": parameters}}
-    for name, parameters in (
-        ("get_weather", {"type": "object", "properties": {"z": {"type": "string"}, "a": {"maximum": 2**70}}}),
-        ("mcp.files:read", {"type": "object", "required": ["path"], "additionalProperties": False}),
-        ("free", None),
-    )
-]
-NAMED = {"type": "function", "function": {"name": "mcp.files:read"}}
 CLOSED = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"], "additionalProperties": False}
-
-
-def built(**fields: Any) -> Any:
-    """A tag as xgrammar builds it, decoded."""
-    given = {"tools": TOOLS, "tool_choice": "auto", "reasoning": "disabled"} | fields
-    return json.loads(xgrammar.get_model_structural_tag("kimi_k3", **given).model_dump_json())
 
 
 def built_by_vllm(tools: Any, choice: Any = "required", level: str = "PARAMETER", *, single: bool = False) -> Any:
@@ -74,22 +58,11 @@ def by_rust(name: str, schema: Any, *, typed: Any, must_call: bool = True, reaso
     return {"type": "structural_tag", "format": {"type": "sequence", "elements": elements}}
 
 
-def spec_of(tag: Any, declared: Any = None) -> ToolCallSpec:
-    return ToolCallSpec.from_openai(read_structural_tag(tag, KIMI_K3, declared))
-
-
-@pytest.mark.parametrize("reasoning", ["disabled", "enabled", "auto"])
-@pytest.mark.parametrize("parallel", [True, False])
-@pytest.mark.parametrize("choice", ["auto", "required", NAMED], ids=["auto", "required", "named"])
-def test_xgrammars_tag(choice: Any, parallel: bool, reasoning: str) -> None:
-    found = built(tool_choice=choice, parallel_tool_calls=parallel, reasoning=reasoning)
-    body = {"tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": parallel, "thinking": reasoning != "disabled"}
-    for given in (found, json.dumps(found)):
-        assert spec_of(given) == ToolCallSpec.from_openai(body)
+spec_of = partial(read, model="kimi_k3")
 
 
 @pytest.mark.parametrize("single", [True, False])
-@pytest.mark.parametrize("choice", ["auto", "required", NAMED], ids=["auto", "required", "named"])
+@each_choice
 def test_the_tag_of_vllms_python_front_end(choice: Any, single: bool) -> None:
     """Without schemas it is read as it is; a schema that it spells out must be known from elsewhere."""
     free = [{"type": "function", "function": {"name": tool["function"]["name"]}} for tool in TOOLS]
@@ -103,7 +76,7 @@ def test_the_tag_of_vllms_python_front_end(choice: Any, single: bool) -> None:
         with pytest.raises(InvalidRequest, match="spells out the arguments of 'get_weather' without"):
             spec_of(tag)
     declared = {tool["function"]["name"]: {"parameters": tool["function"]["parameters"]} for tool in TOOLS}
-    known = spec_of(tag, declared)
+    known = spec_of(tag, declared=declared)
     assert [tool.parameters for tool in known.tools] == [
         declared[tool.name]["parameters"] or {"type": "object"} for tool in expected.tools
     ]
@@ -133,33 +106,6 @@ def test_the_form_of_the_rust_front_end(typed: Any, must_call: bool, reasoning: 
 
 
 @pytest.mark.parametrize(
-    ("asked", "kind"),
-    [
-        ({"type": "json_schema", "json_schema": {"type": "array"}}, "json"),
-        ({"type": "regex", "pattern": "[0-9]+"}, "regex"),
-        ({"type": "or", "elements": [{"type": "const_string", "value": text} for text in "ab"]}, "lark"),
-    ],
-)
-def test_an_answer_of_a_form_beside_calls(asked: Any, kind: str) -> None:
-    for choice, is_read in (("required", True), ("auto", False)):
-        either = {"type": "or", "elements": [built(tool_choice=choice)["format"], asked]}
-        tag = {"type": "structural_tag", "format": either}
-        if is_read:
-            spec = spec_of(tag)
-            assert (spec.choice, len(spec.tools)) == ("auto", 3)
-            assert spec.answer is not None and spec.answer.kind == kind
-        else:
-            with pytest.raises(InvalidRequest, match="beside any text"):
-                spec_of(tag)
-
-
-@pytest.mark.parametrize("choice", ["auto", "required", NAMED], ids=["auto", "required", "named"])
-def test_a_tag_that_differs_anywhere_is_not_read(choice: Any) -> None:
-    tag = built(tool_choice=choice, reasoning="auto")
-    check_differences(tag, partial(read_structural_tag, wire_format=KIMI_K3))
-
-
-@pytest.mark.parametrize(
     "tag",
     [
         "",
@@ -167,9 +113,9 @@ def test_a_tag_that_differs_anywhere_is_not_read(choice: Any) -> None:
         '{"type": "structural_tag", "format": {"type": "any_text"}}',
         '{"type": "structural_tag", "format": ' + '{"type": "optional", "content": ' * 900 + "}" * 901,
         '{"type": "structural_tag", "format": ' + '{"type": "optional", "content": ' * 3000 + "}" * 3001,
-        json.dumps(xgrammar.get_model_structural_tag("kimi", tools=TOOLS).model_dump()),
-        json.dumps(built(tools=[])),
-        json.dumps(built()).replace('"excludes": ["<|open|>"', '"excludes": ["a"'),
+        json.dumps(built("kimi")),
+        json.dumps(built("kimi_k3", tools=[])),
+        json.dumps(built("kimi_k3")).replace('"excludes": ["<|open|>"', '"excludes": ["a"'),
     ],
     ids=lambda tag: tag[:40],
 )

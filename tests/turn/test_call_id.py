@@ -1,32 +1,33 @@
 """Call ids: the tokens that may continue one, against all tokens."""
 
+import pytest
+
 from constrained_k2 import Vocabulary
 from constrained_k2.formats.kimi_k2 import MARKER_TEXTS
 from constrained_k2.turn.call_id import CallIdTrie, NameEndings
 
 BYTES = Vocabulary.of_bytes()
-NAMES = ("get_weather", "get", "get_weather:0", "查询", "a b", "🌦️-tool", "x:y", "x")
+K2_NAMES = {name: name for name in ("get_weather", "get", "get_weather:0", "查询", "a b", "🌦️-tool", "x:y", "x")}
+K3_NAMES = {"get_weather": "get_weather", "get": "get", 'a"b&c': "a&quot;b&amp;c", "查询": "查询", 'x" index="1': "x&quot; index=&quot;1"}  # fmt: skip
+"""Name -> as headers spell it."""
 
 
-def test_call_ids_against_all_tokens(small_vocabulary: Vocabulary) -> None:
-    call_ids = CallIdTrie(NAMES, small_vocabulary).with_index(10)
-    whole = {f"functions.{name}:10".encode(): name for name in NAMES}
-    prefixes = {call_id[:cut] for call_id in whole for cut in range(len(call_id) + 1)}
-    for prefix in sorted(prefixes):
-        expected = {
-            token
-            for token in range(small_vocabulary.size)
-            if (raw := small_vocabulary.ordinary_bytes(token)) and prefix + raw in prefixes
-        }
-        if prefix in whole:
-            expected.add(small_vocabulary.format.argument_begin)
-        assert set(call_ids.allowed(prefix).listed) == expected
-        assert call_ids.name_of(prefix) == whole.get(prefix)
-        going_on = [name for call_id, name in whole.items() if call_id.startswith(prefix)]
-        count, name = call_ids.candidates(prefix)
-        assert count == len(going_on)
-        assert name in going_on
-    assert call_ids.candidates(b"functions.set") == (0, "")
+@pytest.mark.parametrize(
+    ("which", "names", "header", "index"),
+    [("small_compiler", K2_NAMES, "functions.{}:{}", 10),
+     *(("k3_small_compiler", K3_NAMES, 'call tool="{}" index="{}"', index) for index in (1, 2, 12, 123))],
+    ids=["Kimi K2, 10", *(f"Kimi K3, {index}" for index in (1, 2, 12, 123))],
+)  # fmt: skip
+def test_call_ids_against_all_tokens(
+    which: str, names: dict[str, str], header: str, index: int, request: pytest.FixtureRequest
+) -> None:
+    vocabulary: Vocabulary = request.getfixturevalue(which).vocabulary
+    tokens = {token: raw for token in range(vocabulary.size) if (raw := vocabulary.ordinary_bytes(token))}
+    trie = CallIdTrie(tuple(names), vocabulary)
+    check_every_prefix(
+        trie, {header.format(spelled, index).encode(): name for name, spelled in names.items()}, index, tokens
+    )
+    assert trie.with_index(index).candidates(b"functions.set") == (0, "")
 
 
 def test_call_ids_with_the_highest_bytes() -> None:
@@ -35,11 +36,6 @@ def test_call_ids_with_the_highest_bytes() -> None:
     vocabulary = Vocabulary(tokens, special, 300, BYTES.encoder)
     call_ids = CallIdTrie(("\U0010ffff",), vocabulary).with_index(0)
     assert set(call_ids.allowed(b"functions.").listed) == {0xF4, 256}
-
-
-class _Bytes:
-    def encode(self, text: str) -> list[int]:
-        return list(text.encode())
 
 
 def test_tokens_that_run_out_of_a_name_into_the_index() -> None:
@@ -51,24 +47,24 @@ def test_tokens_that_run_out_of_a_name_into_the_index() -> None:
     vocabulary = Vocabulary(tokens, special, 320, BYTES.encoder)
     ends = NameEndings()
     for names in (("x",), ("x", "x:1", "f", "f:1", "a", "fx"), ("ax", "f:1", "x:1", "1", "y:1"), ("x", "fx:1")):
-        check_every_prefix(names, vocabulary, tokens, ends)
+        trie = CallIdTrie(names, vocabulary, ends)
+        for index in (0, 1, 12, 2, 123, 12):  # one trie for all of them
+            check_every_prefix(trie, {f"functions.{name}:{index}".encode(): name for name in names}, index, tokens)
 
 
-def check_every_prefix(
-    names: tuple[str, ...], vocabulary: Vocabulary, tokens: dict[int, bytes], ends: NameEndings
-) -> None:
-    trie = CallIdTrie(names, vocabulary, ends)
-    for index in (0, 1, 12, 2, 123, 12):  # one trie for all of them
-        call_ids = trie.with_index(index)
-        whole = {f"functions.{name}:{index}".encode(): name for name in names}
-        prefixes = {call_id[:cut] for call_id in whole for cut in range(len(call_id) + 1)}
-        for prefix in sorted(prefixes):
-            expected = {token for token, raw in tokens.items() if prefix + raw in prefixes}
-            if prefix in whole:
-                expected.add(vocabulary.format.argument_begin)
-            assert set(call_ids.allowed(prefix).listed) == expected, (index, prefix)
-            going_on = [call_id for call_id in whole if call_id.startswith(prefix)]
-            assert call_ids.candidates(prefix)[0] == len(going_on)
-            ahead, is_whole = call_ids.forced(prefix)
-            assert all(call_id.startswith(prefix + ahead) for call_id in going_on)
-            assert is_whole == (len(going_on) == 1)
+def check_every_prefix(trie: CallIdTrie, whole: dict[bytes, str], index: int, tokens: dict[int, bytes]) -> None:
+    """All that is said of each prefix of these headers, against all tokens."""
+    call_ids = trie.with_index(index)
+    prefixes = {header[:cut] for header in whole for cut in range(len(header) + 1)}
+    for prefix in sorted(prefixes):
+        expected = {token for token, raw in tokens.items() if prefix + raw in prefixes}
+        if prefix in whole:
+            expected.add(trie.vocabulary.format.argument_begin)
+        assert set(call_ids.allowed(prefix).listed) == expected, (index, prefix)
+        assert call_ids.name_of(prefix) == whole.get(prefix)
+        going_on = [header for header in whole if header.startswith(prefix)]
+        count, name = call_ids.candidates(prefix)
+        assert count == len(going_on) and name in map(whole.get, going_on)
+        ahead, is_whole = call_ids.forced(prefix)
+        assert all(header.startswith(prefix + ahead) for header in going_on)
+        assert is_whole == (len(going_on) == 1)

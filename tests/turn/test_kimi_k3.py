@@ -9,7 +9,6 @@ import pytest
 from constrained_k2 import Compiler, Vocabulary
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.turn.batch import fill_bitmasks
-from constrained_k2.turn.call_id import CallIdTrie
 from constrained_k2.turn.drafts.drafter import Drafter
 from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.turn.phases import Phase
@@ -152,34 +151,6 @@ def test_an_answer_that_may_be_empty(k3_small_compiler: Compiler) -> None:
     matcher = grammar.matcher()
     assert matcher.accept_tokens(ids_of(k3_small_compiler.vocabulary, OVER))
     assert markers(matcher, k3_small_compiler.vocabulary) == {OPEN, CLOSE}
-
-
-@pytest.mark.parametrize("index", [1, 2, 12, 123])
-def test_call_headers_against_all_tokens(k3_small_compiler: Compiler, index: int) -> None:
-    vocabulary = k3_small_compiler.vocabulary
-    names = {
-        "get_weather": "get_weather",
-        "get": "get",
-        'a"b&c': "a&quot;b&amp;c",
-        "查询": "查询",
-        'x" index="1': "x&quot; index=&quot;1",
-    }
-    headers = CallIdTrie(tuple(names), vocabulary).with_index(index)
-    whole = {f'call tool="{spelled}" index="{index}"'.encode(): name for name, spelled in names.items()}
-    prefixes = {header[:cut] for header in whole for cut in range(len(header) + 1)}
-    for prefix in sorted(prefixes):
-        expected = {
-            token
-            for token in range(vocabulary.size)
-            if (raw := vocabulary.ordinary_bytes(token)) and prefix + raw in prefixes
-        }
-        if prefix in whole:
-            expected.add(vocabulary.format.argument_begin)
-        assert set(headers.allowed(prefix).listed) == expected, prefix
-        assert headers.name_of(prefix) == whole.get(prefix)
-        going_on = [name for header, name in whole.items() if header.startswith(prefix)]
-        assert headers.candidates(prefix)[0] == len(going_on)
-        assert headers.forced(prefix)[1] == (len(going_on) == 1)
 
 
 def is_turn(ids: list[int], vocabulary: Vocabulary, *, in_reasoning: bool) -> bool:
