@@ -15,32 +15,16 @@ STRINGS = {f"key_{number}": {"type": "string"} for number in range(MANY)}
 LARGEST: dict[str, dict[str, Any]] = {
     "optional keys": {"properties": dict(list(STRINGS.items())[:130])},
     "required keys": {"properties": dict(list(STRINGS.items())[:64]), "required": list(STRINGS)[:64]},
-    "alternatives that begin alike": {
-        "properties": {"a": {"anyOf": [{"properties": {"k": {"const": number}}} for number in range(40)]}}
-    },
+    "alternatives that begin alike": {"properties": {"a": {"anyOf": [{"properties": {"k": {"const": number}}} for number in range(40)]}}},
     "a long enum": {"properties": {"a": {"enum": [f"value {number}" for number in range(800)]}}},
     "nested arrays": {"properties": {"a": {"items": {"items": {"items": {"items": {"type": "integer"}}}}}}},
-    "objects in objects": {
-        "properties": {name: {"properties": dict(list(STRINGS.items())[:10])} for name in list(STRINGS)[:8]}
-    },
-    "ranges of numbers": {
-        "properties": {
-            f"key_{number}": {
-                "type": ("integer", "number")[number % 2],
-                "minimum": -number,
-                "maximum": 10 * number + 0.5,
-            }
-            for number in range(20)
-        }
-    },
-    "patterns": {
-        "properties": {
-            f"key_{number}": {"type": "string", "pattern": f"^[a-z]{{{number + 1}}}-"} for number in range(15)
-        }
-        | {"day": {"type": "string", "format": "date-time"}}
-    },
+    "objects in objects": {"properties": {name: {"properties": dict(list(STRINGS.items())[:10])} for name in list(STRINGS)[:8]}},
+    "ranges of numbers": {"properties": {
+        f"key_{number}": {"type": ("integer", "number")[number % 2], "minimum": -number, "maximum": 10 * number + 0.5} for number in range(20)}},
+    "patterns": {"properties": {"day": {"type": "string", "format": "date-time"}} | {
+        f"key_{number}": {"type": "string", "pattern": f"^[a-z]{{{number + 1}}}-"} for number in range(15)}},
     "the same keys in many branches": {"oneOf": [{"required": [name]} for name in list(STRINGS)[:8]]},
-}
+}  # fmt: skip
 
 
 def nested(levels: int) -> Any:
@@ -108,14 +92,21 @@ def test_a_terminal_that_llguidance_does_not_read_makes_no_simple_grammar() -> N
 
 
 def test_schemas_of_one_grammar_share_their_masks_and_their_lexer(engine: LLGuidanceEngine) -> None:
-    def compiled(description: str, kind: str = "string") -> Any:
-        properties = {"a": {"type": kind, "description": description}}
-        return engine.compile(json.dumps({"type": "object", "properties": properties}))
+    """Whatever their descriptions and the order of their keywords."""
 
-    one, other, third = compiled("one"), compiled("another"), compiled("one", "integer")
+    def compiled(description: str, *names: str, **more: Any) -> Any:
+        kinds = {"a": {"type": "string", "description": description}, "b": {"type": "integer"}}
+        properties = {name: kinds[name] for name in names}
+        return engine.compile(json.dumps({"type": "object", "properties": properties, "title": description, **more}))
+
+    one, other, third = (
+        compiled("one", "a", "b"),
+        compiled("another", "b", "a"),
+        compiled("one", "a", "b", required=["a"]),
+    )
     assert one.text == other.text
     assert one.dfa is other.dfa
-    assert third.dfa is not one.dfa
+    assert third.dfa is not one.dfa and compiled("one", "b").dfa is not compiled("one", "a").dfa
     assert other.coverage == one.coverage
 
 

@@ -73,21 +73,21 @@ def accepts(engine: XGrammarEngine, schema: Any, text: str | bytes) -> bool:
     return all(matcher.accept(byte) for byte in raw) and matcher.is_complete()
 
 
-def test_no_special_token_but_the_end_is_ever_allowed(engine: XGrammarEngine, small_vocabulary: Vocabulary) -> None:
-    matcher = engine.compile(json.dumps(WEATHER)).matcher("schema")
-    specials = np.array(small_vocabulary.unordinary_ids)
-    end = small_vocabulary.format.call_end
-    for token in small_vocabulary.encode(ARGUMENTS):
-        allowed = allowed_ids(mask(matcher, small_vocabulary))
+@pytest.mark.parametrize("which", ["small_compiler", pytest.param("real_compiler", marks=pytest.mark.slow)])
+def test_no_special_token_but_the_end_is_ever_allowed(which: str, request: pytest.FixtureRequest) -> None:
+    compiler: Compiler = request.getfixturevalue(which)
+    vocabulary, matcher = compiler.vocabulary, started(compiler).compile(json.dumps(WEATHER)).matcher("schema")
+    specials = np.array(vocabulary.unordinary_ids)
+    for token in vocabulary.encode(ARGUMENTS):
+        allowed = allowed_ids(mask(matcher, vocabulary))
         assert not np.isin(allowed, specials).any()
-        assert allowed.max() < small_vocabulary.size
+        assert allowed.max() < vocabulary.size
         assert not matcher.is_complete()
         assert token in allowed
         assert not any(matcher.accept(int(special)) for special in specials)
         assert matcher.accept(token)
-    allowed = allowed_ids(mask(matcher, small_vocabulary))
     assert matcher.is_complete()
-    assert allowed.tolist() == [end]
+    assert allowed_ids(mask(matcher, vocabulary)).tolist() == [vocabulary.format.call_end]
 
 
 def test_rollback_restores_the_mask_bit_for_bit(engine: XGrammarEngine, small_vocabulary: Vocabulary) -> None:
@@ -277,32 +277,11 @@ def test_a_random_model_calls_through_xgrammar(compiler: Compiler, choice: str) 
 
 
 @pytest.mark.slow
-def test_each_request_chooses_its_engine(small_vocabulary: Vocabulary) -> None:
-    compiler = Compiler(small_vocabulary)
-    tool = {
-        "type": "function",
-        "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"multipleOf": 2}}}},
-    }
-    engines = {}
+def test_each_request_chooses_its_engine(small_compiler: Compiler) -> None:
+    parameters = {"type": "object", "properties": {"a": {"multipleOf": 2}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
     for name in ("llguidance", "xgrammar"):
-        spec = ToolCallSpec.from_openai({"tools": [tool], "engine": name})
-        engines[name] = compiler.compile(spec).coverage("f")
-    assert {name: coverage.engine for name, coverage in engines.items()} == {
-        "llguidance": "llguidance",
-        "xgrammar": "xgrammar",
-    }
-    assert engines["llguidance"].is_sound and not engines["xgrammar"].is_sound
+        coverage = small_compiler.compile(ToolCallSpec.from_openai({"tools": [tool], "engine": name})).coverage("f")
+        assert (coverage.engine, coverage.is_sound) == (name, name == "llguidance")
     with pytest.raises(InvalidRequest, match="engine"):
         ToolCallSpec.from_openai({"tools": [tool], "engine": "outlines"})
-
-
-@pytest.mark.slow
-def test_the_real_vocabulary(real_vocabulary: Vocabulary) -> None:
-    compiler = Compiler(real_vocabulary, engine="xgrammar", undeclared_keys="allow")
-    matcher = compiler.grammar(json.dumps(WEATHER), "schema").matcher("schema")
-    specials = np.array(real_vocabulary.unordinary_ids)
-    for token in real_vocabulary.encode(ARGUMENTS):
-        allowed = allowed_ids(mask(matcher, real_vocabulary))
-        assert token in allowed and not np.isin(allowed, specials).any()
-        assert matcher.accept(token)
-    assert allowed_ids(mask(matcher, real_vocabulary)).tolist() == [real_vocabulary.format.call_end]

@@ -2,9 +2,7 @@
 
 import json
 import random
-from typing import Any
 
-import jsonschema
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -14,7 +12,7 @@ from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.engines.protocol import ArgumentGrammar
 from constrained_k2.vocabulary.bitmask import TokenSet, allocate_bitmask, allowed_ids
 from tests.data import mcp_servers
-from tests.schema.format_oracles import FORMAT_CHECKER
+from tests.schema.compilers import validator_of
 from tests.xtml import CLOSE, SPECIAL, decode, encode, pieces, with_xtml_markers
 
 
@@ -70,16 +68,6 @@ class Walker:
 @pytest.fixture(scope="module")
 def walker(real_vocabulary: Vocabulary) -> Walker:
     return Walker(with_xtml_markers(real_vocabulary))
-
-
-def validator_of(schema: Any) -> Any:
-    for draft in (jsonschema.Draft202012Validator, jsonschema.Draft4Validator):  # one public tool has draft 4
-        try:
-            draft.check_schema(schema)
-        except jsonschema.SchemaError:
-            continue
-        return draft(schema, format_checker=FORMAT_CHECKER)
-    raise AssertionError(schema)
 
 
 @pytest.mark.slow

@@ -4,8 +4,11 @@ import json
 from functools import cache
 from typing import Any
 
+import jsonschema
+
 from constrained_k2 import Compiler, Vocabulary
 from constrained_k2.vocabulary.bitmask import allocate_bitmask
+from tests.schema.format_oracles import FORMAT_CHECKER
 
 
 @cache
@@ -23,3 +26,14 @@ def accepts(compiler: Compiler, schema: Any, text: str) -> bool:
         if not matcher.accept(byte):
             return False
     return matcher.is_complete()
+
+
+def validator_of(schema: Any) -> Any:
+    """The validator of a public tool's schema."""
+    for draft in (jsonschema.Draft202012Validator, jsonschema.Draft4Validator):  # one public tool has draft 4
+        try:
+            draft.check_schema(schema)
+        except jsonschema.SchemaError:
+            continue
+        return draft(schema, format_checker=FORMAT_CHECKER)
+    raise AssertionError(schema)

@@ -41,9 +41,11 @@ def test_the_switch_interval_is_short_while_something_compiles() -> None:
 def test_failed_and_given_up_work_restores_the_switch_interval() -> None:
     before = sys.getswitchinterval()
     go_on = threading.Event()
-    with pytest.raises(ZeroDivisionError):
-        run_bounded(lambda: 1 / 0, 60)
-    with pytest.raises(TimeoutError):
+    assert run_bounded(lambda: 7, 5) == 7
+    for seconds in (60, None):
+        with pytest.raises(ZeroDivisionError):
+            run_bounded(lambda: 1 / 0, seconds)
+    with pytest.raises(TimeoutError, match="takes too long"):
         run_bounded(lambda: go_on.wait(60), 0.01)
     assert sys.getswitchinterval() < before, "it still runs"
     go_on.set()

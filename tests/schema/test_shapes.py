@@ -107,23 +107,6 @@ def test_contradictions_have_no_meeting(one: Shape, other: Shape) -> None:
     assert meet(one, other) is None
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "met"),
-    [
-        (Number(low=Fraction(1, 2)), Number(integer=True), Number(integer=True, low=Fraction(1))),
-        (Number(multiple=Fraction(2)), Number(multiple=Fraction(3)), Number(integer=True, multiple=Fraction(6))),
-        (Number(multiple=Fraction(1, 2)), Number(integer=True), Number(integer=True)),
-        (Number(high=Fraction(5), high_open=True), Number(multiple=Fraction(5, 2)),
-         Number(high=Fraction(5, 2), multiple=Fraction(5, 2))),
-        (Array(prefix=(ITEM,)), Array(rest=OTHER), Array(prefix=(ITEM | OTHER,), rest=OTHER)),
-        (Object(names=ITEM), Object(names=OTHER, most=2), Object(names=ITEM | OTHER, most=2)),
-    ],
-)  # fmt: skip
-def test_meetings_are_written_tightly(one: Shape, other: Shape, met: Shape) -> None:
-    multiples = [shape if not isinstance(shape, Number) else tighten(shape) for shape in (one, other)]
-    assert meet(*multiples) == met  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(("one", "other"), [(1, 1.0), ({"a": 1, "b": 2}, {"b": 2.0, "a": 1}), ([[0.0]], [[0]])])
 def test_equal_values_have_equal_shapes(one: Any, other: Any) -> None:
     assert value_of(one) == value_of(other)
@@ -210,20 +193,3 @@ def compare(schema: Any) -> None:
                 assert valid or not found, (schema, value, holds)
             if not statuses:
                 assert found or not valid, (schema, value, holds)
-
-
-def test_the_node_of_a_member_is_found_once() -> None:
-    asked: list[tuple[str, str]] = []
-
-    def matches(pattern: str, text: str) -> bool:
-        asked.append((pattern, text))
-        return text.startswith("x")
-
-    named, patterned, other = (frozenset({(f"#/{name}", True)}) for name in "abc")
-    maps = frozenset({KeyMap((("xa", named),), (("^x", patterned),)), KeyMap(extra=other)})
-    shape, normalizer = Object(maps=maps), Normalizer(SchemaDocument({}), matches)
-    for _ in range(2):
-        assert normalizer.value_node(shape, "xa") == named | patterned | other
-        assert normalizer.value_node(shape, "ya") == other
-    assert sorted(asked) == [("^x", "xa"), ("^x", "ya")]
-    assert normalizer.value_node(Object(), "xa") == ANY and not Object().found

@@ -6,7 +6,7 @@ from typing import Any
 
 import anthropic
 
-from tests.clients.scripts.common import KEY, MESSAGES_TOOLS, MODEL, QUESTION, TIMEOUT, Weather, check_call, check_ids
+from tests.clients.scripts.common import KEY, MESSAGES_TOOLS, MODEL, QUESTION, TIMEOUT, Weather, check_calls
 
 _BUDGET = {"type": "enabled", "budget_tokens": 1024}
 
@@ -27,11 +27,8 @@ def _create(url: str, **fields: Any) -> Any:
 def _check(message: Any, first: int = 0) -> list[str]:
     """Check the calls of a message and return the tools' names."""
     calls = [block for block in message.content if block.type == "tool_use"]
-    for call in calls:
-        check_call(call.name, call.input)
-    check_ids([(call.id, call.name) for call in calls], first)
     assert (message.stop_reason == "tool_use") == bool(calls), message
-    return [call.name for call in calls]
+    return check_calls([(call.id, call.name, call.input) for call in calls], first)
 
 
 def plain_answer(url: str) -> None:

@@ -56,6 +56,14 @@ def check_ids(calls: list[tuple[str, str]], first: int = 0) -> None:
     assert [call_id for call_id, _ in calls] == expected, calls
 
 
+def check_calls(calls: list[tuple[str, str, str | dict[str, Any]]], first: int = 0) -> list[str]:
+    """Check ``(id, name, arguments)`` of each call and return the tools' names."""
+    for _, name, arguments in calls:
+        check_call(name, arguments)
+    check_ids([(call_id, name) for call_id, name, _ in calls], first)
+    return [name for _, name, _ in calls]
+
+
 class LooseWeather(BaseModel):
     """A report without required parts."""
 

@@ -16,7 +16,7 @@ from tests.clients.scripts.common import (
     TIMEOUT,
     Weather,
     check_call,
-    check_ids,
+    check_calls,
 )
 
 litellm.suppress_debug_info = True
@@ -37,11 +37,8 @@ def _create(url: str, model: str, **fields: Any) -> Any:
 
 def _check(message: Any) -> list[str]:
     """Check the calls of a message and return the tools' names."""
-    calls = message.tool_calls or []
-    for call in calls:
-        check_call(call.function.name, call.function.arguments)
-    check_ids([(call.id, call.function.name) for call in calls])
-    return [call.function.name for call in calls]
+    calls = [(call.id, call.function.name, call.function.arguments) for call in message.tool_calls or []]
+    return check_calls(calls)
 
 
 def completion(url: str) -> None:

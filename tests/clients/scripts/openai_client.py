@@ -4,7 +4,7 @@ from typing import Any
 
 import openai
 
-from tests.clients.scripts.common import CHAT_TOOLS, KEY, MODEL, QUESTION, TIMEOUT, check_call, check_ids
+from tests.clients.scripts.common import CHAT_TOOLS, KEY, MODEL, QUESTION, TIMEOUT, check_calls
 
 
 def client(url: str) -> Any:
@@ -22,8 +22,5 @@ def create(url: str, **fields: Any) -> Any:
 
 def check(message: Any, first: int = 0) -> list[str]:
     """Check the calls of a message and return the tools' names."""
-    calls = message.tool_calls or []
-    for call in calls:
-        check_call(call.function.name, call.function.arguments)
-    check_ids([(call.id, call.function.name) for call in calls], first)
-    return [call.function.name for call in calls]
+    calls = [(call.id, call.function.name, call.function.arguments) for call in message.tool_calls or []]
+    return check_calls(calls, first)
