@@ -23,6 +23,20 @@ def keys_of(schema: Any) -> set[str]:
     return set(named if isinstance(named, dict) else ()).union(*map(keys_of, schema.values()))
 
 
+def row_of(matcher: ToolCallMatcher) -> npt.NDArray[np.int32]:
+    """The mask: int32 ``[words]``."""
+    bitmask = allocate_bitmask(1, matcher.vocabulary.size)
+    matcher.fill_bitmask(bitmask)
+    found: npt.NDArray[np.int32] = bitmask[0]
+    return found
+
+
+def ids_of(matcher: ToolCallMatcher) -> list[int]:
+    """The tokens in the mask."""
+    found: list[int] = allowed_ids(row_of(matcher)).tolist()
+    return found
+
+
 def walk(
     matcher: ToolCallMatcher, vocabulary: Vocabulary, seed: int, schema: Any = None, limit: int = 20_000
 ) -> list[int]:

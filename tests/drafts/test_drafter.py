@@ -5,14 +5,10 @@ import threading
 from typing import Any
 from unittest import mock
 
-import pytest
-
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
 from constrained_k2.request.strictness import StrictPolicy
 from constrained_k2.turn.drafts.drafter import Drafter
 from scripts.bundled_samples.ordinary import TOOLS
-from tests.drafts.legality import assert_drafts_are_legal
-from tests.walks import walk
 
 CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("get_weather", {"city": "Beijing", "days": 3}),
@@ -35,16 +31,6 @@ def turn(vocabulary: Vocabulary, *, first: int = 0) -> list[int]:
         ids += [markers.call_begin, *call_id, markers.argument_begin, *vocabulary.encode(json.dumps(arguments))]
         ids.append(markers.call_end)
     return [*ids, markers.section_end, markers.turn_end]
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_drafts_are_legal_and_leave_no_trace(compiler: Compiler, seed: int) -> None:
-    request = spec()
-    written = walk(compiler.compile(request).matcher(), compiler.vocabulary, seed)
-    matcher = compiler.compile(request).matcher()
-    drafter = Drafter(matcher)
-    assert_drafts_are_legal(matcher, drafter, written)
-    assert drafter.draft(6) == []
 
 
 def test_text_is_not_guessed(compiler: Compiler) -> None:

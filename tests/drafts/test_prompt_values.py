@@ -1,7 +1,7 @@
 """Drafts of values that the prompt holds: which value, where it ends, and what a hostile prompt costs."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -136,23 +136,26 @@ def test_a_short_limit_is_kept(compiler: Compiler) -> None:
         assert len(Drafter(grammar_of(compiler, "city"), prompt).draft(limit)) <= limit
 
 
-Written = Callable[[ToolCallMatcher, int], list[int]]
-
-
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("which", ["small_compiler", "k3_small_compiler"])
-def test_drafts_are_legal_and_leave_no_trace(which: str, seed: int, request: pytest.FixtureRequest) -> None:
-    """The prompt holds the values that are written, in each spelling of a prompt."""
+@pytest.mark.parametrize(
+    ("has_prompt", "seed"), [*((True, seed) for seed in range(6)), *((False, seed) for seed in range(12))]
+)
+@pytest.mark.parametrize(
+    "which", ["small_compiler", pytest.param("real_compiler", marks=pytest.mark.slow), "k3_small_compiler"]
+)
+def test_drafts_are_legal_and_leave_no_trace(
+    which: str, has_prompt: bool, seed: int, request: pytest.FixtureRequest
+) -> None:
+    """A prompt holds the values that are written, in each spelling of a prompt."""
     compiler: Compiler = request.getfixturevalue(which)
-    vocabulary, grammar = compiler.vocabulary, compiler.compile(spec())
-    written = (
-        walk_k3(grammar.matcher(), vocabulary, seed, limit=20_000)[:400]
-        if which.startswith("k3")
-        else walk(grammar.matcher(), vocabulary, seed)[:400]
-    )
-    matcher = grammar.matcher()
-    drafter = Drafter(matcher, [*written[::-1], *written])
+    grammar = compiler.compile(spec())
+    if which.startswith("k3"):
+        turn = walk_k3(grammar.matcher(), compiler.vocabulary, seed, limit=20_000)
+    else:
+        turn = walk(grammar.matcher(), compiler.vocabulary, seed)
+    matcher, written = grammar.matcher(), turn[: 400 if has_prompt else 600]
+    drafter = Drafter(matcher, [*written[::-1], *written] if has_prompt else ())
     assert_drafts_are_legal(matcher, drafter, written)
+    assert len(written) < len(turn) or not drafter.draft(6)
 
 
 def steps(matcher: ToolCallMatcher, ids: Sequence[int], prompt: Sequence[int]) -> int:

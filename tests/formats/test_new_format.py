@@ -7,15 +7,7 @@ from random import Random
 import jsonschema
 import pytest
 
-from constrained_k2 import (
-    Compiler,
-    FormatMismatch,
-    ToolCallSpec,
-    Vocabulary,
-    build_grammar,
-    formats,
-    parse_completion,
-)
+from constrained_k2 import Compiler, FormatMismatch, ToolCallSpec, Vocabulary, build_grammar, formats, parse_completion
 from constrained_k2.formats import kimi_k2
 from constrained_k2.formats.kimi_k2 import KIMI_K2, MARKER_TEXTS
 from constrained_k2.formats.phases import Exit, Phase

@@ -78,11 +78,7 @@ def test_a_turn_as_events() -> None:
     assert feed(f"{CLOSE}argument{SEP}") == [ArgumentsDelta(0, '"')]
     assert feed(f'{OPEN}argument key="b" type="array"{SEP}[') == [ArgumentsDelta(0, ', "b": '), ArgumentsDelta(0, "[")]
     assert feed("1") == [ArgumentsDelta(0, "1")]
-    assert feed(f"]{CLOSE}argument{SEP}{CALL_END}") == [
-        ArgumentsDelta(0, "]"),
-        ArgumentsDelta(0, "}"),
-        CallFinished(0),
-    ]
+    assert feed(f"]{CLOSE}argument{SEP}{CALL_END}") == [ArgumentsDelta(0, "]"), ArgumentsDelta(0, "}"), CallFinished(0)]
     assert feed(TOOLS_END + ENDED) == []
     assert parser.finish() == []
 

@@ -9,10 +9,7 @@ from constrained_k2 import Compiler, InvalidRequest, JsonLimiter, MalformedCompl
 
 MESSAGES = [{"role": "user", "content": "Which city?"}]
 OBJECT = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-TREE = {
-    "$ref": "#/$defs/node",
-    "$defs": {"node": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 2}},
-}
+TREE = {"$ref": "#/$defs/node", "$defs": {"node": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 2}}}
 
 
 def answer(arguments: str, *, name: str = "answer", reason: str = "stop") -> dict[str, Any]:

@@ -44,11 +44,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     "under additionalProperties": ({"additionalProperties": A}, [{"x": {"a": 1}}], [{"x": {"x": 1}}]),
     "allOf": ({"allOf": [A, B]}, [{"a": 1, "b": 1}], [{"a": 1, "b": 1, "c": 1}]),
     "$ref": ({"$ref": "#/$defs/a", "$defs": {"a": A}} | B, [{"a": 1, "b": 1}], [{"c": 1}]),
-    "anyOf": (
-        {"anyOf": [A | {"required": ["a"]}, {"type": "string"}]},
-        [{"a": 1}, "x"],
-        [{"a": 1, "x": 1}],
-    ),
+    "anyOf": ({"anyOf": [A | {"required": ["a"]}, {"type": "string"}]}, [{"a": 1}, "x"], [{"a": 1, "x": 1}]),
     "anyOf of what is required": (
         {"properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
         [{"a": 1}, {"b": 1}, {"a": 1, "b": 1}],

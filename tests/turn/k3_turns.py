@@ -44,11 +44,7 @@ def compiled(compiler: Compiler, *names: str, **body: Any) -> CompiledToolCalls:
     grammar = compiler.compile(spec, check=False)
     engine = grammar._shared.engine("llguidance")
     assert isinstance(engine, LLGuidanceEngine)
-    source = GrammarText(
-        _lark_text(_ARGUMENTS),
-        Coverage("llguidance"),
-        model=None,
-    )
+    source = GrammarText(_lark_text(_ARGUMENTS), Coverage("llguidance"), model=None)
     for name in names:
         grammar._grammars[name] = LLGuidanceGrammar(engine.tokenizer, source, engine.mask_threads, engine.mask_cache)
     return grammar

@@ -12,8 +12,7 @@ from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec, UnsupportedS
 from constrained_k2.turn.drafts.drafter import Drafter
 from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.turn.phases import Phase
-from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
-from tests.walks import walk
+from tests.walks import ids_of, walk
 
 WEATHER = {
     "type": "object",
@@ -56,9 +55,7 @@ def matcher_of(compiler: Compiler, *, in_reasoning: bool = False, **fields: Any)
 
 
 def mask(matcher: ToolCallMatcher) -> set[int]:
-    bitmask = allocate_bitmask(1, matcher.vocabulary.size)
-    matcher.fill_bitmask(bitmask)
-    return set(map(int, allowed_ids(bitmask[0])))
+    return set(ids_of(matcher))
 
 
 @pytest.mark.parametrize("choice", ["auto", "none"])

@@ -20,6 +20,7 @@ from scripts.bundled_samples.ordinary import TOOLS
 from tests.budget import tries
 from tests.data import data
 from tests.turn.k3_turns import CLOSE, OPEN, SEP, ids_of, read
+from tests.walks import row_of as mask
 
 RESERVE = 96  # more than any of the tools below needs on the small vocabulary, from wherever its writing stands
 
@@ -97,12 +98,6 @@ def matcher_of(compiler: Compiler, body: dict[str, Any], *, in_reasoning: bool =
 
 def required(*tools: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"tools": list(tools), "tool_choice": "required"} | more
-
-
-def mask(matcher: ToolCallMatcher) -> np.ndarray:
-    bitmask = allocate_bitmask(1, matcher.vocabulary.size)
-    matcher.fill_bitmask(bitmask)
-    return bitmask[0]
 
 
 def steps(matcher: ToolCallMatcher, chance: random.Random, budget: int) -> list[int]:

@@ -10,9 +10,7 @@ from constrained_k2 import Compiler, Vocabulary
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.turn.batch import fill_bitmasks
 from constrained_k2.turn.drafts.drafter import Drafter
-from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.turn.phases import Phase
-from constrained_k2.turn.thinking_budget import ThinkingBudget
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from tests.data import data
 from tests.turn.k3_turns import CLOSE, END, OPEN, SEP, compiled, ids_of, read, walk
@@ -342,26 +340,6 @@ def test_a_fork_and_a_batch_within_a_joint_and_in_arguments(k3_small_compiler: C
     for left in range(len(ids) - 1, -1, -1):
         matcher.rollback(1)
         assert allowed(matcher, vocabulary) == masks[left]
-
-
-@pytest.mark.parametrize("choice", ["auto", "required"])
-@pytest.mark.parametrize("seed", range(3))
-def test_budgets_leave_no_mask_empty(k3_small_compiler: Compiler, choice: str, seed: int) -> None:
-    vocabulary = k3_small_compiler.vocabulary
-    matcher = compiled(k3_small_compiler, "a", tool_choice=choice).matcher(in_reasoning=True)
-    FinishBudget(vocabulary).apply(matcher, 40, 40)
-    ThinkingBudget(vocabulary).apply(matcher, 5)
-    row = allocate_bitmask(1, vocabulary.size)
-    chance, ids = Random(seed), list[int]()
-    while not matcher.is_terminated() and len(ids) < 2000:
-        matcher.fill_bitmask(row, 0)
-        ids.append(chance.choice(allowed_ids(row[0]).tolist()))
-        assert matcher.accept_tokens(ids[-1:])
-        if matcher.phase is Phase.TEXT and len(ids) > 60:
-            break  # text may go on for ever
-    if choice == "required":
-        found = read(ids, vocabulary, in_reasoning=True)
-        assert found.reasoning == b"" and len(found.calls) == 1
 
 
 def test_the_prompt_that_opens_reasoning(k3_small_compiler: Compiler) -> None:

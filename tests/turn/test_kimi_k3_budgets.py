@@ -11,16 +11,8 @@ from constrained_k2.turn.thinking_budget import ThinkingBudget
 from constrained_k2.turn.token_restriction import TokenRestriction
 from tests.data import mcp_servers
 from tests.turn.k3_turns import CLOSE, OPEN, SEP, ids_of
-from tests.turn.test_finish_budget import (
-    EVERY,
-    SCHEMAS,
-    Side,
-    mask,
-    matcher_of,
-    required,
-    steps,
-    tool,
-)
+from tests.turn.test_finish_budget import EVERY, SCHEMAS, Side, matcher_of, required, steps, tool
+from tests.walks import row_of as mask
 
 UNDER_DRAFT_4 = {"read_pdf"}  # exclusiveMinimum is a boolean there
 

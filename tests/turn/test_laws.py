@@ -14,7 +14,6 @@ from constrained_k2 import (
     KIMI_K2,
     Compiler,
     ToolCall,
-    ToolCallParser,
     ToolCallSpec,
     Vocabulary,
     parse_completion,
@@ -49,24 +48,6 @@ def test_what_is_rendered_parses_back(small_vocabulary: Vocabulary, calls: list[
     assert not (completion.content or completion.cut_calls or completion.malformed)
 
 
-@settings(max_examples=tries(100, fast=25, everything=400))
-@given(calls, st.data())
-def test_any_split_of_the_stream_gives_the_same_events(
-    small_vocabulary: Vocabulary, calls: list[ToolCall], data: st.DataObject
-) -> None:
-    ids = [*small_vocabulary.encode("北京 🌦️"), *render_tool_calls(calls, small_vocabulary)]
-    noise = st.lists(st.integers(0, small_vocabulary.size - 1), max_size=3)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(ids)), max_size=6)))
-    ids = ids[: data.draw(st.integers(0, len(ids)))] + data.draw(noise) + ids[data.draw(st.integers(0, len(ids))) :]
-    whole = ToolCallParser(small_vocabulary)
-    expected = [*whole.feed(ids), *whole.finish()]
-    parts = ToolCallParser(small_vocabulary)
-    events = []
-    for start, end in zip([0, *cuts], [*cuts, len(ids)], strict=True):
-        events += parts.feed(ids[start:end])
-    assert [*events, *parts.finish()] == expected
-
-
 @settings(max_examples=tries(60, fast=20), suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(names, min_size=1, max_size=4, unique=True),
@@ -77,13 +58,7 @@ def test_any_split_of_the_stream_gives_the_same_events(
     st.integers(0, 2**32),
 )
 def test_a_random_model_writes_only_what_the_request_allows(
-    small_compiler: Compiler,
-    names: list[str],
-    choice: str,
-    parallel: bool,
-    thinking: bool,
-    first_index: int,
-    seed: int,
+    small_compiler: Compiler, names: list[str], choice: str, parallel: bool, thinking: bool, first_index: int, seed: int
 ) -> None:
     parameters = {"type": "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": False}
     spec = ToolCallSpec.from_openai(

@@ -223,24 +223,6 @@ def test_schemas_without_a_grammar(small_compiler: Compiler) -> None:
         assert compiled(small_compiler)  # the others go on
 
 
-def test_schemas_with_a_part_that_means_nothing(small_compiler: Compiler) -> None:
-    """They cost a call nothing; where the tool is strict, the request."""
-    for parameters, said in (
-        ({"type": "array"}, "arguments are always an object"),
-        ({"$ref": "https://example.com/schema"}, "example.com"),
-        ({"type": "object", "properties": {"a": {"type": "nope"}}}, "nope"),
-        ({"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}, "regular expression"),
-    ):
-        function = {"name": "f", "parameters": parameters}
-        matcher = compiled(small_compiler, {"tools": [{"type": "function", "function": function}]}).matcher()
-        feed(matcher, small_compiler, "section_begin", "call_begin", "functions.f:0", "argument_begin")
-        feed(matcher, small_compiler, '{"a": "x"}', "call_end")
-        strict = {"tools": [TABS, {"type": "function", "function": function | {"strict": True}}]}
-        with pytest.raises(UnsupportedSchema, match=said) as refused:
-            compiled(small_compiler, strict)
-        assert "name='f'" in refused.value.location and refused.value.remedy
-
-
 def test_a_users_schema_cannot_steer_the_engine(small_compiler: Compiler) -> None:
     parameters = {"type": "object", "x-guidance": {"whitespace_pattern": "[xyz]+", "item_separator": ";"}}
     body = {"tools": [{"type": "function", "function": {"name": "f", "parameters": parameters}}]}

@@ -12,8 +12,9 @@ from constrained_k2.formats.base import ABSENT
 from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.turn.phases import Phase
 from constrained_k2.turn.thinking_budget import ThinkingBudget
-from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+from constrained_k2.vocabulary.bitmask import allowed_ids
 from scripts.bundled_samples.ordinary import TOOLS
+from tests.walks import row_of as mask
 
 WEATHER = TOOLS[0]
 
@@ -24,12 +25,6 @@ def matcher_of(compiler: Compiler, budget: int | None, *, in_reasoning: bool, **
     if budget is not None:
         ThinkingBudget(compiler.vocabulary).apply(matcher, budget)
     return matcher
-
-
-def mask(matcher: ToolCallMatcher) -> np.ndarray:
-    bitmask = allocate_bitmask(1, matcher.vocabulary.size)
-    matcher.fill_bitmask(bitmask)
-    return bitmask[0]
 
 
 def random_turn(matcher: ToolCallMatcher, chance: random.Random, limit: int) -> list[int]:

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec, parse_completion
+from constrained_k2 import Compiler, ToolCallSpec, parse_completion
 from constrained_k2.turn.batch import fill_bitmasks
 from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.turn.token_restriction import TokenRestriction
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from scripts.bundled_samples.ordinary import TOOLS
+from tests.walks import ids_of
 
 WEATHER = TOOLS[0]
 LETTERS = {"type": "object", "properties": {"n": {"type": "string", "pattern": "^[ab]{1,8}$"}}, "required": ["n"],
@@ -50,13 +51,6 @@ class Limited:
         bad = {word[-1] for word in self.bad_words if (written[-len(word) + 1 :] if word[1:] else []) == word[:-1]}
         kept = left - bad
         return kept or left, ignored or not kept
-
-
-def ids_of(matcher: ToolCallMatcher) -> list[int]:
-    bitmask = allocate_bitmask(1, matcher.vocabulary.size)
-    matcher.fill_bitmask(bitmask)
-    found: list[int] = allowed_ids(bitmask[0]).tolist()
-    return found
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])

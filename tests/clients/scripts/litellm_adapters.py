@@ -99,11 +99,7 @@ def response_format_beside_tools(url: str) -> None:
 
 async def asynchronous(url: str) -> None:
     for model in _PROVIDERS:
-        answer: Any = await litellm.acompletion(
-            model=model,
-            api_base=f"{url}/v1",
-            **_REQUIRED,
-        )
+        answer: Any = await litellm.acompletion(model=model, api_base=f"{url}/v1", **_REQUIRED)
         assert _check(answer.choices[0].message)
 
 
