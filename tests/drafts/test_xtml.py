@@ -92,14 +92,8 @@ def test_the_first_ending(written: Sequence[str], expected: str) -> None:
 
 def test_further_endings() -> None:
     assert list(xtml_endings(at(OPEN, 'argument key="'))) == [
-        "unit",
-        "q&quot;&amp;",
-        "city",
-        "when",
-        "node",
-        "tags",
-        '"',
-    ]
+        "unit", "q&quot;&amp;", "city", "when", "node", "tags", '"',
+    ]  # fmt: skip
     assert next(xtml_endings(at(*tag("when", "string")))) == MARKERS[CLOSE]
     assert list(xtml_endings(at(*tag("when", "string"), "2024-02-03T04:05:06.")))[:2] == [MARKERS[CLOSE], "0Z"]
     assert list(xtml_endings(at(OPEN, 'argument key="unit" type="')))[:2] == ["string", "number"]

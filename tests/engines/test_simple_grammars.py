@@ -7,7 +7,6 @@ import pytest
 
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.engines.llguidance.grammar_text import Patterns, our_text
-from constrained_k2.testing import write_tokenizer
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 MANY = 200
@@ -32,10 +31,8 @@ def nested(levels: int) -> Any:
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> LLGuidanceEngine:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    write_tokenizer(folder)
-    return LLGuidanceEngine(Vocabulary.from_pretrained(folder))
+def engine(small_vocabulary: Vocabulary) -> LLGuidanceEngine:
+    return LLGuidanceEngine(small_vocabulary)
 
 
 def source_of(schema: dict[str, Any], undeclared_keys: Any, engine: LLGuidanceEngine | None = None) -> Any:

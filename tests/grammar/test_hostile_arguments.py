@@ -25,19 +25,9 @@ from tests.xtml import CLOSE, OPEN, SEPARATOR, block, encode, pieces
 
 XTML = GrammarOptions(encoding="xtml", undeclared_keys="allow")
 KEYS = [
-    "",
-    " ",
-    'a"b',
-    "a&b",
-    "&quot;",
-    "&amp;quot;",
-    "a\nb\0",
-    OPEN,
-    f"{CLOSE}argument{SEPARATOR}",
-    'a" type="string',
-    "北京 \U0010ffff",
-    "k" * 4_000,
-]
+    "", " ", 'a"b', "a&b", "&quot;", "&amp;quot;", "a\nb\0", OPEN, f"{CLOSE}argument{SEPARATOR}", 'a" type="string',
+    "北京 \U0010ffff", "k" * 4_000,
+]  # fmt: skip
 ANY_KIND = ["string", "number", "boolean", "null", "object", "array"]
 
 

@@ -10,16 +10,9 @@ from constrained_k2.grammar.pattern_rests import shortest_rest, without_assertio
 from constrained_k2.grammar.pattern_states import PatternStates
 
 PATTERNS = (
-    "^a*b$",
-    "ab|ba",
-    "^(?:a|bb){2,3}$",
-    "^(a?b?)+a$",
-    "(^b|b$)",
-    "^a{2}(?:b|)b?a{0,2}$",
-    "^[^a]+a",
-    "^(?:b{2})*$",
+    "^a*b$", "ab|ba", "^(?:a|bb){2,3}$", "^(a?b?)+a$", "(^b|b$)", "^a{2}(?:b|)b?a{0,2}$", "^[^a]+a", "^(?:b{2})*$",
     "aab",
-)
+)  # fmt: skip
 
 
 def rest(text: str, *patterns: str, least: int = 0) -> str | None:

@@ -214,26 +214,19 @@ def test_turns_of_kimi_k3_drawn_under_one_mask_are_accepted_by_the_other_and_mas
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first_server", range(7))
-def test_public_tools_on_the_real_vocabulary(first_server: int, real_compiler: Compiler) -> None:
-    vocabulary = real_compiler.vocabulary
+@pytest.mark.parametrize("which", ["real_compiler", "k3_real_compiler"])
+def test_public_tools_on_the_real_vocabulary(which: str, first_server: int, request: pytest.FixtureRequest) -> None:
+    compiler: Compiler = request.getfixturevalue(which)
+    vocabulary, markers = compiler.vocabulary, {"markers": KIMI_K3} if which.startswith("k3") else {}
     for number, tools in enumerate(mcp_servers()[first_server::7]):
         spec = ToolCallSpec.from_openai({"tools": tools, "tool_choice": "required"})
-        matcher = real_compiler.compile(spec).matcher()
-        both = Both(matcher, build_grammar(spec), vocabulary, ("split", "lark")[number % 2])
-        ids = walk(both, vocabulary, number, [tool.parameters for tool in spec.tools])  # type: ignore[arg-type]
-        assert parse_completion(ids, vocabulary).tool_calls
-        assert both.oracle.matcher.is_stopped()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first_server", range(7))
-def test_public_tools_on_kimi_k3s_vocabulary(first_server: int, k3_real_compiler: Compiler) -> None:
-    vocabulary = k3_real_compiler.vocabulary
-    for number, tools in enumerate(mcp_servers()[first_server::7]):
-        spec = ToolCallSpec.from_openai({"tools": tools, "tool_choice": "required"})
-        matcher = k3_real_compiler.compile(spec).matcher()
-        both = Both(matcher, build_grammar(spec, markers=KIMI_K3), vocabulary, ("split", "lark")[number % 2])
-        assert read(k3_walk(both, number), vocabulary, in_reasoning=False).calls
+        matcher = compiler.compile(spec).matcher()
+        both = Both(matcher, build_grammar(spec, **markers), vocabulary, ("split", "lark")[number % 2])
+        if markers:
+            assert read(k3_walk(both, number), vocabulary, in_reasoning=False).calls
+        else:
+            ids = walk(both, vocabulary, number, [tool.parameters for tool in spec.tools])  # type: ignore[arg-type]
+            assert parse_completion(ids, vocabulary).tool_calls
         assert both.oracle.matcher.is_stopped()
 
 

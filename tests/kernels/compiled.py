@@ -16,13 +16,8 @@ from constrained_k2.kernels.plan import BLOCK
 
 CONSTANTS = {"COLUMNS": PLAN_COLUMNS, "BLOCK": BLOCK, "BLOCKS": 64, "MAX_IDS": MAX_IDS, "IDS": 1024}
 TYPES = {
-    "masks": "*i32",
-    "plan": "*i32",
-    "ids": "*i32",
-    "counters": "*i32",
-    "rows": "*i64",
-    "threshold": "fp32",
-} | dict.fromkeys(("partials", "results", "chances"), "*fp32")
+    "masks": "*i32", "plan": "*i32", "ids": "*i32", "counters": "*i32", "rows": "*i64", "threshold": "fp32",
+} | dict.fromkeys(("partials", "results", "chances"), "*fp32")  # fmt: skip
 DECLINING = (triton_declining._blocks_kernel, triton_declining._rows_kernel, triton_declining._decline_kernel)
 
 

@@ -3,12 +3,11 @@
 import json
 import random
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from constrained_k2 import ToolCall, ToolCallParser, Vocabulary, parse_completion
+from constrained_k2 import Compiler, ToolCall, ToolCallParser, Vocabulary, parse_completion
 from constrained_k2.formats.kimi_k3 import KIMI_K3, SPECIAL_TOKENS
 from constrained_k2.parsing import PARSING_LEVELS, CutCall
 from constrained_k2.parsing.events import (
@@ -24,12 +23,10 @@ from constrained_k2.parsing.events import (
 )
 from constrained_k2.parsing.parser import ParsingLevel
 from constrained_k2.request.spec import Tool
-from constrained_k2.testing import write_tokenizer
 from tests.budget import tries
 from tests.data import data
 from tests.parsing.transcripts import ids_of_text
 from tests.parsing.xtml import CLOSE, END, OPEN, SEP, Piece, Turn, encoded, random_turn, spoil, written
-from tests.turn.k3_turns import as_k3
 
 BYTES = Vocabulary.of_bytes(KIMI_K3)
 RESPONDED = f"{CLOSE}response{SEP}"
@@ -39,17 +36,13 @@ ENDED = f"{CLOSE}message{SEP}{END}"
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
-    """Some thousand tokens with Kimi K3's special tokens behind them."""
-    directory = tmp_path_factory.mktemp("k2")
-    write_tokenizer(directory)
-    return Vocabulary.from_pretrained(as_k3(directory, tmp_path_factory.mktemp("k3")))
+def small(k3_small_compiler: Compiler) -> Vocabulary:
+    return k3_small_compiler.vocabulary
 
 
 @pytest.fixture(scope="module")
-def real(real_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
-    """Kimi K3's own vocabulary."""
-    return Vocabulary.from_pretrained(as_k3(real_tokenizer, tmp_path_factory.mktemp("real")))
+def real(k3_real_compiler: Compiler) -> Vocabulary:
+    return k3_real_compiler.vocabulary
 
 
 def argument(key: str, kind: str, value: str) -> str:
@@ -170,21 +163,11 @@ def test_values_keep_their_own_spelling(kind: str, value: str, json_text: str, l
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
-        ("number", '1, "x": 2'),
-        ("number", ""),
-        ("number", "true"),
-        ("number", "NaN"),
-        ("boolean", "True"),
-        ("object", '{}, "x": {}'),
-        ("object", '{"a": 1}} '),
-        ("object", "[1]"),
-        ("object", '{"a": foo}'),
-        ("array", "[1"),
-        ("array", "[1}"),
-        ("array", "[1,]"),
-        ("array", "x"),
+        ("number", '1, "x": 2'), ("number", ""), ("number", "true"), ("number", "NaN"), ("boolean", "True"),
+        ("object", '{}, "x": {}'), ("object", '{"a": 1}} '), ("object", "[1]"), ("object", '{"a": foo}'),
+        ("array", "[1"), ("array", "[1}"), ("array", "[1,]"), ("array", "x"),
     ],
-)
+)  # fmt: skip
 def test_a_value_without_its_type_cuts_the_call(kind: str, value: str) -> None:
     found = read(f"{RESPONDED}{TOOLS}{CALL}{argument('k', kind, value)}{CALL_END}{CALL}{CALL_END}{TOOLS_END}")
     assert found.tool_calls == (ToolCall("f", 1, "{}"),)
@@ -215,18 +198,11 @@ def test_a_call_cut_off_is_never_a_call(level: ParsingLevel, stop: str) -> None:
 @pytest.mark.parametrize(
     "header",
     [
-        'call index="1" tool="f"',
-        'call tool="f"',
-        'call tool="f" index="0"',
-        'call tool="f" index="01"',
-        'call tool="" index="1"',
-        'call tool="a&b" index="1"',
-        'call  tool="f" index="1"',
-        'call tool="f" index="1" ',
-        'call tool="a\nb" index="1"',
-        "call",
+        'call index="1" tool="f"', 'call tool="f"', 'call tool="f" index="0"', 'call tool="f" index="01"',
+        'call tool="" index="1"', 'call tool="a&b" index="1"', 'call  tool="f" index="1"', 'call tool="f" index="1" ',
+        'call tool="a\nb" index="1"', "call",
     ],
-)
+)  # fmt: skip
 def test_a_call_with_another_tag_is_malformed_and_kept(header: str) -> None:
     broken = f"{OPEN}{header}{SEP}{argument('a', 'string', 'x')}{CALL_END}"
     found = read(f"{RESPONDED}{TOOLS}{broken}{CALL}{CALL_END}{TOOLS_END}{ENDED}")
@@ -394,18 +370,11 @@ def test_random_tokens_neither_raise_nor_disappear(level: ParsingLevel) -> None:
 @pytest.mark.parametrize(
     "unit",
     [
-        f"{OPEN}call tool=",
-        OPEN,
-        f"{OPEN}call ",
-        f'{OPEN}call a="b" ',
-        ' a="b"',
-        f'{RESPONDED}{TOOLS}{CALL}{OPEN}argument key="k" type="object"{SEP}' + '{"a":[',
-        "[[[",
-        " ",
-        '\\"',
+        f"{OPEN}call tool=", OPEN, f"{OPEN}call ", f'{OPEN}call a="b" ', ' a="b"',
+        f'{RESPONDED}{TOOLS}{CALL}{OPEN}argument key="k" type="object"{SEP}' + '{"a":[', "[[[", " ", '\\"',
     ],
     ids=range(9),
-)
+)  # fmt: skip
 def test_hostile_turns_are_read_in_time(level: ParsingLevel, unit: str) -> None:
     """Work is linear in the length: quadratic work on these would take minutes."""
     prefix = f'{RESPONDED}{TOOLS}{CALL}{OPEN}argument key="k" type="object"{SEP}{{"a": "' if unit == '\\"' else ""

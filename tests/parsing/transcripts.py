@@ -16,20 +16,8 @@ Part = str | int | tuple[str]  # text, a token id, or the text of a marker to be
 _TEXTS = ["", "Let me see. ", "北京 🌦️ café", "\n", " ", "a < b <| c <|tool", "<|tool_call_", "{}", "Note: 3", "é" * 9]
 _NAMES = ["get_weather", "search", "a.b-c", "Read", "名"]
 _VALUES: list[Any] = [
-    "x",
-    "北京 🌦️",
-    'q"\\',
-    "\n\t",
-    "<|tool_call_end|>",
-    "it's",
-    1,
-    -2.5e9,
-    True,
-    None,
-    [],
-    {},
-    [1, [2]],
-]
+    "x", "北京 🌦️", 'q"\\', "\n\t", "<|tool_call_end|>", "it's", 1, -2.5e9, True, None, [], {}, [1, [2]],
+]  # fmt: skip
 _KEYS = ["city", "days", "名", "a b", "'"]
 
 

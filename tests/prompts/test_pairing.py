@@ -139,13 +139,8 @@ def test_results_whose_calls_were_dropped() -> None:
     said = {"role": "assistant", "content": "done"}
     turn = [calls(call("x", "f")), result("x", "1"), said, result("x", "2"), said, result(" x", "3")]
     expected = [
-        "functions.f:0",
-        "<functions.f:0 1",
-        "functions.f:1",
-        "<functions.f:1 2",
-        "functions.f:2",
-        "<functions.f:2 3",
-    ]
+        "functions.f:0", "<functions.f:0 1", "functions.f:1", "<functions.f:1 2", "functions.f:2", "<functions.f:2 3",
+    ]  # fmt: skip
     assert dialog(*turn) == expected
     parallel = calls(call("x", "f"), call("y", "g"))
     assert dialog(parallel, result("x", "1"), result("x", "again"), result("y", "2"))[2:] == [

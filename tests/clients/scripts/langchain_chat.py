@@ -34,13 +34,9 @@ _TOOLS = [_get_weather, _find]
 
 def _openai_models(url: str, **fields: Any) -> Iterator[Any]:
     shared: Any = {
-        "model": MODEL,
-        "base_url": f"{url}/v1",
-        "api_key": KEY,
-        "max_retries": 0,
-        "timeout": TIMEOUT,
+        "model": MODEL, "base_url": f"{url}/v1", "api_key": KEY, "max_retries": 0, "timeout": TIMEOUT,
         "max_tokens": 600,
-    }
+    }  # fmt: skip
     yield ChatOpenAI(**shared | fields)
     yield ChatOpenAI(**shared | fields, use_responses_api=True)
 
@@ -48,13 +44,8 @@ def _openai_models(url: str, **fields: Any) -> Iterator[Any]:
 def _models(url: str, **fields: Any) -> Iterator[Any]:
     yield from _openai_models(url, **fields)
     shared: Any = {
-        "model": MODEL,
-        "base_url": url,
-        "api_key": KEY,
-        "max_retries": 0,
-        "timeout": TIMEOUT,
-        "max_tokens": 600,
-    }
+        "model": MODEL, "base_url": url, "api_key": KEY, "max_retries": 0, "timeout": TIMEOUT, "max_tokens": 600,
+    }  # fmt: skip
     yield ChatAnthropic(**shared | fields)
 
 

@@ -190,22 +190,11 @@ def raw_response(url: str) -> None:
 def usual_extras(url: str) -> None:
     """Fields that agents send with every request."""
     fields: dict[str, Any] = {
-        "max_tokens": ...,
-        "max_completion_tokens": 500,
-        "temperature": 0.7,
-        "top_p": 0.9,
-        "presence_penalty": 0.1,
-        "frequency_penalty": 0.1,
-        "user": "u",
-        "metadata": {"a": "b"},
-        "store": False,
-        "service_tier": "auto",
-        "reasoning_effort": "low",
-        "verbosity": "low",
-        "stop": ["\n\nHuman:"],
-        "prompt_cache_key": "k",
+        "max_tokens": ..., "max_completion_tokens": 500, "temperature": 0.7, "top_p": 0.9, "presence_penalty": 0.1,
+        "frequency_penalty": 0.1, "user": "u", "metadata": {"a": "b"}, "store": False, "service_tier": "auto",
+        "reasoning_effort": "low", "verbosity": "low", "stop": ["\n\nHuman:"], "prompt_cache_key": "k",
         "safety_identifier": "s",
-    }
+    }  # fmt: skip
     assert check(create(url, tool_choice="required", **fields).choices[0].message)
 
 

@@ -238,17 +238,10 @@ async def cancelled_stream_and_several_at_once(url: str) -> None:
 def usual_extras(url: str) -> None:
     """Fields that agents send with every request."""
     fields: dict[str, Any] = {
-        "reasoning": {"effort": "low", "summary": "auto"},
-        "include": ["reasoning.encrypted_content"],
-        "store": False,
-        "metadata": {"a": "b"},
-        "temperature": 0.7,
-        "top_p": 0.9,
-        "truncation": "disabled",
-        "prompt_cache_key": "k",
-        "text": {"verbosity": "low"},
-        "user": "u",
-    }
+        "reasoning": {"effort": "low", "summary": "auto"}, "include": ["reasoning.encrypted_content"], "store": False,
+        "metadata": {"a": "b"}, "temperature": 0.7, "top_p": 0.9, "truncation": "disabled", "prompt_cache_key": "k",
+        "text": {"verbosity": "low"}, "user": "u",
+    }  # fmt: skip
     assert _check(_create(url, tool_choice="required", **fields))
 
 
