@@ -43,31 +43,23 @@ def _models(url: str) -> Iterator[Any]:
     yield agents.OpenAIResponsesModel(MODEL, client)
 
 
+def _agent(model: Any, **fields: Any) -> Any:
+    settings = agents.ModelSettings(**{"max_tokens": 500} | fields.pop("settings", {}))
+    return agents.Agent(**{"name": "a", "model": model, "model_settings": settings} | fields)
+
+
 async def _run(model: Any, **fields: Any) -> Any:
-    settings = fields.pop("settings", {})
-    agent: Any = agents.Agent(
-        name="a",
-        instructions="Be brief.",
-        model=model,
-        model_settings=agents.ModelSettings(**{"max_tokens": 500} | settings),
-        **fields,
-    )
-    return await agents.Runner.run(agent, _QUESTION, max_turns=_TURNS)
+    return await agents.Runner.run(_agent(model, instructions="Be brief.", **fields), _QUESTION, max_turns=_TURNS)
 
 
 def _calls(result: Any) -> int:
     return sum(item.type == "tool_call_item" for item in result.new_items)
 
 
-async def plain(url: str) -> None:
+async def plain_and_tools(url: str) -> None:
     for model in _models(url):
-        assert isinstance((await _run(model)).final_output, str)
-
-
-async def tools(url: str) -> None:
-    for model in _models(url):
-        for _ in range(3):
-            assert isinstance((await _run(model, tools=_TOOLS)).final_output, str)
+        for tools in ([], _TOOLS, _TOOLS, _TOOLS):
+            assert isinstance((await _run(model, tools=tools)).final_output, str)
 
 
 async def required_tools(url: str) -> None:
@@ -119,33 +111,16 @@ async def loose_output_type_beside_tools(url: str) -> None:
 
 async def streamed(url: str) -> None:
     for model in _models(url):
-        agent: Any = agents.Agent(
-            name="a", model=model, tools=_TOOLS, model_settings=agents.ModelSettings(max_tokens=500)
-        )
-        result = agents.Runner.run_streamed(agent, _QUESTION, max_turns=_TURNS)
-        kinds = {event.type async for event in result.stream_events()}
-        assert "raw_response_event" in kinds
-        assert isinstance(result.final_output, str)
-
-
-async def streamed_output_type_beside_tools(url: str) -> None:
-    for model in _models(url):
-        agent: Any = agents.Agent(
-            name="a",
-            model=model,
-            tools=_TOOLS,
-            output_type=Weather,
-            model_settings=agents.ModelSettings(max_tokens=500),
-        )
-        result = agents.Runner.run_streamed(agent, _QUESTION, max_turns=_TURNS)
-        async for _ in result.stream_events():
-            pass
-        assert isinstance(result.final_output, Weather)
+        for output in (str, Weather):
+            agent = _agent(model, tools=_TOOLS, output_type=None if output is str else output)
+            result = agents.Runner.run_streamed(agent, _QUESTION, max_turns=_TURNS)
+            assert "raw_response_event" in {event.type async for event in result.stream_events()}
+            assert isinstance(result.final_output, output)
 
 
 async def cancelled_stream(url: str) -> None:
     for model in _models(url):
-        agent: Any = agents.Agent(name="a", model=model, tools=_TOOLS)
+        agent = _agent(model, tools=_TOOLS)
         result = agents.Runner.run_streamed(agent, _QUESTION, max_turns=_TURNS)
         async for _ in result.stream_events():
             result.cancel()
@@ -154,7 +129,7 @@ async def cancelled_stream(url: str) -> None:
 
 async def handoffs(url: str) -> None:
     for model in _models(url):
-        other: Any = agents.Agent(name="other", model=model, model_settings=agents.ModelSettings(max_tokens=200))
+        other = _agent(model, name="other", settings={"max_tokens": 200})
         result = await _run(model, handoffs=[other], settings={"tool_choice": "required"})
         assert isinstance(result.final_output, str)
         assert result.last_agent.name == "other"
@@ -162,35 +137,27 @@ async def handoffs(url: str) -> None:
 
 async def agent_as_tool(url: str) -> None:
     for model in _models(url):
-        other: Any = agents.Agent(name="other", model=model, model_settings=agents.ModelSettings(max_tokens=200))
+        other = _agent(model, name="other", settings={"max_tokens": 200})
         tool = other.as_tool(tool_name="ask_other", tool_description="Ask.")
         assert _calls(await _run(model, tools=[tool], settings={"tool_choice": "required"}))
 
 
 async def history_of_a_session(url: str) -> None:
     for model in _models(url):
-        agent: Any = agents.Agent(
-            name="a", model=model, tools=_TOOLS, model_settings=agents.ModelSettings(max_tokens=300)
-        )
+        agent = _agent(model, tools=_TOOLS, settings={"max_tokens": 300})
         session = agents.SQLiteSession("s")
         for question in (_QUESTION, "And in Bergen?"):
-            assert isinstance(
-                (await agents.Runner.run(agent, question, session=session, max_turns=_TURNS)).final_output, str
-            )
+            result = await agents.Runner.run(agent, question, session=session, max_turns=_TURNS)
+            assert isinstance(result.final_output, str)
         items = await session.get_items()
         assert isinstance((await agents.Runner.run(agent, items, max_turns=_TURNS)).final_output, str)
 
 
 async def reasoning_and_extras(url: str) -> None:
     settings = {
-        "reasoning": {"effort": "low"},
-        "verbosity": "low",
-        "store": False,
-        "temperature": 0.8,
-        "top_p": 0.9,
-        "metadata": {"a": "b"},
-        "include_usage": True,
-    }
+        "reasoning": {"effort": "low"}, "verbosity": "low", "store": False, "temperature": 0.8, "top_p": 0.9,
+        "metadata": {"a": "b"}, "include_usage": True,
+    }  # fmt: skip
     for model in _models(url):
         assert isinstance((await _run(model, tools=_TOOLS, settings=settings)).final_output, str)
 
@@ -204,9 +171,7 @@ async def hosted_tool_beside_functions(url: str) -> None:
 
 async def conversation_by_previous_response(url: str) -> None:
     *_, responses = _models(url)
-    agent: Any = agents.Agent(
-        name="a", model=responses, tools=[_get_weather], model_settings=agents.ModelSettings(max_tokens=300, store=True)
-    )
+    agent = _agent(responses, tools=[_get_weather], settings={"max_tokens": 300, "store": True})
     first = await agents.Runner.run(agent, _QUESTION, max_turns=_TURNS, auto_previous_response_id=True)
     second = await agents.Runner.run(agent, "And?", previous_response_id=first.last_response_id, max_turns=_TURNS)
     assert isinstance(second.final_output, str)

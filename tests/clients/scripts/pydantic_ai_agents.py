@@ -18,20 +18,11 @@ _LIMITS = UsageLimits(request_limit=60)
 _SETTINGS: Any = {"max_tokens": 600, "timeout": 60}
 
 
-def _openai_models(url: str) -> Iterator[Any]:
+def _models(url: str) -> Iterator[Any]:
+    """Pydantic AI has to be told that messages of a model that it does not know take an answer's schema."""
     provider = OpenAIProvider(base_url=f"{url}/v1", api_key=KEY)
     yield OpenAIChatModel(MODEL, provider=provider)
     yield OpenAIResponsesModel(MODEL, provider=provider)
-
-
-def _models(url: str) -> Iterator[Any]:
-    yield from _openai_models(url)
-    yield AnthropicModel(MODEL, provider=AnthropicProvider(base_url=url, api_key=KEY))
-
-
-def _native_models(url: str) -> Iterator[Any]:
-    """As above; Pydantic AI has to be told that messages of a model that it does not know take an answer's schema."""
-    yield from _openai_models(url)
     profile: Any = {"supports_json_schema_output": True}
     yield AnthropicModel(MODEL, provider=AnthropicProvider(base_url=url, api_key=KEY), profile=profile)
 
@@ -56,75 +47,43 @@ def _agent(model: Any, **fields: Any) -> Any:
     return Agent(model, **fields)
 
 
-def _calls(result: Any) -> list[Any]:
-    return [part for message in result.all_messages() for part in message.parts if part.part_kind == "tool-call"]
+async def _run(model: Any, question: str = _QUESTION, history: Any = None, **fields: Any) -> Any:
+    return await _agent(model, **fields).run(question, message_history=history, usage_limits=_LIMITS)
 
 
-def _no_retries(result: Any) -> None:
-    """Require that no call was sent back to the model: every one had valid arguments."""
-    parts = [part for message in result.all_messages() for part in message.parts if part.part_kind == "retry-prompt"]
-    assert not parts, parts
+def _parts(result: Any, kind: str) -> list[Any]:
+    return [part for message in result.all_messages() for part in message.parts if part.part_kind == kind]
 
 
-async def plain(url: str) -> None:
+async def plain_and_tools(url: str) -> None:
     for model in _models(url):
-        assert isinstance((await _agent(model).run(_QUESTION)).output, str)
-
-
-async def tools(url: str) -> None:
-    for model in _models(url):
-        for _ in range(3):
-            result = await _agent(model, tools=_TOOLS).run(_QUESTION, usage_limits=_LIMITS)
+        for tools in ((), _TOOLS, _TOOLS, _TOOLS):
+            result = await _run(model, tools=tools)
             assert isinstance(result.output, str)
-            assert not [part for part in _calls(result) if part.tool_name not in {"_get_weather", "_find"}]
+            assert {part.tool_name for part in _parts(result, "tool-call")} <= {"_get_weather", "_find"}
 
 
-async def tool_output(url: str) -> None:
+_OUTPUTS: list[tuple[Any, Any, tuple[type, ...]]] = [
+    (Weather, (), (Weather,)),
+    (ToolOutput(Weather, strict=True), _TOOLS, (Weather,)),
+    ([Weather, int, bool], _TOOLS, (Weather, int, bool)),
+    (NativeOutput(Weather), (), (Weather,)),
+    *[(NativeOutput(Weather), _TOOLS, (Weather,))] * 3,
+]
+
+
+async def output(url: str) -> None:
+    """No call is sent back to the model: each one has valid arguments."""
     for model in _models(url):
-        result = await _agent(model, output_type=Weather).run(_QUESTION)
-        assert isinstance(result.output, Weather)
-        _no_retries(result)
-
-
-async def tool_output_beside_tools(url: str) -> None:
-    for model in _models(url):
-        result = await _agent(model, output_type=ToolOutput(Weather, strict=True), tools=_TOOLS).run(
-            _QUESTION, usage_limits=_LIMITS
-        )
-        assert isinstance(result.output, Weather)
-        _no_retries(result)
-
-
-async def tool_output_of_several_types(url: str) -> None:
-    for model in _models(url):
-        result = await _agent(model, output_type=[Weather, int, bool], tools=_TOOLS).run(
-            _QUESTION, usage_limits=_LIMITS
-        )
-        assert isinstance(result.output, (Weather, int, bool))
-        _no_retries(result)
+        for output_type, tools, types in _OUTPUTS:
+            result = await _run(model, output_type=output_type, tools=tools)
+            assert isinstance(result.output, types)
+            assert not _parts(result, "retry-prompt"), result.all_messages()
 
 
 async def text_or_tool_output(url: str) -> None:
     for model in _models(url):
-        result = await _agent(model, output_type=[str, Weather]).run(_QUESTION)
-        assert isinstance(result.output, (str, Weather))
-
-
-async def native_output(url: str) -> None:
-    for model in _native_models(url):
-        result = await _agent(model, output_type=NativeOutput(Weather)).run(_QUESTION)
-        assert isinstance(result.output, Weather)
-        _no_retries(result)
-
-
-async def native_output_beside_tools(url: str) -> None:
-    for model in _native_models(url):
-        for _ in range(3):
-            result = await _agent(model, output_type=NativeOutput(Weather), tools=_TOOLS).run(
-                _QUESTION, usage_limits=_LIMITS
-            )
-            assert isinstance(result.output, Weather)
-            _no_retries(result)
+        assert isinstance((await _run(model, output_type=[str, Weather])).output, (str, Weather))
 
 
 async def prompted_output(url: str) -> None:
@@ -132,9 +91,7 @@ async def prompted_output(url: str) -> None:
     for model in _models(url):
         for tools_ in ((), _TOOLS):
             try:
-                await _agent(model, output_type=PromptedOutput(Weather), tools=tools_, retries=2).run(
-                    _QUESTION, usage_limits=_LIMITS
-                )
+                await _run(model, output_type=PromptedOutput(Weather), tools=tools_, retries=2)
             except UnexpectedModelBehavior as error:
                 assert "output" in str(error), error
 
@@ -147,7 +104,7 @@ async def streamed_text(url: str) -> None:
 
 
 async def streamed_native_output_beside_tools(url: str) -> None:
-    for model in _native_models(url):
+    for model in _models(url):
         async with _agent(model, output_type=NativeOutput(Weather), tools=_TOOLS).run_stream(
             _QUESTION, usage_limits=_LIMITS
         ) as stream:
@@ -167,25 +124,19 @@ async def streamed_events(url: str) -> None:
 
 
 async def history(url: str) -> None:
-    for model in _models(url):
-        agent = _agent(model, tools=_TOOLS)
-        first = await agent.run(_QUESTION, usage_limits=_LIMITS)
-        second = await agent.run("And in Bergen?", message_history=first.all_messages(), usage_limits=_LIMITS)
-        assert isinstance(second.output, str)
-
-
-async def history_of_one_endpoint_on_another(url: str) -> None:
+    """On one endpoint, and from each on the next."""
     messages: Any = []
+    for model in _models(url):
+        first = await _run(model, tools=_TOOLS)
+        second = await _run(model, "And in Bergen?", first.all_messages(), tools=_TOOLS)
+        assert isinstance(second.output, str)
     for model in [*_models(url), *_models(url)]:
-        result = await _agent(model, tools=_TOOLS).run(_QUESTION, message_history=messages, usage_limits=_LIMITS)
-        messages = result.all_messages()
+        messages = (await _run(model, history=messages, tools=_TOOLS)).all_messages()
 
 
 async def one_call_at_a_time(url: str) -> None:
     for model in _models(url):
-        result = await _agent(model, tools=_TOOLS, model_settings=_SETTINGS | {"parallel_tool_calls": False}).run(
-            _QUESTION, usage_limits=_LIMITS
-        )
+        result = await _run(model, tools=_TOOLS, model_settings=_SETTINGS | {"parallel_tool_calls": False})
         for message in result.all_messages():
             assert sum(part.part_kind == "tool-call" for part in message.parts) <= 1
 
@@ -200,17 +151,11 @@ async def failing_tool(url: str) -> None:
 
     for model in _models(url):
         failed: list[str] = []
-        assert isinstance(
-            (await _agent(model, tools=[broken], output_type=str).run(_QUESTION, usage_limits=_LIMITS)).output, str
-        )
+        assert isinstance((await _run(model, tools=[broken], output_type=str)).output, str)
 
 
 async def thinking(url: str) -> None:
+    budget = {"type": "enabled", "budget_tokens": 1024}
+    settings = _SETTINGS | {"max_tokens": 2048, "openai_reasoning_effort": "low", "anthropic_thinking": budget}
     for model in _models(url):
-        settings = _SETTINGS | {
-            "max_tokens": 2048,
-            "openai_reasoning_effort": "low",
-            "anthropic_thinking": {"type": "enabled", "budget_tokens": 1024},
-        }
-        result = await _agent(model, tools=_TOOLS, model_settings=settings).run(_QUESTION, usage_limits=_LIMITS)
-        assert isinstance(result.output, str)
+        assert isinstance((await _run(model, tools=_TOOLS, model_settings=settings)).output, str)
