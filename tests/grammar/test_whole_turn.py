@@ -217,7 +217,8 @@ def test_turns_of_kimi_k3_drawn_under_one_mask_are_accepted_by_the_other_and_mas
 @pytest.mark.parametrize("which", ["real_compiler", "k3_real_compiler"])
 def test_public_tools_on_the_real_vocabulary(which: str, first_server: int, request: pytest.FixtureRequest) -> None:
     compiler: Compiler = request.getfixturevalue(which)
-    vocabulary, markers = compiler.vocabulary, {"markers": KIMI_K3} if which.startswith("k3") else {}
+    vocabulary = compiler.vocabulary
+    markers: Any = {"markers": KIMI_K3} if which.startswith("k3") else {}
     for number, tools in enumerate(mcp_servers()[first_server::7]):
         spec = ToolCallSpec.from_openai({"tools": tools, "tool_choice": "required"})
         matcher = compiler.compile(spec).matcher()

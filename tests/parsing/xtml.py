@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from constrained_k2 import Vocabulary
-from tests.xtml import CLOSE, OPEN, SEPARATOR, TYPES
+from tests.xtml import TYPES
 
-SEP, END = SEPARATOR, "<|end_of_msg|>"
+OPEN, CLOSE, SEP, END = "<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"
 Piece = tuple[str, bool]  # text, and whether it is one special token
 
 HOSTILE = [

@@ -16,7 +16,7 @@ from tests.data import data
 
 xgrammar = pytest.importorskip("xgrammar", reason="xgrammar is not installed")
 
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": name, "parameters": parameters}}
     for name, parameters in (
         ("get_weather", {"type": "object", "properties": {"z": {"type": "string"}, "a": {"maximum": 2**70}}}),

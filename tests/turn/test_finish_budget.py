@@ -141,8 +141,8 @@ class Side:
         """The tokens of a call of ``f`` that has begun to write this value under ``q``, at each length."""
         if self.is_k3:
             kind, value = ("string", begun) if isinstance(begun, str) else ("array", json.dumps(begun)[:-1])
-            start = f'{CLOSE}response{SEP}{OPEN}tools{SEP}{OPEN}call tool="f" index="1"{SEP}{OPEN}argument key="q" type="{kind}"{SEP}'
-            return [ids_of(self.vocabulary, start + value[:length]) for length in range(len(value) + 1)]
+            opened = f'{CLOSE}response{SEP}{OPEN}tools{SEP}{OPEN}call tool="f" index="1"{SEP}{OPEN}argument key="q" type="{kind}"{SEP}'
+            return [ids_of(self.vocabulary, opened + value[:length]) for length in range(len(value) + 1)]
         start, written = call_start(self.vocabulary, "f"), json.dumps({"q": begun})
         return [[*start, *self.vocabulary.encode(written[:length])] for length in range(6, len(written) - 1)]
 
