@@ -48,25 +48,6 @@ def test_texts_with_equal_states(shape: String, one: str, other: str) -> None:
     assert start.after(one) is start.after(other)
 
 
-@pytest.mark.parametrize(
-    ("shape", "one", "other"),
-    [
-        (pattern("^[a-z]+$"), "", "a"),
-        (pattern("ab"), "a", "b"),
-        (pattern("ab"), "x", "ab"),
-        (pattern("^a{2,4}$"), "aa", "aaa"),
-        (pattern("^(ab)*$"), "ab", "aba"),
-        (pattern("(a$|^b)"), "a", "b"),
-        (String(excluded=frozenset({"abc"})), "ab", "abc"),
-        (String(longest=3), "ab", "abc"),
-        (pattern("^[a-z]+$", longest=9), "ab", "abc"),
-    ],
-)
-def test_texts_with_different_states(shape: String, one: str, other: str) -> None:
-    start = begin(shape)
-    assert start.after(one) is not start.after(other)
-
-
 def test_a_state_has_a_part_for_each_shape() -> None:
     start = begin(pattern("^a+$"), Value('"ab"'))
     assert start.after("aa") is start.after("aaa")

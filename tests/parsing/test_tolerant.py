@@ -5,10 +5,13 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from constrained_k2 import InvalidRequest, ToolCall, ToolCallParser, Vocabulary, parse_completion, render_tool_calls
+from constrained_k2.formats.base import WireFormat
+from constrained_k2.formats.kimi_k2 import KIMI_K2
+from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.parsing import PARSING_LEVELS
 from constrained_k2.parsing.arguments import ArgumentsText, recover
 from constrained_k2.parsing.events import (
@@ -21,6 +24,7 @@ from constrained_k2.parsing.events import (
 )
 from constrained_k2.parsing.parser import ParsingLevel
 from constrained_k2.request.spec import Tool
+from tests.budget import tries
 from tests.parsing.transcripts import call_ids, ids_of_text, random_call, table
 
 BYTES = Vocabulary.of_bytes()
@@ -94,17 +98,34 @@ def test_text_after_a_spelled_marker_is_not_buffered_for_long() -> None:
     assert parser.feed(BYTES.encode("h")) == [ContentDelta("h")]
 
 
-@pytest.mark.parametrize("before", ["", "functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>"])
-def test_blanks_between_calls_are_not_buffered_for_ever(before: str) -> None:
+CALL = "<|tool_call_begin|>functions.f:%d<|tool_call_argument_begin|>{}<|tool_call_end|>"
+
+
+@pytest.mark.parametrize(
+    ("wire_format", "before", "call", "started"),
+    [
+        (KIMI_K2, "<|tool_calls_section_begin|>", CALL % 1, 0),
+        (KIMI_K2, f"<|tool_calls_section_begin|>{CALL % 0}", CALL % 1, 1),
+        (
+            KIMI_K3,
+            "<|close|>response<|sep|><|open|>tools<|sep|>",
+            '<|open|>call tool="f" index="1"<|sep|><|close|>call<|sep|>',
+            0,
+        ),
+    ],
+    ids=["Kimi K2", "Kimi K2 behind a call", "Kimi K3"],
+)
+def test_blanks_between_calls_are_not_buffered_for_ever(
+    wire_format: WireFormat, before: str, call: str, started: int
+) -> None:
     """A model that loops writes nothing else, 256 of them a token."""
-    parser = ToolCallParser(BYTES, level="tolerant")
-    begin = "<|tool_calls_section_begin|>" + "<|tool_call_begin|>" * bool(before)
-    parser.feed(ids_of_text(begin + before, BYTES))
-    assert parser.feed(BYTES.encode(" " * 4096)) == []
-    events = parser.feed(BYTES.encode(" " * 1000))
+    vocabulary = Vocabulary.of_bytes(wire_format)
+    parser = ToolCallParser(vocabulary, level="tolerant")
+    parser.feed(ids_of_text(before, vocabulary))
+    assert parser.feed(vocabulary.encode(" " * 4096)) == []
+    events = parser.feed(vocabulary.encode(" " * 1000))
     assert "".join(event.text for event in events if isinstance(event, ContentDelta)) == " " * 5096
-    call = "<|tool_call_begin|>functions.f:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
-    assert CallStarted(int(bool(before)), "f", 1) in parser.feed(ids_of_text(call, BYTES))
+    assert CallStarted(started, "f", 1) in parser.feed(ids_of_text(call, vocabulary))
 
 
 def test_json_is_shown_as_it_comes() -> None:
@@ -125,14 +146,25 @@ def test_unknown_levels(level: Any) -> None:
         ToolCallParser(BYTES, level=level)
 
 
-def test_without_calls_everything_is_text(small_vocabulary: Vocabulary) -> None:
-    text = "<think>Hm.</think>Look:<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
-    for level in PARSING_LEVELS:
-        parser = ToolCallParser(small_vocabulary, level=level, calls=False)
-        events = [*parser.feed(ids_of_text(text, small_vocabulary)), *parser.finish()]
-        assert {type(event) for event in events} == {ReasoningDelta, ContentDelta}
-        shown = "".join(event.text for event in events if isinstance(event, ContentDelta))
-        assert shown == text.partition("</think>")[2]
+K3 = Vocabulary.of_bytes(KIMI_K3)
+K3_CALL = '<|open|>call tool="f" index="1"<|sep|><|close|>call<|sep|>'
+K3_CALLS = f"<|open|>tools<|sep|>{K3_CALL}<|close|>tools<|sep|>"
+
+
+@pytest.mark.parametrize("level", PARSING_LEVELS)
+@pytest.mark.parametrize(
+    ("vocabulary", "text", "content"),
+    [
+        (BYTES, f"<think>Hm.</think>Look:{CALL % 0}", f"Look:{CALL % 0}"),
+        (K3, f"hm<|close|>think<|sep|><|open|>response<|sep|>hi<|close|>response<|sep|>{K3_CALLS}", f"hi{K3_CALLS}"),
+    ],
+    ids=["Kimi K2", "Kimi K3"],
+)
+def test_without_calls_everything_is_text(vocabulary: Vocabulary, text: str, content: str, level: ParsingLevel) -> None:
+    parser = ToolCallParser(vocabulary, level=level, calls=False, in_reasoning=vocabulary is K3)
+    events = [*parser.feed(ids_of_text(text, vocabulary)), *parser.finish()]
+    assert {type(event) for event in events} == {ReasoningDelta, ContentDelta}
+    assert "".join(event.text for event in events if isinstance(event, ContentDelta)) == content
 
 
 @pytest.mark.parametrize("level", PARSING_LEVELS)
@@ -158,6 +190,7 @@ json_texts = st.recursive(
 )
 
 
+@settings(max_examples=tries(100, fast=25, everything=400))
 @given(json_texts, st.data())
 def test_json_is_never_touched(written: str, data: st.DataObject) -> None:
     assert recover(written) == (written, ())

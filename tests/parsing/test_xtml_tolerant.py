@@ -14,7 +14,6 @@ from constrained_k2.parsing.events import (
     CallFinished,
     CallStarted,
     ContentDelta,
-    ReasoningDelta,
     RecoveryUsed,
 )
 from constrained_k2.request.spec import Tool
@@ -197,16 +196,6 @@ def test_the_written_arguments_stay_beside_the_recovered_ones() -> None:
         assert call.written == (written if changed else None)
 
 
-def test_without_calls_their_tags_are_text() -> None:
-    text = f"hm{THOUGHT}{RESPONSE}hi{RESPONDED}{SECTION}{CALL}{SECTION_END}{ENDED}"
-    for level in ("strict", "tolerant"):
-        parser = ToolCallParser(BYTES, level=level, calls=False, in_reasoning=True)
-        events = [*parser.feed(ids_of_text(text, BYTES)), *parser.finish()]
-        assert {type(event) for event in events} == {ReasoningDelta, ContentDelta}
-        shown = "".join(event.text for event in events if isinstance(event, ContentDelta))
-        assert shown == f"hi{SECTION}{CALL}{SECTION_END}"
-
-
 def test_strings_are_shown_as_they_come_and_recoveries_with_their_call() -> None:
     parser = ToolCallParser(BYTES, level="tolerant")
     assert parser.feed(ids_of_text(f"hm{CALL.partition(SEP)[0]}", BYTES))[-1] == ContentDelta("m")
@@ -214,12 +203,3 @@ def test_strings_are_shown_as_they_come_and_recoveries_with_their_call() -> None
     parser.feed(ids_of_text(f'{OPEN}argument key="a" type="string"{SEP}x', BYTES))
     assert all(parser.feed([byte]) for byte in b"yz <|close|>argument<|sep|>")
     assert parser.feed(ids_of_text(f"{CLOSE}argument{SEP}{CALL_END}", BYTES))[-1] == CallFinished(0)
-
-
-def test_blanks_between_blocks_are_not_buffered_for_ever() -> None:
-    parser = ToolCallParser(BYTES, level="tolerant")
-    parser.feed(ids_of_text(f"{RESPONDED}{SECTION}", BYTES))
-    assert parser.feed(BYTES.encode(" " * 4096)) == []
-    events = parser.feed(BYTES.encode(" " * 1000))
-    assert "".join(event.text for event in events if isinstance(event, ContentDelta)) == " " * 5096
-    assert CallStarted(0, "f", 1) in parser.feed(ids_of_text(CALL, BYTES))

@@ -49,6 +49,12 @@ ENFORCED: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     (r"(?<=a)b(?!c)", ("ab", "abd"), ("b", "abc")),
     (r"^(?i:é)(?s:.)$", ("É\n",), ("e\n", "Éab")),
     (r"^a|b$", ("ac", "cb"), ("ca",)),
+    (r"^(?=.*[A-Z])(?=.*\d).{8,}$", ("Passw0rd",), ("password1", "Pass0")),
+    (r"^(?!admin$|root$)[a-z]+$", ("admins",), ("admin", "root", "")),
+    (r"^(?=a|b)[a-c]", ("ab", "b"), ("c", "ca")),
+    (r"^(?!x)", ("", "ax"), ("x", "xa")),
+    (r"^(?=[)(])[)x]", (")x",), ("x", "(x")),
+    (r"^(?=a)a|c", ("a", "bc"), ("b", "ba")),  # the anchor is of the first alternative only
     (r"^#\x20a b$", ("# a b",), ("#ab",)),
 ]
 # Pattern; the reason, which names the part.

@@ -23,16 +23,9 @@ def _create(url: str, mode: Mode, response_model: Any = Weather, **fields: Any) 
     return _client(url, mode).create(response_model=response_model, **body | fields)
 
 
-def tools(url: str) -> None:
-    assert isinstance(_create(url, Mode.TOOLS), Weather)
-
-
-def strict_tools(url: str) -> None:
-    assert isinstance(_create(url, Mode.TOOLS_STRICT), Weather)
-
-
-def json_schema(url: str) -> None:
-    assert isinstance(_create(url, Mode.JSON_SCHEMA), Weather)
+def tools_and_json_schema(url: str) -> None:
+    for mode in (Mode.TOOLS, Mode.TOOLS_STRICT, Mode.JSON_SCHEMA):
+        assert isinstance(_create(url, mode), Weather), mode
 
 
 def any_json(url: str) -> None:
