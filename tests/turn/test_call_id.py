@@ -53,7 +53,7 @@ def test_tokens_that_run_out_of_a_name_into_the_index() -> None:
 
 
 def check_every_prefix(trie: CallIdTrie, whole: dict[bytes, str], index: int, tokens: dict[int, bytes]) -> None:
-    """All that is said of each prefix of these headers, against all tokens."""
+    """The answers about each prefix of these headers, against all tokens."""
     call_ids = trie.with_index(index)
     prefixes = {header[:cut] for header in whole for cut in range(len(header) + 1)}
     for prefix in sorted(prefixes):
