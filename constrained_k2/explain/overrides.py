@@ -1,6 +1,6 @@
-"""Explains the overridden tokens of a turn: where each is, and what forbids it."""
+"""Finds the places of the forbidden tokens of a turn: where each is, and what forbids it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from constrained_k2.compiler.compiled import CompiledToolCalls
@@ -11,9 +11,9 @@ from constrained_k2.explain.blame import find_blame
 from constrained_k2.explain.causes import Causes
 from constrained_k2.explain.json_path import JsonPath, Path
 from constrained_k2.explain.limits import DEFAULT_LIMITS, Budget, Exhausted, ExplainLimits
-from constrained_k2.explain.records import ExaminedRow, Override, Place
 from constrained_k2.explain.replay import Recorder, Replay, recorder_of, with_recorder
 from constrained_k2.explain.subject import END, Subject
+from constrained_k2.explain.view import Place
 from constrained_k2.request.spec import ANY_OBJECT
 from constrained_k2.schema.document import escape
 from constrained_k2.turn.automaton import Automaton, State
@@ -24,46 +24,29 @@ _BLANKS = frozenset(b" \t\r\n")
 _BEGINS_VALUE = frozenset(b'"[-0123456789tfn')
 
 
-def explain_rows(  # noqa: PLR0913 - what was written, and what was asked for
+def find_places(  # noqa: PLR0913 - what was written, and what was asked for
     compiled: CompiledToolCalls,
     vocabulary: Vocabulary,
-    token_ids: list[int],
-    rows: Sequence[ExaminedRow],
+    token_ids: Sequence[int],
+    wanted: Mapping[int, int],
     *,
     in_reasoning: bool = False,
-    contested: float | None = None,
     limits: ExplainLimits = DEFAULT_LIMITS,
-) -> list[Override]:
-    """The overrides of a turn, in its order.
+) -> dict[int, Place]:
+    """The places of forbidden tokens of a turn, in its order: those that the limits leave, by the tokens before each.
 
     Args:
         compiled: The request, compiled over the bytes of the model's format (:meth:`Vocabulary.of_bytes`).
         vocabulary: The model's vocabulary.
         token_ids: The turn as it was written.
-        rows: Rows of the turn.
+        wanted: The number of tokens before a forbidden token -> that token.
         in_reasoning: True if the prompt began the reasoning.
-        contested: Explain also rows in which a forbidden token that is not the likeliest has this probability.
         limits: Limits on the cost.
     """
-    found = {row.position: row for row in rows}
-    shown = (
-        at for at, row in found.items() if row.is_overridden or (contested is not None and row.probability >= contested)
-    )
-    positions = sorted(shown)[: limits.overrides]
-    if not positions:
-        return []
-    explainer = _Explainer(compiled, vocabulary, limits, in_reasoning=in_reasoning)
-    places = explainer.places(token_ids, {position: found[position].wanted for position in positions})
-    return [
-        Override(
-            found[position],
-            token_ids[position],
-            vocabulary.decode([found[position].wanted]),
-            vocabulary.decode([token_ids[position]]),
-            places[position],
-        )
-        for position in positions
-    ]
+    first = {position: wanted[position] for position in sorted(wanted)[: limits.overrides]}
+    if not first:
+        return {}
+    return _Explainer(compiled, vocabulary, limits, in_reasoning=in_reasoning).places(list(token_ids), first)
 
 
 class _Explainer:

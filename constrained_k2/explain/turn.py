@@ -6,6 +6,7 @@ was without the constraint: ``prompt_logprobs`` of the prompt and the turn, sent
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import exp
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +14,8 @@ import numpy.typing as npt
 from constrained_k2.compiler.compiled import CompiledToolCalls
 from constrained_k2.compiler.compiler import Compiler
 from constrained_k2.explain.limits import DEFAULT_LIMITS, ExplainLimits
-from constrained_k2.explain.overrides import explain_rows
-from constrained_k2.explain.records import ExaminedRow, Override
-from constrained_k2.explain.view import Alternative, Token, TurnView, WantedToken
+from constrained_k2.explain.overrides import find_places
+from constrained_k2.explain.view import Alternative, Place, Token, TurnView, WantedToken
 from constrained_k2.parsing import parse_completion
 from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.turn.intent import Intent
@@ -68,30 +68,29 @@ class TurnExplainer:
         """
         ids, vocabulary = list(token_ids), self.vocabulary
         compiled, over_bytes = self._compiler.compile(spec), self._over_bytes.compile(spec)
-        allowed, rows, chances, has_declined = [], list[ExaminedRow](), dict[int, float](), False
-        for position, (row, call, intent) in enumerate(_masks(compiled, ids, in_reasoning=in_reasoning)):
-            allowed.append(int(np.unpackbits(row.view(np.uint8)).sum()))
-            is_known = position < len(likeliest)
-            if is_known and intent is not None:
-                meant = set(intent.meant.tolist())
-                chance = sum(exp(min(0.0, value)) for token, value in likeliest[position].items() if token in meant)
-                chances[call] = min(chances.get(call, 1.0), chance)
+        allowed, wanted, chances = list[int](), dict[int, _Wanted](), dict[int, float]()
+        for position, mask in enumerate(_masks(compiled, ids, in_reasoning=in_reasoning)):
+            allowed.append(int(np.unpackbits(mask.row.view(np.uint8)).sum()))
+            likely = likeliest[position] if position < len(likeliest) else {}
             # Behind a declined call the model goes on with what it was kept from: that tells nothing new.
-            is_known = is_known and (intent is not None or not has_declined)
-            has_declined = has_declined or (intent is not None and intent.closing == ids[position])
-            examined = _examined(position, likeliest[position], row, allowed[-1]) if is_known else None
-            if not _allows(row, ids[position]):
-                examined = ExaminedRow(position, ids[position], True, 0.0, 0.0, allowed[-1])  # noqa: FBT003
-            rows += [] if examined is None else [examined]
-        found = explain_rows(
-            over_bytes, vocabulary, ids, rows, in_reasoning=in_reasoning, contested=CONTESTED, limits=limits
-        )
-        overrides = [_wanted(each) for each in found if each.row.is_overridden]
+            most = None if mask.has_declined else _forbidden(likely, mask.row)
+            if not _allows(mask.row, ids[position]):
+                most = _Wanted(ids[position], is_overridden=True)
+            if most is not None:
+                wanted[position] = most
+            if likely and mask.intent is not None:
+                meant = set(mask.intent.meant.tolist())
+                chance = sum(_probability(value) for token, value in likely.items() if token in meant)
+                chances[mask.call] = min(chances.get(mask.call, 1.0), chance)
+        shown = {at: each for at, each in wanted.items() if each.is_overridden or each.probability >= CONTESTED}
+        tokens = {at: each.token for at, each in shown.items()}
+        places = find_places(over_bytes, vocabulary, ids, tokens, in_reasoning=in_reasoning, limits=limits)
+        found = {at: self._shown(at, place, shown[at], ids[at]) for at, place in places.items()}
         return TurnView(
             [Token(vocabulary.decode([each]), *allowed[at : at + 1]) for at, each in enumerate(ids)],
-            overrides,
-            sum(row.is_overridden for row in rows),
-            [_wanted(each) for each in found if not each.row.is_overridden],
+            [each for at, each in found.items() if shown[at].is_overridden],
+            sum(each.is_overridden for each in wanted.values()),
+            [each for at, each in found.items() if not shown[at].is_overridden],
             min(len(allowed), len(likeliest)) if likeliest else None,
             [self._alternatives(each) for each in likeliest] if len(likeliest) == len(ids) else [],
             [chances[call] for call in sorted(chances)],
@@ -113,29 +112,47 @@ class TurnExplainer:
 
     def _alternatives(self, likeliest: Likeliest) -> list[Alternative]:
         first = sorted(likeliest.items(), key=lambda item: -item[1])[:_ALTERNATIVES]
-        return [Alternative(self.vocabulary.decode([token]), exp(min(0.0, value))) for token, value in first]
+        return [Alternative(self.vocabulary.decode([token]), _probability(value)) for token, value in first]
+
+    def _shown(self, position: int, place: Place, wanted: "_Wanted", written: int) -> WantedToken:
+        text = self.vocabulary.decode([wanted.token])
+        if wanted.token == written:
+            return WantedToken(position, *place, text, None, None, None)
+        probability, forbidden = round(wanted.probability, 6), round(wanted.forbidden, 6)
+        return WantedToken(position, *place, text, self.vocabulary.decode([written]), probability, forbidden)
 
 
-def _masks(
-    compiled: CompiledToolCalls, token_ids: Sequence[int], *, in_reasoning: bool
-) -> Iterator[tuple[npt.NDArray[np.int32], int, Intent | None]]:
-    """Yield the mask at each token, int32 ``[words]``, up to the first token that it forbids or the turn's end.
+class _Mask(NamedTuple):
+    row: npt.NDArray[np.int32]  # [words]
+    call: int  # the number of calls before it
+    intent: Intent | None  # what decides whether the call is made
+    has_declined: bool
 
-    With each come the number of calls before it, and what decides whether the call is made.
-    """
+
+class _Wanted(NamedTuple):
+    """The likeliest forbidden token of a place, its probability, and that of all forbidden ones together."""
+
+    token: int
+    is_overridden: bool  # it is the likeliest of all, or the turn holds it
+    probability: float = 0.0
+    forbidden: float = 0.0
+
+
+def _masks(compiled: CompiledToolCalls, token_ids: Sequence[int], *, in_reasoning: bool) -> Iterator[_Mask]:
+    """Yield the mask at each token, up to the first token that it forbids or the turn's end."""
     matcher = compiled.matcher(in_reasoning=in_reasoning)
     bitmask = allocate_bitmask(rows=1, size=compiled.vocabulary.size)
     row: npt.NDArray[np.int32] = np.asarray(bitmask)[0]
     for token_id in token_ids:
         if matcher.is_terminated():
             return
-        call, intent = matcher.num_calls, matcher.intent()
+        mask = _Mask(row, matcher.num_calls, matcher.intent(), matcher.has_declined)
         matcher.fill_bitmask(bitmask, row=0)
-        if intent is not None and intent.closing == token_id:  # the call was declined
+        if mask.intent is not None and mask.intent.closing == token_id:  # the call was declined
             row[token_id >> 5] |= np.uint32(1 << (token_id & 31)).view(np.int32)
         if _allows(row, token_id) and not matcher.accept_tokens([token_id]):
             row[token_id >> 5] &= ~(np.int32(1) << np.int32(token_id & 31))
-        yield row, call, intent
+        yield mask
         if not _allows(row, token_id):
             return
 
@@ -144,27 +161,15 @@ def _allows(row: npt.NDArray[np.int32], token_id: int) -> bool:
     return bool(row[token_id >> 5] >> (token_id & 31) & 1)
 
 
-def _examined(position: int, likeliest: Likeliest, row: npt.NDArray[np.int32], allowed: int) -> ExaminedRow | None:
+def _probability(logarithm: float) -> float:
+    return exp(min(0.0, logarithm))
+
+
+def _forbidden(likeliest: Likeliest, row: npt.NDArray[np.int32]) -> _Wanted | None:
     """Return what the mask forbids of the likeliest tokens; None for nothing."""
-    forbidden = {token: exp(min(0.0, value)) for token, value in likeliest.items() if not _allows(row, token)}
+    forbidden = {token: _probability(value) for token, value in likeliest.items() if not _allows(row, token)}
     if not forbidden:
         return None
-    wanted = max(forbidden, key=lambda token: likeliest[token])
-    is_overridden = likeliest[wanted] >= max(likeliest.values())
-    return ExaminedRow(position, wanted, is_overridden, forbidden[wanted], min(1.0, sum(forbidden.values())), allowed)
-
-
-def _wanted(override: Override) -> WantedToken:
-    row, place = override.row, override.place
-    is_refused = row.wanted == override.written
-    return WantedToken(
-        row.position,
-        place.phase,
-        place.tool,
-        place.pointer,
-        place.keywords,
-        override.wanted_text,
-        None if is_refused else override.written_text,
-        None if is_refused else round(row.probability, 6),
-        None if is_refused else round(row.forbidden, 6),
-    )
+    token = max(forbidden, key=likeliest.__getitem__)
+    is_overridden = likeliest[token] >= max(likeliest.values())
+    return _Wanted(token, is_overridden, forbidden[token], min(1.0, sum(forbidden.values())))

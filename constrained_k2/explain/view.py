@@ -2,17 +2,32 @@
 
 import json
 from collections import Counter
+from typing import NamedTuple
 
 import msgspec
 
 _MAX_SHOWN = 60  # characters of a text in a table
 
 
-class WantedToken(msgspec.Struct, frozen=True):
-    """A token that the mask kept the model from writing.
+class Place(NamedTuple):
+    """The place where a token is forbidden, with the reasons."""
 
-    ``written`` and the probabilities are None if the turn itself holds the forbidden token. ``forbidden`` is the
-    probability of all forbidden tokens among those that the server gave.
+    phase: str  # of the turn, a name of :class:`constrained_k2.turn.phases.Phase` in lower case
+    tool: str  # the function that is called; empty outside of calls and of names not yet complete
+    # JSON pointer (RFC 6901) into the arguments, or into an answer with a form, to the value that is being written, or
+    # to the object or array whose next key, comma or end is due; None outside of both.
+    pointer: str | None
+    # The schema's keywords that forbid the token: taken away, they would allow it. Or one of
+    # :data:`constrained_k2.explain.keywords.OTHER_CAUSES`. Empty if none was found within the limits.
+    keywords: tuple[str, ...]
+
+
+class WantedToken(msgspec.Struct, frozen=True):
+    """A token that the mask kept the model from writing, or in a contested place one that sampling might have chosen.
+
+    The first fields are its :class:`Place`. ``written`` and the probabilities, those of temperature 1 before the mask,
+    are None if the turn itself holds the forbidden token. ``forbidden`` is the probability of all forbidden tokens
+    among those that the server gave.
     """
 
     position: int

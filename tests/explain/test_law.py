@@ -10,8 +10,9 @@ import pytest
 
 from constrained_k2 import KIMI_K2, ConstrainedK2Error, ToolCallSpec, Vocabulary
 from constrained_k2.compiler.shared import GrammarOptions
-from constrained_k2.explain import ExaminedRow, ExplainLimits, explain_rows
 from constrained_k2.explain.keywords import BLANKS, OPENS_OBJECTS, OTHER_CAUSES, REPEATED_KEY, SYNTAX, UNKNOWN_KEY
+from constrained_k2.explain.limits import ExplainLimits
+from constrained_k2.explain.overrides import find_places
 from constrained_k2.schema.budget import objects_in
 from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
@@ -100,10 +101,9 @@ def check(schema: dict[str, Any], text: bytes, vocabulary: Vocabulary, rng: rand
     if not allows(schema, text[:-1], text[-1], "forbid") or allows(schema, text, byte, "forbid"):
         return False
     ids = [*ids_of(CALL, vocabulary), *text]
-    row = ExaminedRow(len(ids), byte, True, 0.5, 0.5, 1)
     limits = ExplainLimits(seconds=60.0, trials=256)
-    (override,) = explain_rows(compiled, vocabulary, [*ids, 0], [row], limits=limits)
-    keywords, what = override.place.keywords, (schema, text, chr(byte), override.place)
+    (place,) = find_places(compiled, vocabulary, [*ids, 0], {len(ids): byte}, limits=limits).values()
+    keywords, what = place.keywords, (schema, text, chr(byte), place)
     assert keywords, what
     if keywords == (UNKNOWN_KEY,):
         assert allows(schema, text, byte, "allow"), what

@@ -7,8 +7,9 @@ import pytest
 
 from constrained_k2 import ConstrainedK2Error, ToolCallSpec
 from constrained_k2.compiler.shared import GrammarOptions
-from constrained_k2.explain import ExaminedRow, ExplainLimits, explain_rows
 from constrained_k2.explain.keywords import OTHER_CAUSES, UNKNOWN_KEY
+from constrained_k2.explain.limits import ExplainLimits
+from constrained_k2.explain.overrides import find_places
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 from tests.explain.test_law import BYTES, composed, holders_of, policy_without, without
 from tests.explain.test_places_xtml import CALL
@@ -47,10 +48,9 @@ def test_random_compositions(seed: int) -> None:
         if not allows(schema, symbols[:-1], symbols[-1], "forbid") or allows(schema, symbols, symbol, "forbid"):
             continue
         ids = [*ids_of(CALL, VOCABULARY), *symbols]
-        row = ExaminedRow(len(ids), symbol, is_overridden=True, probability=0.5, forbidden=0.5, allowed=1)
         limits = ExplainLimits(seconds=60.0, trials=256)
-        (override,) = explain_rows(compiled, VOCABULARY, [*ids, 0], [row], limits=limits)
-        keywords, what = override.place.keywords, (schema, symbols, symbol, override.place)
+        (place,) = find_places(compiled, VOCABULARY, [*ids, 0], {len(ids): symbol}, limits=limits).values()
+        keywords, what = place.keywords, (schema, symbols, symbol, place)
         assert keywords, what
         if keywords == (UNKNOWN_KEY,):
             assert allows(schema, symbols, symbol, "allow"), what

@@ -9,33 +9,33 @@ import pytest
 
 from constrained_k2 import KIMI_K2, Compiler, ConstrainedK2Error, ToolCallSpec
 from constrained_k2.compiler.shared import GrammarOptions
-from constrained_k2.explain import ExaminedRow, ExplainLimits, Override, explain_rows
-from constrained_k2.explain.limits import Budget
-from constrained_k2.explain.records import Place
+from constrained_k2.explain.limits import Budget, ExplainLimits
+from constrained_k2.explain.overrides import find_places
 from constrained_k2.explain.subject import Subject
+from constrained_k2.explain.view import Place
 from tests.explain.test_places import CALL, END, UNITS, obj
-from tests.explain.turns import byte_compiler, ids_of, override, tool, vocabulary_with
+from tests.explain.turns import byte_compiler, ids_of, place_of, tool, vocabulary_with
 
 BODY = {"tools": [tool(obj(u=UNITS, more={}))]}
 
 
-def many(schema: dict[str, Any], text: str, limits: ExplainLimits, count: int = 300) -> list[Override]:
+def many(schema: dict[str, Any], text: str, limits: ExplainLimits, count: int = 300) -> dict[int, Place]:
     """Explain a forbidden byte at each place of a text's end."""
     vocabulary = vocabulary_with(KIMI_K2)
     compiled = byte_compiler().compile(ToolCallSpec.from_openai({"tools": [tool(schema)]}))
     ids = ids_of(CALL + text, vocabulary)
-    rows = [ExaminedRow(len(ids) - number, 255, True, 0.5, 0.5, 1) for number in range(1, count + 1)]
-    return explain_rows(compiled, vocabulary, ids, rows, limits=limits)
+    wanted = {len(ids) - number: 255 for number in range(1, count + 1)}
+    return find_places(compiled, vocabulary, ids, wanted, limits=limits)
 
 
 def test_without_trials_the_pointer_remains() -> None:
-    found = override(BODY, f'{CALL}{{"u":"', "K", limits=ExplainLimits(trials=0))
-    assert found.place == Place("arguments", "act", "/u", ())
+    found = place_of(BODY, f'{CALL}{{"u":"', "K", limits=ExplainLimits(trials=0))
+    assert found == Place("arguments", "act", "/u", ())
 
 
 def test_without_time_the_phase_remains() -> None:
-    found = override(BODY, f'{CALL}{{"u":"', "K", limits=ExplainLimits(seconds=0.0))
-    assert found.place == Place("arguments", "act", "/u", ())
+    found = place_of(BODY, f'{CALL}{{"u":"', "K", limits=ExplainLimits(seconds=0.0))
+    assert found == Place("arguments", "act", "/u", ())
 
 
 @pytest.mark.parametrize(
@@ -48,19 +48,19 @@ def test_without_time_the_phase_remains() -> None:
     ],
 )
 def test_plain_causes_need_no_time(text: str, wanted: str, keyword: str) -> None:
-    found = override(BODY, CALL + text, wanted, limits=ExplainLimits(seconds=0.0, trials=0))
-    assert found.place.keywords == (keyword,)
+    found = place_of(BODY, CALL + text, wanted, limits=ExplainLimits(seconds=0.0, trials=0))
+    assert found.keywords == (keyword,)
 
 
 def test_the_number_of_overrides_is_bounded() -> None:
     found = many(obj(a={}), '{"a":"' + "x" * 400, ExplainLimits(overrides=7))
-    assert [each.row.position for each in found] == sorted(each.row.position for each in found)
+    assert list(found) == sorted(found)
     assert len(found) == 7
 
 
 def test_a_long_text_keeps_its_pointers() -> None:
     found = many(obj(a={}), '{"a":"' + "x" * 2000, ExplainLimits(text_bytes=1000), 3)
-    assert [each.place for each in found] == [Place("arguments", "act", "/a", ())] * 3
+    assert list(found.values()) == [Place("arguments", "act", "/a", ())] * 3
 
 
 HOSTILE = {
@@ -98,43 +98,31 @@ def test_a_schema_that_is_over_a_budget_without_a_keyword_is_not_tried(monkeypat
 
     grammar = Compiler.grammar
     monkeypatch.setattr(Compiler, "grammar", refuse)
-    found = override({"tools": [tool(obj(over=UNITS | {"title": "x"}))]}, f'{CALL}{{"over":"', "K")
-    assert found.place.pointer == "/over"
-    assert found.place.keywords == ()
+    found = place_of({"tools": [tool(obj(over=UNITS | {"title": "x"}))]}, f'{CALL}{{"over":"', "K")
+    assert found.pointer == "/over"
+    assert found.keywords == ()
     assert any("enum" not in each for each in asked)
 
 
-def test_allowed_tokens_are_left_out() -> None:
+def test_places_beside_each_other() -> None:
     vocabulary = vocabulary_with(KIMI_K2)
     compiled = byte_compiler().compile(ToolCallSpec.from_openai(BODY))
     ids = [*ids_of(CALL, vocabulary), *b'{"u":"celsius"}', *ids_of(END, vocabulary)]
     at = len(ids_of(CALL, vocabulary)) + 6
-    rows = [
-        ExaminedRow(at, ord("K"), True, 0.9, 0.9, 2),
-        ExaminedRow(at + 1, ord("Y"), True, 0.8, 0.9, 1),
-        ExaminedRow(at + 2, ord("l"), False, 0.9, 0.0, 1),
-    ]
-    found = explain_rows(compiled, vocabulary, ids, rows)
-    assert [(each.row.position, each.wanted_text, each.written_text) for each in found] == [
-        (at, "K", "c"),
-        (at + 1, "Y", "e"),
-    ]
-    assert {each.place for each in found} == {Place("arguments", "act", "/u", ("enum",))}
+    found = find_places(compiled, vocabulary, ids, {at + 1: ord("Y"), at: ord("K")})
+    assert found == dict.fromkeys((at, at + 1), Place("arguments", "act", "/u", ("enum",)))
 
 
 def test_a_turn_that_leaves_the_grammar_keeps_what_is_known() -> None:
     vocabulary = vocabulary_with(KIMI_K2)
     compiled = byte_compiler().compile(ToolCallSpec.from_openai(BODY))
     ids = [*ids_of("<|tool_calls_section_begin|>", vocabulary), *b"oops"]
-    (found,) = explain_rows(compiled, vocabulary, ids, [ExaminedRow(3, 1, True, 0.5, 0.5, 1)])
-    assert found.place == Place("section", "", None, ())
+    assert find_places(compiled, vocabulary, ids, {3: 1})[3] == Place("section", "", None, ())
 
 
 def test_threads_explain_at_once() -> None:
     results: list[Place] = []
-    threads = [
-        threading.Thread(target=lambda: results.append(override(BODY, f'{CALL}{{"u":"', "K").place)) for _ in range(4)
-    ]
+    threads = [threading.Thread(target=lambda: results.append(place_of(BODY, f'{CALL}{{"u":"', "K"))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -143,12 +131,12 @@ def test_threads_explain_at_once() -> None:
 
 
 def test_tokens_whose_text_is_allowed() -> None:
-    forced = override(BODY, f'{CALL}{{"u":"c', "el", is_legal=True)
-    assert forced.place == Place("arguments", "act", "/u", ("split into tokens",))
-    budget = override(BODY | {"thinking": True}, "Hm", "more", in_reasoning=True, is_legal=True)
-    assert budget.place == Place("reasoning", "", None, ("thinking budget",))
-    reserve = override(BODY, f'{CALL}{{"more":"x', "yz", is_legal=True)
-    assert reserve.place == Place("arguments", "act", "/more", ("token limits",))
+    forced = place_of(BODY, f'{CALL}{{"u":"c', "el", is_legal=True)
+    assert forced == Place("arguments", "act", "/u", ("split into tokens",))
+    budget = place_of(BODY | {"thinking": True}, "Hm", "more", in_reasoning=True, is_legal=True)
+    assert budget == Place("reasoning", "", None, ("thinking budget",))
+    reserve = place_of(BODY, f'{CALL}{{"more":"x', "yz", is_legal=True)
+    assert reserve == Place("arguments", "act", "/more", ("token limits",))
 
 
 def test_parts_of_schemas_stand_alone_unless_they_are_named() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from constrained_k2 import KIMI_K2
-from constrained_k2.explain.records import Place
-from tests.explain.turns import override, tool
+from constrained_k2.explain.view import Place
+from tests.explain.turns import place_of, tool
 
 SECTION = "<|tool_calls_section_begin|><|tool_call_begin|>"
 CALL = f"{SECTION}functions.act:0<|tool_call_argument_begin|>"
@@ -100,8 +100,8 @@ SCHEMAS: dict[str, tuple[dict[str, Any], str, str, str, tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_keywords_of_schemas(name: str) -> None:
     schema, written, wanted, pointer, keywords = SCHEMAS[name]
-    found = override({"tools": [tool(schema)]}, CALL + written, wanted)
-    assert found.place == Place("arguments", "act", pointer, keywords)
+    found = place_of({"tools": [tool(schema)]}, CALL + written, wanted)
+    assert found == Place("arguments", "act", pointer, keywords)
 
 
 def body(**fields: Any) -> dict[str, Any]:
@@ -162,17 +162,17 @@ REST: dict[str, tuple[dict[str, Any], str, str, Place]] = {
 @pytest.mark.parametrize("name", REST)
 def test_causes_beyond_schemas(name: str) -> None:
     request, written, wanted, place = REST[name]
-    assert override(request, written, wanted).place == place
+    assert place_of(request, written, wanted) == place
 
 
 def test_reasoning() -> None:
-    found = override(body(thinking=True), "Hm", "<|im_end|>", in_reasoning=True)
-    assert found.place == Place("reasoning", "", None, ("end of the turn",))
+    found = place_of(body(thinking=True), "Hm", "<|im_end|>", in_reasoning=True)
+    assert found == Place("reasoning", "", None, ("end of the turn",))
 
 
 def test_a_pattern_of_an_answer() -> None:
-    found = override({"structured_outputs": {"regex": "[a-c]+"}}, "a", "x", KIMI_K2)
-    assert found.place == Place("answer", "", "", ("answer format",))
+    found = place_of({"structured_outputs": {"regex": "[a-c]+"}}, "a", "x", KIMI_K2)
+    assert found == Place("answer", "", "", ("answer format",))
 
 
 @pytest.mark.slow
@@ -183,16 +183,16 @@ def test_a_pattern_of_an_answer() -> None:
 def test_xgrammars_masks(written: str, wanted: str, pointer: str, keyword: str) -> None:
     pytest.importorskip("xgrammar")
     request = {"tools": [tool(obj(["u"], u=UNITS, a={"type": "string"}))], "engine": "xgrammar"}
-    assert override(request, CALL + written, wanted).place == Place("arguments", "act", pointer, (keyword,))
+    assert place_of(request, CALL + written, wanted) == Place("arguments", "act", pointer, (keyword,))
 
 
 def test_any_json_object() -> None:
     """A schema that the request does not hold the model to forbids nothing."""
     request = {"tools": [tool(obj(u=UNITS), strict=False)], "strict_false": "json_object"}
-    assert override(request, f'{CALL}{{"u":', "x").place == Place("arguments", "act", "/u", ("syntax",))
-    assert override(request, CALL, '"').place == Place("arguments", "act", "", ("type",))
+    assert place_of(request, f'{CALL}{{"u":', "x") == Place("arguments", "act", "/u", ("syntax",))
+    assert place_of(request, CALL, '"') == Place("arguments", "act", "", ("type",))
 
 
 def test_undeclared_keys_that_are_allowed() -> None:
     request = {"tools": [tool(obj(u=UNITS) | {"maxProperties": 1})], "undeclared_keys": "allow"}
-    assert override(request, f'{CALL}{{"more":1', ",").place == Place("arguments", "act", "", ("maxProperties",))
+    assert place_of(request, f'{CALL}{{"more":1', ",") == Place("arguments", "act", "", ("maxProperties",))

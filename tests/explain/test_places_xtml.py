@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from constrained_k2.explain.records import Place
+from constrained_k2.explain.view import Place
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 from tests.explain.test_places import ANSWER, POINT, UNITS, obj
-from tests.explain.turns import override, tool
+from tests.explain.turns import place_of, tool
 
 TOOLS = "<|close|>response<|sep|><|open|>tools<|sep|>"
 CALL = f'{TOOLS}<|open|>call tool="act" index="1"<|sep|>'
@@ -52,8 +52,8 @@ SCHEMAS: dict[str, tuple[dict[str, Any], str, str, str, tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_keywords_of_schemas(name: str) -> None:
     schema, written, wanted, pointer, keywords = SCHEMAS[name]
-    found = override({"tools": [tool(schema)]}, CALL + written, wanted, KIMI_K3)
-    assert found.place == Place("arguments", "act", pointer, keywords)
+    found = place_of({"tools": [tool(schema)]}, CALL + written, wanted, KIMI_K3)
+    assert found == Place("arguments", "act", pointer, keywords)
 
 
 def body(**fields: Any) -> dict[str, Any]:
@@ -86,4 +86,4 @@ REST: dict[str, tuple[dict[str, Any], str, str, Place]] = {
 @pytest.mark.parametrize("name", REST)
 def test_causes_beyond_schemas(name: str) -> None:
     request, written, wanted, place = REST[name]
-    assert override(request, written, wanted, KIMI_K3).place == place
+    assert place_of(request, written, wanted, KIMI_K3) == place

@@ -3,7 +3,9 @@
 from typing import Any
 
 from constrained_k2 import KIMI_K2, Compiler, ToolCallSpec, Vocabulary
-from constrained_k2.explain import ExaminedRow, ExplainLimits, Override, explain_rows
+from constrained_k2.explain.limits import ExplainLimits
+from constrained_k2.explain.overrides import find_places
+from constrained_k2.explain.view import Place
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.prompts.special_text import SpecialTexts
 from constrained_k2.vocabulary.vocabulary import _ByteEncoder
@@ -42,7 +44,7 @@ def ids_of(text: str, vocabulary: Vocabulary) -> list[int]:
     return SpecialTexts(vocabulary.special_tokens).encode(text, vocabulary)
 
 
-def override(
+def place_of(
     body: dict[str, Any],
     written: str,
     wanted: str | bytes,
@@ -51,8 +53,8 @@ def override(
     in_reasoning: bool = False,
     limits: ExplainLimits | None = None,
     is_legal: bool = False,
-) -> Override:
-    """The explanation of one token that is forbidden after a text, which is checked to be so."""
+) -> Place:
+    """The place of one token that is forbidden after a text, which is checked to be so."""
     vocabulary = vocabulary_with(wire_format, wanted)
     spec = ToolCallSpec.from_openai(body)
     compiled = byte_compiler(wire_format).compile(spec)
@@ -64,8 +66,6 @@ def override(
     turn = Compiler(vocabulary, mask_cache_bytes=0).compile(spec).matcher(in_reasoning=in_reasoning)
     assert turn.accept_tokens(ids), "the mask forbids the text itself"
     assert turn.accept_tokens([token]) is is_legal, "the mask allows the token"
-    row = ExaminedRow(len(ids), token, True, 0.9, 0.95, 3)
     limits = limits or ExplainLimits(seconds=30.0)
-    (found,) = explain_rows(compiled, vocabulary, [*ids, 0], [row], in_reasoning=in_reasoning, limits=limits)
-    assert found.wanted_text == raw.decode(errors="replace")
-    return found
+    wanted = {len(ids): token}
+    return find_places(compiled, vocabulary, [*ids, 0], wanted, in_reasoning=in_reasoning, limits=limits)[len(ids)]
