@@ -56,7 +56,7 @@ class TagFake(Fake):
         for message in body["messages"] if self.has("results as sent") else ():
             if message["role"] == "tool":
                 message |= {"tool": calls.pop(0)["function"]["name"], "tool_call_id": None}
-            calls = message.get("tool_calls") or calls
+            calls = [*(message.get("tool_calls") or calls)]
         return body
 
     def changed(self, message: Any) -> Any:
@@ -93,10 +93,6 @@ class TagModel(FakeModel):
         ):
             return [KIMI_K3_OPEN] * 8
         reasoning = "Seventeen and so on." if self.reasons or self.has("always reasons") else None
-        if "response_format" in body:
-            properties = body["response_format"]["json_schema"]["schema"].get("properties", {})
-            value = {key: schema["const"] for key, schema in properties.items()}
-            return render_turn([], BYTES, response=json.dumps(value), reasoning=reasoning)
         refuses = self.has("obeys the model") and ("Call " not in prompt or self.pushed)
         calls_under_none = choice == "none" and self.has("calls under none")
         if self.pushed and not body.get("tools"):
@@ -108,8 +104,7 @@ class TagModel(FakeModel):
         one = (body.get("parallel_tool_calls") is False and not self.has("many calls")) or isinstance(choice, dict)
         count = 3 if "twice" in prompt and not one and not self.has("spells tags") else 1
         calls = [self.made(choice, number) for number in range(count)]
-        index = 7777 if self.has("any index") else 1
-        ids = render_turn(calls, BYTES, reasoning=reasoning, first_index=index)
+        ids = render_turn(calls, BYTES, reasoning=reasoning, first_index=1)
         if self.has("spells tags"):
             ids = [*BYTES.decode(ids[:-1]).encode(), ids[-1]]
         return [BYTES.special_tokens["[BOS]"] if token_id == ord(_MARK) else token_id for token_id in ids]
@@ -118,18 +113,13 @@ class TagModel(FakeModel):
         name = choice["function"]["name"] if isinstance(choice, dict) else ("list_tables" if number else "book_table")
         if self.has("names another"):
             name = "list_tables" if name == "book_table" else "book_table"
-        declared = {tool["function"]["name"]: tool["function"]["parameters"] for tool in self.body["tools"]}
-        name = name if name in declared else next(iter(declared))
-        properties = declared[name].get("properties", {})
+        declared = [tool["function"]["name"] for tool in self.body["tools"]]
+        name = name if name in declared else declared[0]
         arguments = "{}"
         if name == "book_table":
             arguments = GOOD.replace('"guests": 2', '"guests": 400') if self.has("invalid arguments") else GOOD
-        elif name == "pick":
-            keys = [*properties][: 1 if self.has("ends early") else 2] * (2 if self.has("repeats keys") else 1)
-            arguments = f"{{{', '.join(f'{json.dumps(key)}: true' for key in keys)}}}"
         elif name == "search":
-            special = _MARK if self.has("special tokens in strings") else "."
-            arguments = json.dumps({"query": properties["query"].get("const", special * 20)})
+            arguments = json.dumps({"query": 20 * (_MARK if self.has("special tokens in strings") else ".")})
         return ToolCall(name, number + 1, arguments)
 
     def parsed(self) -> tuple[str, str, str, list[tuple[str, str, str]]]:
@@ -149,8 +139,7 @@ class TagModel(FakeModel):
             calls.append(("functions.cut:9", "cut", '{"a'))
         if self.has("loses calls"):
             calls = calls[:1]
-        content = parsed.content.partition(CLOSE)[0] if self.has("cuts at tags") else parsed.content
-        reasoning = parsed.reasoning
+        content, reasoning = parsed.content, parsed.reasoning
         if self.has("reasoning is content") and reasoning:
             reasoning, content = "", f"{reasoning}{CLOSE}think{SEPARATOR}{content}"
         if self.has("always reasons"):
@@ -162,8 +151,6 @@ class TagModel(FakeModel):
         """Arguments, as the parser returns them."""
         if self.has("reformats"):
             return json.dumps(json.loads(arguments), separators=(",", ":"), ensure_ascii=False)
-        if self.has("cuts at tags"):
-            return re.sub(rf"{re.escape(CLOSE)}.*", '"}', arguments)
         return arguments
 
 

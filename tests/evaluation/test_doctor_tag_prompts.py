@@ -3,15 +3,10 @@
 import re
 from typing import Any
 
-from constrained_k2.evaluation.doctor.checks.tag_prompts import (
-    expected,
-    judge_generation_prompt,
-    judge_history,
-    judge_results,
-)
+from constrained_k2.evaluation.doctor.checks.tag_prompts import expected, judge_generation_prompt, judge_history
 from constrained_k2.evaluation.doctor.prompt import Piece
-from constrained_k2.evaluation.doctor.tags import Argument, Call, Tag, calls, messages, opens_reasoning, parts, stray
-from constrained_k2.formats.kimi_k3 import CLOSE, OPEN, RESPONSE, SEPARATOR, SPECIAL_TOKENS, THINK
+from constrained_k2.evaluation.doctor.tags import Argument, Call, Tag, calls, opens_reasoning, parts, stray
+from constrained_k2.formats.kimi_k3 import CLOSE, OPEN, SEPARATOR, SPECIAL_TOKENS
 from tests.data import kimi_k3_prompts
 from tests.prompts.kimi_k3 import COPIED, body_of
 
@@ -35,9 +30,8 @@ def is_right(golden: dict[str, Any]) -> bool:
     """True if no check finds a fault in a prompt, but for one without a generation prompt."""
     prompt, due = pieces(golden["text"], golden.get("plain_spans")), expected(body_of(golden))
     has_end = golden["request"]["options"].get("add_generation_prompt") is not False
-    findings = [judge_history(prompt, due, ""), judge_results(prompt, due, "results", "")]
     assert judge_generation_prompt(prompt, "").verdict == ("ok" if has_end else "fault")
-    return all(finding.verdict == "ok" for finding in findings)
+    return judge_history(prompt, due, "", "").verdict == "ok"
 
 
 def test_no_fault_in_the_encoders_prompts() -> None:
@@ -72,19 +66,13 @@ def test_reading_a_turn() -> None:
     assert stray(turn) == 0
 
 
-def test_reading_messages() -> None:
-    text = (
-        f'{OPEN}message role="user"{SEPARATOR}Hi{CLOSE}message{SEPARATOR}<|end_of_msg|>'
-        f'{OPEN}message role="assistant"{SEPARATOR}{OPEN}think{SEPARATOR}'
-    )
-    first, last = messages(pieces(text))
-    assert (first.attributes, first.text, first.tags) == ({"role": "user"}, "Hi", [])
-    assert (last.tags, last.block(THINK), last.block(RESPONSE)) == ([THINK], "", None)
+def test_reading_the_opening_of_reasoning() -> None:
+    text = f'{OPEN}message role="assistant"{SEPARATOR}{OPEN}think{SEPARATOR}'
     assert opens_reasoning(pieces(text)) and not opens_reasoning(pieces(f"{text}a"))
 
 
 def test_reading_what_is_malformed() -> None:
-    assert not messages([]) and not calls(parts([]))
+    assert not calls(parts([])) and judge_history([], [], "", "").verdict == "ok"
     assert judge_generation_prompt([], "").verdict == "fault"
     assert stray(pieces(f"{OPEN}{OPEN}{CLOSE}a{SEPARATOR}b{SEPARATOR}cd{OPEN}e")) == 3
     assert parts(pieces(f"{OPEN}argument a{SEPARATOR}")) == [Tag(closes=False, name="argument", attributes={})]

@@ -24,11 +24,11 @@ FAULTS = [
     ("no parser", "flags", "fault", "but not the parser"),
     ("no auto", "auto_tool_choice", "fault", "--enable-auto-tool-choice"),
     ("no generation prompt", "generation_prompt", "fault", "goes on as another role"),
-    ("renames calls", "history", "fault", "list_tables with the index 1 is written as a call of tables"),
-    ("trims arguments", "history", "fault", "type 'string', value ' <|close|>argument"),
-    ("leaves arguments out", "history", "fault", "in a call an object of 6 keys becomes an object of 0 keys"),
-    ("one name of reasoning", "reasoning", "fault", "the reasoning_content 'Two and two.' of the history becomes ''"),
-    ("results as sent", "tool_results", "fault", "'booked' of list_tables 1"),
+    ("renames calls", "history", "fault", "'call tool=\"list_tables\" index=\"1\"' becomes 'call tool=\"tables\""),
+    ("trims arguments", "history", "fault", "' <|close|>argument"),
+    ("leaves arguments out", "history", "fault", "'<|open|>' becomes '<|close|>' after '<|open|>call tool"),
+    ("one name of reasoning", "history", "fault", "'Two and two.' becomes '<|close|>' after '<|open|>think<|sep|>'"),
+    ("results as sent", "history", "fault", "'2 tables' becomes 'booked' after '<|open|>message role=\"tool\""),
     ("does not pair", "results_paired", "fault", "an unknown id beside a known one"),
     ("injects", "special_tokens", "fault", "12 of 12 in user text"),
     ("no ids", "generation_prompt", "ok", "the prompt ends with"),
@@ -44,12 +44,7 @@ FAULTS = [
     ("leaks markers", "none", "fault", "hold markers"),
     ("many calls", "single", "fault", "more calls than the request allows: 3 of at most 1"),
     ("invalid arguments", "arguments", "fault", "400 is greater than the maximum"),
-    ("ends early", "required_keys", "fault", "without its required arguments b"),
-    ("repeats keys", "keys_once", "fault", "'a' is written 2 times"),
-    ("any index", "indexes", "fault", "the index '7777', not 1"),
-    ("obeys the model", "indexes", "fault", "no call came"),
     ("special tokens in strings", "special_in_arguments", "fault", "[BOS] 20 times"),
-    ("cuts at tags", "spelled_tags", "fault", "in ordinary tokens, returned is '{\"text\": \"a '"),
     ("last part of names", "dotted_names", "fault", "is returned with the name 'send'"),
     ("repeats ids", "call_ids", "fault", "results cannot be paired"),
     ("reformats", "exact_arguments", "fault", "the model wrote"),
@@ -74,10 +69,10 @@ def test_every_check_has_a_fault_that_it_finds() -> None:
 
 
 def test_remedies_name_the_flags_of_the_format() -> None:
-    with TagFake("not installed", "reasoning is content", "any index") as fake:
-        found = examined(fake, "flags", "thinking", "indexes")
+    with TagFake("not installed", "reasoning is content", "free under auto") as fake:
+        found = examined(fake, "flags", "thinking", "auto")
     flags = "--tool-call-parser kimi_constrained --reasoning-parser kimi_k3"
-    assert flags in found["flags"].remedy and flags in found["indexes"].remedy
+    assert flags in found["flags"].remedy and flags in found["auto"].remedy
     assert found["thinking"].remedy == "Start vLLM with --reasoning-parser kimi_k3"
     with TagFake("not installed", "rust", "special tokens in strings") as fake:
         remedy = examined(fake, "flags")["flags"].remedy

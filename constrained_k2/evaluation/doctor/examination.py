@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from constrained_k2.evaluation.answer import NoAnswer
 from constrained_k2.evaluation.client import NotServed, Refused
-from constrained_k2.evaluation.doctor.checks import binding, prompts, service, streams, tag_masks, tag_prompts, written
+from constrained_k2.evaluation.doctor.checks import binding, prompts, service, streams, tag_prompts, written
 from constrained_k2.evaluation.doctor.findings import Finding, Result, fault
 from constrained_k2.evaluation.doctor.target import Target
 
@@ -31,9 +31,7 @@ CHECKS = (
     _Check("tool_results", "tool results", prompts.tool_results, tags=False),
     _Check("ids_kept", "right ids in the history", prompts.ids_kept, tags=False),
     _Check("ids_repaired", "other ids in the history", prompts.ids_repaired, tags=False),
-    _Check("history", "calls in the history", tag_prompts.history, tags=True),
-    _Check("reasoning", "reasoning in the history", tag_prompts.reasoning, tags=True),
-    _Check("tool_results", "tool results", tag_prompts.results_in_order, tags=True),
+    _Check("history", "the history", tag_prompts.history, tags=True),
     _Check("results_paired", "tool results with other ids", tag_prompts.results_paired, tags=True),
     _Check("special_tokens", "special tokens in text", prompts.special_tokens),
     _Check("declared_tools", "declared tools", prompts.declared_tools, tags=False),
@@ -46,11 +44,7 @@ CHECKS = (
     _Check("none", "tool_choice none", binding.none, is_long=True),
     _Check("single", "parallel_tool_calls false", binding.single, is_long=True),
     _Check("arguments", "arguments of a schema", binding.arguments, is_long=True),
-    _Check("required_keys", "required arguments", tag_masks.required_keys, is_long=True, tags=True),
-    _Check("keys_once", "arguments written twice", tag_masks.keys_once, is_long=True, tags=True),
-    _Check("indexes", "indexes of calls", tag_masks.indexes, is_long=True, tags=True),
     _Check("special_in_arguments", "special tokens in arguments", binding.special_tokens, is_long=True),
-    _Check("spelled_tags", "tags that text spells", tag_masks.spelled_tags, is_long=True, tags=True),
     _Check("dotted_names", "names with dots", binding.dotted_names, is_long=True),
     _Check("call_ids", "ids of calls", binding.call_ids, is_long=True, tags=False),
     _Check("call_ids", "ids of calls", binding.distinct_ids, is_long=True, tags=True),

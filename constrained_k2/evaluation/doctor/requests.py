@@ -16,11 +16,6 @@ def closed(optional: Collection[str] = (), **properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def strict(declared: dict[str, Any]) -> dict[str, Any]:
-    """A tool that asks for exact arguments."""
-    return declared | {"function": declared["function"] | {"strict": True}}
-
-
 # Enums, bounded integers, a pattern, nesting, a closed object; and every instance is short.
 TRICKY = closed(
     {"wishes"},
@@ -33,8 +28,6 @@ TRICKY = closed(
     wishes={"type": "array", "maxItems": 2, "items": {"enum": ["window", "garden", "quiet"]}},
 )
 BOOK = tool("book_table", "Book a table.", TRICKY)
-# A tool with a free string, and two whose names hold dots.
-SEARCH = tool("search", "Search the web.", closed(query={"type": "string"}))
 DOTTED = [tool("mail.send", "Send the mail."), tool("mail.draft.send", "Send the draft.")]
 TOOLS = [tool("list_tables", "List the tables that are free."), BOOK]
 # Prompts against a required call; against the schema of book_table; against a ban on calls, or on more than one.
@@ -54,12 +47,6 @@ def user(content: Any) -> dict[str, Any]:
 def named(name: str) -> dict[str, Any]:
     """The ``tool_choice`` of one function."""
     return {"type": "function", "function": {"name": name}}
-
-
-def forced(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    """A request for exactly one call of a strict tool."""
-    tools = [strict(tool(name, "Do it.", parameters))]
-    return {"messages": [user("Go.")], "tools": tools, "tool_choice": named(name), "parallel_tool_calls": False}
 
 
 def history(call_id: str, *, content: str | None = "", result: Any = "2 tables") -> list[dict[str, Any]]:

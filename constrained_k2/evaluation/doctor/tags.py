@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from constrained_k2.evaluation.doctor.prompt import Piece, Prompt
-from constrained_k2.formats.kimi_k3 import ARGUMENT, CALL, CLOSE, JSON, MESSAGE, OPEN, SEPARATOR, THINK
+from constrained_k2.formats.kimi_k3 import ARGUMENT, CALL, CLOSE, JSON, OPEN, SEPARATOR, THINK
 from constrained_k2.parsing.xtml import tag_content, tags
 
 
@@ -41,35 +41,6 @@ class Call:
     is_closed: bool = False
 
 
-class Message(NamedTuple):
-    """A message of a prompt."""
-
-    attributes: Mapping[str, str]
-    parts: list[Part]  # between its opening and its end
-
-    @property
-    def text(self) -> str:
-        """All its text, without tags."""
-        return "".join(part.text for part in self.parts if isinstance(part, Piece))
-
-    @property
-    def tags(self) -> list[str]:
-        """The names of the tags that are opened in it."""
-        return [part.name for part in self.parts if isinstance(part, Tag) and not part.closes]
-
-    def block(self, name: str) -> str | None:
-        """The text of its first block of a name; None if it has none."""
-        text: str | None = None
-        for part in self.parts:
-            if isinstance(part, Tag) and part.name == name:
-                if part.closes:
-                    return text
-                text = ""
-            elif isinstance(part, Piece) and text is not None:
-                text += part.text
-        return text
-
-
 def parts(prompt: Prompt) -> list[Part]:
     """The tags, and the texts and other special tokens between them."""
     found: list[Part] = []
@@ -83,20 +54,6 @@ def parts(prompt: Prompt) -> list[Part]:
         else:
             found.append(piece)
             at += 1
-    return found
-
-
-def messages(prompt: Prompt) -> list[Message]:
-    """The messages of a prompt; the last one may be open."""
-    found: list[Message] = []
-    is_open = False
-    for part in parts(prompt):
-        if isinstance(part, Tag) and part.name == MESSAGE:
-            is_open = not part.closes
-            if is_open:
-                found.append(Message(part.attributes, []))
-        elif is_open:
-            found[-1].parts.append(part)
     return found
 
 

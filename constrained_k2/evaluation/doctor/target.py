@@ -13,7 +13,7 @@ from constrained_k2.evaluation.answer import ChatAnswer, NoAnswer, validated
 from constrained_k2.evaluation.client import Client, NotServed, Refused, printable
 from constrained_k2.evaluation.doctor import remedies, tags
 from constrained_k2.evaluation.doctor.prompt import Piece, Prompt
-from constrained_k2.evaluation.doctor.requests import SEARCH, TOOLS, forced, named, strict, user
+from constrained_k2.evaluation.doctor.requests import TOOLS, closed, named, tool, user
 from constrained_k2.formats import FORMATS, format_of, kimi_k2
 from constrained_k2.formats.base import WireFormat
 
@@ -116,13 +116,6 @@ class Target:
         """As :meth:`chat`, streamed; of one choice."""
         return await self.client.chat_streamed({"model": self.model, "return_token_ids": True, "stream": True} | body)
 
-    async def token(self, text: str) -> int:
-        """The id of the first ordinary token of a text."""
-        ids = await self._tokenize({"prompt": text, "add_special_tokens": False})
-        if not ids:
-            raise NoAnswer("invalid_answer", f"/tokenize returns no token for {text!r}")
-        return ids[0]
-
     async def pushed(self, body: dict[str, Any], push: Mapping[int, float], max_tokens: int) -> Prompt:
         """An answer while some tokens are pushed by a logit_bias, at temperature 0, split at its special tokens.
 
@@ -141,12 +134,13 @@ class Target:
         None if the answer has no arguments: the masks of this package lead to them in a few tokens.
         """
         # Strict, so that any server that constrains at all leads the model into the string.
+        query = _FIXED if self.uses_tags else {"type": "string"}
+        search = tool("search", "Search the web.", closed(query=query), strict=True)
+        body = self.brief | {"messages": [user("Search.")], "tools": [search], "tool_choice": named("search")}
         if self.uses_tags:
-            query = {**SEARCH["function"]["parameters"], "properties": {"query": _FIXED}}
             push = {self.wire.call_end: PUSH, self.marker(kimi_k2.BOS): PUSH / 2}  # the marker leads to the string
-            found = tags.calls(tags.parts(await self.pushed(self.brief | forced("search", query), push, TAG_TOKENS)))
+            found = tags.calls(tags.parts(await self.pushed(body, push, TAG_TOKENS)))
             return sum(len(argument.specials) for argument in found[0].arguments) if found else None
-        body = {"messages": [user("Search.")], "tools": [strict(SEARCH)], "tool_choice": named("search")}
         pieces = await self.pushed(body, {self.marker(kimi_k2.MIDDLE): PUSH}, _MARKER_TOKENS)
         return pieces.count((kimi_k2.MIDDLE, True)) if (kimi_k2.ARGUMENT_BEGIN, True) in pieces else None
 
