@@ -15,6 +15,7 @@ import msgspec
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.answer import ChatAnswer, Completion, NoAnswer, StreamReader, read_whole, validated
+from constrained_k2.explain.view import printable
 
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 _DIRECT = dict.fromkeys(("all://localhost", "all://127.0.0.1"))  # a proxy named by the environment is another machine
@@ -232,12 +233,6 @@ def api_key_in(variable: str, location: str) -> str | None:
         problem = f"the API key in {variable!r} has characters that a header cannot hold, such as a line break"
         raise InvalidRequest(problem, location)
     return key
-
-
-def printable(text: str, limit: int = 160) -> str:
-    """A server's text, cut to a number of characters, with everything escaped that can steer a terminal."""
-    cut = text if len(text) <= limit else f"{text[:limit]}…"
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in cut)
 
 
 def _named(error: BaseException) -> str:

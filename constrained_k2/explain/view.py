@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-_MAX_SHOWN = 60  # characters of a text in a table
+MAX_SHOWN = 60  # characters of a text in a table
 
 
 class Place(NamedTuple):
@@ -144,22 +144,19 @@ def percent(probability: float | None) -> str:
     return f"{probability:.0%}" if probability <= 0.99 else f"{probability:.1%}"
 
 
-def visible(text: str) -> str:
+def visible(text: str, line_feed: str = "↵\n") -> str:
     """A text with everything escaped that would steer a terminal or reorder a page's text; line feeds stay lines."""
     return "".join(
-        character if character.isprintable() else "↵\n" if character == "\n" else repr(character)[1:-1]
+        character if character.isprintable() else line_feed if character == "\n" else repr(character)[1:-1]
         for character in text
     )
 
 
-def shown_text(text: str) -> str:
-    """The beginning of a text for a terminal: control characters and marks of text direction are escaped."""
-    cut = text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape", "backslashreplace").decode() for each in cut
-    )
+def printable(text: str, limit: int = 160) -> str:
+    """The beginning of a text, as :func:`visible` in one line."""
+    return visible(text if len(text) <= limit else f"{text[:limit]}…", "\\n")
 
 
 def _quoted(text: str) -> str:
-    cut = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+    cut = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
     return visible(json.dumps(cut, ensure_ascii=False))

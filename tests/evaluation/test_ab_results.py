@@ -19,7 +19,7 @@ from constrained_k2.evaluation.ab.directory import RunDirectory, Sampling, begin
 from constrained_k2.evaluation.ab.figures import FIGURES, totals, value
 from constrained_k2.evaluation.ab.latency import Histogram
 from constrained_k2.evaluation.ab.report import plots, write_reports
-from constrained_k2.evaluation.ab.report.examples import as_markdown, shown, visible
+from constrained_k2.evaluation.ab.report.examples import as_markdown, shown
 from constrained_k2.evaluation.ab.results import score
 from constrained_k2.evaluation.answer import SUCCESS, Record
 from constrained_k2.evaluation.client import Limits
@@ -234,7 +234,6 @@ def test_text_that_is_shown() -> None:
     )
     assert len(shown("x" * 100_000)) < 5000
     assert as_markdown("a|b\n<c>") == r"a\|b \<c\>"
-    assert visible("a\u200f\u061c\u2066\x9b\ud800") == "a[U+200F][U+061C][U+2066][U+009B]\\ud800"
 
 
 def test_a_run_of_kimi_k3_is_judged_and_shown_in_its_format(tmp_path: Path) -> None:

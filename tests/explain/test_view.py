@@ -9,7 +9,7 @@ import pytest
 
 from constrained_k2.explain.page import to_html
 from constrained_k2.explain.terminal import show
-from constrained_k2.explain.view import Alternative, Token, TurnView, WantedToken, by_place, percent, visible
+from constrained_k2.explain.view import Alternative, Token, TurnView, WantedToken, by_place, percent, printable, visible
 
 HOSTILE = "\x1b[31m</span><script>alert(1)</script>\u202e\x07'\"&\ud800\n{{ 7 * 7 }}[bold]"
 
@@ -115,4 +115,6 @@ def test_the_page_shows_alternatives_and_reasons() -> None:
 
 def test_texts_of_people() -> None:
     assert visible("a\nb\t\x00é北") == "a↵\nb\\t\\x00é北"
+    assert visible("a\u200f\u061c\u2066\x9b\ud800") == "a\\u200f\\u061c\\u2066\\x9b\\ud800"
+    assert printable("a\n" * 3, 3) == "a\\na…"
     assert [percent(each) for each in (None, 0.5, 0.99, 0.999, 1.0)] == ["", "50%", "99%", "99.9%", "100.0%"]

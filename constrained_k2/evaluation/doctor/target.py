@@ -10,10 +10,11 @@ import msgspec
 
 from constrained_k2.errors import FormatMismatch
 from constrained_k2.evaluation.answer import ChatAnswer, NoAnswer, validated
-from constrained_k2.evaluation.client import Client, NotServed, Refused, printable
+from constrained_k2.evaluation.client import Client, NotServed, Refused
 from constrained_k2.evaluation.doctor import remedies, tags
 from constrained_k2.evaluation.doctor.prompt import Piece, Prompt
 from constrained_k2.evaluation.doctor.requests import TOOLS, closed, named, tool, user
+from constrained_k2.explain.view import printable
 from constrained_k2.formats import FORMATS, format_of, kimi_k2
 from constrained_k2.formats.base import WireFormat
 

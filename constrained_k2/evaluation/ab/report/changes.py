@@ -7,7 +7,7 @@ from constrained_k2.evaluation.ab.report.table import DASH, Row, Table, percent
 from constrained_k2.evaluation.ab.results import Results
 from constrained_k2.evaluation.ab.thresholds import Curve, Outcome
 from constrained_k2.explain.advice import advice
-from constrained_k2.explain.view import shown_text
+from constrained_k2.explain.view import MAX_SHOWN, printable
 
 PLACES, CALIBRATION, DISTORTION = "What the constraint changed", "Forbidden probability", "Does constraining distort?"
 THRESHOLDS = "Which calls a threshold declines"
@@ -134,19 +134,23 @@ def telling_lines(results: Results) -> Iterator[str]:
     yield f"{PLACES}, in {effects.answers:,} greedy answers:"
     for place in effects.telling():
         fate = f"{place.right:,} right, {place.repaired:,} of them wrong without it"
-        yield f"  {where(place)}, {shown_text(', '.join(place.keywords)) or 'unknown'}: {_change(place)}"
+        yield f"  {where(place)}, {_shown(', '.join(place.keywords)) or 'unknown'}: {_change(place)}"
         yield f"    answers overridden: {place.answers:,}; {fate}, {place.harmed:,} wrong that were right"
 
 
 def where(place: Place) -> str:
     """A place in words."""
     if place.pointer is None:
-        return shown_text(" ".join(filter(None, (place.tool, place.phase.replace("_", " ")))))
-    return shown_text(f"{place.tool or 'answer'} {place.pointer or '(the object)'}")
+        return _shown(" ".join(filter(None, (place.tool, place.phase.replace("_", " ")))))
+    return _shown(f"{place.tool or 'answer'} {place.pointer or '(the object)'}")
 
 
 def _change(place: Place) -> str:
     (before, after), times = place.change
     quotes = ("", "") if place.values else ("“", "”")  # values are JSON, tokens may be blank
-    before, after = (shown_text(each).join(quotes) for each in (before, after))
+    before, after = (_shown(each).join(quotes) for each in (before, after))
     return f"{before} → {after} ({times:,})"
+
+
+def _shown(text: str) -> str:
+    return printable(text, MAX_SHOWN)

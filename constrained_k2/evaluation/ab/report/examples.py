@@ -11,6 +11,7 @@ from constrained_k2.evaluation.ab.results import Example, Results
 from constrained_k2.evaluation.answer import Record
 from constrained_k2.evaluation.judge import FORM, KINDS, judge
 from constrained_k2.evaluation.sample import Sample
+from constrained_k2.explain.view import printable, visible
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.prompts.xtml.turn import turn_text
 from constrained_k2.request.spec import ToolCall
@@ -20,25 +21,17 @@ _MAX_TEXT = 4000  # characters
 _MAX_LINE = 160  # characters
 _MAX_MESSAGES = 4
 _MARKER = re.compile(r"&lt;\|[A-Za-z0-9_]{1,60}\|&gt;|&lt;/?think&gt;")
-_BIDI = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-_CONTROLS: dict[int, str] = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
-_CONTROLS |= {0x7F: "\u2421"} | {code: f"[U+{code:04X}]" for code in (*range(0x80, 0xA0), *_BIDI)}
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~&])")
-
-
-def visible(text: str) -> str:
-    """Replace terminal control characters, bidirectional controls and lone surrogates by visible signs."""
-    return text.translate(_CONTROLS).encode("utf-8", "backslashreplace").decode()
 
 
 def as_html(text: object) -> Markup:
     """Escape text for HTML, between tags or in a quoted attribute; markup stays as it is."""
-    return text if isinstance(text, Markup) else escape(visible(str(text)))
+    return text if isinstance(text, Markup) else escape(visible(str(text), "\n"))
 
 
 def as_markdown(text: object) -> str:
     """Escape text for one line of Markdown; markup stays as it is."""
-    return text if isinstance(text, Markup) else _MARKDOWN.sub(r"\\\1", " ".join(visible(str(text)).split()))
+    return text if isinstance(text, Markup) else _MARKDOWN.sub(r"\\\1", visible(" ".join(str(text).split())))
 
 
 def examples(results: Results) -> Iterator[dict[str, Any]]:
@@ -146,5 +139,4 @@ def _lines(sample: Sample, answers: dict[str, Record], wire_format: WireFormat) 
 
 
 def _short(text: Any) -> str:
-    shown = visible(str(text)).replace("\n", "␊")
-    return shown if len(shown) <= _MAX_LINE else f"{shown[: _MAX_LINE - 1]}…"
+    return printable(str(text), _MAX_LINE)

@@ -7,13 +7,14 @@ the format. A mask resists both; a server that only parses or corrects the outpu
 from typing import Any
 
 from constrained_k2.evaluation.answer import ChatAnswer, Record
-from constrained_k2.evaluation.client import Refused, printable
+from constrained_k2.evaluation.client import Refused
 from constrained_k2.evaluation.doctor import tags
 from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
 from constrained_k2.evaluation.doctor.requests import DOTTED, EAGER, UNFIT, UNWILLING, chat, history, named
 from constrained_k2.evaluation.doctor.target import PUSH, TAG_TOKENS, Target
 from constrained_k2.evaluation.judge import KINDS, judge
 from constrained_k2.evaluation.sample import Sample
+from constrained_k2.explain.view import printable
 from constrained_k2.formats import kimi_k2 as k2
 from constrained_k2.formats import kimi_k3 as k3
 

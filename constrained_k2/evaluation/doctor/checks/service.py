@@ -5,12 +5,13 @@ import re
 import msgspec
 
 from constrained_k2.evaluation.answer import NoAnswer, validated
-from constrained_k2.evaluation.client import NotServed, Refused, printable
+from constrained_k2.evaluation.client import NotServed, Refused
 from constrained_k2.evaluation.doctor import remedies
 from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
 from constrained_k2.evaluation.doctor.requests import UNWILLING, chat, closed, tool, user
 from constrained_k2.evaluation.doctor.target import Target
 from constrained_k2.evaluation.sample import UNCONSTRAINED
+from constrained_k2.explain.view import printable
 
 _BACK_REFERENCE = {"type": "string", "pattern": r"^(a+)-\1$"}
 _INEXPRESSIBLE = closed(word=_BACK_REFERENCE, items={"type": "array", "uniqueItems": True})

@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import Any
 
 from constrained_k2.evaluation.answer import ChatAnswer
-from constrained_k2.evaluation.client import NotServed, printable
+from constrained_k2.evaluation.client import NotServed
 from constrained_k2.evaluation.doctor import prompt as markers
 from constrained_k2.evaluation.doctor import remedies, tags
 from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
@@ -13,6 +13,7 @@ from constrained_k2.evaluation.doctor.prompt import Prompt
 from constrained_k2.evaluation.doctor.requests import EAGER, UNFIT, UNWILLING, chat, named, user
 from constrained_k2.evaluation.doctor.target import PUSH, Target
 from constrained_k2.evaluation.judge import decode_arguments
+from constrained_k2.explain.view import printable
 from constrained_k2.formats import kimi_k2 as k2
 from constrained_k2.formats import kimi_k3 as k3
 

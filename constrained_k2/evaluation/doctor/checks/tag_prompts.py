@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
-from constrained_k2.evaluation.client import printable
 from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
 from constrained_k2.evaluation.doctor.prompt import Piece, Prompt
 from constrained_k2.evaluation.doctor.requests import TOOLS, user
 from constrained_k2.evaluation.doctor.target import Target
+from constrained_k2.explain.view import printable
 from constrained_k2.formats.kimi_k3 import ARGUMENT, CLOSE, MESSAGE, SEPARATOR
 from constrained_k2.prompts.xtml.options import read_options
 from constrained_k2.prompts.xtml.prompt import write_prompt

@@ -3,12 +3,13 @@
 from itertools import zip_longest
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.evaluation.client import NotServed, printable
+from constrained_k2.evaluation.client import NotServed
 from constrained_k2.evaluation.doctor import tags
 from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
 from constrained_k2.evaluation.doctor.prompt import Prompt, between
 from constrained_k2.evaluation.doctor.requests import EAGER, chat
 from constrained_k2.evaluation.doctor.target import Target
+from constrained_k2.explain.view import printable
 from constrained_k2.formats.kimi_k2 import ARGUMENT_BEGIN, CALL_BEGIN, CALL_END
 from constrained_k2.formats.kimi_k3 import SEPARATOR
 from constrained_k2.prompts.xtml.arguments import split_arguments
