@@ -3,9 +3,8 @@
 Sends the same requests to two or more arms in turn and compares the answers in pairs: metrics of K2 Vendor Verifier,
 what they miss, and latencies. Everything is stored in --output; an interrupted run resumes when it is started again.
 
-An arm is unconstrained, constrained, llguidance or xgrammar; NAME=URL; or NAME={JSON} with url, model, body (added to
-each request), preset, api_key_env. Samples are K2 Vendor Verifier's or your own, BFCL files, schema cases, or tools
-with prompts.
+An arm is unconstrained, constrained, nearest, llguidance or xgrammar; NAME=URL; or NAME={JSON} with url, model, body
+(added to each request), preset, api_key_env. Samples are K2 Vendor Verifier's or your own, or BFCL files.
 
 Exit code 1 if a constrained arm wrote something wrong in form, omitted a required call, got no answer, or is worse than
 the baseline beyond chance (the 99 % interval of the difference); 2 for bad use.
@@ -28,7 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from constrained_k2.cli.reading import WIRE_FORMATS, natural, positive, read_json
+from constrained_k2.cli.reading import WIRE_FORMATS, natural, positive
 from constrained_k2.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -45,11 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("url", metavar="URL", nargs="?", help="the server of arms without an address")
     add("--arm", action="append", default=[], help="repeatable (default: unconstrained and constrained)")
-    add("--arms", metavar="FILE", help="a JSON list of such objects, each with its name")
     add("--baseline", metavar="NAME", help="the arm to compare with (default: unconstrained)")
     add("--model", help="the requested model (default: each server's first)")
     add("--samples", type=Path, metavar="FILE", help="(default: the bundled samples, a third of them adversarial)")
-    add("--answers", type=Path, metavar="FILE", help="BFCL's possible answers, if they are elsewhere")
     add("--official", type=Path, metavar="FILE", help="the verifier's results of a reference, for f1")
     add("--count", type=positive, default=300, help="bundled samples (default: %(default)s)")
     formats = "wire format of the models, which tells the ids of right calls (default: %(default)s)"
@@ -64,7 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tokenizer", type=Path, metavar="DIR", help="of the model: without it that is left out")
     add("--concurrency", type=positive, default=8, help="requests at a time (default: %(default)s)")
     add("--timeout", type=float, default=600, metavar="S", help="seconds for one attempt")
-    add("--attempts", type=positive, default=4, help="for 429, 5xx and lost connections")
     add("--retry-failed", action="store_true", help="on resuming, repeat failed requests")
     add("--score-only", type=Path, metavar="DIR", help="send nothing; score and report a run again")
     add("--json", action="store_true", help="print the scores as JSON")
@@ -92,24 +88,18 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _send(options: argparse.Namespace) -> "RunDirectory":
-    import asyncio
-
-    from constrained_k2.evaluation.ab.changes import ask_again
     from constrained_k2.evaluation.ab.directory import Sampling, begin
-    from constrained_k2.evaluation.ab.live import LiveFigures
     from constrained_k2.evaluation.ab.loaders import numbered_keys
     from constrained_k2.evaluation.ab.runner import Limits
-    from constrained_k2.evaluation.ab.runner import run as run_arms
     from constrained_k2.evaluation.demo.comparison import DEMOS, TEMPERATURE, DemoRun
-    from constrained_k2.explain.turn import TurnExplainer
     from constrained_k2.vocabulary.vocabulary import Vocabulary
 
     if not 0 < options.timeout < math.inf:
         raise InvalidRequest("must be more than 0 and finite", "--timeout")
-    limits = Limits(seconds=options.timeout, attempts=options.attempts, concurrency=options.concurrency)
+    limits = Limits(seconds=options.timeout, concurrency=options.concurrency)
     wire_format = WIRE_FORMATS[options.format]
     demo = DEMOS[wire_format.name]
-    is_demo = options.url is None and not options.arm and options.arms is None
+    is_demo = options.url is None and not options.arm
     temperature = TEMPERATURE if is_demo and options.temperature is None else options.temperature
     sampling = Sampling(temperature, options.max_tokens, options.repetitions, options.seed)
     source = f"{options.count} bundled samples" if options.samples is None else str(options.samples)
@@ -117,29 +107,26 @@ def _send(options: argparse.Namespace) -> "RunDirectory":
         for name in ("torch", "vllm"):
             if find_spec(name) is None:
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        _refuse(options, ("samples", "answers", "official", "model"), "no server is named", _NAME_A_SERVER)
+        _refuse(options, ("samples", "official", "model"), "no server is named", _NAME_A_SERVER)
         source = f"{options.count} held-out requests of the demo model for {wire_format.name}"
     arms = [] if is_demo else _arms(options)
     samples = demo.samples(options.count, options.seed) if is_demo else _samples(options)
     directory = begin(options.output, source, numbered_keys(samples), sampling, wire_format)
     for line in directory.bad_lines[1]:
         print(f"constrained-k2: {source}: {line}", file=sys.stderr)
-    how: dict[str, Any] = {"limits": limits, "retry_failed": options.retry_failed}
+    how: dict[str, Any] = {"limits": limits, "retry_failed": options.retry_failed, "explained": options.explained}
     say = partial(print, file=sys.stderr, flush=True)
+    sent = DemoRun(directory, **how, is_shown=not options.json, say=say)
     with _file_errors_named(directory.path):
         if is_demo:
             try:
-                DemoRun(directory, **how, explained=options.explained, is_shown=not options.json, say=say).run()
+                sent.run()
             except RuntimeError as error:
                 raise InvalidRequest(str(error), "vLLM on this machine") from error
-            return directory
-        with LiveFigures(directory, arms, retry_failed=options.retry_failed, is_shown=not options.json) as figures:
-            asyncio.run(run_arms(directory, arms, **how, on_answer=figures.add))
-        if options.tokenizer is not None:
-            explainer = TurnExplainer(Vocabulary.from_pretrained(options.tokenizer))
-            asyncio.run(ask_again(directory, arms, explainer, limits=limits, count=options.explained, say=say))
-        elif options.explained:
-            say("What the constraint changed is left out: it needs --tokenizer DIR")
+        else:
+            sent.ask(arms, options.tokenizer and Vocabulary.from_pretrained(options.tokenizer))
+            if options.explained and options.tokenizer is None:
+                say("What the constraint changed is left out: it needs --tokenizer DIR")
     return directory
 
 
@@ -157,15 +144,9 @@ def _file_errors_named(path: Path) -> Iterator[None]:
 
 
 def _arms(options: argparse.Namespace) -> "list[Arm]":
-    from constrained_k2.evaluation.ab.arms import check_names, parse_arm, read_arm
+    from constrained_k2.evaluation.ab.arms import check_names, parse_arm
 
-    listed = read_json(options.arms) if options.arms is not None else []
-    if not isinstance(listed, list):
-        raise InvalidRequest("expected a list of arms", options.arms)
-    if not options.arm and not listed and options.url is None:
-        raise InvalidRequest("no server is named", "URL", _NAME_A_SERVER)
-    given = options.arm or ([] if listed else ["unconstrained", "constrained"])
-    arms = [parse_arm(text, options.url) for text in given] + [read_arm(value, options.url) for value in listed]
+    arms = [parse_arm(text, options.url) for text in options.arm or ("unconstrained", "constrained")]
     check_names(arms)
     return [arm if arm.model or not options.model else replace(arm, model=options.model) for arm in arms]
 
@@ -176,8 +157,8 @@ def _samples(options: argparse.Namespace) -> "Iterator[Sample | BadLine]":
     from constrained_k2.evaluation.sample import read_sample
 
     if options.samples is not None:
-        return read_samples(options.samples, options.answers, options.official)
-    _refuse(options, ("answers", "official"), "no samples are named", "Name their file with --samples")
+        return read_samples(options.samples, options.official)
+    _refuse(options, ("official",), "no samples are named", "Name their file with --samples")
     bodies = enumerate(bundled_bodies(BUNDLED, options.count, options.seed), 1)
     return (read_sample(body, number) for number, body in bodies)
 

@@ -222,15 +222,3 @@ class Record:
         counted = None if answer.token_ids is None else len(answer.token_ids)
         said["completion_tokens"] = counted if answer.tokens is None else answer.tokens
         return cls(key, repetition, SUCCESS, **said | fields)
-
-    def to_json(self) -> str:
-        """JSON for a run's database; all but ASCII is escaped, since text may hold lone surrogates."""
-        return json.dumps(msgspec.to_builtins(self))
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Self:
-        """Read :meth:`to_json`; raises ``ValueError`` for anything else."""
-        try:
-            return msgspec.convert(json.loads(text), cls)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"not a record: {error}") from None

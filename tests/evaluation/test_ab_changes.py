@@ -13,7 +13,7 @@ import pytest
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
 from constrained_k2.cli import main
 from constrained_k2.evaluation.ab.arms import Arm
-from constrained_k2.evaluation.ab.changes import Change, ask_again, missing_changes, read_changes
+from constrained_k2.evaluation.ab.changes import Change, ask_again, missing_changes
 from constrained_k2.evaluation.ab.directory import RunDirectory, Sampling, begin
 from constrained_k2.evaluation.ab.effects import effects
 from constrained_k2.evaluation.ab.report import to_html, to_markdown, write_reports
@@ -79,7 +79,7 @@ def test_the_constrained_arm_is_asked_again(tmp_path: Path) -> None:
         assert len(missing_changes(directory, arm, 4)) == 2
         assert ask(directory, arm) == ["Asking ours again at temperature 0, 2 requests …"]
         assert ask(directory, arm) == []
-    changes = list(read_changes(directory))
+    changes = list(directory.changes(Change))
     assert len(changes) == len({change.key for change in changes}) == 4
     change = changes[0]
     assert change.is_whole and not change.error and change.examined == len(TURN)
@@ -106,7 +106,7 @@ def test_servers_that_cannot_be_explained_are_left_alone(
         directory = started(tmp_path, 40, fake=fake)
         ask(directory, Arm("ours", endpoint.url, "constrained"))
         assert len(endpoint.asked) == requests
-    errors = [change.error for change in read_changes(directory)]
+    errors = [change.error for change in directory.changes(Change)]
     assert all(words is not None and words in error for error in errors) and len(errors) == requests // 2
 
 
@@ -119,7 +119,7 @@ def test_answers_beyond_the_mask_and_servers_without_probabilities_are_named(tmp
         silent = started(tmp_path / "b", 1, fake={"ids": TURN})
         ask(silent, arm)
     for directory, words in ((beyond, "forbids what the server wrote at /unit"), (silent, "no probability")):
-        (change,) = read_changes(directory)
+        (change,) = directory.changes(Change)
         assert not change.is_whole and words in change.error
 
 
@@ -130,7 +130,7 @@ def saved(path: Path, changes: list[Change], count: int = 4) -> Results:
         arms = [Arm("unconstrained", endpoint.url, "unconstrained"), Arm("ours", endpoint.url, "constrained")]
         asyncio.run(run(directory, arms, limits=QUICK))
     for change, sample in zip(changes, list(directory.read_samples()), strict=False):
-        directory.add_change(change.arm, sample.key, replace(change, key=sample.key).to_json())
+        directory.add_change(change.arm, sample.key, replace(change, key=sample.key))
     return score(directory)
 
 

@@ -54,7 +54,6 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (["--model", "kimi-k2"], "no server is named"),
         (["--official", "x.jsonl"], "no server is named"),
         (["http://127.0.0.1:9", "--official", "x.jsonl"], "no samples are named"),
-        (["http://127.0.0.1:9", "--answers", "x.jsonl"], "no samples are named"),
         (["http://127.0.0.1:9", "--arm", "nope"], "unknown preset"),
         (["http://127.0.0.1:9", "--arm", "constrained", "--arm", "constrained"], "given twice"),
         (["http://127.0.0.1:9", "--samples", "/nonexistent"], "cannot be read"),

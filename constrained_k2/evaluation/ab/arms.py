@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from constrained_k2.errors import InvalidRequest, kind_of_json
+from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.client import base_url
 from constrained_k2.evaluation.sample import UNCONSTRAINED, checked
 
@@ -76,10 +76,8 @@ def parse_arm(text: str, url: str | None = None) -> Arm:
         raise InvalidRequest(f"not JSON: {error}", f"--arm {name}") from None
 
 
-def read_arm(value: Any, url: str | None = None) -> Arm:
+def read_arm(value: dict[str, Any], url: str | None = None) -> Arm:
     """Read an arm from decoded JSON; raises ``InvalidRequest`` for an unknown or malformed field."""
-    if not isinstance(value, dict):
-        raise InvalidRequest(f"expected an object, got {kind_of_json(value)}", "arm")
     location = f"arm {value.get('name')}"
     if unknown := value.keys() - set(Arm.__slots__):
         problem = f"unknown fields: {', '.join(sorted(unknown))}"

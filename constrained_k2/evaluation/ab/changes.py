@@ -5,14 +5,10 @@ model then tells how probable each token of either answer is, and the overrides 
 """
 
 import asyncio
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Self
-
-import msgspec
 
 from constrained_k2.evaluation.ab.arms import Arm, merged
 from constrained_k2.evaluation.ab.directory import RunDirectory, lock
@@ -50,26 +46,12 @@ class Change:
         """True if both answers came and the overrides are known."""
         return self.constrained.status == self.unconstrained.status == SUCCESS and self.overrides is not None
 
-    def to_json(self) -> str:
-        """The content of its row in a run's database."""
-        return json.dumps(msgspec.to_builtins(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Read :meth:`to_json`; raises ``ValueError`` for anything else."""
-        return msgspec.convert(json.loads(text), cls)
-
-
-def read_changes(directory: RunDirectory) -> Iterator[Change]:
-    """The changes of a run, in the order in which they came."""
-    return map(Change.from_json, directory.change_texts())
-
 
 def missing_changes(directory: RunDirectory, arm: Arm, count: int) -> list[Sample]:
     """Those of the first ``count`` samples that an arm was not asked for again; none if we do not constrain it."""
     if not arm.is_constrained:
         return []
-    done = {change.key for change in read_changes(directory) if change.arm == arm.name}
+    done = {change.key for change in directory.changes(Change) if change.arm == arm.name}
     return [sample for sample in islice(directory.read_samples(), count) if sample.key not in done]
 
 
@@ -165,7 +147,7 @@ async def _ask_all(asking: _Asking, samples: Sequence[Sample], concurrency: int)
             if asking.failed >= _GIVE_UP and not asking.is_explained:
                 return
             change = await asking.change(sample)
-            asking.directory.add_change(change.arm, change.key, change.to_json())
+            asking.directory.add_change(change.arm, change.key, change)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(max(1, concurrency // 2)):  # each asks two at a time

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ from constrained_k2.formats import FORMATS
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 
+T = TypeVar("T")
 FILE = "run.sqlite"
 MAX_BAD_LINES = 50  # malformed lines whose errors are stored
 
@@ -111,26 +112,27 @@ class RunDirectory:
 
     def add(self, arm: str, record: Record) -> None:
         """Store an answer, in place of an earlier one to the same request."""
-        row = (arm, record.key, record.repetition, record.status, record.to_json())
+        row = (arm, record.key, record.repetition, record.status, _text(record))
         self.database.execute("insert or replace into records values (?, ?, ?, ?, ?)", row)
 
     def records(self, arm: str) -> Iterator[Record]:
         """An arm's answers, in the order in which they came."""
         for (text,) in self.database.execute("select record from records where arm = ? order by rowid", (arm,)):
-            yield Record.from_json(text)
+            yield msgspec.convert(json.loads(text), Record)
 
     def done_keys(self, arm: str, *, but_failed: bool = False) -> set[tuple[str, int]]:
         """``(key, repetition)`` of an arm's answers, ``but_failed`` without the failures."""
         rows = self.database.execute("select key, repetition, status from records where arm = ?", (arm,))
         return {(key, repetition) for key, repetition, status in rows if not but_failed or status == SUCCESS}
 
-    def add_change(self, arm: str, key: str, text: str) -> None:
-        """Store, as JSON, what the constraint changed in an arm's answer to a sample."""
-        self.database.execute("insert or replace into changes values (?, ?, ?)", (arm, key, text))
+    def add_change(self, arm: str, key: str, change: object) -> None:
+        """Store what the constraint changed in an arm's answer to a sample."""
+        self.database.execute("insert or replace into changes values (?, ?, ?)", (arm, key, _text(change)))
 
-    def change_texts(self) -> Iterator[str]:
-        """The changes as JSON: :func:`constrained_k2.evaluation.ab.changes.read_changes` reads them."""
-        yield from (text for (text,) in self.database.execute("select change from changes order by rowid"))
+    def changes(self, kind: type[T]) -> Iterator[T]:
+        """The changes, in the order in which they came; ``kind`` is their class."""
+        for (text,) in self.database.execute("select change from changes order by rowid"):
+            yield msgspec.convert(json.loads(text), kind)
 
     def add_counters(self, counters: Mapping[str, float]) -> None:
         """Store the growth of a server's counters during a part of the run."""
@@ -150,6 +152,11 @@ class RunDirectory:
         with _transaction(self.database):
             self.database.execute("delete from run")
             self.database.execute("insert into run values (?)", (text,))
+
+
+def _text(value: object) -> str:
+    """JSON; all but ASCII is escaped, since text may hold lone surrogates."""
+    return json.dumps(msgspec.to_builtins(value))
 
 
 def lock(path: Path) -> TextIO:

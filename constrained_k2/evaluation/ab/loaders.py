@@ -14,7 +14,6 @@ from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.sample import Sample, checked, key_of, read_sample
 
 T = TypeVar("T")
-MAX_LINE = 16 << 20  # the longest line that is read, in bytes
 # The leaderboard's names of types, mapped as it does for OpenAI's API (ShishirPatil/gorilla, type_mappings.py).
 _BFCL_TYPES = {
     **dict.fromkeys(("dict", "HashMap", "Hashtable"), "object"),
@@ -52,20 +51,19 @@ class _Official(msgspec.Struct):
     finish_reason: str | None = None
 
 
-def read_samples(path: Path, answers: Path | None = None, official: Path | None = None) -> Iterator[Sample | BadLine]:
+def read_samples(path: Path, official: Path | None = None) -> Iterator[Sample | BadLine]:
     """Read a sample file, whose lines have one of two forms.
 
     * ``{"messages": ..., "tools": ...}``: a request body, K2 Vendor Verifier's ``samples.jsonl`` or ours.
     * ``{"id", "question": [[...]], "function": [...]}``: the Berkeley function-calling leaderboard's, as published;
       its right answers are looked up in ``possible_answer/`` beside the file.
 
-    ``answers`` are the leaderboard's right answers, if they are elsewhere; ``official`` results of a reference (the
-    vendor verifier's ``..._results.jsonl``). Raises ``InvalidRequest`` if a file cannot be read.
+    ``official`` are results of a reference, the vendor verifier's ``..._results.jsonl``. Raises ``InvalidRequest`` if a
+    file cannot be read.
     """
     try:
-        if answers is None and (beside := path.parent / "possible_answer" / path.name).exists():
-            answers = beside
-        truths = {str(truth.id): truth.ground_truth for truth in _rows(answers, _Truth)}
+        answers = path.parent / "possible_answer" / path.name
+        truths = {str(truth.id): truth.ground_truth for truth in _rows(answers if answers.exists() else None, _Truth)}
         answered = (row for row in _rows(official, _Official) if row.status == "success")
         reasons = {row.data_index: row.finish_reason or "others" for row in answered}
         for line, value in _lines(path):
@@ -97,14 +95,13 @@ def _read(value: Any, line: int, stem: str, truths: dict[str, Any], reasons: dic
 
 def _lines(path: Path) -> Iterator[tuple[int, Any]]:
     """Number and decoded JSON of every line that is not blank; a :class:`BadLine` in place of malformed JSON."""
-    for number, line in bounded_lines(path):
-        if line is None:
-            yield number, BadLine(number, f"longer than {MAX_LINE} bytes")
-        elif line.strip():
-            try:
-                yield number, json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-            except (ValueError, RecursionError) as error:
-                yield number, BadLine(number, f"not JSON: {error}")
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                try:
+                    yield number, json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+                except (ValueError, RecursionError) as error:
+                    yield number, BadLine(number, f"not JSON: {error}")
 
 
 def _rows(path: Path | None, kind: type[T]) -> Iterator[T]:
@@ -148,15 +145,3 @@ def _expected(call: Any) -> dict[str, Any]:
     ((name, arguments),) = functions.items()
     omissible = [argument for argument, values in arguments.items() if "" in values]
     return {"name": name, "accepted": arguments, "omissible": omissible, "lenient": True}
-
-
-def bounded_lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
-    """Number, from 1, and bytes of every line, its end included; None in place of a line over :data:`MAX_LINE`."""
-    with path.open("rb") as file:
-        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), 1):
-            if len(line) < MAX_LINE or line.endswith(b"\n"):
-                yield number, line
-                continue
-            while (rest := file.readline(MAX_LINE)) and not rest.endswith(b"\n"):
-                pass
-            yield number, None

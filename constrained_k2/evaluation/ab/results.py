@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.ab import compare
 from constrained_k2.evaluation.ab.arms import Arm, read_arm
-from constrained_k2.evaluation.ab.changes import read_changes
+from constrained_k2.evaluation.ab.changes import Change
 from constrained_k2.evaluation.ab.directory import RunDirectory
 from constrained_k2.evaluation.ab.effects import Effects, effects
 from constrained_k2.evaluation.ab.figures import FIGURES, CountTable, totals, value, verifier_summary
@@ -159,9 +159,9 @@ def score(directory: RunDirectory, *, baseline: str | None = None) -> Results:
 
 
 def _effects(directory: RunDirectory) -> list[Effects]:
-    keys = {change.key for change in read_changes(directory)}
+    keys = {change.key for change in directory.changes(Change)}
     samples = {sample.key: sample for sample in directory.read_samples() if sample.key in keys} if keys else {}
-    return effects(read_changes(directory), samples, directory.wire_format)
+    return effects(directory.changes(Change), samples, directory.wire_format)
 
 
 def _score_arm(directory: RunDirectory, name: str, rows: Mapping[str, int]) -> ArmResult:

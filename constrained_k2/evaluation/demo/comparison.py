@@ -79,9 +79,9 @@ def demo_samples(count: int, seed: int = 0, fields: Mapping[str, Any] | None = N
 
 
 class DemoRun(NamedTuple):
-    """The demo's run: its directory, and how requests are sent."""
+    """A run: its directory, and how requests are sent, to given servers or to the demo's own."""
 
-    directory: RunDirectory  # the model and the servers' logs are also written there
+    directory: RunDirectory  # the demo's model and its servers' logs are also written there
     limits: Limits
     retry_failed: bool = False  # send requests again that failed before
     explained: int = 0  # samples that the constrained arm is asked again, for what the constraint changed
@@ -104,12 +104,13 @@ class DemoRun(NamedTuple):
                 self.say(f"Starting vLLM for {' and '.join(arm.name for arm in served.arms)} (log: {log}) …")
                 with VllmServer(model, served.flags, log=log, environment=served.environment) as server:
                     arms = [replace(arm, url=server.url) for arm in served.arms]
-                    with LiveFigures(
-                        self.directory, arms, retry_failed=self.retry_failed, is_shown=self.is_shown
-                    ) as figures:
-                        how: dict[str, Any] = {"limits": self.limits, "retry_failed": self.retry_failed}
-                        asyncio.run(run(self.directory, arms, **how, on_answer=figures.add))
-                    if again:
-                        asked: dict[str, Any] = {"limits": self.limits, "count": self.explained, "say": self.say}
-                        explainer = TurnExplainer(Vocabulary.from_pretrained(model))
-                        asyncio.run(ask_again(self.directory, arms, explainer, **asked))
+                    self.ask(arms, Vocabulary.from_pretrained(model) if again else None)
+
+    def ask(self, arms: Sequence[Arm], vocabulary: Vocabulary | None) -> None:
+        """Send the remaining requests; with a vocabulary also those that tell what the constraint changed."""
+        how: dict[str, Any] = {"limits": self.limits, "retry_failed": self.retry_failed}
+        with LiveFigures(self.directory, arms, retry_failed=self.retry_failed, is_shown=self.is_shown) as figures:
+            asyncio.run(run(self.directory, arms, **how, on_answer=figures.add))
+        if vocabulary is not None:
+            asked: dict[str, Any] = {"limits": self.limits, "count": self.explained, "say": self.say}
+            asyncio.run(ask_again(self.directory, arms, TurnExplainer(vocabulary), **asked))
