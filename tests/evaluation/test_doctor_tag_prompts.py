@@ -4,8 +4,8 @@ import re
 from typing import Any
 
 from constrained_k2.evaluation.doctor.checks.tag_prompts import expected, judge_generation_prompt, judge_history
-from constrained_k2.evaluation.doctor.prompt import Piece
-from constrained_k2.evaluation.doctor.tags import Argument, Call, Tag, calls, opens_reasoning, parts, stray
+from constrained_k2.evaluation.doctor.checks.written import _written_in_tags
+from constrained_k2.evaluation.doctor.prompt import Piece, opens_reasoning, stray
 from constrained_k2.formats.kimi_k3 import CLOSE, OPEN, SEPARATOR, SPECIAL_TOKENS
 from tests.data import kimi_k3_prompts
 from tests.prompts.kimi_k3 import COPIED, body_of
@@ -54,26 +54,29 @@ def test_a_changed_text_is_found() -> None:
         assert not is_right(golden | {"text": golden["text"].replace(was, becomes)}), name
 
 
-def test_reading_a_turn() -> None:
-    turn = pieces(
-        f"so{CLOSE}think{SEPARATOR}{OPEN}response{SEPARATOR}Hi{CLOSE}response{SEPARATOR}{OPEN}tools{SEPARATOR}"
-        f'{OPEN}call tool="a&amp;b" index="2"{SEPARATOR}{OPEN}argument key="k&quot;" type="string"{SEPARATOR}'
-        f"v[BOS]w{CLOSE}argument{SEPARATOR}{CLOSE}call{SEPARATOR}"
-        f'{OPEN}call tool="c" index="3"{SEPARATOR}{OPEN}json type="object"{SEPARATOR}raw'
-    )
-    argument = Argument('k"', "string", "v[BOS]w", ["[BOS]"])
-    assert calls(parts(turn)) == [Call("a&b", "2", [argument], is_closed=True), Call("c", "3", raw="raw")]
-    assert stray(turn) == 0
-
-
 def test_reading_the_opening_of_reasoning() -> None:
     text = f'{OPEN}message role="assistant"{SEPARATOR}{OPEN}think{SEPARATOR}'
     assert opens_reasoning(pieces(text)) and not opens_reasoning(pieces(f"{text}a"))
 
 
-def test_reading_what_is_malformed() -> None:
-    assert not calls(parts([])) and judge_history([], [], "", "").verdict == "ok"
-    assert judge_generation_prompt([], "").verdict == "fault"
+def test_stray_markers() -> None:
+    assert stray(pieces(f'{OPEN}call tool="a" index="1"{SEPARATOR}{OPEN}json type="object"{SEPARATOR}raw')) == 0
     assert stray(pieces(f"{OPEN}{OPEN}{CLOSE}a{SEPARATOR}b{SEPARATOR}cd{OPEN}e")) == 3
-    assert parts(pieces(f"{OPEN}argument a{SEPARATOR}")) == [Tag(closes=False, name="argument", attributes={})]
-    assert calls(parts(pieces(f"{CLOSE}call{SEPARATOR}{OPEN}argument{SEPARATOR}a"))) == []
+
+
+def test_calls_as_sampled() -> None:
+    turn = (
+        f"{CLOSE}response{SEPARATOR}{OPEN}tools{SEPARATOR}"
+        f'{OPEN}call tool="a&amp;b" index="2"{SEPARATOR}{OPEN}argument key="k&quot;" type="string"{SEPARATOR}'
+        f'v {CLOSE}argument{SEPARATOR}{OPEN}argument key="n" type="number"{SEPARATOR}1e2{CLOSE}argument{SEPARATOR}'
+        f"{CLOSE}call{SEPARATOR}"
+    )
+    cut = f'{OPEN}call tool="c" index="3"{SEPARATOR}{OPEN}json type="object"{SEPARATOR}raw'
+    assert _written_in_tags(pieces(turn + cut)) == [("a&b", 'k" (string): v ', "n (number): 1e2")]
+    raw = f"{cut}{CLOSE}json{SEPARATOR}{CLOSE}call{SEPARATOR}"
+    assert _written_in_tags(pieces(turn + raw))[1:] == [("c", "raw")]
+
+
+def test_prompts_of_nothing() -> None:
+    assert judge_history([], [], "", "").verdict == "ok"
+    assert judge_generation_prompt([], "").verdict == "fault"

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from constrained_k2.formats import kimi_k3 as k3
 from constrained_k2.formats.kimi_k2 import ARGUMENT_BEGIN, CALL_BEGIN, MIDDLE, THINK_BEGIN
 
 _PRINTED_LIST = re.compile(r"\[\{['\"]type['\"]: ?['\"]text['\"].{0,45}", re.DOTALL)
@@ -22,20 +23,25 @@ Prompt = Sequence[Piece]  # the pieces of a prompt, or of a completion, in order
 
 
 def opens_reasoning(prompt: Prompt) -> bool:
-    """True if the prompt ends in ``<think>``: the answer begins inside the reasoning."""
-    return bool(prompt) and prompt[-1] == Piece(THINK_BEGIN, special=True)
+    """True if the prompt ends in the opening of the reasoning, so that the answer begins inside it."""
+    tag = [(k3.OPEN, True), (k3.THINK, False), (k3.SEPARATOR, True)]
+    return list(prompt[-1:]) == [(THINK_BEGIN, True)] or list(prompt[-3:]) == tag
+
+
+def stray(prompt: Prompt) -> int:
+    """The number of special tokens of tags that are not part of a tag; without those at the end, which may be cut."""
+    kinds = "".join(
+        "o" if each.text in {k3.OPEN, k3.CLOSE} else "s" if each.text == k3.SEPARATOR else "x" if each.special else "t"
+        for each in (each if each.special else Piece("") for each in prompt)
+    )
+    left = kinds.replace("ots", "x")[:-2]
+    return left.count("o") + left.count("s")
 
 
 def printed_list(prompt: Prompt) -> str:
     """The beginning of a content printed as a Python list, as older templates print OpenAI's parts; or empty."""
     texts = (text for name, text in _messages(prompt) if name != "tool_declare")
-    return next(filter(None, map(printed_list_in, texts)), "")
-
-
-def printed_list_in(text: str) -> str:
-    """The beginning of a list of OpenAI's parts that is printed in a text; or empty."""
-    found = _PRINTED_LIST.search(text)
-    return found[0] if found else ""
+    return next((found[0] for found in map(_PRINTED_LIST.search, texts) if found), "")
 
 
 def between(prompt: Prompt, begin: str, end: str) -> list[str]:

@@ -11,11 +11,11 @@ import msgspec
 from constrained_k2.errors import FormatMismatch
 from constrained_k2.evaluation.answer import ChatAnswer, NoAnswer, validated
 from constrained_k2.evaluation.client import Client, NotServed, Refused
-from constrained_k2.evaluation.doctor import remedies, tags
+from constrained_k2.evaluation.doctor import remedies
 from constrained_k2.evaluation.doctor.prompt import Piece, Prompt
 from constrained_k2.evaluation.doctor.requests import TOOLS, closed, named, tool, user
 from constrained_k2.explain.view import printable
-from constrained_k2.formats import FORMATS, format_of, kimi_k2
+from constrained_k2.formats import FORMATS, format_of, kimi_k2, kimi_k3
 from constrained_k2.formats.base import WireFormat
 
 # Without those of media: some servers look for an image where their text occurs.
@@ -140,8 +140,9 @@ class Target:
         body = self.brief | {"messages": [user("Search.")], "tools": [search], "tool_choice": named("search")}
         if self.uses_tags:
             push = {self.wire.call_end: PUSH, self.marker(kimi_k2.BOS): PUSH / 2}  # the marker leads to the string
-            found = tags.calls(tags.parts(await self.pushed(body, push, TAG_TOKENS)))
-            return sum(len(argument.specials) for argument in found[0].arguments) if found else None
+            pieces = await self.pushed(body, push, TAG_TOKENS)
+            has_argument = any(piece.text.startswith(f"{kimi_k3.ARGUMENT} ") for piece in pieces if not piece.special)
+            return pieces.count((kimi_k2.BOS, True)) if has_argument else None
         pieces = await self.pushed(body, {self.marker(kimi_k2.MIDDLE): PUSH}, _MARKER_TOKENS)
         return pieces.count((kimi_k2.MIDDLE, True)) if (kimi_k2.ARGUMENT_BEGIN, True) in pieces else None
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from constrained_k2.evaluation.answer import ChatAnswer, Record
 from constrained_k2.evaluation.client import Refused
-from constrained_k2.evaluation.doctor import tags
 from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
+from constrained_k2.evaluation.doctor.prompt import stray
 from constrained_k2.evaluation.doctor.requests import DOTTED, EAGER, UNFIT, UNWILLING, chat, history, named
 from constrained_k2.evaluation.doctor.target import PUSH, TAG_TOKENS, Target
 from constrained_k2.evaluation.judge import KINDS, judge
@@ -68,7 +68,7 @@ async def auto(target: Target) -> Finding:
     wire, body = target.wire, target.brief | chat(EAGER, "auto")
     if target.uses_tags:  # the stronger push leads into calls, the other one out of the text
         pieces = await target.pushed(body, {wire.call_begin: PUSH, wire.call_end: PUSH / 2}, TAG_TOKENS)
-        wrong, what = tags.stray(pieces), "are not part of a tag"
+        wrong, what = stray(pieces), "are not part of a tag"
         right = "all pushed markers are part of tags"
     else:
         pieces = await target.pushed(body, {wire.section_begin: PUSH}, _MARKER_TOKENS)

@@ -6,10 +6,9 @@ from typing import Any
 
 from constrained_k2.evaluation.answer import ChatAnswer
 from constrained_k2.evaluation.client import NotServed
-from constrained_k2.evaluation.doctor import prompt as markers
-from constrained_k2.evaluation.doctor import remedies, tags
+from constrained_k2.evaluation.doctor import remedies
 from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
-from constrained_k2.evaluation.doctor.prompt import Prompt
+from constrained_k2.evaluation.doctor.prompt import Prompt, opens_reasoning
 from constrained_k2.evaluation.doctor.requests import EAGER, UNFIT, UNWILLING, chat, named, user
 from constrained_k2.evaluation.doctor.target import PUSH, Target
 from constrained_k2.evaluation.judge import decode_arguments
@@ -167,7 +166,6 @@ def _broken(answer: ChatAnswer) -> list[str]:
 
 async def thinking(target: Target) -> Finding:
     """``chat_template_kwargs.thinking`` switches the reasoning, which is returned apart from the content."""
-    opens_reasoning = tags.opens_reasoning if target.uses_tags else markers.opens_reasoning
     begin, end = _TAGS if target.uses_tags else (k2.THINK_BEGIN, k2.THINK_END)
     prompts: dict[bool, Prompt] = {}
     answers: dict[bool, ChatAnswer] = {}

@@ -4,17 +4,20 @@ from itertools import zip_longest
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.client import NotServed
-from constrained_k2.evaluation.doctor import tags
 from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
 from constrained_k2.evaluation.doctor.prompt import Prompt, between
 from constrained_k2.evaluation.doctor.requests import EAGER, chat
 from constrained_k2.evaluation.doctor.target import Target
 from constrained_k2.explain.view import printable
 from constrained_k2.formats.kimi_k2 import ARGUMENT_BEGIN, CALL_BEGIN, CALL_END
-from constrained_k2.formats.kimi_k3 import SEPARATOR
+from constrained_k2.formats.kimi_k3 import KIMI_K3, SEPARATOR
+from constrained_k2.parsing import parse_completion
 from constrained_k2.prompts.xtml.arguments import split_arguments
+from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _SAMPLES = 4
+_BYTES = Vocabulary.of_bytes(KIMI_K3)
+_SPECIAL = _BYTES.special_tokens
 Parts = tuple[str, ...]  # of a call: arguments and id; or its name and each argument
 
 
@@ -55,14 +58,13 @@ def _written(pieces: Prompt) -> list[Parts]:
 
 
 def _written_in_tags(pieces: Prompt) -> list[Parts]:
-    """The name and each argument of each complete call, as sampled."""
-    return [
-        _named(call.name, call.raw)
-        if call.raw is not None
-        else (call.name, *(_in_line(argument.key, argument.type, argument.value) for argument in call.arguments))
-        for call in tags.calls(tags.parts(pieces))
-        if call.is_closed
+    """The name and each argument of each complete call, as sampled; other special tokens than markers are text."""
+    ids = [
+        token
+        for piece in pieces
+        for token in ([_SPECIAL[piece.text]] if piece.special and piece.text in _SPECIAL else piece.text.encode())
     ]
+    return [_named(call.name, call.arguments) for call in parse_completion(ids, _BYTES).tool_calls]
 
 
 def _named(name: str, text: str) -> Parts:
