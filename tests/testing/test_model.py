@@ -18,7 +18,6 @@ from constrained_k2.formats import kimi_k3
 from constrained_k2.formats.kimi_k2 import BASE_SIZE as REAL_BASE_SIZE
 from constrained_k2.formats.kimi_k2 import SPECIAL_TOKENS
 from constrained_k2.testing import DEFAULT_PRIOR, build_model, write_tokenizer
-from constrained_k2.testing.__main__ import main
 from constrained_k2.testing.model import unigram_logits
 from constrained_k2.testing.tokenizer import train_ranks, training_text
 from tests.data import data, kimi_k3_prompts, rendered
@@ -247,19 +246,9 @@ def test_same_seed_same_weights(models: dict[str, Path], tmp_path: Path) -> None
     assert (other / "model.safetensors").read_bytes() != weights
 
 
-def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["fixtures", str(tmp_path / "out"), "--arch", "llama", "--seed", "3"])
-    main()
-    out = capsys.readouterr().out
-    assert out.count("\n") == 1
-    assert "llama, 0.3 M parameters, 0.6 MiB" in out
-
-
-def test_command_line_writes_either_wire_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = [str(tmp_path / "out"), "--arch", "llama", "--wire-format", "kimi_k3"]
-    monkeypatch.setattr(sys, "argv", ["testing", *arguments])
-    main()
-    assert Vocabulary.from_pretrained(tmp_path / "out").format.name == "Kimi K3"
+def test_either_shape_speaks_either_wire_format(tmp_path: Path) -> None:
+    out = build_model(tmp_path / "out", arch="llama", wire_format="kimi_k3")
+    assert Vocabulary.from_pretrained(out).format.name == "Kimi K3"
 
 
 def test_importing_the_package_loads_no_torch() -> None:
