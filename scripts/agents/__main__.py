@@ -23,6 +23,7 @@ from scripts.agents.scenarios import SCENARIOS
 from scripts.agents.table import page
 
 _ROOT = Path(__file__).parents[2]
+_FOLDER = _ROOT / ".agents"  # where agents are installed
 _CONTEXT = 131_072  # tokens: agents' prompts take tens of thousands in the test model's small vocabulary
 _FLAGS = (
     *with_settings(BACKEND_FLAGS, undeclared_calls="nearest"),  # a random model means none of its calls
@@ -42,12 +43,8 @@ def main() -> int:
     parser.add_argument(
         "--scenarios", nargs="+", choices=scenarios, default=scenarios, metavar="NAME", help=", ".join(scenarios)
     )
-    parser.add_argument(
-        "--folder", type=Path, default=_ROOT / ".agents", help="where agents are installed (default: .agents)"
-    )
     parser.add_argument("--out", type=Path, default=_ROOT / "docs" / "agents.md", help="(default: docs/agents.md)")
     parser.add_argument("--logs", type=Path, help="keep what agents and server print here (it may repeat prompts)")
-    parser.add_argument("--install-only", action="store_true", help="start nothing")
     options = parser.parse_args()
 
     # A shell has a script in the background ignore interrupts, and so would every agent that is to be interrupted.
@@ -57,13 +54,11 @@ def main() -> int:
     installed = []
     for agent in (agent for agent in AGENTS if agent.name in options.only):
         try:
-            install(agent, options.folder)
+            install(agent, _FOLDER)
             installed.append(agent)
         except (RuntimeError, OSError, subprocess.SubprocessError) as error:
             missing[agent.name] = f"it could not be installed ({str(error).splitlines()[-1][:200]})"
             print(error, file=sys.stderr)
-    if options.install_only:
-        return int(bool(missing))
     outcomes: list[Outcome] = []
     for outcome in _run_all(installed, options):
         outcomes.append(outcome)
@@ -77,7 +72,7 @@ def _run_all(agents: Sequence[Agent], options: argparse.Namespace) -> Iterator[O
         logs: Path = options.logs or Path(temporary)
         logs.mkdir(parents=True, exist_ok=True)
         model = build_model(Path(temporary) / "model", arch="llama")
-        given = {"folder": options.folder, "vocabulary": Vocabulary.from_pretrained(model)}
+        given = {"folder": _FOLDER, "vocabulary": Vocabulary.from_pretrained(model)}
         paths = [_ROOT, _ROOT / "tests" / "vllm_plugin"]
         with (
             VllmServer(model, _FLAGS, log=logs / "server.log", python_path=paths) as server,

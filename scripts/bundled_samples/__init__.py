@@ -8,12 +8,7 @@ from scripts.bundled_samples.ordinary import ordinary_samples
 
 
 def drawn_bodies(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Two ordinary requests, then an adversarial one, and so on. No expected calls are known.
-
-    Args:
-        count: How many.
-        seed: Chooses tools, questions and variations.
-    """
+    """Two ordinary requests, then an adversarial one, and so on. No expected calls are known."""
     ordinary = ({**sample.body, "category": f"ordinary, {sample.choice}"} for sample in ordinary_samples(count, seed))
     adversarial = adversarial_bodies(count, seed)
     for number in range(count):

@@ -37,12 +37,7 @@ _HISTORY: tuple[dict[str, Any], ...] = (
 
 
 def ordinary_samples(count: int, seed: int = 0) -> Iterator[Sample]:
-    """Samples that cover tool choices and streaming evenly, and single calls and histories by chance.
-
-    Args:
-        count: How many.
-        seed: Chooses tools and questions.
-    """
+    """Samples that cover tool choices and streaming evenly, and single calls and histories by chance."""
     chance = random.Random(seed)  # noqa: S311 - choosing samples
     kinds = itertools.cycle(itertools.product(("required", "named", "auto", "required", "none"), (False, True)))
     for number, (choice, stream) in zip(range(count), kinds, strict=False):

@@ -32,21 +32,13 @@ def _object(required: list[str], **properties: Mapping[str, Any]) -> dict[str, A
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a tool.
+    """One argument of a tool."""
 
-    Attributes:
-        keys: Its name in each variant of the tool; the last one is used for further variants.
-        schema: The schema of its value.
-        kind: The kind of its values; see :class:`scripts.demo_model.values.Draw`.
-        options: Options of the kind.
-        phrase: How a request mentions an optional argument; ``{}`` is the value.
-    """
-
-    keys: tuple[str, ...]
-    schema: Mapping[str, Any]
-    kind: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    phrase: str = ""
+    keys: tuple[str, ...]  # its name in each variant of the tool; the last one is used for further variants
+    schema: Mapping[str, Any]  # of its value
+    kind: str  # of its values; see :class:`scripts.demo_model.values.Draw`
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the kind
+    phrase: str = ""  # of a request that mentions an optional argument; ``{}`` is the value
 
     def key(self, variant: int) -> str:
         """Return its name in a variant."""
@@ -55,21 +47,13 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One tool, in variants that differ by a name or a key.
+    """One tool, in variants that differ by a name or a key."""
 
-    Attributes:
-        names: Its name in each variant.
-        description: Its description, the same in all variants.
-        asks: Sentences that ask for it; ``{0}`` is the first required argument's value.
-        required: Arguments that every request names.
-        optional: Arguments that some requests name.
-    """
-
-    names: tuple[str, ...]
-    description: str
-    asks: tuple[str, ...]
-    required: tuple[Argument, ...] = ()
-    optional: tuple[Argument, ...] = ()
+    names: tuple[str, ...]  # in each variant
+    description: str  # the same in all variants
+    asks: tuple[str, ...]  # sentences that ask for it; ``{0}`` is the first required argument's value
+    required: tuple[Argument, ...] = ()  # every request names them
+    optional: tuple[Argument, ...] = ()  # some requests name them
 
     def declaration(self, variant: int) -> dict[str, Any]:
         """Return the tool as a request declares it, always with `parameters`: K2VV counts calls of others as wrong."""

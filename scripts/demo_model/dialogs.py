@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from constrained_k2.formats.kimi_k2 import KIMI_K2
@@ -26,17 +26,11 @@ _CATEGORIES = {"single": 50, "parallel": 20, "result": 10, "no_tool": 10, "chat"
 
 @dataclass(slots=True)
 class Dialog:
-    """A dialog under construction.
-
-    Attributes:
-        messages: The messages so far.
-        tools: The declared tools.
-        calls: Number of calls in the messages.
-    """
+    """A dialog under construction."""
 
     messages: list[dict[str, Any]]
     tools: Sequence[Declared]
-    calls: int = 0
+    calls: int = 0  # in the messages
 
     def declarations(self) -> list[dict[str, Any]]:
         """Return the tools in OpenAI's form."""
@@ -58,27 +52,15 @@ class Dialog:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The expected answer to the last message of a dialog.
+    """The expected answer to the last message of a dialog."""
 
-    Attributes:
-        category: One of the kinds above.
-        calls: The expected calls, as name and arguments.
-        answer: The expected text, if no call is expected.
-    """
-
-    category: str
-    calls: Sequence[tuple[str, dict[str, Any]]] = ()
-    answer: str = field(default="")
+    category: str  # one of the kinds above
+    calls: Sequence[tuple[str, dict[str, Any]]] = ()  # name and arguments
+    answer: str = ""  # if no call is expected
 
 
 class Author:
-    """Writes dialogs of the training side or the held-out side.
-
-    Args:
-        seed: The same seed writes the same dialogs.
-        held_out: Whether to use values that training never sees.
-        faults: Frequencies of wrong answers; by default none.
-    """
+    """Writes dialogs of the training side or of the held-out side, whose values training never sees."""
 
     def __init__(self, seed: int, *, held_out: bool, faults: Faults | None = None) -> None:
         self.chance = random.Random(seed)  # noqa: S311 - drawing samples
@@ -189,17 +171,9 @@ def arguments_text(arguments: dict[str, Any]) -> str:
 
 
 def drawn_samples(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield requests that training never saw, with the expected calls.
+    """Yield requests that training never saw, with the expected calls, as a line of K2VV's ``samples.jsonl`` and more.
 
     Values, pairs of tools in one request and sets of optional arguments are held out; the tools themselves are known.
-
-    Args:
-        count: Number of samples.
-        seed: The same seed gives the same samples.
-
-    Yields:
-        ``messages``, ``tools``, ``expected`` (``{"calls": [{"name", "arguments"}]}``) and ``category``, as a line of
-        K2VV's ``samples.jsonl`` has them and more.
     """
     author = Author(seed, held_out=True)
     for _ in range(count):
@@ -219,16 +193,9 @@ def drawn_samples(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
 def answered_dialogs(
     seed: int, *, held_out: bool, turns: int = 6, faults: Faults | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield dialogs endlessly, answered correctly except for the requested faults.
+    """Yield ``messages`` and ``tools`` of dialogs endlessly, answered correctly except for the faults.
 
-    Args:
-        seed: The same seed gives the same dialogs.
-        held_out: Whether to use values that training never sees.
-        turns: Number of user messages in each dialog.
-        faults: Frequencies of wrong answers; by default none.
-
-    Yields:
-        ``messages`` and ``tools``.
+    ``turns`` is the number of user messages in each.
     """
     author = Author(seed, held_out=held_out, faults=faults)
     while True:

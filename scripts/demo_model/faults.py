@@ -14,19 +14,12 @@ from scripts.demo_model.catalogue import Argument, Declared
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Frequencies of faults.
+    """Frequencies of faults."""
 
-    Attributes:
-        number: Share of integers written as strings.
-        enum: Share of enum values written in the request's words or in upper case.
-        name: Share of calls with another variant of the tool's name.
-        missing: Share of calls without their last required argument.
-    """
-
-    number: float = 0.0
-    enum: float = 0.0
-    name: float = 0.0
-    missing: float = 0.0
+    number: float = 0.0  # of integers that are written as strings
+    enum: float = 0.0  # of enum values in the request's words or in upper case
+    name: float = 0.0  # of calls with another variant of the tool's name
+    missing: float = 0.0  # of calls without their last required argument
 
     def of(self, declared: Declared, arguments: Mapping[str, Any], chance: random.Random) -> tuple[str, dict[str, Any]]:
         """Return the name and arguments of a call of a declared tool, with random faults."""

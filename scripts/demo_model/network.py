@@ -12,14 +12,7 @@ _QUERY_CHUNK = 160
 
 
 def rms_norm(hidden: Tensor, weight: Tensor, epsilon: float, served_width: int = 0) -> Tensor:
-    """Root-mean-square norm.
-
-    Args:
-        hidden: ``[..., width]``.
-        weight: ``[width]``.
-        epsilon: Added to the mean square.
-        served_width: The width over which the served model takes the mean, including its zeros; by default ``width``.
-    """
+    """Root-mean-square norm of ``[..., width]``; the mean is over ``served_width``, which includes the served zeros."""
     wide = hidden.float()
     mean = wide.square().sum(-1, keepdim=True) / (served_width or wide.shape[-1])
     return (wide * torch.rsqrt(mean + epsilon) * weight).to(hidden.dtype)
@@ -42,13 +35,7 @@ class Attention(nn.Module):  # type: ignore[misc]
         self.o = _matrix(s.hidden, s.heads * s.value)
 
     def forward(self, hidden: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-        """Apply causal attention.
-
-        Args:
-            hidden: ``[batch, length, hidden]``, normalized.
-            cosine: ``[length, rotary / 2]``.
-            sine: ``[length, rotary / 2]``.
-        """
+        """Apply causal attention to ``[batch, length, hidden]``, normalized; angles are ``[length, rotary / 2]``."""
         s = self.shape
         batch, length, _ = hidden.shape
         latent = rms_norm(hidden @ self.q_a.T, self.q_norm, s.epsilon)
@@ -82,11 +69,7 @@ class GatedMlp(nn.Module):  # type: ignore[misc]
         self.router = _matrix(s.experts, s.hidden) if routed else None
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Apply the layer.
-
-        Returns:
-            ``[batch, length, hidden]``, and the load balance of the experts: 1 at best, ``experts`` at worst.
-        """
+        """Apply the layer; also the load balance of the experts: 1 at best, ``experts`` at worst."""
         inner = functional.silu(hidden @ self.gate.T) * (hidden @ self.up.T)
         if self.router is None:
             return inner @ self.down.T, None
@@ -134,14 +117,7 @@ class Network(nn.Module):  # type: ignore[misc]
         self.norm = nn.Parameter(torch.full((shape.hidden,), shape.hidden**-0.5))
 
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Run the layers.
-
-        Args:
-            ids: int64 ``[batch, length]``.
-
-        Returns:
-            The normalized stream ``[batch, length, hidden]``, and the mean of the layers' balance.
-        """
+        """The normalized stream ``[batch, length, hidden]`` of int64 ids, and the mean of the layers' balance."""
         half = self.shape.rotary // 2
         frequencies = self.shape.theta ** (-torch.arange(half) / half)
         angles = torch.arange(ids.shape[1])[:, None] * frequencies

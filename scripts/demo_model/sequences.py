@@ -37,18 +37,9 @@ class Sequences:
         return ids, written
 
     def batches(self, dialogs: Iterator[Mapping[str, Any]], size: int, longest: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield batches of sequences of similar length.
+        """Yield ids and targets, the next ids or ``IGNORED``, both int64 ``[size, length]``, of similar length.
 
-        Args:
-            dialogs: The dialogs, read lazily.
-            size: Sequences in a batch.
-            longest: Longer sequences are left out.
-
-        Yields:
-            ids and targets, both int64 ``[size, length]``; targets are the next ids, or ``IGNORED``.
-
-        Raises:
-            ValueError: Of many dialogs, fewer than a batch are short enough.
+        Dialogs are read lazily; longer sequences than ``longest`` are left out.
         """
         while True:
             found = [

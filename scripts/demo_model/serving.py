@@ -28,14 +28,7 @@ def ship(trained: Path, out: Path, wire_format: WireFormatName = "kimi_k2") -> N
 def write_model(
     out: Path, weights: Mapping[str, Tensor], ranks: Mapping[bytes, int], wire_format: WireFormatName = "kimi_k2"
 ) -> Path:
-    """Write a trained network as a model directory.
-
-    Args:
-        out: The directory.
-        weights: Parameter of :class:`scripts.demo_model.network.Network` -> tensor.
-        ranks: Token bytes -> id of the ordinary tokens.
-        wire_format: The format that it was trained on.
-    """
+    """Write a trained network (parameters of :class:`scripts.demo_model.network.Network`) as a model directory."""
     out.mkdir(parents=True, exist_ok=True)
     texts = write_tokenizer(out, ranks=ranks, wire_format=wire_format)
     ids = {text: token_id for token_id, text in enumerate(texts)}

@@ -22,18 +22,11 @@ _SPACED = re.compile(r" [a-z]+")
 
 
 def train_vocabulary(texts: Iterable[str], prose: Iterable[str], size: int) -> dict[bytes, int]:
-    """Train the ordinary tokens.
+    """Train the ordinary tokens: bytes -> rank; two-digit numbers and words with spaces are added to ``size`` tokens.
 
     A token never combines letters with the character before them: `Oslo` has the same tokens after a space and after a
-    quote, so copying it means copying tokens. Only words of the requests' phrasing have a token with their space.
-
-    Args:
-        texts: Prompts, special tokens spelled out.
-        prose: The phrasing, without values.
-        size: Number of tokens to train, before two-digit numbers and words with spaces are added.
-
-    Returns:
-        Token bytes -> rank.
+    quote, so copying it means copying tokens. Only words of the requests' phrasing, ``prose``, have a token with their
+    space.
     """
     # train_ranks splits text by Kimi's pattern, in which a digit separates its neighbours.
     pieces = (piece for text in texts for piece in _PIECE.findall(_MARKER.sub(" ", text)))

@@ -32,36 +32,20 @@ from scripts.demo_model.tokenizer import (
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Hyperparameters.
-
-    Attributes:
-        steps: Number of steps.
-        batch: Dialogs a step.
-        rate: Learning rate of the matrices (Muon).
-        other_rate: Learning rate of embedding and norms (AdamW).
-        warm_up: Steps until the full rate; over the last 40 % of the steps it falls to zero.
-        balance: Weight of the experts' load balance in the loss.
-        seed: Seed of weights and data.
-        longest: Maximum tokens of a dialog; longer ones are left out.
-        every: Steps between two lines of the log.
-        keep: Steps between two checkpoints.
-        texts: Dialogs that the vocabulary is trained on.
-        tokens: Size of the vocabulary, before numbers and words with spaces are added.
-        faults: Faults of the training calls.
-    """
+    """Hyperparameters."""
 
     steps: int = 1400
-    batch: int = 4
-    rate: float = 0.02
-    other_rate: float = 0.007
-    warm_up: int = 40
-    balance: float = 0.01
-    seed: int = 0
-    longest: int = 1152
-    every: int = 100
-    keep: int = 100
-    texts: int = 300
-    tokens: int = 1000
+    batch: int = 4  # dialogs a step
+    rate: float = 0.02  # of the matrices (Muon)
+    other_rate: float = 0.007  # of embedding and norms (AdamW)
+    warm_up: int = 40  # steps until the full rate; over the last 40 % of the steps it falls to zero
+    balance: float = 0.01  # weight of the experts' load balance in the loss
+    seed: int = 0  # of weights and data
+    longest: int = 1152  # tokens of a dialog; longer ones are left out
+    every: int = 100  # steps between two lines of the log
+    keep: int = 100  # steps between two checkpoints
+    texts: int = 300  # dialogs that the vocabulary is trained on
+    tokens: int = 1000  # of the vocabulary, before numbers and words with spaces are added
     faults: Faults = field(default_factory=lambda: Faults(number=0.15, enum=0.15, name=0.06, missing=0.03))
 
 
@@ -75,14 +59,7 @@ def train(
     say: Callable[[dict[str, float]], None],
     keep: Callable[[Network, int], None] = lambda *_: None,
 ) -> Network:
-    """Train a network.
-
-    Args:
-        vocabulary: The demo model's vocabulary.
-        recipe: The hyperparameters.
-        say: Receives each line of the log.
-        keep: Receives the network and the step every ``recipe.keep`` steps.
-    """
+    """Train a network; ``say`` receives each line of the log, ``keep`` the network and the step for a checkpoint."""
     torch.manual_seed(recipe.seed)
     network = Network(Shape(vocabulary.size))
     lay_out_copying(network)
@@ -132,9 +109,8 @@ def _loss(network: Network, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tenso
 def measure(network: Network, batches: list[tuple[Tensor, Tensor]], vocabulary: Vocabulary) -> dict[str, float]:
     """Measure the prediction of held-out answers, each token given the correct ones before it.
 
-    Returns:
-        ``held_out_loss`` in nats a token, the share of ``tokens_right``, and the shares of answers whose tokens were
-        all the likeliest: ``calls_right`` (messages with calls) and ``texts_right``.
+    ``held_out_loss`` is in nats a token; ``calls_right`` (messages with calls) and ``texts_right`` are the shares of
+    answers whose tokens were all the likeliest.
     """
     section = vocabulary.format.section_begin  # in Kimi K3's format only calls have this token behind a response
     losses, tokens = [], []
@@ -179,12 +155,7 @@ def train_and_write(
 ) -> None:
     """Train, and write the shipped files: vocabulary, weights, and the log with the recipe as its first line.
 
-    Args:
-        out: The directory; created if needed.
-        recipe: The hyperparameters.
-        say: Receives the log's lines.
-        copies: A directory for checkpoints, created if needed; None for no checkpoints.
-        wire_format: The format of prompts and answers.
+    ``copies`` is a directory for checkpoints.
     """
     for directory in (out, copies):
         if directory is not None:

@@ -19,19 +19,12 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """The parts of the demo model that depend on its wire format.
+    """The parts of the demo model that depend on its wire format."""
 
-    Attributes:
-        special_tokens: Offset from the last ordinary token -> text.
-        phrasing: Texts whose words have a token with the space before them.
-        trained: The vocabulary, the weights and the log of the training.
-        shipped: The files that the wheel ships, and the fields of every request.
-    """
-
-    special_tokens: Mapping[int, str]
-    phrasing: tuple[str, ...]
-    trained: Path
-    shipped: DemoModel
+    special_tokens: Mapping[int, str]  # offset from the last ordinary token -> text
+    phrasing: tuple[str, ...]  # texts whose words have a token with the space before them
+    trained: Path  # the vocabulary, the weights and the log of the training
+    shipped: DemoModel  # the files that the wheel ships, and the fields of every request
 
     @property
     def format(self) -> WireFormat:
@@ -49,11 +42,7 @@ SURFACES: Mapping[WireFormatName, Surface] = {
 
 
 class DialogRenderer:
-    """Renders dialogs as a server of the demo model does.
-
-    Args:
-        vocabulary: The vocabulary, which tells the wire format.
-    """
+    """Renders dialogs as a server of the demo model does; the vocabulary tells the wire format."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._is_xtml = vocabulary.format.argument_encoding == "xtml"

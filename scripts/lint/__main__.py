@@ -6,11 +6,7 @@ from scripts.lint import imports, words
 
 
 def main() -> int:
-    """Print all findings.
-
-    Returns:
-        The exit status.
-    """
+    """Print all findings."""
     findings = [*words.findings(), *imports.findings()]
     print(*findings, sep="\n", end="\n" if findings else "")
     print(f"{len(findings)} findings of scripts.lint (docs/contributing/style.md and architecture.md say the rules)")

@@ -51,11 +51,7 @@ Graph = dict[str, set[str]]
 
 
 def findings() -> Iterator[str]:
-    """Check every module of the package.
-
-    Yields:
-        The file and the rule of each finding.
-    """
+    """Check every module of the package."""
     files = {path: ast.parse(path.read_text("utf-8")) for path in sorted(ROOT.rglob("*.py"))}
     del files[ROOT / "__init__.py"]  # its names are loaded on first use
     for path, tree in files.items():
@@ -68,11 +64,7 @@ def findings() -> Iterator[str]:
 
 
 def of_file(path: Path, tree: ast.Module) -> Iterator[str]:
-    """Check the imports and strings of one module of the package.
-
-    Yields:
-        The file, the line and the rule of each finding.
-    """
+    """Check the imports and strings of one module of the package."""
     for text in (*_imports_the_wrong_way(path, tree), *_markers(path, tree)):
         yield f"{path.relative_to(ROOT.parent)}{text}"
 

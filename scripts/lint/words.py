@@ -46,11 +46,7 @@ FIRST_LINES: Patterns = DIALECT | {
 
 
 def findings() -> Iterator[str]:
-    """Check every source and page.
-
-    Yields:
-        The file, the line, the rule and the text of each finding.
-    """
+    """Check every source and page."""
     for path in sorted(path for folder in _FOLDERS for path in (ROOT / folder).rglob("*.py")):
         if path != Path(__file__):
             tree = ast.parse(path.read_text("utf-8"))
