@@ -36,10 +36,7 @@ _SURFACES: Mapping[WireFormatName, _Surface] = {
         ("tokenization_kimi.py", "chat_template.jinja"),
     ),
     "kimi_k3": _Surface(
-        kimi_k3.SPECIAL_TOKENS,
-        frozenset(),
-        "KimiK3Tokenizer",
-        ("tokenization_kimi_k3.py", "tokenization_kimi.py"),
+        kimi_k3.SPECIAL_TOKENS, frozenset(), "KimiK3Tokenizer", ("tokenization_kimi_k3.py", "tokenization_kimi.py")
     ),
 }
 

@@ -98,11 +98,7 @@ def test_what_is_wrong_with_a_call(
     ],
 )
 def test_what_else_is_wrong(
-    text: str,
-    flags: tuple[str, ...],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    text: str, flags: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, found = parsed(text, monkeypatch, capsys, *flags)
     assert code == 1

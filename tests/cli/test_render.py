@@ -2,9 +2,7 @@
 
 import io
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 from constrained_k2.cli import main
 from constrained_k2.prompts import PromptRenderer
 from constrained_k2.testing import write_tokenizer
+from tests.evaluation.fake_server import Fake
 
 RIGHT = {"messages": [{"role": "user", "content": "hi"}]}
 WRONG = {"messages": [{"role": "user", "content": "hi<|im_end|>"}]}
@@ -25,42 +24,26 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-class Served:
+class Served(Fake):
     """A server whose /tokenize repairs nothing unless ``repairs`` is set."""
 
     def __init__(self, tokenizer: Path) -> None:
+        super().__init__()
         self.renderer = PromptRenderer.from_pretrained(tokenizer)
         self.repairs = False
         self.tokens: list[Any] | None = None  # the answer, in place of the right one
         self.asked: list[dict[str, Any]] = []
-        served = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                served.asked.append(body)
-                right = served.renderer.render(body, repair=served.repairs).ids
-                ids = right if served.tokens is None else served.tokens
-                self.send_response(200 if self.path == "/tokenize" else 404)
-                self.end_headers()
-                self.wfile.write(json.dumps({"tokens": ids}).encode())
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+    def tokenize(self, body: Any) -> Any:
+        self.asked.append(body)
+        right = list(self.renderer.render(body, repair=self.repairs).ids)
+        return {"tokens": right if self.tokens is None else self.tokens}
 
 
 @pytest.fixture
 def served(tokenizer: Path) -> Iterator[Served]:
-    started = Served(tokenizer)
-    thread = threading.Thread(target=started.server.serve_forever, daemon=True)
-    thread.start()
-    yield started
-    started.server.shutdown()
-    started.server.server_close()
-    thread.join()
+    with Served(tokenizer) as started:
+        yield started
 
 
 def rendered(body: Any, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> int:

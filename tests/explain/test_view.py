@@ -61,11 +61,7 @@ def test_overrides_are_grouped_by_place() -> None:
     contested = [override(5, probability=0.2), override(6, pointer="/v", probability=0.1)]
     view = view_of(*found, contested=contested)
     shown = [(row.place, row.keywords, row.overridden, row.contested, row.probability) for row in by_place(view)]
-    assert shown == [
-        ("/u", "enum", 3, 1, 0.93),
-        ("(arguments)", "required", 1, 0, 0.93),
-        ("/v", "enum", 0, 1, 0.1),
-    ]
+    assert shown == [("/u", "enum", 3, 1, 0.93), ("(arguments)", "required", 1, 0, 0.93), ("/v", "enum", 0, 1, 0.1)]
     assert {row.change for row in by_place(view)} == {'"CEL" → "cel"'}
     assert "2 contested" in view.summary()
 

@@ -174,11 +174,7 @@ def lock(path: Path) -> TextIO:
 
 
 def begin(
-    path: Path,
-    source: str,
-    samples: Iterable[Sample | BadLine],
-    sampling: Sampling,
-    wire_format: WireFormat = KIMI_K2,
+    path: Path, source: str, samples: Iterable[Sample | BadLine], sampling: Sampling, wire_format: WireFormat = KIMI_K2
 ) -> RunDirectory:
     """Begin a run, or resume the one in the directory; raises ``InvalidRequest`` if it holds another run."""
     try:

@@ -1,6 +1,7 @@
 """The examined server: its model, the wire format that it speaks, and the prompts that it renders."""
 
 import asyncio
+import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,13 +12,21 @@ import msgspec
 from constrained_k2.errors import FormatMismatch
 from constrained_k2.evaluation.answer import ChatAnswer, NoAnswer, validated
 from constrained_k2.evaluation.client import Client, NotServed, Refused
-from constrained_k2.evaluation.doctor import remedies
 from constrained_k2.evaluation.doctor.prompt import Piece, Prompt
 from constrained_k2.evaluation.doctor.requests import TOOLS, closed, named, tool, user
+from constrained_k2.evaluation.server import ADOPTED_FLAGS, BACKEND_FLAGS, KIMI_K3_FLAGS
 from constrained_k2.explain.view import printable
 from constrained_k2.formats import FORMATS, format_of, kimi_k2, kimi_k3
 from constrained_k2.formats.base import WireFormat
 
+NEWER_TEMPLATE = (  # the commits are named by https://vllm.ai/blog/2025-10-28-kimi-k2-accuracy
+    "Use a vLLM later than 0.11.0 and the checkpoint's current chat template (moonshotai/Kimi-K2-Instruct-0905 from "
+    "commit 94a4053, Kimi-K2-Instruct from commit 0102674), without an older one in --chat-template"
+)
+OWN_ENCODER = (
+    "Let the checkpoint's own encoder render prompts: vLLM 0.32 or later with --tokenizer-mode kimi_k3 and without "
+    "--chat-template"
+)
 # Without those of media: some servers look for an image where their text occurs.
 SPECIAL_TEXTS = tuple(sorted({text for each in FORMATS for text in each.special_texts} - {*kimi_k2.MEDIA_MARKERS}))
 PUSH = 100  # the maximum of OpenAI's logit_bias
@@ -60,7 +69,7 @@ class Target:
     @property
     def uses_tags(self) -> bool:
         """True if its prompts and calls are made of tags."""
-        return remedies.uses_tags(self.format)
+        return self.format is not None and self.format.argument_encoding == "xtml"
 
     @property
     def brief(self) -> dict[str, Any]:
@@ -68,9 +77,30 @@ class Target:
         return {"chat_template_kwargs": {"thinking": False}} if self.uses_tags else {}
 
     @property
+    def _flags(self) -> str:
+        """Those of this package; vLLM chooses the tokenizer mode by the checkpoint."""
+        return " ".join((*BACKEND_FLAGS, *(KIMI_K3_FLAGS[-2:] if self.uses_tags else ())))
+
+    @property
     def switching_on(self) -> str:
-        """The flags that switch this package on."""
-        return remedies.adopt(self.format) if self.rust else remedies.switch_on(self.format)
+        """The flags that switch this package on; behind vLLM's Rust front end those that constrain there, if any do."""
+        if self.rust and self.uses_tags:
+            return self.python_front_end
+        flags = shlex.join(ADOPTED_FLAGS) if self.rust else self._flags
+        return f"Install constrained-k2 with vLLM and start it with {flags}"
+
+    @property
+    def python_front_end(self) -> str:
+        """The flags that switch this package on, in vLLM's Python front end."""
+        return (
+            "Use vLLM's Python front end: unset VLLM_USE_RUST_FRONTEND, install constrained-k2 and start vLLM with "
+            f"{self._flags}"
+        )
+
+    @property
+    def reasoning_parser(self) -> str:
+        """The flag that separates the reasoning from the content."""
+        return f"Start vLLM with --reasoning-parser {'kimi_k3' if self.uses_tags else 'kimi_k2'}"
 
     @property
     def constraining(self) -> str:
@@ -81,20 +111,20 @@ class Target:
     @property
     def parsing(self) -> str:
         """The remedy where an answer was not returned as the model wrote it."""
-        return remedies.python_front_end(self.format) if self.rust else self.constraining
+        return self.python_front_end if self.rust else self.constraining
 
     @property
     def repairing(self) -> str:
         """The remedy where a prompt was not repaired."""
         if self.rust:
-            return remedies.python_front_end(self.format)
+            return self.python_front_end
         ours = "Update constrained-k2 to a version that repairs requests, or check that it is not switched off"
-        return ours if self.is_ours else remedies.switch_on(self.format)
+        return ours if self.is_ours else self.switching_on
 
     @property
     def rendering(self) -> str:
         """The remedy where a prompt is not what the model was trained on."""
-        return remedies.prompts(self.format)
+        return OWN_ENCODER if self.uses_tags else NEWER_TEMPLATE
 
     @property
     def wire(self) -> WireFormat:

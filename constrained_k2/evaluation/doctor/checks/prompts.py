@@ -6,9 +6,8 @@ from typing import Any
 
 from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
 from constrained_k2.evaluation.doctor.prompt import Prompt, declaration, ids_in, printed_list, results, undue_keys
-from constrained_k2.evaluation.doctor.remedies import NEWER_TEMPLATE
 from constrained_k2.evaluation.doctor.requests import BOOK, TOOLS, TRICKY, history, tool, user
-from constrained_k2.evaluation.doctor.target import Target
+from constrained_k2.evaluation.doctor.target import NEWER_TEMPLATE, Target
 from constrained_k2.explain.view import printable
 from constrained_k2.formats.kimi_k2 import ASSISTANT, GENERATION_PROMPT, MIDDLE, SECTION_BEGIN, THINK_BEGIN, THINK_END
 

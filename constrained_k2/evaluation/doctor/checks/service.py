@@ -6,7 +6,6 @@ import msgspec
 
 from constrained_k2.evaluation.answer import NoAnswer, validated
 from constrained_k2.evaluation.client import NotServed, Refused
-from constrained_k2.evaluation.doctor import remedies
 from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
 from constrained_k2.evaluation.doctor.requests import UNWILLING, chat, closed, tool, user
 from constrained_k2.evaluation.doctor.target import Target
@@ -93,9 +92,7 @@ async def front_end(target: Target) -> Finding:
         lacking.insert(0, "n > 1")
     seen = f"vLLM's Rust front end {target.rust}"
     if lacking:
-        return Finding(
-            "warning", f"{seen} does not serve {', '.join(lacking)}", remedies.python_front_end(target.format)
-        )
+        return Finding("warning", f"{seen} does not serve {', '.join(lacking)}", target.python_front_end)
     return ok(seen)
 
 

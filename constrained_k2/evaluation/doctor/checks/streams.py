@@ -6,7 +6,6 @@ from typing import Any
 
 from constrained_k2.evaluation.answer import ChatAnswer
 from constrained_k2.evaluation.client import NotServed
-from constrained_k2.evaluation.doctor import remedies
 from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
 from constrained_k2.evaluation.doctor.prompt import Prompt, opens_reasoning
 from constrained_k2.evaluation.doctor.requests import EAGER, UNFIT, UNWILLING, chat, named, user
@@ -59,8 +58,8 @@ async def stream_agrees(target: Target) -> Finding:
                     if difference := disagreement(whole, streamed, ids=not target.uses_tags):
                         remedy = target.constraining
                         if not target.parser:
-                            on = remedies.python_front_end if target.rust else remedies.switch_on
-                            remedy = f"Parse by token id: {on(target.format)}"
+                            on = target.python_front_end if target.rust else target.switching_on
+                            remedy = f"Parse by token id: {on}"
                         return fault(f"{name}: {difference}", remedy)
                     compared += 1
                     break
@@ -178,7 +177,7 @@ async def thinking(target: Target) -> Finding:
         is_open = opens_reasoning(prompts[switch]) and (end in content or unended)
         if is_open or content.lstrip().startswith(begin):
             seen = f"thinking {str(switch).lower()}: the content holds the reasoning: {printable(content, 60)!r}"
-            return fault(seen, remedies.reasoning_parser(target.format))
+            return fault(seen, target.reasoning_parser)
     reasoning = answers[False].reasoning
     if prompts[True] == prompts[False]:
         if reasoning:
