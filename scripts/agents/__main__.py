@@ -72,7 +72,7 @@ def _run_all(agents: Sequence[Agent], options: argparse.Namespace) -> Iterator[O
         logs: Path = options.logs or Path(temporary)
         logs.mkdir(parents=True, exist_ok=True)
         model = build_model(Path(temporary) / "model", arch="llama")
-        given = {"folder": _FOLDER, "vocabulary": Vocabulary.from_pretrained(model)}
+        vocabulary = Vocabulary.from_pretrained(model)
         paths = [_ROOT, _ROOT / "tests" / "vllm_plugin"]
         with (
             VllmServer(model, _FLAGS, log=logs / "server.log", python_path=paths) as server,
@@ -80,8 +80,8 @@ def _run_all(agents: Sequence[Agent], options: argparse.Namespace) -> Iterator[O
         ):
             for agent, scenario in product(agents, SCENARIOS):
                 if scenario.name in options.scenarios and scenario.fits(agent):
-                    log = logs / f"{agent.name}-{scenario.name}.log"
-                    outcome = run(agent, scenario, proxy=proxy, server_url=server.url, log=log, **given)
+                    where = {"folder": _FOLDER, "log": logs / f"{agent.name}-{scenario.name}.log"}
+                    outcome = run(agent, scenario, proxy=proxy, server_url=server.url, vocabulary=vocabulary, **where)
                     verdict = "; ".join(outcome.problems) or "good"
                     print(f"{agent.name} {scenario.name}: {outcome.seconds:.0f} s, {verdict}", flush=True)
                     yield outcome

@@ -202,10 +202,7 @@ TOOLS: tuple[Tool, ...] = (
         ("find_restaurants", "restaurants.find"),
         "Find restaurants in a city.",
         ("Where can I eat {1} food in {0}?", "Find {1} restaurants in {0}."),
-        (
-            Argument(("city", "location"), _STRING, "city"),
-            _choice(("cuisine", "kitchen"), _CUISINES),
-        ),
+        (Argument(("city", "location"), _STRING, "city"), _choice(("cuisine", "kitchen"), _CUISINES)),
         (
             _number(("people", "seats"), 2, 12, "for {} people"),
             _choice(("price",), {"cheap": "low", "affordable": "medium", "fancy": "high"}, "something {}"),

@@ -21,13 +21,7 @@ from scripts.demo_model.network import Network
 from scripts.demo_model.sequences import IGNORED, Sequences
 from scripts.demo_model.shape import Shape
 from scripts.demo_model.start import lay_out_copying
-from scripts.demo_model.tokenizer import (
-    demo_vocabulary,
-    dialog_texts,
-    phrasing,
-    train_vocabulary,
-    write_ranks,
-)
+from scripts.demo_model.tokenizer import demo_vocabulary, dialog_texts, phrasing, train_vocabulary, write_ranks
 
 
 @dataclass(frozen=True, slots=True)

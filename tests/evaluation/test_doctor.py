@@ -14,8 +14,13 @@ from constrained_k2.evaluation.doctor.findings import Finding
 from constrained_k2.evaluation.doctor.target import open_target
 from constrained_k2.evaluation.server import ADOPTED_FLAGS
 from tests.evaluation.fake_server import Fake
+from tests.evaluation.fake_tags import TagFake
 
-NAMES = [check.name for check in CHECKS if not check.tags]  # of Kimi K2's checks
+NAMES: dict[type[Fake], list[str]] = {
+    Fake: [check.name for check in CHECKS if not check.tags],
+    TagFake: [check.name for check in CHECKS if check.tags is not False],
+}
+"""A server of Kimi K2 or Kimi K3 -> the checks of its format."""
 
 
 def examined(fake: Fake, *checks: str, limits: Limits | None = None) -> dict[str, Finding]:
@@ -27,24 +32,17 @@ def examined(fake: Fake, *checks: str, limits: Limits | None = None) -> dict[str
     return asyncio.run(everything())
 
 
-def check_finding(fake: Fake, check: str, verdict: str, seen: str) -> None:
-    """Assert what one check finds on a server, in text that a terminal may show."""
-    finding = examined(fake, check)[check]
-    assert finding.verdict == verdict, finding
-    assert seen in finding.seen, finding
-    assert verdict == "ok" or finding.remedy or check == "opt_out"
-    assert "\x1b" not in finding.seen
-
-
-def test_a_server_that_is_right() -> None:
-    with Fake() as fake:
+@pytest.mark.parametrize("kind", NAMES)
+def test_a_server_that_is_right(kind: type[Fake]) -> None:
+    with kind() as fake:
         found = examined(fake)
-    assert list(found) == NAMES
+    assert list(found) == NAMES[kind]
     assert {name: finding for name, finding in found.items() if finding.verdict != "ok"} == {}
+    assert ("Kimi K3" in found["model"].seen) is (kind is TagFake)
 
 
 # The fault of the fake, the check that must find it, the verdict, and words of what is seen; "+" joins several faults.
-FAULTS = [
+KIMI_K2 = [
     ("old version", "version", "fault", "0.11.0"),
     ("new version", "version", "warning", "1.7.2"),
     ("no /version", "version", "cannot tell", "not served"),
@@ -132,13 +130,57 @@ FAULTS = [
     ("wrong types", "required", "fault", "got `int` - at `$.choices[0].message.content`"),
     ("no choices", "required", "fault", "no choices"),
 ]  # fmt: skip
+KIMI_K3 = [
+    ("no /tokenize", "model", "cannot tell", "/tokenize"),
+    ("old version", "version", "warning", "tested with 0.32"),
+    ("no parser", "flags", "fault", "but not the parser"),
+    ("no auto", "auto_tool_choice", "fault", "--enable-auto-tool-choice"),
+    ("no generation prompt", "generation_prompt", "fault", "goes on as another role"),
+    ("renames calls", "history", "fault", "'call tool=\"list_tables\" index=\"1\"' becomes 'call tool=\"tables\""),
+    ("trims arguments", "history", "fault", "' <|close|>argument"),
+    ("leaves arguments out", "history", "fault", "'<|open|>' becomes '<|close|>' after '<|open|>call tool"),
+    ("one name of reasoning", "history", "fault", "'Two and two.' becomes '<|close|>' after '<|open|>think<|sep|>'"),
+    ("results as sent", "history", "fault", "'2 tables' becomes 'booked' after '<|open|>message role=\"tool\""),
+    ("does not pair", "results_paired", "fault", "an unknown id beside a known one"),
+    ("injects", "special_tokens", "fault", "12 of 12 in user text"),
+    ("no ids", "generation_prompt", "ok", "the prompt ends with"),
+    ("runs on", "end_token", "fault", "answers go on after <|end_of_msg|>"),
+    ("no ids", "end_token", "cannot tell", "return_token_ids"),
+    ("strict taken", "strict_refused", "fault", "cannot be enforced"),
+    ("opt-out refused", "opt_out", "fault", "is refused"),
+    ("obeys the model", "required", "fault", "no call, but 'Blue scatters.'"),
+    ("names another", "named", "fault", "not the named function"),
+    ("free under auto", "auto", "fault", "are not part of a tag"),
+    ("no ids", "auto", "cannot tell", "return_token_ids"),
+    ("calls under none", "none", "fault", "hold calls"),
+    ("leaks markers", "none", "fault", "hold markers"),
+    ("many calls", "single", "fault", "more calls than the request allows: 3 of at most 1"),
+    ("invalid arguments", "arguments", "fault", "400 is greater than the maximum"),
+    ("special tokens in strings", "special_in_arguments", "fault", "[BOS] 20 times"),
+    ("last part of names", "dotted_names", "fault", "is returned with the name 'send'"),
+    ("repeats ids", "call_ids", "fault", "results cannot be paired"),
+    ("reformats", "exact_arguments", "fault", "the model wrote"),
+    ("loses calls", "exact_arguments", "fault", "the model wrote 3 calls, returned are 1"),
+    ("spells tags", "exact_arguments", "fault", "text that spells tags in ordinary tokens is returned as a call"),
+    ("hands over pieces", "cut_calls", "fault", "returned with the arguments"),
+    ("streams other text", "stream_agrees", "fault", "content differs"),
+    ("reasoning is content", "thinking", "fault", "the content holds the reasoning"),
+    ("always reasons", "thinking", "fault", "thinking false, and the answer reasons"),
+]  # fmt: skip
+FAULTS = [(Fake, *row) for row in KIMI_K2] + [(TagFake, *row) for row in KIMI_K3]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("faults", "check", "verdict", "seen"), FAULTS, ids=[f"{f[0]}-{f[1]}" for f in FAULTS])
-def test_every_fault_is_found(faults: str, check: str, verdict: str, seen: str) -> None:
-    with Fake(*faults.split("+")) as fake:
-        check_finding(fake, check, verdict, seen)
+@pytest.mark.parametrize(
+    ("kind", "faults", "check", "verdict", "seen"), FAULTS, ids=[f"{f[0].__name__}-{f[1]}-{f[2]}" for f in FAULTS]
+)
+def test_every_fault_is_found(kind: type[Fake], faults: str, check: str, verdict: str, seen: str) -> None:
+    with kind(*faults.split("+")) as fake:
+        finding = examined(fake, check)[check]
+    assert finding.verdict == verdict, finding
+    assert seen in finding.seen, finding
+    assert verdict == "ok" or finding.remedy or check == "opt_out"
+    assert "\x1b" not in finding.seen
 
 
 RUST = (
@@ -163,9 +205,22 @@ def test_every_remedy_behind_the_rust_front_end_is_one_that_it_knows() -> None:
         assert "unset VLLM_USE_RUST_FRONTEND" in remedy, name
 
 
+def test_remedies_name_the_flags_of_the_format() -> None:
+    with TagFake("not installed", "reasoning is content", "free under auto") as fake:
+        found = examined(fake, "flags", "thinking", "auto")
+    flags = "--tool-call-parser kimi_constrained --reasoning-parser kimi_k3"
+    assert flags in found["flags"].remedy and flags in found["auto"].remedy
+    assert found["thinking"].remedy == "Start vLLM with --reasoning-parser kimi_k3"
+    with TagFake("not installed", "rust", "special tokens in strings") as fake:
+        remedy = examined(fake, "flags")["flags"].remedy
+    assert "unset VLLM_USE_RUST_FRONTEND" in remedy and flags in remedy
+
+
 def test_every_check_has_a_fault_that_it_finds() -> None:
-    found = {check for _, check, verdict, _ in FAULTS if verdict == "fault"}
-    assert found >= {*NAMES} - {"model", "front_end"}  # see test_another_model_than_the_server_has; it only warns
+    found = {(kind, check) for kind, _, check, verdict, _ in FAULTS if verdict == "fault"}
+    # See test_another_model_than_the_server_has; the front end only warns, and so does the version for Kimi K3.
+    due = {(kind, name) for kind, names in NAMES.items() for name in names if name not in {"model", "front_end"}}
+    assert due - found == {(TagFake, "version")}
 
 
 @pytest.mark.slow
@@ -179,11 +234,12 @@ def test_answers_are_bounded_in_size_and_time() -> None:
 
 
 @pytest.mark.slow
-def test_garbage_is_a_finding() -> None:
-    with Fake("garbage") as fake:
+@pytest.mark.parametrize(("kind", "fault"), [(Fake, "garbage"), (TagFake, "garbage chats")])
+def test_garbage_is_a_finding(kind: type[Fake], fault: str) -> None:
+    with kind(fault) as fake:
         for _ in range(20):
             found = examined(fake)
-            assert list(found) == NAMES
+            assert list(found) == NAMES[kind]
             assert found["required"].verdict == "fault"
 
 
@@ -204,7 +260,7 @@ def test_as_a_person_uses_it(capsys: pytest.CaptureFixture[str], monkeypatch: py
     with Fake() as fake:
         code, out, _ = run(capsys, fake.url)
     assert code == 0
-    assert f"{len(NAMES)} ok  0 warning  0 fault  0 cannot tell" in out
+    assert f"{len(NAMES[Fake])} ok  0 warning  0 fault  0 cannot tell" in out
     with Fake("no generation prompt", "indents results") as fake:
         code, out, _ = run(capsys, f"{fake.url}/v1/", "--quick")
     assert code == 1

@@ -66,6 +66,5 @@ def place_of(
     turn = Compiler(vocabulary, mask_cache_bytes=0).compile(spec).matcher(in_reasoning=in_reasoning)
     assert turn.accept_tokens(ids), "the mask forbids the text itself"
     assert turn.accept_tokens([token]) is is_legal, "the mask allows the token"
-    limits = limits or ExplainLimits(seconds=30.0)
-    wanted = {len(ids): token}
-    return find_places(compiled, vocabulary, [*ids, 0], wanted, in_reasoning=in_reasoning, limits=limits)[len(ids)]
+    how: dict[str, Any] = {"in_reasoning": in_reasoning, "limits": limits or ExplainLimits(seconds=30.0)}
+    return find_places(compiled, vocabulary, [*ids, 0], {len(ids): token}, **how)[len(ids)]
