@@ -10,6 +10,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from constrained_k2.compiler.coverage import schema_coverage
+from constrained_k2.formats.base import WireFormat
+from constrained_k2.formats.kimi_k2 import KIMI_K2
+from constrained_k2.request.spec import ENGINES
+from constrained_k2.schema.coverage import STATUSES, Coverage
+from constrained_k2.schema.keywords import ROWS as KEYWORD_ROWS
+
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 KEYWORDS = """# Keywords
@@ -61,7 +68,6 @@ _ENDPOINTS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "mes
 
 def generated() -> dict[Path, str]:
     """Return the text of every generated page, by its path."""
-    from constrained_k2.cli.coverage import keyword_table
     from constrained_k2.vllm_plugin.api_server.reasons import REASONS as REASON_ROWS
     from constrained_k2.vllm_plugin.metrics.families import FAMILIES
     from constrained_k2.vllm_plugin.settings import REQUEST_FIELDS
@@ -87,6 +93,28 @@ def generated() -> dict[Path, str]:
         DOCS / "reference" / "settings.md": SETTINGS.format(settings=_rows(ROWS), fields=_rows(REQUEST_FIELDS)),
         metrics: f"{before}{_BEGIN}\n\n{table}\n\n{_END}{after}",
     }
+
+
+def keyword_table(wire_format: WireFormat = KIMI_K2) -> str:
+    """A Markdown table: the coverage of each keyword's examples under each engine that writes a format's arguments."""
+    engines = ENGINES if wire_format.argument_encoding == "json" else ENGINES[:1]
+    lines = [f"| keyword | {' | '.join(engines)} |", f"|---|{'---|' * len(engines)}"]
+    for title, schema in (example for row in KEYWORD_ROWS for example in row.examples.items()):
+        tool = {"type": "object", "properties": {"p": schema}, "additionalProperties": False}
+        found = (schema_coverage(tool, engine, undeclared_keys="allow", wire_format=wire_format) for engine in engines)
+        cells = [_cell(coverage, title) for coverage in found]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(coverage: Coverage, title: str) -> str:
+    """The weakest status among the keywords that an example's title names, with its reasons."""
+    for status in STATUSES[:0:-1]:
+        uses = coverage.by_status()[status]
+        named = (use for use in uses if use.pointer.startswith("#/properties/p") and use.keyword in title)
+        if reasons := dict.fromkeys(use.reason.replace("|", "\\|").replace("\n", " ") for use in named):
+            return f"{status if status == 'narrowed' else f'**{status}**'}: {'; '.join(reasons)}"
+    return "enforced"
 
 
 _BEGIN, _END = "<!-- generated: metrics -->", "<!-- end -->"

@@ -18,12 +18,10 @@ from typing import TYPE_CHECKING, Any
 from constrained_k2.cli.reading import FORMS, WIRE_FORMATS, named_schemas, read_json, tools_in
 from constrained_k2.compiler.coverage import schema_coverage
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.formats.base import WireFormat
-from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.request.spec import ENGINES, EngineName
 from constrained_k2.schema.coverage import STATUSES, Coverage, Status
 from constrained_k2.schema.document import DEFINITIONS
-from constrained_k2.schema.keywords import KEYWORDS, ROWS
+from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.schema.undeclared_keys import DEFAULT, UNDECLARED_KEYS
 
 if TYPE_CHECKING:
@@ -48,14 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--format", choices=WIRE_FORMATS, default="kimi-k2", help="of the model's calls (default: %(default)s)")
     add("--undeclared-keys", choices=UNDECLARED_KEYS, default=DEFAULT, help="(default: %(default)s)")
     add("--json", action="store_true", help="every keyword with its JSON pointer, as JSON")
-    add("--keywords", action="store_true", help="print a Markdown table of all keywords and engines")
 
 
 def run(options: argparse.Namespace) -> int:
     """Show the coverage; 1 if something is relaxed or refused."""
-    if options.keywords:
-        print(keyword_table(WIRE_FORMATS[options.format]))
-        return 0
     how = {"undeclared_keys": options.undeclared_keys, "wire_format": WIRE_FORMATS[options.format]}
     found = [
         (name, schema_coverage(schema, options.engine, **how)) for name, schema in _schemas(read_json(options.tools))
@@ -132,25 +126,3 @@ def _show_locations(console: "Console", title: str, color: str, locations: dict[
 
 def _shown(status: Status) -> str:
     return status.replace("_", " ")
-
-
-def keyword_table(wire_format: WireFormat = KIMI_K2) -> str:
-    """A Markdown table: the coverage of each keyword's examples under each engine that writes a format's arguments."""
-    engines = ENGINES if wire_format.argument_encoding == "json" else ENGINES[:1]
-    lines = [f"| keyword | {' | '.join(engines)} |", f"|---|{'---|' * len(engines)}"]
-    for title, schema in (example for row in ROWS for example in row.examples.items()):
-        tool = {"type": "object", "properties": {"p": schema}, "additionalProperties": False}
-        found = (schema_coverage(tool, engine, undeclared_keys="allow", wire_format=wire_format) for engine in engines)
-        cells = [_cell(coverage, title) for coverage in found]
-        lines.append(f"| {title} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _cell(coverage: Coverage, title: str) -> str:
-    """The weakest status among the keywords that an example's title names, with its reasons."""
-    for status in STATUSES[:0:-1]:
-        uses = coverage.by_status()[status]
-        named = (use for use in uses if use.pointer.startswith("#/properties/p") and use.keyword in title)
-        if reasons := dict.fromkeys(use.reason.replace("|", "\\|").replace("\n", " ") for use in named):
-            return f"{status if status == 'narrowed' else f'**{status}**'}: {'; '.join(reasons)}"
-    return "enforced"

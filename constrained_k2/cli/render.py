@@ -36,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--template", metavar="FILE", help="a chat template to use instead of the checkpoint's")
     add("--trust", action="store_true", help="run the checkpoint's tokenizer code, which K2.5 and later need for tools")
     add("--no-repair", action="store_true", help="the template alone, as on a stock server")
-    add("--ids", action="store_true", help="the token ids instead of the text")
     add("--json", action="store_true", help='{"text", "ids", "repairs", "faults", …} instead')
     add("--diff", metavar="URL", help="compare with /tokenize of a running server")
 
@@ -62,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
             document["served"]["faults"] = [_to_json(fault, "problem", "remedy") for fault in served_faults]
         print(json.dumps(document, ensure_ascii=False))
     else:
-        _show(rendered, renderer, ids=options.ids)
+        _show(rendered, renderer)
         count = len(rendered.repairs)
         _say(f"{len(rendered.ids)} tokens, {count or 'no'} repair{'' if count == 1 else 's'}", "bold")
         for repair in rendered.repairs:
@@ -115,7 +114,7 @@ def _to_json(found: "Fault | Repair", *fields: str) -> dict[str, Any]:
     return dict(json.loads(json.dumps(values, default=str)))
 
 
-def _show(rendered: "RenderedPrompt", renderer: "Renderer", *, ids: bool) -> None:
+def _show(rendered: "RenderedPrompt", renderer: "Renderer") -> None:
     """Print the prompt; on a terminal with its special tokens coloured."""
     from rich.console import Console
     from rich.text import Text
@@ -123,8 +122,8 @@ def _show(rendered: "RenderedPrompt", renderer: "Renderer", *, ids: bool) -> Non
     from constrained_k2.prompts.special_text import JOINER, SpecialTexts
 
     console = Console(highlight=False)
-    if ids or not console.is_terminal:
-        print(json.dumps(rendered.ids) if ids else rendered.text)
+    if not console.is_terminal:
+        print(rendered.text)
         return
     shown = Text()
     plain = {start for start, _ in rendered.plain_spans}

@@ -77,9 +77,7 @@ def test_without_repairs_the_faults_are_found(
     assert "fault: turn 1 (user) (special token): <|im_end|> inside the turn" in capsys.readouterr().err
 
 
-def test_as_json_and_as_ids(
-    tokenizer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_as_json(tokenizer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert rendered(WRONG, tokenizer, monkeypatch, "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["repairs"] == [
@@ -91,8 +89,7 @@ def test_as_json_and_as_ids(
         }
     ]
     assert document["faults"] == []
-    assert rendered(WRONG, tokenizer, monkeypatch, "--ids") == 0
-    assert json.loads(capsys.readouterr().out) == document["ids"]
+    assert document["ids"] and document["text"].endswith("assistant<|im_middle|>")
 
 
 def test_another_template(
