@@ -50,13 +50,12 @@ _PRIORS: Mapping[WireFormatName, Mapping[str, float]] = {"kimi_k2": DEFAULT_PRIO
 _TURN_ENDS: Mapping[WireFormatName, str] = {"kimi_k2": kimi_k2.TURN_END, "kimi_k3": kimi_k3.MESSAGE_END}
 
 
-def build_model(  # noqa: PLR0913 - the options of a command
+def build_model(
     out: Path,
     *,
     arch: Architecture,
     tokenizer: Path | None = None,  # directory of the real vocabulary; without it a small one is trained
     seed: int = 0,
-    prior: Mapping[str, float] | None = None,  # as unigram_logits takes it; {} for none; else that of the wire format
     wire_format: WireFormatName = "kimi_k2",
 ) -> Path:
     """Write a model directory, and return it: config, bfloat16 weights, generation config, tokenizer, chat template.
@@ -77,7 +76,7 @@ def build_model(  # noqa: PLR0913 - the options of a command
     ends = {"bos_token_id": ids[kimi_k2.BOS], "eos_token_id": ids[_TURN_ENDS[wire_format]]}
     _write_json(out / "config.json", {**config, "vocab_size": len(texts), **ends, "pad_token_id": ids[kimi_k2.PAD]})
     _write_json(out / "generation_config.json", {**ends, "max_length": config["max_position_embeddings"]})
-    logits = torch.tensor(unigram_logits(texts, _PRIORS[wire_format] if prior is None else prior))
+    logits = torch.tensor(unigram_logits(texts, _PRIORS[wire_format]))
     weights = _random_weights(_layers(config), config["hidden_size"], logits, torch.Generator().manual_seed(seed))
     save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
     return out

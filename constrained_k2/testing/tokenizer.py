@@ -40,6 +40,7 @@ _SURFACES: Mapping[WireFormatName, _Surface] = {
     ),
 }
 
+_SMALL = 1024  # ordinary tokens of the vocabulary that is trained on the spot
 _NAMED_ROLES = {"bos_token": BOS, "eos_token": EOS, "unk_token": UNK, "pad_token": PAD}
 
 
@@ -85,20 +86,19 @@ def write_tokenizer(
     out: Path,
     source: Path | None = None,
     *,
-    base_size: int = 1024,
     ranks: Mapping[bytes, int] | None = None,
     wire_format: WireFormatName = "kimi_k2",
 ) -> list[str]:
     """Write the tokenizer's files and, for Kimi K2, the chat template; return the text of every id.
 
-    The vocabulary is that of the directory `source`, else `ranks`, else a small one of `base_size` ordinary tokens,
-    trained on the spot. Kimi K3 has Kimi K2's ordinary tokens, so its `source` may be a directory of Kimi K2's. In the
-    texts, bytes that are not UTF-8 appear as U+FFFD.
+    The vocabulary is that of the directory `source`, else `ranks`, else a small one that is trained on the spot. Kimi
+    K3 has Kimi K2's ordinary tokens, so its `source` may be a directory of Kimi K2's. In the texts, bytes that are not
+    UTF-8 appear as U+FFFD.
     """
     config: dict[str, Any]
     surface = _SURFACES[wire_format]
     if source is None:
-        ranks = train_ranks(training_text(), base_size) if ranks is None else ranks
+        ranks = train_ranks(training_text(), _SMALL) if ranks is None else ranks
         config = _tokenizer_config(len(ranks), surface)
         lines = (base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks.items())
         (out / "tiktoken.model").write_bytes(b"".join(lines))

@@ -5,7 +5,7 @@ model then tells how probable each token of either answer is, and the overrides 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -70,62 +70,64 @@ async def ask_again(  # noqa: PLR0913 - what is asked, and how
     """
     for arm in arms:
         if samples := missing_changes(directory, arm, count):
-            await _ask_arm(directory, arm, explainer, samples, limits, say)
+            with lock(directory.path):
+                await _Asking(directory, arm, explainer, limits).ask(samples, limits.concurrency, say)
 
 
-async def _ask_arm(  # noqa: PLR0913, PLR0917 - as above
-    directory: RunDirectory,
-    arm: Arm,
-    explainer: TurnExplainer,
-    samples: Sequence[Sample],
-    limits: Limits,
-    say: Callable[[str], None],
-) -> None:
-    constrained = Endpoint(replace(arm, body=merged(arm.body, _GREEDY)), limits, streams=False)
-    plain = replace(arm, preset="unconstrained", body=merged(merged(arm.body, _GREEDY), UNCONSTRAINED))
-    unconstrained = Endpoint(plain, limits, streams=False)
-    with lock(directory.path):
+class _Asking:
+    """Asks one arm again."""
+
+    def __init__(self, directory: RunDirectory, arm: Arm, explainer: TurnExplainer, limits: Limits) -> None:
+        self._directory = directory
+        self._explainer = explainer
+        body = merged(arm.body, _GREEDY)
+        plain = replace(arm, preset="unconstrained", body=merged(body, UNCONSTRAINED))
+        self._constrained = Endpoint(replace(arm, body=body), limits, streams=False)
+        self._unconstrained = Endpoint(plain, limits, streams=False)
+        self._failed = 0  # samples without an explanation, before the first with one
+        self._is_explained = False
+
+    async def ask(self, samples: Sequence[Sample], concurrency: int, say: Callable[[str], None]) -> None:
+        """Ask for these samples, and store each change as it comes."""
         async with AsyncExitStack() as stack:
-            for endpoint in (constrained, unconstrained):
+            for endpoint in (self._constrained, self._unconstrained):
                 await stack.enter_async_context(endpoint.client)
                 await endpoint.open()
-            if not constrained.is_vllm:
+            if not self._constrained.is_vllm:
                 return
-            say(f"Asking {arm.name} again at temperature 0, {len(samples)} requests …")
-            asking = _Asking(directory, arm.name, explainer, constrained, unconstrained)
-            await _ask_all(asking, samples, limits.concurrency)
+            say(f"Asking {self._constrained.arm.name} again at temperature 0, {len(samples)} requests …")
+            waiting = iter(samples)
+            async with asyncio.TaskGroup() as group:
+                for _ in range(max(1, concurrency // 2)):  # each asks two at a time
+                    group.create_task(self._work(waiting))
 
+    async def _work(self, waiting: Iterator[Sample]) -> None:
+        for sample in waiting:
+            if self._failed >= _GIVE_UP and not self._is_explained:
+                return
+            change = await self._change(sample)
+            self._directory.add_change(change.arm, change.key, change)
 
-@dataclass(slots=True)
-class _Asking:
-    directory: RunDirectory
-    arm: str
-    explainer: TurnExplainer
-    constrained: Endpoint
-    unconstrained: Endpoint
-    failed: int = 0  # samples without an explanation, before the first with one
-    is_explained: bool = False
-
-    async def change(self, sample: Sample) -> Change:
+    async def _change(self, sample: Sample) -> Change:
         """Ask for one sample."""
-        body = self.directory.sampling.body(sample, 0)
+        body = self._directory.sampling.body(sample, 0)
         (record, answer), (plain, other) = await asyncio.gather(
-            self.constrained.ask(sample.key, 0, body), self.unconstrained.ask(sample.key, 0, body)
+            self._constrained.ask(sample.key, 0, body), self._unconstrained.ask(sample.key, 0, body)
         )
-        change = Change(self.arm, sample.key, record, plain, error=record.error or plain.error)
-        client, model = self.unconstrained.client, self.unconstrained.model
-        sent = merged(body, self.constrained.arm.added)
+        change = Change(self._constrained.arm.name, sample.key, record, plain, error=record.error or plain.error)
+        client, model = self._unconstrained.client, self._unconstrained.model
+        sent = merged(body, self._constrained.arm.added)
         try:
             if not change.error:
                 (view, logprobs), (_, others) = await asyncio.gather(
-                    explained(client, self.explainer, model, sent, answer), sent_back(client, model, other)
+                    explained(client, self._explainer, model, sent, answer), sent_back(client, model, other)
                 )
         except NoAnswer as failed:
             change = replace(change, error=failed.error)
         if change.error:
-            self.failed += not self.is_explained
+            self._failed += not self._is_explained
             return change
-        self.is_explained = True
+        self._is_explained = True
         if refused := [each for each in view.overrides if each.written is None]:
             problem = f"the mask here forbids what the server wrote at {refused[0].place}: another policy or budget"
             return replace(change, error=problem)
@@ -137,18 +139,3 @@ class _Asking:
             unconstrained_logprobs=others,
             chances=tuple(view.chances),
         )
-
-
-async def _ask_all(asking: _Asking, samples: Sequence[Sample], concurrency: int) -> None:
-    waiting = iter(samples)
-
-    async def work() -> None:
-        for sample in waiting:
-            if asking.failed >= _GIVE_UP and not asking.is_explained:
-                return
-            change = await asking.change(sample)
-            asking.directory.add_change(change.arm, change.key, change)
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(max(1, concurrency // 2)):  # each asks two at a time
-            group.create_task(work())
