@@ -89,6 +89,7 @@ class ParsingByTokenId:
         self._held = ""  # the beginning of such a text
         self._stream: ToolCallParser | None = None
         self._first_number: int | None = None  # of the turn's first call in the dialog, if the model does not write it
+        self._history_calls: int | None = None  # where the request does not tell
         self._dropped: frozenset[int] = frozenset()  # special tokens that the client did not ask for
         self._budget: TextBudget | None = None
         self._buffered: list[ev.Event] = []  # of the current call, where only whole calls are shown
@@ -99,8 +100,7 @@ class ParsingByTokenId:
     def adjust_request(self, request: Any) -> Any:
         """Constrain the request; vLLM answers the error raised here with HTTP 400."""
         state = RequestState.of(request)
-        # None is vLLM 0.33's default, which means that they are hidden.
-        state.hides_special_tokens = state.hides_special_tokens or request.skip_special_tokens is not False
+        state.hides_special_tokens = state.hides_special_tokens or _hides_special_tokens(request)
         if self.vocabulary.format.argument_encoding == "xtml":
             show_special_tokens(request)
         if self.reasoning_parser is not None:  # type: ignore[attr-defined]
@@ -116,6 +116,10 @@ class ParsingByTokenId:
         self._prompt_end = prompt_token_ids[-_PROMPT_END:]
         self._in_reasoning = self.vocabulary.opens_reasoning(self._prompt_end)
 
+    def set_history_tool_call_count(self, count: int) -> None:
+        """Number the calls of a request without messages: vLLM 0.33's ``output_mode: "derender"``, and nothing else."""
+        self._history_calls = count
+
     def parse(
         self,
         model_output: str,
@@ -125,8 +129,8 @@ class ParsingByTokenId:
     ) -> tuple[str | None, str | None, list[FunctionCall] | None]:
         """Read a whole completion: ``(reasoning, content, tool calls)``."""
         if not self._reads(request):
-            RequestState.of(request).endings.append(Ending())
             text = self._as_asked(model_output, model_output_token_ids, request)
+            RequestState.of(request).endings.append(Ending())
             return super().parse(  # type: ignore[misc, no-any-return]
                 text, request, enable_auto_tools, model_output_token_ids
             )
@@ -192,8 +196,7 @@ class ParsingByTokenId:
         vLLM shows them for its reasoning parser, and those that the tokenizer's files call added but not special. In a
         stream their text may come later than they, and in parts: vLLM holds back what may become a stop string.
         """
-        state = RequestState.attached_to(request)
-        if state is None or not state.hides_special_tokens:
+        if not _hides_special_tokens(request):
             return text
         hidden = _hidden(self.vocabulary)
         self._unseen.update(filter(hidden.__contains__, token_ids))
@@ -211,23 +214,7 @@ class ParsingByTokenId:
     def _read(self, token_ids: Sequence[int], text: str, request: Any, *, finished: bool) -> list[ev.Event]:
         """The events of the next tokens, as far as stop strings let them be seen."""
         if self._stream is None:
-            constrained = XARGS_KEY in (request.vllm_xargs or {})
-            functions = self._functions_of(request)
-            self._stream = ToolCallParser(
-                self.vocabulary,
-                in_reasoning=self._in_reasoning,
-                level="strict" if constrained else "tolerant",
-                tools=declared_in(functions),
-                calls=bool(functions) and request.tool_choice != "none",
-            )
-            self._first_number = None if self.vocabulary.format.counts_dialog else calls_before(request)
-            if not functions and (state := RequestState.attached_to(request)) and state.hides_special_tokens:
-                self._dropped = frozenset(_hidden(self.vocabulary))
-            stop = getattr(request, "stop", None)
-            if stop and not getattr(request, "include_stop_str_in_output", False):
-                tokens = TextTokens(self.vocabulary, self._prompt_end) if constrained else None
-                self._budget = TextBudget(self.vocabulary, [stop] if isinstance(stop, str) else stop, tokens)
-            self._whole_calls_only = _shows_whole_calls_only(request)
+            self._stream = self._begun(token_ids, text, request)
         if self._budget is not None:
             token_ids = self._budget.take(token_ids, text, finished=finished)
         if self._dropped:
@@ -249,6 +236,31 @@ class ParsingByTokenId:
                 self._ending = self._ending._replace(declined=name)
         return events
 
+    def _begun(self, token_ids: Sequence[int], text: str, request: Any) -> ToolCallParser:
+        """The parser of an answer that begins with these tokens, after all else is set up for it."""
+        constrained = XARGS_KEY in (request.vllm_xargs or {})
+        functions = self._functions_of(request)
+        stream = ToolCallParser(
+            self.vocabulary,
+            in_reasoning=self._in_reasoning,
+            level="strict" if constrained else "tolerant",
+            tools=declared_in(functions),
+            calls=bool(functions) and request.tool_choice != "none",
+        )
+        if not self.vocabulary.format.counts_dialog:
+            self._first_number = calls_before(request) if self._history_calls is None else self._history_calls
+        if not functions and _hides_special_tokens(request):
+            self._dropped = frozenset(_hidden(self.vocabulary))
+        stop = getattr(request, "stop", None)
+        if stop and not getattr(request, "include_stop_str_in_output", False):
+            tokens = TextTokens(self.vocabulary, self._prompt_end) if constrained else None
+            self._budget = TextBudget(self.vocabulary, [stop] if isinstance(stop, str) else stop, tokens)
+        elif self._history_calls is not None and self.vocabulary.decode(token_ids).startswith(text):
+            # Such a request does not show its stop strings: the text may end before any token.
+            self._budget = TextBudget(self.vocabulary, [""], None)
+        self._whole_calls_only = _shows_whole_calls_only(request)
+        return stream
+
     def _whole_calls(self, events: Iterable[ev.Event]) -> list[ev.Event]:
         """The events of the calls that are whole now, numbered without those that were cut."""
         shown: list[ev.Event] = []
@@ -262,6 +274,16 @@ class ParsingByTokenId:
                     shown += self._buffered
                     self._shown += 1
         return shown
+
+
+def _hides_special_tokens(request: Any) -> bool:
+    """True if the client did not ask to see them. A request that this process only derenders says so itself.
+
+    None is vLLM 0.33's default, which means that they are hidden.
+    """
+    state = RequestState.attached_to(request)
+    known = None if state is None else state.hides_special_tokens
+    return request.skip_special_tokens is not False if known is None else known
 
 
 @lru_cache(maxsize=8)

@@ -37,7 +37,7 @@ class RequestState:
     written: str | None = None  # the constraint as JSON, once it is compiled
     text: str | None = None  # the same, once it goes to the engine
     diagnosed_engine: str | None = None  # the engine of the arguments, where the client asked for diagnostics
-    hides_special_tokens: bool = False  # the client did not ask to see them
+    hides_special_tokens: bool | None = None  # the client did not ask to see them; None before the request is adjusted
     endings: list[Ending] = field(default_factory=list)  # of each parsed choice of a whole answer
     _called: dict[int, dict[str, None]] = field(default_factory=dict)  # the functions each choice has called, in order
 
