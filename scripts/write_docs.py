@@ -70,17 +70,16 @@ def generated() -> dict[Path, str]:
     """Return the text of every generated page, by its path."""
     from constrained_k2.vllm_plugin.api_server.reasons import REASONS as REASON_ROWS
     from constrained_k2.vllm_plugin.metrics.families import FAMILIES
+    from constrained_k2.vllm_plugin.patches.versions import VERSIONS
     from constrained_k2.vllm_plugin.settings import REQUEST_FIELDS
     from constrained_k2.vllm_plugin.settings import SETTINGS as ROWS
 
-    metrics = DOCS / "metrics.md"
-    before, _, rest = metrics.read_text("utf-8").partition(f"{_BEGIN}\n")
-    after = rest.partition(_END)[2]
     families = [
         (f"`constrained_k2_{family.name}{_suffix(family.kind)}`", _code(family.labels[1:]), family.help)
         for family in FAMILIES
     ]
-    table = _table(("metric", "labels besides `model_name`", "meaning"), families)
+    metrics = _table(("metric", "labels besides `model_name`", "meaning"), families)
+    versions = [(row.number, row.on_cpu or "not run", row.on_gpu or "not run") for row in VERSIONS]
     reasons = [
         (f"`{row.field}`", row.beside, row.outcome, ", ".join(_ENDPOINTS[each] for each in row.endpoints), row.why)
         for row in REASON_ROWS
@@ -91,7 +90,8 @@ def generated() -> dict[Path, str]:
         ),
         DOCS / "reference" / "keywords.md": KEYWORDS.format(table=keyword_table()),
         DOCS / "reference" / "settings.md": SETTINGS.format(settings=_rows(ROWS), fields=_rows(REQUEST_FIELDS)),
-        metrics: f"{before}{_BEGIN}\n\n{table}\n\n{_END}{after}",
+        **_with_table("metrics.md", "metrics", metrics),
+        **_with_table("operators.md", "versions", _table(("vLLM", "on a CPU", "on a GPU"), versions)),
     }
 
 
@@ -117,7 +117,11 @@ def _cell(coverage: Coverage, title: str) -> str:
     return "enforced"
 
 
-_BEGIN, _END = "<!-- generated: metrics -->", "<!-- end -->"
+def _with_table(page: str, name: str, table: str) -> dict[Path, str]:
+    """A page with the table between its two comments of that name."""
+    begin, end = f"<!-- generated: {name} -->", "<!-- end -->"
+    before, _, rest = (DOCS / page).read_text("utf-8").partition(f"{begin}\n")
+    return {DOCS / page: f"{before}{begin}\n\n{table}\n\n{end}{rest.partition(end)[2]}"}
 
 
 def _suffix(kind: type) -> str:

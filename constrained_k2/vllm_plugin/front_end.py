@@ -1,11 +1,26 @@
-"""Logs at start the front end, tool parser, route and adoption in force, and the requests they leave unconstrained."""
+"""Logs at start the version of vLLM, and the front end, tool parser, route and adoption in force.
+
+A warning names the requests that they leave unconstrained.
+"""
 
 from typing import Any
 
 from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME, TOOL_PARSER_NAMES, has_our_logits_processor
 from constrained_k2.vllm_plugin.log import logger
+from constrained_k2.vllm_plugin.patches.apply import vllm_version
+from constrained_k2.vllm_plugin.patches.versions import standing
 from constrained_k2.vllm_plugin.route import STRICT_LEVEL_FLAG, has_rust_front_end
 from constrained_k2.vllm_plugin.settings import settings_in
+
+
+def report_version() -> None:
+    """Log one line with the version of vLLM, and whether it was tested on such a device."""
+    from vllm.platforms import current_platform
+
+    is_cpu, number = current_platform.is_cpu(), vllm_version()
+    was_tested, how = standing(number, is_cpu=is_cpu)
+    device = "a CPU" if is_cpu else "a GPU"
+    (logger.info if was_tested else logger.warning)("constrained_k2: vLLM %s on %s: %s", number, device, how)
 
 
 def report_front_end(args: Any, engine_args: Any) -> None:

@@ -1,6 +1,7 @@
 """Everything that this package replaces in vLLM.
 
 * :mod:`.table`: one row a replacement: what, by what, what it reads of vLLM, why, and when it can go.
+* :mod:`.versions`: what was tested on which version of vLLM.
 * :mod:`.apply`: checks rows, and applies all of a process or none.
 * :mod:`.start`: the four doors, the only replacements in a server without our flags. Each calls vLLM's function with
   the same arguments; where it sees one of our flags, it applies the rows of its process first.
@@ -8,7 +9,7 @@
   replacements of one area each. A process imports only the files that its rows name.
 
 A replacement is a function that takes vLLM's object and returns what replaces it. A new vLLM version is
-supported by rows here and by :data:`TESTED_VERSIONS`.
+supported by rows here and by a row of :data:`.versions.VERSIONS`.
 """
 
 from collections.abc import Callable
@@ -16,8 +17,10 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Literal
 
-TESTED_VERSIONS = ("0.32", "0.33")
-"""The minor versions of vLLM that were tested: 0.32 in CI, 0.33 by ``scripts/other_vllm.sh`` (docs/limits.md)."""
+from constrained_k2.vllm_plugin.patches.versions import VERSIONS
+
+TESTED_VERSIONS = tuple(version.minor for version in VERSIONS)
+"""The minor versions of vLLM that the package runs in."""
 
 Process = Literal["api_server", "engine_core", "worker"]
 """vLLM's processes. ``api_server`` is whatever admits requests, a script that makes an ``LLM`` included."""

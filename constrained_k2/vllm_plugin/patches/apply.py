@@ -13,6 +13,7 @@ from typing import Any, get_args
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.vllm_plugin.patches import TESTED_VERSIONS, Patch, Process
 from constrained_k2.vllm_plugin.patches.table import PATCHES
+from constrained_k2.vllm_plugin.patches.versions import minor_of
 
 
 class PatchFailed(ConstrainedK2Error, RuntimeError):
@@ -40,7 +41,7 @@ def vllm_version() -> str:
 
 def rows(*processes: Process) -> list[Patch]:
     """The table's rows for the version that is installed, of these processes or of all."""
-    minor = ".".join(vllm_version().split(".")[:2])
+    minor = minor_of(vllm_version())
     here = set(processes or get_args(Process))
     return [row for row in PATCHES if minor in row.versions and here & set(row.processes)]
 
@@ -48,7 +49,7 @@ def rows(*processes: Process) -> list[Patch]:
 def require_version() -> None:
     """Refuse a version of vLLM that was not tested."""
     version = vllm_version()
-    if ".".join(version.split(".")[:2]) not in TESTED_VERSIONS:
+    if minor_of(version) not in TESTED_VERSIONS:
         state.failure = _failed(f"vLLM {version} was not tested")
         raise state.failure
 

@@ -26,12 +26,13 @@ def from_cli_args(original: Any, cls: Any, args: Any, *more: Any, **kwargs: Any)
         Server.settings = settings_in(args)  # a process that only renders sees them nowhere else
     engine_args = original(cls, args, *more, **kwargs)
     if has_our_flags(engine_args):
-        from constrained_k2.vllm_plugin.front_end import report_front_end
+        from constrained_k2.vllm_plugin.front_end import report_front_end, report_version
         from constrained_k2.vllm_plugin.route import has_rust_front_end
 
         middleware = getattr(args, "middleware", None)
         if middleware is not None and BODY_MIDDLEWARE not in middleware and not has_rust_front_end(args):
             args.middleware = [*middleware, BODY_MIDDLEWARE]
+        report_version()
         report_front_end(args, engine_args)
     return engine_args
 
