@@ -86,7 +86,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
 
 _SHARING = ("test_server.py", "test_server_refusals.py", "test_parsing_server.py", "test_repair_server.py",
             "test_aborts_server.py", "test_doctor_server.py", "test_front_ends_server.py",
-            "test_declining_server.py")  # fmt: skip
+            "test_declining_server.py", "test_forms_server.py")  # fmt: skip
 _STARTING = ("test_doctor_server.py", "test_doctor_tags_server.py", "test_processor_v2.py",
              "test_finish_budget_engine.py", "test_server_start.py")  # fmt: skip
 # A server of theirs takes up to 9 GiB: one at a time, and first, before other servers wait for their next test.

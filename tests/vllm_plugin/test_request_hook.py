@@ -117,9 +117,10 @@ def test_a_form_that_only_vllm_knows_stays_vllms_where_no_tool_may_be_called(par
     assert request.to_sampling_params(10, {}).structured_outputs.regex == "a"
 
 
-@pytest.mark.parametrize("fields", [{"tools": None}, {"vllm_xargs": {"constrained_k2": "off"}}])
-def test_the_form_stays_vllms_without_a_constraint(parser_class: Any, tokenizer: Any, fields: Any) -> None:
-    request = adjusted(parser_class, tokenizer, chat(**REGEX, **fields))
+@pytest.mark.parametrize("tools", [None, [TOOL]], ids=["no tools", "tools"])
+def test_the_form_stays_vllms_without_a_constraint(parser_class: Any, tokenizer: Any, tools: Any) -> None:
+    request = chat(**REGEX, tools=tools, vllm_xargs={"constrained_k2": "off"})
+    request = adjusted(parser_class, tokenizer, request)
     assert request.to_sampling_params(10, {}).structured_outputs.regex == "a+"
 
 

@@ -34,7 +34,7 @@ def declared_in(functions: Sequence[Any]) -> list[Tool]:
 
 def report_left_out(request: Any) -> None:
     """Log, once a type, the tools of a request that are not in its prompt, so that no call of them is allowed."""
-    for kind in _left_out(request.tools):
+    for kind in _left_out(request.tools or ()):
         _warn_once(kind)
 
 

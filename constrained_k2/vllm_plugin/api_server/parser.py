@@ -24,7 +24,8 @@ from constrained_k2.vllm_plugin.api_server.functions import declared_in, functio
 from constrained_k2.vllm_plugin.api_server.request_hook import constrain_request, may_think, show_special_tokens
 from constrained_k2.vllm_plugin.api_server.request_state import Ending, RequestState, calls_before
 from constrained_k2.vllm_plugin.api_server.stop_strings import TextBudget, TextTokens
-from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME, XARGS_KEY
+from constrained_k2.vllm_plugin.constraint import carries_constraint
+from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME
 from constrained_k2.vllm_plugin.vocabularies import vocabulary_of
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -178,11 +179,15 @@ class ParsingByTokenId:
         return delta
 
     def _reads(self, request: Any) -> bool:
-        """True if this class reads the answer; else it holds no calls and vLLM's parsers read its text.
+        """True if this class reads the answer; else it is free text without calls, and vLLM's parsers read it.
 
-        Those tell tags from text that spells them only by their spelling, so answers in tags are always read here.
+        Some of those take an answer without reasoning for reasoning, so answers in a form are read here. They tell tags
+        from text that spells them only by their spelling, so answers in tags are.
         """
-        return bool(self._functions_of(request)) or self.vocabulary.format.argument_encoding == "xtml"
+        if self.vocabulary.format.argument_encoding == "xtml" or self._functions_of(request):
+            return True
+        state = RequestState.attached_to(request)
+        return state is not None and state.has_form
 
     def _functions_of(self, request: Any) -> list[Any]:
         """The request's functions, which stay the same for all of a stream."""
@@ -238,7 +243,7 @@ class ParsingByTokenId:
 
     def _begun(self, token_ids: Sequence[int], text: str, request: Any) -> ToolCallParser:
         """The parser of an answer that begins with these tokens, after all else is set up for it."""
-        constrained = XARGS_KEY in (request.vllm_xargs or {})
+        constrained = carries_constraint(request.vllm_xargs)
         functions = self._functions_of(request)
         stream = ToolCallParser(
             self.vocabulary,

@@ -10,7 +10,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.parser.utils import count_history_tool_calls
 
-from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
+from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, SchemaTooCostly
 from constrained_k2.formats.kimi_k2 import THINK_BEGIN
 from constrained_k2.request.answer_format import read_answer_format
 from constrained_k2.request.spec import ENGINES, ToolCallSpec
@@ -50,8 +50,11 @@ def may_think(parser: Any, tokenizer: Any) -> bool:
 
 @refusals_noted()
 def constrain_request(request: Any, *, thinking: bool) -> None:
-    """Write the request's constraint into its ``vllm_xargs``, in place. A request without tools is left alone."""
-    if not request.tools:
+    """Write the request's constraint into its ``vllm_xargs``, in place.
+
+    A request with neither tools nor a form of its answer is left alone.
+    """
+    if not _is_ours(request):
         return
     extra = dict(request.vllm_xargs or {})
     extra.pop(ALLOWED_TOOLS_KEY, None)
@@ -68,15 +71,12 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
             f"vllm_xargs.{XARGS_KEY}",
             "Only /v1/completions takes tools here",
         )
-    functions = functions_of(request)
-    if functions:
-        show_special_tokens(request)
+    functions, state = functions_of(request), RequestState.of(request)
     if switch != OFF:
         if functions:
             _refuse_conflicts(request)
         require_route()
         finish_reserve_in(extra, 0)
-        state = RequestState.of(request)
         if state.compiled is None and state.error is None:
             _read(request, state, thinking)
         if state.error is not None:
@@ -90,9 +90,11 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
         if constraint.choice == "required":
             ignore_stops(request)
         extra[XARGS_KEY] = state.text = state.written
-        if constraint.answer is not None or constraint.choice == "required":
+        if state.has_form or constraint.choice == "required":
             # vLLM would apply the answer's form to the whole turn. Its fields stay: a response shows them again.
             object.__setattr__(request, "extract_structured_outputs", _no_structured_outputs)
+    if functions or state.has_form:
+        show_special_tokens(request)
     request.vllm_xargs = extra
 
 
@@ -114,8 +116,13 @@ async def precompile(request: Any, state: RequestState, *, thinking: bool) -> No
     """Read a request and compile its tools in a thread, so that other requests go on meanwhile."""
     if not isinstance(request, ChatCompletionRequest | ResponsesRequest):  # /tokenize's, which is not constrained
         return
-    if request.tools and (request.vllm_xargs or {}).get(XARGS_KEY) != OFF:
+    if (request.vllm_xargs or {}).get(XARGS_KEY) != OFF and _is_ours(request):
         await _in_thread(_read, request, state, thinking)
+
+
+def _is_ours(request: Any) -> bool:
+    """True for a request with tools, or with a form of its answer that masks of ours can have it take."""
+    return bool(request.tools or (not _uses_beam_search(request) and _answer_fields(request, may_call=False)))
 
 
 async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:
@@ -136,7 +143,7 @@ def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: F
             read_undeclared_keys(undeclared_keys, f"vllm_xargs.{UNDECLARED_KEYS_KEY}")
         body = {
             "tools": list(map(_decoded, functions)),
-            "tool_choice": choice_of(request, functions),
+            "tool_choice": choice_of(request, functions) if request.tools else "none",
             "parallel_tool_calls": request.parallel_tool_calls,
             "first_index": count_history_tool_calls(request) if state.history_calls is None else state.history_calls,
             "chat_template_kwargs": request.chat_template_kwargs,
@@ -162,7 +169,7 @@ def _decoded(function: Any) -> dict[str, Any]:
 def _answer_fields(request: Any, *, may_call: bool) -> dict[str, Any]:
     """The fields of a chat or responses request that give its answer a form, as decoded JSON.
 
-    A form that only vLLM knows is left to vLLM where no tool may be called.
+    Where no tool may be called, a form that only vLLM knows is left to vLLM.
     """
     fields: dict[str, Any] = {}
     for name in ("response_format", "text"):
@@ -172,12 +179,17 @@ def _answer_fields(request: Any, *, may_call: bool) -> dict[str, Any]:
     if request.structured_outputs is not None:
         given = asdict(request.structured_outputs)
         fields["structured_outputs"] = {name: value for name, value in given.items() if not name.startswith("_")}
-    if not may_call:
-        try:
-            read_answer_format(fields, DEFAULT_LIMITS)
-        except InvalidRequest:
-            return {}
-    return fields
+    return fields if may_call or _is_form(fields) else {}
+
+
+def _is_form(fields: dict[str, Any]) -> bool:
+    """True for a form that this package reads, also if it is too long."""
+    try:
+        return read_answer_format(fields, DEFAULT_LIMITS) is not None
+    except InvalidRequest:
+        return False
+    except SchemaTooCostly:
+        return True
 
 
 def _set(request: Any, **fields: Any) -> None:
@@ -188,6 +200,10 @@ def _set(request: Any, **fields: Any) -> None:
 
 
 def _refuse_conflicts(request: Any) -> None:
-    # Responses have no such field, and vLLM ignores one of that name.
-    if "use_beam_search" in type(request).model_fields and request.use_beam_search:
+    if _uses_beam_search(request):
         raise refusal("use_beam_search")
+
+
+def _uses_beam_search(request: Any) -> bool:
+    # Responses have no such field, and vLLM ignores one of that name.
+    return "use_beam_search" in type(request).model_fields and request.use_beam_search

@@ -41,6 +41,11 @@ class RequestState:
     endings: list[Ending] = field(default_factory=list)  # of each parsed choice of a whole answer
     _called: dict[int, dict[str, None]] = field(default_factory=dict)  # the functions each choice has called, in order
 
+    @property
+    def has_form(self) -> bool:
+        """True if the constraint gives the answer a form."""
+        return self.compiled is not None and self.compiled.spec.answer is not None
+
     @classmethod
     def of(cls, request: Any) -> Self:
         """The state attached to a request of vLLM's; a new one if there is none."""
