@@ -147,6 +147,21 @@ def test_vllms_own_derendering_parses_the_calls(one: VllmServer, name: str) -> N
     assert (message["content"] or "").removesuffix("<|im_end|>") == (whole["content"] or "")
 
 
+@pytest.mark.parametrize("fields", [*({"name": name} for name in ("auto", "history", "one function", "a form, no calls")),
+                                    {"name": "no calls", "stop": ["e", "a"]}], ids=lambda fields: fields["name"])  # fmt: skip
+def test_the_server_that_generates_derenders(one: VllmServer, fields: dict[str, Any]) -> None:
+    """Since vLLM 0.33: text, calls and their ids are those of one step."""
+    body = request_of(**REQUESTS[fields["name"]], **{name: fields[name] for name in fields if name != "name"})
+    whole = answer(one, "/v1/chat/completions", body)["choices"][0]["message"]
+    rendered = answer(one, "/v1/chat/completions/render", body)
+    if "parse_context" not in rendered:
+        pytest.skip("this vLLM has no output_mode")
+    generated = answer(one, "/inference/v1/generate", rendered | {"output_mode": "derender"})
+    message = generated["choices"][0]["message"]
+    assert message.get("tool_calls") == whole.get("tool_calls")
+    assert (message["content"] or "") == (whole["content"] or "")
+
+
 def test_the_other_endpoints_that_render(
     rendering: VllmServer, generating: VllmServer, demo_vocabulary: Vocabulary
 ) -> None:
