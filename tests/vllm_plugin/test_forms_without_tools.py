@@ -1,21 +1,26 @@
 """Requests with a form of their answer and without tools: constrained and read as beside tools."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
+from transformers import AutoTokenizer
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.exceptions import VLLMValidationError
+from vllm.parser import ParserManager
 
-from constrained_k2 import ToolCallSpec, Vocabulary
+from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
 from constrained_k2.request.tools import DEFAULT_LIMITS
 from constrained_k2.vllm_plugin.api_server.admission import check_params
+from tests.parsing.transcripts import ids_of_text
 from tests.vllm_plugin.parsers import adjusted, chat, make
+from tests.vllm_plugin.patched import patch_vllm
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}
@@ -103,3 +108,22 @@ def test_the_answer_is_content(reasoning: str, parser_class: Any, tokenizer: Any
     shown = [delta for delta in deltas if delta is not None]
     assert "".join(delta.content or "" for delta in shown) == '{"a": 1}'
     assert "".join(delta.reasoning or "" for delta in shown) == reasoning
+
+
+def test_kimi_k3(k3_model: Path, k3_vocabulary: Vocabulary) -> None:
+    """Its answer stands between tags."""
+    patch_vllm()
+    tokenizer = AutoTokenizer.from_pretrained(k3_model, trust_remote_code=True)
+    parser_class = ParserManager.get_parser(
+        tool_parser_name="kimi_k2_constrained", reasoning_parser_name="kimi_k3", enable_auto_tools=True,
+        tokenizer=tokenizer,
+    )  # fmt: skip
+    request = adjusted(parser_class, tokenizer, asked_of_chat())
+    matcher = Compiler(k3_vocabulary).compile(spec_of(request)).matcher(in_reasoning=True)
+    begun, end = "Hm<|close|>think<|sep|><|open|>response<|sep|>", "<|close|>response<|sep|>"
+    good, bad = (ids_of_text(f"{begun}{answer}{end}", k3_vocabulary) for answer in ('{"a":1}', '{"a":"<|sep|>"}'))
+    assert matcher.validate_tokens(good) == good
+    assert len(matcher.validate_tokens(bad)) < len(bad)
+    parser = make(parser_class, tokenizer, request)
+    parser.set_prompt_token_ids(ids_of_text("<|open|>think<|sep|>", k3_vocabulary))
+    assert parser.parse(k3_vocabulary.decode(good), request, True, good) == ("Hm", '{"a":1}', None)
