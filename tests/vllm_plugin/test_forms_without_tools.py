@@ -24,6 +24,9 @@ from tests.vllm_plugin.patched import patch_vllm
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}
+EMPTY = {"type": "string", "minLength": 2, "maxLength": 1}  # no value satisfies it
+LOOSE = {"type": "json_schema", "json_schema": {"name": "x", "schema": EMPTY}}
+STRICT = {"type": "json_schema", "json_schema": {"name": "x", "schema": EMPTY, "strict": True}}
 REGEX = {"structured_outputs": {"regex": "a+"}}
 
 
@@ -67,6 +70,10 @@ def test_the_form_is_the_constraint(asked: Any, parser_class: Any, tokenizer: An
         {"response_format": {"type": "structural_tag", "format": {"type": "any_text"}}},
         {"response_format": FORM, "use_beam_search": True},
         {"response_format": FORM, "vllm_xargs": {"constrained_k2": "off"}},
+        {"response_format": LOOSE, "vllm_xargs": {"constrained_k2_diagnostics": "off"}},
+        {"structured_outputs": {"regex": "("}},  # refused later, by vLLM
+        {"structured_outputs": {"regex": "a" * (DEFAULT_LIMITS.tools_bytes + 1)}},
+        {"structured_outputs": {"regex": "a+"}, "vllm_xargs": {"constrained_k2": "xgrammar"}},
     ],
 )
 def test_what_stays_vllms(fields: Any, parser_class: Any, tokenizer: Any) -> None:
@@ -80,9 +87,8 @@ def test_what_stays_vllms(fields: Any, parser_class: Any, tokenizer: Any) -> Non
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex"),
+        ({"response_format": STRICT}, "response_format"),
         ({"response_format": FORM, "vllm_xargs": {"constrained_k2": "yes"}}, "vllm_xargs.constrained_k2"),
-        ({"structured_outputs": {"regex": "a" * (DEFAULT_LIMITS.tools_bytes + 1)}}, "over the limit"),
     ],
 )
 def test_what_is_refused(fields: Any, message: str, parser_class: Any, tokenizer: Any) -> None:

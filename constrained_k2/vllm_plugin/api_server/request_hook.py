@@ -29,6 +29,7 @@ from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.constraint import finish_reserve_in, strict_false_in, undeclared_calls_in
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
+from constrained_k2.vllm_plugin.log import warn
 from constrained_k2.vllm_plugin.settings import (
     ALLOWED_TOOLS_KEY,
     DIAGNOSTICS_KEY,
@@ -52,7 +53,8 @@ def may_think(parser: Any, tokenizer: Any) -> bool:
 def constrain_request(request: Any, *, thinking: bool) -> None:
     """Write the request's constraint into its ``vllm_xargs``, in place.
 
-    A request with neither tools nor a form of its answer is left alone.
+    A request with neither tools nor a form of its answer is left alone. So is one without tools whose form has no
+    grammar here, unless it is strict: vLLM may have one.
     """
     if not _is_ours(request):
         return
@@ -79,9 +81,10 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
         finish_reserve_in(extra, 0)
         if state.compiled is None and state.error is None:
             _read(request, state, thinking)
-        if state.error is not None:
-            raise state.error
-        assert state.compiled is not None
+        if state.compiled is None:
+            _leave(request, state)
+            request.vllm_xargs = extra
+            return
         report(state.compiled, first=True)
         report_left_out(request)
         constraint = state.compiled.spec
@@ -190,6 +193,16 @@ def _is_form(fields: dict[str, Any]) -> bool:
         return False
     except SchemaTooCostly:
         return True
+
+
+def _leave(request: Any, state: RequestState) -> None:
+    """Leave a request that has no grammar to vLLM; raises why if it has tools or a strict form."""
+    assert state.error is not None
+    fields = _answer_fields(request, may_call=True)
+    form = fields.get("response_format") or fields.get("text", {}).get("format") or {}
+    if request.tools or (form.get("json_schema") or form).get("strict") is True:
+        raise state.error
+    warn("an answer's form is left to vLLM", str(state.error))
 
 
 def _set(request: Any, **fields: Any) -> None:
