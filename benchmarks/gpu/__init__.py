@@ -1,1 +1,1 @@
-"""Kernels, uploads and whole engines on a GPU, in one command: ``python -m benchmarks.gpu``."""
+"""Kernels and uploads on a GPU, in one command: ``python -m benchmarks.gpu``."""

@@ -1,81 +1,122 @@
-"""Measure this package on an NVIDIA GPU: kernels, uploads, and whole engines where vLLM is installed.
+"""Check and time the kernels on an NVIDIA GPU, and count and time what a step copies to it.
 
-Each part runs in a process of its own, within its share of the time. Writes gpu.json and gpu.md, and names everything
-that it could not run. Exit code 1 if something is wrong (a kernel that differs from the reference, an invalid call),
-2 if there is no GPU. With --interpret, kernels run in Triton's interpreter on small shapes: a check, without times.
+Prints Markdown: the machine, what was checked, and the tables. Exit code 1 if something is wrong (a kernel that differs
+from the reference), 2 if there is no GPU. With --interpret, the kernels run in Triton's interpreter on small shapes,
+and the uploads are made in host memory: a check, without times.
 """
 
 import argparse
-import json
+import os
+import platform
+import shutil
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 
 from benchmarks.arguments import SMALL, add_shared
-from benchmarks.gpu.machine import gpu_problem, machine
-from benchmarks.gpu.parts import PARTS, PartOptions, run_part
-from benchmarks.gpu.report import page
-from benchmarks.gpu.results import Figures
+from benchmarks.report import Report
 
-_PROG = "python -m benchmarks.gpu"
-_MAX_MINUTES = 240.0
-_USED = 0.95  # of the time: the rest is for ending what takes too long
+_PACKAGES = ("torch", "triton", "numpy", "llguidance")
+_COMPARED = 0.35  # of the time, for the comparison with the reference
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, write gpu.json and gpu.md, and print the page."""
-    options = _options(arguments)
-    problem = None if options.interpret else gpu_problem()
-    if problem is not None:
-        print(f"{_PROG}: no GPU: {problem}.", file=sys.stderr)
-        print("Nothing was measured. --interpret checks the kernels without a GPU.", file=sys.stderr)
-        return 2
-    options.output.mkdir(parents=True, exist_ok=True)
-    figures = measure(options)
-    (options.output / "gpu.json").write_text(json.dumps(figures.to_json(), indent=1) + "\n")
-    (options.output / "gpu.md").write_text(page(figures))
-    print(page(figures))
-    print(f"{options.output / 'gpu.json'}, {options.output / 'gpu.md'}", file=sys.stderr)
-    return int(bool(figures.failed))
-
-
-def measure(options: argparse.Namespace) -> Figures:
-    """Run the parts that were asked for, one after the other; each gets its share of the time that is left."""
-    parts = [name for name in PARTS if name in (options.part or PARTS)]
-    end = time.monotonic() + _USED * 60 * options.minutes
-    asked = {"parts": parts, "minutes": options.minutes, "interpret": options.interpret, "model": options.model}
-    figures = Figures(machine(), asked)
-    for number, name in enumerate(parts):
-        share = PARTS[name].share / sum(PARTS[other].share for other in parts[number:])
-        seconds = max(1.0, (end - time.monotonic()) * share)
-        print(f"{name}: at most {seconds:.0f} s", file=sys.stderr)
-        given = PartOptions(
-            time.monotonic() + seconds, options.interpret, str(options.shared), options.model, str(options.output)
-        )
-        figures.parts.append(run_part(name, given))
-    return figures
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog=_PROG,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: %(prog)s --output bench_output    (at most 10 minutes)",
-    )
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--part", action="append", choices=PARTS, help="only this part; repeatable")
-    parser.add_argument("--minutes", type=float, default=10.0, help="time for all parts together (default: 10)")
-    parser.add_argument("--output", type=Path, default=Path("bench_output"), help="folder for the results and logs")
+    parser.add_argument("--minutes", type=float, default=5.0, help="time for the kernels (default: %(default)g)")
     parser.add_argument("--interpret", action="store_true", help="Triton's interpreter and small shapes, without a GPU")
     add_shared(parser, SMALL)
-    parser.add_argument("--model", help="model directory or name for the part vllm (default: a small random model)")
     options = parser.parse_args(arguments)
-    if not 0 < options.minutes <= _MAX_MINUTES:
-        parser.error(f"--minutes: {options.minutes} is not within 0 and {_MAX_MINUTES:.0f}")
-    if options.output.is_file():
-        parser.error(f"--output: {options.output} is a file: name a folder")
-    return options
+    if options.interpret:
+        os.environ["TRITON_INTERPRET"] = "1"  # read when kernels are defined
+    elif problem := gpu_problem():
+        print(f"{parser.prog}: no GPU: {problem}.", file=sys.stderr)
+        print("Nothing was measured. --interpret checks the kernels without a GPU.", file=sys.stderr)
+        return 2
+    report = Report()
+    report.table("Machine", ("", ""), machine().items())
+    for name in options.part or PARTS:
+        report.say(f"## {name}\n")
+        try:
+            PARTS[name](report, options)
+        except Exception as error:  # noqa: BLE001 - the other part may run
+            traceback.print_exc()
+            report.check(f"{name}: the part ran to its end", passed=False, note=repr(error))
+    return int(bool(report.failed))
+
+
+def _kernels(report: Report, options: argparse.Namespace) -> None:
+    from benchmarks.gpu import kernels
+
+    start, seconds = time.monotonic(), 60 * options.minutes
+    if options.interpret:
+        from benchmarks.gpu.interpreter import accept_combined_masks
+
+        accept_combined_masks()
+        kernels.check_launches(report, kernels.SMALL_ROWS, kernels.SMALL_WIDTHS, "cpu", start + seconds)
+        kernels.check_declining(report, kernels.SMALL_ROWS, kernels.SMALL_WIDTHS, "cpu")
+        return
+    kernels.check_launches(report, kernels.ROWS, kernels.WIDTHS, "cuda", start + _COMPARED * seconds)
+    kernels.check_declining(report, (1, 32), kernels.WIDTHS, "cuda")
+    kernels.check_graphs(report)
+    from benchmarks.gpu import times
+
+    times.measure(report, start + seconds)
+
+
+def _uploads(report: Report, options: argparse.Namespace) -> None:
+    from benchmarks.uploads import measure
+
+    if options.interpret:
+        measure(report, options.shared, rows=8, tools=4, steps=30)
+    else:
+        measure(report, options.shared, device="cuda")
+
+
+PARTS: Mapping[str, Callable[[Report, argparse.Namespace], None]] = {"kernels": _kernels, "uploads": _uploads}
+
+
+def gpu_problem() -> str:
+    """Return why there is no usable NVIDIA GPU, and what to do; empty if there is one."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return "torch is not installed. Install it with CUDA (https://pytorch.org/get-started), then run this again"
+    if torch.version.cuda is None:
+        return "this torch was built without CUDA. Install a CUDA build (https://pytorch.org/get-started)"
+    if not torch.cuda.is_available():
+        return "torch finds no NVIDIA GPU. Check that nvidia-smi lists one, and CUDA_VISIBLE_DEVICES"
+    return ""
+
+
+def machine() -> dict[str, str]:
+    """Return what a reader must know of the machine, by name."""
+    found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
+    lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines() if Path("/proc/cpuinfo").is_file() else []
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+    found["processor"] = f"{name}, {os.cpu_count()} cores"
+    installed = {one.name: one.version for one in metadata.distributions()}
+    found |= {name: installed[name] for name in _PACKAGES if name in installed}
+    if gpu_problem():
+        return found | {"GPU": "none"}
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    found["GPU"] = (
+        f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, {properties.multi_processor_count} SM"
+    )
+    found["CUDA of torch"] = str(torch.version.cuda)
+    query = shutil.which("nvidia-smi")
+    if query is not None:
+        command = [query, "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)  # noqa: S603 - fixed
+        found["driver"] = done.stdout.strip()
+    return found
 
 
 if __name__ == "__main__":

@@ -4,45 +4,41 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.gpu import cases, kernel_graphs, kernel_times, kernels
-from benchmarks.gpu.cases import Case
+from benchmarks.gpu import kernels, launches, times
 from benchmarks.gpu.interpreter import accept_combined_masks
-from benchmarks.gpu.kernel_api import Launch
-from benchmarks.gpu.parts import PartOptions
-from benchmarks.gpu.results import Recorder
+from benchmarks.gpu.launches import Case, Launch
+from benchmarks.report import Report
 
 accept_combined_masks()
 
 
 @pytest.fixture
-def record(tmp_path: Path) -> Recorder:
-    return Recorder("kernels", tmp_path / "part.json")
+def report() -> Report:
+    return Report()
 
 
-def options() -> PartOptions:
-    return PartOptions(time.monotonic() + 3600, interpret=True, shared="", model=None, output="")
+def compare(report: Report, rows: tuple[int, ...], widths: tuple[int, ...]) -> None:
+    kernels.check_launches(report, rows, widths, "cpu", time.monotonic() + 3600)
 
 
 def test_kernels_need_neither_vllm_nor_an_engine() -> None:
     assert not {"vllm", "llguidance", "xgrammar", "httpx"} & sys.modules.keys()
 
 
-def test_the_part(record: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_part(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
     """Every dtype, layout and variant on tiny shapes."""
-    monkeypatch.setattr(kernels, "SMALL_ROWS", (1, 3))
-    monkeypatch.setattr(kernels, "SMALL_WIDTHS", (97, 4097))
-    kernels.measure(options(), record)
-    checks = record.result.checks
-    assert [check.passed for check in checks] == 7 * [True], checks  # of masks, and one of declined calls
-    assert sum(int(check.note.split()[0]) for check in checks[:6]) == 3 * 2 * 2 * 4 * 2
-    assert {entry.why for entry in record.result.not_run} == {"they need a GPU"}
+    compare(report, (1, 3), (97, 4097))
+    kernels.check_declining(report, (1, 3), (97, 4097), "cpu")
+    assert not report.failed
+    printed = capsys.readouterr().out
+    assert printed.count("* ok: ") == 7  # of masks, and one of declined calls
+    assert printed.count("(16 launches of 1 to 3 rows, widths [97, 4097])") == 6
 
 
 def forbidden_logit(arguments: Launch) -> None:
@@ -75,28 +71,26 @@ def result(arguments: Launch) -> None:
     ],
 )
 def test_a_kernel_that_is_wrong_is_found(
-    fault: Callable[[Launch], None], note: str, found: int, record: Recorder, monkeypatch: pytest.MonkeyPatch
+    fault: Callable[[Launch], None], note: str, found: int, report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right: Callable[[Launch], None] = cases.launch  # type: ignore[attr-defined]
-    monkeypatch.setattr(cases, "launch", lambda arguments: (right(arguments), fault(arguments)))
-    monkeypatch.setattr(kernels, "SMALL_ROWS", (3,))
-    monkeypatch.setattr(kernels, "SMALL_WIDTHS", (97,))
-    kernels.measure(options(), record)
-    assert len(record.result.failed) == found
-    assert all(note in check.note for check in record.result.failed)
+    right = launches.launch
+    monkeypatch.setattr(launches, "launch", lambda arguments: (right(arguments), fault(arguments)))
+    compare(report, (3,), (97,))
+    assert len(report.failed) == found
+    assert all(note in failed for failed in report.failed)
 
 
-def test_what_is_around_the_logits_is_compared(record: Recorder) -> None:
+def test_what_is_around_the_logits_is_compared() -> None:
     case = Case(torch.float32, 2, 97, 4, "padded rows", whole=False)
-    ours, theirs = (cases.make(case, 1, "cpu") for _ in range(2))
-    assert cases.compare(ours, theirs) is None
+    ours, theirs = (launches.make(case, 1, "cpu") for _ in range(2))
+    assert not launches.compare(ours, theirs)
     ours.memory[1, 100] = 1.0
-    assert cases.compare(ours, theirs) == "memory around the logits was written"
+    assert launches.compare(ours, theirs) == "memory around the logits was written"
 
 
 def test_cases_are_the_same_for_the_same_seed() -> None:
     case = Case(torch.bfloat16, 6, 300, 11, "every other row", whole=True)
-    one, same, other = (cases.make(case, seed, "cpu").arguments for seed in (1, 1, 2))
+    one, same, other = (launches.make(case, seed, "cpu").arguments for seed in (1, 1, 2))
     for name in ("logits", "masks", "plan", "ids"):
         ours = getattr(one, name)
         assert torch.equal(ours.nan_to_num(), getattr(same, name).nan_to_num())
@@ -142,9 +136,9 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in gpu.items():
         monkeypatch.setattr(torch.cuda, name, value)
     small = Case(torch.float32, 5, 9000, 282, "contiguous", whole=True)
-    monkeypatch.setattr(kernel_graphs, "_CASE", small)
-    monkeypatch.setattr(kernel_graphs, "_DEVICE", "cpu")
-    for module in (kernel_graphs, kernel_times):
+    monkeypatch.setattr(kernels, "_CAPTURED", small)
+    monkeypatch.setattr(kernels, "_DEVICE", "cpu")
+    for module in (kernels, times):
         monkeypatch.setattr(module, "launch", launched(module.launch))
 
 
@@ -158,41 +152,41 @@ def launched(launch: Callable[[Launch], None]) -> Callable[[Launch], None]:
     return instead
 
 
-def test_graphs(on_a_gpu: None, record: Recorder) -> None:
-    kernel_graphs.check(record)
-    assert len(record.result.checks) == 6
-    assert not record.result.failed, record.result.failed
+def test_graphs(on_a_gpu: None, report: Report, capsys: pytest.CaptureFixture[str]) -> None:
+    kernels.check_graphs(report)
+    assert not report.failed
+    assert capsys.readouterr().out.count("* ok: ") == 6
 
 
-def test_graphs_that_differ(on_a_gpu: None, record: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_that_differ(on_a_gpu: None, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Graph, "replay", lambda self: None)
-    kernel_graphs.check(record)
-    assert [check.note[:31] for check in record.result.failed] == 2 * ["replay 0: logits differ in rows"]
+    kernels.check_graphs(report)
+    assert ["replay 0: logits differ in rows" in failed for failed in report.failed] == [True, True]
 
 
-def test_launches_that_synchronise_or_allocate(
-    on_a_gpu: None, record: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_launches_that_synchronise_or_allocate(on_a_gpu: None, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter(range(100))
     modes: list[str] = []
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda: {"allocation.all.allocated": next(counts)})
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
-    right: Callable[[Launch], None] = kernel_graphs.launch  # type: ignore[attr-defined]
+    right: Callable[[Launch], None] = kernels.launch  # type: ignore[attr-defined]
 
     def launch(arguments: Launch) -> None:
         if modes[-1:] == ["error"]:
             raise RuntimeError("called a synchronizing CUDA operation")
         right(arguments)
 
-    monkeypatch.setattr(kernel_graphs, "launch", launch)
-    kernel_graphs.check(record)
-    assert [check.what.partition(": ")[2] for check in record.result.failed] == 2 * [
+    monkeypatch.setattr(kernels, "launch", launch)
+    kernels.check_graphs(report)
+    assert [failed.split(": ")[1] for failed in report.failed] == 2 * [
         "a launch does not synchronise", "a launch allocates nothing",
     ]  # fmt: skip
     assert modes == 2 * ["error", "default"]
 
 
-def test_times(on_a_gpu: None, record: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times(
+    on_a_gpu: None, report: Report, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Every table is made: what is timed runs, and each figure has its column."""
     ran = []
 
@@ -201,16 +195,15 @@ def test_times(on_a_gpu: None, record: Recorder, monkeypatch: pytest.MonkeyPatch
         ran.append(function)
         return 0.002 * len(ran)
 
-    monkeypatch.setattr(kernel_times, "do_bench", do_bench)
+    monkeypatch.setattr(times, "do_bench", do_bench)
     small = {"_DEVICE": "cpu", "_WIDTH": 2048, "_ROWS": (1, 2), "_BATCH": 4, "_COPIED": 1 << 10, "_HOST_CALLS": 2}
     for name, value in small.items():
-        monkeypatch.setattr(kernel_times, name, value)
-    kernel_times.measure(record, time.monotonic() + 3600)
-    titles = [table.title.partition(",")[0] for table in record.result.tables]
-    assert titles == [
-        "Launches", "Free rows", "Kinds of masks", "Guarded and examined rows", "Host time of a launch",
-    ]  # fmt: skip
-    first = record.result.tables[0].rows[0]
-    assert first[:4] == ("float32, 1 rows", 2048 * 4 / 1e6, 4.0, 6.0)  # after the copy's 2 us
-    kernel_times.measure(record, time.monotonic() - 1)
-    assert [entry.why for entry in record.result.not_run] == 5 * ["the time was used up"]
+        monkeypatch.setattr(times, name, value)
+    times.measure(report, time.monotonic() + 3600)
+    printed = capsys.readouterr().out
+    titles = ("Launches", "Free rows", "Kinds of masks", "Guarded and examined rows", "Host time of a launch")
+    assert [title for title in titles if f"**{title}, µs**" in printed] == [*titles]
+    floor = 6 + 2048 / 8 / (2 * 1024 / 2)  # of a fill, and of the mask at the copy's rate
+    assert f"| float32, 1 rows | 0.00819 | 4 | 6 | {floor:.3g} | {floor / 4:.3g} |" in printed  # after the copy's 2 us
+    times.measure(report, time.monotonic() - 1)
+    assert "the time was used up: 5 of 5 tables" in capsys.readouterr().out
