@@ -19,7 +19,7 @@ from rich.table import Table
 from benchmarks.arguments import add_shared
 from benchmarks.first_token.run import Row, measure
 from benchmarks.first_token.servers import ARMS, FREE
-from benchmarks.host.arms import XGrammarArm
+from benchmarks.host.arms import xgrammar_tag
 from benchmarks.host.workload import load
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -46,7 +46,7 @@ def table(rows: list[Row], field: str) -> Table:
 
 def comparable(vocabulary: Vocabulary, tools: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
     """Return the tools that xgrammar compiles; admission decides of ours, which is part of what is measured."""
-    baseline = XGrammarArm(vocabulary)
+    baseline = xgrammar_tag(vocabulary)
     return tuple(tool for tool in tools if baseline.takes(tool))
 
 

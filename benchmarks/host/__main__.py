@@ -1,55 +1,193 @@
 """Measure what constraining costs on the host: time to first mask, cost of steps and batches, memory.
 
 One process and no model: this package's matcher, xgrammar's kimi structural tag compiled as vLLM compiles it, and
-LLGuidance's grammar of the whole turn, on the same tools and turns. Exit code 1 if a promised figure is missed.
+LLGuidance's grammar of the whole turn, on the same tools and turns. About 15 minutes on two idle cores, most of it
+xgrammar's compilation. Exit code 1 if a promised figure is missed.
 """
 
 import argparse
-import json
+import os
+import platform
 import sys
+import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.arguments import SMALL, add_shared
+from benchmarks.host.arms import LLGUIDANCE, OURS, XGRAMMAR, Arm, llguidance_grammar, ours, xgrammar_tag
+from benchmarks.host.batches import MIXES, batch_fills
+from benchmarks.host.first_mask import cold_steps, first_masks
+from benchmarks.host.memory import bounded, memory_use
+from benchmarks.host.steps import free_text, measure_steps
+from benchmarks.host.timing import Times
+from benchmarks.host.workload import PHASES, Turn, Workload, load
+from benchmarks.report import Report
+
+_LONG_LIST = 258
+_LARGE_BATCH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The sizes of a run."""
+
+    sizes: tuple[int, ...] = (1, 16, 64, 128, 258, 512)  # numbers of tools for the time to the first mask
+    slow_sizes: int = 512  # the largest for xgrammar, which takes some 6 ms per tool
+    listed: int = 64  # number of tools for everything else
+    repeats: int = 100  # first masks measured
+    turns: int = 64  # turns written to time steps
+    batches: tuple[int, ...] = (1, 8, 64, 256)  # numbers of rows
+    batch_steps: int = 200  # fills of each batch
+    model_step: float = 0.02  # seconds between two steps of a turn with a cold cache
+    cold_turns: int = 100
+    live: int = 1000  # live requests whose memory is measured
+    cache_requests: int = 10_000
+    cache_schemas: int = 1_000
+    cache_bytes: int = 64 << 20
+    mask_cache_bytes: int = 32 << 20
+
+
+QUICK = Plan(
+    (1, 16), 16, 6, 5, 6, (1, 8), 20, model_step=0.0, cold_turns=5, live=20, cache_requests=60, cache_schemas=20,
+    cache_bytes=2 << 20, mask_cache_bytes=1 << 20,
+)  # fmt: skip
+"""A smoke test of seconds."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print the tables of docs/performance.md, and write figures.json and the plots."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.host",
-        description=__doc__,
-        epilog="example: %(prog)s --output bench_output    (about 18 minutes on two idle cores, most of it xgrammar's "
-        "compilation). Kernels and engines on a GPU: python -m benchmarks.gpu --help",
-    )
+    """Measure, and print the tables of docs/performance.md."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.host", description=__doc__)
     add_shared(parser, SMALL)
-    parser.add_argument("--output", type=Path, default=Path("bench_output"), help="folder for figures.json and plots")
-    parser.add_argument("--threads", type=int, help="threads for a batch's masks (default: one a core, at most 8)")
     parser.add_argument("--quick", action="store_true", help="a smoke test: the figures mean little")
     parser.add_argument("--skip-slow", action="store_true", help="xgrammar only for lists of up to 16 tools")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     options = parser.parse_args(arguments)
-    if options.output.is_file():
-        parser.error(f"--output: {options.output} is a file: name a folder")
-
-    from benchmarks.host.plots import write_plots
-    from benchmarks.host.report import promises, tables
-    from benchmarks.host.run import QUICK, Plan, measure
-    from benchmarks.host.workload import load
-
-    options.output.mkdir(parents=True, exist_ok=True)
     plan = QUICK if options.quick else Plan()
     if options.skip_slow:
         plan = replace(plan, slow_sizes=16)
-    workload = load(options.shared, options.output / "tokenizer")
-    figures = measure(workload, plan, lambda text: print(text, "…", file=sys.stderr), options.threads)
-    figures.promises = promises(figures)
-    written = json.dumps(figures.to_json(), indent=1)
-    (options.output / "figures.json").write_text(written + "\n")
-    plots = write_plots(figures, options.output)
-    print(written if options.json else tables(figures))
-    print(f"{options.output / 'figures.json'}, {', '.join(map(str, plots))}", file=sys.stderr)
-    return int(not all(holds for _, _, holds in figures.promises) and not options.quick)
+    with tempfile.TemporaryDirectory() as scratch:
+        workload = load(options.shared, Path(scratch))
+    report = Report()
+    measure(workload, plan, report)
+    return int(bool(report.failed) and not options.quick)
+
+
+def measure(workload: Workload, plan: Plan, report: Report) -> None:
+    """Run all measurements, and print each when it is made."""
+    our = ours(workload.vocabulary)
+    arms: tuple[Arm, ...] = (our, xgrammar_tag(workload.vocabulary), llguidance_grammar(workload.vocabulary))
+    workload = _comparable(workload, arms, plan.listed)
+    listed = workload.first(plan.listed)
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start"
+    report.say(f"{workload.source}. {machine}. {plan.listed} tools unless stated otherwise.")
+    memory = {arm.name: memory_use(arm, workload, listed, plan.live) for arm in arms}
+    rows = [(name, found.schema_kb, found.request_kb) for name, found in memory.items()]
+    report.table("Memory, KB", ("", "a compiled and called tool", "a live request"), rows)
+    _steps(report, arms, workload, listed, plan)
+    text, calls = free_text(our, workload, listed)
+    report.say(f"A row of free text, its mask resident on the device (ours), µs, p50 / p99 / max: {_three(text)}.\n")
+    report.check("free text: no engine call", passed=calls == 0, note=f"{calls}")
+    report.check("free text: 1 µs a row", passed=text.p50 <= 1, note=f"{text.p50:.2f} µs p50")
+    _batches(report, arms, workload, listed, plan)
+    _first_masks(report, arms, workload, plan)
+    long = workload.first(max(plan.sizes[:-1], default=plan.sizes[0]))
+    cold = cold_steps(our, workload, long, range(plan.cold_turns), plan.model_step)
+    report.say(f"Longest step of a turn whose schema is cold (ours), ms, p50 / p99 / max: {_three(cold)}.\n")
+    report.check("no step over 10 ms, cold", passed=cold.max <= 10, note=f"{cold.p99:.1f} ms p99, {cold.max:.1f} max")
+    cache = bounded(workload, plan.cache_requests, plan.cache_schemas, plan.cache_bytes, plan.mask_cache_bytes)
+    report.check(
+        f"{plan.cache_requests} requests, {plan.cache_schemas} schemas: within the caches' {cache.bound_mb:.0f} MB",
+        passed=max(cache.counted_mb, cache.grown_mb) <= cache.bound_mb,
+        note=f"{cache.counted_mb:.0f} MB counted, {cache.grown_mb:.0f} MB grown",
+    )
+
+
+def _comparable(workload: Workload, arms: Sequence[Arm], listed: int) -> Workload:
+    """Keep the tools that every arm can compile; those whose sample calls every arm accepts come first."""
+    taken = [tool for tool in workload.tools if all(arm.takes(tool) for arm in arms)]
+    written: list[dict[str, Any]] = []
+    for tool in taken:
+        if len(written) == listed:
+            break
+        turns = [workload.turn([tool], seed, calls=1) for seed in range(2)]
+        if all(_accepts(arm, tool, turn) for arm in arms for turn in turns):
+            written.append(tool)
+    names = {tool["function"]["name"] for tool in written}
+    rest = [tool for tool in taken if tool["function"]["name"] not in names]
+    source = f"{workload.source}, {len(taken)} of them compiled by all three"
+    return replace(workload, tools=(*written, *rest), source=source)
+
+
+def _accepts(arm: Arm, tool: dict[str, Any], turn: Turn) -> bool:
+    matcher = arm.matcher(arm.compile(arm.request([tool])))
+    return all(arm.accept(matcher, token_id) for token_id in turn.ids)
+
+
+def _steps(report: Report, arms: Sequence[Arm], workload: Workload, listed: list[dict[str, Any]], plan: Plan) -> None:
+    steps = measure_steps(arms, workload, listed, plan.turns)
+    for title, what in (("A mask", "fill"), ("A token", "accept")):
+        rows = [(name, *(_three(getattr(found, what)[phase]) for phase in PHASES)) for name, found in steps.items()]
+        report.table(f"{title}, µs, p50 / p99 / max", ("", *PHASES), rows)
+    columns = ("", "mask, strings and structure", "four tokens back", "fork", "step, mean", "the first time")
+    report.table(
+        "µs, p50 / p99 / max; then the mean of a step, mask and token, over whole turns and over new turns",
+        columns,
+        [
+            (name, *map(_three, (found.inside, found.rollback, found.fork)), found.turn_mean, found.first_mean)
+            for name, found in steps.items()
+        ],
+    )
+    inside = steps[OURS].inside
+    note = f"{inside.p50:.1f} µs p50, {inside.p99:.0f} µs p99"
+    report.check("inside a call: 5 µs p50, 150 µs p99", passed=inside.p50 <= 5 and inside.p99 <= 150, note=note)
+    factor = steps[XGRAMMAR].turn_mean / steps[OURS].turn_mean
+    report.check(f"whole turns: 3 times as cheap as {XGRAMMAR}", passed=factor >= 3, note=f"{factor:.1f} times")
+
+
+def _batches(report: Report, arms: Sequence[Arm], workload: Workload, listed: list[dict[str, Any]], plan: Plan) -> None:
+    for mix in MIXES:
+        found = {rows: batch_fills(arms, workload, listed, rows, mix, plan.batch_steps) for rows in plan.batches}
+        for when, called in (("steady", ""), ("first", ", turns not written before")):
+            lines = [
+                (arm.name, *(_three(getattr(found[rows][arm.name], when)) for rows in plan.batches)) for arm in arms
+            ]
+            title = f"Batch fill, {mix}{called}, ms, p50 / p99 / max"
+            report.table(title, ("rows", *map(str, plan.batches)), lines)
+        if mix == "inside" and _LARGE_BATCH in found:
+            steady = found[_LARGE_BATCH][OURS].steady
+            what, note = f"{_LARGE_BATCH} rows inside calls: 1.5 ms p50, 5 ms max", _three(steady)
+            report.check(what, passed=steady.p50 <= 1.5 and steady.max <= 5, note=note)
+
+
+def _first_masks(report: Report, arms: Sequence[Arm], workload: Workload, plan: Plan) -> None:
+    found: dict[str, dict[int, dict[str, Times]]] = {OURS: {}, XGRAMMAR: {}, LLGUIDANCE: {}}
+    for count in plan.sizes:
+        for arm in arms:
+            if count <= plan.slow_sizes or arm.name != XGRAMMAR:
+                found[arm.name][count] = first_masks(arm, workload, count, plan.repeats)
+                arm.forget()
+    for kind in ("cold", "changed"):
+        rows = [
+            (name, *(_two(times[size][kind]) if size in times else "" for size in plan.sizes))
+            for name, times in found.items()
+        ]
+        title = f"First mask, {kind}, ms, p50 / p99 if measured more than once"
+        report.table(title, ("tools", *map(str, plan.sizes)), rows)
+    if _LONG_LIST in found[OURS]:
+        cold = found[OURS][_LONG_LIST]["cold"]
+        report.check(f"first mask, {_LONG_LIST} tools: 5 ms", passed=cold.p99 <= 5, note=f"{cold.p99:.2f} ms p99")
+        if _LONG_LIST in found[XGRAMMAR]:
+            factor = found[XGRAMMAR][_LONG_LIST]["cold"].p50 / cold.p50
+            report.check(f"… 100 times as fast as {XGRAMMAR}", passed=factor >= 100, note=f"{factor:.0f} times")
+
+
+def _two(times: Times) -> str:
+    return f"{times.p50:.2f} / {times.p99:.2f}" if times.count > 1 else f"{times.p50:.0f}"
+
+
+def _three(times: Times) -> str:
+    return f"{times.p50:.2f} / {times.p99:.2f} / {times.max:.2f}"
 
 
 if __name__ == "__main__":

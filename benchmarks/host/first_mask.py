@@ -10,7 +10,6 @@ from benchmarks.host.workload import Workload, changed
 from constrained_k2.vocabulary.bitmask import allocate_bitmask
 
 _SLOW_MS = 500.0
-KINDS = ("cold", "warm", "changed")
 
 
 def first_masks(arm: Arm, workload: Workload, count: int, repeats: int) -> dict[str, Times]:
@@ -23,17 +22,15 @@ def first_masks(arm: Arm, workload: Workload, count: int, repeats: int) -> dict[
         repeats: Repetitions; an arm that takes half a second or more is measured once a kind.
 
     Returns:
-        ``cold``: nothing is compiled yet. ``warm``: the same tools again. ``changed``: one tool's schema is new, the
-        rest are compiled.
+        ``cold``: nothing is compiled yet. ``changed``: one tool's schema is new, the rest are compiled.
     """
     tools = workload.first(count)
     bitmask = allocate_bitmask(1, workload.vocabulary.size)
-    samples: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    samples: dict[str, list[float]] = {"cold": [], "changed": []}
     for repeat in range(repeats):
         arm.forget()
         requests = {
             "cold": arm.request(tools),
-            "warm": arm.request(tools),
             "changed": arm.request(changed(tools, repeat % count, 1000 + repeat)),
         }
         for kind, request in requests.items():

@@ -27,15 +27,11 @@ class CacheRun:
     """Many requests with a small cache.
 
     Attributes:
-        requests: Number of requests.
-        schemas: Number of distinct schemas that they call.
         bound_mb: Budget of the grammar cache and the mask cache together.
         counted_mb: Largest size that the caches reported.
         grown_mb: Largest growth of the process.
     """
 
-    requests: int
-    schemas: int
     bound_mb: float
     counted_mb: float
     grown_mb: float
@@ -89,7 +85,7 @@ def bounded(  # noqa: PLR0913, PLR0917 - what one run is
         if number % 100 == 0 or number == requests - 1:
             counted = max(counted, (compiler.cached_bytes + compiler.engine("llguidance").cached_bytes) / 2**20)
             grown = max(grown, (_resident_kb() - before) / 1024)
-    return CacheRun(requests, schemas, (cache_bytes + mask_cache_bytes) / 2**20, counted, grown)
+    return CacheRun((cache_bytes + mask_cache_bytes) / 2**20, counted, grown)
 
 
 def _half_a_turn(  # noqa: PLR0913, PLR0917 - a request's parts

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from benchmarks.host.arms import Arm, Ours, Tools, counted_engine_calls
+from benchmarks.host.arms import Arm, Tools, counted_engine_calls
 from benchmarks.host.timing import Times, collected_before, microseconds
 from benchmarks.host.workload import Turn, Workload
 from constrained_k2.vocabulary.bitmask import allocate_bitmask
@@ -105,7 +105,7 @@ def _summary(first: _Samples, samples: _Samples) -> Steps:
     return Steps(fill, accept, back, fork, inside, _mean(first), _mean(samples))
 
 
-def free_text(arm: Ours, workload: Workload, tools: Tools) -> tuple[Times, int]:
+def free_text(arm: Arm, workload: Workload, tools: Tools) -> tuple[Times, int]:
     """Time a row in free text as the logits processor handles it: choose the token set, accept the token.
 
     Returns:
