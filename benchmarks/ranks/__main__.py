@@ -10,32 +10,28 @@ import sys
 import tempfile
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks.ranks.run import ARMS, STOCK, Row, greedy_samples, measure
 from benchmarks.ranks.topologies import ONE_RANK, TOPOLOGIES
+from benchmarks.report import table
 from constrained_k2.evaluation.bundled import build_demo_model
 from constrained_k2.testing import build_model
 
 SEVERAL = ("tensor parallel 2", "data parallel 2")
 
 
-def table(rows: list[Row], model: str) -> Table:
+def printed(rows: list[Row]) -> str:
     """Format the figures."""
-    found = Table(title=f"Greedy requests, {model}")
     columns = "", "", "answers as with one rank", "of those that vLLM keeps", "calls", "cut", "invalid or failed"
-    for column in columns:
-        found.add_column(column, justify="right" if column else "left")
     stock = {row.topology: row.same for row in rows if row.arm == STOCK}
+    lines = []
     for row in rows:
         total, kept = len(row.answers.ids), stock.get(row.topology)
         cells = ["", ""] if row.topology == ONE_RANK else [f"{len(row.same)} of {total}", ""]
         if row.topology != ONE_RANK and row.arm != STOCK and kept is not None:
             cells[1] = f"{len(row.same & kept)} of {len(kept)}"
         wrong = "" if row.arm == STOCK else f"{len(row.answers.problems)}"  # vLLM alone promises no valid calls
-        found.add_row(row.topology, row.arm, *cells, f"{row.answers.calls}", f"{row.answers.cut}", wrong)
-    return found
+        lines.append([row.topology, row.arm, *cells, f"{row.answers.calls}", f"{row.answers.cut}", wrong])
+    return table(columns, lines)
 
 
 def is_good(rows: list[Row]) -> bool:
@@ -53,7 +49,7 @@ def main() -> int:
     parser.add_argument("--topology", choices=SEVERAL, action="append", help="only this one; repeatable")
     parser.add_argument("--arm", choices=ARMS, action="append", help="only this one; repeatable (default: all)")
     options = parser.parse_args()
-    console, good = Console(width=150), True
+    good = True
     with tempfile.TemporaryDirectory() as name:
         for topology in options.topology or SEVERAL:
             directory = Path(name) / topology.replace(" ", "-")
@@ -71,12 +67,12 @@ def main() -> int:
                 arms=options.arm or list(ARMS),
                 concurrency=options.concurrency,
                 is_random=dense,
-                say=console.print,
+                say=print,
             )
-            console.print(table(rows, "a random dense model" if dense else "the demo model"))
+            print(f"Greedy requests, {'a random dense model' if dense else 'the demo model'}\n\n{printed(rows)}\n")
             for row in rows:
                 for problem in row.answers.problems[:5] if row.arm != STOCK else ():
-                    console.print(f"{row.topology}, {row.arm}: {problem}", markup=False, highlight=False)
+                    print(f"{row.topology}, {row.arm}: {problem}")
             good &= is_good(rows)
     return int(not good)
 

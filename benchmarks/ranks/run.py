@@ -1,31 +1,24 @@
 """Sends the same greedy requests to servers of several topologies, and compares the token ids of the answers."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from benchmarks.ranks.topologies import ONE_RANK, TOPOLOGIES
+from benchmarks.servers.harness import FLOAT32, SERVERS, answers
 from constrained_k2.evaluation.answer import Record, read_whole
 from constrained_k2.evaluation.bundled import HELD_OUT, bundled_bodies
 from constrained_k2.evaluation.judge import FORM, judge
 from constrained_k2.evaluation.sample import Sample, read_sample
-from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, WITHOUT_PLUGIN, with_settings
+from constrained_k2.evaluation.server import with_settings
 
-_FLOAT32 = "--dtype=float32"  # in bfloat16 the likeliest token can depend on the batch size
 _MAX_TOKENS = 400
 _RESERVE = 200  # finish reserve in tokens: without it the random model does not end its calls
 
 STOCK = "vLLM without the package"
-ARMS: Mapping[str, tuple[Sequence[str], Mapping[str, str]]] = {
-    STOCK: (("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2"), WITHOUT_PLUGIN),
-    "structured_output": (BACKEND_FLAGS, {}),
-    "logits_processor": (CONSTRAINED_FLAGS, {}),
-}
-"""Name -> flags and environment."""
+ARMS = {STOCK: "stock", "structured_output": "structured_output", "logits_processor": "logits_processor"}
+"""Name -> its server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +64,8 @@ def greedy_samples(count: int) -> list[Sample]:
     ]
 
 
-async def ask_all(url: str, samples: Sequence[Sample], concurrency: int) -> Answers:
+def ask_all(url: str, samples: Sequence[Sample], concurrency: int) -> Answers:
     """Send the requests, ``concurrency`` at a time, with the same settings to every arm."""
-    slots = asyncio.Semaphore(concurrency)
     common = {
         "model": "kimi-k2",
         "temperature": 0,
@@ -81,31 +73,23 @@ async def ask_all(url: str, samples: Sequence[Sample], concurrency: int) -> Answ
         "return_token_ids": True,
         "vllm_xargs": {"constrained_k2_finish_reserve": _RESERVE},
     }
-    async with httpx.AsyncClient(base_url=url, timeout=600) as client:
-
-        async def one(sample: Sample) -> httpx.Response:
-            async with slots:
-                return await client.post("/v1/chat/completions", json=sample.body | common)
-
-        return judged(
-            samples, [(answer.status_code, answer.json()) for answer in await asyncio.gather(*map(one, samples))]
-        )
+    return judged(samples, answers(url, [sample.body | common for sample in samples], concurrency))
 
 
-def judged(samples: Sequence[Sample], answers: Sequence[tuple[int, Any]]) -> Answers:
+def judged(samples: Sequence[Sample], found: Sequence[tuple[int, Any]]) -> Answers:
     """Judge answers, each its HTTP status and JSON, by their form: names, ids and arguments of their calls."""
     ids, problems = [], []
     calls = cut = 0
-    for sample, (status, answer) in zip(samples, answers, strict=True):
+    for sample, (status, answer) in zip(samples, found, strict=True):
         if status != 200:
             ids.append(())
             problems.append(f"#{sample.number}: HTTP {status}: {str(answer)[:200]}")
             continue
         ids.append(tuple(answer["choices"][0]["token_ids"]))
-        found = judge(sample, Record.of(read_whole(answer)[0]))
-        calls += found.counts.calls
-        cut += found.counts.truncated
-        wrong = (problem for problem in found.problems if problem.partition(":")[0] in FORM)
+        verdict = judge(sample, Record.of(read_whole(answer)[0]))
+        calls += verdict.counts.calls
+        cut += verdict.counts.truncated
+        wrong = (problem for problem in verdict.problems if problem.partition(":")[0] in FORM)
         problems += (f"#{sample.number}: {problem}" for problem in wrong)
     return Answers(tuple(ids), calls, cut, tuple(problems))
 
@@ -113,10 +97,10 @@ def judged(samples: Sequence[Sample], answers: Sequence[tuple[int, Any]]) -> Ans
 def compared(found: Mapping[tuple[str, str], Answers]) -> list[Row]:
     """Compare answers by topology and arm with those of one rank by the same arm."""
     rows = []
-    for (topology, arm), answers in found.items():
-        pairs = zip(found[ONE_RANK, arm].ids, answers.ids, strict=True)
+    for (topology, arm), its in found.items():
+        pairs = zip(found[ONE_RANK, arm].ids, its.ids, strict=True)
         same = frozenset(index for index, (one, several) in enumerate(pairs) if one and one == several)
-        rows.append(Row(topology, arm, answers, same))
+        rows.append(Row(topology, arm, its, same))
     return rows
 
 
@@ -145,13 +129,13 @@ def measure(  # noqa: PLR0913 - one run's settings
     """
     found = {}
     for arm in arms:
-        flags, environment = ARMS[arm]
+        flags, environment = SERVERS[ARMS[arm]]
         if is_random and arm != STOCK:
             flags = with_settings(flags, undeclared_calls="nearest")
         for number, topology in enumerate(topologies):
             log = directory / f"{arm.partition(' ')[0]}-{number}.log"
-            server = TOPOLOGIES[topology].server(model, (*flags, _FLOAT32), log=log, environment=environment)
+            server = TOPOLOGIES[topology].server(model, (*flags, FLOAT32), log=log, environment=environment)
             with server:
-                found[topology, arm] = asyncio.run(ask_all(server.url, samples, concurrency))
+                found[topology, arm] = ask_all(server.url, samples, concurrency)
             say(f"{topology}, {arm}: {found[topology, arm].calls} calls, {len(found[topology, arm].problems)} problems")
     return compared(found)

@@ -4,36 +4,87 @@ About 15 minutes. All servers run at the same time and take turns; those that ar
 """
 
 import argparse
+import asyncio
+import itertools
+import json
 import signal
+import statistics
 import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
+import httpx
 
-from benchmarks.servers.run import Row, arms_named, measure
-from constrained_k2.evaluation.bundled import build_demo_model
+from benchmarks.report import table
+from benchmarks.servers.harness import FLOAT32, Ratio, named, paired, running, taking_turns, turned
+from benchmarks.servers.new_tools import extended
+from constrained_k2.evaluation.bundled import HELD_OUT, build_demo_model, bundled_bodies
+from constrained_k2.evaluation.server import VllmServer
+from constrained_k2.evaluation.server_metrics import growth, parse_counters, total
 from constrained_k2.testing import build_model
 
+_MAX_TOKENS = 64
+_ROWS = 32
+_INTERVAL = 16  # tokens in a chunk of a stream; after the first chunk all prompts of a wave are done
+_FLAGS = (FLOAT32, f"--max-num-seqs={_ROWS}", f"--stream-interval={_INTERVAL}")
+_REQUESTS = 4  # in a burst, at least, in waves of the concurrency
+_MOST_REQUESTS = 1_000  # of a burst
+_DRAWN = 8  # samples drawn for each one sent
 
-def table(rows: list[Row]) -> Table:
-    """Format the figures."""
-    found = Table(title="Whole servers, interleaved; ratio: to the same requests unconstrained, by rounds")
-    columns = "at a time", "", "steps/s", "ratio (95 %)", "median (min to max)", "first token, ms", "in masks"
-    for column in columns:
-        found.add_column(column, justify="left" if not column else "right")
-    for row in rows:
-        mean, low, high = row.ratio
-        middle = row.ratios[len(row.ratios) // 2]
-        ratio = (
-            f"{mean:.3f} ({low:.3f} to {high:.3f})",
-            f"{middle:.3f} ({row.ratios[0]:.3f} to {row.ratios[-1]:.3f})",
-        )
-        if row.arm.name == row.arm.baseline:
-            ratio = ("1", "")
-        cells = (f"{row.steps_per_second:.1f}", *ratio, f"{1e3 * row.first_token:.1f}", f"{100 * row.masks:.2f} %")
-        found.add_row(f"{row.concurrency}", row.arm.name, *cells)
-    return found
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One arm.
+
+    Attributes:
+        name: Its row in the table.
+        server: A key of :data:`~benchmarks.servers.harness.SERVERS`.
+        tool_choice: None sends no tools.
+        baseline: The arm of the denominator: the same requests, on a server that is unconstrained or differs in
+            one flag. It is its own baseline.
+        is_measured: The probabilities of names are measured, as they are by default.
+    """
+
+    name: str
+    server: str
+    tool_choice: str | None
+    baseline: str
+    is_measured: bool = True
+
+
+_NO_TOOLS, _FREE = "no tools, vLLM without the plugin", "tools, unconstrained"
+_ROUTES = ("structured_output", "logits_processor")
+ARMS = (
+    Arm(_NO_TOOLS, "stock", None, _NO_TOOLS),
+    *(Arm(f"no tools, plugin, {route} route", route, None, _NO_TOOLS) for route in _ROUTES),
+    Arm(_FREE, "stock", "auto", _FREE),
+    *(Arm(f"tools, constrained, {route} route", route, "auto", _FREE) for route in _ROUTES),
+    Arm("tools, vLLM's strict level", "strict", "auto", _FREE),
+    *(Arm(f"a call required, {route} route", route, "required", _FREE) for route in _ROUTES),
+    Arm("a call required, vLLM's strict level", "strict", "required", _FREE),
+    *(
+        Arm(f"names {how}measured, {route} route", route, "required", f"names not measured, {route} route", not how)
+        for route in _ROUTES
+        for how in ("not ", "")
+    ),
+)
+
+
+class Burst(NamedTuple):
+    """One burst of requests, in waves: each wave is sent at once and ends before the next one.
+
+    Attributes:
+        step: Time of a decode step in seconds: for each request between two tokens after the first chunk of its stream,
+            then the median of a wave, then the mean of the waves. Earlier tokens would include other requests' prefill.
+        first_token: Mean time to first token in seconds, by the server's metrics.
+        masks: Share of the burst's wall time that this package spent on masks.
+    """
+
+    step: float
+    first_token: float
+    masks: float
 
 
 def main() -> None:
@@ -60,8 +111,121 @@ def main() -> None:
             build_demo_model(model)
         else:
             build_model(model, arch="kimi_k2", tokenizer=options.tokenizer)
-        rows = measure(model, directory, rounds=options.rounds, concurrencies=concurrencies, arms=arms)
-    Console(width=150).print(table(rows))
+        found = measure(model, directory, rounds=options.rounds, concurrencies=concurrencies, arms=arms)
+    columns = "", "at a time", "steps/s", "ratio (95 %)", "median (min to max)", "first token, ms", "in masks"
+    rows = [row(arm, many, found[arm.name, many], found[arm.baseline, many]) for many in concurrencies for arm in arms]
+    print(f"Interleaved; ratio: to the same requests unconstrained, by rounds\n\n{table(columns, rows)}")
+
+
+def row(arm: Arm, concurrency: int, bursts: Sequence[Burst], baseline: Sequence[Burst]) -> list[str]:
+    """Format an arm at one concurrency: medians over its rounds, and its ratio to the baseline's same rounds."""
+    ratio, spread = "1", ""
+    if arm.name != arm.baseline:
+        ratios = paired([burst.step for burst in bursts], [burst.step for burst in baseline])
+        mean, low, high = Ratio.of(ratios)
+        ratio = f"{mean:.3f} ({low:.3f} to {high:.3f})"
+        spread = f"{ratios[len(ratios) // 2]:.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})"
+    steps = statistics.median(1 / burst.step for burst in bursts)
+    first, masks = (statistics.median(found) for found in list(zip(*bursts, strict=True))[1:])
+    return [arm.name, f"{concurrency}", f"{steps:.1f}", ratio, spread, f"{1e3 * first:.1f}", f"{100 * masks:.2f} %"]
+
+
+def arms_named(parts: Sequence[str]) -> tuple[Arm, ...]:
+    """Return the arms whose names contain one of these, and their baselines; all arms for none.
+
+    Raises:
+        ValueError: No arm's name contains one of them.
+    """
+    chosen = named({arm.name: arm for arm in ARMS}, parts)
+    baselines = {arm.baseline for arm in chosen}
+    return tuple(arm for arm in ARMS if arm in chosen or arm.name in baselines)
+
+
+def measure(
+    model: Path, directory: Path, *, rounds: int, concurrencies: Sequence[int], arms: Sequence[Arm]
+) -> dict[tuple[str, int], list[Burst]]:
+    """Send the same requests to every arm in turn, round by round; return an arm's bursts at each concurrency."""
+    found: dict[tuple[str, int], list[Burst]] = {(arm.name, many): [] for arm in arms for many in concurrencies}
+    with taking_turns(model, [arm.server for arm in arms], _FLAGS, directory) as servers:
+        for arm in arms:  # warm up
+            _timed(servers[arm.server], bodies_of(arm, _ROWS, -1), _ROWS)
+        for number in range(rounds):
+            for many, arm in itertools.product(concurrencies, turned(arms, number)):
+                bodies = bodies_of(arm, max(many, _REQUESTS), number)
+                found[arm.name, many].append(_timed(servers[arm.server], bodies, many))
+    return found
+
+
+def bodies_of(arm: Arm, count: int, seed: int) -> list[dict[str, Any]]:
+    """Return the requests of a burst, which differ between arms only in what defines the arm; their tools are new.
+
+    Of many requests, those with the longest expected calls are used: ``ignore_eos`` makes every request write the same
+    number of tokens, and after the end of a turn constrained requests only repeat the stop, at almost no cost (two
+    fifths of the tokens without this choice).
+    """
+    common = {"model": "kimi-k2", "temperature": 0, "max_tokens": _MAX_TOKENS, "ignore_eos": True}
+    common |= {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    drawn = bundled_bodies(HELD_OUT, _DRAWN * count, seed + 1)
+    samples = sorted(drawn, key=lambda sample: len(json.dumps(sample["expected"])), reverse=True)
+    bodies = []
+    for number, sample in enumerate(samples[:count]):
+        body = common | {"messages": sample["messages"]}
+        if arm.tool_choice is not None:
+            # Two arms of one server must not find each other's grammars: both have new tools.
+            tools = extended(sample["tools"], _MOST_REQUESTS * (2 * (seed + 1) + arm.is_measured) + number)
+            body |= {"tools": tools, "tool_choice": arm.tool_choice}
+        if not arm.is_measured:
+            body["vllm_xargs"] = {"constrained_k2_undeclared_calls": "nearest"}
+        bodies.append(body)
+    return bodies
+
+
+def _timed(server: VllmServer, bodies: Sequence[Mapping[str, Any]], concurrency: int) -> Burst:
+    """Run a burst on a server that is suspended otherwise."""
+    with running(server):
+        return asyncio.run(_ask(server.url, bodies, concurrency))
+
+
+async def _ask(url: str, bodies: Sequence[Mapping[str, Any]], concurrency: int) -> Burst:
+    """Send a burst of requests."""
+    loop = asyncio.get_running_loop()
+    async with httpx.AsyncClient(base_url=url, timeout=600) as client:
+
+        async def step(body: Mapping[str, Any]) -> float:
+            async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+                if not answer.is_success:
+                    raise RuntimeError(f"HTTP {answer.status_code}: {(await answer.aread())[:500]!r}")
+                return step_time([(line, loop.time()) async for line in answer.aiter_lines()])
+
+        before = parse_counters((await client.get("/metrics")).text, "")
+        start = loop.time()
+        steps = [
+            statistics.median(await asyncio.gather(*map(step, bodies[at : at + concurrency])))
+            for at in range(0, len(bodies), concurrency)
+        ]
+        seconds = loop.time() - start
+        grown = growth(before, parse_counters((await client.get("/metrics")).text, ""))
+    written = total(grown, "vllm:generation_tokens_total")
+    if written != len(bodies) * _MAX_TOKENS:
+        raise RuntimeError(f"{len(bodies)} requests wrote {written:.0f} tokens, not {_MAX_TOKENS} each")
+    first = "vllm:time_to_first_token_seconds"
+    masks = total(grown, "constrained_k2_mask_seconds_total") / seconds
+    return Burst(statistics.mean(steps), total(grown, f"{first}_sum") / total(grown, f"{first}_count"), masks)
+
+
+def step_time(lines: Sequence[tuple[str, float]]) -> float:
+    """Return the time between two tokens of a stream, given its lines and their times.
+
+    The first chunks are left out unless only the last chunk follows them: parsers buffer incomplete text.
+    """
+    came: dict[int, float] = {}  # number of tokens written -> time
+    for line, time in lines:
+        if line.startswith("data: {"):
+            written = json.loads(line.removeprefix("data: "))["usage"]["completion_tokens"]
+            came.setdefault(max(1, written), time)  # the first chunk comes with the first token and reports 0
+    many = max(came)
+    few = min((count for count in came if _INTERVAL < count < many), default=min(came))
+    return (came[many] - came[few]) / (many - few)
 
 
 if __name__ == "__main__":

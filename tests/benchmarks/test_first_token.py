@@ -2,12 +2,10 @@
 
 from typing import Any
 
-import pytest
 from jsonschema import Draft202012Validator
 
-from benchmarks.first_token.__main__ import comparable, table
-from benchmarks.first_token.run import Row, Sample, body_of
-from benchmarks.first_token.servers import ARMS, FREE, SERVERS
+from benchmarks.first_token import ARMS, FREE, body_of, cell, comparable
+from benchmarks.servers.harness import SERVERS
 from benchmarks.servers.new_tools import extended, renewed
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
 
@@ -57,11 +55,11 @@ def test_extended_tools_take_what_the_given_ones_take() -> None:
 
 
 def test_arms_are_asked_the_same_but_for_their_constraint() -> None:
-    free = body_of(ARMS[0], [TOOL])
-    assert ARMS[0].name == FREE and free["tool_choice"] == "auto"
-    for arm in ARMS[1:]:
-        assert arm.server in SERVERS and arm.is_constrained
-        assert body_of(arm, [TOOL]) == free | {"tool_choice": "required"}
+    free = body_of(FREE, [TOOL])
+    assert free["tool_choice"] == "auto"
+    for arm, server in ARMS.items():
+        assert server in SERVERS
+        assert body_of(arm, [TOOL]) == free | ({} if arm == FREE else {"tool_choice": "required"})
 
 
 def test_all_renewed_tools_compile(small_vocabulary: Vocabulary) -> None:
@@ -70,17 +68,15 @@ def test_all_renewed_tools_compile(small_vocabulary: Vocabulary) -> None:
 
 
 def test_what_an_arm_adds_is_of_the_same_round() -> None:
-    free = (Sample(10, 1), Sample(30, 1), Sample(20, 1))
-    own = (Sample(12, 9), Sample(31, 8), Sample(26, 7))
-    row = Row(ARMS[1], 16, own, free)
-    assert row.median("first") == 26
-    assert row.added("first") == pytest.approx((2, 1, 6))
-    shown = table([Row(ARMS[0], 16, free, free), row], "first")
-    assert list(shown.columns[1].cells) == ["20", "26; +2 (+1 to +6)"]
+    free = [(10.0, 1.0), (30.0, 1.0), (20.0, 1.0)]
+    own = [(12.0, 9.0), (31.0, 8.0), (26.0, 7.0)]
+    assert cell(free, free, 0) == "20"
+    assert cell(own, free, 0) == "26; +2 (+1 to +6)"
+    assert cell(own, free, 1) == "8; +7 (+6 to +8)"
 
 
 def test_tools_that_xgrammar_does_not_compile_are_left_out() -> None:
     parameters = {"type": "object", "properties": {"a": {"enum": []}}}
     refused = {"type": "function", "function": {"name": "refused", "parameters": parameters}}
     plain = {"type": "function", "function": {"name": "plain", "parameters": {"type": "object", "properties": {}}}}
-    assert comparable(Vocabulary.of_bytes(), [refused, plain]) == (plain,)
+    assert comparable(Vocabulary.of_bytes(), [refused, plain]) == [plain]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.ranks.__main__ import is_good, table
+from benchmarks.ranks.__main__ import is_good, printed
 from benchmarks.ranks.run import STOCK, Answers, compared, greedy_samples, judged
 from benchmarks.ranks.topologies import ONE_RANK
 
@@ -56,7 +56,7 @@ def test_answers_are_compared_with_one_rank_of_the_same_arm() -> None:
     })  # fmt: skip
     assert [row.same for row in rows] == [{0, 1, 2}, {0, 1}, {0, 1}, {0}]  # a failed request is the same as nothing
     assert not is_good(rows)
-    assert table(rows, "a model").row_count == 4
+    assert "| tensor parallel 2 | structured_output | 1 of 3 | 1 of 2 | 1 | 0 | 0 |" in printed(rows)
 
 
 @pytest.mark.parametrize(("problems", "good"), [((), True), (("#0: undeclared",), False)])

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from benchmarks.servers.run import ARMS, SERVERS, Burst, Row, _step, arms_named, bodies_of
+from benchmarks.servers.__main__ import ARMS, Burst, arms_named, bodies_of, row, step_time
+from benchmarks.servers.harness import SERVERS, Ratio, paired, turned
 
 
 def test_an_arm_and_its_baseline_are_asked_the_same() -> None:
@@ -24,18 +25,24 @@ def test_an_arm_and_its_baseline_are_asked_the_same() -> None:
 def test_ratios_are_of_the_same_round() -> None:
     own = (Burst(0.02, 0.1, 0.0), Burst(0.04, 0.3, 0.02), Burst(0.01, 0.2, 0.01))
     baseline = (Burst(0.01, 0.1, 0.0), Burst(0.04, 0.1, 0.0), Burst(0.02, 0.1, 0.0))
-    row = Row(ARMS[1], 8, own, baseline)
-    assert row.ratios == (0.5, 1.0, 2.0)
-    mean, low, high = row.ratio
+    ratios = paired([burst.step for burst in own], [burst.step for burst in baseline])
+    assert ratios == [0.5, 1.0, 2.0]
+    mean, low, high = Ratio.of(ratios)
     assert mean == pytest.approx(1)
     assert 0.5 <= low < 0.9 and 1.1 < high <= 2
-    assert (row.steps_per_second, row.first_token, row.masks) == (50.0, 0.2, 0.01)
+    name, many, steps, ratio, spread, first, masks = row(ARMS[1], 8, own, baseline)
+    assert (name, many, steps, first, masks) == (ARMS[1].name, "8", "50.0", "200.0", "1.00 %")
+    assert ratio.startswith("1.000 (") and spread == "1.000 (0.500 to 2.000)"
+    assert row(ARMS[0], 8, baseline, baseline)[3:5] == ["1", ""]
 
 
 def test_rounds_that_are_far_off_do_not_count() -> None:
     times = (0.01, 0.02, *[0.1] * 6, 0.5, 2.0)
-    row = Row(ARMS[1], 8, tuple(Burst(time, 0.1, 0.0) for time in times), (Burst(0.1, 0.1, 0.0),) * len(times))
-    assert row.ratio[0] == pytest.approx(1)
+    assert Ratio.of(paired(times, [0.1] * len(times))).mean == pytest.approx(1)
+
+
+def test_each_round_begins_with_another_arm() -> None:
+    assert [turned("abc", number) for number in range(4)] == [[*"abc"], [*"bca"], [*"cab"], [*"abc"]]
 
 
 def test_arms_are_chosen_by_their_names() -> None:
@@ -51,11 +58,9 @@ def test_arms_are_chosen_by_their_names() -> None:
 def test_a_step_is_timed_after_the_first_chunks() -> None:
     pieces = ((1, 0.0), (17, 5.0), (33, 5.8), (64, 8.2), (64, 9.0))
     lines = [(f"data: {json.dumps({'usage': {'completion_tokens': count}})}", time) for count, time in pieces]
-    assert _step([*lines, ("", 9.5), ("data: [DONE]", 10.0)]) == pytest.approx(3.2 / 47)
-    assert _step([lines[0], lines[3]]) == pytest.approx(8.2 / 63)
+    assert step_time([*lines, ("", 9.5), ("data: [DONE]", 10.0)]) == pytest.approx(3.2 / 47)
+    assert step_time([lines[0], lines[3]]) == pytest.approx(8.2 / 63)
 
 
 def test_a_round_whose_baseline_stalled_is_left_out() -> None:
-    own = tuple(Burst(0.01, 0.1, 0.0) for _ in range(5))
-    baseline = tuple(Burst(time, 0.1, 0.0) for time in (0.01, 0.01, 0.02, 400.0, 0.01))
-    assert Row(ARMS[1], 8, own, baseline).ratios == (1.0, 1.0, 1.0, 2.0)
+    assert paired([0.01] * 5, [0.01, 0.01, 0.02, 400.0, 0.01]) == [1.0, 1.0, 1.0, 2.0]
