@@ -2,25 +2,62 @@
 
 Serves the demo model behind vLLM's Rust front end (`python -m scripts.fetch_data --only rust_front_end`) and behind
 vLLM's Python with its `kimi_k2` parser, always with `--tool-strict-level parameter`, and judges the token ids of the
-answers to the demo's held-out requests at temperature 0.7.
+answers to the demo's held-out requests at temperature 0.7, each seeded by its number.
 """
 
 import argparse
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from benchmarks.front_ends.run import front_ends, serve_and_ask
+from benchmarks.front_ends.raw import Judged, judge_raw
+from benchmarks.report import line, table
+from benchmarks.servers.harness import answers
+from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.bundled import build_demo_model
-from constrained_k2.evaluation.demo.comparison import demo_samples
-from constrained_k2.evaluation.server import rust_front_end
+from constrained_k2.evaluation.demo.comparison import TEMPERATURE, demo_samples
+from constrained_k2.evaluation.sample import Sample
+from constrained_k2.evaluation.server import (
+    ADOPTED_FLAGS,
+    CONSTRAINED_FLAGS,
+    STRICT_FLAGS,
+    WITHOUT_PLUGIN,
+    VllmServer,
+    rust_front_end,
+    with_settings,
+)
 from scripts.fetch_data import data_path
 from scripts.rust_server import RUST_FRONT_END
 
-_HEADER = (
-    "| front end | constraint | answers | calls | undeclared | invalid arguments | wrong index "
-    "| special tokens in strings | cut |\n|---|---|--:|--:|--:|--:|--:|--:|--:|"
-)
+_PROCESSOR = CONSTRAINED_FLAGS[-2:]
+_COLUMNS = (
+    "front end", "constraint", "answers", "calls", "undeclared", "invalid arguments", "wrong index",
+    "special tokens in strings", "cut",
+)  # fmt: skip
+
+
+class FrontEnd(NamedTuple):
+    """A server of the comparison."""
+
+    name: str
+    constraint: str
+    flags: Sequence[str]
+    environment: Mapping[str, str]
+
+
+def front_ends(rust: Mapping[str, str] | None) -> list[FrontEnd]:
+    """All servers; ``rust`` is the environment of those behind the Rust front end; None leaves them out."""
+    found = []
+    for name, environment in {"Rust": rust, "Python": {}}.items():
+        if environment is not None:
+            found += [
+                FrontEnd(name, "structured_output", ADOPTED_FLAGS, environment),
+                FrontEnd(name, "logits_processor", (*STRICT_FLAGS, *_PROCESSOR), environment),
+                FrontEnd(name, "xgrammar's tag alone", STRICT_FLAGS, {**environment, **WITHOUT_PLUGIN}),
+            ]
+    return found
 
 
 def main() -> int:
@@ -29,31 +66,48 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=300, help="per server (default: %(default)s)")
     parser.add_argument("--only", default="", help="only rows that begin so, for example 'Rust structured'")
     parser.add_argument("--binary", type=Path, default=data_path(RUST_FRONT_END), help="vLLM's vllm-rs")
-    parser.add_argument("--output", type=Path, help="keep the servers' logs here")
     options = parser.parse_args()
     if not options.binary.is_file() and not options.only.startswith("Python"):
         parser.error(f"no {options.binary}: run python -m scripts.fetch_data --only rust_front_end")
     rust = rust_front_end(options.binary) if options.binary.is_file() else None
     samples = list(demo_samples(options.requests))
-    wrong = 0
+    wrong: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         model = build_demo_model(Path(folder) / "model")
-        logs = options.output or Path(folder)
-        logs.mkdir(parents=True, exist_ok=True)
-        print(_HEADER, flush=True)
-        for front_end in front_ends(rust):
+        print(table(_COLUMNS, ()), flush=True)
+        for number, front_end in enumerate(front_ends(rust)):
             if f"{front_end.name} {front_end.constraint}".startswith(options.only):
-                judged, problems = serve_and_ask(front_end, model, samples, logs)
-                print(
-                    f"| {front_end.name} | {front_end.constraint} | {judged.answers} | {judged.calls} "
-                    f"| {judged.undeclared} | {judged.invalid} | {judged.misnumbered} | {judged.in_strings} "
-                    f"| {judged.cut} |",
-                    flush=True,
-                )
-                (logs / f"{front_end.file}.problems").write_text("\n".join(problems), encoding="utf-8")
+                judged, problems = serve_and_ask(front_end, model, samples, Path(folder) / f"{number}.log")
+                print(line([front_end.name, front_end.constraint, *judged]), flush=True)
                 if front_end.constraint in {"structured_output", "logits_processor"}:
-                    wrong += len(problems)
+                    wrong += (f"{front_end.name} {front_end.constraint}: {problem}" for problem in problems)
+    print(*wrong, sep="\n")
     return int(bool(wrong))
+
+
+def serve_and_ask(front_end: FrontEnd, model: Path, samples: Sequence[Sample], log: Path) -> tuple[Judged, list[str]]:
+    """Start the server and send it the requests; return the counts and the problems.
+
+    Raises:
+        RuntimeError: A request was not answered, or the server returns no token ids.
+    """
+    flags, vocabulary = front_end.flags, Vocabulary.from_pretrained(model)
+    if WITHOUT_PLUGIN.items() - front_end.environment.items():  # a random model means none of its calls
+        flags = with_settings(flags, undeclared_calls="nearest")
+    common = {"model": "kimi-k2", "return_token_ids": True, "temperature": TEMPERATURE}
+    bodies = [sample.body | common | {"seed": sample.number} for sample in samples]
+    with VllmServer(model, flags, log=log, environment=front_end.environment) as server:
+        found = answers(server.url, bodies)
+    counts, problems = Judged(), list[str]()
+    for sample, (status, answer) in zip(samples, found, strict=True):
+        if status != 200 or answer["choices"][0].get("token_ids") is None:
+            raise RuntimeError(f"request {sample.number}: HTTP {status}, without token ids: {str(answer)[:200]}")
+        choice = answer["choices"][0]
+        cut = choice["finish_reason"] == "length"
+        judged, wrong = judge_raw(sample, choice["token_ids"], vocabulary, cut=cut)
+        counts += judged
+        problems += (f"request {sample.number}: {problem}" for problem in wrong)
+    return counts, problems
 
 
 if __name__ == "__main__":

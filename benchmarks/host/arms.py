@@ -1,9 +1,8 @@
 """The arms: our split matcher, and the engines' builtin grammars of a whole turn as servers use them."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import cpu_count
 from typing import Any
@@ -15,7 +14,6 @@ import xgrammar
 
 from constrained_k2.compiler.compiler import Compiler
 from constrained_k2.engines.llguidance.mask_threads import MaskThreads
-from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance.tokenizer import build_tokenizer
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.grammar.whole_turn.lark import write_lark
@@ -197,29 +195,3 @@ def llguidance_grammar(vocabulary: Vocabulary) -> Arm:
         rollback=lambda matcher, count: matcher.rollback(count),
         fork=lambda matcher: matcher.deep_copy(),
     )
-
-
-@contextmanager
-def counted_engine_calls() -> Iterator[Callable[[], int]]:
-    """Count calls into our matchers' engine inside the block; yields a function that returns the count."""
-    count = 0
-    names = ("fill", "fill_batch", "accept", "rollback", "is_complete", "fork", "forced_tokens")
-    originals = {name: LLGuidanceMatcher.__dict__[name] for name in names}
-
-    def counting(original: Any) -> Any:
-        function = original.__func__ if isinstance(original, staticmethod) else original
-
-        def counted(*args: Any) -> Any:
-            nonlocal count
-            count += 1
-            return function(*args)
-
-        return staticmethod(counted) if isinstance(original, staticmethod) else counted
-
-    for name, original in originals.items():
-        setattr(LLGuidanceMatcher, name, counting(original))
-    try:
-        yield lambda: count
-    finally:
-        for name, original in originals.items():
-            setattr(LLGuidanceMatcher, name, original)

@@ -16,15 +16,10 @@ _TEXT_ROWS = 7  # of ten, in a mixed batch; the rest are in calls
 
 @dataclass(frozen=True, slots=True)
 class Fills:
-    """Times of a batch's fills, in milliseconds.
+    """Times of a batch's fills, in milliseconds."""
 
-    Attributes:
-        first: Fills while every row writes its turn for the first time.
-        steady: Fills from the third time on.
-    """
-
-    first: Times
-    steady: Times
+    first: Times  # fills while every row writes its turn for the first time
+    steady: Times  # fills from the third time on
 
 
 @dataclass(slots=True)
@@ -44,15 +39,8 @@ def batch_fills(  # noqa: PLR0913, PLR0917 - a cell of the table
 ) -> dict[str, Fills]:
     """Measure the milliseconds to fill the masks of a batch, by arm; the arms alternate step by step.
 
-    Each row writes a turn of its own from a position of its own, one token after each fill.
-
-    Args:
-        arms: The arms.
-        workload: Source of the turns.
-        tools: The tools, the same for all rows.
-        rows: Number of rows.
-        mix: ``inside``: every row is always in the arguments of a call. ``mixed``: seven of ten are in free text.
-        steps: Number of steady fills.
+    Each row writes a turn of its own from a position of its own, one token after each fill. In the mix ``inside``,
+    every row is always in the arguments of a call; in ``mixed``, seven of ten are in free text.
     """
     batches = []
     for arm in arms:

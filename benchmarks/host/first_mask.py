@@ -15,14 +15,8 @@ _SLOW_MS = 500.0
 def first_masks(arm: Arm, workload: Workload, count: int, repeats: int) -> dict[str, Times]:
     """Measure the milliseconds to the first mask for ``count`` tools.
 
-    Args:
-        arm: The arm.
-        workload: Source of the tools.
-        count: Number of tools.
-        repeats: Repetitions; an arm that takes half a second or more is measured once a kind.
-
-    Returns:
-        ``cold``: nothing is compiled yet. ``changed``: one tool's schema is new, the rest are compiled.
+    An arm that takes half a second or more is measured once a kind. ``cold``: nothing is compiled yet. ``changed``: one
+    tool's schema is new, the rest are compiled.
     """
     tools = workload.first(count)
     bitmask = allocate_bitmask(1, workload.vocabulary.size)
@@ -46,14 +40,8 @@ def first_masks(arm: Arm, workload: Workload, count: int, repeats: int) -> dict[
 def cold_steps(arm: Arm, workload: Workload, tools: Tools, starts: Sequence[int], model_step: float) -> Times:
     """Measure the longest step of each turn in milliseconds, with an empty cache: a batch waits that long.
 
-    The first mask is not included; :func:`first_masks` measures it.
-
-    Args:
-        arm: The arm.
-        workload: Source of the turns.
-        tools: The declared tools.
-        starts: The tools that the turns call, by position.
-        model_step: Seconds between two steps, in place of the model; background compilation continues meanwhile.
+    The first mask is not included; :func:`first_masks` measures it. ``starts``: the tools that the turns call, by
+    position. ``model_step``: seconds between two steps, in place of the model; compilation continues meanwhile.
     """
     bitmask = allocate_bitmask(1, workload.vocabulary.size)
     longest: list[float] = []

@@ -3,9 +3,8 @@
 import ctypes
 import gc
 import random
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.host.arms import Arm, Tools
 from benchmarks.host.workload import Workload
@@ -14,27 +13,19 @@ from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.vocabulary.bitmask import allocate_bitmask
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryUse:
+class MemoryUse(NamedTuple):
     """Growth of the process, in kilobytes: per compiled and called tool, and per live request inside a call."""
 
     schema_kb: float
     request_kb: float
 
 
-@dataclass(frozen=True, slots=True)
-class CacheRun:
-    """Many requests with a small cache.
+class CacheRun(NamedTuple):
+    """Many requests with a small cache, in megabytes: its budget, its largest size, the process's largest growth."""
 
-    Attributes:
-        bound_mb: Budget of the grammar cache and the mask cache together.
-        counted_mb: Largest size that the caches reported.
-        grown_mb: Largest growth of the process.
-    """
-
-    bound_mb: float
-    counted_mb: float
-    grown_mb: float
+    bound: float
+    counted: float
+    grown: float
 
 
 def memory_use(arm: Arm, workload: Workload, tools: Tools, requests: int) -> MemoryUse:
@@ -51,20 +42,9 @@ def memory_use(arm: Arm, workload: Workload, tools: Tools, requests: int) -> Mem
     return MemoryUse((between - before) / len(tools), (after - between) / len(live))
 
 
-def bounded(  # noqa: PLR0913, PLR0917 - what one run is
-    workload: Workload, requests: int, schemas: int, cache_bytes: int, mask_cache_bytes: int, seed: int = 0
-) -> CacheRun:
-    """Run requests that each call one of many schemas at random, with a cache that fits only some of them.
-
-    Args:
-        workload: Source of the schemas.
-        requests: Number of requests.
-        schemas: Number of distinct schemas.
-        cache_bytes: Budget of the grammar cache.
-        mask_cache_bytes: Budget of the mask cache.
-        seed: Seed of the choice.
-    """
-    chance = random.Random(seed)  # noqa: S311 - choosing samples
+def bounded(workload: Workload, requests: int, schemas: int, cache_bytes: int, mask_cache_bytes: int) -> CacheRun:
+    """Run requests that each call one of many schemas at random, with a cache that fits only some of them."""
+    chance = random.Random(0)  # noqa: S311 - choosing samples
     compiler = Compiler(
         workload.vocabulary, undeclared_keys="allow", cache_bytes=cache_bytes, mask_cache_bytes=mask_cache_bytes
     )

@@ -9,21 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """A distribution.
+    """A distribution."""
 
-    Attributes:
-        count: Number of samples.
-        mean: Mean, like the others in the unit of the samples.
-        p50: Median.
-        p99: 99th percentile; the maximum of fewer than 100 samples.
-        max: Maximum.
-    """
-
-    count: int
-    mean: float
-    p50: float
-    p99: float
-    max: float
+    count: int  # number of samples
+    mean: float  # mean, like the others in the unit of the samples
+    p50: float  # median
+    p99: float  # 99th percentile; the maximum of fewer than 100 samples
+    max: float  # maximum
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> "Times":

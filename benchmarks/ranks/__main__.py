@@ -67,7 +67,6 @@ def main() -> int:
                 arms=options.arm or list(ARMS),
                 concurrency=options.concurrency,
                 is_random=dense,
-                say=print,
             )
             print(f"Greedy requests, {'a random dense model' if dense else 'the demo model'}\n\n{printed(rows)}\n")
             for row in rows:

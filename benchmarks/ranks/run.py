@@ -1,6 +1,6 @@
 """Sends the same greedy requests to servers of several topologies, and compares the token ids of the answers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,36 +23,22 @@ ARMS = {STOCK: "stock", "structured_output": "structured_output", "logits_proces
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The answers of one server.
+    """The answers of one server."""
 
-    Attributes:
-        ids: The token ids of each answer; empty for a failed request.
-        calls: Calls in the answers that ``max_tokens`` did not cut.
-        cut: Answers that it cut.
-        problems: Invalid calls and failed requests, one line each.
-    """
-
-    ids: tuple[tuple[int, ...], ...]
-    calls: int
-    cut: int
-    problems: tuple[str, ...]
+    ids: tuple[tuple[int, ...], ...]  # the token ids of each answer; empty for a failed request
+    calls: int  # calls in the answers that `max_tokens` did not cut
+    cut: int  # answers that it cut
+    problems: tuple[str, ...]  # invalid calls and failed requests, one line each
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A topology and an arm, compared with one rank.
+    """A topology and an arm, compared with one rank."""
 
-    Attributes:
-        topology: The topology.
-        arm: The arm.
-        answers: Its answers.
-        same: Indexes of the answers whose token ids are those of one rank with the same arm.
-    """
-
-    topology: str
-    arm: str
-    answers: Answers
-    same: frozenset[int]
+    topology: str  # the topology
+    arm: str  # the arm
+    answers: Answers  # its answers
+    same: frozenset[int]  # indexes of the answers whose token ids are those of one rank with the same arm
 
 
 def greedy_samples(count: int) -> list[Sample]:
@@ -113,19 +99,10 @@ def measure(  # noqa: PLR0913 - one run's settings
     arms: Sequence[str],
     concurrency: int,
     is_random: bool,
-    say: Callable[[str], None],
 ) -> list[Row]:
     """Send the requests to one server after the other; one rank is the first topology.
 
-    Args:
-        model: The model's directory.
-        directory: Folder for the servers' logs.
-        samples: The requests.
-        topologies: Keys of :data:`~benchmarks.ranks.topologies.TOPOLOGIES`.
-        arms: Keys of :data:`ARMS`.
-        concurrency: Requests at a time.
-        is_random: The model is random, and means none of its calls.
-        say: Receives progress messages.
+    ``is_random``: the model is random, and means none of its calls.
     """
     found = {}
     for arm in arms:
@@ -137,5 +114,7 @@ def measure(  # noqa: PLR0913 - one run's settings
             server = TOPOLOGIES[topology].server(model, (*flags, FLOAT32), log=log, environment=environment)
             with server:
                 found[topology, arm] = ask_all(server.url, samples, concurrency)
-            say(f"{topology}, {arm}: {found[topology, arm].calls} calls, {len(found[topology, arm].problems)} problems")
+            print(
+                f"{topology}, {arm}: {found[topology, arm].calls} calls, {len(found[topology, arm].problems)} problems"
+            )
     return compared(found)

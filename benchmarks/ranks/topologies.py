@@ -11,23 +11,14 @@ _UNBOUND = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}  # by default vLLM binds each
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """One way to spread a server.
+    """One way to spread a server."""
 
-    Attributes:
-        flags: The flags of ``vllm serve``.
-        engines: Number of engine cores.
-        workers: Number of ranks in an engine; if there is one in all, it is in the engine core's process.
-        api_servers: Number of API servers.
-        is_dense: True if vLLM's CPU build cannot run it with a mixture-of-experts model.
-        environment: Environment variables.
-    """
-
-    flags: tuple[str, ...] = ()
-    engines: int = 1
-    workers: int = 1
-    api_servers: int = 1
-    is_dense: bool = False
-    environment: Mapping[str, str] = field(default_factory=lambda: _UNBOUND)
+    flags: tuple[str, ...] = ()  # the flags of `vllm serve`
+    engines: int = 1  # number of engine cores
+    workers: int = 1  # number of ranks in an engine; if there is one in all, it is in the engine core's process
+    api_servers: int = 1  # number of API servers
+    is_dense: bool = False  # true if vLLM's CPU build cannot run it with a mixture-of-experts model
+    environment: Mapping[str, str] = field(default_factory=lambda: _UNBOUND)  # environment variables
 
     def server(
         self,

@@ -24,46 +24,27 @@ ARMS: tuple[ArmName, ...] = ("ours, llguidance", "ours, xgrammar", "llguidance's
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One schema for an arm.
+    """One schema for an arm."""
 
-    Attributes:
-        schema: JSON text.
-        instances: JSON texts to write.
-        masked: True to make and time a mask before each of their tokens.
-        weighed: True to measure memory, which makes compilation slower.
-    """
-
-    schema: str
-    instances: tuple[str, ...] = ()
-    masked: bool = False
-    weighed: bool = False
+    schema: str  # JSON text
+    instances: tuple[str, ...] = ()  # JSON texts to write
+    masked: bool = False  # true to make and time a mask before each of their tokens
+    weighed: bool = False  # true to measure memory, which makes compilation slower
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """An arm's result for a schema.
+    """An arm's result for a schema."""
 
-    Attributes:
-        refusal: Why there is no grammar; empty if there is one.
-        relaxed: Keywords that are not enforced, as reported by the arm.
-        builtin: True if ours uses the engine's converter.
-        accepted: For each instance, True if it was accepted.
-        died: The error that ended an instance; empty if none did.
-        ran_out: True if the time limit ended the process.
-        create_ms: Time to build the grammar and a first matcher.
-        mask_us: Time of each mask, if masked.
-        memory_mb: Growth of the process, if measured.
-    """
-
-    refusal: str = ""
-    relaxed: tuple[str, ...] = ()
-    builtin: bool = False
-    accepted: tuple[bool, ...] = ()
-    died: str = ""
-    ran_out: bool = False
-    create_ms: float = 0.0
-    mask_us: tuple[float, ...] = field(default=(), repr=False)
-    memory_mb: float = 0.0
+    refusal: str = ""  # why there is no grammar; empty if there is one
+    relaxed: tuple[str, ...] = ()  # keywords that are not enforced, as reported by the arm
+    builtin: bool = False  # true if ours uses the engine's converter
+    accepted: tuple[bool, ...] = ()  # for each instance, True if it was accepted
+    died: str = ""  # the error that ended an instance; empty if none did
+    ran_out: bool = False  # true if the time limit ended the process
+    create_ms: float = 0.0  # time to build the grammar and a first matcher
+    mask_us: tuple[float, ...] = field(default=(), repr=False)  # time of each mask, if masked
+    memory_mb: float = 0.0  # growth of the process, if measured
 
     def accepts_invalid(self, case: Case) -> bool:
         """True if an invalid instance was accepted."""
@@ -154,15 +135,16 @@ def _serve(pipe: Connection, name: ArmName, tokenizer: Path | None) -> None:
 def _outcome(compile_schema: Any, vocabulary: Any, row: Any, work: Work, *, may_relax: bool) -> Outcome:
     before = _reset_peak() if work.weighed else 0.0
     start = time.perf_counter()
+    grammar, refusal = None, ""
     try:
         grammar = compile_schema(work.schema)
         grammar.matcher("")
     except Exception as error:  # noqa: BLE001 - any error counts as a refusal
-        created = (time.perf_counter() - start) * 1000
-        grown = _megabytes("VmHWM") - before if work.weighed else 0.0
-        return Outcome(refusal=_first_line(error), create_ms=created, memory_mb=grown)
+        refusal = _first_line(error)
     created = (time.perf_counter() - start) * 1000
     grown = _megabytes("VmHWM") - before if work.weighed else 0.0
+    if refusal:
+        return Outcome(refusal=refusal, create_ms=created, memory_mb=grown)
     relaxed = tuple(f"{use.pointer}: {use.reason}" for use in grammar.coverage.inexact)
     accepted: list[bool] = []
     masks: list[float] = []
@@ -204,7 +186,7 @@ def _megabytes(field_name: str) -> float:
 
 
 def _compiler(name: ArmName, vocabulary: Any) -> Callable[[str], Any]:
-    from benchmarks.baselines import json_schema as builtin
+    from benchmarks.schemas import builtin
     from constrained_k2.compiler.compiler import Compiler
     from constrained_k2.compiler.shared import GrammarOptions
     from constrained_k2.errors import UnsupportedSchema

@@ -15,48 +15,27 @@ SUITE = "schemas/json-schema-test-suite"  # like the next three, a path in the d
 TOOLS = "schemas/mcp-tools/livemcp_dev.jsonl"
 WALLE = "schemas/kvv-walle/cases.jsonl"
 MASKBENCH = "schemas/maskbench.jsonl.xz"
-REQUIRED = frozenset(
-    {"dependentRequired", "dependentSchemas", "dependencies", "minProperties", "maxProperties", "if-then-else", "oneOf",
-     "allOf", "not", "uniqueItems", "contains", "minContains", "maxContains", "prefixItems", "const", "enum",
-     "patternProperties", "propertyNames", "format", "anyOf", "required"}
-)  # fmt: skip
-"""The files of the suite with features that tool schemas are expected to use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A value and whether the schema accepts it.
+    """A value and whether the schema accepts it."""
 
-    Attributes:
-        text: The value as compact JSON.
-        valid: The suite's verdict.
-        description: The suite's description.
-    """
-
-    text: str
-    valid: bool
-    description: str = ""
+    text: str  # the value as compact JSON
+    valid: bool  # the suite's verdict
+    description: str = ""  # the suite's description
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A schema with instances.
+    """A schema with instances."""
 
-    Attributes:
-        name: Unique in its corpus.
-        schema: JSON text.
-        instances: Empty for tools.
-        file: The suite's file without its extension (``optional/format/date``), or the corpus.
-        draft: A key of ``DRAFTS``.
-        judged: The schema for the validator, if it cannot resolve the references of ``schema``; else empty.
-    """
-
-    name: str
-    schema: str
-    instances: tuple[Instance, ...] = ()
-    file: str = ""
-    draft: str = "draft2020-12"
-    judged: str = ""
+    name: str  # unique in its corpus
+    schema: str  # JSON text
+    instances: tuple[Instance, ...] = ()  # empty for tools
+    file: str = ""  # the suite's file without its extension (`optional/format/date`), or the corpus
+    draft: str = "draft2020-12"  # A key of `DRAFTS`
+    judged: str = ""  # the schema for the validator, if it cannot resolve the references of `schema`; else empty
 
 
 def suite(root: Path) -> Iterator[Case]:

@@ -1,21 +1,15 @@
 """Runs arms over corpora and counts the results."""
 
-import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.schemas.arms import Arm, ArmName, Outcome, Work
-from benchmarks.schemas.corpora import REQUIRED, Case
+from benchmarks.schemas.corpora import Case
 
-_REASONS = (
-    ("no value satisfies", "no value satisfies the schema"),
-    ("leaves the schema", "a reference that leaves the schema"),
-    ("names nothing", "a reference to nothing"),
-    ("points at nothing", "a reference to nothing"),
-    ("not done after", "not done in time"),
-)
+NO_INSTANCE = "no value satisfies"
+"""Part of a refusal because nothing satisfies the schema."""
 
 
 @dataclass(slots=True)
@@ -24,17 +18,23 @@ class SuiteFigures:
 
     Attributes:
         groups: Number of groups by status: ``whole``, ``relaxed``, ``refused``.
+        empty: Number of those that are refused because no value satisfies them.
         instances: Number of instances by (verdict, status of their group, accepted): ``("valid", "whole", True)``.
-        refusals: Number of refusals by reason.
-        required: Groups of required features by status.
         wrong: Invalid instances accepted, and valid ones rejected, by a grammar with nothing relaxed.
     """
 
     groups: Counter[str] = field(default_factory=Counter)
+    empty: int = 0
     instances: Counter[tuple[str, str, bool]] = field(default_factory=Counter)
-    refusals: Counter[str] = field(default_factory=Counter)
-    required: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, found: Iterable[tuple[Case, Outcome]]) -> "SuiteFigures":
+        """Count an arm's results."""
+        figures = cls()
+        for case, outcome in found:
+            figures.add(case, outcome)
+        return figures
 
     def count(self, verdict: str, *, accepted: bool, status: str = "") -> int:
         """Count the instances of one kind."""
@@ -48,11 +48,8 @@ class SuiteFigures:
         """Count one group."""
         status = status_of(outcome)
         self.groups[status] += 1
-        if case.file in REQUIRED or case.file.startswith("optional/format"):
-            is_empty = "no value satisfies" in outcome.refusal  # correctly refused
-            self.required["empty" if is_empty else status] += 1
         if outcome.refusal:
-            self.refusals[reason_of(outcome.refusal)] += 1
+            self.empty += NO_INSTANCE in outcome.refusal
             return
         for instance, accepted in zip(case.instances, outcome.accepted, strict=True):
             self.instances["valid" if instance.valid else "invalid", status, accepted] += 1
@@ -63,11 +60,6 @@ class SuiteFigures:
 def status_of(outcome: Outcome) -> str:
     """Return ``whole``, ``relaxed`` or ``refused``."""
     return "refused" if outcome.refusal else "relaxed" if outcome.relaxed else "whole"
-
-
-def reason_of(refusal: str) -> str:
-    """Classify a refusal."""
-    return next((kind for part, kind in _REASONS if part in refusal), refusal.rsplit(": ", 1)[-1][:60])
 
 
 def run_all(
@@ -106,10 +98,3 @@ def is_no_worse(now: str, before: str) -> bool:
     if status == "whole" and "x" in verdicts:
         return False
     return all(new in {"+", old} for new, old in zip(verdicts, old_verdicts, strict=False))
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return a percentile; 0 for no values."""
-    if len(values) < 2:
-        return values[0] if values else 0.0
-    return statistics.quantiles(values, n=1000, method="inclusive")[round(share * 1000) - 1]

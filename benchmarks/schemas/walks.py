@@ -4,7 +4,7 @@ import codecs
 import json
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import takewhile
@@ -30,19 +30,12 @@ _SHOWN = 200  # characters of an instance
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """One random instance.
+    """One random instance."""
 
-    Attributes:
-        text: The text, cut if it did not end.
-        steps: Number of tokens.
-        uniform: Number of tokens chosen uniformly among the allowed ones.
-        problem: Why it did not end; empty if it did.
-    """
-
-    text: str
-    steps: int
-    uniform: int
-    problem: str = ""
+    text: str  # the text, cut if it did not end
+    steps: int  # number of tokens
+    uniform: int  # number of tokens chosen uniformly among the allowed ones
+    problem: str = ""  # why it did not end; empty if it did
 
     @property
     def ended(self) -> bool:
@@ -129,7 +122,7 @@ def walk(grammar: ArgumentGrammar, vocabulary: Vocabulary, schema: Any, seed: in
             if steered:
                 position = follower.tracker(text)
                 tried = (_encoded(vocabulary, way) for way in ways_to_end(position) if isinstance(way, str))
-                taken = next(filter(None, (_accepted(matcher, way) for way in tried)), [])
+                taken = next(filter(None, (list(takewhile(matcher.accept, way)) for way in tried)), [])
                 text += b"".join(map(vocabulary.token_bytes, taken))
                 steps += len(taken)
                 if taken:
@@ -176,11 +169,6 @@ class _Follower:
         return self._tracker
 
 
-def _accepted(matcher: ArgumentMatcher, way: list[int]) -> list[int]:
-    """Write a way as far as it is allowed; return what was written."""
-    return list(takewhile(matcher.accept, way))
-
-
 def _encoded(vocabulary: Vocabulary, text: str) -> list[int]:
     return vocabulary.encode(text.encode("utf-8", "ignore").decode())
 
@@ -195,14 +183,7 @@ def _take(matcher: ArgumentMatcher, key: Sequence[int]) -> bool:
 
 
 def walk_over(cases: Sequence[Case], count: int, compiler: Compiler, options: GrammarOptions) -> Walks:
-    """Walk over the schemas that have a grammar, ``count`` times in all; judge those with nothing relaxed.
-
-    Args:
-        cases: The schemas.
-        count: Number of walks, spread evenly.
-        compiler: Compiles the schemas.
-        options: The choices that the grammars depend on.
-    """
+    """Walk over the schemas that have a grammar, ``count`` times in all; judge those with nothing relaxed."""
     found = Walks()
     for number, case in enumerate(cases):
         seeds = range(count * number // len(cases), count * (number + 1) // len(cases))
@@ -219,12 +200,3 @@ def walk_over(cases: Sequence[Case], count: int, compiler: Compiler, options: Gr
             problem = judge(case, walked.text) if is_sound and walked.ended else ""
             found.add(walked, problem, f"{case.name}, seed {seed}")
     return found
-
-
-def texts(found: Iterable[Walk]) -> tuple[str, ...]:
-    """Return the instances of the walks that ended, as compact JSON."""
-    return tuple(
-        json.dumps(json.loads(walked.text), ensure_ascii=False, separators=(",", ":"))
-        for walked in found
-        if walked.ended
-    )

@@ -1,4 +1,4 @@
-"""What comparisons of whole vLLM servers share: flags, servers that take turns, requests, ratios of paired rounds."""
+"""Comparisons of whole vLLM servers share this: flags, servers that take turns, requests, ratios of paired rounds."""
 
 import asyncio
 import statistics

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.front_ends.__main__ import front_ends
 from benchmarks.front_ends.raw import Judged, judge_raw, raw_calls
-from benchmarks.front_ends.run import front_ends
 from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.sample import read_sample
 from constrained_k2.formats.kimi_k2 import ARGUMENT_BEGIN, CALL_BEGIN, CALL_END, SECTION_BEGIN, SECTION_END, TURN_END

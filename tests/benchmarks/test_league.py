@@ -1,13 +1,10 @@
 """The league of MaskBench: verdicts, sums, and the second opinion on schemas called unsatisfiable."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from benchmarks.league import __main__ as command
-from benchmarks.league.confirm import disproof
-from benchmarks.league.verdicts import STATUSES, Status, Sums, Verdict
+from benchmarks.league import STATUSES, Status, Sums, Verdict, disproof, main
 from benchmarks.schemas.arms import Arm, Outcome, Work
 from benchmarks.schemas.corpora import Case, Instance
 from tests.data import data
@@ -28,9 +25,11 @@ CASE = Case("c", '{"type":"integer"}', (Instance("1", valid=True), Instance('"1"
     ],
 )
 def test_the_first_fault_is_the_status(status: Status, outcome: Outcome) -> None:
-    verdict = Verdict.of(CASE, outcome)
-    assert verdict.status == status
-    assert json.loads(json.dumps(verdict.to_json("ours, strict")))["status"] == status
+    assert Verdict.of(CASE, outcome).status == status
+
+
+def test_the_table_has_these_columns() -> None:
+    assert STATUSES[1:5] == ("unsatisfiable", "refused", "timeout", "died")
 
 
 def test_every_status_is_counted() -> None:
@@ -43,8 +42,8 @@ def test_every_status_is_counted() -> None:
     assert sums.passing == 1 / 4
     assert [verdict.relaxed for verdict in sums.silent] == [()]
     assert sums.create_ms()[::2] == (3, 4), "what is refused has no grammar to wait for"
-    assert sums.mask_us()[::2] == (2.5, 9)
-    assert Sums().mask_us() == (0, 0, 0)
+    assert sums.mask_us()[0] == 2.5 and sums.mask_us()[1] > 8
+    assert Sums().mask_us() == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -74,14 +73,10 @@ def test_strict_tools_are_refused_what_is_relaxed() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_prints_a_row_for_each_arm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_a_row_for_each_arm(capsys: pytest.CaptureFixture[str]) -> None:
     data("schemas/maskbench.jsonl.xz")
-    statuses = tmp_path / "statuses.jsonl"
     arms = ["--arm", "ours, llguidance", "--arm", "llguidance's builtin"]
-    assert command.main(["--step", "2000", "--statuses", str(statuses), *arms]) == 0
+    assert main(["--step", "2000", *arms]) == 0
     printed = capsys.readouterr().out
     assert "| constrained_k2, other tools | 6 |" in printed
     assert "| LLGuidance's converter | 6 |" in printed
-    rows = [json.loads(line) for line in statuses.read_text().splitlines()]
-    assert len(rows) == 12
-    assert {row["status"] for row in rows} <= set(STATUSES)

@@ -10,11 +10,11 @@ import pytest
 
 from benchmarks.schemas import __main__ as command
 from benchmarks.schemas import corpora
+from benchmarks.schemas.__main__ import PARTS
 from benchmarks.schemas.arms import Arm, Outcome, Work
 from benchmarks.schemas.corpora import Case, Instance
-from benchmarks.schemas.figures import SuiteFigures, percentile, signature
+from benchmarks.schemas.figures import SuiteFigures, signature
 from benchmarks.schemas.judge import in_python, is_multiple, judge
-from benchmarks.schemas.report import PARTS
 from benchmarks.schemas.walks import Walk, Walks, walk, walk_over
 from constrained_k2 import Compiler, ConstrainedK2Error, Vocabulary
 from constrained_k2.compiler.shared import GrammarOptions
@@ -156,15 +156,12 @@ def test_faults_of_walks_are_counted() -> None:
 
 def test_figures() -> None:
     case = Case("g", "{}", (Instance("1", valid=True), Instance("2", valid=False)), file="allOf")
-    figures = SuiteFigures()
-    figures.add(case, Outcome(accepted=(True, True)))
-    figures.add(case, Outcome(relaxed=("#/x",), accepted=(False, False)))
-    figures.add(case, Outcome(refusal="#: no value satisfies this schema"))
-    assert figures.groups == {"whole": 1, "relaxed": 1, "refused": 1}
-    assert figures.count("invalid", accepted=True, status="whole") == 1
-    assert figures.required == {"whole": 1, "relaxed": 1, "empty": 1}
-    assert figures.refusals == {"no value satisfies the schema": 1}
+    figures = SuiteFigures.of([
+        (case, Outcome(accepted=(True, True))),
+        (case, Outcome(relaxed=("#/x",), accepted=(False, False))),
+        (case, Outcome(refusal="#: no value satisfies this schema")),
+        (case, Outcome(refusal="too long")),
+    ])  # fmt: skip
+    assert figures.groups == {"whole": 1, "relaxed": 1, "refused": 2}
+    assert figures.count("invalid", accepted=True, status="whole") == figures.empty == 1
     assert signature(case, Outcome(accepted=(True, True))) == "whole +x"
-    assert percentile([], 0.5) == 0
-    assert percentile([3.0], 0.99) == 3
-    assert percentile([float(n) for n in range(101)], 0.5) == pytest.approx(50)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.vendor_verifier.run import run_suite
+from benchmarks.vendor_verifier import run_suite
 
 _CONFTEST = """
 import json
@@ -42,7 +42,7 @@ def test_the_report_is_read(suite: Path, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
     result = run_suite("http://x", suite, tmp_path / "report.json", ["--max-cases=7"])
     assert (result.passed, result.total) == (1, 2)
-    assert result.failed == ("S:7 [http://x/v1] E   AssertionError: not valid",)
+    assert result.failed == ["S:7 [http://x/v1] E   AssertionError: not valid"]
 
 
 def test_a_suite_without_a_report_is_an_error(suite: Path, tmp_path: Path) -> None:

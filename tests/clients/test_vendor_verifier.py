@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.vendor_verifier.run import FOLDER, run_suite
+from benchmarks.vendor_verifier import FOLDER, run_suite
 from constrained_k2.evaluation.server import BACKEND_FLAGS, KIMI_K3_FLAGS, VllmServer
 from constrained_k2.testing import build_model
 from tests.data import data

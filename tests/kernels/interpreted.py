@@ -1,6 +1,6 @@
 """Launches in Triton's interpreter; run by test_apply_masks.py in a process of its own."""
 
-import benchmarks.gpu.triton_on_cpu  # isort: skip # noqa: F401 - before Triton's kernels are defined
+import tests.triton_on_cpu  # isort: skip # noqa: F401 - before Triton's kernels are defined
 
 import math
 

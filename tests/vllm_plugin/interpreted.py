@@ -1,6 +1,6 @@
 """The V2 logits processor against vLLM's own V2 classes; run by test_processor_v2.py in a process of its own."""
 
-import benchmarks.gpu.triton_on_cpu  # isort: skip # noqa: F401 - before vLLM
+import tests.triton_on_cpu  # isort: skip # noqa: F401 - before vLLM
 import vllm.v1.worker.cpu.shm  # isort: skip # noqa: F401 - vLLM's CPU worker replaces parts of the V2 runner there
 
 import random

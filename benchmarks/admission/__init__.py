@@ -1,1 +1,0 @@
-"""The cost of admitting tools that the server has not seen before."""

@@ -1,1 +1,0 @@
-"""Baselines: the engines' builtin grammars, against which ours are measured."""

@@ -1,0 +1,246 @@
+"""Print the league table of MaskBench's schemas: our grammars beside the engines' own converters.
+
+Every schema is compiled over Kimi's vocabulary, and each of its instances is written under a mask for each token. That
+takes about twenty minutes on two cores; `--step 20` takes every 20th schema. xgrammar's converter takes seconds for a
+schema, so it gets every 200th of those. Needs scripts/fetch_data.py.
+"""
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Literal, get_args
+
+import jsonschema
+import llguidance
+import numpy as np
+
+from benchmarks.report import Cell, table
+from benchmarks.schemas import corpora
+from benchmarks.schemas.arms import ArmName, Outcome
+from benchmarks.schemas.builtin import LLGuidanceBuiltin
+from benchmarks.schemas.corpora import Case
+from benchmarks.schemas.figures import NO_INSTANCE, run_all
+from benchmarks.schemas.walks import walk
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+from scripts.fetch_data import data_path
+
+TITLES: dict[ArmName, str] = {
+    "ours, strict": "constrained_k2, strict tools",
+    "ours, llguidance": "constrained_k2, other tools",
+    "llguidance's builtin": "LLGuidance's converter",
+    "xgrammar's builtin": "xgrammar's converter",
+}
+_XGRAMMAR_STEP = 200
+_WALKS = 200  # of a second opinion
+_TOKENIZER = "kimi_k2/tokenizer"
+_COLUMNS = (
+    "", "schemas", "passing", "invalid accepted", "of these unnamed", "valid rejected", "unsatisfiable", "refused",
+    "timeout", "died", "compile ms p50", "p99", "max", "mask us p50", "p99",
+)  # fmt: skip
+Status = Literal["passing", "unsatisfiable", "refused", "timeout", "died", "invalid accepted", "valid rejected"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The result of an arm on one schema, as MaskBench counts it.
+
+    Attributes:
+        name: The schema's id.
+        status: ``passing`` if the arm takes the schema, every valid instance and no invalid one; else the first of
+            the others that holds. ``unsatisfiable``: refused because no value satisfies the schema.
+        reason: Why it is refused or died.
+        relaxed: What the arm itself names as not enforced.
+        invalid: Number of invalid instances accepted.
+        rejected: Number of valid instances rejected.
+        builtin: True if ours uses the engine's converter.
+        create_ms: Time to build the grammar and a first matcher.
+    """
+
+    name: str
+    status: Status
+    reason: str
+    relaxed: tuple[str, ...]
+    invalid: int
+    rejected: int
+    builtin: bool
+    create_ms: float
+
+    @classmethod
+    def of(cls, case: Case, outcome: Outcome) -> "Verdict":
+        """Judge an arm's outcome."""
+        pairs = list(zip(case.instances, outcome.accepted, strict=False))
+        invalid = sum(accepted and not instance.valid for instance, accepted in pairs)
+        rejected = sum(instance.valid and not accepted for instance, accepted in pairs)
+        status: Status = "passing"
+        if outcome.ran_out:
+            status = "timeout"
+        elif outcome.refusal:
+            status = "unsatisfiable" if NO_INSTANCE in outcome.refusal else "refused"
+        elif outcome.died:
+            status = "died"
+        elif invalid:
+            status = "invalid accepted"
+        elif rejected:
+            status = "valid rejected"
+        reason, created = outcome.refusal or outcome.died, round(outcome.create_ms, 2)
+        return cls(case.name, status, reason, outcome.relaxed, invalid, rejected, outcome.builtin, created)
+
+
+@dataclass(slots=True)
+class Sums:
+    """An arm's verdicts and mask times."""
+
+    verdicts: list[Verdict] = field(default_factory=list)
+    masks: list[np.ndarray[Any, np.dtype[np.float32]]] = field(default_factory=list)
+
+    def add(self, verdict: Verdict, mask_us: tuple[float, ...]) -> None:
+        """Count a schema."""
+        self.verdicts.append(verdict)
+        self.masks.append(np.array(mask_us, np.float32))
+
+    @property
+    def statuses(self) -> Counter[Status]:
+        """Number of schemas by status."""
+        return Counter(verdict.status for verdict in self.verdicts)
+
+    @property
+    def passing(self) -> float:
+        """Share of the schemas that pass."""
+        return self.statuses["passing"] / len(self.verdicts)
+
+    @property
+    def silent(self) -> list[Verdict]:
+        """The schemas with an accepted invalid instance where the arm names nothing that it leaves out."""
+        return [verdict for verdict in self.verdicts if verdict.invalid and not verdict.relaxed]
+
+    def create_ms(self) -> tuple[float, ...]:
+        """Median, 99th percentile and maximum of the time to a first matcher, of the schemas taken."""
+        return _quantiles([verdict.create_ms for verdict in self.verdicts if not verdict.reason], 0.5, 0.99, 1)
+
+    def mask_us(self) -> tuple[float, ...]:
+        """Median and 99th percentile of the time of a mask."""
+        return _quantiles(np.concatenate(self.masks) if self.masks else [], 0.5, 0.99)
+
+
+def _quantiles(values: Any, *shares: float) -> tuple[float, ...]:
+    return tuple(np.quantile(values, shares).tolist()) if len(values) else (0.0,) * len(shares)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the arms and print the table. Exit code 1 if one of our arms breaks a promise."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.league", description=__doc__)
+    parser.add_argument("--arm", choices=TITLES, action="append", help="only this arm; repeatable")
+    parser.add_argument("--step", type=int, default=1, help="take every STEPth schema (default: %(default)s)")
+    parser.add_argument("--xgrammar-step", type=int, default=_XGRAMMAR_STEP, help="of those (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="time limit a schema (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    path, tokenizer = data_path(corpora.MASKBENCH), data_path(_TOKENIZER)
+    for needed in (path, tokenizer):
+        if not needed.exists():
+            parser.error(f"{needed} is missing: run python -m scripts.fetch_data")
+    cases = list(islice(corpora.maskbench(path), 0, None, options.step))
+    found: dict[ArmName, Sums] = {}
+    for arm in options.arm or TITLES:
+        found[arm] = sums = Sums()
+        its_cases = cases[:: options.xgrammar_step] if arm == "xgrammar's builtin" else cases
+        for case, outcome in run_all(arm, its_cases, tokenizer, options.seconds, masked=True):
+            sums.add(Verdict.of(case, outcome), outcome.mask_us)
+        print(f"{arm}: {sums.passing:.2%} passing", file=sys.stderr, flush=True)
+    valid = sum(instance.valid for case in cases for instance in case.instances)
+    invalid = sum(len(case.instances) for case in cases) - valid
+    print(f"{len(cases):,} schemas, {valid:,} valid and {invalid:,} invalid instances. In brackets: schemas.\n")
+    print(table(_COLUMNS, [row(arm, sums) for arm, sums in found.items()]))
+    ours = [(arm, sums) for arm, sums in found.items() if arm.startswith("ours")]
+    good = [print_promises(cases, arm, sums) for arm, sums in ours]  # all are printed
+    return int(not all(good))
+
+
+def row(arm: ArmName, sums: Sums) -> list[Cell]:
+    """Return an arm's row of the table."""
+    return [
+        TITLES[arm],
+        len(sums.verdicts),
+        f"**{sums.passing:.2%}**",
+        _instances([verdict.invalid for verdict in sums.verdicts]),
+        _instances([verdict.invalid for verdict in sums.silent]),
+        _instances([verdict.rejected for verdict in sums.verdicts]),
+        *(sums.statuses[one] for one in STATUSES[1:5]),
+        *sums.create_ms(),
+        *sums.mask_us(),
+    ]
+
+
+def _instances(counts: Sequence[int]) -> str:
+    """Instances, and in brackets their schemas."""
+    return f"{sum(counts):,} ({sum(map(bool, counts))})"
+
+
+def print_promises(cases: Sequence[Case], arm: ArmName, sums: Sums) -> bool:
+    """Print what one of our arms did not pass, by reason; return False if a promise is broken.
+
+    The promises: no call that dies, no invalid instance that coverage does not name, and no schema called
+    unsatisfiable that has an instance.
+    """
+    print(f"\n## {TITLES[arm]}\n")
+    by_name = {case.name: case for case in cases}
+    good = True
+    for status in STATUSES[1:]:
+        for verdict in sums.verdicts:
+            if verdict.status != status:
+                continue
+            note = verdict.reason or "; ".join(verdict.relaxed[:1])
+            if status == "unsatisfiable" and (instance := disproof(by_name[verdict.name])):
+                note, good = f"**but this does: {instance}**", False
+            print(f"* {status}: {verdict.name}: {note[:160]}")
+    builtin = [verdict.name for verdict in sums.verdicts if verdict.builtin]
+    print(f"\nLLGuidance's own converter is used for {len(builtin)} of them: {', '.join(builtin) or 'none'}.")
+    return good and not sums.silent and not sums.statuses["died"]
+
+
+def disproof(case: Case) -> str:
+    """Return an instance of a schema as JSON, or nothing if none is found.
+
+    The candidates are MaskBench's instances, the values that the schema mentions, and random instances of a wider
+    grammar: LLGuidance's converter, which leaves out what it does not know, and takes oneOf as anyOf.
+    """
+    schema = json.loads(case.schema)
+    validator: Any = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)(schema)
+    for text in (*(instance.text for instance in case.instances), *_mentioned(schema), *_wider(case.schema)):
+        if validator.is_valid(json.loads(text)):
+            return text
+    return ""
+
+
+def _mentioned(schema: Any) -> Iterator[str]:
+    """Yield the values of ``const``, ``enum``, ``default`` and ``examples`` anywhere in a schema, and plain ones."""
+    yield from ("null", "true", "false", "0", "1", '""', '"a"', "[]", "{}", "[0]", '{"a":0}')
+    rest = [schema]
+    while rest:
+        part = rest.pop()
+        rest += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+        if isinstance(part, dict):
+            values = [part[key] for key in ("const", "default") if key in part]
+            values += [value for key in ("enum", "examples") if isinstance(part.get(key), list) for value in part[key]]
+            yield from map(json.dumps, values)
+
+
+def _wider(schema: str) -> Iterator[str]:
+    vocabulary = Vocabulary.of_bytes()
+    text = llguidance.LLMatcher.grammar_from_json_schema(schema, overrides={"lenient": True, "coerce_one_of": True})
+    try:
+        grammar = LLGuidanceBuiltin(vocabulary).compile_grammar(text)
+    except ValueError:
+        return  # it finds no value either, or has no such grammar
+    for seed in range(_WALKS):
+        walked = walk(grammar, vocabulary, json.loads(schema), seed)
+        if walked.ended:
+            yield walked.text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""Measures the right answers with undeclared keys allowed and forbidden."""
