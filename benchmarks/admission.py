@@ -66,22 +66,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class Admitted(NamedTuple):
-    """Requests with so many new tools, in milliseconds; each distribution is over requests.
+    """Requests with so many new tools, in milliseconds; each distribution is over requests."""
 
-    Attributes:
-        tools: Tools in a request.
-        cpu: CPU time of all threads to admit the request, from the request hook to its sampling parameters.
-        on_loop: The part of ``cpu`` that runs on the thread of the event loop.
-        delay: The longest time for which another coroutine does not run meanwhile, without the time in which the
-            machine runs other processes.
-        control: The same over as long a time after each request, in which nothing is admitted.
-    """
-
-    tools: int
-    cpu: Times
-    on_loop: Times
-    delay: Times
-    control: Times
+    tools: int  # tools in a request
+    cpu: Times  # CPU time of all threads to admit the request, from the request hook to its sampling parameters
+    on_loop: Times  # the part of `cpu` that runs on the thread of the event loop
+    delay: Times  # the longest pause of another coroutine meanwhile, without that of other processes
+    control: Times  # the same over as long a time after each request, in which nothing is admitted
 
 
 class Figures(NamedTuple):

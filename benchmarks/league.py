@@ -47,28 +47,16 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of an arm on one schema, as MaskBench counts it.
+    """The result of an arm on one schema, as MaskBench counts it."""
 
-    Attributes:
-        name: The schema's id.
-        status: ``passing`` if the arm takes the schema, every valid instance and no invalid one; else the first of
-            the others that holds. ``unsatisfiable``: refused because no value satisfies the schema.
-        reason: Why it is refused or died.
-        relaxed: What the arm itself names as not enforced.
-        invalid: Number of invalid instances accepted.
-        rejected: Number of valid instances rejected.
-        builtin: True if ours uses the engine's converter.
-        create_ms: Time to build the grammar and a first matcher.
-    """
-
-    name: str
-    status: Status
-    reason: str
-    relaxed: tuple[str, ...]
-    invalid: int
-    rejected: int
-    builtin: bool
-    create_ms: float
+    name: str  # the schema's id
+    status: Status  # the first of the others that holds, else `passing`
+    reason: str  # why it is refused or died
+    relaxed: tuple[str, ...]  # what the arm itself names as not enforced
+    invalid: int  # number of invalid instances accepted
+    rejected: int  # number of valid instances rejected
+    builtin: bool  # true if ours uses the engine's converter
+    create_ms: float  # time to build the grammar and a first matcher
 
     @classmethod
     def of(cls, case: Case, outcome: Outcome) -> "Verdict":

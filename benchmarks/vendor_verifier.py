@@ -44,10 +44,8 @@ def main() -> int:
     parser.add_argument("--server", choices=servers, default="structured_output", help=route)
     reserve = "of the operator, in tokens (default: %(default)s)"
     parser.add_argument("--finish-reserve", type=int, default=60, help=reserve)
-    parser.add_argument("--arch", choices=("kimi_k2", "llama"), default="kimi_k2", help="(default: %(default)s)")
     formats = ("kimi_k2", "kimi_k3")
     parser.add_argument("--wire-format", choices=formats, default="kimi_k2", help="(default: %(default)s)")
-    parser.add_argument("--tokenizer", type=Path, help="directory of the real vocabulary (default: a small one)")
     options, further = parser.parse_known_args()
     folder = data_path(FOLDER)
     if not folder.is_dir():
@@ -59,9 +57,7 @@ def main() -> int:
         flags = with_settings(flags, finish_reserve=options.finish_reserve, undeclared_calls="nearest")
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        model = build_model(
-            directory / "model", arch=options.arch, tokenizer=options.tokenizer, wire_format=options.wire_format
-        )
+        model = build_model(directory / "model", arch="kimi_k2", wire_format=options.wire_format)
         with VllmServer(model, flags, log=directory / "server.log", environment=environment) as server:
             result = run_suite(server.url, folder, directory / "report.json", further)
     for line in result.failed:

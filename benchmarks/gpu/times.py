@@ -8,7 +8,6 @@ from triton.testing import do_bench
 
 from benchmarks.gpu.launches import INACTIVE, NEVER, Entry, Launch, entry, launch
 from benchmarks.report import Cell, Report
-from constrained_k2.kernels import Workspace
 
 _WIDTH = 163_840  # Kimi K2's logits
 _ROWS = (1, 8, 32, 64, 256, 512)
@@ -25,7 +24,6 @@ def measure(report: Report, end: float) -> None:
     tables: Sequence[Callable[[], None]] = (
         lambda: _floors(report, rate),
         lambda: _free_rows(report),
-        lambda: _guarded(report),
     )
     for number, make in enumerate(tables):
         if time.monotonic() > end:
@@ -45,17 +43,16 @@ def _do(_: object) -> None:
     """Take a value that is not used."""
 
 
-def _arguments(rows: int, plan: Sequence[Entry], dtype: torch.dtype = torch.float32, *, whole: bool = False) -> Launch:
+def _arguments(rows: int, plan: Sequence[Entry], dtype: torch.dtype = torch.float32) -> Launch:
     logits = torch.randn((rows, _WIDTH), dtype=torch.float32, device=_DEVICE).to(dtype)
     masks = torch.zeros((rows, _WIDTH // 32), dtype=torch.int32, device=_DEVICE)
     masks[:, 7 :: _WIDTH // 32 // 16] = 1 << 5
     made = torch.tensor(plan, dtype=torch.int32, device=_DEVICE)
-    workspace = Workspace(len(plan), len(plan), _WIDTH, torch.device(_DEVICE)) if whole else None
-    return Launch(logits, masks, made, torch.zeros(1, dtype=torch.int32, device=_DEVICE), workspace)
+    return Launch(logits, masks, made, torch.zeros(1, dtype=torch.int32, device=_DEVICE), None)
 
 
-def _every_row(rows: int, *, guarded: bool = False, examined: int = 0) -> list[Entry]:
-    return [entry(row, row, guarded=guarded, result=row if row < examined else -1) for row in range(rows)]
+def _every_row(rows: int) -> list[Entry]:
+    return [entry(row, row) for row in range(rows)]
 
 
 def _timed(arguments: Launch) -> float:
@@ -93,17 +90,3 @@ def _free_rows(report: Report) -> None:
         (f"1 masked row of {_BATCH}, a plan of {_BATCH} entries, the others not active", padded, padded / alone),
     )
     report.table("Free rows, µs", ("", "launch", "to 1 row alone"), rows, f"float32, {_WIDTH:,} columns")
-
-
-def _guarded(report: Report) -> None:
-    plain = _timed(_arguments(_BATCH, _every_row(_BATCH)))
-    rows: list[tuple[Cell, ...]] = [("no workspace", plain, 1.0)]
-    for name, plan in (
-        ("a workspace, no row guarded or examined", _every_row(_BATCH)),
-        *((f"{count} examined", _every_row(_BATCH, examined=count)) for count in (1, 16, _BATCH)),
-        (f"{_BATCH} guarded, none emptied", _every_row(_BATCH, guarded=True)),
-    ):
-        found = _timed(_arguments(_BATCH, plan, whole=True))
-        rows.append((name, found, found / plain))
-    note = f"float32, {_BATCH} rows of {_WIDTH:,} columns"
-    report.table("Guarded and examined rows, µs", ("", "launch", "to no workspace"), rows, note)

@@ -34,33 +34,19 @@ _ROLLED_BACK = 8  # tokens at most
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way to constrain. Measurements treat compiled requests and matchers as opaque.
+    """One way to constrain. Measurements treat compiled requests and matchers as opaque."""
 
-    Attributes:
-        name: Its row in the tables.
-        forget: Clears the cache of compiled grammars.
-        takes: True if the arm can compile a tool.
-        compile: Compiles a request: everything before its first mask except creating the matcher.
-        matcher: Returns a matcher at the start of the turn that can roll back some tokens.
-        fill: Fills one row.
-        fill_batch: Fills row ``i`` for the ``i``-th matcher, in the arm's fastest way.
-        accept: Accepts a token; False if it is not allowed.
-        rollback: Rolls back tokens.
-        fork: Returns an independent copy of a matcher.
-        request: Returns what the engine's process receives with a request; not timed.
-    """
-
-    name: str
-    forget: Callable[[], object]
-    takes: Callable[[dict[str, Any]], bool]
-    compile: Callable[[Any], Any]
-    matcher: Callable[[Any], Any]
-    fill: Callable[[Any, Bits, int], object]
-    fill_batch: Callable[[Sequence[Any], Bits], object]
-    accept: Callable[[Any, int], bool]
-    rollback: Callable[[Any, int], object]
-    fork: Callable[[Any], Any]
-    request: Callable[[Tools], Any] = field(default=lambda tools: tools)
+    name: str  # its row in the tables
+    forget: Callable[[], object]  # clears the cache of compiled grammars
+    takes: Callable[[dict[str, Any]], bool]  # true if the arm can compile a tool
+    compile: Callable[[Any], Any]  # compiles a request: all before its first mask but the matcher
+    matcher: Callable[[Any], Any]  # returns a matcher at the start of the turn that can roll back tokens
+    fill: Callable[[Any, Bits, int], object]  # fills one row
+    fill_batch: Callable[[Sequence[Any], Bits], object]  # fills row `i` for the `i`-th matcher, as fast as it can
+    accept: Callable[[Any, int], bool]  # accepts a token; False if it is not allowed
+    rollback: Callable[[Any, int], object]  # rolls back tokens
+    fork: Callable[[Any], Any]  # returns an independent copy of a matcher
+    request: Callable[[Tools], Any] = field(default=lambda tools: tools)  # what the engine's process receives
 
 
 def ours(vocabulary: Vocabulary) -> Arm:

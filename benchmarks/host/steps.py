@@ -19,26 +19,15 @@ _TEXT_STEPS = 4000
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """An arm's times, in microseconds.
+    """An arm's times, in microseconds."""
 
-    Attributes:
-        fill: A mask, by phase.
-        accept: A token, by phase.
-        rollback: Rolling back four tokens inside arguments.
-        fork: A fork inside arguments.
-        inside: A mask inside arguments, strings and structure together.
-        first_mean: A step's mask and token: the mean over whole turns written for the first time.
-        turn_mean: The same for turns written before: the mean of each turn's median over all rounds, since other
-            processes would dominate a plain mean.
-    """
-
-    fill: dict[str, Times]
-    accept: dict[str, Times]
-    rollback: Times
-    fork: Times
-    inside: Times
-    first_mean: float
-    turn_mean: float
+    fill: dict[str, Times]  # A mask, by phase
+    accept: dict[str, Times]  # A token, by phase
+    rollback: Times  # rolling back four tokens inside arguments
+    fork: Times  # A fork inside arguments
+    inside: Times  # A mask inside arguments, strings and structure together
+    first_mean: float  # A step's mask and token: the mean over whole turns written for the first time
+    turn_mean: float  # the same for turns written before, each its median: others' work would dominate a mean
 
 
 @dataclass(slots=True)

@@ -19,30 +19,19 @@ TEXT = "I'll look that up for you. First the figures of last month, then what ch
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A turn.
+    """A turn."""
 
-    Attributes:
-        ids: Its tokens, with the stop.
-        phases: The phase of each token; in arguments ``string`` if the token begins inside a JSON string.
-    """
-
-    ids: tuple[int, ...] = field(repr=False)
-    phases: tuple[StepPhase, ...] = field(repr=False)
+    ids: tuple[int, ...] = field(repr=False)  # its tokens, with the stop
+    phases: tuple[StepPhase, ...] = field(repr=False)  # in arguments `string` for a token that begins inside a string
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The vocabulary and the tools that a run uses.
+    """The vocabulary and the tools that a run uses."""
 
-    Attributes:
-        vocabulary: The vocabulary.
-        tools: OpenAI tools with distinct names for which :func:`instance_of` finds arguments.
-        source: Their origin, for the report.
-    """
-
-    vocabulary: Vocabulary
-    tools: tuple[dict[str, Any], ...] = field(repr=False)
-    source: str
+    vocabulary: Vocabulary  # the vocabulary
+    tools: tuple[dict[str, Any], ...] = field(repr=False)  # with distinct names and sample arguments
+    source: str  # their origin, for the report
 
     def first(self, count: int) -> list[dict[str, Any]]:
         """Return ``count`` tools; after the last one, copies with one more property."""

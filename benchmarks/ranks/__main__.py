@@ -45,7 +45,6 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ranks", description=__doc__)
     parser.add_argument("--requests", type=int, default=400, help="(default: %(default)s)")
-    parser.add_argument("--concurrency", type=int, default=8, help="requests at a time (default: %(default)s)")
     parser.add_argument("--topology", choices=SEVERAL, action="append", help="only this one; repeatable")
     parser.add_argument("--arm", choices=ARMS, action="append", help="only this one; repeatable (default: all)")
     options = parser.parse_args()
@@ -65,7 +64,6 @@ def main() -> int:
                 greedy_samples(options.requests),
                 topologies=(ONE_RANK, topology),
                 arms=options.arm or list(ARMS),
-                concurrency=options.concurrency,
                 is_random=dense,
             )
             print(f"Greedy requests, {'a random dense model' if dense else 'the demo model'}\n\n{printed(rows)}\n")

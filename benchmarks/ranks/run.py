@@ -50,8 +50,8 @@ def greedy_samples(count: int) -> list[Sample]:
     ]
 
 
-def ask_all(url: str, samples: Sequence[Sample], concurrency: int) -> Answers:
-    """Send the requests, ``concurrency`` at a time, with the same settings to every arm."""
+def ask_all(url: str, samples: Sequence[Sample]) -> Answers:
+    """Send the requests, with the same settings to every arm."""
     common = {
         "model": "kimi-k2",
         "temperature": 0,
@@ -59,7 +59,7 @@ def ask_all(url: str, samples: Sequence[Sample], concurrency: int) -> Answers:
         "return_token_ids": True,
         "vllm_xargs": {"constrained_k2_finish_reserve": _RESERVE},
     }
-    return judged(samples, answers(url, [sample.body | common for sample in samples], concurrency))
+    return judged(samples, answers(url, [sample.body | common for sample in samples]))
 
 
 def judged(samples: Sequence[Sample], found: Sequence[tuple[int, Any]]) -> Answers:
@@ -97,7 +97,6 @@ def measure(  # noqa: PLR0913 - one run's settings
     *,
     topologies: Sequence[str],
     arms: Sequence[str],
-    concurrency: int,
     is_random: bool,
 ) -> list[Row]:
     """Send the requests to one server after the other; one rank is the first topology.
@@ -113,7 +112,7 @@ def measure(  # noqa: PLR0913 - one run's settings
             log = directory / f"{arm.partition(' ')[0]}-{number}.log"
             server = TOPOLOGIES[topology].server(model, (*flags, FLOAT32), log=log, environment=environment)
             with server:
-                found[topology, arm] = ask_all(server.url, samples, concurrency)
+                found[topology, arm] = ask_all(server.url, samples)
             print(
                 f"{topology}, {arm}: {found[topology, arm].calls} calls, {len(found[topology, arm].problems)} problems"
             )

@@ -124,9 +124,8 @@ def tools_table(cases: list[Case], tokenizer: Path | None, seconds: float) -> No
         create = [outcome.create_ms for outcome in outcomes if not outcome.refusal]
         masks = [sample for outcome in outcomes for sample in outcome.mask_us]
         counts = (statuses.count(status) for status in ("whole", "relaxed", "refused"))
-        rows.append(
-            (name, *counts, *(np.percentile(times, share) for times in (create, masks) for share in (50, 99, 100)))
-        )
+        times = (float(np.percentile(found, share)) for found in (create, masks) for share in (50, 99, 100))
+        rows.append((name, *counts, *times))
     columns = "whole", "relaxed", "refused", "create ms p50", "p99", "max", "mask us p50", "p99", "max"
     say(f"\n## Tools of public MCP servers, real vocabulary\n\n{table(('arm', *columns), rows)}")
 

@@ -135,7 +135,8 @@ def _serve(pipe: Connection, name: ArmName, tokenizer: Path | None) -> None:
 def _outcome(compile_schema: Any, vocabulary: Any, row: Any, work: Work, *, may_relax: bool) -> Outcome:
     before = _reset_peak() if work.weighed else 0.0
     start = time.perf_counter()
-    grammar, refusal = None, ""
+    grammar: Any = None
+    refusal = ""
     try:
         grammar = compile_schema(work.schema)
         grammar.matcher("")

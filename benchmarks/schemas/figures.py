@@ -14,19 +14,12 @@ NO_INSTANCE = "no value satisfies"
 
 @dataclass(slots=True)
 class SuiteFigures:
-    """An arm on the public suite.
+    """An arm on the public suite."""
 
-    Attributes:
-        groups: Number of groups by status: ``whole``, ``relaxed``, ``refused``.
-        empty: Number of those that are refused because no value satisfies them.
-        instances: Number of instances by (verdict, status of their group, accepted): ``("valid", "whole", True)``.
-        wrong: Invalid instances accepted, and valid ones rejected, by a grammar with nothing relaxed.
-    """
-
-    groups: Counter[str] = field(default_factory=Counter)
-    empty: int = 0
-    instances: Counter[tuple[str, str, bool]] = field(default_factory=Counter)
-    wrong: list[str] = field(default_factory=list)
+    groups: Counter[str] = field(default_factory=Counter)  # number of groups by status: `whole`, `relaxed`, `refused`
+    empty: int = 0  # number of those that are refused because no value satisfies them
+    instances: Counter[tuple[str, str, bool]] = field(default_factory=Counter)  # by verdict, status, accepted
+    wrong: list[str] = field(default_factory=list)  # wrong verdicts on instances, nothing being relaxed
 
     @classmethod
     def of(cls, found: Iterable[tuple[Case, Outcome]]) -> "SuiteFigures":

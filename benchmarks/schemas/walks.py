@@ -45,23 +45,14 @@ class Walk:
 
 @dataclass(slots=True)
 class Walks:
-    """The walks over several schemas.
+    """The walks over several schemas."""
 
-    Attributes:
-        schemas: Number of schemas with a grammar.
-        sound: Number of those with nothing relaxed, whose instances are judged.
-        counts: Number of walks by result: ``ended``, or the first word of :attr:`Walk.problem`, or ``invalid``.
-        steps: Number of tokens.
-        uniform: Number of tokens chosen uniformly.
-        faults: A line for each walk that did not end or is invalid.
-    """
-
-    schemas: int = 0
-    sound: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-    steps: int = 0
-    uniform: int = 0
-    faults: list[str] = field(default_factory=list)
+    schemas: int = 0  # number of schemas with a grammar
+    sound: int = 0  # number of those with nothing relaxed, whose instances are judged
+    counts: Counter[str] = field(default_factory=Counter)  # by result: `ended`, `invalid`, or a problem
+    steps: int = 0  # number of tokens
+    uniform: int = 0  # number of tokens chosen uniformly
+    faults: list[str] = field(default_factory=list)  # A line for each walk that did not end or is invalid
 
     def add(self, walked: Walk, problem: str, name: str) -> None:
         """Count one walk; ``problem``: why its instance is invalid."""

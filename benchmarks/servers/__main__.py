@@ -36,22 +36,13 @@ _DRAWN = 8  # samples drawn for each one sent
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One arm.
+    """One arm."""
 
-    Attributes:
-        name: Its row in the table.
-        server: A key of :data:`~benchmarks.servers.harness.SERVERS`.
-        tool_choice: None sends no tools.
-        baseline: The arm of the denominator: the same requests, on a server that is unconstrained or differs in
-            one flag. It is its own baseline.
-        is_measured: The probabilities of names are measured, as they are by default.
-    """
-
-    name: str
-    server: str
-    tool_choice: str | None
-    baseline: str
-    is_measured: bool = True
+    name: str  # its row in the table
+    server: str  # A key of SERVERS
+    tool_choice: str | None  # none sends no tools
+    baseline: str  # the arm of the denominator: the same requests, unconstrained or with one setting less
+    is_measured: bool = True  # the probabilities of names are measured, as they are by default
 
 
 _NO_TOOLS, _FREE = "no tools, vLLM without the plugin", "tools, unconstrained"
