@@ -68,11 +68,9 @@ def test_a_rust_front_end_that_sends_no_tag(tmp_path: Path) -> None:
         assert shlex.join(ADOPTED_FLAGS) in found[name].remedy, name
 
 
-def test_a_server_that_does_not_constrain(tmp_path: Path) -> None:
-    model = build_model(tmp_path / "model", arch="kimi_k2")
-    flags = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2")
-    with WarmServer(model, flags, log=tmp_path / "server.log") as started:
-        found = examined(started)
+@on("stock")
+def test_a_server_that_does_not_constrain(server: VllmServer) -> None:
+    found = examined(server)
     faults = {name for name, finding in found.items() if finding.verdict == "fault"}
     binding = {"required", "named", "single", "arguments", "call_ids"}
     assert faults >= binding | {"flags", "ids_repaired", "special_tokens"}

@@ -1,15 +1,13 @@
 """The doctor with real vLLM servers of a random Kimi K3 model: ours, and vLLM's own parser and structural tag."""
 
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2.evaluation.doctor.findings import Finding
-from constrained_k2.evaluation.server import BACKEND_FLAGS
+from constrained_k2.evaluation.server import VllmServer
 from tests.evaluation.test_doctor_server import examined
-from tests.servers import kimi_k3_server
+from tests.servers import on
 
 pytestmark = pytest.mark.server
 
@@ -20,20 +18,16 @@ def with_verdict(found: dict[str, Finding], verdict: str) -> set[str]:
     return {name for name, finding in found.items() if finding.verdict == verdict}
 
 
-def served(directory: Path, *flags: str) -> dict[str, Finding]:
-    with kimi_k3_server(directory, *flags) as started:
-        return examined(started)
-
-
-def test_our_server(tmp_path: Path) -> None:
-    found = served(tmp_path, *BACKEND_FLAGS)
+@on("kimi_k3_structured_output")
+def test_our_server(server: VllmServer) -> None:
+    found = examined(server)
     assert {name: finding for name, finding in found.items() if finding.verdict != "ok"} == {}
     assert "Kimi K3" in found["model"].seen
 
 
-@pytest.mark.only_all
-def test_vllms_own_parser(tmp_path: Path) -> None:
-    found = served(tmp_path, "--enable-auto-tool-choice", "--tool-call-parser", "kimi_k3")
+@on(only_all=("kimi_k3_stock",))
+def test_vllms_own_parser(server: VllmServer) -> None:
+    found = examined(server)
     faults = with_verdict(found, "fault")
     assert faults >= MASKS | {"flags", "required", "arguments", "strict_refused", "results_paired"}
     flags = "--tool-call-parser kimi_constrained --reasoning-parser kimi_k3"

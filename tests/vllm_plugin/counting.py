@@ -13,7 +13,7 @@ from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
 
 
 class CountingLogitsProcessor(LogitsProcessor):
-    """Says of each request with tools that it was ended early, and examines its rows as if all of them were masked."""
+    """Says of each request with ``vllm_xargs["counted"]`` that it was ended early, and examines its rows as if all were masked."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self._rows: dict[int, bool] = {}
@@ -26,7 +26,7 @@ class CountingLogitsProcessor(LogitsProcessor):
 
     @staticmethod
     def _new_request(params: SamplingParams, prompt_ids: Any, output_ids: Any) -> bool | None:
-        if "constrained_k2" not in (params.extra_args or {}):
+        if "counted" not in (params.extra_args or {}):
             return None
         engine_counters.ended_early += 1
         return True

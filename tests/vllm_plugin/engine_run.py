@@ -1,9 +1,9 @@
 """One in-process vLLM engine in a process of its own: what it writes to given requests, as JSON.
 
-It reads a file ``{"model": DIR, "engine": {…}, "requests": [{"prompt": [ids] | text, "params": {…},
-"structured": {…}}, …]}`` and writes ``{"answers": [[{"ids": […], "reason": …, "text": …}, …], …], "metrics": {…}, "totals": {…},
-"expanded": […]}`` into ``job.out.json``; ``totals`` are this package's own counts. A request that is refused or ends in an error
-has ``{"error": …}`` for its answer.
+It reads a file ``{"model": DIR, "engine": {…}, "batches": {NAME: [{"prompt": [ids], "params": {…}, "structured": {…}}, …]}}``
+and writes ``{NAME: {"answers": [[{"ids": […], "reason": …, "text": …}, …], …], "metrics": {…}, "totals": {…}}}`` into
+``job.out.json``, batch by batch; ``totals`` are this package's own counts of the batch. A request that is refused or ends in an
+error has ``{"error": …}`` for its answer.
 """
 
 import json
@@ -31,17 +31,10 @@ SMALL = {
 }
 
 
-def mend_expansion() -> Any:
-    """Give vLLM's CPU build the temperatures of draft rows, which its 0.32.0 computes into a copy and drops.
-
-    Returns:
-        What its own function made of temperatures 1 and 0.5 for two and three drafts.
-    """
+def mend_expansion() -> None:
+    """Give vLLM's CPU build the temperatures of draft rows, which its 0.32.0 computes into a copy and drops."""
     import torch
     from vllm.v1.sample import rejection_sampler
-
-    own = rejection_sampler.expand_batch_to_tokens
-    arguments = torch.tensor([1.0, 0.5]), torch.tensor([2, 5]), 5
 
     def expand(x: Any, cumulative: Any, rows: int, replace_from: int = 0, replace_to: int = 0) -> Any:
         counts = torch.diff(cumulative, prepend=cumulative.new_zeros(1)).long()
@@ -49,32 +42,49 @@ def mend_expansion() -> Any:
         return torch.where(expanded == replace_from, replace_to, expanded).to(x.dtype) if replace_to else expanded
 
     rejection_sampler.expand_batch_to_tokens = expand
-    return own(*arguments).tolist()
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Start the engine and have it answer."""
-    from vllm import LLM, SamplingParams
+    from vllm import LLM
+
+    llm = LLM(job["model"], **(SMALL | job["engine"]))
+    if "speculative_config" in job["engine"]:
+        mend_expansion()
+    done: dict[str, Any] = {}
+    before = totals()
+    for name, requests in job["batches"].items():
+        answers = answer(llm, requests)
+        metrics = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
+        before, earlier = totals(), before
+        counts = {key: value - earlier.get(key, 0) for key, value in before.items()}
+        done[name] = {"answers": answers, "metrics": metrics, "totals": counts}
+    return done
+
+
+def totals() -> dict[str, Any]:
+    """This package's own counts so far; none before it is in use."""
+    ours = sys.modules.get("constrained_k2.vllm_plugin.metrics.counters")
+    return {} if ours is None else dict(ours.engine_counters.snapshot()["totals"])
+
+
+def answer(llm: Any, requests: list[Any]) -> list[Any]:
+    """The answers to a batch, in the order of the requests."""
+    from vllm import SamplingParams
     from vllm.exceptions import VLLMValidationError
     from vllm.sampling_params import StructuredOutputsParams
 
-    llm = LLM(job["model"], **(SMALL | job["engine"]))
-    expanded = mend_expansion() if "speculative_config" in job["engine"] else None
-    answers: list[Any] = [None] * len(job["requests"])
+    answers: list[Any] = [None] * len(requests)
     numbers: dict[str, int] = {}
-    for number, request in enumerate(job["requests"]):
+    for number, request in enumerate(requests):
         given = dict(request["params"])
         if "structured" in request:
             given["structured_outputs"] = StructuredOutputsParams(**request["structured"])
         if "logit_bias" in given:  # JSON has no integer keys
             given["logit_bias"] = {int(token): bias for token, bias in given["logit_bias"].items()}
-        prompt = request["prompt"]
+        prompt = {"prompt_token_ids": request["prompt"]}
         try:
-            (request_id,) = llm.enqueue(
-                {"prompt": prompt} if isinstance(prompt, str) else {"prompt_token_ids": prompt},
-                SamplingParams(**given),
-                use_tqdm=False,
-            )
+            (request_id,) = llm.enqueue(prompt, SamplingParams(**given), use_tqdm=False)
             numbers[request_id.rsplit("-", 1)[0]] = number  # vLLM puts eight random letters behind its number
         except (ValueError, VLLMValidationError) as error:
             answers[number] = {"error": str(error)}
@@ -82,20 +92,16 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         answers[numbers[output.request_id]] = [
             {"ids": list(one.token_ids), "reason": one.finish_reason, "text": one.text} for one in output.outputs
         ]
-    metrics = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
-    ours = sys.modules.get("constrained_k2.vllm_plugin.metrics.counters")
-    totals = {} if ours is None else ours.engine_counters.snapshot()["totals"]
-    return {"answers": answers, "metrics": metrics, "totals": totals, "expanded": expanded}
+    return answers
 
 
-def run_in_its_own_process(job: Path, model: Path, engine: dict[str, Any], requests: list[Any]) -> dict[str, Any]:
+def run_in_its_own_process(job: Path, model: Path, engine: dict[str, Any], batches: dict[str, list[Any]]) -> Any:
     """Have a process do a job, and read what it wrote; ``job`` is its file, the log is written beside it."""
-    job.write_text(json.dumps({"model": str(model), "engine": engine, "requests": requests}))
+    job.write_text(json.dumps({"model": str(model), "engine": engine, "batches": batches}))
     log = job.with_suffix(".log")
     code = Forked(_run_file, [str(job)], os.environ | ENVIRONMENT, log).wait()
     assert code == 0, log.read_text(errors="replace")[-4000:]
-    done: dict[str, Any] = json.loads(job.with_suffix(".out.json").read_text())
-    return done
+    return json.loads(job.with_suffix(".out.json").read_text())
 
 
 def _run_file(job: str) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 
-DIRECTORY = "CONSTRAINED_K2_TEST_RECORDS"
-"""The environment variable that names the folder of the records: one file for each process, one line a step."""
+DIRECTORY = (
+    "CONSTRAINED_K2_TEST_RECORDS"  # as in tests/servers.py: a folder with a file for each process, a line a step
+)
 
 
 class RecordingLogitsProcessor(LogitsProcessor):

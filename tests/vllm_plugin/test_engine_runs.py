@@ -1,4 +1,4 @@
-"""Whole engines on a random model: both routes, both ways of scheduling, and speculation, on the same requests."""
+"""Whole engines on a random model: both routes, both ways of scheduling, and speculation, on the same batches of requests."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -10,11 +10,12 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 import jsonschema
+import xgrammar
 
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary, parse_completion
 from constrained_k2.testing import build_model
 from scripts.bundled_samples.ordinary import TOOLS
-from tests.budget import tries
+from tests.budget import LEVEL, tries
 from tests.vllm_plugin.engine_run import run_in_its_own_process
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1200)]  # a test may start an engine or two first
@@ -23,10 +24,11 @@ SCHEMAS = {tool["function"]["name"]: tool["function"].get("parameters", {}) for 
 BACKEND = {"additional_config": {"constrained_k2": {"route": "structured_output"}}}
 GREEDY = tries(40, everything=100)
 
+CUT, MAX_TOKENS, RESERVE = 100, 80, 60
 Run = Callable[[str], dict[str, Any]]
 
 
-def requests(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
+def mixed(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
     """Greedy ones with every choice, inside reasoning and not; then sampled ones, with fields allowed together with tools."""
     for number in range(GREEDY):
         choice = ("required", "auto", "required", "none")[number % 4]
@@ -60,6 +62,47 @@ def requests(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
     yield {"prompt": prompt, "params": {"seed": 9, "max_tokens": 40, "temperature": 0.0}}
 
 
+def tagged(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
+    """Requests with vLLM's own structural tag; then others."""
+    markers = vocabulary.format
+    for number in range(48):
+        tools = TOOLS[number % 4 : number % 4 + 3]
+        named = {"type": "function", "function": {"name": tools[0]["function"]["name"]}}
+        tag = xgrammar.get_model_structural_tag(
+            "kimi",
+            tools=list(tools),
+            tool_choice=("required", "auto", named, "required")[number % 4],
+            reasoning="disabled",
+            parallel_tool_calls=number % 3 != 0,
+        )
+        earlier = [markers.call_begin, *vocabulary.encode("functions.x:0")] * (number % 5)
+        prompt = [*vocabulary.encode(f"Request {number}"), *earlier, *([markers.think_begin] * (number % 6 == 0))]
+        params = {"max_tokens": 400, "seed": number, "extra_args": {"constrained_k2_finish_reserve": 80}}
+        if number % 4 == 1:  # so that a random model calls something under tool_choice auto
+            params["logit_bias"] = {markers.section_begin: 100.0}
+        yield {"prompt": prompt, "params": params, "structured": {"structural_tag": tag.model_dump_json()}}
+    yield {"prompt": vocabulary.encode("x"), "params": {"max_tokens": 20, "seed": 1}, "structured": {"regex": "ab+c"}}
+    free = {"max_tokens": 40, "seed": 2, "logit_bias": {markers.call_begin: 100.0}, "skip_special_tokens": False}
+    yield {"prompt": vocabulary.encode("x"), "params": free}
+
+
+def cut(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
+    """At a ``max_tokens`` that cuts calls, each twice: without anything kept for the end, and with."""
+    for number in range(CUT):
+        spec = {
+            "tools": [TOOLS[number % len(TOOLS)]],
+            "tool_choice": "required",
+            "parallel_tool_calls": number % 2 == 0,
+        }
+        prompt = vocabulary.encode(f"Request {number * 7919} please")
+        for reserve in (0, RESERVE):
+            extra = {"constrained_k2": json.dumps(spec), "constrained_k2_finish_reserve": reserve}
+            yield {
+                "prompt": prompt,
+                "params": {"seed": number, "max_tokens": MAX_TOKENS, "extra_args": extra},
+            }
+
+
 def constrained(spec: dict[str, Any], **params: Any) -> dict[str, Any]:
     return {"max_tokens": 600, "extra_args": {"constrained_k2": json.dumps(spec)}} | params
 
@@ -81,18 +124,28 @@ def run(model: Path, vocabulary: Vocabulary, tmp_path_factory: pytest.TempPathFa
         "draft model": BACKEND | {"speculative_config": draft},
         "draft model, synchronous": BACKEND | {"speculative_config": draft, "async_scheduling": False},
     }
-    asked = list(requests(vocabulary))
+    batches = {"mixed": list(mixed(vocabulary)), "tagged": list(tagged(vocabulary)), "cut": list(cut(vocabulary))}
     done: dict[str, dict[str, Any]] = {}
 
     def once(name: str) -> dict[str, Any]:
         if name not in done:
             engine = {"dtype": "float32"} | engines[name]
+            asked = {batch: batches[batch] for batch in BATCHES[name]}
             done[name] = run_in_its_own_process(directory / f"{name}.json", model, engine, asked)
         return done[name]
 
     return once
 
 
+ALL = dict.fromkeys(("backend, synchronous", "draft model, synchronous"), ("mixed",)) if LEVEL == "all" else {}
+DRAFTING = ("mixed", "cut") if LEVEL == "all" else ("cut",)
+BATCHES: dict[str, tuple[str, ...]] = ALL | {
+    "processor": ("mixed", "tagged", "cut"),
+    "backend": ("mixed", "tagged"),
+    "draft model": ("mixed",),
+    "ngram": DRAFTING,
+    "grammar": DRAFTING,
+}
 SPECULATING = ["ngram", "grammar", "draft model", "draft model, synchronous"]
 OTHERS = ["backend", "backend, synchronous", *SPECULATING]
 SMALLEST = {"processor", "backend", "draft model"}  # each route; several tokens a step
@@ -105,7 +158,7 @@ def by_name(*names: str) -> pytest.MarkDecorator:
 
 @by_name(*OTHERS)
 def test_greedy_output_is_that_of_the_other_route(run: Run, name: str) -> None:
-    answers, expected = run(name)["answers"][:GREEDY], run("processor")["answers"][:GREEDY]
+    answers, expected = run(name)["mixed"]["answers"][:GREEDY], run("processor")["mixed"]["answers"][:GREEDY]
     assert [answer[0]["ids"] for answer in answers] == [answer[0]["ids"] for answer in expected]
     assert sum(len(answer[0]["ids"]) for answer in answers) > 40 * GREEDY
 
@@ -114,7 +167,7 @@ def test_greedy_output_is_that_of_the_other_route(run: Run, name: str) -> None:
 def test_no_token_is_outside_the_grammar(run: Run, vocabulary: Vocabulary, name: str) -> None:
     compiler = Compiler(vocabulary, undeclared_calls="decline")
     served = refused = declined = 0
-    for request, answer in zip(requests(vocabulary), run(name)["answers"], strict=True):
+    for request, answer in zip(mixed(vocabulary), run(name)["mixed"]["answers"], strict=True):
         spec = request["params"].get("extra_args", {}).get("constrained_k2")
         if isinstance(answer, dict):  # vLLM takes no logit_bias under speculative decoding
             assert "logit_bias" in request["params"] and name in SPECULATING, answer
@@ -136,14 +189,53 @@ def test_no_token_is_outside_the_grammar(run: Run, vocabulary: Vocabulary, name:
 
 @by_name("backend", *SPECULATING)
 def test_requests_of_others_beside_ours(run: Run, name: str) -> None:
-    regex, weather, free = run(name)["answers"][-3:]
+    regex, weather, free = run(name)["mixed"]["answers"][-3:]
     assert regex[0]["text"].startswith("ab") and set(regex[0]["text"]) <= set("abc")
     assert weather[0]["text"].startswith("{")
-    assert free[0]["ids"] == run("processor")["answers"][-1][0]["ids"]
+    assert free[0]["ids"] == run("processor")["mixed"]["answers"][-1][0]["ids"]
 
 
 @by_name(*SPECULATING)
 def test_more_than_one_token_a_step(run: Run, name: str) -> None:
-    metrics = run(name)["metrics"]
+    metrics = run(name)["mixed"]["metrics"]
     steps, accepted = metrics["vllm:spec_decode_num_drafts"], metrics["vllm:spec_decode_num_accepted_tokens"]
     assert 1 + accepted / steps > 1.2
+
+
+@pytest.mark.parametrize("name", ["backend", "processor"])
+def test_tagged_requests_are_ours(run: Run, vocabulary: Vocabulary, name: str) -> None:
+    asked, done = list(tagged(vocabulary)), run(name)["tagged"]
+    called = 0
+    for number, (request, answer) in enumerate(zip(asked[:48], done["answers"], strict=False)):
+        (one,) = answer
+        in_reasoning = request["prompt"][-1] == vocabulary.format.think_begin
+        read = parse_completion(one["ids"], vocabulary, in_reasoning=in_reasoning)
+        names = [tool["function"]["name"] for tool in TOOLS[number % 4 : number % 4 + 3]]
+        assert not read.cut_calls and [call.index for call in read.tool_calls] == [
+            number % 5 + at for at in range(len(read.tool_calls))
+        ]
+        for call in read.tool_calls:
+            assert call.name in (names[:1] if number % 4 == 2 else names)
+            jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
+        if number % 4 != 1:
+            assert read.tool_calls and not read.content
+        if number % 3 == 0 or number % 4 == 2:
+            assert len(read.tool_calls) <= 1
+        called += len(read.tool_calls)
+    assert called >= 48
+    assert done["answers"][48][0]["text"].startswith("ab")  # vLLM's own structured outputs, as before
+    assert done["totals"]["adopted_tag"] == 48 and done["totals"]["left_format"] == 0
+    assert done["totals"]["unconstrained_calls"] == 40  # the last request: nothing asked for a constraint
+
+
+@pytest.mark.parametrize("name", ["processor", "ngram", "grammar"])
+def test_no_call_is_cut_where_tokens_are_kept_for_its_end(run: Run, vocabulary: Vocabulary, name: str) -> None:
+    answers = [answer[0] for answer in run(name)["cut"]["answers"]]
+    without, kept = answers[::2], answers[1::2]
+    cut_without, cut_kept = (sum(answer["reason"] == "length" for answer in each) for each in (without, kept))
+    print(f"{name}: {cut_without} of {CUT} cut with nothing kept, {cut_kept} with {RESERVE} tokens")
+    assert cut_without > CUT // 4
+    for answer in kept:
+        assert answer["reason"] == "stop", vocabulary.decode(answer["ids"])
+        for call in parse_completion(answer["ids"], vocabulary).tool_calls:
+            jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])

@@ -28,7 +28,7 @@ REPORT = {
 }
 FORM = {"type": "json_schema", "json_schema": {"name": "report", "schema": REPORT, "strict": True}}
 LIMITS: dict[str, Any] = {"temperature": 1.0, "vllm_xargs": {"constrained_k2_finish_reserve": 80}}
-ROUTES = on("structured_output", "prompts")  # the second one has masks in the workers, and a reasoning parser
+ROUTES = on("structured_output", "logits_processor")  # the second one has masks in the workers, and a reasoning parser
 
 
 def post(server: VllmServer, path: str, **body: Any) -> Any:

@@ -17,10 +17,8 @@ from benchmarks.front_ends.raw import judge_raw, raw_calls
 from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.doctor.requests import TRICKY, closed, tool, user
 from constrained_k2.evaluation.sample import read_sample
-from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer, rust_front_end
-from tests.data import rust_front_end_binary
+from constrained_k2.evaluation.server import VllmServer
 from tests.servers import RUST, on
-from tests.warm import WarmServer
 
 pytestmark = pytest.mark.server
 
@@ -135,7 +133,7 @@ def test_a_constraint_that_no_front_end_has_checked(server: VllmServer, vocabula
     assert re.search(r"\d+ of \d+ requests constrained; of other front ends: adopted (tag|xargs) 1", log)
 
 
-@on("python_tag_reasoning", only_all=(f"{RUST}tag_reasoning",))
+@on(f"{RUST}tag_structured_output", only_all=("python_tag_structured_output",))
 def test_calls_after_reasoning_are_valid(server: VllmServer, vocabulary: Vocabulary) -> None:
     begin, end = vocabulary.format.think_begin, vocabulary.format.think_end
     body: dict[str, Any] = {"tool_choice": "required"}
@@ -145,16 +143,3 @@ def test_calls_after_reasoning_are_valid(server: VllmServer, vocabulary: Vocabul
     assert ids[:3] == [begin, end, vocabulary.format.section_begin]
     assert problems_of(vocabulary, body, ids, cut=False) == []
     assert all(call.is_whole for call in raw_calls(ids, vocabulary))
-
-
-def test_our_tool_parser_ends_the_start_of_the_rust_front_end(tmp_path: Any, model: Any) -> None:
-    log = tmp_path / "server.log"
-    environment = rust_front_end(rust_front_end_binary())
-    with (
-        pytest.raises(RuntimeError, match="the server ended with"),
-        WarmServer(model, BACKEND_FLAGS, log=log, environment=environment),
-    ):
-        pass
-    text = log.read_text(errors="replace")
-    assert "--tool-call-parser kimi_k2 --tool-strict-level parameter --additional-config" in text
-    assert "is not registered" not in text

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -10,26 +9,14 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
-from constrained_k2.testing import build_model
-from tests.warm import WarmServer
+from constrained_k2.evaluation.server import VllmServer
+from tests.servers import on
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, on("structured_output", only_all=("many_logits_processor",))]
 
 OTHERS = 31
 TOKENS = 800
 EASY = {"type": "object", "properties": {"city": {"type": "string", "minLength": 3000}}, "required": ["city"]}
-# Some tokens a chunk: of one each, 31 streams are more than this test's own client reads on a busy machine, and it is
-# then the one who holds up the slow request.
-FLAGS = ("--max-num-seqs=32", "--max-model-len=32768", "--max-num-batched-tokens=32768", "--stream-interval=4")
-
-
-@pytest.fixture(scope="module", params=[BACKEND_FLAGS, CONSTRAINED_FLAGS], ids=["backend", "processor"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    directory = tmp_path_factory.mktemp("server")
-    model = build_model(directory / "model", arch="llama")
-    with WarmServer(model, (*request.param, *FLAGS), log=directory / "log") as running:
-        yield running
 
 
 def tool(parameters: Any) -> dict[str, Any]:

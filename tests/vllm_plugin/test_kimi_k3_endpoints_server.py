@@ -1,30 +1,23 @@
 """Endpoints of real servers of a random Kimi K3 model: with this package's tool parser, and with vLLM's own."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import jsonschema
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import ToolCall, Vocabulary, parse_completion
-from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer
+from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.prompts.xtml import render_turn
-from tests.servers import SCRIPTED, kimi_k3_server
+from tests.servers import on
 from tests.turn.k3_turns import Turn, read
+from tests.vllm_plugin import asking
 from tests.vllm_plugin.asking import MESSAGES, WEATHER
 
 pytestmark = pytest.mark.server
 
-ADOPTS = json.dumps({"constrained_k2": {"route": "structured_output", "adopt": "prompt"}})
-SERVERS = {
-    "ours": (*BACKEND_FLAGS, "--enable-scale-out", "--logits-processors", SCRIPTED),
-    "vllm": ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k3", "--tool-strict-level", "parameter",
-             "--additional-config", ADOPTS),
-}  # fmt: skip
 PING = {
     "type": "function",
     "function": {"name": "ping", "parameters": {"type": "object", "additionalProperties": False}},
@@ -47,23 +40,11 @@ BODY: dict[str, Any] = {
 SPOKEN = [ToolCall("get_weather", 1, '{"city": "Oslo <|close|>", "days": 3}'), ToolCall("ping", 2, "{}")]
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[VllmServer]:
-    with kimi_k3_server(tmp_path_factory.mktemp("kimi_k3"), *SERVERS[request.param]) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def served_vocabulary(served: VllmServer) -> Vocabulary:
-    return Vocabulary.from_pretrained(served.model)
-
-
-ours = pytest.mark.parametrize("served", ["ours"], indirect=True, scope="module")
-vllms = pytest.mark.parametrize("served", ["vllm"], indirect=True, scope="module")
+ours, vllms = on("kimi_k3_structured_output"), on("kimi_k3_adopted")
 
 
 def post(server: VllmServer, path: str, body: dict[str, Any]) -> Any:
-    answer = httpx.post(f"{server.url}{path}", json=body, timeout=300, trust_env=False)
+    answer = asking.post(server, path, **body)
     assert answer.is_success, answer.text
     return answer.json()
 
@@ -84,39 +65,21 @@ def checked(ids: list[int], vocabulary: Vocabulary, *, thinks: bool = True) -> T
 
 def claude(server: VllmServer, body: dict[str, Any], *, stream: bool) -> tuple[str, str, list[tuple[str, str, Any]]]:
     """The reasoning, the text and the calls of Anthropic's endpoint."""
-    body = {"model": "kimi-k2", "max_tokens": 400, "messages": MESSAGES, "stream": stream, **body}
-    given = httpx.post(f"{server.url}/v1/messages", json=body, timeout=300, trust_env=False)
-    assert given.is_success, given.text
-    if not stream:
-        blocks = given.json()["content"]
-        calls = [(block["id"], block["name"], block["input"]) for block in blocks if block["type"] == "tool_use"]
-    else:
-        events = [json.loads(line[6:]) for line in given.text.splitlines() if line.startswith("data: {")]
-        blocks, calls, written = [], [], list[str]()
-        for event in events:
-            block, delta = event.get("content_block", {}), event.get("delta", {})
-            blocks.append(delta)
-            if block.get("type") == "tool_use":
-                calls.append((block["id"], block["name"], None))
-                written.append("")
-            if "partial_json" in delta:
-                written[-1] += delta["partial_json"]
-        calls = [(call_id, name, json.loads(text)) for (call_id, name, _), text in zip(calls, written, strict=True)]
-    thinking, text = ("".join(block.get(key) or "" for block in blocks) for key in ("thinking", "text"))
-    return thinking, text, calls
+    seen = asking.claude(server, stream=stream, max_tokens=400, **body)
+    return seen.reasoning, seen.content, [(given, name, json.loads(text)) for given, name, text in seen.calls]
 
 
 @ours
 @pytest.mark.parametrize("stream", [False, True])
-def test_anthropics_messages(served: VllmServer, served_vocabulary: Vocabulary, stream: bool) -> None:
+def test_anthropics_messages(server: VllmServer, k3_vocabulary: Vocabulary, stream: bool) -> None:
     tools = [{"name": name, "input_schema": schema} for name, schema in SCHEMAS.items()]
-    script = render_turn(SPOKEN, served_vocabulary, response="So", reasoning="Hm.")
-    found = claude(served, {"tools": tools, "vllm_xargs": {"script": script}}, stream=stream)
+    script = render_turn(SPOKEN, k3_vocabulary, response="So", reasoning="Hm.")
+    found = claude(server, {"tools": tools, "vllm_xargs": {"script": script}}, stream=stream)
     calls = [(f"functions.{call.name}:{at}", call.name, json.loads(call.arguments)) for at, call in enumerate(SPOKEN)]
     assert found == ("Hm.", "So", calls)
-    wrong = render_turn([ToolCall("ping", 4, '{"a": 1}')], served_vocabulary, response="So", reasoning="Hm.")
+    wrong = render_turn([ToolCall("ping", 4, '{"a": 1}')], k3_vocabulary, response="So", reasoning="Hm.")
     body = {"tools": tools, "tool_choice": {"type": "tool", "name": "ping"}, "vllm_xargs": {"script": wrong}}
-    assert claude(served, body, stream=stream) == ("Hm.", "", [("functions.ping:0", "ping", {})])
+    assert claude(server, body, stream=stream) == ("Hm.", "", [("functions.ping:0", "ping", {})])
 
 
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -137,20 +100,20 @@ REQUESTS: dict[str, dict[str, Any]] = {
 @ours
 @pytest.mark.parametrize("name", [*REQUESTS, "no tools", "script"])
 def test_a_split_request_is_constrained_as_by_one_server(
-    served: VllmServer, served_vocabulary: Vocabulary, name: str
+    server: VllmServer, k3_vocabulary: Vocabulary, name: str
 ) -> None:
     body = BODY | REQUESTS.get(name, {})
     if name == "no tools":
         body = {key: value for key, value in body.items() if key != "tools"} | {"max_tokens": 60}
     if name == "script":
-        script = render_turn(SPOKEN, served_vocabulary, response="So", reasoning="Hm.")
+        script = render_turn(SPOKEN, k3_vocabulary, response="So", reasoning="Hm.")
         body |= {"vllm_xargs": {"script": script}, "thinking_token_budget": None}
-    whole = post(served, "/v1/chat/completions", {**body, "return_token_ids": True})
-    generated = post(served, "/inference/v1/generate", post(served, "/v1/chat/completions/render", body))
+    whole = post(server, "/v1/chat/completions", {**body, "return_token_ids": True})
+    generated = post(server, "/inference/v1/generate", post(server, "/v1/chat/completions/render", body))
     ids = [choice["token_ids"] for choice in generated["choices"]]
     assert ids == [choice["token_ids"] for choice in whole["choices"]]
     if name not in {"no calls", "no tools", "cut", "off"}:
-        turn = checked(ids[0], served_vocabulary, thinks=name != "without thinking")
+        turn = checked(ids[0], k3_vocabulary, thinks=name != "without thinking")
         calls = whole["choices"][0]["message"].get("tool_calls", [])
         first = 1 if name == "history" else 0
         assert [call["id"] for call in calls] == [
@@ -160,7 +123,7 @@ def test_a_split_request_is_constrained_as_by_one_server(
 
 
 @ours
-def test_the_other_endpoints_that_render(served: VllmServer, served_vocabulary: Vocabulary) -> None:
+def test_the_other_endpoints_that_render(server: VllmServer, k3_vocabulary: Vocabulary) -> None:
     tool = WEATHER["function"]
     bodies: dict[str, dict[str, Any]] = {
         "/v1/responses/render": {"input": "go", "tools": [{"type": "function", **tool}], "tool_choice": "required",
@@ -174,22 +137,22 @@ def test_the_other_endpoints_that_render(served: VllmServer, served_vocabulary: 
     reserve = {"constrained_k2_finish_reserve": 1100}
     for path, body in bodies.items():
         given = limits | body | {"vllm_xargs": body.get("vllm_xargs", {}) | reserve}
-        rendered = post(served, path, given)
+        rendered = post(server, path, given)
         (rendered,) = rendered if isinstance(rendered, list) else [rendered]
-        generated = post(served, "/inference/v1/generate", rendered)
-        thinks = served_vocabulary.opens_reasoning(rendered["token_ids"])
+        generated = post(server, "/inference/v1/generate", rendered)
+        thinks = k3_vocabulary.opens_reasoning(rendered["token_ids"])
         assert thinks == ("completions" not in path)
-        turn = checked(generated["choices"][0]["token_ids"], served_vocabulary, thinks=thinks)
+        turn = checked(generated["choices"][0]["token_ids"], k3_vocabulary, thinks=thinks)
         assert turn.calls and not turn.text, path
 
 
 @ours
-def test_completions(served: VllmServer, served_vocabulary: Vocabulary) -> None:
+def test_completions(server: VllmServer, k3_vocabulary: Vocabulary) -> None:
     spec = json.dumps({"tools": TOOLS, "tool_choice": "required", "first_index": 3})
     body = {"model": "kimi-k2", "prompt": "hi", "max_tokens": 1200, "seed": 2, "return_token_ids": True, "vllm_xargs": {
         "constrained_k2": spec, "constrained_k2_finish_reserve": 1000}}  # fmt: skip
-    (choice,) = post(served, "/v1/completions", body)["choices"]
-    turn = checked(choice["token_ids"], served_vocabulary, thinks=False)
+    (choice,) = post(server, "/v1/completions", body)["choices"]
+    turn = checked(choice["token_ids"], k3_vocabulary, thinks=False)
     assert turn.calls and choice["finish_reason"] == "stop"
 
 
@@ -205,11 +168,9 @@ def ids_of(server: VllmServer, **fields: Any) -> list[int]:
 
 @vllms
 @pytest.mark.parametrize("name", ["auto", "required", "one function", "one call", "without thinking", "history"])
-def test_adopted_requests_write_valid_calls(served: VllmServer, served_vocabulary: Vocabulary, name: str) -> None:
+def test_adopted_requests_write_valid_calls(server: VllmServer, k3_vocabulary: Vocabulary, name: str) -> None:
     for seed in range(3):
-        turn = checked(
-            ids_of(served, **REQUESTS[name], seed=seed), served_vocabulary, thinks=name != "without thinking"
-        )
+        turn = checked(ids_of(server, **REQUESTS[name], seed=seed), k3_vocabulary, thinks=name != "without thinking")
         assert name == "auto" or (turn.calls and not turn.text)
         if name == "one function":
             assert {call[0] for call in turn.calls} == {"ping"}
@@ -218,10 +179,10 @@ def test_adopted_requests_write_valid_calls(served: VllmServer, served_vocabular
 
 
 @vllms
-def test_adopted_requests_in_a_form_and_without_calls(served: VllmServer, served_vocabulary: Vocabulary) -> None:
-    turn = checked(ids_of(served, response_format=FORM), served_vocabulary)
+def test_adopted_requests_in_a_form_and_without_calls(server: VllmServer, k3_vocabulary: Vocabulary) -> None:
+    turn = checked(ids_of(server, response_format=FORM), k3_vocabulary)
     assert turn.calls or json.loads(turn.text) in ({"a": 1}, {"a": 2})
-    ids = ids_of(served, tool_choice="none", max_tokens=80)
-    assert not parse_completion(ids, served_vocabulary, level="tolerant", in_reasoning=True).tool_calls
-    log = served.log_text()
+    ids = ids_of(server, tool_choice="none", max_tokens=80)
+    assert not parse_completion(ids, k3_vocabulary, level="tolerant", in_reasoning=True).tool_calls
+    log = server.log_text()
     assert "is left to vLLM" not in log and "adopt prompt" in log

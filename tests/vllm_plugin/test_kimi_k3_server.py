@@ -1,7 +1,6 @@
 """The prompts of a real server of Kimi K3, through its HTTP endpoints, are those of this package."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,13 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import Vocabulary
 from constrained_k2.cli import main
-from constrained_k2.evaluation.server import RENDER, VllmServer
+from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.prompts.xtml import XtmlRenderer
-from constrained_k2.testing import build_model
 from tests.prompts.dialogs import USER, call, calls, result
-from tests.warm import WarmServer
+from tests.servers import on
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, on("kimi_k3_adopted")]
 
-FLAGS = (
-    *("--tokenizer-mode", "kimi_k3", "--reasoning-parser", "kimi_k3"),
-    *("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k3"),
-)
 TOOL = {
     "type": "function",
     "function": {
@@ -61,40 +55,32 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    directory = tmp_path_factory.mktemp("kimi_k3")
-    model = build_model(directory / "model", arch="llama", wire_format="kimi_k3")
-    with WarmServer(model, FLAGS, log=directory / "log", entry=RENDER) as started:
-        yield started
-
-
 @pytest.mark.parametrize("name", REQUESTS)
-def test_prompts(served: VllmServer, name: str) -> None:
+def test_prompts(server: VllmServer, name: str) -> None:
     body = {"messages": [USER], **REQUESTS[name]}
-    url = f"{served.url}/v1/chat/completions/render"
+    url = f"{server.url}/v1/chat/completions/render"
     response = httpx.post(url, json={"model": "kimi-k2", **body}, timeout=60, trust_env=False)
     assert response.status_code == 200, response.text
-    rendered = XtmlRenderer(Vocabulary.from_pretrained(served.model)).render(body)
+    rendered = XtmlRenderer(Vocabulary.from_pretrained(server.model)).render(body)
     assert not rendered.repairs
     assert response.json()["token_ids"] == list(rendered.ids)
 
 
 @pytest.mark.parametrize("name", ["plain", "history", "history without thinking", "effort"])
 def test_the_command_finds_no_difference(
-    served: VllmServer, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: VllmServer, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     request = tmp_path / "request.json"
     request.write_text(json.dumps({"model": "kimi-k2", "messages": [USER], **REQUESTS[name]}))
-    assert main(["render", str(request), "--tokenizer", str(served.model), "--diff", served.url]) == 0
+    assert main(["render", str(request), "--tokenizer", str(server.model), "--diff", server.url]) == 0
     assert "The server renders the same prompt." in capsys.readouterr().err
 
 
-def test_the_command_shows_a_difference(served: VllmServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_a_difference(server: VllmServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     request = tmp_path / "request.json"
     body = {"model": "kimi-k2", "messages": [calls(call("a", "search", "no JSON")), result("a")]}
     request.write_text(json.dumps(body))
-    assert main(["render", str(request), "--tokenizer", str(served.model), "--diff", served.url]) == 1
+    assert main(["render", str(request), "--tokenizer", str(server.model), "--diff", server.url]) == 1
     shown = capsys.readouterr().err
     assert '-<|open|>message role="assistant"' in shown
     assert "<|open|>json type=" in shown

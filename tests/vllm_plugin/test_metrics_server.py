@@ -1,9 +1,6 @@
 """Real servers' ``/metrics``, log and answers, with everything in two processes and with everything in its own."""
 
 import time
-from collections.abc import Iterator
-from math import isnan
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,54 +11,53 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from constrained_k2.evaluation.server import CONSTRAINED_FLAGS, SERVE, VllmServer
-from constrained_k2.testing import build_model
-from tests.warm import WarmServer
+from constrained_k2.evaluation.server import VllmServer
+from tests.servers import on
 
-pytestmark = pytest.mark.server
+# vLLM for CPUs has the worker in a process of its own; of the other server also the two front ends.
+pytestmark = [pytest.mark.server, on("logits_processor", "tp2_logits_processor")]
 
-HERE = Path(__file__).parent
 RELAXED = {"type": "object", "properties": {"s": {"type": "string", "pattern": "^(a+)-\\1$"}}, "required": ["s"],
            "additionalProperties": False}  # fmt: skip
-# vLLM for CPUs has the worker in a process of its own.
-FLAGS: dict[str, tuple[str, ...]] = {"one front end": (), "two front ends": ("--api-server-count=2",)}
 
 
 def function(name: str, parameters: Any = None, **more: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": parameters or {}, **more}}
 
 
-@pytest.fixture(scope="module", params=FLAGS.values(), ids=list(FLAGS))
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    directory = tmp_path_factory.mktemp("server")
-    model = build_model(directory / "model", arch="kimi_k2")
-    flags = (*CONSTRAINED_FLAGS, "counting:CountingLogitsProcessor", *request.param)
-    with WarmServer(model, flags, log=directory / "server.log", python_path=[HERE], entry=SERVE) as started:
-        yield started
-
-
 class Metrics:
-    """A server's metrics at one moment."""
+    """A server's metrics at one moment, less those of an earlier one."""
 
-    def __init__(self, server: VllmServer) -> None:
+    def __init__(self, server: VllmServer, before: "Metrics | None" = None) -> None:
         text = httpx.get(f"{server.url}/metrics", timeout=60).raise_for_status().text
         self._samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        self._before = before
 
     def __call__(self, name: str, **labels: str) -> float:
-        """The sum of a metric's samples that have these labels; NaN if there are none."""
-        found = [
+        """The sum of a metric's samples that have these labels."""
+        found = sum(
             sample.value
             for sample in self._samples
             if sample.name == f"constrained_k2_{name}"
             and sample.labels.items() >= (labels | {"model_name": "kimi-k2"}).items()
-        ]
-        return sum(found) if found else float("nan")
+        )
+        return found - (self._before(name, **labels) if self._before else 0)
 
 
-def metrics_with(server: VllmServer, name: str, least: float) -> Metrics:
-    """The metrics once a counter has come so far: the last step's statistics come behind its answer."""
+def settled(server: VllmServer) -> Metrics:
+    """The metrics once they stand still: the last step's statistics come behind its answer."""
+    seen = Metrics(server)
+    while True:
+        time.sleep(1)
+        before, seen = seen, Metrics(server)
+        if seen("masked_steps_total") == before("masked_steps_total"):
+            return seen
+
+
+def metrics_with(server: VllmServer, name: str, least: float, before: Metrics) -> Metrics:
+    """The metrics since ``before``, once a counter has come so far."""
     for _ in range(100):
-        metrics = Metrics(server)
+        metrics = Metrics(server, before)
         if metrics(name) >= least:
             break
         time.sleep(0.1)
@@ -69,22 +65,26 @@ def metrics_with(server: VllmServer, name: str, least: float) -> Metrics:
 
 
 def ask(client: openai.OpenAI, tools: Any, **fields: Any) -> Any:
+    """An answer whose masks are counted as if each changed what the model wants."""
     defaults: dict[str, Any] = {"model": "kimi-k2", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 30}
-    return client.chat.completions.create(tools=tools, **(defaults | fields))
+    xargs = {"counted": 1} | fields.pop("vllm_xargs", {})
+    return client.chat.completions.create(tools=tools, extra_body={"vllm_xargs": xargs}, **(defaults | fields))
 
 
 def test_what_requests_leave_behind(server: VllmServer, client: openai.OpenAI) -> None:
-    first = Metrics(server)
-    assert first("masked_steps_total", engine="0") == 0
-    ask(client, openai.omit)
-    assert Metrics(server)("masked_steps_total") == 0
-    assert isnan(Metrics(server)("requests_total"))
+    first = settled(server)
+    client.chat.completions.create(model="kimi-k2", messages=[{"role": "user", "content": "hi"}], max_tokens=30)
+    assert settled(server)("masked_steps_total") == first("masked_steps_total")
+    assert Metrics(server, first)("requests_total") == 0
     steps = sum(
         ask(client, tools, **fields).usage.completion_tokens
         for tools, fields in (
             ([function("f")], {"tool_choice": "required"}),
             ([function("f"), function("g", RELAXED)], {}),
-            ([function("f", {"not": {}}, strict=False)], {}),
+            (
+                [function("f", {"not": {}}, strict=False)],
+                {"vllm_xargs": {"constrained_k2_strict_false": "best_effort"}},
+            ),
             ([function("f")], {"tool_choice": "none"}),
             ([function("f")], {"tool_choice": "required"}),
         )
@@ -97,7 +97,7 @@ def test_what_requests_leave_behind(server: VllmServer, client: openai.OpenAI) -
             model="kimi-k2", prompt="hi", max_tokens=5, extra_body={"vllm_xargs": {"constrained_k2": "{\n\x1b[31m"}}
         )
 
-    metrics = metrics_with(server, "masked_steps_total", steps)
+    metrics = metrics_with(server, "masked_steps_total", steps, first)
     admitted = {"grammar_engine": "llguidance"}
     assert metrics("requests_total", **admitted, coverage="whole", tool_choice="required") == 2
     assert metrics("requests_total", **admitted, coverage="relaxed", tool_choice="auto") == 1
@@ -131,7 +131,7 @@ def test_diagnostics_come_where_they_are_asked_for(client: openai.OpenAI, stream
               "max_tokens": 400, "parallel_tool_calls": False}  # fmt: skip
     tools = [function("f"), function("g", RELAXED)]
     for switch in ("on", "off"):
-        answer = ask(client, tools, **fields, extra_body={"vllm_xargs": {"constrained_k2_diagnostics": switch}})
+        answer = ask(client, tools, **fields, vllm_xargs={"constrained_k2_diagnostics": switch})
         choices = [choice for chunk in answer for choice in chunk.choices] if stream else answer.choices
         told = [choice.constrained_k2 for choice in choices if "constrained_k2" in (choice.model_extra or {})]
         assert len(told) == (2 if switch == "on" else 0)
@@ -144,14 +144,20 @@ def test_diagnostics_come_where_they_are_asked_for(client: openai.OpenAI, stream
                 assert called["g"]["cached"] == (called["g"]["compile_ms"] == 0)
 
 
-@pytest.mark.parametrize(
-    "extra", [{"vllm_xargs": {"constrained_k2_diagnostics": each}} for each in ("yes", "overrides")]
-)
-def test_a_switch_of_no_known_value(client: openai.OpenAI, extra: Any) -> None:
+@pytest.mark.parametrize("switch", ["yes", "overrides"])
+def test_a_switch_of_no_known_value(client: openai.OpenAI, switch: str) -> None:
     with pytest.raises(openai.BadRequestError, match="vllm_xargs.constrained_k2_diagnostics: must be 'on' or 'off'"):
-        ask(client, [function("f")], extra_body=extra)
+        ask(client, [function("f")], vllm_xargs={"constrained_k2_diagnostics": switch})
 
 
 def test_a_client_that_sends_the_field_itself(client: openai.OpenAI) -> None:
-    answer = ask(client, [function("f")], extra_body={"constrained_k2_diagnostics": {"tools_called": "forged"}})
+    forged = {"constrained_k2_diagnostics": {"tools_called": "forged"}}
+    tools: Any = [function("f")]
+    answer = client.chat.completions.create(
+        model="kimi-k2",
+        messages=[{"role": "user", "content": "hi"}],
+        tools=tools,
+        max_tokens=30,
+        extra_body=forged,
+    )
     assert "constrained_k2" not in (answer.choices[0].model_extra or {})

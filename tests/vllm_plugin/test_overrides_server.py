@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,27 +9,12 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2.cli import main
-from constrained_k2.evaluation.server import API_SERVER, CONSTRAINED_FLAGS, VllmServer
-from constrained_k2.testing import build_model
-from tests.warm import WarmServer
+from constrained_k2.evaluation.server import VllmServer
 
 pytestmark = pytest.mark.server
 
-PARSER = "--tool-call-parser=kimi_k2_constrained"
-FLAGS: dict[str, tuple[str, ...]] = {
-    "structured output": ("--enable-auto-tool-choice", PARSER),
-    "logits processor": CONSTRAINED_FLAGS,
-}
 UNITS = {"type": "object", "properties": {"units": {"enum": ["celsius", "fahrenheit"]}}, "required": ["units"]}
 TOOLS = [{"type": "function", "function": {"name": "get-weather", "parameters": UNITS}}]
-
-
-@pytest.fixture(scope="module", params=FLAGS.values(), ids=list(FLAGS))
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    directory = tmp_path_factory.mktemp("server")
-    model = build_model(directory / "model", arch="llama")
-    with WarmServer(model, request.param, log=directory / "server.log", entry=API_SERVER) as started:
-        yield started
 
 
 @pytest.mark.parametrize("choice", ["required", "auto"])

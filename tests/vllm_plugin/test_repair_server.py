@@ -20,8 +20,9 @@ from constrained_k2.prompts import PromptRenderer
 from constrained_k2.prompts.special_text import JOINER
 from scripts.bundled_samples.ordinary import TOOLS
 from tests.servers import on
+from tests.vllm_plugin.asking import post
 
-pytestmark = [pytest.mark.server, on("prompts")]
+pytestmark = [pytest.mark.server, on("logits_processor")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WEATHER = TOOLS[0]
@@ -34,10 +35,6 @@ GIVEN_IDS = [
     "0b7e6f1a-6d0c-4f3e-9c1e-1d2f3a4b5c6d",
     "",
 ]
-
-
-def post(server: VllmServer, path: str, **body: Any) -> httpx.Response:
-    return httpx.post(f"{server.url}{path}", json={"model": "kimi-k2"} | body, timeout=120)
 
 
 def prompt_ids(server: VllmServer, **body: Any) -> list[int]:

@@ -40,7 +40,13 @@ NONE = json.dumps({"tools": TOOLS, "tool_choice": "none"})
 
 
 def config(
-    route: Any = None, processors: Any = None, *, speculative: bool = False, v2: bool = False, **model: Any
+    route: Any = None,
+    processors: Any = None,
+    *,
+    speculative: bool = False,
+    v2: bool = False,
+    ours: Any = None,
+    **model: Any,
 ) -> Any:
     """As much of a ``VllmConfig`` as the route is read from."""
     given = {
@@ -50,7 +56,7 @@ def config(
         "runner_type": "generate",
     }
     return SimpleNamespace(
-        additional_config={} if route is None else {"constrained_k2": {"route": route}},
+        additional_config={"constrained_k2": ours} if ours else {"constrained_k2": {"route": route}} if route else {},
         model_config=SimpleNamespace(**(given | model)),
         speculative_config=SimpleNamespace() if speculative else None,
         use_v2_model_runner=v2,
@@ -81,6 +87,8 @@ def test_the_route_follows_the_flags(vllm_config: Any, route: Any) -> None:
         (config("logits_processor"), "does not run our logits processor.* Add --logits-processors"),
         (config(None, [OURS], speculative=True), "no logits processors under speculative decoding.* Leave out"),
         (config("both"), "route: must be 'structured_output' or 'logits_processor', not 'both'"),
+        (config(ours={"finish_reserve": 100_000}), "finish_reserve: must be a whole number from 0 to 4096"),
+        (config(ours={"finish_resrve": 1}), "additional_config.constrained_k2: .*Use strict, "),
         (config("structured_output", is_diffusion=True), "no structured outputs"),
         (config("structured_output", runner_type="pooling"), "no structured outputs"),
     ],

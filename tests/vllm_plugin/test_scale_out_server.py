@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,20 +10,10 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import Vocabulary, parse_completion
-from constrained_k2.evaluation.bundled import build_demo_model
-from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, RENDER, VllmServer
-from tests.warm import WarmServer
+from constrained_k2.evaluation.server import VllmServer
+from tests.servers import on, started
 
 pytestmark = pytest.mark.server
-
-SCRIPTED = "scripted:ScriptedLogitsProcessor"
-ROUTE = ("--additional-config", json.dumps({"constrained_k2": {"route": "structured_output"}}))
-GENERATING = {
-    # Neither loads a tokenizer, and the first one's front end has no flag of this package.
-    "structured_output": ("--tokens-only", *ROUTE, "--logits-processors", SCRIPTED),
-    "logits_processor": ("--tokens-only", *CONSTRAINED_FLAGS[-2:], SCRIPTED),
-}
-TEMPLATES = "--trust-request-chat-template"
 
 WEATHER = {
     "type": "object",
@@ -49,7 +38,8 @@ HISTORY = [
 FORM = {"type": "json_schema", "json_schema": {"name": "form", "schema": {
     "type": "object", "properties": {"a": {"type": "integer", "maximum": 99}}, "required": ["a"]}}}  # fmt: skip
 OPEN = "{% for m in messages %}{{ m['content'] }}{% endfor %}<think>"
-BODY: dict[str, Any] = {"model": "kimi-k2", "messages": QUESTION, "tools": TOOLS, "temperature": 0, "max_tokens": 120}
+BODY: dict[str, Any] = {"model": "kimi-k2", "messages": QUESTION, "tools": TOOLS, "temperature": 0, "max_tokens": 120,
+                        "vllm_xargs": {"constrained_k2_finish_reserve": 90}}  # fmt: skip
 REQUESTS: dict[str, dict[str, Any]] = {
     "auto": {},
     "a null choice": {"tool_choice": None},
@@ -70,40 +60,19 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_demo_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def demo_vocabulary(checkpoint: Path) -> Vocabulary:
-    return Vocabulary.from_pretrained(checkpoint)
-
-
-def serve(checkpoint: Path, flags: tuple[str, ...], log: Path, **options: Any) -> Iterator[VllmServer]:
-    with WarmServer(checkpoint, flags, log=log, python_path=[Path(__file__).parent], **options) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def one(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    """A server that does everything."""
-    flags = (*BACKEND_FLAGS, "--enable-scale-out", TEMPLATES, "--logits-processors", SCRIPTED)
-    yield from serve(checkpoint, flags, tmp_path_factory.mktemp("one") / "log")
-
-
-@pytest.fixture(scope="module")
-def rendering(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+@pytest.fixture(scope="session")
+def rendering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     """A server without a model."""
-    yield from serve(checkpoint, (*BACKEND_FLAGS, TEMPLATES), tmp_path_factory.mktemp("render") / "log", entry=RENDER)
+    yield from started("rendering", tmp_path_factory.mktemp("render"))
 
 
-@pytest.fixture(scope="module", params=list(GENERATING))
-def generating(
-    request: pytest.FixtureRequest, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[VllmServer]:
-    """A server that generates only, by each route in turn."""
-    yield from serve(checkpoint, GENERATING[request.param], tmp_path_factory.mktemp("generate") / "log")
+@pytest.fixture(
+    scope="session",
+    params=["structured_output", pytest.param("logits_processor", marks=pytest.mark.only_all)],
+)
+def generating(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[VllmServer]:
+    """A server that generates only."""
+    yield from started(f"generating_{request.param}", tmp_path_factory.mktemp("generate"))
 
 
 def post(server: VllmServer, path: str, body: dict[str, Any]) -> httpx.Response:
@@ -116,30 +85,35 @@ def answer(server: VllmServer, path: str, body: dict[str, Any]) -> Any:
     return response.json()
 
 
-def request_of(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in (BODY | fields).items() if name != "tools" or value is not None}
+def request_of(name: str, vocabulary: Vocabulary) -> dict[str, Any]:
+    """A request by its name; a random model, which would write text alone, is pushed into calls."""
+    push = {} if REQUESTS[name].get("tool_choice") else {"logit_bias": {str(vocabulary.format.section_begin): 100}}
+    body = BODY | push | REQUESTS[name]
+    return {key: value for key, value in body.items() if key != "tools" or value is not None}
 
 
+@on("structured_output")
 @pytest.mark.parametrize("name", list(REQUESTS))
 def test_a_split_request_is_constrained_as_by_one_server(
-    one: VllmServer, rendering: VllmServer, generating: VllmServer, name: str
+    server: VllmServer, rendering: VllmServer, generating: VllmServer, vocabulary: Vocabulary, name: str
 ) -> None:
-    body = request_of(**REQUESTS[name])
-    whole = answer(one, "/v1/chat/completions", {**body, "return_token_ids": True})
+    body = request_of(name, vocabulary)
+    whole = answer(server, "/v1/chat/completions", {**body, "return_token_ids": True})
     rendered = answer(rendering, "/v1/chat/completions/render", body)
     generated = answer(generating, "/inference/v1/generate", rendered)
     assert [each["token_ids"] for each in generated["choices"]] == [each["token_ids"] for each in whole["choices"]]
 
 
+@on("structured_output")
 @pytest.mark.parametrize("name", ["auto", "history", "one function", "a form, no calls"])
-def test_vllms_own_derendering_parses_the_calls(one: VllmServer, name: str) -> None:
+def test_vllms_own_derendering_parses_the_calls(server: VllmServer, vocabulary: Vocabulary, name: str) -> None:
     """Its ids of calls and its finish_reason are vLLM's."""
-    body = request_of(**REQUESTS[name])
-    whole = answer(one, "/v1/chat/completions", body)["choices"][0]["message"]
-    rendered = answer(one, "/v1/chat/completions/render", body)
-    generated = answer(one, "/inference/v1/generate", rendered)
+    body = request_of(name, vocabulary)
+    whole = answer(server, "/v1/chat/completions", body)["choices"][0]["message"]
+    rendered = answer(server, "/v1/chat/completions/render", body)
+    generated = answer(server, "/inference/v1/generate", rendered)
     asked = {"generate_response": generated, "chat_request": body, "prompt_token_ids": rendered["token_ids"]}
-    message = answer(one, "/v1/chat/completions/derender", asked)["choices"][0]["message"]
+    message = answer(server, "/v1/chat/completions/derender", asked)["choices"][0]["message"]
     found, expected = ([call["function"] for call in each.get("tool_calls") or ()] for each in (message, whole))
     assert [(call["name"], call["arguments"]) for call in found] == [
         (call["name"], call["arguments"]) for call in expected
@@ -147,24 +121,27 @@ def test_vllms_own_derendering_parses_the_calls(one: VllmServer, name: str) -> N
     assert (message["content"] or "").removesuffix("<|im_end|>") == (whole["content"] or "")
 
 
-@pytest.mark.parametrize("fields", [*({"name": name} for name in ("auto", "history", "one function", "a form, no calls")),
-                                    {"name": "no calls", "stop": ["e", "a"]}], ids=lambda fields: fields["name"])  # fmt: skip
-def test_the_server_that_generates_derenders(one: VllmServer, fields: dict[str, Any]) -> None:
+@on("structured_output")
+@pytest.mark.parametrize(
+    ("name", "stop"),
+    [("auto", None), ("history", None), ("one function", None), ("a form, no calls", None), ("no calls", ["e", "a"])],
+)
+def test_the_server_that_generates_derenders(
+    server: VllmServer, vocabulary: Vocabulary, name: str, stop: list[str] | None
+) -> None:
     """Since vLLM 0.33: text, calls and their ids are those of one step."""
-    body = request_of(**REQUESTS[fields["name"]], **{name: fields[name] for name in fields if name != "name"})
-    whole = answer(one, "/v1/chat/completions", body)["choices"][0]["message"]
-    rendered = answer(one, "/v1/chat/completions/render", body)
+    body = request_of(name, vocabulary) | ({} if stop is None else {"stop": stop})
+    whole = answer(server, "/v1/chat/completions", body)["choices"][0]["message"]
+    rendered = answer(server, "/v1/chat/completions/render", body)
     if "parse_context" not in rendered:
         pytest.skip("this vLLM has no output_mode")
-    generated = answer(one, "/inference/v1/generate", rendered | {"output_mode": "derender"})
+    generated = answer(server, "/inference/v1/generate", rendered | {"output_mode": "derender"})
     message = generated["choices"][0]["message"]
     assert message.get("tool_calls") == whole.get("tool_calls")
     assert (message["content"] or "") == (whole["content"] or "")
 
 
-def test_the_other_endpoints_that_render(
-    rendering: VllmServer, generating: VllmServer, demo_vocabulary: Vocabulary
-) -> None:
+def test_the_other_endpoints_that_render(rendering: VllmServer, generating: VllmServer, vocabulary: Vocabulary) -> None:
     function = TOOLS[0]["function"]
     history = [{"role": "user", "content": "go"},
                {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": "{}"},
@@ -177,20 +154,23 @@ def test_the_other_endpoints_that_render(
         "/v1/messages/render": {"messages": QUESTION, "tools": [messages_tool], "tool_choice": {"type": "any"},
                                 "max_tokens": 120},
         "/v1/completions/render": {"prompt": "Go.", "max_tokens": 120,
-                                   "vllm_xargs": {"constrained_k2": constraint, "constrained_k2_finish_reserve": 60}},
+                                   "vllm_xargs": {"constrained_k2": constraint}},
     }  # fmt: skip
     for path, body in bodies.items():
-        rendered = answer(rendering, path, {"model": "kimi-k2", "temperature": 0, **body})
+        xargs = BODY["vllm_xargs"] | body.get("vllm_xargs", {})
+        rendered = answer(rendering, path, {"model": "kimi-k2", "temperature": 0, **body, "vllm_xargs": xargs})
         (rendered,) = rendered if isinstance(rendered, list) else [rendered]
         generated = answer(generating, "/inference/v1/generate", rendered)
-        parsed = parse_completion(generated["choices"][0]["token_ids"], demo_vocabulary)
+        parsed = parse_completion(generated["choices"][0]["token_ids"], vocabulary)
         first = 1 if path == "/v1/responses/render" else 0
         assert [call.id for call in parsed.tool_calls][:1] == [f"functions.get_weather:{first}"], path
         assert all(set(json.loads(call.arguments)) == {"city", "units"} for call in parsed.tool_calls), path
 
 
-def test_hostile_parameters_cost_their_own_request(rendering: VllmServer, generating: VllmServer) -> None:
-    rendered = answer(rendering, "/v1/chat/completions/render", request_of(tool_choice="required"))
+def test_hostile_parameters_cost_their_own_request(
+    rendering: VllmServer, generating: VllmServer, vocabulary: Vocabulary
+) -> None:
+    rendered = answer(rendering, "/v1/chat/completions/render", request_of("required", vocabulary))
     params, good = rendered["sampling_params"], rendered["sampling_params"]["extra_args"]["constrained_k2"]
     many = [{"type": "function", "function": {"name": f"f{number}"}} for number in range(5000)]
     forged = "constrained_k2, precompile: [0]"

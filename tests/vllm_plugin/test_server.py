@@ -16,6 +16,7 @@ from constrained_k2.evaluation.sample import UNCONSTRAINED, Sample
 from constrained_k2.evaluation.server import VllmServer
 from scripts.bundled_samples.ordinary import ordinary_samples
 from tests.budget import tries
+from tests.servers import on
 from tests.vllm_plugin.asking import MESSAGES, WEATHER, create
 from tests.vllm_plugin.openai_client import ask, ask_all, judged
 
@@ -214,6 +215,7 @@ def test_completions_with_the_tools_in_vllm_xargs(client: openai.OpenAI, vocabul
     assert not (completion.content or completion.malformed or completion.cut_calls)
 
 
+@on("structured_output", only_all=("many_logits_processor",))  # without a reasoning parser
 @pytest.mark.parametrize("stream", [False, True])
 def test_chat_without_tools_is_as_ever(client: openai.OpenAI, vocabulary: Vocabulary, stream: bool) -> None:
     script = [*vocabulary.encode("Hello there."), vocabulary.format.turn_end]

@@ -1,21 +1,18 @@
 """Through a real server: tools of other kinds beside functions, and every form of ``tool_choice``."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import Vocabulary
-from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer
-from constrained_k2.testing import build_model
-from tests.vllm_plugin.asking import MESSAGES
-from tests.warm import WarmServer
+from constrained_k2.evaluation.server import VllmServer
+from tests.servers import on
+from tests.vllm_plugin.asking import MESSAGES, chat, post, respond
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, on("logits_processor")]
 
 CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}}, "required": ["city"],
         "additionalProperties": False}  # fmt: skip
@@ -24,45 +21,22 @@ NAMESPACE = {"type": "namespace", "name": "crm", "description": "Customers.", "t
 CUSTOM = {"type": "custom", "name": "patch", "description": "Applies a patch."}
 WEB = {"type": "web_search"}
 CHAT = [{"type": "function", "function": {"name": name, "parameters": CITY}} for name in ("f", "g", "f")]
-FIELDS = {"model": "kimi-k2", "temperature": 1.0, "vllm_xargs": {"constrained_k2_finish_reserve": 200}}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    directory = tmp_path_factory.mktemp("server")
-    model = build_model(directory / "model", arch="llama")
-    flags = (*BACKEND_FLAGS, "--reasoning-parser", "kimi_k2")
-    with WarmServer(model, flags, log=directory / "server.log") as started:
-        yield started
-
-
-def post(server: VllmServer, path: str, **body: Any) -> httpx.Response:
-    return httpx.post(f"{server.url}{path}", json=FIELDS | body, timeout=120)
+FIELDS = {"temperature": 1.0, "vllm_xargs": {"constrained_k2_finish_reserve": 200}}
 
 
 def responses(server: VllmServer, *, stream: bool, **fields: Any) -> list[dict[str, Any]]:
-    """The output of a request on /v1/responses."""
-    answer = post(server, "/v1/responses", input="hi", max_output_tokens=400, stream=stream, **fields)
-    assert answer.is_success, answer.text
-    if not stream:
-        return list(answer.json()["output"])
-    lines = (line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {"))
-    events = list(map(json.loads, lines))
-    assert events[-1]["type"] == "response.completed", events[-1]
-    return list(events[-1]["response"]["output"])
+    """The output of a completed response."""
+    response = respond(server, stream=stream, **FIELDS, **({"input": "hi", "max_output_tokens": 400} | fields))
+    assert response["status"] == "completed"
+    return list(response["output"])
 
 
-def chat(server: VllmServer, *, stream: bool, **fields: Any) -> list[str]:
-    """The names of the functions that a chat request's answer calls."""
-    body = {"messages": MESSAGES, "tools": CHAT, "max_tokens": 400, "stream": stream} | fields
-    answer = post(server, "/v1/chat/completions", **body)
-    assert answer.is_success, answer.text
-    if not stream:
-        return [call["function"]["name"] for call in answer.json()["choices"][0]["message"]["tool_calls"]]
-    lines = (line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {"))
-    deltas = [choice["delta"] for line in lines for choice in json.loads(line)["choices"]]
-    calls = (call for delta in deltas for call in delta.get("tool_calls") or ())
-    return [name for call in calls if (name := call["function"].get("name"))]
+def names(server: VllmServer, *, stream: bool, **fields: Any) -> list[str]:
+    """The names of the functions that a chat's answer calls."""
+    return [
+        name
+        for _, name, _ in chat(server, stream=stream, **(FIELDS | {"tools": CHAT, "max_tokens": 400} | fields)).calls
+    ]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -90,8 +64,7 @@ def test_allowed_tools(server: VllmServer, stream: bool) -> None:
     tools = [{"type": "function", "function": {"name": "g"}}]
     asked: dict[str, Any] = {"mode": "required", "tools": tools}
     for given in ({"allowed_tools": asked}, asked):
-        names = chat(server, stream=stream, tool_choice={"type": "allowed_tools"} | given)
-        assert names and set(names) == {"g"}
+        assert set(names(server, stream=stream, tool_choice={"type": "allowed_tools"} | given)) == {"g"}
     tools[0]["function"] = {"name": "h"}
     body = {"tools": CHAT, "messages": MESSAGES, "stream": stream}
     choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
@@ -105,5 +78,5 @@ def test_a_choice_of_null_keeps_its_calls(server: VllmServer, vocabulary: Vocabu
     """A bias makes the random model open the section, where it may."""
     fields: dict[str, Any] = {"stream": stream, "tool_choice": None}
     fields["logit_bias"] = {str(vocabulary.format.section_begin): 100}
-    assert chat(server, **fields)
+    assert names(server, **fields)
     assert any(item["type"] == "function_call" for item in responses(server, tools=[F], **fields))

@@ -10,14 +10,12 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from constrained_k2.evaluation.server import WITHOUT_PLUGIN, VllmServer
-from constrained_k2.testing import build_model
+from constrained_k2.evaluation.server import VllmServer
+from tests.servers import on, started
 from tests.vllm_plugin.asking import MESSAGES, WEATHER
-from tests.warm import WarmServer
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, on("stock")]
 
-FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2", "--reasoning-parser", "kimi_k2")
 XARGS = {"constrained_k2": json.dumps({"tools": [WEATHER]}), "constrained_k2_repair": "on"}
 CALLED = [
     *MESSAGES,
@@ -43,15 +41,10 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VllmServer, VllmServer]]:
-    directory = tmp_path_factory.mktemp("others")
-    model = build_model(directory / "model", arch="llama")
-    with (
-        WarmServer(model, FLAGS, log=directory / "with.log") as with_plugin,
-        WarmServer(model, FLAGS, log=directory / "without.log", environment=WITHOUT_PLUGIN) as without,
-    ):
-        yield with_plugin, without
+@pytest.fixture(scope="session")
+def without(server: VllmServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    """The same server without the plugin; an answer's fingerprint is of the model's directory too."""
+    yield from started("without_plugin", tmp_path_factory.mktemp("without"), server.model)
 
 
 def answer(server: VllmServer, path: str, body: dict[str, Any]) -> tuple[int, Any]:
@@ -84,17 +77,17 @@ def add(event: dict[str, Any], to: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("asked", range(len(ASKED)))
-def test_answers_are_those_of_a_server_without_the_plugin(servers: tuple[VllmServer, VllmServer], asked: int) -> None:
+def test_answers_are_those_of_a_server_without_the_plugin(server: VllmServer, without: VllmServer, asked: int) -> None:
     path, body = ASKED[asked]
-    with_plugin, without = (answer(server, path, body) for server in servers)
-    assert with_plugin == without
+    with_plugin = answer(server, path, body)
+    assert with_plugin == answer(without, path, body)
     assert with_plugin[0] in {200, 400}
 
 
-def test_metrics_are_those_of_a_server_without_the_plugin(servers: tuple[VllmServer, VllmServer]) -> None:
+def test_metrics_are_those_of_a_server_without_the_plugin(server: VllmServer, without: VllmServer) -> None:
     families = [
-        re.findall("^# TYPE .*$", httpx.get(f"{server.url}/metrics", timeout=60).text, re.MULTILINE)
-        for server in servers
+        re.findall("^# TYPE .*$", httpx.get(f"{each.url}/metrics", timeout=60).text, re.MULTILINE)
+        for each in (server, without)
     ]
     assert families[0] == families[1]
     assert not any("constrained_k2" in family for family in families[0])

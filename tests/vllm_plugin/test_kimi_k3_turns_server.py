@@ -5,84 +5,41 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import httpx
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import ToolCall, Vocabulary, parse_completion
 from constrained_k2.evaluation.sample import UNCONSTRAINED
-from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, VllmServer
+from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.prompts.xtml import render_turn
 from scripts.bundled_samples.ordinary import ordinary_samples
 from tests.budget import tries
-from tests.servers import NGRAM, SCRIPTED, kimi_k3_server
-from tests.vllm_plugin.asking import MESSAGES, WEATHER
+from tests.servers import on
+from tests.vllm_plugin.asking import MESSAGES, WEATHER, called, chat, respond
 from tests.vllm_plugin.openai_client import ask_all, judged
 
 pytestmark = pytest.mark.server
 
-ROUTES = {
-    "structured_output": (*BACKEND_FLAGS, "--logits-processors", SCRIPTED),
-    "logits_processor": (*CONSTRAINED_FLAGS, SCRIPTED),
-    "ngram": (*BACKEND_FLAGS, "--speculative-config", NGRAM),
-}
 OFF = UNCONSTRAINED["vllm_xargs"]
 GOOD = ToolCall("get_weather", 1, '{"city": "Beijing", "days": 3}')
 OTHER = ToolCall("get_weather", 2, '{"days": 1, "city": "北京 <|close|>argument<|sep|> \\"x\\""}')
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[VllmServer]:
-    with kimi_k3_server(tmp_path_factory.mktemp("kimi_k3"), *ROUTES[request.param]) as started:
-        yield started
+both_routes = on("kimi_k3_structured_output", "kimi_k3_logits_processor")
 
 
-@pytest.fixture(scope="module")
-def k3_vocabulary(served: VllmServer) -> Vocabulary:
-    return Vocabulary.from_pretrained(served.model)
-
-
-def on(*names: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("served", names, indirect=True, scope="module")
-
-
-both_routes = on("structured_output", "logits_processor")
-
-
-def answer(served: VllmServer, *, stream: bool, **fields: Any) -> tuple[Any, ...]:
+def answer(server: VllmServer, *, stream: bool, **fields: Any) -> tuple[Any, ...]:
     """The finish reason, reasoning, content and calls that a client sees."""
-    body = {"model": "kimi-k2", "messages": MESSAGES, "tools": [WEATHER], "max_tokens": 400, "temperature": 1.0}
-    url = f"{served.url}/v1/chat/completions"
-    given = httpx.post(url, json={**body, **fields, "stream": stream}, timeout=120, trust_env=False)
-    assert given.status_code == 200, given.text
-    if not stream:
-        choice = given.json()["choices"][0]
-        message = choice["message"]
-        calls = [(call["id"], *call["function"].values()) for call in message.get("tool_calls") or ()]
-        return choice["finish_reason"], message["reasoning"] or "", message["content"] or "", calls
-    finish_reason, reasoning, content = "", "", ""
-    parts: dict[int, list[str]] = {}
-    for line in given.text.splitlines():
-        if not line.startswith("data: {"):
-            continue
-        for choice in json.loads(line.removeprefix("data: "))["choices"]:
-            delta = choice["delta"]
-            finish_reason = choice["finish_reason"] or finish_reason
-            reasoning += delta.get("reasoning") or ""
-            content += delta.get("content") or ""
-            for call in delta.get("tool_calls") or ():
-                part = parts.setdefault(call["index"], ["", "", ""])
-                part[0] += call.get("id") or ""
-                part[1] += call["function"].get("name") or ""
-                part[2] += call["function"].get("arguments") or ""
-    return finish_reason, reasoning, content, [tuple(part) for part in parts.values()]
+    body = {"tools": [WEATHER], "max_tokens": 400, "temperature": 1.0}
+    seen = chat(server, stream=stream, **(body | fields))
+    return seen.reason, seen.reasoning, seen.content, seen.calls
 
 
-def check_random(served: VllmServer, count: int) -> None:
+def check_random(server: VllmServer, count: int) -> None:
     """Every call in the answers to these many requests is declared, valid and numbered."""
     samples = list(ordinary_samples(count, seed=1))
-    answers = asyncio.run(ask_all(served.url, samples, model="kimi-k2", temperature=1.0, max_tokens=2048))
+    answers = asyncio.run(ask_all(server.url, samples, model="kimi-k2", temperature=1.0, max_tokens=2048))
     result, problems = judged(samples, answers)
     assert not problems
     assert result.success - result.truncated >= 0.9 * count
@@ -91,19 +48,19 @@ def check_random(served: VllmServer, count: int) -> None:
 
 
 @both_routes
-def test_requests_to_a_random_model(served: VllmServer) -> None:
-    check_random(served, tries(30, everything=100))
+def test_requests_to_a_random_model(server: VllmServer) -> None:
+    check_random(server, tries(30, everything=100))
 
 
-@on("ngram")
-def test_requests_under_speculative_decoding(served: VllmServer) -> None:
-    check_random(served, tries(15, everything=30))
+@on("kimi_k3_ngram")
+def test_requests_under_speculative_decoding(server: VllmServer) -> None:
+    check_random(server, tries(15, everything=30))
 
 
 @both_routes
 @pytest.mark.parametrize("choice", ["auto", "required", "none", "named"])
 @pytest.mark.parametrize("thinking", [True, False])
-def test_a_stream_is_the_whole_answer(served: VllmServer, choice: str, thinking: bool) -> None:
+def test_a_stream_is_the_whole_answer(server: VllmServer, choice: str, thinking: bool) -> None:
     """One request at a time, so that the random model computes the same logits."""
     named = {"type": "function", "function": {"name": "get_weather"}}
     fields = {
@@ -113,8 +70,8 @@ def test_a_stream_is_the_whole_answer(served: VllmServer, choice: str, thinking:
         "max_tokens": 1500,
     }
     for seed in range(2):
-        whole = answer(served, stream=False, seed=seed, **fields)
-        streamed = answer(served, stream=True, seed=seed, **fields)
+        whole = answer(server, stream=False, seed=seed, **fields)
+        streamed = answer(server, stream=True, seed=seed, **fields)
         assert streamed == whole
         assert bool(whole[1]) == thinking
         if choice in {"required", "named"}:
@@ -138,25 +95,25 @@ def transcripts(vocabulary: Vocabulary) -> Iterator[list[int]]:
 
 
 @both_routes
-def test_unconstrained_answers_are_parsed_by_token_id(served: VllmServer, k3_vocabulary: Vocabulary) -> None:
+def test_unconstrained_answers_are_parsed_by_token_id(server: VllmServer, k3_vocabulary: Vocabulary) -> None:
     for number, script in enumerate(transcripts(k3_vocabulary)):
         parsed = parse_completion(script, k3_vocabulary, level="tolerant", in_reasoning=True)
         seen = [(f"functions.{call.name}:{at}", call.name, call.arguments) for at, call in enumerate(parsed.tool_calls)]
         fields = {"vllm_xargs": OFF | {"script": script}}
-        reason, *whole = answer(served, stream=False, **fields)
+        reason, *whole = answer(server, stream=False, **fields)
         assert whole == [parsed.reasoning, parsed.content, seen], number
-        streamed = answer(served, stream=True, **fields)
+        streamed = answer(server, stream=True, **fields)
         assert streamed[:3] == (reason, *whole[:2]), number
         assert streamed[3][: len(seen)] == seen and len(streamed[3]) <= len(seen) + len(parsed.cut_calls), number
         assert reason == ("length" if parsed.cut_calls else "tool_calls" if seen else "stop"), number
 
 
 @both_routes
-def test_answers_without_tools_hold_no_tags(served: VllmServer, k3_vocabulary: Vocabulary) -> None:
+def test_answers_without_tools_hold_no_tags(server: VllmServer, k3_vocabulary: Vocabulary) -> None:
     for stream in (False, True):
         for reasoning, kwargs in (("<|close|>think", {}), (None, {"chat_template_kwargs": {"thinking": False}})):
             script = render_turn([], k3_vocabulary, response="a <|close|>response<|sep|> b", reasoning=reasoning)
-            found = answer(served, stream=stream, tools=None, vllm_xargs={"script": script}, **kwargs)
+            found = answer(server, stream=stream, tools=None, vllm_xargs={"script": script}, **kwargs)
             assert found == ("stop", reasoning or "", "a <|close|>response<|sep|> b", [])
 
 
@@ -175,12 +132,12 @@ WRONG: dict[str, Sequence[ToolCall]] = {
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("attempt", [*WRONG, "other index"])
 def test_the_mask_wins_against_whatever_the_model_wants(
-    served: VllmServer, k3_vocabulary: Vocabulary, attempt: str, stream: bool
+    server: VllmServer, k3_vocabulary: Vocabulary, attempt: str, stream: bool
 ) -> None:
     first = 7 if attempt == "other index" else 1
     script = render_turn(WRONG.get(attempt, [GOOD]), k3_vocabulary, reasoning="Hm.", first_index=first)
     fields = {"tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 2000}
-    reason, reasoning, content, calls = answer(served, stream=stream, vllm_xargs={"script": script}, **fields)
+    reason, reasoning, content, calls = answer(server, stream=stream, vllm_xargs={"script": script}, **fields)
     assert (reason, reasoning, content) == ("tool_calls", "Hm.", "")
     [(call_id, name, arguments)] = calls
     assert (call_id, name) == ("functions.get_weather:0", "get_weather")
@@ -190,7 +147,7 @@ def test_the_mask_wins_against_whatever_the_model_wants(
 
 @both_routes
 def test_calls_are_numbered_through_the_dialog_and_indexes_begin_anew(
-    served: VllmServer, k3_vocabulary: Vocabulary
+    server: VllmServer, k3_vocabulary: Vocabulary
 ) -> None:
     made = {"id": "x", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "a", "days": 1}'}}
     history = [
@@ -201,7 +158,7 @@ def test_calls_are_numbered_through_the_dialog_and_indexes_begin_anew(
     ]
     script = render_turn([GOOD, OTHER], k3_vocabulary, response="So", reasoning="Hm.")
     for stream in (False, True):
-        found = answer(served, stream=stream, messages=history, vllm_xargs={"script": script})
+        found = answer(server, stream=stream, messages=history, vllm_xargs={"script": script})
         first, second = ((call.name, call.arguments) for call in (GOOD, OTHER))
         calls = [("functions.get_weather:1", *first), ("functions.get_weather:2", *second)]
         assert found == ("tool_calls", "Hm.", "So", calls)
@@ -209,55 +166,45 @@ def test_calls_are_numbered_through_the_dialog_and_indexes_begin_anew(
 
 @both_routes
 @pytest.mark.parametrize("stream", [False, True])
-def test_responses(served: VllmServer, k3_vocabulary: Vocabulary, stream: bool) -> None:
+def test_responses(server: VllmServer, k3_vocabulary: Vocabulary, stream: bool) -> None:
     script = render_turn([GOOD, OTHER], k3_vocabulary, response="So", reasoning="Hm.")
     tools = [{"type": "function", **WEATHER["function"]}]
-    body = {
-        "model": "kimi-k2",
-        "input": "hi",
-        "tools": tools,
-        "max_output_tokens": 400,
-        "vllm_xargs": {"script": script},
-    }
-    given = httpx.post(f"{served.url}/v1/responses", json={**body, "stream": stream}, timeout=120, trust_env=False)
-    assert given.status_code == 200, given.text
-    lines = [line.removeprefix("data: ") for line in given.text.splitlines() if line.startswith("data: {")]
-    found = json.loads(lines[-1])["response"] if stream else given.json()
+    body = {"input": "hi", "tools": tools, "max_output_tokens": 400, "vllm_xargs": {"script": script}}
+    found = respond(server, stream=stream, **body)
     assert found["status"] == "completed"
     texts = [part["text"] for item in found["output"] for part in item.get("content") or ()]
     assert texts == ["Hm.", "So"]
-    calls = [item for item in found["output"] if item["type"] == "function_call"]
-    assert [(call["call_id"], call["name"], call["arguments"]) for call in calls] == [
+    assert called(found) == [
         (f"functions.get_weather:{at}", call.name, call.arguments) for at, call in enumerate((GOOD, OTHER))
     ]
 
 
 @both_routes
-def test_stop_strings_end_texts(served: VllmServer, k3_vocabulary: Vocabulary) -> None:
+def test_stop_strings_end_texts(server: VllmServer, k3_vocabulary: Vocabulary) -> None:
     script = render_turn([GOOD], k3_vocabulary, response="one STOP two", reasoning="Hm.")
     for stream in (False, True):
         for kwargs in ({}, {"tools": None}):
-            found = answer(served, stream=stream, stop=["STOP"], vllm_xargs={"script": script}, **kwargs)
+            found = answer(server, stream=stream, stop=["STOP"], vllm_xargs={"script": script}, **kwargs)
             assert found == ("stop", "Hm.", "one ", [])
 
 
 @both_routes
 @pytest.mark.parametrize("stop", [["Hm"], ["response"], ["city", "Beijing"]], ids=["reasoning", "tag", "call"])
-def test_stop_strings_end_nothing_else(served: VllmServer, k3_vocabulary: Vocabulary, stop: list[str]) -> None:
+def test_stop_strings_end_nothing_else(server: VllmServer, k3_vocabulary: Vocabulary, stop: list[str]) -> None:
     script = render_turn([GOOD], k3_vocabulary, response="one", reasoning="Hm.")
     for stream in (False, True):
-        found = answer(served, stream=stream, stop=stop, vllm_xargs={"script": script})
+        found = answer(server, stream=stream, stop=stop, vllm_xargs={"script": script})
         assert found == ("tool_calls", "Hm.", "one", [("functions.get_weather:0", GOOD.name, GOOD.arguments)])
 
 
 @both_routes
-def test_a_call_or_an_answer_in_the_form_asked_for(served: VllmServer) -> None:
+def test_a_call_or_an_answer_in_the_form_asked_for(server: VllmServer) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
     for stream in (False, True):
         for choice in ("auto", "none"):
             fields = {"response_format": form, "tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 2000}
-            reason, _, content, calls = answer(served, stream=stream, **fields)
+            reason, _, content, calls = answer(server, stream=stream, **fields)
             assert reason == ("tool_calls" if calls else "stop")
             if calls:
                 assert choice == "auto" and not content
