@@ -93,10 +93,6 @@ def test_schemas_are_compiled_in_the_format_of_the_served_model(k3_model: Path) 
     assert before is not byte_compiler(Settings())
 
 
-def test_calls_without_a_constraint_are_counted(k3_vocabulary: Vocabulary) -> None:
-    assert count_calls(render_turn(CALLS, k3_vocabulary, reasoning="x"), k3_vocabulary) == 2
-
-
 def prepared(request: Any) -> tuple[dict[str, Any], Any]:
     given = {"request": request, "messages": request.messages, "tool_dicts": None}
     return given, repair.prepare_tags(given)

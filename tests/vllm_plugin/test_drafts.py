@@ -1,4 +1,4 @@
-"""Beside a draft model's drafts, synchronous scheduling: the longer ones are run, and no token changes."""
+"""The grammar's drafts: with values of the prompt, beside a draft model's, and which of the two are run. No token changes."""
 
 import json
 from pathlib import Path
@@ -8,8 +8,11 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
+from vllm.v1.request import Request
+
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
 from constrained_k2.errors import InvalidRequest
+from constrained_k2.vllm_plugin.engine_core.draft_scores import DraftScores
 from constrained_k2.vllm_plugin.engine_core.structured_output import ConstrainedOutputManager
 from constrained_k2.vllm_plugin.speculation import GrammarDrafting, grammar_drafting
 from tests.vllm_plugin.scheduling import DRAFTS, Draft, ScriptedEngine, admitted, config_of
@@ -103,3 +106,78 @@ def test_a_grammar_that_cannot_draft_alone_is_refused(model: Path, fields: dict[
     config.scheduler_config.async_scheduling = bool(asynchronous)  # on the V1 model runner
     with pytest.raises(InvalidRequest, match="the grammar cannot draft alone"):
         ConstrainedOutputManager(config)
+
+
+# Values of the prompt
+
+VALUE = "Petrovaradin on the river Danube"
+PLACE = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}
+FIND = {"tools": [{"type": "function", "function": {"name": "f", "parameters": PLACE}}], "tool_choice": "required"}
+
+
+@pytest.mark.parametrize("drafts", [True, False])
+def test_values_of_the_prompt_are_drafted(model: Path, vocabulary: Vocabulary, drafts: bool) -> None:
+    additional = {"constrained_k2": {"route": "structured_output", "drafts": drafts}}
+    calls = render_tool_calls([ToolCall("f", 0, json.dumps({"place": VALUE}))], vocabulary)
+    ids, steps = [*calls, vocabulary.format.turn_end], []
+    for text in (f'Find "{VALUE}", please.', "Find it, please."):
+        engine = ScriptedEngine(config_of(model, additional_config=additional), asynchronous=False)
+        engine.add("a", admitted(vocabulary, FIND), ids, vocabulary.encode(text))
+        engine.run()
+        assert engine.outputs["a"][: len(ids)] == ids and engine.reasons == {"a": "stop"}
+        steps.append(engine.steps)
+        engine.manager.clear_backend()
+    assert steps[0] < steps[1] - 3 if drafts else steps[0] == steps[1]
+
+
+def test_a_prompt_of_embeddings_holds_no_values(model: Path, vocabulary: Vocabulary) -> None:
+    manager = ConstrainedOutputManager(config_of(model))
+    request = Request("a", [1, 2], admitted(vocabulary, FIND), None)
+    request.prompt_token_ids = None
+    manager.grammar_init(request)
+    assert request.structured_output_request._grammar.result(timeout=60).draft(4)
+    manager.clear_backend()
+
+
+# The source whose drafts have been better is the one whose drafts are run
+
+
+class Turn:
+    pass
+
+
+def test_the_better_source_is_found_and_found_again() -> None:
+    scores, turn, written = DraftScores(), Turn(), [1]
+    for right, wrong in (([5, 6], [5, 7]), ([5, 7], [5, 6])):  # the grammar is right, and then the model
+        for _ in range(100):
+            scores.compare(turn, written, model=wrong if right == [5, 6] else right, grammar=[5, 6])
+            written += [*right, 9]
+        assert scores.prefers_grammar is (right == [5, 6])
+        assert list(scores.better([8], [9])) == ([9] if right == [5, 6] else [8])
+
+
+def test_the_longer_drafts_win_where_neither_is_better() -> None:
+    scores = DraftScores()
+    assert scores.better([1], [2, 3]) == [2, 3]
+    assert scores.better([1, 2], [3]) == [1, 2]
+    assert scores.better([1], [2]) == [1]
+    assert not scores.prefers_grammar
+
+
+def test_drafts_that_go_on_further_are_not_compared() -> None:
+    scores, turn = DraftScores(), Turn()
+    scores.compare(turn, [1], [5, 6], [5])
+    scores.compare(turn, [1, 5, 6], [], [7])
+    scores.compare(turn, [1, 5, 6, 7], [8], [9])
+    assert not scores.prefers_grammar
+    scores.compare(turn, [1, 5, 6, 7, 9], [], [])
+    assert scores.prefers_grammar
+    assert scores.better([2, 3, 4], [2, 3]) == [2, 3, 4]
+    assert scores.better([2, 4, 4], [2, 3]) == [2, 3]
+
+
+def test_turns_are_forgotten_with_their_requests() -> None:
+    scores = DraftScores()
+    for _ in range(10):
+        scores.compare(Turn(), [1], [5], [6])
+    assert len(scores._latest) == 0
