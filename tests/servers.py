@@ -170,7 +170,7 @@ def group(nodeid: str) -> str:
         return "server topologies"
     if "clients/test_" in path:
         return "server clients"
-    if path.endswith("_server.py"):
+    if "_server" in Path(path).name:
         for parameter in name.partition("[")[2].rstrip("]").split("-"):
             if parameter in SERVERS:
                 return f"server {parameter}" if SERVERS[parameter].topology is None else "server topologies"

@@ -1,10 +1,15 @@
-"""The parts of vLLM's configuration that the logits processor reads, without a model."""
+"""The logits processor without a model: the parts of vLLM's configuration that it reads, and one request in it."""
 
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+from vllm import SamplingParams
+from vllm.v1.sample.logits_processor import BatchUpdate
+
 from constrained_k2 import Vocabulary
+from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
 
 
 def vllm_config(directory: Path, vocabulary: Vocabulary, drafts: int = 0, **fields: Any) -> SimpleNamespace:
@@ -28,3 +33,20 @@ def vllm_config(directory: Path, vocabulary: Vocabulary, drafts: int = 0, **fiel
     )
     vars(config).update(fields)
     return config
+
+
+class OneRow:
+    """One request in the V1 logits processor, and what it has written."""
+
+    def __init__(self, model: Path, vocabulary: Vocabulary, params: SamplingParams, prompt: list[int]) -> None:
+        self.output: list[int] = []
+        self._size = vocabulary.size
+        self._processor = KimiK2LogitsProcessor(vllm_config(model, vocabulary), torch.device("cpu"))
+        self._processor.update_state(BatchUpdate(1, removed=[], added=[(0, params, prompt, self.output)], moved=[]))
+
+    def allowed(self, *more: int) -> set[int]:
+        """The tokens that may come behind the output and these."""
+        self.output += more
+        logits = self._processor.apply(torch.zeros(1, self._size))
+        self._processor.update_state(None)
+        return set(torch.nonzero(logits[0] == 0).flatten().tolist())

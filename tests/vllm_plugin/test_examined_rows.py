@@ -1,12 +1,21 @@
 """The law of examined rows, on vLLM's own schedulers: every override is counted, and none is invented."""
 
 import random
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
+
+import numpy as np
+import torch
+from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.worker import gpu_model_runner
 
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
 from constrained_k2.vllm_plugin.engine_core import scheduler
@@ -16,16 +25,51 @@ from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
 from constrained_k2.vllm_plugin.metrics.row_probe import RowProbe
 from constrained_k2.vllm_plugin.patches import rows
 from scripts.bundled_samples.ordinary import TOOLS
-from tests.vllm_plugin.examining import ExaminingEngine, is_overridden
 from tests.vllm_plugin.masks import mask_after
 from tests.vllm_plugin.patched import patch_vllm
-from tests.vllm_plugin.scheduling import admitted, config_of, drafter
+from tests.vllm_plugin.scheduling import ScriptedEngine, admitted, config_of, drafter
 from tests.walks import walk
 
 SPEC = {"tools": list(TOOLS[:3]), "tool_choice": "required"}
 PARAMETERS = [tool["function"].get("parameters", {}) for tool in TOOLS[:3]]
 LENGTH = 110
 PROMPT = [1] * 20
+
+
+def logits_after(prefix: Sequence[int], size: int) -> torch.Tensor:
+    """float32 ``[size]``: other ones after every other prefix."""
+    chance = np.random.default_rng(zlib.crc32(np.asarray(prefix, dtype=np.int64).tobytes()))
+    logits = torch.zeros(size)
+    likely = chance.integers(0, size, 12)
+    logits[torch.from_numpy(likely)] = torch.from_numpy(chance.uniform(8.0, 16.0, 12).astype(np.float32))
+    return logits
+
+
+def is_overridden(prefix: Sequence[int], mask: np.ndarray, size: int) -> bool:
+    """True if a mask, int32 ``[words]``, forbids the likeliest token after a prefix."""
+    likeliest = int(logits_after(prefix, size).argmax())
+    return not mask[likeliest >> 5] >> (likeliest & 31) & 1
+
+
+class ExaminingEngine(ScriptedEngine):
+    """Masks rows of logits as a V1 model runner does; what is sampled is the script's token, whatever is likeliest."""
+
+    def __init__(self, *args: Any, size: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.size = size
+
+    def _sample(self, scheduled: SchedulerOutput, masks: GrammarOutput | None) -> ModelRunnerOutput:
+        if masks is not None:
+            names = list(reversed(scheduled.num_scheduled_tokens))  # the runner's batch has an order of its own
+            rows = [
+                logits_after([*self.outputs[name], *drafts[:offset]], self.size)
+                for name in names
+                for drafts in [scheduled.scheduled_spec_decode_tokens.get(name, [])]
+                for offset in range(len(drafts) + 1)
+            ]
+            batch = SimpleNamespace(req_ids=names)
+            gpu_model_runner.apply_grammar_bitmask(scheduled, masks, batch, torch.stack(rows))
+        return super()._sample(scheduled, masks)
 
 
 def engine_of(

@@ -15,11 +15,10 @@ import torch
 from vllm import SamplingParams
 from vllm.v1.core.sched.utils import check_stop
 from vllm.v1.request import Request
-from vllm.v1.sample.logits_processor import BatchUpdate
 
 from constrained_k2 import InvalidRequest, ToolCallSpec, Vocabulary, parse_completion
 from constrained_k2.turn.finish_budget import FinishBudget
-from constrained_k2.vllm_plugin import KimiK2LogitsProcessor, settings
+from constrained_k2.vllm_plugin import settings
 from constrained_k2.vllm_plugin.api_server.admission import check_params
 from constrained_k2.vllm_plugin.matching.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.settings import settings_in
@@ -28,7 +27,7 @@ from constrained_k2.vocabulary.bitmask import allowed_ids
 from scripts.bundled_samples.ordinary import TOOLS
 from tests.vllm_plugin.masks import fresh_compiler, row_of
 from tests.vllm_plugin.scheduling import ScriptedEngine, admitted, config_of, drafter
-from tests.vllm_plugin.served import vllm_config
+from tests.vllm_plugin.served import OneRow, vllm_config
 
 SPEC = {"tools": list(TOOLS), "tool_choice": "required"}
 BUDGET, RESERVE = 130, 96
@@ -147,16 +146,11 @@ def test_the_backends_masks_are_narrowed_behind_drafts_too(
 
 
 def test_the_processors_masks_are_narrowed(model: Path, vocabulary: Vocabulary, closing: FinishBudget) -> None:
-    made = KimiK2LogitsProcessor(vllm_config(model, vocabulary), torch.device("cpu"), is_pin_memory=False)
-    ids, output = turn(vocabulary, closing, 7), list[int]()
-    params = asking(RESERVE, max_tokens=BUDGET)
-    made.update_state(BatchUpdate(1, removed=[], added=[(0, params, [1, 2], output)], moved=[]))
+    ids = turn(vocabulary, closing, 7)
+    row = OneRow(model, vocabulary, asking(RESERVE, max_tokens=BUDGET), [1, 2])
     for token in ids:
-        logits = made.apply(torch.zeros(1, vocabulary.size))
-        left = torch.nonzero(logits[0] == 0).flatten().tolist()
-        assert left == allowed_ids(closed(vocabulary, closing, output)).tolist()
-        output.append(token)
-        made.update_state(None)
+        assert row.allowed() == set(allowed_ids(closed(vocabulary, closing, row.output)).tolist())
+        row.output.append(token)
     assert parse_completion(ids, vocabulary).tool_calls
 
 

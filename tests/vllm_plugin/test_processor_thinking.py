@@ -8,33 +8,18 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-import torch
 from vllm import SamplingParams
-from vllm.v1.sample.logits_processor import BatchUpdate
 
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
-from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
-from tests.vllm_plugin.served import vllm_config
+from tests.vllm_plugin.served import OneRow
 
 ANY = {"type": "object", "additionalProperties": False}
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": ANY}} for name in ("f", "g")]
 NAMED = {"type": "function", "function": {"name": "g"}}
 
 
-class Sampled:
-    """One request in the processor: ``allowed`` after any output."""
-
-    def __init__(self, model: Path, vocabulary: Vocabulary, body: Any, prompt: list[int]) -> None:
-        self.output: list[int] = []
-        self._size = vocabulary.size
-        self._processor = KimiK2LogitsProcessor(vllm_config(model, vocabulary), torch.device("cpu"))
-        params = SamplingParams(extra_args={"constrained_k2": json.dumps(body)})
-        self._processor.update_state(BatchUpdate(1, removed=[], added=[(0, params, prompt, self.output)], moved=[]))
-
-    def allowed(self, *more: int) -> set[int]:
-        self.output += more
-        logits = self._processor.apply(torch.zeros(1, self._size))
-        return set(torch.nonzero(logits[0] == 0).flatten().tolist())
+def sampled_by(model: Path, vocabulary: Vocabulary, body: Any, prompt: list[int]) -> OneRow:
+    return OneRow(model, vocabulary, SamplingParams(extra_args={"constrained_k2": json.dumps(body)}), prompt)
 
 
 @pytest.fixture(params=["writes <think> itself", "prompt ends in <think>"])
@@ -42,7 +27,7 @@ def prompt(request: pytest.FixtureRequest, vocabulary: Vocabulary) -> list[int]:
     return [5] if request.param.startswith("writes") else [5, vocabulary.format.think_begin]
 
 
-def begin(sampled: Sampled, prompt: list[int], vocabulary: Vocabulary) -> set[int]:
+def begin(sampled: OneRow, prompt: list[int], vocabulary: Vocabulary) -> set[int]:
     """Have the reasoning begun; what it may hold."""
     if len(prompt) == 1:
         assert vocabulary.format.think_begin in sampled.allowed()
@@ -53,7 +38,7 @@ def begin(sampled: Sampled, prompt: list[int], vocabulary: Vocabulary) -> set[in
 @pytest.mark.parametrize("choice", ["required", NAMED, "auto", "none"])
 def test_what_reasoning_may_hold(model: Path, vocabulary: Vocabulary, prompt: list[int], choice: Any) -> None:
     markers = vocabulary.format
-    sampled = Sampled(model, vocabulary, {"tools": TOOLS, "tool_choice": choice, "thinking": True}, prompt)
+    sampled = sampled_by(model, vocabulary, {"tools": TOOLS, "tool_choice": choice, "thinking": True}, prompt)
     ordinary = {token for token in range(vocabulary.size) if vocabulary.is_ordinary(token)}
     expected = ordinary | {markers.think_end} | (set() if choice == "none" else {markers.section_begin})
     assert begin(sampled, prompt, vocabulary) == expected
@@ -71,7 +56,7 @@ def test_the_call_behind_or_inside_reasoning_is_constrained(
     model: Path, vocabulary: Vocabulary, prompt: list[int], choice: Any, closed: bool
 ) -> None:
     markers = vocabulary.format
-    sampled = Sampled(model, vocabulary, {"tools": TOOLS, "tool_choice": choice, "thinking": True}, prompt)
+    sampled = sampled_by(model, vocabulary, {"tools": TOOLS, "tool_choice": choice, "thinking": True}, prompt)
     begin(sampled, prompt, vocabulary)
     sampled.allowed(70, *([markers.think_end] if closed else []))
     turn = render_tool_calls([ToolCall("g", 0, "{}")], vocabulary)
@@ -88,4 +73,4 @@ def test_thinking_that_is_off(model: Path, vocabulary: Vocabulary, ending: Any) 
     markers = vocabulary.format
     prompt = [5, markers.think_begin, markers.think_end] if ending else [5]
     body = {"tools": TOOLS, "tool_choice": "required", "chat_template_kwargs": {"thinking": False}}
-    assert Sampled(model, vocabulary, body, prompt).allowed() == {markers.section_begin}
+    assert sampled_by(model, vocabulary, body, prompt).allowed() == {markers.section_begin}

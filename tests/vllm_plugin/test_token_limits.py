@@ -31,7 +31,7 @@ from scripts.bundled_samples.ordinary import TOOLS
 from tests.vllm_plugin.masks import fresh_compiler, row_of
 from tests.vllm_plugin.patched import patch_vllm
 from tests.vllm_plugin.scheduling import DRAFTS, ScriptedEngine, config_of, drafter
-from tests.vllm_plugin.served import vllm_config
+from tests.vllm_plugin.served import OneRow, vllm_config
 
 SPEC = {"tools": list(TOOLS), "tool_choice": "required", "thinking": True}
 PROCESSOR: dict[str, Any] = {"logits_processors": ["constrained_k2.vllm_plugin:KimiK2LogitsProcessor"], "additional_config": {},
@@ -192,19 +192,16 @@ def test_the_engine_cores_masks_keep_them_behind_drafts_too(
 
 @pytest.mark.parametrize("process", ["logits_processor"], indirect=True)
 def test_the_processors_masks_keep_them(process: Process, model: Path, vocabulary: Vocabulary) -> None:
-    made = KimiK2LogitsProcessor(vllm_config(model, vocabulary), torch.device("cpu"), is_pin_memory=False)
     for seed in range(6):
         params = stripped(process(asking(**some(vocabulary, seed))).sampling_params, vocabulary)
-        ids, output, matcher = turn(vocabulary, params, seed), list[int](), limited(vocabulary, params)
-        prompt = [1, vocabulary.format.think_begin]
-        made.update_state(BatchUpdate(1, removed=[], added=[(0, params, prompt, output)], moved=[]))
-        for token in ids:
-            left = torch.nonzero(made.apply(torch.zeros(1, vocabulary.size))[0] == 0).flatten().tolist()
-            assert left == allowed_ids(row_of(matcher)).tolist()
+        matcher, row = (
+            limited(vocabulary, params),
+            OneRow(model, vocabulary, params, [1, vocabulary.format.think_begin]),
+        )
+        for token in turn(vocabulary, params, seed):
+            assert row.allowed() == set(allowed_ids(row_of(matcher)).tolist())
             assert matcher.accept_tokens([token])
-            output.append(token)
-            made.update_state(None)
-        made.update_state(BatchUpdate(0, removed=[0], added=[], moved=[]))
+            row.output.append(token)
 
 
 def test_a_limits_masks_take_no_place_among_the_constants(model: Path, vocabulary: Vocabulary) -> None:
