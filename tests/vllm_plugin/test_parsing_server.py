@@ -148,7 +148,7 @@ def test_finish_reasons(server: VllmServer, vocabulary: Vocabulary, kind: str, t
     }[kind]
     request = scripted_request(script, vocabulary, tool_choice=tool_choice, max_tokens=limit, n=2)
     ((answers, streams),) = ask_both(server, [request])
-    assert [answer.finish_reason for answer in (*answers, *streams)] == [reason] * 4
+    assert [answer.reason for answer in (*answers, *streams)] == [reason] * 4
     expected_calls = [(CALL.id, CALL.name, CALL.arguments)] if kind.startswith(("whole", "ended")) else []
     if kind != "cut_by_the_stop":
         assert [answer.calls for answer in answers] == [expected_calls] * 2
