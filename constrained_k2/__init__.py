@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from constrained_k2.vocabulary.bitmask import allocate_bitmask
     from constrained_k2.vocabulary.vocabulary import Vocabulary
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _EXPORTS = {
     "compiler.compiled": "CompiledToolCalls",

@@ -21,14 +21,16 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 KEYWORDS = """# Keywords
 
-The status of each JSON Schema keyword with each engine. [Strictness](../strictness.md) explains the words.
-`constrained-k2 coverage tools.json` prints the same for your tools.
+How each JSON Schema keyword is enforced, by engine; [Strictness](../strictness.md) explains the words.
+`constrained-k2 coverage tools.json` prints the same for your tools, with `--engine xgrammar` also xgrammar's reasons.
 
 {table}
 """
 
 
 SETTINGS = """# Settings and request fields
+
+All that an operator can set, and all that a client can set for one request.
 
 ## Settings of a server
 
@@ -43,23 +45,17 @@ Send them in `vllm_xargs`: `{{"vllm_xargs": {{"constrained_k2_finish_reserve": 6
 A wrong value gets HTTP 400.
 
 {fields}
-
 """
 
 
 REASONS = """# What is refused or ignored, and why
 
-Fields that a request with tools cannot have, or that do not do all that they say. The code refuses by this table.
+Why a field of a request with tools got HTTP 400, or did less than it says. The code refuses by this table.
 
-* **refused**: HTTP 400 with the field, the reason and what to do.
-* **refused by vLLM**: HTTP 400 from vLLM itself, with or without this package.
-* **ignored**: the field has no effect.
-* **limited**: the field has an effect, within the limits that the reason names.
+A wrong value of any field gets HTTP 400 too; [Strictness](../strictness.md) tells which schemas are refused. What is
+*refused by vLLM* is so without this package too.
 
 {table}
-
-A wrong value of any field gets HTTP 400 too, with the field and what is expected.
-[Strictness](../strictness.md) tells which schemas are refused.
 """
 
 _ENDPOINTS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages",
@@ -79,11 +75,12 @@ def generated() -> dict[Path, str]:
         for family in FAMILIES
     ]
     metrics = _table(("metric", "labels besides `model_name`", "meaning"), families)
+    fields: dict[tuple[str, ...], list[str]] = {}  # those that share all else
+    for row in REASON_ROWS:
+        endpoints = "all" if len(row.endpoints) == 4 else ", ".join(_ENDPOINTS[each] for each in row.endpoints)
+        fields.setdefault((row.beside, row.outcome, endpoints, row.why), []).append(row.field)
+    reasons = [(_code(names), *rest) for rest, names in fields.items()]
     versions = [(row.number, row.on_cpu or "not run", row.on_gpu or "not run") for row in VERSIONS]
-    reasons = [
-        (f"`{row.field}`", row.beside, row.outcome, ", ".join(_ENDPOINTS[each] for each in row.endpoints), row.why)
-        for row in REASON_ROWS
-    ]
     return {
         DOCS / "reference" / "reasons.md": REASONS.format(
             table=_table(("field", "beside", "outcome", "endpoints", "reason"), reasons)
@@ -96,24 +93,28 @@ def generated() -> dict[Path, str]:
 
 
 def keyword_table(wire_format: WireFormat = KIMI_K2) -> str:
-    """A Markdown table: the coverage of each keyword's examples under each engine that writes a format's arguments."""
+    """A Markdown table: the coverage of each keyword's examples under each engine that writes a format's arguments.
+
+    Reasons are those of the first engine; ``coverage --engine`` prints the others'.
+    """
     engines = ENGINES if wire_format.argument_encoding == "json" else ENGINES[:1]
     lines = [f"| keyword | {' | '.join(engines)} |", f"|---|{'---|' * len(engines)}"]
     for title, schema in (example for row in KEYWORD_ROWS for example in row.examples.items()):
         tool = {"type": "object", "properties": {"p": schema}, "additionalProperties": False}
         found = (schema_coverage(tool, engine, undeclared_keys="allow", wire_format=wire_format) for engine in engines)
-        cells = [_cell(coverage, title) for coverage in found]
+        cells = [_cell(coverage, title, explained=not number) for number, coverage in enumerate(found)]
         lines.append(f"| {title} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _cell(coverage: Coverage, title: str) -> str:
-    """The weakest status among the keywords that an example's title names, with its reasons."""
+def _cell(coverage: Coverage, title: str, *, explained: bool) -> str:
+    """The weakest status among the keywords that an example's title names, with its reasons if it is explained."""
     for status in STATUSES[:0:-1]:
         uses = coverage.by_status()[status]
         named = (use for use in uses if use.pointer.startswith("#/properties/p") and use.keyword in title)
         if reasons := dict.fromkeys(use.reason.replace("|", "\\|").replace("\n", " ") for use in named):
-            return f"{status if status == 'narrowed' else f'**{status}**'}: {'; '.join(reasons)}"
+            shown = status if status == "narrowed" else f"**{status}**"
+            return f"{shown}: {'; '.join(reasons)}" if explained else shown
     return "enforced"
 
 

@@ -67,29 +67,26 @@ _RESERVE = f"a whole number from 0 to {MAX_FINISH_RESERVE}"
 SETTINGS = (
     Row("strict", "'json_object', 'best_effort', 'strict', or an object of min, max and false", "no bounds",
         "How strictly schemas are enforced: a level for all tools, or bounds on what their `strict` declares. `false`: "
-        "the level that `strict: false` declares, 'best_effort' or 'json_object', where the request does not say."),
+        "the level that `strict: false` declares."),
     Row("undeclared_keys", EXPECTED, _DEFAULTS.undeclared_keys,
-        "Whether the model may write keys that a schema with `properties` does not declare, where neither another "
-        "keyword nor the request says."),
+        "Whether the model may write keys that a schema with `properties` does not declare, where nothing else says."),
     Row("undeclared_calls", UNDECLARED_CALLS, _DEFAULTS.undeclared_calls,
-        "The treatment of a call that is unlikely to mean a declared function, if the request does not say. "
-        "'decline': the call is not made. 'nearest': the mask turns it into a call of a declared function."),
+        "A call that is unlikely to mean a declared function is not made, or becomes a call of a declared one."),
     Row("call_threshold", "a number from 0 to 1", _DEFAULTS.call_threshold,
         "A call is declined if, at any token of its name, the probability of a declared function is below this."),
     Row("engines", "a list of 'llguidance' and 'xgrammar'", ["llguidance"],
-        "The engines that a request may name; the first one serves requests that name none. xgrammar is off by "
-        "default: on the real vocabulary one schema may hold up the engine core for seconds."),
+        "The engines that a request may name; the first one is the default. With xgrammar one schema may hold up the "
+        "engine core for seconds."),
     Row("repair", "true or false", _DEFAULTS.repair,
         "Whether chat histories are repaired where the request does not say."),
     Row("route", "'structured_output' or 'logits_processor'", "by the flags",
         "Where masks are computed: 'logits_processor' with --logits-processors, else 'structured_output'."),
     Row("adopt", "'tag', 'prompt' or 'off'", _DEFAULTS.adopt,
-        "Which requests of other front ends and parsers are constrained. 'tag': those with a structural tag of Kimi's "
-        "calls. 'prompt': also those without a tag whose prompt declares tools as JSON, and schemas that a tag "
-        "leaves out are read there. 'off': none."),
+        "Which requests of other front ends and parsers are constrained: those with a structural tag of Kimi's calls; "
+        "also those whose prompt declares tools as JSON; none."),
     Row("drafts", "true or false", _DEFAULTS.drafts, "Whether the grammar drafts tokens under speculative decoding."),
     Row("finish_reserve", _RESERVE, _DEFAULTS.finish_reserve,
-        "How many of its last tokens a request keeps for ending its calls, where it does not say. 0: none."),
+        "How many of its last tokens a request keeps for ending its calls."),
     Row("memory_mib", "a whole number from 1", _DEFAULTS.memory_mib,
         "The estimated size of a process's compiled grammars (four fifths) and cached masks, in MiB."),
 )  # fmt: skip

@@ -20,7 +20,7 @@ from scripts.agents.install import install
 from scripts.agents.proxy import RecordingProxy
 from scripts.agents.run import Outcome, run
 from scripts.agents.scenarios import SCENARIOS
-from scripts.agents.table import page
+from scripts.agents.table import page, sent
 
 _ROOT = Path(__file__).parents[2]
 _FOLDER = _ROOT / ".agents"  # where agents are installed
@@ -63,7 +63,7 @@ def main() -> int:
     for outcome in _run_all(installed, options):
         outcomes.append(outcome)
         options.out.write_text(page(outcomes, missing), "utf-8")  # after each run, for they take long
-    print(f"written: {options.out}")
+    print(sent(outcomes), f"written: {options.out}", sep="\n")
     return int(bool(missing) or any(outcome.problems for outcome in outcomes))
 
 

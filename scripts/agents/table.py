@@ -11,35 +11,30 @@ from scripts.agents.scenarios import SCENARIOS
 
 _HEAD = """# Agents
 
-Coding agents, run without a terminal against a vLLM server with this package: `scripts/agents.sh` installs them, runs
-them and writes this page. The model is tiny and random, and its turns are dictated token by token under the same masks
-as any model's; in the column *sampled* it chooses its calls itself. The protocol is what is measured: the server
-accepts every request, the client takes every answer to its end, calls come back with their results, and a cancelled
-request leaves the server idle.
+Which coding agents work with a server of this package, endpoint by endpoint. `scripts/agents.sh` installs them, runs
+them without a terminal and writes this page. A tiny model's turns are dictated token by token under the masks; in the
+column *sampled* it chooses its calls itself. *Good*: the server accepts every request, the client takes every answer to
+its end, calls come back with their results, and a cancelled request leaves the server idle.
 
-* *tool turns*: reasoning, text and a call; two calls in a turn, and one fails; reasoning and a call; a last text.
-* *cancelled*: the agent is interrupted while a long answer streams, and the server must be idle afterwards.
-* *sampled*: six turns in which the random model calls any declared tools with valid arguments, in at most 1,200 tokens
-  and with a finish reserve. The agent may change nothing.
-* *60 more tools*: an MCP server beside the agent's own tools; its tools are called, two of them in one turn.
-* *tool search*: the agent keeps the MCP tools back, and sends one after the model has asked for it.
-* *answer schema*: the client is given a JSON Schema of the answer; a call, then an answer that fits.
-* *known model*: the tool turns with a served model name that the client knows: Claude Code then sends
-  `thinking.budget_tokens`, and Codex a `custom` tool with a grammar.
+* *tool turns*: reasoning, text and calls, and one fails. *cancelled*: while a long answer streams.
+* *60 more tools*: of an MCP server. *tool search*: the agent keeps these back until the model asks for one.
+* *answer schema*: a call, then an answer that fits a JSON Schema.
+* *known model*: with a model name that the client knows: Claude Code then sends `thinking.budget_tokens`, and Codex a
+  `custom` tool with a grammar.
 """
 
 
 _REFUSED = """
 ## Requests that were refused
 
-*By* says who: a request that is accepted once the constraint is switched off was refused by this package.
+*By*: a request that is accepted once the constraint is switched off was refused by this package.
 """
 
 
 def page(outcomes: Sequence[Outcome], missing: dict[str, str]) -> str:
     """Write the page; ``missing`` says of an agent why it could not be installed."""
     by_agent = {agent: list(group) for agent, group in groupby(outcomes, key=lambda outcome: outcome.agent)}
-    parts = [_HEAD, "## Outcome\n", _outcomes(by_agent), _missing(missing), "\n## What they send\n", _sent(by_agent)]
+    parts = [_HEAD, "## Outcome\n", _outcomes(by_agent), _missing(missing)]
     parts += [_REFUSED, _refused(outcomes), "\n## Other problems\n", _others(outcomes)]
     return "\n".join(part for part in parts if part).rstrip() + "\n"
 
@@ -50,15 +45,14 @@ def _row(cells: Iterable[object]) -> str:
 
 def _outcomes(by_agent: dict[Agent, list[Outcome]]) -> str:
     titles = [scenario.title for scenario in SCENARIOS]
-    head = ["agent", "version", "endpoint", "requests", "tools", "longest prompt", *titles]
+    head = ["agent", "version", "endpoint", "tools", "longest prompt", *titles]
     rows = [_row(head), _row(["---"] * len(head))]
     for agent, outcomes in by_agent.items():
         found = {outcome.scenario.name: _verdict(outcome) for outcome in outcomes}
         seen = [exchange for outcome in outcomes for exchange in outcome.generations]
         tools = max((exchange.tools for exchange in seen), default=0)
         prompt = max((exchange.prompt_tokens for exchange in seen), default=0)
-        prompt_cell = f"{prompt:,} tokens" if prompt else "not counted"
-        cells = [agent.name, agent.version, f"`{agent.endpoint}`", len(seen), tools, prompt_cell]
+        cells = [agent.name, agent.version, f"`{agent.endpoint}`", tools, f"{prompt:,}" if prompt else "-"]
         rows.append(_row([*cells, *(found.get(scenario.name, "-") for scenario in SCENARIOS)]))
     return "\n".join(rows) + "\n"
 
@@ -73,8 +67,9 @@ def _missing(missing: dict[str, str]) -> str:
     return "".join(f"* **{name}** was not run: {reason}\n" for name, reason in missing.items())
 
 
-def _sent(by_agent: dict[Agent, list[Outcome]]) -> str:
+def sent(outcomes: Sequence[Outcome]) -> str:
     """Name what an agent sends, and what of it no other agent on its endpoint sends."""
+    by_agent = {agent: list(group) for agent, group in groupby(outcomes, key=lambda outcome: outcome.agent)}
     exchanges = {agent: [e for o in outcomes for e in o.generations] for agent, outcomes in by_agent.items()}
     plain = {"model", "messages", "tools", "stream=true", "input", "max_tokens"}
     parts = []
@@ -120,12 +115,17 @@ def _code(names: Iterable[str]) -> str:
 
 
 def _refused(outcomes: Sequence[Outcome]) -> str:
-    rows = [_row(["agent", "scenario", "status", "times", "by", "reason"]), _row(["---"] * 6)]
+    found: dict[tuple[str, int, str, str], Counter[str]] = {}  # in how many requests of each scenario
     for outcome in outcomes:
-        reasons = Counter((e.status, e.refused_by, e.reason) for e in outcome.generations if e.status >= 400)
-        for (status, refused_by, reason), times in reasons.items():
-            rows.append(_row([outcome.agent.name, outcome.scenario.title, status, times, refused_by, reason]))
-    return "\n".join(rows) + "\n" if len(rows) > 2 else "None.\n"
+        for e in outcome.generations:
+            if e.status >= 400:
+                found.setdefault((outcome.agent.name, e.status, e.refused_by, e.reason), Counter())[
+                    outcome.scenario.title
+                ] += 1
+    rows = [_row(["agent", "scenarios", "status", "times", "by", "reason"]), _row(["---"] * 6)]
+    for (name, status, refused_by, reason), times in found.items():
+        rows.append(_row([name, ", ".join(times), status, times.total(), refused_by, reason]))
+    return "\n".join(rows) + "\n" if found else "None.\n"
 
 
 def _others(outcomes: Sequence[Outcome]) -> str:

@@ -3,11 +3,13 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import constrained_k2
 from constrained_k2 import Vocabulary
 from constrained_k2.cli import main
 from constrained_k2.vocabulary.bitmask import allowed_ids
@@ -62,15 +64,22 @@ def test_options_that_pages_name_exist(capsys: pytest.CaptureFixture[str]) -> No
         assert not [option for option in re.findall(r"--[a-z-]+", rest) if option not in known], (verb, rest)
 
 
+def test_the_version_is_the_same_everywhere() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    latest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    assert latest is not None
+    assert constrained_k2.__version__ == declared == latest[1]
+
+
 def test_the_readme_is_short() -> None:
     lines = (ROOT / "README.md").read_text("utf-8").splitlines()
-    assert len(lines) <= 120
+    assert len(lines) <= 100
     assert any("<|tool_calls_section_begin|>" in line for line in lines[:15]), "the wire format is on the first screen"
 
 
-def test_the_readmes_loop_runs(small_vocabulary: Vocabulary, capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-    (loop,) = [block for block in blocks if "parse_completion" in block]
+def test_the_loop_without_a_server_runs(small_vocabulary: Vocabulary, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "offline.md").read_text("utf-8"), re.DOTALL)
+    (loop,) = [block for block in blocks if "is_terminated" in block]
     loop, replaced = re.subn(r"Vocabulary\.from_pretrained\([^)]*\)", "given", loop)
     assert replaced == 1
     schema = {"properties": {"unit": {"enum": ["C", "F"]}}, "required": ["unit"], "additionalProperties": False}
