@@ -63,8 +63,7 @@ class ToolCallMatcher:
         spec: The request.
         vocabulary: The vocabulary of the token ids.
         begins_in_reasoning: The argument ``in_reasoning``.
-        mask_filters: Filter the masks, in this order and after the restriction; they belong to this turn. One that
-            would leave no token of a mask is ignored there.
+        mask_filters: Filter the masks, in this order; they belong to this turn.
         restriction: The request's own limits on tokens, kept where a mask leaves the choice; None for none.
     """
 
@@ -116,22 +115,16 @@ class ToolCallMatcher:
 
     def token_set(self) -> TokenSet | None:
         """The allowed tokens, without the restriction; None where :attr:`arguments` is an engine's matcher."""
-        tokens = self._constant_set()
-        return None if tokens is None else self._filtered(tokens)
-
-    def _constant_set(self) -> TokenSet | None:
-        """The tokens that the phase allows, before all limits; None where an engine tells."""
         state = self._state
         if state.arguments is not None:
             return None
         if state.phase is Phase.CALL_ID:
             return self._grammar.call_ids(state.calls).allowed(state.call_id)
-        return self._automaton.sets[state.phase] if state.joint is None else state.joint.tokens
-
-    def _filtered(self, tokens: TokenSet) -> TokenSet:
-        if self._state.joint is None and self._state.phase is not Phase.CALL_ID:
-            for mask_filter in self.mask_filters:
-                tokens = mask_filter.filter_set(self, tokens)
+        if state.joint is not None:
+            return state.joint.tokens
+        tokens = self._automaton.sets[state.phase]
+        for mask_filter in self.mask_filters:
+            tokens = mask_filter.filter_set(self, tokens)
         return tokens
 
     def intent(self) -> Intent | None:
@@ -206,20 +199,11 @@ class ToolCallMatcher:
         """Write the allowed tokens into a mask, int32 ``[words]``; False if the engine has to compute them."""
         arguments = self._state.arguments
         if arguments is None:
-            tokens = self._constant_set()
+            tokens = self.token_set()
             assert tokens is not None
-            filtered = self._filtered(tokens)
-            if self.restriction is None:
-                filtered.fill(row)
-                return True
             tokens.fill(row)
-            self.restriction.apply(self, row)
-            if filtered is not tokens:
-                left = np.empty_like(row)
-                filtered.fill(left)
-                left &= row
-                if left.any():
-                    row[:] = left
+            if self.restriction is not None:
+                self.restriction.apply(self, row)
             return True
         cached = arguments.cached_mask()
         if cached is None:

@@ -163,23 +163,3 @@ def test_a_long_bad_word_is_matched_only_whole(small_compiler: Compiler) -> None
         limited.accept([token])
     assert token not in ids_of(limited.limited)
     assert np.count_nonzero(ids_of(limited.limited)) > 500
-
-
-def test_a_clients_limits_come_before_a_budget(small_compiler: Compiler) -> None:
-    """As in the arguments: a budget narrows what the limits leave, and is ignored where that would be nothing."""
-    vocabulary = small_compiler.vocabulary
-    compiled = small_compiler.compile(
-        ToolCallSpec.from_openai({"tools": [WEATHER], "tool_choice": "required"}, thinking=True)
-    )
-    letters = sorted({*vocabulary.encode("a"), *vocabulary.encode("b")})
-    end, ignored = vocabulary.format.think_end, list[int]()
-    for allowed, left in (
-        ((*letters, end), None),
-        (letters, letters),
-    ):
-        matcher = compiled.matcher(in_reasoning=True)
-        FinishBudget(vocabulary).apply(matcher, max_tokens=10, reserved_tokens=10)
-        matcher.restriction = TokenRestriction(vocabulary.size, allowed, (), lambda: ignored.append(1))
-        found = ids_of(matcher)
-        assert found == left if left else set(found).isdisjoint(letters)
-    assert not ignored
