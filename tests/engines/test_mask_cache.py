@@ -76,7 +76,7 @@ MORE: dict[str, dict[str, Any]] = {
     "long": {"properties": {"n" * 100: STRING, "é" * 40: INTEGER}} | CLOSED,
 }
 XTML_BYTES = of_bytes()
-WALKS = tries(40, fast=12, everything=40)
+WALKS = tries(40, fast=24, everything=40)
 JOINTS = b'{}[]":, \nabkvxy1-\\/un0'
 
 

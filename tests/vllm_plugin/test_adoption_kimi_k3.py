@@ -19,7 +19,8 @@ from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
 from constrained_k2.vllm_plugin.openings import begins_turn
 from constrained_k2.vllm_plugin.vocabularies import Served
 from tests.prompts.dialogs import USER, call, calls, result
-from tests.request.test_structural_tag_xtml import built, built_by_vllm
+from tests.request.test_structural_tag import built
+from tests.request.test_structural_tag_xtml import built_by_vllm
 from tests.vllm_plugin.arriving import intake_of, request
 from tests.vllm_plugin.test_kimi_k3_requests import spelled
 
@@ -55,7 +56,7 @@ def test_a_tag_is_taken_over(k3_vocabulary: Vocabulary, counters: EngineCounters
     """On either route the request ends up as our own front end would have sent it."""
     ids = prompt_of(k3_vocabulary, *CALLED, chat_template_kwargs={"thinking": thinks})
     extra = {"constrained_k2_finish_reserve": 9, "mine": 1}
-    tag = built(tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
+    tag = built("kimi_k3", tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
     asked = request(tagged(tag, extra_args=extra), ids)
     made = intake_of(k3_vocabulary, route)
     assert made._adoption is not None
@@ -156,6 +157,6 @@ def test_a_turn_that_the_prompt_continues_stays_vllms(k3_vocabulary: Vocabulary,
     found = [begins_turn([*begun, *turn[:cut]], k3_vocabulary) for cut in range(len(turn) + 1)]
     expected = [cut == 0 or opened <= cut <= closed for cut in range(len(turn) + 1)]
     assert found == expected and found.count(True) > 2
-    asked = request(tagged(built(tools=TOOLS)), [*begun, *turn[:2]])
+    asked = request(tagged(built("kimi_k3", tools=TOOLS)), [*begun, *turn[:2]])
     intake_of(k3_vocabulary).take(asked)
     assert counters.left["option"] == 1
