@@ -179,7 +179,9 @@ class Productivity:
         writable = writable and shape.most is None
         if not writable:
             for one in shape.wanted:
-                self.normalizer.note(one.pointer, "narrowed", "negated: members that may be meant cannot be counted")
+                self.normalizer.notes.add(
+                    one.pointer, "narrowed", "negated: members that may be meant cannot be counted"
+                )
         return writable
 
     def named_ways(self, shape: Object, name: str) -> list["MemberWay"]:
@@ -202,7 +204,7 @@ class Productivity:
         sizes = range(min(len(others), _MAX_TOGETHER) + 1)
         if len(others) > _MAX_TOGETHER:
             reason = f"negated: no member is written that is to fail more than {_MAX_TOGETHER} such keywords"
-            self.normalizer.note(others[0][1].pointer, "narrowed", reason)
+            self.normalizer.notes.add(others[0][1].pointer, "narrowed", reason)
         return [
             MemberWay(
                 node.union(*(demand.value for demand, _ in together)),

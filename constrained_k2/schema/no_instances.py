@@ -41,17 +41,17 @@ def write_some(document: SchemaDocument, matches: Callable[[str, str], bool], wr
     except SchemaTooCostly as error:
         return _write_cheaply(document, matches, write, None if exact.met_wanting else error)
     except NoInstancesError as error:
-        if not exact.narrowings:
+        if not exact.notes.narrowings:
             raise _refusal(error, exact) from None
         with suppress(NoInstancesError, SchemaTooCostly):
             return write(Normalizer(document, matches, relaxes_negations=True))
         return _write_relaxed(Normalizer(document, matches, relaxes_negations=True, wants_members=False), write)
-    if exact.relaxed_for_cost and exact.met_wanting:
+    if exact.notes.relaxed_for_cost and exact.met_wanting:
         cheap = Normalizer(document, matches, wants_members=False)
-        cheap.max_meetings //= _CHEAPER
+        cheap.notes.max_meetings //= _CHEAPER
         with suppress(UnsupportedSchema, SchemaTooCostly):
             less = write(cheap)
-            return less if cheap.relaxed_for_cost < exact.relaxed_for_cost else written
+            return less if cheap.notes.relaxed_for_cost < exact.notes.relaxed_for_cost else written
     return written
 
 
@@ -87,5 +87,7 @@ def _write_relaxed(normalizer: Normalizer, write: Callable[[Normalizer], T]) -> 
 
 
 def _refusal(error: NoInstancesError, normalizer: Normalizer) -> UnsupportedSchema:
-    problem = "no value of this schema can be written" if normalizer.narrowings else "no value satisfies this schema"
+    problem = (
+        "no value of this schema can be written" if normalizer.notes.narrowings else "no value satisfies this schema"
+    )
     return UnsupportedSchema(problem, error.location, error.remedy, error.keyword)

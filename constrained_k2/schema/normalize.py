@@ -13,7 +13,7 @@ from constrained_k2.schema.instances import is_instance
 from constrained_k2.schema.keywords import keyword_places, lenient, plain_shapes, rows_of, typed_shapes
 from constrained_k2.schema.keywords.keyword import NotExpressible, Reader
 from constrained_k2.schema.keywords.scalars import allowed_values
-from constrained_k2.schema.member_nodes import MemberNodes
+from constrained_k2.schema.notes import Notes
 from constrained_k2.schema.shapes import (
     ANY,
     EVERYTHING,
@@ -42,7 +42,7 @@ class _ReenteredError(Exception):
     """Pruning reached a literal that is still being expanded."""
 
 
-class Normalizer(MemberNodes):
+class Normalizer:
     """Expands the nodes of one schema.
 
     Args:
@@ -62,7 +62,9 @@ class Normalizer(MemberNodes):
         wants_members: bool = True,
         left_out: frozenset[str] = frozenset(),
     ) -> None:
-        super().__init__(document, matches)
+        self.document = document
+        self.matches = matches
+        self.notes = Notes(document)
         self.relaxes_negations = relaxes_negations
         self.wants_members, self.left_out = wants_members, left_out
         self._narrowed: set[Node | SchemaLiteral] = set()  # whose shapes lack instances
@@ -70,6 +72,8 @@ class Normalizer(MemberNodes):
         self._parts: dict[Node, Shapes] = {}  # of a node, by JSON type: at most six for each
         self._synthetic: dict[str, tuple[Node, ...]] = {}
         self._literals: dict[SchemaLiteral, Shapes] = {}
+        self._maps: dict[int, tuple[object, dict[str, Node]]] = {}  # id of a map -> the map, its named members
+        self._never: dict[Node, bool] = {}
         self._open: list[SchemaLiteral] = []
         # met_wanting: objects that must have certain members took part
         self._pruning, self.met_wanting = 0, False
@@ -82,16 +86,18 @@ class Normalizer(MemberNodes):
         if found is None:
             check_deadline()
             if len(self._nodes) >= _MAX_NODES:
-                raise self.too_costly(f"the schema unfolds into more than {_MAX_NODES} parts", "nodes", _MAX_NODES)
-            before, found = self.narrowings, EVERYTHING
+                raise self.notes.too_costly(
+                    f"the schema unfolds into more than {_MAX_NODES} parts", "nodes", _MAX_NODES
+                )
+            before, found = self.notes.narrowings, EVERYTHING
             for literal in sorted(node):
                 found = self.both(found, self._expand(literal))
             wanting = any(isinstance(shape, Object) and shape.wanted for shape in found)
             found = self._nodes[node] = self._pruned(partial(self._with_chosen, found), found) if wanting else found
-            if self.narrowings > before:
+            if self.notes.narrowings > before:
                 self._narrowed.add(node)
         elif node in self._narrowed:
-            self.narrowings += 1
+            self.notes.narrowings += 1
         return found
 
     def both(self, some: Shapes, others: Shapes) -> Shapes:
@@ -112,7 +118,7 @@ class Normalizer(MemberNodes):
             if len(met) > limit:
                 met = dict.fromkeys(absorbed(tuple(met)))
             if len(met) > limit:
-                raise self.too_costly(f"alternatives multiply to more than {limit}", "alternatives", limit)
+                raise self.notes.too_costly(f"alternatives multiply to more than {limit}", "alternatives", limit)
         return absorbed(tuple(met))
 
     def either(self, *unions: Iterable[Shape]) -> Shapes:
@@ -165,7 +171,7 @@ class Normalizer(MemberNodes):
         """The intersection of two shapes; None if it is known to be empty."""
         is_wanting = bool(getattr(one, "wanted", ()) or getattr(other, "wanted", ()))
         self.met_wanting = self.met_wanting or is_wanting
-        self.spend(is_wanting * _WANTING or 1)
+        self.notes.spend(is_wanting * _WANTING or 1)
         if isinstance(one, Value):
             return one if is_instance(self, other, one.value) else None
         if isinstance(other, Value):
@@ -173,7 +179,7 @@ class Normalizer(MemberNodes):
         shape = meet(one, other)
         if not isinstance(shape, Object) or not (shape.required or shape.wanted):
             return shape
-        self.spend(len(shape.required) * len(shape.maps) // _LOOKED_UP)
+        self.notes.spend(len(shape.required) * len(shape.maps) // _LOOKED_UP)
         # A required key without a possible value tells branches with different constants apart early.
         value_node = self.value_node
         assert isinstance(one, Object)  # as their meeting is
@@ -185,6 +191,37 @@ class Normalizer(MemberNodes):
             return None
         known: Shape | None = shape
         return self._pruned(partial(settled, self, shape), known) if shape.wanted else shape
+
+    def is_never(self, node: Node) -> bool:
+        """True if it is plain that nothing satisfies a node: one of its schemas is ``false``."""
+        found = self._never.get(node)
+        if found is None:
+            found = self._never[node] = any(
+                pointer == "never" or self.document.find(pointer) is (not holds) for pointer, holds in node
+            )
+        return found
+
+    def value_node(self, shape: Object, key: str) -> Node:
+        """The node of a key's value: the conjunction of what all maps require."""
+        node = shape.found.get(key)
+        if node is None:
+            node = self._value_node(shape, key)
+            if shape.maps:  # the shape without maps is shared by all schemas, and keeps nothing of them
+                shape.found[key] = node
+        return node
+
+    def _value_node(self, shape: Object, key: str) -> Node:
+        node = ANY
+        for rules in shape.maps:
+            found = self._maps.get(id(rules))  # by identity: a map of thousands of keys takes long to hash
+            if found is None:
+                found = self._maps[id(rules)] = (rules, dict(rules.named))
+            part = found[1].get(key, rules.extra)
+            if rules.patterns:
+                matched = [value for pattern, value in rules.patterns if self.matches(pattern, key)]
+                part = found[1].get(key, ANY).union(*matched) if matched else part
+            node = node | part if node and part else node or part
+        return node
 
     def _with_chosen(self, shapes: Shapes) -> Shapes:
         """The same union with the wanted members of its objects chosen, unless these are too many alternatives."""
@@ -206,7 +243,7 @@ class Normalizer(MemberNodes):
     def _expand(self, literal: SchemaLiteral) -> Shapes:
         found = self._literals.get(literal)
         if found is not None:
-            self.narrowings += literal in self._narrowed
+            self.notes.narrowings += literal in self._narrowed
             return found
         pointer, holds = literal
         if pointer == "never":
@@ -215,7 +252,7 @@ class Normalizer(MemberNodes):
             if self._pruning:
                 raise _ReenteredError
             raise self.document.ill_formed("the schema refers to itself without end", pointer, "$ref")
-        before = self.narrowings
+        before = self.notes.narrowings
         self._open.append(literal)
         try:
             if pointer in self._synthetic:
@@ -227,7 +264,7 @@ class Normalizer(MemberNodes):
         finally:
             self._open.pop()
         self._literals[literal] = found
-        if self.narrowings > before:
+        if self.notes.narrowings > before:
             self._narrowed.add(literal)
         return found
 
@@ -237,11 +274,11 @@ class Normalizer(MemberNodes):
             schema = {name: schema[name] for name in ("$ref", *NULLABLE) if name in schema}  # it ignores other siblings
         schema, null, notes = read(schema)
         for name, reason in notes:
-            self.note(f"{pointer}/{name}" if name else pointer, "read_as", reason)
+            self.notes.add(f"{pointer}/{name}" if name else pointer, "read_as", reason)
         if isinstance(schema, bool):
             return EVERYTHING if schema == holds else ()
         if not isinstance(schema, dict):
-            self.relax(pointer, f"a schema is an object or a boolean, not {kind_of_json(schema)}")
+            self.notes.relax(pointer, f"a schema is an object or a boolean, not {kind_of_json(schema)}")
             return EVERYTHING
         found = self._holds(schema, pointer) if holds else self._fails(schema, pointer)
         if not null:
@@ -249,7 +286,7 @@ class Normalizer(MemberNodes):
         others = tuple(shape for shape in found if _kind(shape) != "null")
         if (len(others) < len(found)) == holds:
             return found
-        self.note(f"{pointer}/{null}", "read_as", OR_NULL)
+        self.notes.add(f"{pointer}/{null}", "read_as", OR_NULL)
         return self.either(others, (Null(),)) if holds else others
 
     def _holds(self, schema: dict[str, Any], pointer: str) -> Shapes:

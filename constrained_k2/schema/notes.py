@@ -1,27 +1,29 @@
 """Notes on the keywords that the expansion of a schema does not enforce exactly, and on the limits that it meets."""
 
+from typing import Literal
+
 from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.schema.document import SchemaDocument
-from constrained_k2.schema.keywords.keyword import NoteStatus
 
+NoteStatus = Literal["narrowed", "read_as", "relaxed"]
 _MAX_MEETINGS = 30_000  # pairs of shapes that may be intersected for one schema; bounds the time
 _MAX_REASONS = 8  # for one status of one keyword: each of a schema's patterns may be one for each of its keywords
 
 
 class Notes:
-    """The notes on one schema."""
+    """The notes on one schema, and the cost of its expansion so far."""
 
     def __init__(self, document: SchemaDocument) -> None:
-        self.document = document
-        self.notes: dict[str, list[tuple[NoteStatus, str]]] = {}  # pointer of a keyword -> statuses with reasons
+        self._document = document
+        self.found: dict[str, list[tuple[NoteStatus, str]]] = {}  # pointer of a keyword -> statuses with reasons
         self.is_well_formed = True  # False if some part has no meaning, or one by another name
         self.narrowings = 0  # how often something was narrowed, or shapes were used that lack instances by that
         self._limits_met: set[str] = set()  # problems
         self._meetings, self.max_meetings = 0, _MAX_MEETINGS
 
-    def note(self, pointer: str, status: NoteStatus, reason: str) -> None:
+    def add(self, pointer: str, status: NoteStatus, reason: str) -> None:
         """Record that a keyword is not enforced exactly, beside what is known of it already."""
-        found = self.notes.setdefault(pointer, [])
+        found = self.found.setdefault(pointer, [])
         if (status, reason) not in found and sum(known == status for known, _ in found) < _MAX_REASONS:
             found.append((status, reason))
         self.is_well_formed = self.is_well_formed and status != "read_as"
@@ -30,12 +32,12 @@ class Notes:
     @property
     def relaxed_for_cost(self) -> int:
         """The number of keywords that are relaxed because their alternatives cost too much."""
-        relaxed = [[reason for status, reason in found if status == "relaxed"] for found in self.notes.values()]
+        relaxed = [[reason for status, reason in found if status == "relaxed"] for found in self.found.values()]
         return sum(any(problem in reason for problem in self._limits_met for reason in reasons) for reasons in relaxed)
 
     def relax(self, pointer: str, problem: str) -> None:
         """Record that a part of the schema has no meaning, and is left out."""
-        self.note(pointer, "relaxed", problem)
+        self.add(pointer, "relaxed", problem)
         self.is_well_formed = False
 
     def spend(self, meetings: int) -> None:
@@ -48,4 +50,4 @@ class Notes:
         """The error for a limit of this schema."""
         self._limits_met.add(problem)
         remedy = "Simplify its anyOf, oneOf, allOf and not"
-        return SchemaTooCostly(problem, self.document.location, remedy, budget=budget, limit=limit, actual=limit + 1)
+        return SchemaTooCostly(problem, self._document.location, remedy, budget=budget, limit=limit, actual=limit + 1)

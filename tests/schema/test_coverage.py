@@ -139,10 +139,10 @@ def test_no_note_replaces_another(schema: dict[str, Any], pointer: str, expected
 def test_reasons_of_one_keyword_are_bounded() -> None:
     notes = Notes(SchemaDocument({}))
     for number in range(50):
-        notes.note("#/not", "narrowed", str(number))
-    notes.note("#/not", "relaxed", "more than that")
-    assert len(notes.notes["#/not"]) < 20
-    assert ("relaxed", "more than that") in notes.notes["#/not"]
+        notes.add("#/not", "narrowed", str(number))
+    notes.add("#/not", "relaxed", "more than that")
+    assert len(notes.found["#/not"]) < 20
+    assert ("relaxed", "more than that") in notes.found["#/not"]
 
 
 @pytest.mark.parametrize("schema", [schema for _, schema in EXAMPLES], ids=[name for name, _ in EXAMPLES])

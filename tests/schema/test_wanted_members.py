@@ -99,12 +99,12 @@ def test_alternatives_that_cost_too_much_are_relaxed_and_named() -> None:
     def write(normalizer: Normalizer) -> Shapes:
         tried.append(normalizer)
         if "oneOf" not in normalizer.left_out:
-            raise normalizer.too_costly("too many parts", "nodes", 1)
+            raise normalizer.notes.too_costly("too many parts", "nodes", 1)
         return normalizer.shapes(frozenset({("#", True)}))
 
     shapes = write_some(SchemaDocument(schema), lambda _, __: False, write)
     assert [shape.kind for shape in shapes] == ["object"]
-    assert {pointer for pointer, noted in tried[-1].notes.items() if "relaxed" in dict(noted)} == {
+    assert {pointer for pointer, noted in tried[-1].notes.found.items() if "relaxed" in dict(noted)} == {
         "#/oneOf",
         "#/not",
         "#/if",
@@ -114,7 +114,7 @@ def test_alternatives_that_cost_too_much_are_relaxed_and_named() -> None:
 
 
 def too_costly(normalizer: Normalizer) -> Shapes:
-    raise normalizer.too_costly("too many parts", "nodes", 1)
+    raise normalizer.notes.too_costly("too many parts", "nodes", 1)
 
 
 def test_a_schema_that_exhausts_the_engine_when_it_is_compiled_is_relaxed_and_named() -> None:

@@ -85,7 +85,7 @@ def our_text(
             raise Refused(f"grammar size (number of symbols) too big: {writer.member_count} members")
         places = places_of(writer, writer.arguments if encoding == "xtml" else root)
         text = llguidance.LLMatcher.grammar_from_lark(lark)
-        coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes)
+        coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes.found)
         if encoding == "xtml":
             model = arguments_model(writer.arguments, writer.shapes, writer.members, writer.argument_parts)
         else:
@@ -94,7 +94,7 @@ def our_text(
             text,
             coverage,
             model,
-            normalizer.is_well_formed,
+            normalizer.notes.is_well_formed,
             encoding == "xtml",
             places,
             writer.has_open_keys,

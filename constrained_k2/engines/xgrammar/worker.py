@@ -67,7 +67,7 @@ def _try_out(compiler: xgrammar.GrammarCompiler, undeclared_keys: UndeclaredKeys
             raise MemoryError from error
         cause = (str(error).strip().splitlines() or ["unknown error"])[0][:300]
         raise UnsupportedSchema(f"xgrammar has no grammar for this schema: {cause}", "", _REMEDY) from error
-    return {"notes": normalizer.notes, "rewritten": rewritten}
+    return {"notes": normalizer.notes.found, "rewritten": rewritten}
 
 
 def _forked(

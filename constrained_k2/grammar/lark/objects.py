@@ -260,7 +260,7 @@ def _extras(writer: "LarkWriter", shape: Object, form: ObjectForm) -> list[_Extr
                 reason = (
                     "negated: of undeclared keys that may fail it, only such that do come after the first that does"
                 )
-                writer.normalizer.note(one.pointer, "narrowed", reason)
+                writer.normalizer.notes.add(one.pointer, "narrowed", reason)
     return extras
 
 

@@ -35,9 +35,9 @@ from constrained_k2.grammar.lark.values import value_text
 from constrained_k2.grammar.productivity import Productivity, constants
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
 from constrained_k2.schema.budget import objects_in
-from constrained_k2.schema.keywords.keyword import NoteStatus
 from constrained_k2.schema.no_instances import NoInstancesError
 from constrained_k2.schema.normalize import Normalizer
+from constrained_k2.schema.notes import NoteStatus
 from constrained_k2.schema.shapes import (
     ANY,
     EVERYTHING,
@@ -272,7 +272,7 @@ class LarkWriter:
             wider = error.wider
             self.note(error.keywords, "relaxed", str(error))
         for note in notes:
-            self.normalizer.note(*note)
+            self.normalizer.notes.add(*note)
         self._notes = outer
         if wider is not None:
             return self._body(node, wider, name)
@@ -283,7 +283,7 @@ class LarkWriter:
         """Note that these keywords are not enforced exactly in the node being written, if its shape is written so."""
         for pointer in self.normalizer.occurrences(self.node, keywords):
             if self._notes is None:
-                self.normalizer.note(pointer, status, reason)
+                self.normalizer.notes.add(pointer, status, reason)
             else:
                 self._notes.append((pointer, status, reason))
 

@@ -18,9 +18,9 @@ from constrained_k2.errors import UnsupportedSchema
 from constrained_k2.grammar.characters import Untranslatable
 from constrained_k2.grammar.productivity import Productivity
 from constrained_k2.grammar.xgrammar.strings import ANY_STRING, found, none_of, one_of, other_keys, sized
-from constrained_k2.schema.keywords.keyword import NoteStatus
 from constrained_k2.schema.no_instances import NoInstancesError
 from constrained_k2.schema.normalize import Normalizer
+from constrained_k2.schema.notes import NoteStatus
 from constrained_k2.schema.shapes import ANY, Array, Boolean, Node, Null, Number, Object, Shape, Shapes, String, Value
 from constrained_k2.schema.string_formats import patterns_of
 from constrained_k2.schema.undeclared_keys import REASON, UndeclaredKeys
@@ -81,7 +81,9 @@ class XGrammarWriter:
             for way in ways:
                 if isinstance(way, Object) and way.wanted:
                     for one in wanted:
-                        self.normalizer.note(one.pointer, "narrowed", "negated: no member can be wanted of open keys")
+                        self.normalizer.notes.add(
+                            one.pointer, "narrowed", "negated: no member can be wanted of open keys"
+                        )
                     continue
                 if wanted and isinstance(way, Object):
                     for name in way.required:
@@ -101,7 +103,7 @@ class XGrammarWriter:
     def _note(self, status: NoteStatus, node: Node, keywords: AbstractSet[str], reason: str) -> None:
         """Note these keywords as relaxed or narrowed in all subschemas that constrain the same value as ``node``."""
         for pointer in self.normalizer.occurrences(node, tuple(sorted(keywords))):
-            self.normalizer.note(pointer, status, reason)
+            self.normalizer.notes.add(pointer, status, reason)
 
     def string(self, node: Node, shape: String) -> str:
         """Return an expression for the strings of a shape. xgrammar takes one: of several demands, one is enforced."""

@@ -70,9 +70,9 @@ def _alone(read: Reader, branches: list[Node], kinds: list[frozenset[Kind]], num
     for other, rival in enumerate(branches):
         if other == number or kinds[other].isdisjoint(kinds[number]):
             continue
-        before = n.narrowings
+        before = n.notes.narrowings
         # Disjoint shapes prove nothing if they lack instances of their schemas.
-        if n.both(n.shapes(branches[number]), n.shapes(rival)) or n.narrowings > before:
+        if n.both(n.shapes(branches[number]), n.shapes(rival)) or n.notes.narrowings > before:
             node |= negated(rival)
     return node
 

@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Flag, auto
 from fractions import Fraction
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.schema.document import IllFormed, SchemaDocument, escape
 from constrained_k2.schema.doubles import number_of
 from constrained_k2.schema.ecma import syntax_problem
+from constrained_k2.schema.notes import Notes, NoteStatus
 from constrained_k2.schema.pattern import PatternParts, in_ecma, parts_of
 from constrained_k2.schema.shapes import ANY, Node, Object, Shape, Shapes, is_number
 
-NoteStatus = Literal["narrowed", "read_as", "relaxed"]
 _MAX_SIZE = 10**9  # above any context length; keeps counts small enough for the grammar writers
 
 
@@ -22,7 +22,7 @@ class Expander(Protocol):
 
     # ruff: noqa: D102 - the Normalizer documents these, and readers are named after the type that they return
     document: SchemaDocument
-    narrowings: int
+    notes: Notes
     relaxes_negations: bool
     wants_members: bool
     left_out: frozenset[str]
@@ -34,8 +34,6 @@ class Expander(Protocol):
     def either(self, *unions: Iterable[Shape]) -> Shapes: ...
     def any_node(self, nodes: tuple[Node, ...]) -> Node: ...
     def shapes_node(self, shapes: Shapes) -> Node: ...
-    def note(self, pointer: str, status: NoteStatus, reason: str) -> None: ...
-    def relax(self, pointer: str, problem: str) -> None: ...
     def pattern_problem(self, pattern: str) -> str: ...
     def is_instance(self, node: Node, value: Any) -> bool: ...
     def is_never(self, node: Node) -> bool: ...
@@ -56,11 +54,11 @@ class Reader:
 
     def note(self, keyword: str, status: NoteStatus, reason: str) -> None:
         """Note that a keyword is not enforced exactly."""
-        self.normalizer.note(f"{self.pointer}/{keyword}", status, reason)
+        self.normalizer.notes.add(f"{self.pointer}/{keyword}", status, reason)
 
     def relax(self, keyword: str, problem: str) -> None:
         """Note that a keyword has no meaning, and is left out."""
-        self.normalizer.relax(f"{self.pointer}/{keyword}", problem)
+        self.normalizer.notes.relax(f"{self.pointer}/{keyword}", problem)
 
     def note_negation(self, keyword: str, reason: str = "the negation of this keyword has no exact grammar") -> None:
         """Note that some instances for which a keyword fails are never written, or else relax its negation."""
