@@ -6,7 +6,7 @@ from itertools import chain, combinations, compress, product, takewhile
 from typing import Any
 
 from constrained_k2.grammar.member_ways import MemberWay
-from constrained_k2.grammar.patterns import matching_texts
+from constrained_k2.grammar.patterns.translation import matching_texts
 from constrained_k2.schema.instances import is_key_of
 from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.shapes import (

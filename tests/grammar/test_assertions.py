@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from constrained_k2.grammar.characters import Untranslatable
-from constrained_k2.grammar.patterns import found_anywhere, spelled_ways
+from constrained_k2.grammar.patterns.characters import Untranslatable
+from constrained_k2.grammar.patterns.translation import found_anywhere, spelled_ways
 from constrained_k2.grammar.spelling import RAW
 from tests.budget import tries
 

@@ -5,9 +5,9 @@ from itertools import product
 
 import pytest
 
-from constrained_k2.grammar import pattern_rests
-from constrained_k2.grammar.pattern_rests import shortest_rest, without_assertions
-from constrained_k2.grammar.pattern_states import PatternStates
+from constrained_k2.grammar.patterns import rests as pattern_rests
+from constrained_k2.grammar.patterns.rests import shortest_rest, without_assertions
+from constrained_k2.grammar.patterns.states import PatternStates
 
 PATTERNS = (
     "^a*b$", "ab|ba", "^(?:a|bb){2,3}$", "^(a?b?)+a$", "(^b|b$)", "^a{2}(?:b|)b?a{0,2}$", "^[^a]+a", "^(?:b{2})*$",

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from constrained_k2.grammar.characters import Untranslatable
-from constrained_k2.grammar.pattern_states import PatternStates, of_format
-from constrained_k2.grammar.string_states import KnownStrings, StringState
+from constrained_k2.grammar.patterns.characters import Untranslatable
+from constrained_k2.grammar.patterns.states import PatternStates, of_format
+from constrained_k2.grammar.patterns.string_states import KnownStrings, StringState
 from constrained_k2.schema.shapes import Shape, String, Value
 from constrained_k2.schema.string_formats import FORMATS
 

@@ -14,14 +14,14 @@ from constrained_k2.engines.llguidance.lexer_cost import LIMITS, MAX_GRAMMAR_SIZ
 from constrained_k2.engines.llguidance.written.language import ItemLanguage
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
-from constrained_k2.grammar.characters import Untranslatable
 from constrained_k2.grammar.lark.direct_model import DirectModel, direct_model
 from constrained_k2.grammar.lark.places import Places, places_of
 from constrained_k2.grammar.lark.small import MAX_HARD, MAX_HARD_TEXT, is_small
 from constrained_k2.grammar.lark.state_model import StateModel, arguments_model, state_model
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE, alone
 from constrained_k2.grammar.lark.writer import LarkWriter
-from constrained_k2.grammar.patterns import found_anywhere
+from constrained_k2.grammar.patterns.characters import Untranslatable
+from constrained_k2.grammar.patterns.translation import found_anywhere
 from constrained_k2.schema.builtin_compilers import prepare
 from constrained_k2.schema.compile_pool import check_deadline
 from constrained_k2.schema.coverage import Coverage, Status, coverage_of

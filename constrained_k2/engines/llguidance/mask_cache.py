@@ -26,7 +26,7 @@ from constrained_k2.engines.llguidance.xtml_position import XtmlTracker
 from constrained_k2.grammar.lark.direct_model import DirectModel, ValueRule
 from constrained_k2.grammar.lark.places import Places
 from constrained_k2.grammar.lark.state_model import StateModel
-from constrained_k2.grammar.string_states import KnownStrings
+from constrained_k2.grammar.patterns.string_states import KnownStrings
 from constrained_k2.schema.shapes import Shape
 from constrained_k2.vocabulary.bitmask import words_per_row
 from constrained_k2.vocabulary.vocabulary import Vocabulary

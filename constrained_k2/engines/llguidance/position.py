@@ -10,7 +10,7 @@ from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
-from constrained_k2.grammar.string_states import StringState
+from constrained_k2.grammar.patterns.string_states import StringState
 
 MAX_TEXT = MAX_WHITESPACE
 """Bytes of text in a position that prefixes share."""

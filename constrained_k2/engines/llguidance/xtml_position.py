@@ -6,7 +6,7 @@ from constrained_k2.engines.llguidance.position import MARKER, Expect, Open, Pos
 from constrained_k2.engines.llguidance.position_tracker import PositionTracker
 from constrained_k2.formats.kimi_k3 import ARGUMENT, CLOSE, OPEN, SEPARATOR, unescape
 from constrained_k2.grammar.lark.state_model import AMBIGUOUS, ArgumentsModel, StateModel
-from constrained_k2.grammar.string_states import KnownStrings
+from constrained_k2.grammar.patterns.string_states import KnownStrings
 
 _OPEN, _CLOSE, _SEPARATOR = (MARKER + text.encode() for text in (OPEN, CLOSE, SEPARATOR))
 _BEFORE_KEY = f'{ARGUMENT} key="'.encode()

@@ -7,11 +7,11 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from constrained_k2.grammar.characters import Untranslatable
 from constrained_k2.grammar.lark.digits import number_range
 from constrained_k2.grammar.lark.direct_model import MANY_TEXTS
 from constrained_k2.grammar.lark.terminals import NEGATING, NoExactGrammar, literal, one_of, sized_string
-from constrained_k2.grammar.patterns import found_anywhere, may_cost_much
+from constrained_k2.grammar.patterns.characters import Untranslatable
+from constrained_k2.grammar.patterns.translation import found_anywhere, may_cost_much
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
 from constrained_k2.schema.builtin_compilers import LARGEST_MULTIPLE
 from constrained_k2.schema.doubles import LARGEST_EXACT

@@ -7,8 +7,8 @@ that begin as the text does have been written.
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
 from typing import TYPE_CHECKING
 
-from constrained_k2.grammar.characters import Untranslatable
-from constrained_k2.grammar.pattern_tree import LOOKS, REPEATS, Items, parse, parts, walk, width
+from constrained_k2.grammar.patterns.characters import Untranslatable
+from constrained_k2.grammar.patterns.tree import LOOKS, REPEATS, Items, parse, parts, walk, width
 from constrained_k2.grammar.productivity import MAX_COMBINED_PATTERNS
 from constrained_k2.schema.shapes import ANY, EVERYTHING, Object, String, Value
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from constrained_k2.formats.kimi_k3 import escape
-from constrained_k2.grammar.pattern_states import of_format
+from constrained_k2.grammar.patterns.states import of_format
 from constrained_k2.schema.shapes import ANY, Array, Kind, Node, Object, Shape, String, Value
 from constrained_k2.schema.string_formats import patterns_of
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from functools import cache
 
 from constrained_k2.errors import UnsupportedSchema
-from constrained_k2.grammar.characters import Untranslatable, character_but, complement, raw_class
-from constrained_k2.grammar.patterns import spelled_ways
+from constrained_k2.grammar.patterns.characters import Untranslatable, character_but, complement, raw_class
+from constrained_k2.grammar.patterns.translation import spelled_ways
 from constrained_k2.grammar.spelling import CHARACTER, HEX, JSON, spelling
 
 _RAW_TEXT = "(?:\xe9){0}"

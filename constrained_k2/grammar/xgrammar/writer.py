@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from constrained_k2.errors import UnsupportedSchema
-from constrained_k2.grammar.characters import Untranslatable
+from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.productivity import Productivity
 from constrained_k2.grammar.xgrammar.strings import ANY_STRING, found, none_of, one_of, other_keys, sized
 from constrained_k2.schema.no_instances import NoInstancesError

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
 from typing import Any
 
-from constrained_k2.grammar.characters import Untranslatable
-from constrained_k2.grammar.pattern_rests import shortest_rest, without_assertions
-from constrained_k2.grammar.pattern_states import PatternStates, TooManyStates
-from constrained_k2.grammar.pattern_tree import Items
+from constrained_k2.grammar.patterns.characters import Untranslatable
+from constrained_k2.grammar.patterns.rests import shortest_rest, without_assertions
+from constrained_k2.grammar.patterns.states import PatternStates, TooManyStates
+from constrained_k2.grammar.patterns.tree import Items
 from constrained_k2.schema.string_formats import FORMATS, patterns_of
 from constrained_k2.turn.drafts.schema_words import Words
 from constrained_k2.turn.drafts.ways import Way, key_patterns, patterns, whole_number

@@ -9,11 +9,11 @@ of the text behind its place, a look-behind with all in front of it:
 
 from functools import lru_cache
 
-from constrained_k2.grammar.assertions import Assertions
-from constrained_k2.grammar.characters import Untranslatable
-from constrained_k2.grammar.expression import Expression
-from constrained_k2.grammar.pattern_tree import REPEATS, nested_count, parse, parts, values
-from constrained_k2.grammar.pattern_ways import END, START
+from constrained_k2.grammar.patterns.assertions import Assertions
+from constrained_k2.grammar.patterns.characters import Untranslatable
+from constrained_k2.grammar.patterns.expression import Expression
+from constrained_k2.grammar.patterns.tree import REPEATS, nested_count, parse, parts, values
+from constrained_k2.grammar.patterns.ways import END, START
 from constrained_k2.grammar.spelling import JSON, Spelling
 
 _MANY_TURNS = 512

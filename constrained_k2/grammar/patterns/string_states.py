@@ -1,4 +1,7 @@
-"""The states of strings with patterns and lengths: texts in equal states have the same continuations."""
+"""The states of strings with patterns and lengths: texts in equal states have the same continuations.
+
+{"pattern": "^a", "maxLength": 9}      after ab and after ac: one state
+"""
 
 import threading
 from bisect import bisect_left, bisect_right
@@ -7,8 +10,8 @@ from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any
 
-from constrained_k2.grammar.characters import Untranslatable
-from constrained_k2.grammar.pattern_states import PatternStates, TooManyStates, of_format
+from constrained_k2.grammar.patterns.characters import Untranslatable
+from constrained_k2.grammar.patterns.states import PatternStates, TooManyStates, of_format
 from constrained_k2.schema.shapes import Shape, String, Value
 from constrained_k2.schema.string_formats import patterns_of
 

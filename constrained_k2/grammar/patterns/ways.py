@@ -2,13 +2,15 @@
 
 An anchor or a look-around inside of an alternative or an optional group is in some ways and not in others. A
 back-reference is in each way the text of its group, if that has few. In ECMA-262, a group that took no part is empty.
+
+    (?:^|-)a            has two ways: the start and a, and -a
 """
 
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
 from typing import Any, NamedTuple
 
-from constrained_k2.grammar.characters import Untranslatable
-from constrained_k2.grammar.pattern_tree import LOOKS, REPEATS, Item, Items, parts, values, walk, width
+from constrained_k2.grammar.patterns.characters import Untranslatable
+from constrained_k2.grammar.patterns.tree import LOOKS, REPEATS, Item, Items, parts, values, walk, width
 
 START, END = (sre.AT, sre.AT_BEGINNING), (sre.AT, sre.AT_END)
 EACH = "each"

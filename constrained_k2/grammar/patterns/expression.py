@@ -1,4 +1,7 @@
-"""Expressions of a terminal: a regex where one is enough, else Lark, which has intersection and complement."""
+"""Expressions of a terminal: a regex where one is enough, else Lark, which has intersection and complement.
+
+[ab]+               is a regex;      /[ab]+/ & ~/aa/      is Lark
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple

@@ -1,13 +1,16 @@
-"""The parts of a way through a pattern: texts, look-around between them, and repetitions whose turns look ahead."""
+"""The parts of a way through a pattern: texts, look-around between them, and repetitions whose turns look ahead.
+
+a(?=b)[bc]          is      the text a, a look ahead at b, the text [bc]
+"""
 
 import math
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
 from dataclasses import dataclass
 from itertools import groupby
 
-from constrained_k2.grammar.expression import Expression
-from constrained_k2.grammar.pattern_tree import LOOKS, Item, Items, plain, walk, width
-from constrained_k2.grammar.pattern_ways import EACH, END, START, without_anchors
+from constrained_k2.grammar.patterns.expression import Expression
+from constrained_k2.grammar.patterns.tree import LOOKS, Item, Items, plain, walk, width
+from constrained_k2.grammar.patterns.ways import EACH, END, START, without_anchors
 from constrained_k2.grammar.spelling import Spelling
 
 

@@ -1,4 +1,7 @@
-"""Character classes of ECMA-262 patterns, as regexes of one character in its spelling."""
+"""Character classes of ECMA-262 patterns, as regexes of one character in its spelling.
+
+[^"]                in JSON:      any character but a quote, a backslash as two
+"""
 
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
 from functools import cache, lru_cache

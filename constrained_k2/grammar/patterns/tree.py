@@ -1,4 +1,7 @@
-"""ECMA-262 patterns as trees of Python's regex parser, and trees without assertions as regexes of a grammar's text."""
+"""ECMA-262 patterns as trees of Python's regex parser, and trees without assertions as regexes of a grammar's text.
+
+^a|b$               is a branch of (start, a) and (b, end)
+"""
 
 import math
 import re
@@ -8,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any
 
-from constrained_k2.grammar.characters import (
+from constrained_k2.grammar.patterns.characters import (
     PROPERTIES,
     PROPERTY,
     Untranslatable,

@@ -1,12 +1,15 @@
-"""Joins the ways of a pattern to expressions without anchors, look-around and word boundaries."""
+"""Joins the ways of a pattern to expressions without anchors, look-around and word boundaries.
+
+^(?!ab)[abc]+$      becomes      [abc]+ & ~(ab.*)
+"""
 
 import math
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
 from typing import Literal, NamedTuple
 
-from constrained_k2.grammar.characters import Untranslatable
-from constrained_k2.grammar.expression import EMPTY, NEVER, Expression, all_of, either
-from constrained_k2.grammar.pattern_parts import (
+from constrained_k2.grammar.patterns.characters import Untranslatable
+from constrained_k2.grammar.patterns.expression import EMPTY, NEVER, Expression, all_of, either
+from constrained_k2.grammar.patterns.parts import (
     Chunk,
     Look,
     Part,
@@ -20,8 +23,8 @@ from constrained_k2.grammar.pattern_parts import (
     width_of,
     with_behind_first,
 )
-from constrained_k2.grammar.pattern_tree import LOOKS, Item, Items, plain, walk, width
-from constrained_k2.grammar.pattern_ways import Unfolding, without_anchors
+from constrained_k2.grammar.patterns.tree import LOOKS, Item, Items, plain, walk, width
+from constrained_k2.grammar.patterns.ways import Unfolding, without_anchors
 from constrained_k2.grammar.spelling import Spelling
 
 _MAX_TEXT = 200_000  # characters of the ways of one pattern, if it has several

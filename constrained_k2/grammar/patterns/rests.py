@@ -1,13 +1,16 @@
-"""The shortest text that leads from states of patterns to a match of all of them."""
+"""The shortest text that leads from states of patterns to a match of all of them.
+
+^[a-z]+-[0-9]{3}$   after ab:      -000
+"""
 
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice, product
 
-from constrained_k2.grammar.characters import Ranges, property_of, ranges_of
-from constrained_k2.grammar.pattern_states import PatternStates
-from constrained_k2.grammar.pattern_tree import LOOKS, REPEATS, Item, Items, parse, parts
+from constrained_k2.grammar.patterns.characters import Ranges, property_of, ranges_of
+from constrained_k2.grammar.patterns.states import PatternStates
+from constrained_k2.grammar.patterns.tree import LOOKS, REPEATS, Item, Items, parse, parts
 
 _MAX_PLACES = 1024  # that one search meets, and
 _MAX_STEPS = 2048  # steps that it compares: a few milliseconds

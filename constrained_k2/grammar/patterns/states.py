@@ -2,6 +2,8 @@
 
 A term is a sequence of items that remain to be matched, and a state the set of terms that a text may have come to.
 Terms and states are made when a text first gets there.
+
+    ^ab*$               begins in {ab*}; after a, and after each b, it is in {b*}
 """
 
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
@@ -11,8 +13,8 @@ from math import inf
 from threading import Lock
 from typing import Any
 
-from constrained_k2.grammar.characters import Ranges, Untranslatable, complement, property_of, ranges_of
-from constrained_k2.grammar.pattern_tree import REPEATS, Item, Items, parse, parts, walk
+from constrained_k2.grammar.patterns.characters import Ranges, Untranslatable, complement, property_of, ranges_of
+from constrained_k2.grammar.patterns.tree import REPEATS, Item, Items, parse, parts, walk
 from constrained_k2.grammar.spelling import TOP
 
 _MAX_TERMS = 4096  # of one pattern, and states
