@@ -66,24 +66,24 @@ _RESERVE = f"a whole number from 0 to {MAX_FINISH_RESERVE}"
 
 SETTINGS = (
     Row("strict", "'json_object', 'best_effort', 'strict', or an object of min, max and false", "no bounds",
-        "How strictly schemas are enforced: a level for all tools, or bounds on what their `strict` declares. `false`: "
-        "the level that `strict: false` declares."),
+        "A level for all tools, or bounds on what their `strict` declares; `false`: the level of `strict: false`."),
     Row("undeclared_keys", EXPECTED, _DEFAULTS.undeclared_keys,
-        "Whether the model may write keys that a schema with `properties` does not declare, where nothing else says."),
+        "Whether the model may write keys that a schema with `properties` does not declare, where the schema leaves it "
+        "open."),
     Row("undeclared_calls", UNDECLARED_CALLS, _DEFAULTS.undeclared_calls,
         "A call that is unlikely to mean a declared function is not made, or becomes a call of a declared one."),
     Row("call_threshold", "a number from 0 to 1", _DEFAULTS.call_threshold,
         "A call is declined if, at any token of its name, the probability of a declared function is below this."),
     Row("engines", "a list of 'llguidance' and 'xgrammar'", ["llguidance"],
-        "The engines that a request may name; the first one is the default. With xgrammar one schema may hold up the "
-        "engine core for seconds."),
+        "Those that a request may name; the first is the default. With xgrammar one schema may hold up the engine core "
+        "for seconds."),
     Row("repair", "true or false", _DEFAULTS.repair,
-        "Whether chat histories are repaired where the request does not say."),
+        "Whether chat histories are repaired."),
     Row("route", "'structured_output' or 'logits_processor'", "by the flags",
         "Where masks are computed: 'logits_processor' with --logits-processors, else 'structured_output'."),
     Row("adopt", "'tag', 'prompt' or 'off'", _DEFAULTS.adopt,
-        "Which requests of other front ends and parsers are constrained: those with a structural tag of Kimi's calls; "
-        "also those whose prompt declares tools as JSON; none."),
+        "The requests of other front ends and parsers that are constrained: those with a structural tag of Kimi's "
+        "calls; also those whose prompt declares tools as JSON; none."),
     Row("drafts", "true or false", _DEFAULTS.drafts, "Whether the grammar drafts tokens under speculative decoding."),
     Row("finish_reserve", _RESERVE, _DEFAULTS.finish_reserve,
         "How many of its last tokens a request keeps for ending its calls."),
@@ -112,17 +112,14 @@ REQUEST_FIELDS = (
     Row(XARGS_KEY,
         "'on', 'off', 'llguidance' or 'xgrammar'; on /v1/completions a JSON object with tools and tool_choice, as text",
         ON,
-        "Whether and by which engine the calls of a request with tools are constrained. "
-        "Completions carry their tools."),
+        "Whether calls are constrained, and by which engine."),
     Row(UNDECLARED_KEYS_KEY, EXPECTED, "the setting undeclared_keys",
-        "Whether the model may write keys that the tools' schemas do not declare. "
-        "On /v1/completions: `undeclared_keys` beside `tools`."),
+        "As the setting. On /v1/completions: `undeclared_keys` beside `tools`."),
     Row(UNDECLARED_CALLS_KEY, UNDECLARED_CALLS, "the setting undeclared_calls",
-        "The treatment of calls that are unlikely to mean a declared function. On /v1/completions: "
-        "`undeclared_calls` beside `tools`."),
-    Row(REPAIR_KEY, "'on' or 'off'", "the setting repair", "Whether the request's history is repaired."),
+        "As the setting. On /v1/completions: `undeclared_calls` beside `tools`."),
+    Row(REPAIR_KEY, "'on' or 'off'", "the setting repair", "As the setting."),
     Row(FINISH_RESERVE_KEY, _RESERVE, "the setting finish_reserve",
-        "How many of its last tokens the request keeps for ending its calls."),
+        "As the setting."),
     Row(STRICT_FALSE_KEY, "'best_effort' or 'json_object'", "the setting strict",
         "The level that `strict: false` declares on the request's tools."),
     Row(DIAGNOSTICS_KEY, "'on' or 'off'", OFF, "Whether each choice of the answer carries diagnostics."),

@@ -1,4 +1,4 @@
-"""Topologies that vLLM's CPU build cannot run without this package either, with the errors that docs/ranks.md lists.
+"""Topologies that vLLM's CPU build cannot run without this package either, with their errors: docs/ranks.md lists them.
 
 A test that fails here shows that this vLLM can run the topology: then test_ranks_server.py should cover it.
 """

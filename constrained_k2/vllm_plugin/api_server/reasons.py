@@ -14,8 +14,8 @@ Outcome = Literal["refused", "refused by vLLM", "ignored", "limited"]
 
 _OFF = f'vllm_xargs {{"{XARGS_KEY}": "{OFF}"}}'
 _LEAVE_OUT = f'Leave it out, send tool_choice "none", or switch off with {_OFF}'
-_CALLABLE = "tools that may be called"
-_LEFT = "where it leaves no token that the constraint allows, it is ignored for that token, which the metrics count"
+_CALLABLE = "callable tools"
+_LEFT = "it is ignored, and counted, for a token if it leaves none that the constraint allows"
 _EVERYWHERE: tuple[Endpoint, ...] = ("chat", "responses", "messages", "completions")
 
 
@@ -38,29 +38,29 @@ class Reason(NamedTuple):
 
 REASONS = (
     Reason("use_beam_search", "constrained tool calls", "refused", ("chat", "completions"),
-           "vLLM's beam search makes requests of its own, which carry no constraint",
+           "vLLM's beam search sends requests of its own without the constraint",
            f"Leave it out, or switch off with {_OFF}"),
     Reason("structured_outputs", "a constraint", "refused", ("completions",),
-           "a completions request carries the form of its answer inside vllm_xargs.constrained_k2",
+           "the form of the answer belongs inside vllm_xargs.constrained_k2",
            "Move it there, also if it is called response_format"),
     Reason("structured_outputs.structural_tag", _CALLABLE, "refused", ("chat", "responses"),
-           "it has a grammar of a whole turn, and the turn has one by the tools"),
+           "the tools already give the turn a grammar"),
     Reason("response_format.type", "structural_tag and " + _CALLABLE, "refused", ("chat",),
-           "a structural tag has a grammar of a whole turn, and the turn has one by the tools"),
+           "the tools already give the turn a grammar"),
     *(Reason(f"structured_outputs.{option}", _CALLABLE, "refused", ("chat", "responses"),
-             "it is an option of vLLM's own backends, and this package's engine writes the answer")
+             "only vLLM's own backends have this option")
       for option in ("whitespace_pattern", "disable_any_whitespace", "disable_additional_properties")),
     Reason("trace_decode_token_ids", "a constraint", "refused", ("python",),
            "it forces tokens that the constraint forbids", "Leave it out"),
     Reason("resumable", "a constraint", "refused", ("python",),
            "the prompt of an input stream is not known when the answer begins", "Send the input whole"),
     Reason("tool_choice", "a tool that is not in the prompt", "refused", ("responses",),
-           "vLLM shows the model functions and custom tools only, so no call of another tool can be made",
+           "vLLM shows the model functions and custom tools only",
            "Name a function of tools, or use 'auto'"),
     Reason("tool_choice.allowed_tools", "another tool parser", "refused", ("chat",),
-           "only the parser kimi_k2_constrained masks the other tools", "Use 'auto', or send fewer tools"),
+           "only the parser kimi_constrained masks the other tools", "Use 'auto', or send fewer tools"),
     Reason("messages[…].tools", "Kimi K3's prompts", "refused", ("chat",),
-           "vLLM leaves the tools of a message out of them, so the model would not see them",
+           "vLLM leaves the tools of a message out of them",
            "Declare them in the request's tools"),
     Reason("messages[…].tool_call_id", "Kimi K3's prompts: its absence, where no call precedes the result", "refused",
            ("chat",), "they name the function that a result answers, and nothing else tells it",
@@ -68,21 +68,21 @@ REASONS = (
     Reason("tools[…].format", "a custom tool", "refused by vLLM", ("responses",),
            "vLLM takes custom tools of free text only"),
     Reason("tools[…].input_schema", "a tool without one", "refused by vLLM", ("messages",),
-           "vLLM takes functions only, no tools that a server runs"),
+           "vLLM takes functions only"),
     Reason("tools", "a type other than function, custom or namespace", "ignored", ("responses",),
-           "vLLM does not show the model such a tool; the log has one line a type"),
+           "vLLM does not show the model such a tool; the log names the type"),
     Reason("bad_words", _CALLABLE, "limited", ("chat", "completions"), _LEFT),
     Reason("allowed_token_ids", _CALLABLE, "limited", ("chat", "completions"), _LEFT),
     Reason("stop", "a required call", "ignored", _EVERYWHERE[:3],
            "there is no text to stop in"),
     Reason("stop", _CALLABLE, "limited", _EVERYWHERE,
-           "it is looked for in text alone, not in reasoning, calls and markers"),
+           "it is looked for in text alone"),
     Reason("stop_token_ids", "a required call", "ignored", ("chat", "responses"),
            "there is no text to stop in"),
     Reason("stop_token_ids", _CALLABLE, "limited", ("chat", "responses", "completions"),
            "one within a call ends the answer there, and that call is not shown"),
     Reason("tools[…].strict", "false and a schema without a grammar", "limited", _EVERYWHERE,
-           "any JSON object is allowed as arguments; the log, metrics and diagnostics name the tool"),
+           "any JSON object is allowed; the log, metrics and diagnostics name the tool"),
     Reason("tools[…].name", "other tools of the same name", "limited", _EVERYWHERE,
            "equal tools are one; arguments of different ones satisfy at least one of the schemas"),
 )  # fmt: skip

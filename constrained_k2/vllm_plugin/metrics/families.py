@@ -52,13 +52,13 @@ FAMILIES = (
     Family("mask_seconds", Counter, "Host time to find the masks of these rows.", (*_ENGINE, "phase")),
     Family("examined_tokens", Counter, "Masked rows whose likeliest token was looked up before the mask.", _ENGINE),
     Family("masked_argmax_tokens", Counter, "Examined rows whose likeliest token the mask forbade.", _ENGINE),
-    Family("ignored_limit_rows", Counter, "Masked rows in which allowed_token_ids or bad_words left no legal token, so "
-           "that they were ignored.", _ENGINE),
+    Family("ignored_limit_rows", Counter, "Masked rows in which allowed_token_ids or bad_words left no legal token "
+           "and were ignored.", _ENGINE),
     Family("empty_masks", Counter, "Masks without a token that LLGuidance corrected: a fault to report.", _ENGINE),
     Family("ended_early_requests", Counter, "Requests ended because something failed in the engine.", _ENGINE),
     Family("adopted_requests", Counter, "Requests of other front ends that the engine core constrains, by the source "
            "of their tools.", (*_ENGINE, "source")),
-    Family("left_requests", Counter, "Requests of other front ends that could not be adopted and were left to vLLM.",
+    Family("left_requests", Counter, "Requests of other front ends that were left to vLLM.",
            (*_ENGINE, "reason")),
     Family("unconstrained_calls", Counter, "Calls begun in answers without a constraint of this package.", _ENGINE),
     Family("declined_calls", Counter, "Calls declined because the model was unlikely to mean a declared function.",
