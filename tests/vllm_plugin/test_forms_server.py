@@ -80,7 +80,7 @@ def test_every_answer_is_valid(server: VllmServer, vocabulary: Vocabulary, tempe
             check(answer, vocabulary)
 
 
-@on("prompts")
+@on("logits_processor")
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_form_begins_behind_the_reasoning(server: VllmServer, vocabulary: Vocabulary, stream: bool) -> None:
     markers = vocabulary.format
@@ -129,9 +129,9 @@ def test_other_forms(server: VllmServer) -> None:
 
 
 @ROUTES
-def test_a_form_is_refused_where_it_cannot_be_written(server: VllmServer) -> None:
+def test_a_strict_form_is_refused_where_it_cannot_be_written(server: VllmServer) -> None:
     schema = {"type": "string", "minLength": 3, "maxLength": 2}
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
     body = {"model": "kimi-k2", "messages": [{"role": "user", "content": "x"}], "response_format": form}
     for path in ("/v1/chat/completions", "/v1/chat/completions/render"):
         answer = httpx.post(f"{server.url}{path}", json=body, timeout=120)
