@@ -147,8 +147,8 @@ def test_walks_with_declined_calls(wire_format: WireFormat) -> None:
     """A declined call leaves nothing behind: calls are declared and valid, indexes exact, and the turn goes on."""
     vocabulary = Vocabulary.of_bytes(wire_format)
     compiled = Compiler(vocabulary, undeclared_calls="decline").compile(ToolCallSpec.from_openai(BODY))
-    declined = with_calls = 0
-    for seed in range(tries(120)):
+    declined, with_calls, walks = 0, 0, tries(120, fast=80)  # an eighth of them is declined behind a call
+    for seed in range(walks):
         chance = random.Random(SEED + seed)
         matcher = compiled.matcher()
         opening = OPENINGS[wire_format.name](vocabulary.format) if seed % 3 else []
@@ -171,5 +171,5 @@ def test_walks_with_declined_calls(wire_format: WireFormat) -> None:
             fork.rollback(count)
             assert fork.accept_tokens(ids[-count:])
             assert fork.has_declined == matcher.has_declined
-    assert declined > tries(120) // 10
+    assert declined > walks // 10
     assert with_calls
