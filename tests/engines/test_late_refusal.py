@@ -48,9 +48,9 @@ class Failing:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         read = LLGuidanceGrammar._new
 
-        def new(grammar: LLGuidanceGrammar) -> llguidance.LLMatcher:
+        def new(grammar: LLGuidanceGrammar, *limits: Any) -> llguidance.LLMatcher:
             if not self.is_on or "#" in {use.pointer for use in grammar.coverage.relaxed}:
-                return read(grammar)
+                return read(grammar, *limits)
             return unreadable(grammar)
 
         monkeypatch.setattr(LLGuidanceGrammar, "_new", new)
@@ -133,17 +133,16 @@ def test_calls_of_tools_that_their_shape_admits(
 def test_the_builtin_grammar_goes_on_too(engine: LLGuidanceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     read = LLGuidanceGrammar._new
 
-    def new(grammar: LLGuidanceGrammar) -> llguidance.LLMatcher:
-        return read(grammar) if grammar.coverage.builtin or grammar.coverage.relaxed else unreadable(grammar)
+    def new(grammar: LLGuidanceGrammar, *limits: Any) -> llguidance.LLMatcher:
+        is_ours = not (grammar.coverage.builtin or grammar.coverage.relaxed)
+        return unreadable(grammar) if is_ours else read(grammar, *limits)
 
     monkeypatch.setattr(LLGuidanceGrammar, "_new", new)
     grammar = engine.compile(json.dumps(closed(n={"type": "string", "maxLength": 9})))
     assert grammar.coverage.builtin
     matcher = grammar.matcher("schema", may_relax=True)
     assert write(matcher, '{"n":') == ""
-    monkeypatch.setattr(
-        LLGuidanceGrammar, "_new", lambda each: read(each) if "#" in str(each.coverage.relaxed) else unreadable(each)
-    )
+    monkeypatch.setattr(LLGuidanceGrammar, "renew", unreadable)
     matcher._matcher = unreadable(grammar)
     assert write(matcher, "99}") == "" and matcher.is_complete()
     assert matcher.grammar.allows_any_value
@@ -294,10 +293,25 @@ def written(vocabulary: Vocabulary, schema: Any, value: str, *, may_relax: bool 
 def test_limits_of_llguidance_itself(
     real_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, schema: Any, value: str
 ) -> None:
-    monkeypatch.setattr(llguidance_engine, "LIMITS", llguidance.LLParserLimits(step_lexer_fuel=200_000))
+    for limits in ("LIMITS", "PATIENT_LIMITS"):
+        monkeypatch.setattr(llguidance_engine, limits, llguidance.LLParserLimits(step_lexer_fuel=200_000))
     assert written(real_vocabulary, schema, value) == (True, True)
     with pytest.raises(SchemaTooCostly, match="too many expressions"):
         written(real_vocabulary, schema, value, may_relax=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("value", "is_valid"), [("two words", True), ("x " * 98 + "x", True), ("x " * 100 + "x", False), ("", False)]
+)
+def test_a_new_lexer_may_do_more(real_vocabulary: Vocabulary, value: str, is_valid: bool) -> None:
+    assert written(real_vocabulary, WORDS, value, may_relax=False) == (is_valid, False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("value", "is_valid"), [("the maker", True), ("maker, admin", False)])
+def test_so_may_one_of_many_patterns(real_vocabulary: Vocabulary, value: str, is_valid: bool) -> None:
+    assert written(real_vocabulary, ROLES, value, may_relax=False) == (is_valid, False)
 
 
 @pytest.mark.slow

@@ -183,7 +183,8 @@ def test_a_grammar_that_fails_in_its_first_key_is_found_when_it_is_compiled(monk
     schema = {"type": "object", "patternProperties": {key: {"type": ["string", "null"]} for key in "abcd"}}
     engine = LLGuidanceEngine(BYTES)
     any_object = engine.compile('{"type": "object"}', "allow", "xtml")  # reads its own before the limit falls
-    monkeypatch.setattr(llguidance_engine, "LIMITS", llguidance.LLParserLimits(step_lexer_fuel=20_000))
+    for limits in ("LIMITS", "PATIENT_LIMITS"):
+        monkeypatch.setattr(llguidance_engine, limits, llguidance.LLParserLimits(step_lexer_fuel=20_000))
     grammar = engine.compile(json.dumps(schema), "allow", "xtml")
     (use,) = grammar.coverage.relaxed
     assert use.pointer == "#" and "any JSON object" in use.reason

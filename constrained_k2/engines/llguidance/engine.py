@@ -24,7 +24,7 @@ from constrained_k2.engines.llguidance.grammar_text import (
     our_text,
     written_text,
 )
-from constrained_k2.engines.llguidance.lexer_cost import LIMITS, is_lexer_limit, lexer_bytes
+from constrained_k2.engines.llguidance.lexer_cost import LIMITS, PATIENT_LIMITS, is_lexer_limit, lexer_bytes
 from constrained_k2.engines.llguidance.mask_cache import LazyDfa, MaskCache
 from constrained_k2.engines.llguidance.mask_threads import MaskThreads
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
@@ -155,16 +155,21 @@ class LLGuidanceEngine:
         """Compile a grammar and compute its first masks, up to within the first key: a few grammars fail only then."""
         twin = self._compiled.get(source.text)
         grammar = LLGuidanceGrammar(self.tokenizer, source, self.mask_threads, self.mask_cache, twin)
-        if twin is None and not source.is_simple:
-            first = grammar.copy()
-            for ids in self._probed_ids[encoding]:
-                if first.try_consume_tokens(ids) == len(ids) and not first.is_error():
-                    first.compute_bitmask()
-            if first.is_error():
+        if twin is None and not source.is_simple and not self._begins(first := grammar.copy(), encoding):
+            if is_lexer_limit(first.get_error()):
+                first = grammar.renew()
+            if first.is_error() or not self._begins(first, encoding):
                 raise Refused(first.get_error())
         grammar.measure()
         self._compiled.setdefault(source.text, grammar)
         return grammar
+
+    def _begins(self, matcher: llguidance.LLMatcher, encoding: ArgumentEncoding) -> bool:
+        """Compute the masks at the beginning of arguments, the last one within a key; False if one fails."""
+        for ids in self._probed_ids[encoding]:
+            if matcher.try_consume_tokens(ids) == len(ids) and not matcher.is_error():
+                matcher.compute_bitmask()
+        return not matcher.is_error()
 
 
 def _relaxed_by(coverage: Coverage) -> str:
@@ -267,8 +272,8 @@ class LLGuidanceGrammar:
         return self._prototype.deep_copy()
 
     def renew(self) -> llguidance.LLMatcher:
-        """Return a matcher with a new lexer, which becomes the prototype of later copies."""
-        renewed = self._new()
+        """Return a matcher with a new lexer, which may do more, and becomes the prototype of later copies."""
+        renewed = self._new(PATIENT_LIMITS)
         if not renewed.is_error():
             self._prototype = renewed
             self.measure()
@@ -281,5 +286,5 @@ class LLGuidanceGrammar:
         # A copy: with "no_forcing" (LLGuidance 1.7.6), a matcher's masks are wrong after it has looked ahead.
         return forced_ids(matcher.deep_copy().compute_ff_bytes(), self._tokenizer.tokenize_bytes)
 
-    def _new(self) -> llguidance.LLMatcher:
-        return llguidance.LLMatcher(self._tokenizer, self.text, log_level=0, limits=LIMITS)
+    def _new(self, limits: llguidance.LLParserLimits | None = None) -> llguidance.LLMatcher:
+        return llguidance.LLMatcher(self._tokenizer, self.text, log_level=0, limits=limits or LIMITS)
