@@ -218,9 +218,7 @@ def test_llguidance_reads_no_grammar_whose_masks_are_direct(
     engine = LLGuidanceEngine(Vocabulary.of_bytes())
     read = list[str]()
     original = LLGuidanceGrammar._new
-    monkeypatch.setattr(
-        LLGuidanceGrammar, "_new", lambda grammar, *limits: read.append(grammar.text) or original(grammar, *limits)
-    )
+    monkeypatch.setattr(LLGuidanceGrammar, "_new", lambda grammar: read.append(grammar.text) or original(grammar))
     grammar = written_by(engine, schema, text)
     assert not read
     grammar.matcher("").forced_tokens()
@@ -294,7 +292,7 @@ def test_a_grammar_that_llguidance_refuses_late_is_no_matter_where_masks_are_dir
     bad = llguidance.LLMatcher.grammar_from_lark("start: missing")
     broken = llguidance.LLMatcher(engine.tokenizer, bad, log_level=0)
     assert broken.is_error()
-    monkeypatch.setattr(LLGuidanceGrammar, "_new", lambda *_: broken)
+    monkeypatch.setattr(LLGuidanceGrammar, "_new", lambda _: broken)
     grammar = engine.compile(json.dumps(SIMPLE))
     matcher = grammar.matcher("tools[0]")
     row = allocate_bitmask(1, Vocabulary.of_bytes().size)[0]

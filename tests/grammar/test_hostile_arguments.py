@@ -179,16 +179,16 @@ def assert_relaxed(schema: dict[str, Any], pointer: str) -> None:
 
 
 def test_a_grammar_that_fails_in_its_first_key_is_found_when_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LLGuidance builds these keys' lexer only when a key begins."""
+    """LLGuidance builds these keys' lexer only when a key begins. Without patterns, one fits in more of these limits."""
     schema = {"type": "object", "patternProperties": {key: {"type": ["string", "null"]} for key in "abcd"}}
-    engine = LLGuidanceEngine(BYTES)
-    any_object = engine.compile('{"type": "object"}', "allow", "xtml")  # reads its own before the limit falls
-    for limits in ("LIMITS", "PATIENT_LIMITS"):
+    for limits in ("LIMITS", "NEXT_BEST_LIMITS"):
         monkeypatch.setattr(llguidance_engine, limits, llguidance.LLParserLimits(step_lexer_fuel=20_000))
-    grammar = engine.compile(json.dumps(schema), "allow", "xtml")
-    (use,) = grammar.coverage.relaxed
-    assert use.pointer == "#" and "any JSON object" in use.reason
-    assert grammar.text == any_object.text
+    (use,) = LLGuidanceEngine(BYTES).compile(json.dumps(schema), "allow", "xtml").coverage.relaxed
+    assert use.pointer == "#/patternProperties" and "cost the engine too much" in use.reason
+    for limits in ("LIMITS", "NEXT_BEST_LIMITS"):
+        monkeypatch.setattr(llguidance_engine, limits, llguidance.LLParserLimits(step_lexer_fuel=100))
+    with pytest.raises(UnsupportedSchema, match="too many expressions"):
+        LLGuidanceEngine(BYTES).compile(json.dumps(schema), "allow", "xtml")
 
 
 @pytest.mark.slow

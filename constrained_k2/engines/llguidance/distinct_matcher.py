@@ -27,6 +27,7 @@ class DistinctMatcher(LLGuidanceMatcher):
     """
 
     __slots__ = ("_matters", "_may_repeat", "_places", "_scanner", "_snapshots", "_tokens", "_watched")
+    keeps_keys = True
 
     def __init__(
         self,

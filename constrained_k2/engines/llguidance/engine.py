@@ -1,15 +1,13 @@
 """The LLGuidance engine: our grammars first, those of its builtin JSON Schema compiler as the second choice."""
 
 import json
-import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Literal
 from weakref import WeakValueDictionary
 
 import llguidance
@@ -24,23 +22,24 @@ from constrained_k2.engines.llguidance.grammar_text import (
     our_text,
     written_text,
 )
-from constrained_k2.engines.llguidance.lexer_cost import LIMITS, PATIENT_LIMITS, is_lexer_limit, lexer_bytes
+from constrained_k2.engines.llguidance.lexer_cost import LIMITS, NEXT_BEST_LIMITS, lexer_bytes
 from constrained_k2.engines.llguidance.mask_cache import LazyDfa, MaskCache
 from constrained_k2.engines.llguidance.mask_threads import MaskThreads
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
+from constrained_k2.engines.llguidance.next_best import NextBest, Step, next_best_text
 from constrained_k2.engines.llguidance.tokenizer import build_tokenizer
 from constrained_k2.engines.protocol import ArgumentEncoding
-from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSchema
+from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.formats.kimi_k3 import ARGUMENT, OPEN
+from constrained_k2.grammar.lark.writer import Effort
 from constrained_k2.request.spec import EngineName
-from constrained_k2.schema.coverage import Coverage, KeywordUse
+from constrained_k2.schema.coverage import Coverage
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 # Memory of a compiled grammar without its lexer, by the characters of its text: 20 to 80 bytes, measured.
 _COST_FACTOR = 40
 _COST_FLOOR = 40_000
-_logger = logging.getLogger(__name__)
 _MEASURED_AFTER_NS = 4_000_000  # of work by a grammar's lexer, which makes up to 1 MB; measuring takes 0.1 ms
 
 
@@ -65,9 +64,8 @@ class LLGuidanceEngine:
             "xtml": [[], opening + vocabulary.encode(f"{ARGUMENT} key="), vocabulary.encode('"')],
         }
         self._patterns = Patterns(self.tokenizer, self.mask_cache.is_read)
-        # The grammars in use, by their text: schemas that differ in their descriptions alone share one.
-        self._compiled: WeakValueDictionary[str, LLGuidanceGrammar] = WeakValueDictionary()
-        self._any: dict[tuple[bool, ArgumentEncoding], LLGuidanceGrammar] = {}  # any object's or any value's
+        # The grammars in use, by what tells them apart: schemas that differ in their descriptions alone share one.
+        self._compiled: WeakValueDictionary[Hashable, LLGuidanceGrammar] = WeakValueDictionary()
 
     @property
     def cached_bytes(self) -> int:
@@ -76,7 +74,6 @@ class LLGuidanceEngine:
     def forget(self) -> None:
         self.mask_cache.clear()
         self._compiled.clear()
-        self._any.clear()
 
     def compile(
         self, schema: str, undeclared_keys: UndeclaredKeys = "allow", encoding: ArgumentEncoding = "json"
@@ -84,28 +81,17 @@ class LLGuidanceEngine:
         """Compile a schema into our own grammar, or into LLGuidance's builtin one.
 
         Our own grammar allows any property order. The builtin one is used if ours fails, or if ours relaxes a keyword
-        and the builtin one relaxes none. It writes JSON alone. If both fail at a limit of LLGuidance's lexer, any value
-        is allowed, as where a grammar fails while it writes.
+        and the builtin one relaxes none. It writes JSON alone.
         """
-        document = json.loads(schema)
-        is_object = isinstance(document, dict) and document.get("type") == "object"
-        any_value = partial(self._any_value, encoding, is_object=is_object)
-        grammar = self._compile(document, undeclared_keys, encoding) or any_value()
-        if not grammar.allows_any_value:
-            grammar.any_value = any_value
-        if grammar.dfa is not None:
-            grammar.dfa.digest = sha256(schema.encode(errors="backslashreplace")).hexdigest()[:16]  # for the log
-        return grammar
+        return _named(self._compile(schema, undeclared_keys, encoding), schema)
 
-    def _compile(
-        self, document: Any, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding
-    ) -> "LLGuidanceGrammar | None":
-        """Compile a decoded schema; None if LLGuidance's lexer fails at one of its limits."""
+    def _compile(self, schema: str, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding) -> "LLGuidanceGrammar":
+        document = json.loads(schema)
+        next_best = NextBest(partial(self._next_best, schema, undeclared_keys, encoding))
         ours: LLGuidanceGrammar | None = None
-        is_limit = False
         try:
             source = our_text(document, self._patterns, undeclared_keys, encoding)
-            ours = self._probed(source, encoding)
+            ours = next_best.before(self._probed(source, encoding), "exact")
             if encoding == "xtml" or not source.is_well_formed or not ours.coverage.relaxed:
                 return ours
         except RecursionError:
@@ -115,7 +101,6 @@ class LLGuidanceEngine:
         except SchemaTooCostly as error:
             problem = error
         except Refused as error:
-            is_limit = is_lexer_limit(str(error))
             remedy = "Remove or rewrite the named part, or leave the tool out"
             cause = (str(error).strip().splitlines() or ["unknown error"])[0][:300]
             cause = f"LLGuidance has no grammar for this schema: {cause}"
@@ -123,24 +108,21 @@ class LLGuidanceEngine:
         if encoding == "json":
             reason = problem.problem if ours is None else _relaxed_by(ours.coverage)
             with suppress(Refused):
-                return self._probed(builtin_text(document, reason, if_exact=ours is not None))
+                source = builtin_text(document, reason, if_exact=ours is not None)
+                return next_best.before(self._probed(source), "builtin")
         if ours is not None:
             return ours
-        if is_limit:
-            return None
+        if "fuel" in str(problem) or "lexer" in str(problem):  # LLGuidance's limits on regular expressions
+            steps: tuple[Step, ...] = ("narrow", "relaxed")
+            for step in steps:
+                with suppress(ConstrainedK2Error, Refused, RecursionError):
+                    return next_best.made(step)
         raise problem
 
-    def _any_value(self, encoding: ArgumentEncoding, *, is_object: bool) -> "LLGuidanceGrammar":
-        """Return the grammar of any object, or of any value. Its states are not cached: few calls get there."""
-        if (found := self._any.get((is_object, encoding))) is None:
-            source = our_text({"type": "object"} if is_object else {}, self._patterns, "allow", encoding)
-            kind = "JSON object" if is_object else "JSON value"
-            reason = f"LLGuidance fails at a limit with the schema's grammar: any {kind} is allowed"
-            coverage = Coverage("llguidance", relaxed=(KeywordUse("#", reason),))
-            source = replace(source, coverage=coverage, model=None, is_simple=False)
-            found = self._any[is_object, encoding] = self._probed(source, encoding)
-            found.allows_any_value = True
-        return found
+    def _next_best(
+        self, schema: str, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding, step: Step
+    ) -> "LLGuidanceGrammar":
+        return self._probed(next_best_text(schema, step, self._patterns, undeclared_keys, encoding), encoding)
 
     def compile_text(self, kind: Literal["regex", "lark"], text: str) -> "LLGuidanceGrammar":
         what = "regular expression" if kind == "regex" else "grammar"
@@ -153,23 +135,25 @@ class LLGuidanceEngine:
 
     def _probed(self, source: GrammarText, encoding: ArgumentEncoding = "json") -> "LLGuidanceGrammar":
         """Compile a grammar and compute its first masks, up to within the first key: a few grammars fail only then."""
-        twin = self._compiled.get(source.text)
+        twin = self._compiled.get(source.key)
         grammar = LLGuidanceGrammar(self.tokenizer, source, self.mask_threads, self.mask_cache, twin)
-        if twin is None and not source.is_simple and not self._begins(first := grammar.copy(), encoding):
-            if is_lexer_limit(first.get_error()):
-                first = grammar.renew()
-            if first.is_error() or not self._begins(first, encoding):
+        if twin is None and not source.is_simple:
+            first = grammar.copy()
+            for ids in self._probed_ids[encoding]:
+                if first.try_consume_tokens(ids) == len(ids) and not first.is_error():
+                    first.compute_bitmask()
+            if first.is_error():
                 raise Refused(first.get_error())
         grammar.measure()
-        self._compiled.setdefault(source.text, grammar)
+        self._compiled.setdefault(source.key, grammar)
         return grammar
 
-    def _begins(self, matcher: llguidance.LLMatcher, encoding: ArgumentEncoding) -> bool:
-        """Compute the masks at the beginning of arguments, the last one within a key; False if one fails."""
-        for ids in self._probed_ids[encoding]:
-            if matcher.try_consume_tokens(ids) == len(ids) and not matcher.is_error():
-                matcher.compute_bitmask()
-        return not matcher.is_error()
+
+def _named(grammar: "LLGuidanceGrammar", schema: str) -> "LLGuidanceGrammar":
+    """Give a grammar's states the digest of its schema, for the log."""
+    if grammar.dfa is not None:
+        grammar.dfa.digest = sha256(schema.encode(errors="backslashreplace")).hexdigest()[:16]
+    return grammar
 
 
 def _relaxed_by(coverage: Coverage) -> str:
@@ -181,7 +165,7 @@ def _relaxed_by(coverage: Coverage) -> str:
 class LLGuidanceGrammar:
     """One compiled schema. Implements :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
 
-    ``twin`` is a grammar of the same text, whose lexer and masks it shares.
+    ``twin`` is a grammar of one meaning with this one, and of its effort, whose lexer and masks it shares.
 
     Copies of a prepared matcher are cheap (10 us) but share one lexer, and some patterns exhaust a lexer's states
     after dozens of copies. Then :meth:`renew` builds a new prototype.
@@ -205,12 +189,13 @@ class LLGuidanceGrammar:
             self.dfa = cache.dfa(source.model, source.direct)
         self.token_classes = cache.classes
         self.allows_any_split = source.allows_any_split
-        self.any_order = source.model is not None or source.allows_any_split  # in our own grammars only
+        # Properties may come in any order in our own grammars only.
+        self.any_order = source.model is not None or source.allows_any_split or source.effort != "exact"
         self._source = source
         self._coverage: Coverage | None = None  # None for that of its source
-        self.any_value: Callable[[], LLGuidanceGrammar] | None = None  # goes on where this grammar fails
-        self.allows_any_value = False  # True for a grammar that goes on
-        self._is_failure_logged = False
+        self.effort: Effort = source.effort
+        self.step: Step = source.effort
+        self.next_best: NextBest | None = None  # where this grammar fails
         self.token = cache.token
         self._places = None if source.places is None else cache.places(source.places, is_xml=source.allows_any_split)
         self._written_tokens = cache.written_tokens() if source.has_open_keys or source.places is not None else None
@@ -219,8 +204,13 @@ class LLGuidanceGrammar:
         # A simple grammar is read when a mask needs LLGuidance.
         self._prototype = None if source.is_simple else self._new() if twin is None else twin.copy()
         self.on_growth: Callable[[int], None] = lambda _: None
-        self._text_bytes = self.cost_bytes = _COST_FLOOR + _COST_FACTOR * len(source.text)
+        self._text_bytes = self.own_bytes = _COST_FLOOR + _COST_FACTOR * len(source.text)
         self._unmeasured_ns = 0
+
+    @property
+    def cost_bytes(self) -> int:
+        """Estimated memory, with that of the grammars that went on where this one failed."""
+        return self.own_bytes + (0 if self.next_best is None else self.next_best.cost_bytes(self))
 
     def note_work(self, nanoseconds: int) -> None:
         """Count the time in which a matcher's lexer may have grown; measure it now and then."""
@@ -233,16 +223,9 @@ class LLGuidanceGrammar:
         self._unmeasured_ns = 0
         prototype = self._prototype
         items_bytes = 0 if self._places is None else self._places.cost_bytes
-        self.cost_bytes = self._text_bytes + items_bytes + (0 if prototype is None else lexer_bytes(prototype))
-        self.on_growth(self.cost_bytes)
-
-    def log_failure(self, location: str, problem: str) -> None:
-        """Log, once, that calls of the schema at ``location`` go on as any value."""
-        if not self._is_failure_logged:
-            self._is_failure_logged = True
-            _logger.warning(
-                "%s: LLGuidance failed in a call's arguments, which go on as any JSON value: %s", location, problem
-            )
+        self.own_bytes = self._text_bytes + items_bytes + (0 if prototype is None else lexer_bytes(prototype))
+        first = self if self.next_best is None else self.next_best.first() or self
+        first.on_growth(first.cost_bytes)
 
     @property
     def text(self) -> str:
@@ -272,8 +255,8 @@ class LLGuidanceGrammar:
         return self._prototype.deep_copy()
 
     def renew(self) -> llguidance.LLMatcher:
-        """Return a matcher with a new lexer, which may do more, and becomes the prototype of later copies."""
-        renewed = self._new(PATIENT_LIMITS)
+        """Return a matcher with a new lexer, which becomes the prototype of later copies."""
+        renewed = self._new()
         if not renewed.is_error():
             self._prototype = renewed
             self.measure()
@@ -286,5 +269,6 @@ class LLGuidanceGrammar:
         # A copy: with "no_forcing" (LLGuidance 1.7.6), a matcher's masks are wrong after it has looked ahead.
         return forced_ids(matcher.deep_copy().compute_ff_bytes(), self._tokenizer.tokenize_bytes)
 
-    def _new(self, limits: llguidance.LLParserLimits | None = None) -> llguidance.LLMatcher:
-        return llguidance.LLMatcher(self._tokenizer, self.text, log_level=0, limits=limits or LIMITS)
+    def _new(self) -> llguidance.LLMatcher:
+        limits = LIMITS if self.effort == "exact" else NEXT_BEST_LIMITS
+        return llguidance.LLMatcher(self._tokenizer, self.text, log_level=0, limits=limits)

@@ -19,7 +19,7 @@ from constrained_k2.grammar.lark.places import Places, places_of
 from constrained_k2.grammar.lark.small import MAX_HARD, MAX_HARD_TEXT, is_small
 from constrained_k2.grammar.lark.state_model import StateModel, arguments_model, state_model
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE, alone
-from constrained_k2.grammar.lark.writer import LarkWriter
+from constrained_k2.grammar.lark.writer import Effort, LarkWriter
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.translation import found_anywhere
 from constrained_k2.schema.builtin_compilers import prepare
@@ -63,10 +63,16 @@ class GrammarText:
     model: StateModel | None  # None for builtin grammars
     is_well_formed: bool = True  # False if JSON Schema gives a part of the schema no meaning
     allows_any_split: bool = False  # True if masks allow any tokens of a text that is the only one possible
+    effort: Effort = "exact"
     places: Places | None = None  # of the arrays whose items a matcher compares
     has_open_keys: bool = False  # True if the grammar itself would let an object have a key twice
     direct: DirectModel | None = None  # of JSON, for masks without LLGuidance
     is_simple: bool = False  # True if LLGuidance reads it for certain, and no mask of it takes it to a limit
+
+    @property
+    def key(self) -> tuple[str, Effort]:
+        """Equal for grammars that may share their states."""
+        return self.text, self.effort
 
 
 def our_text(
@@ -74,12 +80,13 @@ def our_text(
     patterns: "Patterns",
     undeclared_keys: UndeclaredKeys = "allow",
     encoding: ArgumentEncoding = "json",
+    effort: Effort = "exact",
 ) -> GrammarText:
     """Write our own grammar of a decoded schema."""
 
     def write(normalizer: Normalizer) -> GrammarText:
         writer, root = LarkWriter(normalizer, patterns.has_match, undeclared_keys), frozenset({("#", True)})
-        writer.count_texts, writer.can_begin = patterns.count_texts, patterns.can_begin
+        writer.effort, writer.count_texts, writer.can_begin = effort, patterns.count_texts, patterns.can_begin
         lark = writer.write_arguments(root) if encoding == "xtml" else writer.write(root)
         if encoding == "json" and writer.member_count > _MAX_MEMBERS:
             raise Refused(f"grammar size (number of symbols) too big: {writer.member_count} members")
@@ -96,6 +103,7 @@ def our_text(
             model,
             normalizer.notes.is_well_formed,
             encoding == "xtml",
+            effort,
             places,
             writer.has_open_keys,
             None if encoding == "xtml" else _direct_model(writer),

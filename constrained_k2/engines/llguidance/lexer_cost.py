@@ -15,10 +15,10 @@ MAX_GRAMMAR_SIZE = 50_000
 # Fewer symbols than by default, so that a schema of 100 bytes ("maxItems": 100000) is refused within 0.2 s instead of
 # compiling for seconds. More items in a row than by default, since objects may have thousands of optional properties.
 # Five times the default for the lexemes of a step: a pattern beside a length takes up to 25 ms then and does not fail.
+# A grammar that takes over from one that failed may take five times longer still.
 _SIZES: dict[str, Any] = {"max_grammar_size": MAX_GRAMMAR_SIZE, "max_items_in_row": 20_000, "step_max_items": 200_000}
-# A grammar that fails gets a new lexer, which may do five times as much.
 LIMITS = llguidance.LLParserLimits(**_SIZES, step_lexer_fuel=1_000_000)
-PATIENT_LIMITS = llguidance.LLParserLimits(**_SIZES, step_lexer_fuel=5_000_000)
+NEXT_BEST_LIMITS = llguidance.LLParserLimits(**_SIZES, step_lexer_fuel=5_000_000)
 LEXER_BYTES = 64_000
 """The memory of a lexer that has spent no fuel, with its parser."""
 BYTES_PER_FUEL = 12
@@ -27,11 +27,6 @@ vocabulary: 5 to 7 bytes if a grammar of multiples is compiled, 5 to 20 for the 
 
 _NO_TOKEN = (1 << 31) - 1
 _FUEL = re.compile(r'"lexer_cost": (\d+)')
-
-
-def is_lexer_limit(problem: str) -> bool:
-    """Return True for an error of LLGuidance (1.7.6) at a limit on regular expressions; only its text tells."""
-    return "fuel" in problem or "lexer" in problem
 
 
 def spent_fuel(matcher: llguidance.LLMatcher) -> int:

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import llguidance
 import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.engines.llguidance.dfa_state import DfaState
+from constrained_k2.engines.llguidance.next_best import UNREADABLE
 from constrained_k2.engines.llguidance.position import Expect
 from constrained_k2.engines.protocol import Failures
 from constrained_k2.errors import ConstrainedK2Error, SchemaTooCostly
@@ -30,7 +31,7 @@ class LLGuidanceMatcher:
 
     Cached steps and masks come from the grammar's DFA. LLGuidance consumes the tokens later, when it is next needed. If
     its shared lexer fails, the tokens are replayed with a new lexer; if that fails too, or LLGuidance cannot read the
-    grammar, with that of any value.
+    grammar, with the next best grammars.
 
     LLGuidance (1.7.6) returns its latest mask again if its lexer is in the same state after the same number of lexemes,
     even if it was rolled back in between and other lexemes followed. So after a rollback past its latest mask, a new
@@ -39,6 +40,7 @@ class LLGuidanceMatcher:
 
     __slots__ = ("_classes", "_consumed", "_ids", "_is_stale", "_location", "_masked", "_matcher", "_may_relax",
                  "_path", "_state", "grammar")  # fmt: skip
+    keeps_keys: ClassVar = False  # True if it leaves out keys that an object has already
 
     def __init__(self, grammar: "LLGuidanceGrammar", location: str, *, may_relax: bool = False) -> None:
         self.grammar = grammar
@@ -97,7 +99,10 @@ class LLGuidanceMatcher:
 
     def forced_tokens(self) -> list[int]:
         if self._matcher is None:
-            matcher = self.grammar.copy()
+            try:
+                matcher = self.grammar.copy()
+            except UNREADABLE:
+                return []
             if matcher.is_error():  # do not leave the grammar for a draft: its masks may need no LLGuidance
                 return []
             self._matcher = matcher
@@ -174,7 +179,7 @@ class LLGuidanceMatcher:
         is_complete = matcher.is_accepting()
         if not is_complete and matcher.is_error():  # a failed matcher is never accepting
             is_complete = self._retry(lambda other: other.is_accepting())
-        if state.is_shared and state is self._state:  # not if any value goes on
+        if state.is_shared and state is self._state:  # not by the next best grammar
             state.is_complete = is_complete
         return is_complete
 
@@ -203,7 +208,7 @@ class LLGuidanceMatcher:
         """Return LLGuidance's matcher after it has consumed all tokens; ``for_mask``: it will only compute a mask."""
         matcher = self._matcher
         if matcher is None:
-            matcher = self._matcher = self.grammar.copy()
+            matcher = self._matcher = self._begin()
         pending = self._ids[self._consumed :] if self._consumed < len(self._ids) else ()
         if self._is_stale and (pending or not for_mask):
             matcher.compute_bitmask()
@@ -244,7 +249,7 @@ class LLGuidanceMatcher:
         return matcher.is_error() or bool(mask[token_id // 8] >> (token_id % 8) & 1)
 
     def _retry(self, operation: Callable[[llguidance.LLMatcher], T]) -> T:
-        """The result of an operation that failed, with a new lexer or as any value."""
+        """The result of an operation that failed, with a new lexer or with the next best grammar."""
         matcher = self._rebuild()
         while True:
             result = operation(matcher)
@@ -256,21 +261,34 @@ class LLGuidanceMatcher:
         """Have LLGuidance consume all tokens again when it is next needed."""
         self._matcher, self._consumed, self._masked, self._is_stale = None, 0, 0, False
 
+    def _begin(self) -> llguidance.LLMatcher:
+        """Begin the grammar; if LLGuidance cannot read it, replay the tokens with the next best one."""
+        try:
+            return self.grammar.copy()
+        except UNREADABLE as error:
+            return self._go_on(str(error))
+
     def _rebuild(self) -> llguidance.LLMatcher:
-        """Replay the tokens with a new lexer, or as any value."""
-        matcher = self.grammar.renew()
+        """Replay the tokens with a new lexer, or with the next best grammar."""
+        try:
+            matcher = self.grammar.renew()
+        except UNREADABLE as error:
+            return self._go_on(str(error))
         return matcher if self._has_replayed(matcher) else self._go_on(matcher.get_error())
 
     def _go_on(self, problem: str) -> llguidance.LLMatcher:
-        """Replay the tokens as any value, unless the tool is strict; raises if that cannot be."""
+        """Replay the tokens with the next best grammar that takes them; raises if there is none."""
         problem = (problem.strip() or "it does not accept the tokens when they are replayed")[:300]
         before, failed = (self.grammar, self._state, self._path), self._matcher
-        if self._may_relax and self.grammar.any_value is not None:
-            self.grammar = self.grammar.any_value()
-            matcher = self.grammar.copy()
+        while (next_best := self.grammar.next_best) is not None:
+            step, keeps_keys = self.grammar.step, self.keeps_keys
+            following = next_best.after(step, may_relax=self._may_relax, keeps_keys=keeps_keys)
+            if following is None:
+                break
+            self.grammar, matcher = following, following.copy()
             self._state, self._path = _UNTRACKED, [_UNTRACKED] * (len(self._ids) + 1)
             if self._has_replayed(matcher):
-                before[0].log_failure(self._location, problem.splitlines()[0])
+                next_best.log(following.step, self._location, problem.splitlines()[0])
                 return matcher
         self.grammar, self._state, self._path = before  # whatever needs LLGuidance fails again
         self._matcher = failed

@@ -27,6 +27,7 @@ UNSIGNED = "/[0-9].*/"
 """A terminal's expression for what has no sign."""
 _MAX_DECIMALS = 8  # of a multiple whose trailing zeros may be left out: each takes an alternative
 _MOST_TOGETHER, _MOST_RANGES = 1000, 64  # a step with 300 ranges takes 40 ms
+_EASY_LENGTH = 256  # of a string with a pattern, in the next best grammar
 _LEAF = {"x-guidance": {"whitespace_flexible": False}}  # so that all lexemes stay in one class
 
 
@@ -178,8 +179,23 @@ def _is_read_exactly(multiple: Fraction) -> bool:
     return Fraction(value) == multiple * power
 
 
+def eased(writer: "LarkWriter", shape: String) -> String:
+    """Return a shape that costs a lexer less, where the writer is to write the next best grammar."""
+    if writer.effort == "exact" or not (shape.patterns or shape.absent or shape.formats):
+        return shape
+    if writer.effort == "relaxed":
+        reason = "the pattern costs the engine too much"
+        writer.note(("pattern", "format"), "relaxed", reason)
+        return replace(shape, patterns=frozenset(), absent=frozenset(), formats=frozenset())
+    if shape.longest is None or not shape.shortest <= _EASY_LENGTH < shape.longest:
+        return shape
+    writer.note(("maxLength",), "narrowed", f"beside a pattern, no more than {_EASY_LENGTH} characters are written")
+    return replace(shape, longest=_EASY_LENGTH)
+
+
 def string_rule(writer: "LarkWriter", shape: String) -> str:
     """Return the body of a rule for strings: in any spelling if only the length matters, else in the one spelling."""
+    shape = eased(writer, shape)
     if shape == String():
         return "STRING"
     if not (shape.excluded or shape.absent or shape.patterns or shape.formats):
@@ -234,6 +250,7 @@ def raw_string_rule(writer: "LarkWriter", shape: String | Value) -> str:
     """Return the body of a rule for strings without quotes and escapes."""
     if isinstance(shape, Value):
         return literal(shape.value)
+    shape = eased(writer, shape)
     return RAW.terminal if shape == String() else _string(writer, shape, writable(writer, shape, RAW))
 
 

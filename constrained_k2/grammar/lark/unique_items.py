@@ -17,6 +17,7 @@ from constrained_k2.grammar.lark.direct_model import AS_TEXTS
 from constrained_k2.grammar.lark.leaves import (
     UNSIGNED,
     by_sign,
+    eased,
     is_endless,
     is_text,
     joined_strings,
@@ -80,7 +81,7 @@ def _compared(writer: "LarkWriter", shape: Array) -> str:
     if any(map(_is_container, shapes)):
         raise NoExactGrammar("objects and arrays have many texts", (), shape)
     array, writer.node = writer.node, shape.rest
-    strings = [one for one in shapes if isinstance(one, String)]
+    strings = [eased(writer, one) for one in shapes if isinstance(one, String)]
     strings, writer.node = [String()] if String() in strings else strings, array
     listed = [key(one.value) for one in shapes if is_text(one)]
     others = [one for one in shapes if not (isinstance(one, String) or is_text(one))]

@@ -37,7 +37,7 @@ class ItemLanguage:
     def ways(self, beginning: bytes) -> tuple[bytes, bool]:
         """Return the bytes that may follow the beginning of an item, and True if the item may end there.
 
-        All bytes and True if LLGuidance cannot tell, or if no item begins so, as any value may
+        All bytes and True if LLGuidance cannot tell, or if no item begins so, as the next best grammar may write
         numbers in other ways: more ways than are ever closed.
         """
         found = self._ways.get(beginning)
