@@ -205,6 +205,7 @@ def test_an_answer_that_the_server_that_generated_it_derenders(count: int, readi
 
 
 @pytest.mark.parametrize("folder", OTHERS, ids=lambda folder: folder.name)
+@pytest.mark.slow
 def test_on_the_sources_of_another_version(folder: Path) -> None:
     paths = os.pathsep.join((str(folder), str(ROOT)))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not sources", __file__]
