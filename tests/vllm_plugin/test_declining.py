@@ -73,7 +73,7 @@ def counters(monkeypatch: pytest.MonkeyPatch) -> EngineCounters:
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
-@pytest.mark.parametrize(("drafts", "blocks"), [(False, 512), (True, 512), (True, 12)])
+@pytest.mark.parametrize(("drafts", "blocks"), [(False, 512), (True, 512), (True, 8)])
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_the_structured_output_route(
     model: Path,
@@ -94,7 +94,7 @@ def test_the_structured_output_route(
     body = BODY | {"tool_choice": choice}
     declined = unmeant = 0
     expected = {}
-    engine.speakers = speakers_of(vocabulary, SEED, tries(24, fast=8))
+    engine.speakers = speakers_of(vocabulary, SEED, tries(24, fast=16))
     if choice == "required":  # without text before the section
         for speaker in engine.speakers.values():
             speaker.script = speaker.script[speaker.script.index(vocabulary.format.section_begin) :]
