@@ -49,7 +49,7 @@ ARMS = {
 """Arm -> its server; all but the free one must call, and make their grammar of the tools."""
 
 Sample = tuple[float, float]
-"""Of one request, in milliseconds: up to its first token, and the longest time between two of its tokens after that."""
+"""The times of one request, in milliseconds: to its first token, and the longest between two later tokens."""
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ class Work:
 class Outcome:
     """An arm's result for a schema."""
 
-    refusal: str = ""  # why there is no grammar; empty if there is one
+    refusal: str = ""  # the reason why the schema has no grammar; empty if it has one
     relaxed: tuple[str, ...] = ()  # keywords that are not enforced, as reported by the arm
     builtin: bool = False  # true if ours uses the engine's converter
     accepted: tuple[bool, ...] = ()  # for each instance, True if it was accepted

@@ -56,7 +56,9 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
     A request with neither tools nor a form of its answer is left alone. So is one without tools whose form has no
     grammar here, unless it is strict: vLLM may have one.
     """
-    if not _is_ours(request):
+    known = RequestState.attached_to(request)
+    is_read = known is not None and (known.compiled is not None or known.error is not None)
+    if not is_read and not _is_ours(request):
         return
     extra = dict(request.vllm_xargs or {})
     extra.pop(ALLOWED_TOOLS_KEY, None)
@@ -119,8 +121,18 @@ async def precompile(request: Any, state: RequestState, *, thinking: bool) -> No
     """Read a request and compile its tools in a thread, so that other requests go on meanwhile."""
     if not isinstance(request, ChatCompletionRequest | ResponsesRequest):  # /tokenize's, which is not constrained
         return
-    if (request.vllm_xargs or {}).get(XARGS_KEY) != OFF and _is_ours(request):
-        await _in_thread(_read, request, state, thinking)
+    if (request.vllm_xargs or {}).get(XARGS_KEY) != OFF and (request.tools or _names_form(request)):
+        await _in_thread(_read_if_ours, request, state, thinking)
+
+
+def _read_if_ours(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: FBT001 - run_in_executor's
+    if _is_ours(request):
+        _read(request, state, thinking)
+
+
+def _names_form(request: Any) -> bool:
+    """True if a request has a field for the form of its answer: reading a long one takes a thread's time."""
+    return any(getattr(request, name, None) is not None for name in ("response_format", "text", "structured_outputs"))
 
 
 def _is_ours(request: Any) -> bool:
