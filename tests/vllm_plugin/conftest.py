@@ -11,6 +11,7 @@ import pytest
 
 from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.server import VllmServer
+from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.testing import build_model, write_tokenizer
 from constrained_k2.vllm_plugin import log
 from constrained_k2.vllm_plugin.settings import Server
@@ -23,7 +24,7 @@ def forgotten_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget after each test what it remembered of its server."""
     for name in ("constrains", "model_name", "settings"):
         monkeypatch.setattr(Server, name, getattr(Server, name))
-    monkeypatch.setattr(Served, "wire_format", Served.wire_format)
+    monkeypatch.setattr(Served, "wire_format", KIMI_K2)  # a wider fixture of another file may have served K3
     if (state := sys.modules.get("constrained_k2.vllm_plugin.api_server.request_state")) is not None:
         state._current.set(None)
 
