@@ -18,8 +18,8 @@ from constrained_k2.engines.llguidance.tokenizer import build_tokenizer
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.grammar.whole_turn.lark import write_lark
 from constrained_k2.request.spec import ToolCallSpec
-from constrained_k2.turn.batch import fill_bitmasks
 from constrained_k2.turn.matcher import ToolCallMatcher
+from constrained_k2.turn.pipeline import fill_bitmasks
 from constrained_k2.vocabulary.bitmask import bitmask_rows
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 

@@ -74,7 +74,7 @@ class FinishBudget:
         """
         start = max(0, max_tokens - reserved_tokens - self.joint_tokens)
         if reserved_tokens:
-            matcher.mask_filters += (_FinishFilter(self, start),)
+            matcher.budgets += (_FinishFilter(self, start),)
 
     def narrow(
         self, tracker: Tracker, row: npt.NDArray[np.int32], searched: Callable[[bool], Sequence[str | int]]
@@ -105,7 +105,7 @@ class FinishBudget:
 
 
 class _FinishFilter:
-    """The :class:`constrained_k2.turn.matcher.MaskFilter` of one turn, active from token ``start`` on at the latest."""
+    """The :class:`constrained_k2.turn.pipeline.Budget` of one turn, active from token ``start`` on at the latest."""
 
     def __init__(self, budget: FinishBudget, start: int) -> None:
         self._budget = budget
@@ -114,7 +114,7 @@ class _FinishFilter:
         self._depth = (0, 0)  # a number of tokens, and the containers that were open after them
         self._copy: tuple[ArgumentMatcher, int, ArgumentMatcher] | None = None  # of a matcher after so many tokens
 
-    def filter_set(self, turn: ToolCallMatcher, tokens: TokenSet) -> TokenSet:
+    def narrow_set(self, turn: ToolCallMatcher, tokens: TokenSet) -> TokenSet:
         if turn.num_tokens < self._start:
             return tokens
         phase = turn.phase
@@ -124,7 +124,7 @@ class _FinishFilter:
             return self._budget.think_end
         return self._budget.required.get(phase, tokens) if turn.spec.choice == "required" else tokens
 
-    def filters_rows(self, turn: ToolCallMatcher) -> bool:
+    def narrows_rows(self, turn: ToolCallMatcher) -> bool:
         """True in the reserve, by the accepted tokens alone, however often masks were made and tokens taken back."""
         if turn.num_tokens >= self._start:
             return True
@@ -134,14 +134,13 @@ class _FinishFilter:
             self._depth = (at, 0 if tracker is None else tracker.depth)
         return turn.num_tokens >= self._start - self._depth[1]
 
-    def filter_row(self, turn: ToolCallMatcher, row: npt.NDArray[np.int32]) -> None:
-        if not self.filters_rows(turn):
+    def narrow_row(self, turn: ToolCallMatcher, row: npt.NDArray[np.int32]) -> None:
+        if not self.narrows_rows(turn):
             return
         if turn.arguments is not None and turn.arguments.is_complete():
             end = turn.vocabulary.format.call_end if turn.phase is Phase.ARGUMENTS else self._budget.answer_end
-            if _allows(end, row):  # the client may forbid it while more may follow
-                _allow_only(end, row)
-                return
+            _allow_only(end, row)  # even if the client forbids it
+            return
         tracker = self._follow(turn, turn.num_tokens).tracker
         if tracker is None:
             return

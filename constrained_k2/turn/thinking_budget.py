@@ -26,23 +26,23 @@ class ThinkingBudget:
         """
         if self._end is not None:
             opening = matcher.phase is not Phase.REASONING  # reasoning opens with the turn's first token, or before it
-            matcher.mask_filters += (_ThinkingFilter(self._end, max_tokens + opening),)
+            matcher.budgets += (_ThinkingFilter(self._end, max_tokens + opening),)
 
 
 class _ThinkingFilter:
-    """The :class:`constrained_k2.turn.matcher.MaskFilter` of one turn, active from token ``start`` on; stateless."""
+    """The :class:`constrained_k2.turn.pipeline.Budget` of one turn, active from token ``start`` on; stateless."""
 
     def __init__(self, end: TokenSet, start: int) -> None:
         self._end = end
         self._start = start
 
-    def filter_set(self, turn: ToolCallMatcher, tokens: TokenSet) -> TokenSet:
+    def narrow_set(self, turn: ToolCallMatcher, tokens: TokenSet) -> TokenSet:
         return self._end if turn.phase is Phase.REASONING and turn.num_tokens >= self._start else tokens
 
-    def filters_rows(self, turn: ToolCallMatcher) -> bool:  # noqa: ARG002 - no row of any turn
+    def narrows_rows(self, turn: ToolCallMatcher) -> bool:  # noqa: ARG002 - no row of any turn
         return False
 
-    def filter_row(self, turn: ToolCallMatcher, row: npt.NDArray[np.int32]) -> None:
+    def narrow_row(self, turn: ToolCallMatcher, row: npt.NDArray[np.int32]) -> None:
         """Arguments are not reasoning."""
 
     def truncate(self, num_tokens: int) -> None:

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from constrained_k2 import Compiler, InvalidRequest, ToolCallMatcher, ToolCallSpec, Vocabulary, parse_completion
-from constrained_k2.turn.batch import fill_bitmasks
 from constrained_k2.turn.drafts.xtml.tags import BLOCK_TOKENS
 from constrained_k2.turn.finish_budget import MAX_FINISH_RESERVE, FinishBudget, read_finish_reserve
 from constrained_k2.turn.phases import Phase
+from constrained_k2.turn.pipeline import fill_bitmasks
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from scripts.bundled_samples.ordinary import TOOLS
 from tests.budget import tries

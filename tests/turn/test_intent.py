@@ -111,7 +111,7 @@ def test_a_client_that_forbids_the_closing_token_declines_nothing(small_vocabula
     ):
         matcher = compiled.matcher()
         assert matcher.accept_tokens(begun)
-        matcher.restriction = TokenRestriction(small_vocabulary.size, allowed, words, lambda: None)
+        matcher.limits = TokenRestriction(small_vocabulary.size, allowed, words, lambda: None)
         assert (matcher.intent() is not None) == declines
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from constrained_k2 import Compiler, Vocabulary
 from constrained_k2.formats.kimi_k3 import KIMI_K3
-from constrained_k2.turn.batch import fill_bitmasks
 from constrained_k2.turn.drafts.drafter import Drafter
 from constrained_k2.turn.phases import Phase
+from constrained_k2.turn.pipeline import fill_bitmasks
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from tests.data import data
 from tests.turn.k3_turns import CLOSE, END, OPEN, SEP, compiled, ids_of, read, walk
@@ -360,5 +360,5 @@ def test_equal_positions_in_joints_are_one_object(k3_small_compiler: Compiler) -
     for body in ({}, {"tool_choice": "required"}, {"tool_choice": "none"}, {"parallel_tool_calls": False}, ANSWER):
         matcher = compiled(k3_small_compiler, "a", **body).matcher(in_reasoning=True)
         assert matcher.accept_tokens(ids_of(k3_small_compiler.vocabulary, CLOSE))
-        positions.add(id(matcher._state.joint))
+        positions.add(id(matcher.state.joint))
     assert len(positions) == 1

@@ -98,7 +98,7 @@ def test_a_clients_limits_leave_turns_legal(side: Side) -> None:
     ):
         matcher = matcher_of(side.compiler, required(tool("f", schema)))
         side.budget.apply(matcher, 600, 600)
-        matcher.restriction = TokenRestriction(vocabulary.size, allowed, bad, lambda: ignored.append(number))  # noqa: B023
+        matcher.limits = TokenRestriction(vocabulary.size, allowed, bad, lambda: ignored.append(number))  # noqa: B023
         ids = steps(matcher, random.Random(number), 600)
         assert matcher.is_terminated(), vocabulary.decode(ids)
         side.check_calls(ids, {"f": schema})

@@ -112,4 +112,4 @@ def test_a_format_without_reasoning(small_vocabulary: Vocabulary, monkeypatch: p
     monkeypatch.setattr(small_vocabulary, "format", replace(small_vocabulary.format, think_end=ABSENT))
     matcher = Compiler(small_vocabulary).compile(ToolCallSpec.from_openai({"tools": [WEATHER]})).matcher()
     ThinkingBudget(small_vocabulary).apply(matcher, 0)
-    assert not matcher.mask_filters
+    assert not matcher.budgets

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from constrained_k2 import Compiler, ToolCallSpec, parse_completion
-from constrained_k2.turn.batch import fill_bitmasks
 from constrained_k2.turn.finish_budget import FinishBudget
+from constrained_k2.turn.pipeline import fill_bitmasks
 from constrained_k2.turn.token_restriction import TokenRestriction
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from scripts.bundled_samples.ordinary import TOOLS
@@ -31,7 +31,7 @@ class Limited:
         compiled = compiler.compile(ToolCallSpec.from_openai(body))
         self.ignored = 0
         self.free, self.limited = compiled.matcher(), compiled.matcher()
-        self.limited.restriction = TokenRestriction(compiler.vocabulary.size, allowed, bad_words, self._count)
+        self.limited.limits = TokenRestriction(compiler.vocabulary.size, allowed, bad_words, self._count)
         self.bad_words = [list(word) for word in bad_words]
         self.allowed = allowed
 

@@ -8,6 +8,7 @@ from typing import Any
 from constrained_k2 import SchemaTooCostly, ToolCallMatcher
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.xgrammar.engine import XGrammarMatcher
+from constrained_k2.turn import pipeline
 from constrained_k2.turn.call_id import CallIdMatcher
 from constrained_k2.turn.drafts.drafter import Drafter
 from constrained_k2.turn.finish_budget import _FinishFilter
@@ -33,10 +34,13 @@ def _of_engine(victim: ToolCallMatcher, engine: Any) -> bool:
     return victim.arguments is engine
 
 
-STEPS: dict[str, tuple[tuple[tuple[type, str], ...], Owns]] = {
+STEPS: dict[str, tuple[tuple[tuple[Any, str], ...], Owns]] = {
     f"turn {name}": (((ToolCallMatcher, name),), lambda victim, turn: turn is victim)
-    for name in ("accept_tokens", "rollback", "fill_bitmask", "try_fill", "finish_row", "token_set", "is_terminated",
-                 "forced_tokens", "token_ids")
+    for name in ("accept_tokens", "rollback", "fill_bitmask", "token_set", "is_terminated", "forced_tokens",
+                 "token_ids")
+} | {
+    f"pipeline {name}": (((pipeline, name),), lambda victim, turn: turn is victim)
+    for name in ("constant_set", "_fill_known", "_narrow")
 } | {
     f"engine {name}": (((LLGuidanceMatcher, name), (XGrammarMatcher, name)), _of_engine)
     for name in ("fill", "cached_mask", "forced_tokens", "accept", "rollback", "is_complete")
@@ -49,11 +53,11 @@ STEPS: dict[str, tuple[tuple[tuple[type, str], ...], Owns]] = {
     "call id step": (((CallIdMatcher, "step"),), lambda _, call_ids: "victim" in call_ids._trie.names.values()),
     "call id name_of": (((CallIdMatcher, "name_of"),), lambda _, call_ids: "victim" in call_ids._trie.names.values()),
     "draft": (((Drafter, "draft"),), lambda victim, drafter: drafter._matcher is victim),
-    "finish budget filter_set": (((_FinishFilter, "filter_set"),), lambda victim, each: each in victim.mask_filters),
-    "finish budget filter_row": (((_FinishFilter, "filter_row"),), lambda victim, each: each in victim.mask_filters),
-    "finish budget truncate": (((_FinishFilter, "truncate"),), lambda victim, each: each in victim.mask_filters),
-    "thinking budget filter_set": (((_ThinkingFilter, "filter_set"),), lambda victim, each: each in victim.mask_filters),
-    "restriction apply": (((TokenRestriction, "apply"),), lambda victim, each: each is victim.restriction),
+    "finish budget narrow_set": (((_FinishFilter, "narrow_set"),), lambda victim, each: each in victim.budgets),
+    "finish budget narrow_row": (((_FinishFilter, "narrow_row"),), lambda victim, each: each in victim.budgets),
+    "finish budget truncate": (((_FinishFilter, "truncate"),), lambda victim, each: each in victim.budgets),
+    "thinking budget narrow_set": (((_ThinkingFilter, "narrow_set"),), lambda victim, each: each in victim.budgets),
+    "limits apply": (((TokenRestriction, "apply"),), lambda victim, each: each is victim.limits),
 }  # fmt: skip
 
 

@@ -201,19 +201,17 @@ def marked_only(vocabulary: Vocabulary) -> SamplingParams:
 
 def fail_from(structured: Any, tokens: int, error: Exception) -> None:
     """Have a request's matcher raise on every mask behind so many tokens."""
-    matcher = structured._grammar.result(timeout=60).matcher
 
-    class Failing(ToolCallMatcher):
-        __slots__ = ()
+    class Failing:
+        """The client's limits are the one stage that every mask goes through."""
 
-        def fill_bitmask(self, bitmask: Any, row: int = 0) -> None:
-            if self.num_tokens >= tokens:
+        def apply(self, turn: ToolCallMatcher, row: Any) -> None:
+            if turn.num_tokens >= tokens:
                 raise error
-            super().fill_bitmask(bitmask, row)
 
-        def try_fill(self, row: Any) -> bool:
-            if self.num_tokens >= tokens:
-                raise error
-            return super().try_fill(row)
+        def forbids(self, turn: ToolCallMatcher, token_id: int) -> bool:
+            return False
 
-    structured.grammar.matcher = Failing(matcher._grammar)
+    matcher = ToolCallMatcher(structured._grammar.result(timeout=60).matcher.grammar)  # not the one that drafts
+    matcher.limits = Failing()
+    structured.grammar.matcher = matcher

@@ -58,7 +58,7 @@ class Turn:
             finish_budget, thinking_budget = budgets(matcher.vocabulary)
             finish_budget.apply(matcher, LIMIT, 50)
             thinking_budget.apply(matcher, 5)
-            matcher.restriction = TokenRestriction(matcher.vocabulary.size, None, [[5], [6, 7]], lambda: None)
+            matcher.limits = TokenRestriction(matcher.vocabulary.size, None, [[5], [6, 7]], lambda: None)
         return matcher
 
     def expected(self, drafts: list[int]) -> np.ndarray:

@@ -140,7 +140,7 @@ def limited(vocabulary: Vocabulary, params: SamplingParams) -> ToolCallMatcher:
     limits = token_limits_in(params.extra_args)
     assert limits.thinking_token_budget is not None
     ThinkingBudget(vocabulary).apply(matcher, limits.thinking_token_budget)
-    matcher.restriction = TokenRestriction(
+    matcher.limits = TokenRestriction(
         vocabulary.size, limits.allowed_token_ids, limits.bad_words, on_ignored=lambda: None
     )
     return matcher

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 
 from constrained_k2.errors import ConstrainedK2Error
-from constrained_k2.turn.batch import fill_bitmasks
 from constrained_k2.turn.drafts.drafter import Drafter
 from constrained_k2.turn.intent import Intent
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase
+from constrained_k2.turn.pipeline import fill_bitmasks
 from constrained_k2.vllm_plugin.log import logger
 from constrained_k2.vllm_plugin.matching.guarded_matcher import FAILED, GuardedMatcher
 from constrained_k2.vllm_plugin.metrics.counters import MASK_COUNTS, fill

@@ -67,7 +67,7 @@ class MatcherFactory:
         if limits.thinking_token_budget is not None:
             self._thinking_budget.apply(matcher, limits.thinking_token_budget)
         if limits.allowed_token_ids is not None or limits.bad_words:
-            matcher.restriction = TokenRestriction(
+            matcher.limits = TokenRestriction(
                 self.vocabulary.size, limits.allowed_token_ids, limits.bad_words, engine_counters.count_ignored_limit
             )
         return matcher

@@ -10,9 +10,9 @@ import numpy as np
 
 from constrained_k2.compiler.cache import CompileCounts
 from constrained_k2.errors import ConstrainedK2Error
-from constrained_k2.turn.batch import MaskCount
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase
+from constrained_k2.turn.pipeline import MaskCount
 from constrained_k2.vocabulary.bitmask import bitmask_rows
 
 Adopted = Literal["tag", "prompt", "xargs"]

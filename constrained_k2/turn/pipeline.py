@@ -1,0 +1,199 @@
+"""The mask of a turn's next token: the one place where its stages meet, in this order.
+
+== ========================= ============================================== =======================================
+   stage                     who                                            rule
+== ========================= ============================================== =======================================
+1  a phase of constants      ``Automaton.sets``, ``Joint``, ``CallIdMatcher`` a set of tokens, without an engine
+2  arguments or an answer,   the engine's ``cached_mask``: a row of its DFA, a look-up
+   the mask is known         or one computed from the grammar's model
+3  the same, it is not known the engine's ``fill_batch``: LLGuidance, xgrammar its next best grammar if it fails
+4  keys and items so far     the engine's matcher                           leaves out what repeats one
+5  what the client allows    ``Limits``, then the thinking budget, then the each narrows the row
+                             finish budget
+6  the last guard            the worker's kernel                            undoes a mask that leaves no finite logit
+== ========================= ============================================== =======================================
+
+No stage empties a mask. Where a limit and the stages before it have no token in common, the limit is ignored and
+counted; where a limit and a budget have none, the budget wins, so that a turn ends whatever the client forbids.
+
+Example: after ``<|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>{"a": 1`` of a function with the integers
+``a`` and ``b``, stage 2 has the row of ``digits``, ``,`` and ``}``; within the finish reserve stage 5 leaves ``}``.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from constrained_k2.engines.protocol import ArgumentMatcher
+from constrained_k2.errors import ConstrainedK2Error
+from constrained_k2.turn.phases import Phase
+from constrained_k2.vocabulary.bitmask import Bitmask, TokenSet, bitmask_rows
+
+if TYPE_CHECKING:
+    from constrained_k2.turn.matcher import ToolCallMatcher
+
+Row = npt.NDArray[np.int32]
+
+
+class Limits(Protocol):
+    """Removes the tokens that the client forbids from masks. It holds nothing of the turn."""
+
+    def apply(self, turn: "ToolCallMatcher", row: Row) -> None:
+        """Remove some but not all tokens from a mask of any phase, int32 ``[words]``, in place."""
+
+    def forbids(self, turn: "ToolCallMatcher", token_id: int) -> bool:
+        """True if the client forbids a token here."""
+
+
+class Budget(Protocol):
+    """Removes tokens from masks so that a turn ends in time. What the turn accepts does not change."""
+
+    def narrow_set(self, turn: "ToolCallMatcher", tokens: TokenSet) -> TokenSet:
+        """A non-empty subset of a constant phase's tokens; joints are not narrowed."""
+
+    def narrows_rows(self, turn: "ToolCallMatcher") -> bool:
+        """False if :meth:`narrow_row` would leave the next token's mask as it is."""
+
+    def narrow_row(self, turn: "ToolCallMatcher", row: Row) -> None:
+        """Remove some but not all tokens from a mask in the arguments, int32 ``[words]``, in place."""
+
+    def truncate(self, num_tokens: int) -> None:
+        """Forget all tokens after the first ``num_tokens``."""
+
+    def fork(self) -> "Budget":
+        """An independent copy."""
+
+
+@dataclass(slots=True)
+class MaskCount:
+    """Masks filled in some phases (under speculative decoding each draft position is a row), and their host time."""
+
+    rows: int = 0
+    seconds: float = 0.0
+
+
+def constant_set(turn: "ToolCallMatcher") -> TokenSet | None:
+    """The tokens of a constant phase, narrowed by the budgets; None where an engine has the mask."""
+    state = turn.state
+    if state.arguments is not None:
+        return None
+    if state.phase is Phase.CALL_ID:
+        return turn.grammar.call_ids(state.calls).allowed(state.call_id)
+    if state.joint is not None:
+        return state.joint.tokens
+    tokens = turn.automaton.sets[state.phase]
+    for budget in turn.budgets:
+        tokens = budget.narrow_set(turn, tokens)
+    return tokens
+
+
+def shared_mask(turn: "ToolCallMatcher") -> TokenSet | Row | None:
+    """See :meth:`constrained_k2.ToolCallMatcher.shared_mask`."""
+    if turn.limits is not None:
+        return None
+    state = turn.state
+    if state.arguments is None:
+        return constant_set(turn)
+    for budget in turn.budgets:
+        if budget.narrows_rows(turn):
+            return None
+    row = state.arguments.cached_mask()
+    if row is None or row.flags.writeable or turn.automaton.changes(state, row):
+        return None
+    return row
+
+
+def fill_bitmask(turn: "ToolCallMatcher", bitmask: Bitmask, number: int) -> None:
+    """See :meth:`constrained_k2.ToolCallMatcher.fill_bitmask`."""
+    rows = bitmask_rows(bitmask, turn.vocabulary.size)
+    row = rows[number]
+    if not _fill_known(turn, row):
+        arguments = turn.state.arguments
+        assert arguments is not None
+        arguments.fill(row, rows.address + number * rows.row_bytes)
+        _narrow(turn, row)
+
+
+def fill_bitmasks(
+    turns: Sequence["ToolCallMatcher"],
+    bitmask: Bitmask,
+    numbers: Sequence[int],
+    counts: Mapping[Phase, MaskCount] | None = None,
+) -> list[tuple[int, ConstrainedK2Error]]:
+    """Fill a row for each turn, as :meth:`ToolCallMatcher.fill_bitmask` does for one.
+
+    Constants are written here; an engine computes the rest in parallel without the interpreter's lock.
+
+    Args:
+        turns: The turns, each at most once, all of one vocabulary.
+        bitmask: int32 ``[rows, words_per_row(size)]``, numpy or CPU torch; bit 1 = allowed.
+        numbers: The row of each turn, each at most once.
+        counts: A count for every phase, to which filled rows and their time are added; None to skip the timing.
+
+    Returns:
+        The rows that could not be filled, with the error: an engine hit one of its own limits there. Their content is
+        undefined and they are not counted; all other rows are filled.
+    """
+    if not turns:
+        return []
+    rows = bitmask_rows(bitmask, turns[0].vocabulary.size)
+    batches: dict[type[ArgumentMatcher], list[tuple[ArgumentMatcher, int]]] = {}
+    computed: list[tuple[ToolCallMatcher, int]] = []
+    start = perf_counter()
+    for turn, number in zip(turns, numbers, strict=True):
+        if not _fill_known(turn, rows[number]):
+            arguments = turn.state.arguments
+            assert arguments is not None
+            batches.setdefault(type(arguments), []).append((arguments, number))
+            computed.append((turn, number))
+        elif counts is not None:
+            count, now = counts[turn.phase], perf_counter()
+            count.seconds += now - start
+            count.rows += 1
+            start = now
+    if not computed:
+        return []
+    failures = [failure for kind, batch in batches.items() for failure in kind.fill_batch(batch, rows)]
+    failed = {number for number, _ in failures}
+    for turn, number in computed:
+        if number not in failed:
+            _narrow(turn, rows[number])
+    if counts is not None:
+        counts[Phase.ARGUMENTS].seconds += perf_counter() - start
+        counts[Phase.ARGUMENTS].rows += len(computed) - len(failures)
+    return failures
+
+
+def _fill_known(turn: "ToolCallMatcher", row: Row) -> bool:
+    """Fill a row, int32 ``[words]``, through all stages; False if an engine has to compute it first."""
+    state = turn.state
+    if state.arguments is None:
+        tokens = constant_set(turn)
+        assert tokens is not None
+        tokens.fill(row)
+        if (
+            turn.limits is not None
+        ):  # after the budgets: both are intersections, of which a limit is the one that yields
+            turn.limits.apply(turn, row)
+        return True
+    cached = state.arguments.cached_mask()
+    if cached is None:
+        return False
+    row[:] = cached
+    _narrow(turn, row)
+    return True
+
+
+def _narrow(turn: "ToolCallMatcher", row: Row) -> None:
+    """Turn an engine's mask, int32 ``[words]``, into the turn's, in place."""
+    automaton, state = turn.automaton, turn.state
+    if automaton.translates_arguments or state.phase is not Phase.ARGUMENTS:
+        automaton.translate(state, row)
+    if turn.limits is not None:
+        turn.limits.apply(turn, row)
+    for budget in turn.budgets:
+        budget.narrow_row(turn, row)

@@ -1,0 +1,147 @@
+"""Masks of a whole batch are those of its rows, and one row's failure is its own."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from constrained_k2 import Compiler, InvalidRequest, SchemaTooCostly, ToolCall, ToolCallMatcher, ToolCallSpec
+from constrained_k2.engines.llguidance import matcher as adapter
+from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
+from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
+from constrained_k2.prompts import render_tool_calls
+from constrained_k2.turn.phases import Phase
+from constrained_k2.turn.pipeline import MaskCount, fill_bitmasks
+from constrained_k2.vocabulary.bitmask import allocate_bitmask
+from constrained_k2.vocabulary.vocabulary import Vocabulary
+from tests.turn.test_matcher import BODY
+
+ARGUMENTS = '{"city": "Peking \\" 北京", "days": 12}'
+
+
+@pytest.fixture(autouse=True)
+def threads_for_eight_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter, "_MIN_THREADED_ROWS", 8)
+
+
+def at_every_step(compiler: Compiler, **more: Any) -> list[ToolCallMatcher]:
+    """A matcher for each position in a turn."""
+    vocabulary = compiler.vocabulary
+    ids = [*vocabulary.encode("Let me see."), *render_tool_calls([ToolCall("get_weather", 0, ARGUMENTS)], vocabulary)]
+    grammar = compiler.compile(ToolCallSpec.from_openai({**BODY, **more}))
+    found = []
+    for end in range(len(ids) + 1):
+        found.append(grammar.matcher())
+        assert found[-1].accept_tokens(ids[:end])
+    return found
+
+
+def one_by_one(matchers: list[ToolCallMatcher], size: int) -> Any:
+    bitmask = allocate_bitmask(len(matchers), size)
+    for row, matcher in enumerate(matchers):
+        matcher.fill_bitmask(bitmask, row)
+    return bitmask
+
+
+@pytest.mark.parametrize(("engine", "mask_cache_bytes"), [("llguidance", 0), ("llguidance", 64 << 20), ("xgrammar", 0)])
+def test_a_batch_is_its_rows(small_vocabulary: Vocabulary, engine: str, mask_cache_bytes: int) -> None:
+    matchers = at_every_step(Compiler(small_vocabulary, mask_cache_bytes=mask_cache_bytes), engine=engine)
+    assert sum(matcher.arguments is not None for matcher in matchers) > 8, "the threads are not used"
+    size = small_vocabulary.size
+    expected = one_by_one(matchers, size)
+    order = np.random.default_rng(0).permutation(len(matchers)).tolist()
+    for bitmask in (allocate_bitmask(len(matchers) + 1, size), torch.zeros(len(matchers) + 1, len(expected[0])).int()):
+        bitmask[-1] = 7
+        assert not fill_bitmasks([matchers[row] for row in order], bitmask, order)
+        assert np.array_equal(np.asarray(bitmask[:-1]), expected)
+        assert (np.asarray(bitmask[-1]) == 7).all(), "a row that is not asked for was written"
+
+
+def test_every_filled_row_is_counted_in_its_phase(small_compiler: Compiler) -> None:
+    matchers = at_every_step(small_compiler)
+    counts = {phase: MaskCount() for phase in Phase}
+    bitmask = allocate_bitmask(len(matchers), small_compiler.vocabulary.size)
+    assert not fill_bitmasks(matchers, bitmask, range(len(matchers)), counts)
+    for phase in Phase:
+        assert counts[phase].rows == sum(matcher.phase is phase for matcher in matchers)
+        assert (counts[phase].seconds > 0) == (counts[phase].rows > 0)
+
+
+@pytest.mark.slow
+def test_a_batch_on_the_real_vocabulary(real_compiler: Compiler) -> None:
+    matchers = at_every_step(real_compiler)
+    bitmask = allocate_bitmask(len(matchers), real_compiler.vocabulary.size)
+    assert not fill_bitmasks(matchers, bitmask, range(len(matchers)))
+    assert np.array_equal(bitmask, one_by_one(matchers, real_compiler.vocabulary.size))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_any_number_of_threads(small_compiler: Compiler, threads: int) -> None:
+    compiler = Compiler(small_compiler.vocabulary, threads=threads)
+    matchers = at_every_step(compiler)
+    bitmask = allocate_bitmask(len(matchers), compiler.vocabulary.size)
+    assert not fill_bitmasks(matchers, bitmask, range(len(matchers)))
+    assert np.array_equal(bitmask, one_by_one(at_every_step(small_compiler), compiler.vocabulary.size))
+
+
+@pytest.mark.parametrize("count", [3, 20])
+def test_a_row_that_fails_is_named_and_the_others_are_filled(
+    small_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    compiler = Compiler(small_vocabulary, mask_cache_bytes=0)
+    inside = [matcher for matcher in at_every_step(compiler) if matcher.arguments is not None]
+    matchers = [inside[2].fork() for _ in range(count)]
+    size = small_vocabulary.size
+    expected = one_by_one(matchers, size)
+    broken = matchers[1].arguments
+    assert isinstance(broken, LLGuidanceMatcher)
+    # A matcher that was fed what it does not take is in error for good.
+    assert not broken.engine().consume_token(small_vocabulary.encode("}")[0])
+    assert broken.engine().is_error()
+    monkeypatch.setattr(type(broken), "_rebuild", lambda self: self._go_on("broken"))
+    monkeypatch.setattr(broken.grammar, "next_best", None)
+    bitmask = allocate_bitmask(count, size)
+    ((row, error),) = fill_bitmasks(matchers, bitmask, range(count))
+    assert row == 1
+    assert isinstance(error, SchemaTooCostly)
+    for row in {*range(count)} - {1}:
+        assert np.array_equal(bitmask[row], expected[row])
+
+
+def test_a_row_whose_lexer_is_full_is_filled_by_a_new_one(small_vocabulary: Vocabulary) -> None:
+    compiler = Compiler(small_vocabulary, mask_cache_bytes=0)
+    inside = [matcher for matcher in at_every_step(compiler) if matcher.arguments is not None]
+    matchers = [inside[2].fork() for _ in range(12)]
+    expected = one_by_one(matchers, small_vocabulary.size)
+    arguments = matchers[5].arguments
+    assert isinstance(arguments, LLGuidanceMatcher)
+    assert not arguments.engine().consume_token(small_vocabulary.encode("}")[0])
+    bitmask = allocate_bitmask(12, small_vocabulary.size)
+    assert not fill_bitmasks(matchers, bitmask, range(12))
+    assert np.array_equal(bitmask, expected)
+
+
+def test_wrong_rows(small_compiler: Compiler) -> None:
+    matchers = at_every_step(small_compiler)[:2]
+    bitmask = allocate_bitmask(2, small_compiler.vocabulary.size)
+    assert fill_bitmasks([], bitmask, []) == []
+    for rows, error in (([0], ValueError), ([0, 2], IndexError), ([0, -1], IndexError)):
+        with pytest.raises(error):
+            fill_bitmasks(matchers, bitmask, rows)
+    with pytest.raises(IndexError):
+        matchers[0].fill_bitmask(bitmask, -1)
+    with pytest.raises(ValueError, match="a bitmask is int32"):
+        fill_bitmasks(matchers, bitmask[:, :-1], [0, 1])
+
+
+@pytest.mark.parametrize("threads", [0, -1, 65, True, 2.0])
+def test_numbers_of_threads_that_make_no_sense(small_compiler: Compiler, threads: Any) -> None:
+    with pytest.raises(InvalidRequest, match="threads"):
+        LLGuidanceEngine(small_compiler.vocabulary, threads)
+
+
+@pytest.mark.parametrize("size", [0, -1, 1000, 1e9, None])
+def test_caches_that_make_no_sense(small_compiler: Compiler, size: Any) -> None:
+    with pytest.raises(InvalidRequest, match="cache_bytes"):
+        Compiler(small_compiler.vocabulary, cache_bytes=size)
