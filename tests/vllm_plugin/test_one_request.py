@@ -1,0 +1,103 @@
+"""The page that follows one request names files that the request runs, in the order in which it first runs them."""
+
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+import numpy as np
+import torch
+
+import constrained_k2
+from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
+from constrained_k2.schema import compile_pool
+from constrained_k2.turn.intent import Intent
+from constrained_k2.vllm_plugin.api_server.admission import check_params
+from constrained_k2.vllm_plugin.constraint import tag
+from constrained_k2.vllm_plugin.matching.declining import Declining
+from constrained_k2.vllm_plugin.matching.row_plan import NamedRow, PlannedRow
+from tests.vllm_plugin.parsers import chat, make
+from tests.vllm_plugin.scheduling import ScriptedEngine, config_of
+
+PACKAGE = Path(constrained_k2.__file__).parent
+PAGE = PACKAGE.parent / "docs" / "contributing" / "architecture.md"
+MOST = 30
+TOOL = {"type": "function", "function": {"name": "move", "parameters": {
+    "type": "object", "properties": {"to": {"type": "string"}, "steps": {"type": "integer"}}, "required": ["to"],
+}}}  # fmt: skip
+
+
+@contextmanager
+def traced() -> Iterator[list[str]]:
+    """The package's files whose functions run, in the order of their first one; complete behind the ``with`` body."""
+    found: dict[str, None] = {}
+    result: list[str] = []
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(str(PACKAGE)) and frame.f_code.co_name != "<module>":
+            found.setdefault(str(Path(path).relative_to(PACKAGE)))
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    threading.setprofile(note)
+    try:
+        yield result
+    finally:
+        sys.setprofile(before)
+        threading.setprofile(before)
+        result += found
+
+
+def followed() -> list[list[str]]:
+    """The page's files, by its parts."""
+    text = PAGE.read_text("utf-8").partition("## One request")[2].partition("\n## ")[0]
+    return [re.findall(r"^\d+\. `([\w/.]+)`", part, re.MULTILINE) for part in text.split("\n**")[1:]]
+
+
+@pytest.mark.parametrize("parser_class", ["kimi_k2"], indirect=True)
+def test_the_page_follows_a_request(
+    model: Path, vocabulary: Vocabulary, parser_class: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compile_pool, "_pool", compile_pool._Pool())  # older threads are not traced
+    written = [*vocabulary.encode("So:"), *render_tool_calls([ToolCall("move", 0, '{"to": "up"}')], vocabulary)]
+    script = [*written, vocabulary.format.turn_end]
+    engine = ScriptedEngine(config_of(model, speculative_config=None), asynchronous=False)
+    with traced() as before_the_model:
+        request = chat(tools=[TOOL])
+        request = make(parser_class, tokenizer, request).adjust_request(request)
+        params = request.to_sampling_params(1000, {})
+        check_params(params, first=True)
+    params.update_from_generation_config({"eos_token_id": list(vocabulary.format.stop_ids)}, script[-1])
+    tag(params, [])
+    with traced() as in_the_engine_core:
+        engine.add("a", params, script)
+        engine.run()
+    assert engine.reasons == {"a": "stop"}
+    intent = Intent(np.array([script[0]], dtype=np.int32), vocabulary.format.section_end, 0.35)
+    logits = torch.zeros(1, vocabulary.size)
+    with traced() as in_the_worker, Declining().around(logits, [0], [NamedRow(PlannedRow(0, 0), None, intent)]):
+        pass
+    with traced() as behind_the_model:
+        _, content, calls = make(parser_class, tokenizer, request).parse(
+            vocabulary.decode(script), request, enable_auto_tools=True, model_output_token_ids=script
+        )
+    assert (content, calls[0].id) == ("So:", "functions.move:0")
+    ran = (before_the_model, in_the_engine_core, in_the_worker, behind_the_model)
+    for part, files in zip(followed(), ran, strict=True):
+        assert part == [file for file in files if file in part], files
+
+
+def test_the_page_names_few_files_and_each_once() -> None:
+    text = PAGE.read_text("utf-8")
+    files = [file for part in followed() for file in part]
+    assert len(files) <= MOST
+    assert not [file for file in files if text.count(f"`{file}`") > 1]
