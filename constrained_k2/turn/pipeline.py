@@ -175,9 +175,7 @@ def _fill_known(turn: "ToolCallMatcher", row: Row) -> bool:
         tokens = constant_set(turn)
         assert tokens is not None
         tokens.fill(row)
-        if (
-            turn.limits is not None
-        ):  # after the budgets: both are intersections, of which a limit is the one that yields
+        if turn.limits is not None:  # after the budgets: both are intersections, and a limit yields
             turn.limits.apply(turn, row)
         return True
     cached = state.arguments.cached_mask()

@@ -1,4 +1,4 @@
-"""Look-around, word boundaries, inner anchors and back-references, beside Python's ``re`` on all short texts."""
+"""Look-ahead, inner anchors and back-references, beside Python's ``re`` on all short texts."""
 
 import json
 import re
@@ -26,24 +26,16 @@ EXACT = [
     # anchors in groups, alternatives and repetitions
     "^^a$$", "^$", "^$a*$", "a^", "$b", "(^a)|b$", "(?:^|-)a", "a(?:-|$)", "^(?:a|b$|-)*", "^(-?(a|b*)($|-))*$",
     "^([^-]+(-|$)){2,}$", "(?:^a|b$|-){2,3}", "(?:^a|b$){3}", "(?:^a?|b$){2,5}$", "(?:^$|a){2}", "(?:$|^b){2,9}",
-    # look-ahead
-    "a(?=b)", "a(?!b)", "a(?=b)b", "^(?!a|b$)", "^a?(?!.*--)[ab-]*$", "^(a(?:(?!.*--)[ab-]*b)?)$", "(?=a.*b)(?!.*-)..",
-    "^(?:(?!ab).)*$", "^(?:(?!a)(?!b).)*$", "^((?!aa)[ab]){1,3}$", "^(?:a(?!b)|b)*-$", "^(?:ab(?!ab)|-a){0,2}$",
-    "^a(?:[ab]|-(?=[ab])){0,2}$", "^a(?:[ab]|-(?=[ab]))*(?:-b)?$", "^(?:a(?=-|$)|b)*-?$", "(?:a(?=b)|-)*", "(?:a(?!b)){2,}",
-    # look-behind
-    "(?<=a)b", "(?<!a)b", "^.*(?<!-)$", "(?<=a.)b(?=-)", "(?<=(?<!a)b)-", "^(?=.*b)[ab-]*(?<!-)$",
-    "^(?!.*--).*(?<=[ab])$", "(?!-).(?<!a)", "(?=a).(?<=a)b", "a(?=[ab]*)[^-](?<!b)b",
-    # an anchor of the whole text inside of look-around
-    "(?!^a+$)[ab]", "(?!^-|b$)[ab]-*", "-?(?<!^-)a", "a(?<!^a$)", "(?=^a|b$).", "a(?=b?(?!^))",
-    # word boundaries
-    r"\ba", r"a\b", r"\bab\b", r"a\Bb", r"\B-", r"-\b", r"^[ab]+\b-*$", r"^(?!.*\bab\b)[ab-]+$", r"\b", r"\B", r"^\b$",
+    # look-ahead at the beginning of a match
+    "^(?!a|b$)", "(?=a.*b)(?!.*-)..", "^(?=.*b)(?!.*--)[ab-]{2,}$", "(?!a)b|^(?=-)", "^(?=(?!ab)a)", "^(?:(?=a)|(?!b))[ab]",
+    "^(?!^a+$)[ab]", "(?!a|b$)[ab]-*", "(?:(?=a))?b",
     # back-references
-    r"(a|b)\1", r"^(a|b)(-)?\1$", r"^([ab]{1,2})-?\1$", r"^(?:(a|b)\1|-)*$", r"([ab])-\1", r"^(a|b)(?!\1)",
-    r"(?=(a))\1b|(?:)", "^(?i:A(?!B))", "(?s:a.b)(?!-)",
+    r"(a|b)\1", r"^(a|b)(-)?\1$", r"^([ab]{1,2})-?\1$", r"^(?:(a|b)\1|-)*$", r"([ab])-\1",
+    r"(?=(?:a))ab|(?:)", "^(?i:(?!B)A)", "(?!-)(?s:a.b)",
 ]  # fmt: skip
 LEFT = [
-    "(a+)\\1", "(?:a(?!.*b)|bb)*c", "(?:(?!ab).)*-", "a(?=b.*)-*(?<=a.*)b", "(a)*\\1", "(?>a|ab)b",
-    "(?=(a))\\1", "^(?:(?<=a)b|-)*a", "(?m:^a)", "(?:\\ba|-)*b",
+    "a(?=b)", "^.*(?<!-)$", "(?<=a)b", "^(?:(?!ab).)*$", "^((?!aa)[ab]){1,3}$", "(?=^a|b$).", r"\ba", r"^\B",
+    "(a+)\\1", "(a)*\\1", "(?>a|ab)b", "(?=(a))\\1", "(?m:^a)",
 ]  # fmt: skip
 
 
@@ -78,7 +70,6 @@ def test_flags_of_a_group(pattern: str) -> None:
         ("^(a)?b\\1$", {"b": True, "aba": True, "ab": False, "ba": False}),  # in Python, it fails with its group
         ("^(?:(a)|b)\\1$", {"b": True, "aa": True, "ba": False}),
         ("^(?<q>[\"']?)a\\k<q>$", {"a": True, '"a"': True, "'a\"": False, '"a': False}),
-        ("(?<=^|--)a", {"a": True, "b--a": True, "-a": False, "ba": False}),  # of two lengths
         ("/^a$/", {"a": False, "/a/": False, "/^a$/": False}),
         ("^(?=.*\\p{Lu})\\p{L}+$", {"aB": True, "É": True, "ab": False, "A1": False}),
         (r"^\u{1F600}[\ud83d\ude01]\cA$", {"😀😁\1": True, "😀😀\1": False, "u": False}),
@@ -101,21 +92,18 @@ def test_what_has_no_expression_is_refused(pattern: str) -> None:
 
 
 def test_raw_text_has_no_quotes() -> None:
-    assert '"' not in found_anywhere("^a(?!b)", RAW)
+    assert '"' not in found_anywhere("^(?!b)a", RAW)
 
 
-def test_a_regex_alone_says_anchors_but_no_look_around() -> None:
-    assert len(spelled_ways("^(?:a|b$|-)*")) == 2 and spelled_ways("a(?=b)")
-    with pytest.raises(Untranslatable, match="look-around"):
-        spelled_ways("a(?!b)")
+def test_a_regex_alone_says_anchors_but_no_look_ahead() -> None:
+    assert len(spelled_ways("^(?:a|b$|-)*")) == 2
+    with pytest.raises(Untranslatable, match="look-ahead"):
+        spelled_ways("(?!a)b")
 
 
 @st.composite
 def patterns(draw: st.DrawFn, depth: int = 2) -> str:
-    """Patterns whose look-behind Python can match, which is of one length."""
-    pieces = st.sampled_from(
-        ["a", "b", "-", ".", "[ab]", "[^a]", r"\w", r"\W", "^", "$", r"\b", r"\B", "(?<=a)", "(?<![b-])"]
-    )
+    pieces = st.sampled_from(["a", "b", "-", ".", "[ab]", "[^a]", r"\w", r"\W", "^", "$"])
     if depth:
         inner = patterns(depth=depth - 1)
         group = st.tuples(st.sampled_from(["(?:", "(?:", "(", "(?=", "(?!"]), inner).map(

@@ -1,15 +1,13 @@
 """Translates ECMA-262 patterns on a string's value into regular expressions on its text in a grammar.
 
-On this text, patterns can be intersected with negations, exclusions and keys. A look-ahead is an intersection with all
-of the text behind its place, a look-behind with all in front of it:
+On this text, patterns can be intersected with negations, exclusions and keys:
 
-    a(?=b)c     a (c.* & b.*)           (?<!a)b     (.* & ~(.*a)) b.*
-    a(?!b)c     a (c.* & ~(b.*))        ^(?:(?!ab)[abc])*$     [abc]* & ~(.* (~(G) & .+)),  G = [abc].* & ~(ab.*)
+    ^a|b$       a.*  and  .*b           ^(?!ab)[abc]+$     [abc]+ & ~(ab.*)
 """
 
 from functools import lru_cache
 
-from constrained_k2.grammar.patterns.assertions import Assertions
+from constrained_k2.grammar.patterns.assertions import matching
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.expression import Expression
 from constrained_k2.grammar.patterns.tree import REPEATS, nested_count, parse, parts, values
@@ -41,7 +39,7 @@ def spelled_ways(pattern: str, form: Spelling = JSON) -> list[str]:
     """
     ways = _ways(pattern, form)
     if not all(way.is_regex for way in ways):
-        raise Untranslatable("look-around, or a word boundary")
+        raise Untranslatable("look-ahead")
     return [way.text for way in ways]
 
 
@@ -76,6 +74,6 @@ def may_cost_much(pattern: str) -> bool:
 
 def _ways(pattern: str, form: Spelling) -> list[Expression]:
     try:
-        return Assertions(parse(pattern), form).found()
+        return matching(parse(pattern), form)
     except RecursionError as error:
         raise Untranslatable("groups too deep") from error

@@ -13,9 +13,7 @@ from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.tree import LOOKS, REPEATS, Item, Items, parts, values, walk, width
 
 START, END = (sre.AT, sre.AT_BEGINNING), (sre.AT, sre.AT_END)
-EACH = "each"
-"""A repetition whose every turn starts with or ends in look-ahead: fewest, most, and the ways of a turn."""
-_WORD = [(sre.IN, [(sre.CATEGORY, sre.CATEGORY_WORD)])]
+_NAMES = {sre.AT_BOUNDARY: "a word boundary", sre.AT_NON_BOUNDARY: "a word boundary"}
 _MAX_WAYS = 64
 _MAX_TURNS = 4  # of a repetition that is written out
 _MAX_TEXTS = 16  # of a group that is referred to
@@ -88,7 +86,9 @@ class Unfolding:
             inside = {**groups, **dict.fromkeys(self._defined([item]))}
             return [Way(((operation, (argument[0], self._referring(argument[1], groups))),), inside)]
         if operation is sre.AT:
-            return [Way(way, groups) for way in _boundary(item)]
+            if item not in (START, END):
+                raise Untranslatable(_NAMES.get(argument, str(argument).lower()))
+            return [Way((item,), groups)]
         if operation is sre.SUBPATTERN:
             return self._group(argument[0], argument[3], groups)
         if operation is sre.BRANCH:
@@ -139,11 +139,7 @@ class Unfolding:
                 if len(found) + len(last) > _MAX_WAYS:
                     raise Untranslatable(f"a repetition with assertions has more than {_MAX_WAYS} alternatives")
             return found
-        if any(operation == EACH for way in turns for operation, _ in way):
-            raise Untranslatable("an assertion in a repetition in a repetition")
-        if len({width(way) for way in turns}) > 1 or width(turns[0])[0] != width(turns[0])[1] or not width(turns[0])[0]:
-            raise Untranslatable("an assertion in a repetition of turns of different lengths")
-        return [Way(((EACH, (fewest, most, turns)),), _forgotten(before, defined))]
+        raise Untranslatable(f"look-around in a repetition of more than {_MAX_TURNS} turns")
 
 
 def _forgotten(groups: Groups, defined: set[int]) -> Groups:
@@ -173,24 +169,12 @@ def _replaced(item: Item, groups: Groups, inner: set[int]) -> Items:
     return [item]
 
 
-def _boundary(item: Item) -> list[tuple[Item, ...]]:
-    """Return the ways of an anchor or a word boundary."""
-    if item in (START, END):
-        return [(item,)]
-    if item[1] not in (sre.AT_BOUNDARY, sre.AT_NON_BOUNDARY):
-        raise Untranslatable(str(item[1]).lower())
-    is_boundary = item[1] is sre.AT_BOUNDARY
-    behind, ahead = ({found: (operation, (direction, _WORD)) for found, operation in ((True, sre.ASSERT),
-                      (False, sre.ASSERT_NOT))} for direction in (-1, 1))  # fmt: skip
-    return [(behind[word], ahead[word != is_boundary]) for word in (True, False)]
-
-
 def _asserts(way: list[Item]) -> bool:
-    return any(operation in (*LOOKS, sre.AT, EACH) for operation, _ in way)
+    return any(operation in (*LOOKS, sre.AT) for operation, _ in way)
 
 
 def _anchors_only(way: list[Item]) -> bool:
-    return not any(operation in (*LOOKS, EACH) for operation, _ in way)
+    return not any(operation in LOOKS for operation, _ in way)
 
 
 def without_anchors(way: list[Item]) -> tuple[bool, list[Item], bool] | None:
@@ -206,7 +190,7 @@ def without_anchors(way: list[Item]) -> tuple[bool, list[Item], bool] | None:
             continue
         if first <= number <= last or item[0] in LOOKS:
             kept.append(item)
-        elif item[1][0] if item[0] == EACH else width([item])[0]:
+        elif width([item])[0]:
             return None
     return first >= 0, kept, last < len(way)
 
