@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from benchmarks.schemas.walks import walk, walk_over
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 BASELINE = Path(__file__).resolve().parents[2] / "tests" / "schema" / "baseline.json"
-PARTS = ("suite", "tools", "coverage", "walks", "maskbench", "hostile")
+PARTS = ("suite", "tools", "orders", "coverage", "walks", "maskbench", "hostile")
 _OURS = ARMS[0]
 _WALKS = {"walks": 10_000, "maskbench": 20_000}
 _MASKBENCH_SCHEMAS = 2_000
@@ -34,7 +34,7 @@ _SLOWEST_MS = 1_000
 _LARGEST_MB = 256
 _NEEDED = {
     corpora.SUITE: {"suite", "walks"},
-    corpora.TOOLS: {"tools", "coverage", "walks"},
+    corpora.TOOLS: {"tools", "orders", "coverage", "walks"},
     corpora.WALLE: {"coverage", "walks"},
     _TOKENIZER: {"tools"},
     corpora.MASKBENCH: {"maskbench"},
@@ -74,6 +74,8 @@ def measure(shared: Path, parts: Collection[str], *, walks: int | None, seconds:
         good = suite_table(groups)
     if "tools" in parts:
         tools_table(tools, shared / _TOKENIZER, seconds)
+    if "orders" in parts:
+        orders_table(tools, seconds)
     if "coverage" in parts:
         coverage_lines("mcp-tools", tools)
         coverage_lines("kvv-walle, each as a property of a tool", verifier)
@@ -128,6 +130,35 @@ def tools_table(cases: list[Case], tokenizer: Path | None, seconds: float) -> No
         rows.append((name, *counts, *times))
     columns = "whole", "relaxed", "refused", "create ms p50", "p99", "max", "mask us p50", "p99", "max"
     say(f"\n## Tools of public MCP servers, real vocabulary\n\n{table(('arm', *columns), rows)}")
+
+
+def orders_table(cases: list[Case], seconds: float) -> None:
+    """Print which valid calls of real tools may be written in the schema's order of keys, and in another one."""
+    written = _written(cases)
+    moved = [replace(case, instances=tuple(filter(None, map(_in_another_order, case.instances)))) for case in written]
+    moved = [case for case in moved if case.instances]
+    rows: list[tuple[Cell, ...]] = []
+    for name in ARMS:
+        taken = [
+            [accepted for _, outcome in run_all(name, each, None, seconds) for accepted in outcome.accepted]
+            for each in (written, moved)
+        ]
+        rows.append((name, *(f"{sum(each)} of {len(each)}" for each in taken)))
+    columns = "arm", "calls in the schema's order", "calls in another order"
+    say(f"\n## Orders of keys, tools of public MCP servers\n\n{table(columns, rows)}")
+
+
+def _in_another_order(instance: Instance) -> Instance | None:
+    """Return a call with the keys of its objects in the reverse order; None if no object has two."""
+    value = json.loads(instance.text)
+    moved = json.dumps(_reversed(value), ensure_ascii=False, separators=(",", ":"))
+    return None if moved == instance.text else replace(instance, text=moved)
+
+
+def _reversed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _reversed(value[key]) for key in reversed(value)}
+    return [_reversed(item) for item in value] if isinstance(value, list) else value
 
 
 def _written(cases: list[Case]) -> list[Case]:
