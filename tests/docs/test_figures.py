@@ -30,7 +30,7 @@ def test_a_figure_is_the_same_on_its_pages(name: str) -> None:
 def test_the_readme_names_the_command(name: str) -> None:
     command = FIGURES[name]["command"]
     assert f"`{command}`" in (ROOT / "README.md").read_text("utf-8")
-    path = ROOT / command.removeprefix("python -m ").replace(".", "/")
+    path = ROOT / command.removeprefix("python -m ").partition(" --")[0].replace(".", "/")
     assert (ROOT / command).exists() or path.with_suffix(".py").exists() or (path / "__main__.py").exists()
 
 
