@@ -51,12 +51,6 @@ class ArgumentMatcher(Protocol):
     def accept(self, token_id: int) -> bool:
         """Accept an ordinary token or an argument marker; False leaves the state unchanged. Raises as :meth:`fill`."""
 
-    def validate(self, ids: list[int]) -> bool:
-        """Return True if the grammar accepts these tokens in a row; the state is unchanged, but later masks may not be.
-
-        Keys and items that an object or array has already are not left out. Raises as :meth:`fill` does.
-        """
-
     def rollback(self, count: int) -> None:
         """Undo the last ``count`` accepted tokens; at most as many as were accepted."""
 

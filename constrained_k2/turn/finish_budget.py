@@ -4,16 +4,13 @@ A filtered mask is a non-empty subset of the mask, so required keys are still wr
 schemas. Filtering depends on the accepted tokens alone, never on time or chance, so all ranks filter alike.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from itertools import chain, islice, takewhile
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
-from constrained_k2.engines.protocol import ArgumentMatcher
-from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
-from constrained_k2.turn.drafts.trackers import Tracker, TurnTracker, searched_way, turn_tracker, ways_to_end
+from constrained_k2.errors import InvalidRequest
+from constrained_k2.turn.drafts.trackers import Tracker, TurnTracker, turn_tracker, ways_to_end
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase, first_markers
 from constrained_k2.vocabulary.bitmask import TokenSet, words_per_row
@@ -76,17 +73,9 @@ class FinishBudget:
         if reserved_tokens:
             matcher.budgets += (_FinishFilter(self, start),)
 
-    def narrow(
-        self, tracker: Tracker, row: npt.NDArray[np.int32], searched: Callable[[bool], Sequence[str | int]]
-    ) -> None:
-        """Remove from a mask, int32 ``[words]``, in place, what does not lead to the end; some token is left.
-
-        ``searched`` takes whether the mask allows the first way to the end, and returns better pieces if there are any.
-        """
-        ways = ways_to_end(tracker)
-        first = list(islice(ways, 1))
-        pieces = searched(not first or self.first_token(first[0], row) is not None)
-        for way in chain([_joined(pieces)] if pieces else (), first, ways):
+    def narrow(self, tracker: Tracker, row: npt.NDArray[np.int32]) -> None:
+        """Remove from a mask, int32 ``[words]``, in place, what does not lead to the end; some token is left."""
+        for way in ways_to_end(tracker):
             token_id = self.first_token(way, row)
             if token_id is not None:
                 _allow_only(token_id, row)
@@ -112,7 +101,6 @@ class _FinishFilter:
         self._start = start
         self._trackers = [turn_tracker(budget.vocabulary.format)]  # snapshots of this turn, the newest last
         self._depth = (0, 0)  # a number of tokens, and the containers that were open after them
-        self._copy: tuple[ArgumentMatcher, int, ArgumentMatcher] | None = None  # of a matcher after so many tokens
 
     def narrow_set(self, turn: ToolCallMatcher, tokens: TokenSet) -> TokenSet:
         if turn.num_tokens < self._start:
@@ -144,7 +132,7 @@ class _FinishFilter:
         tracker = self._follow(turn, turn.num_tokens).tracker
         if tracker is None:
             return
-        self._budget.narrow(tracker, row, partial(self._searched, turn, tracker))
+        self._budget.narrow(tracker, row)
 
     def truncate(self, num_tokens: int) -> None:
         while self._trackers and self._trackers[-1].num_tokens > num_tokens:
@@ -153,30 +141,11 @@ class _FinishFilter:
             self._trackers.append(turn_tracker(self._budget.vocabulary.format))
         if self._depth[0] > num_tokens:
             self._depth = (0, 0)
-        if self._copy is not None and self._copy[1] > num_tokens:
-            self._copy = None
 
     def fork(self) -> "_FinishFilter":
         other = _FinishFilter(self._budget, self._start)
         other._trackers = [tracker.copy() for tracker in self._trackers]
         return other
-
-    def _searched(self, turn: ToolCallMatcher, tracker: Tracker, is_allowed: bool) -> Sequence[str | int]:  # noqa: FBT001
-        try:
-            return searched_way(tracker, partial(self._copied, turn), turn.vocabulary, is_allowed=is_allowed)
-        except ConstrainedK2Error:  # a limit of the engine
-            self._copy = None
-            return ()
-
-    def _copied(self, turn: ToolCallMatcher) -> ArgumentMatcher:
-        """A copy of the engine's matcher, which follows it: each new one of a long text would cost as much as that."""
-        arguments = turn.arguments
-        assert arguments is not None
-        original, num_tokens, copy = self._copy or (None, 0, arguments)
-        if original is not arguments or not all(map(copy.accept, turn.token_ids(num_tokens))):
-            copy = arguments.fork()
-        self._copy = arguments, turn.num_tokens, copy
-        return copy
 
     def _follow(self, turn: ToolCallMatcher, num_tokens: int) -> TurnTracker:
         """The position after the first ``num_tokens`` tokens."""
@@ -195,12 +164,6 @@ class _FinishFilter:
 def _length(joint: Iterable[str | bytes], vocabulary: Vocabulary) -> int:
     """The tokens of a joint."""
     return sum(1 if isinstance(piece, str) else len(vocabulary.encode(piece.decode())) for piece in joint)
-
-
-def _joined(pieces: Sequence[str | int]) -> str | int:
-    """The text that pieces begin with, or the marker."""
-    texts = takewhile(lambda piece: isinstance(piece, str), pieces)
-    return "".join(map(str, texts)) or pieces[0]
 
 
 def _row(ids: Iterable[int], size: int) -> npt.NDArray[np.int32]:

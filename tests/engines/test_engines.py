@@ -40,17 +40,6 @@ def test_an_exhausted_lexer_is_replaced(small_vocabulary: Vocabulary, monkeypatc
     assert renewed, "the pattern did not exhaust the lexer, so this test shows nothing"
 
 
-@pytest.mark.parametrize("engine", ["llguidance", "xgrammar"])
-def test_validating_leaves_the_state(small_compiler: Compiler, engine: str) -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    grammar = small_compiler.compile(ToolCallSpec.from_openai({"tools": [tool], "engine": engine}))
-    matcher, encode = grammar.arguments("f"), small_compiler.vocabulary.encode
-    for text, is_valid in (("", True), ('{"a": 1}', True), ('{"a": "', False), ('{"a": 12', True)):
-        assert matcher.validate(encode(text)) is is_valid
-    assert matcher.accept(encode("{")[0]) and matcher.validate(encode('"a": 1}'))
-
-
 class Broken:
     """A matcher that fails, as all of its copies and all new ones do."""
 

@@ -150,9 +150,6 @@ class LLGuidanceMatcher:
         self._path.append(self._state)
         return True
 
-    def validate(self, ids: list[int]) -> bool:
-        return bool(self.engine().validate_tokens(ids) == len(ids))
-
     def rollback(self, count: int) -> None:
         if not count:
             return

@@ -10,7 +10,6 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, Literal
@@ -133,11 +132,6 @@ class XGrammarMatcher:
 
     def accept(self, token_id: int) -> bool:
         return bool(self._matcher.accept_token(token_id))
-
-    def validate(self, ids: list[int]) -> bool:
-        taken = sum(1 for _ in takewhile(self.accept, ids))
-        self.rollback(taken)
-        return taken == len(ids)
 
     def rollback(self, count: int) -> None:
         if count:

@@ -1,18 +1,16 @@
 """Positions in arguments and answers, endings and guesses, in either encoding of arguments."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from constrained_k2.engines.protocol import ArgumentMatcher
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker
 from constrained_k2.turn.drafts.encoding import encoded_after
-from constrained_k2.turn.drafts.ending_search import goals_of, search, searched_pieces
 from constrained_k2.turn.drafts.endings import endings
 from constrained_k2.turn.drafts.guesses import likely_continuation
 from constrained_k2.turn.drafts.json_tracker import JsonTracker
 from constrained_k2.turn.drafts.prompt_values import PromptValues
 from constrained_k2.turn.drafts.xtml.arguments_tracker import XtmlArgumentsTracker
-from constrained_k2.turn.drafts.xtml.endings import searched_xtml_pieces, xtml_endings, xtml_goals_of
+from constrained_k2.turn.drafts.xtml.endings import xtml_endings
 from constrained_k2.turn.drafts.xtml.guesses import likely_tokens
 from constrained_k2.turn.drafts.xtml.tracker import XtmlTracker
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -31,19 +29,6 @@ def turn_tracker(markers: WireFormat) -> TurnTracker:
 def ways_to_end(tracker: Tracker) -> Iterator[str | int]:
     """Texts and markers' ids that may follow to end the arguments or the answer soonest, the best first."""
     return xtml_endings(tracker) if isinstance(tracker, XtmlTracker) else endings(tracker)
-
-
-def searched_way(
-    tracker: Tracker, matcher: Callable[[], ArgumentMatcher], vocabulary: Vocabulary, *, is_allowed: bool
-) -> list[str | int]:
-    """Pieces that end a string, tag or array where :func:`ways_to_end` may not; empty if none are found or needed.
-
-    ``is_allowed`` tells whether the mask allows the first of those ways; for ``matcher`` and errors see :func:`search`.
-    """
-    if isinstance(tracker, XtmlTracker):
-        xtml_goals = xtml_goals_of(tracker, is_allowed=is_allowed)
-        return search(tracker, xtml_goals, searched_xtml_pieces, matcher, vocabulary)
-    return search(tracker, goals_of(tracker, is_allowed=is_allowed), searched_pieces, matcher, vocabulary)
 
 
 def guess(tracker: Tracker, vocabulary: Vocabulary, limit: int, values: PromptValues | None, written: str) -> list[int]:

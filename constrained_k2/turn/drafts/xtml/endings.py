@@ -4,13 +4,11 @@ Blocks of required keys come first, with the type of the shortest value. Strings
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from math import inf
 from typing import Any
 
 from constrained_k2.formats.kimi_k3 import ARGUMENT, escape, unescape
-from constrained_k2.turn.drafts.ending_search import FILLERS, goals_of, searched_pieces
 from constrained_k2.turn.drafts.endings import (
     MAX_KEYS,
     container_schemas,
@@ -23,7 +21,7 @@ from constrained_k2.turn.drafts.endings import (
     value_schemas,
 )
 from constrained_k2.turn.drafts.guesses import spelled
-from constrained_k2.turn.drafts.json_tracker import MAX_TOKEN, Expect, JsonTracker
+from constrained_k2.turn.drafts.json_tracker import MAX_TOKEN, Expect
 from constrained_k2.turn.drafts.text_rests import rests, rests_of_key
 from constrained_k2.turn.drafts.ways import Way, Ways, kinds, options, ways_of
 from constrained_k2.turn.drafts.xtml.tags import (
@@ -48,33 +46,6 @@ def xtml_endings(tracker: XtmlTracker) -> Iterator[str | int]:
             yield piece
         elif piece:
             yield lengthened(tracker, piece, lambda ahead: _pieces(ahead, known_only=True))
-
-
-def xtml_goals_of(tracker: XtmlTracker, *, is_allowed: bool) -> Iterator[Callable[[XtmlTracker], bool]]:
-    """Yield the goals of a search, the best first: ends of tags and strings, and those of :func:`goals_of`."""
-    place = tracker.place
-    if place is Place.VALUE and tracker.json.depth > 1:
-        for goal in goals_of(tracker.json, is_allowed=is_allowed):
-            yield partial(_is_reached, goal)
-    elif not is_allowed and (place is Place.TAG or (place is Place.VALUE and tracker.kind == "string")):
-        yield partial(_is_elsewhere, place)
-
-
-def _is_reached(goal: Callable[[JsonTracker], bool], tracker: XtmlTracker) -> bool:
-    return goal(tracker.json)
-
-
-def _is_elsewhere(place: Place, tracker: XtmlTracker) -> bool:
-    return tracker.place is not place
-
-
-def searched_xtml_pieces(tracker: XtmlTracker) -> Iterator[str | int]:
-    """All pieces that a search tries, the best first."""
-    if tracker.place is Place.VALUE and tracker.json.depth > 1:
-        yield from searched_pieces(tracker.json)
-    else:
-        yield from _pieces(tracker)
-        yield from FILLERS
 
 
 def _pieces(tracker: XtmlTracker, *, known_only: bool = False) -> Iterable[str | int]:
