@@ -7,6 +7,8 @@ import jsonschema
 from pydantic import BaseModel
 
 MODEL = "kimi-k2"
+TRIES = 4
+"""Answers to ask for where one has to hold text: a random model may end one with its first token."""
 KEY = "none"
 TIMEOUT = 60
 QUESTION = [{"role": "user", "content": "How warm is it in Oslo?"}]

@@ -11,7 +11,7 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.usage import UsageLimits
 
-from tests.clients.scripts.common import KEY, MODEL, Weather
+from tests.clients.scripts.common import KEY, MODEL, TRIES, Weather
 
 _QUESTION = "How warm is it in Oslo?"
 _LIMITS = UsageLimits(request_limit=60)
@@ -98,8 +98,10 @@ async def prompted_output(url: str) -> None:
 
 async def streamed_text(url: str) -> None:
     for model in _models(url):
-        async with _agent(model, tools=_TOOLS).run_stream(_QUESTION, usage_limits=_LIMITS) as stream:
-            written = [piece async for piece in stream.stream_text(delta=True)]
+        written: list[str] = []
+        for _ in range(TRIES):
+            async with _agent(model, tools=_TOOLS).run_stream(_QUESTION, usage_limits=_LIMITS) as stream:
+                written += [piece async for piece in stream.stream_text(delta=True)]
         assert written
 
 
