@@ -82,7 +82,6 @@ DEMANDING = (
     tool("by_pattern", of({"type": "object", "patternProperties": {"^[a-f]_[0-9]+$": {
         "type": "object", "properties": {"v": {"type": "null"}}, "required": ["v"]}},
         "additionalProperties": False, "minProperties": 1})),
-    tool("one_key_of_a_name", {"type": "object", "not": {"propertyNames": {"not": {"const": "0"}}}}),
     tool("refined", of({"allOf": [{"type": "string", "pattern": "^[a-c]+$"}, {"pattern": "cab$"}]})),
     tool("nested_contains", of({"type": "array", "contains": {"type": "array", "contains": {"const": "word"}}})),
     tool("contains", of({"type": "array", "contains": {"type": "integer", "multipleOf": 11, "minimum": 100}})),

@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from constrained_k2.turn.drafts.guesses import spelled
 from constrained_k2.turn.drafts.json_tracker import Expect, Frame, JsonTracker, unspelled
-from constrained_k2.turn.drafts.schema_words import multiple
+from constrained_k2.turn.drafts.multiples import multiple
 from constrained_k2.turn.drafts.text_rests import MOST, matches, rests, rests_of_key
 from constrained_k2.turn.drafts.ways import (
     Way,
@@ -85,7 +85,7 @@ def next_pieces(tracker: JsonTracker, *, known_only: bool = False) -> Iterable[s
         values = value_schemas(tracker, document, containers)
         constant = _constant(values, document)
         if expect is Expect.IN_STRING:
-            ends = _ends_of_string(tracker.token, document.of(values), document, known_only=known_only)
+            ends = _ends_of_string(tracker.token, document.of(values), known_only=known_only)
             if constant.startswith(f'"{tracker.token}'):
                 rest = (constant[1 + len(tracker.token) :],)
                 return rest if known_only else chain(rest, ends)
@@ -110,7 +110,7 @@ def next_pieces(tracker: JsonTracker, *, known_only: bool = False) -> Iterable[s
     if expect is Expect.IN_KEY:
         possible = [key for key in (*keys, *others) if key.startswith(tracker.token)]
         ends = [f'{key[len(tracker.token) :]}":' for key in possible][:MAX_KEYS]
-        return ends[:1] if known_only else ends or _rests_of_key(tracker.token, found, written, document)
+        return ends[:1] if known_only else ends or _rests_of_key(tracker.token, found, written)
     separator = "" if expect in {Expect.KEY, Expect.FIRST_KEY} else ","
     if known_only:
         return (f'{separator}"{demanded}":',) if demanded else () if expect is Expect.KEY else ("}",)
@@ -228,7 +228,7 @@ def _rests_of_number(tracker: JsonTracker, containers: list[Any], document: Ways
     return [rest for text in texts if text.startswith(tracker.token) and (rest := text[len(tracker.token) :])]
 
 
-def _ends_of_string(begun: str, found: list[Way], document: Ways, *, known_only: bool) -> Iterable[str]:
+def _ends_of_string(begun: str, found: list[Way], *, known_only: bool) -> Iterable[str]:
     texts = [options(way) for way in found if not kinds(way) or "string" in kinds(way)]
     ends = dict.fromkeys(text[1 + len(begun) :] for way in texts for text in way if text.startswith(f'"{begun}'))
     if ends and all(texts):
@@ -238,7 +238,7 @@ def _ends_of_string(begun: str, found: list[Way], document: Ways, *, known_only:
     if not known_only:
         yield from ends
     if not known_only and (text := unspelled(begun)) is not None:
-        yield from (spelled(rest) for rest in rests(text, found, document.words))
+        yield from (spelled(rest) for rest in rests(text, found))
 
 
 def missing_keys(found: list[Way], written: set[str], document: Ways) -> list[str]:
@@ -267,10 +267,10 @@ def _by_refusal(keys: list[str], written: set[str]) -> list[str]:
     return [*sorted(several, key=lambda key: any(other.startswith(key) for other in written)), *keys[_MAX_ORDERED:]]
 
 
-def _rests_of_key(begun: str, found: list[Way], written: set[str], document: Ways) -> Iterator[str]:
+def _rests_of_key(begun: str, found: list[Way], written: set[str]) -> Iterator[str]:
     """The rests of a key that begins as no declared one does."""
     text = unspelled(begun)
-    others = [] if text is None else [begun + spelled(rest) for rest in rests_of_key(text, found, document.words)]
+    others = [] if text is None else [begun + spelled(rest) for rest in rests_of_key(text, found)]
     yield from (f'{key[len(begun) :]}":' for key in others if key not in written)
     yield '":'
     yield from (key[len(begun) :] for key in others if key in written)

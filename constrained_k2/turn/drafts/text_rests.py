@@ -13,7 +13,6 @@ from constrained_k2.grammar.patterns.rests import shortest_rest, without_asserti
 from constrained_k2.grammar.patterns.states import PatternStates, TooManyStates
 from constrained_k2.grammar.patterns.tree import Items
 from constrained_k2.schema.string_formats import FORMATS, patterns_of
-from constrained_k2.turn.drafts.schema_words import Words
 from constrained_k2.turn.drafts.ways import Way, key_patterns, patterns, whole_number
 
 MOST = 128  # characters: hardly a token has more
@@ -83,47 +82,20 @@ def matches(pattern: str, text: str) -> bool:
     return _rest(text, (pattern,)) == ""
 
 
-def rests(text: str, found: Sequence[Way], words: Words) -> Iterator[str]:
-    """Rests of a string that has been begun, the best first: by its ways, then by any text of the document."""
+def rests(text: str, found: Iterable[Way]) -> Iterator[str]:
+    """Rests of a string that has been begun, by its ways, the best first."""
     fillers: list[str] = []
     for way in found:
         missing = max(0, min(whole_number(way, "minLength") - len(text), MOST))
         name = way.get("format")
         formats = patterns_of((name,)) if isinstance(name, str) and name in FORMATS else []
-        yield from _of_patterns(text, [[*formats, *patterns(way)]], missing)
+        if rest := _rest(text, [*formats, *patterns(way)], missing):
+            yield rest
         fillers += [filler * missing for filler in _FILLERS if missing]
     yield from fillers
-    yield from (word[len(text) :] for word in words.words if word.startswith(text) and word != text)
-    yield from _of_patterns(text, [(pattern,) for pattern in words.patterns])
-    for way in found:  # where a word has to begin
-        yield from (f" {rest}" for rest in _of_patterns(f"{text} ", [patterns(way)]))
 
 
-def rests_of_key(text: str, found: Iterable[Way], words: Words) -> Iterator[str]:
-    """Rests of a key that no way declares, the empty one where it may be whole.
-
-    Words come first: they are few, while endlessly many keys may match a pattern.
-    """
-    yield from (word[len(text) :] for word in words.words if word.startswith(text))
-    tried = dict.fromkeys([*(pattern for way in found for pattern in key_patterns(way)), *words.patterns])
-    yield from _of_patterns(text, [(pattern,) for pattern in tried], may_be_whole=True)
-
-
-def _of_patterns(
-    text: str, several: Iterable[Sequence[str]], least: int = 0, *, may_be_whole: bool = False
-) -> Iterator[str]:
-    """The rests by each of several groups of patterns."""
-    for group in several:
-        rest = _rest(text, group, least)
-        if rest or (rest == "" and may_be_whole):
-            yield rest
-        if rest == "":  # it matches, and yet may not end
-            yield from _of_another_match(text, group)
-
-
-def _of_another_match(text: str, group: Sequence[str]) -> Iterator[str]:
-    """One more character, as another keyword may demand it, and the rests of one more match, as an assertion may."""
-    if longer := _rest(text, group, 1):
-        yield longer
-    match = _rest("", group, 1) or ""
-    yield from (match[size:] for size in range(len(match) - 1, -1, -1) if text.endswith(match[:size]))
+def rests_of_key(text: str, found: Iterable[Way]) -> Iterator[str]:
+    """Rests of a key that no way declares, the empty one where it may be whole."""
+    tried = dict.fromkeys(pattern for way in found for pattern in key_patterns(way))
+    yield from (rest for pattern in tried if (rest := _rest(text, (pattern,))) is not None)

@@ -4,12 +4,10 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import inf
 from typing import Any
 
 from constrained_k2.schema.document import local_target
-from constrained_k2.turn.drafts.schema_words import Words
 
 Way = dict[str, Any]
 """Keywords that a value satisfies together, merged over references, allOf and one branch of each other applicator."""
@@ -37,11 +35,6 @@ class Ways:
         self._ways: dict[int, tuple[Way, ...]] = {}  # by the schema's address in the document
         self._lengths: dict[int, float] = {}  # by the way's address in self._ways
         self._merges_left = _MAX_MERGES
-
-    @cached_property
-    def words(self) -> Words:
-        """The texts that the document names."""
-        return Words(self.root)
 
     def of(self, schemas: Iterable[Any]) -> list[Way]:
         """The ways to satisfy any of some schemas of the document, the shortest first."""

@@ -66,7 +66,7 @@ def _pieces(tracker: XtmlTracker, *, known_only: bool = False) -> Iterable[str |
     texts = _options(document.of(values[:1]), tracker.kind)
     constant = texts[0] if texts is not None and len(texts) == 1 else None
     if tracker.kind == "string":
-        return _ends_of_text(tracker, constant, document.of(values), document)
+        return _ends_of_text(tracker, constant, document.of(values))
     return (_OPENINGS.get(tracker.kind, "") if constant is None else constant,)
 
 
@@ -82,7 +82,7 @@ def _options(found: list[Way], kind: str) -> list[str] | None:
     return list(texts)
 
 
-def _ends_of_text(tracker: XtmlTracker, constant: str | None, found: list[Way], document: Ways) -> Iterator[str | int]:
+def _ends_of_text(tracker: XtmlTracker, constant: str | None, found: list[Way]) -> Iterator[str | int]:
     begun, end = tracker.json.token, tracker.markers.call_end
     if constant is not None and (text := json.loads(constant)).startswith(begun):
         yield text[len(begun) :] or end
@@ -95,7 +95,7 @@ def _ends_of_text(tracker: XtmlTracker, constant: str | None, found: list[Way], 
         return
     yield end
     if len(begun) < MAX_TOKEN:
-        yield from rests(begun, found, document.words)
+        yield from rests(begun, found)
 
 
 def _rests_of_tag(tracker: XtmlTracker, document: Ways) -> Iterable[str | int]:
@@ -126,7 +126,7 @@ def _rests_of_key(begun: str, found: list[Way], written: set[str], document: Way
     yield from dict.fromkeys(_in_tag(key)[len(begun) :] or '"' for key in possible[:MAX_KEYS])
     if not possible:
         text = unescape(begun)
-        others = (rest for rest in rests_of_key(text, found, document.words) if spelled(text + rest) not in written)
+        others = (rest for rest in rests_of_key(text, found) if spelled(text + rest) not in written)
         yield from dict.fromkeys(escape(rest) or '"' for rest in others)
     yield '"'
 
