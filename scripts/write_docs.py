@@ -41,8 +41,8 @@ An unknown name or a wrong value stops the server, and the error names the ones 
 
 ## Fields of a request
 
-Send them in `vllm_xargs`: `{{"vllm_xargs": {{"constrained_k2_finish_reserve": 60}}}}`.
-A wrong value gets HTTP 400.
+Send them in `vllm_xargs`: `{{"vllm_xargs": {{"constrained_k2_finish_reserve": 60}}}}`. On /v1/completions
+`undeclared_keys`, `undeclared_calls` and `max_calls` stand beside `tools`. A wrong value gets HTTP 400.
 
 {fields}
 """

@@ -235,7 +235,8 @@ class SharedGrammars:
 
     def turn_table(self, spec: ToolCallSpec, *, declines: bool) -> TurnTable:
         """The constant masks of a request's phases, and the moves between them."""
-        kind = (spec.choice, spec.max_calls, spec.thinking, spec.answer is not None, declines)
+        calls = 2 if spec.max_calls is None else min(spec.max_calls, 2)  # any larger number has the same table
+        kind = (spec.choice, calls, spec.thinking, spec.answer is not None, declines)
         if kind not in self._turn_tables:
             self._turn_tables[kind] = turn_table(spec, self._joints, declines=declines)
         return self._turn_tables[kind]

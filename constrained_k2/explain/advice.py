@@ -25,7 +25,7 @@ _GROUPS: Mapping[tuple[str, ...], str] = {
     ("thinking budget",): "Raise the request's thinking budget.",
     ("call required",): 'Send tool_choice "auto" if an answer without a call is right.',
     ("no calls",): 'Send tool_choice "auto" if a call is right.',
-    ("no more calls",): "Allow parallel_tool_calls if several calls are right.",
+    ("no more calls",): "Allow parallel_tool_calls, or more of max_calls, if more calls are right.",
     ("no reasoning",): "Allow thinking if reasoning is right.",
     ("answer format",): "Say the form of the answer in the prompt.",
     ("end of the call",): "Say in the description which keys are required, or make them optional.",

@@ -70,8 +70,8 @@ def _without_conditions(spec: ToolCallSpec) -> Iterator[tuple[str, ToolCallSpec]
         yield keywords.CALL_REQUIRED, replace(spec, choice="auto")
     if spec.choice == "none" or not spec.tools:
         yield keywords.NO_CALLS, replace(spec, choice="auto", tools=spec.tools or (_ANY_TOOL,))
-    if not spec.parallel:
-        yield keywords.NO_MORE_CALLS, replace(spec, parallel=True)
+    if spec.max_calls is not None:
+        yield keywords.NO_MORE_CALLS, replace(spec, parallel=True, call_limit=None)
     if not spec.thinking:
         yield keywords.NO_REASONING, replace(spec, thinking=True)
     if spec.answer is not None:

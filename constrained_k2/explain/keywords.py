@@ -37,7 +37,7 @@ OTHER_CAUSES = {
     INDEX: "another index of the call than the next",
     CALL_REQUIRED: "text, or the end of the turn, where `tool_choice` demands a call",
     NO_CALLS: "a call where the request allows none",
-    NO_MORE_CALLS: "another call where `parallel_tool_calls` allows one alone",
+    NO_MORE_CALLS: "another call than `parallel_tool_calls` or `max_calls` allows",
     NO_REASONING: "reasoning where the request does not ask for it",
     TEXT_BETWEEN_MARKERS: "text where a special token must come",
     ANSWER_FORMAT: "text that is not of the form that the request asks for",

@@ -5,6 +5,7 @@ for a call's arguments, and for the text of a turn whose answer has a form.
 """
 
 from itertools import chain
+from math import inf
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from constrained_k2.turn.call_id import CallIdMatcher
 from constrained_k2.turn.intent import Intent
 from constrained_k2.turn.joints import Joint
 from constrained_k2.turn.phases import Phase, TurnTable
+from constrained_k2.vocabulary.bitmask import TokenSet
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 
@@ -48,14 +50,18 @@ class State(NamedTuple):
 class Automaton:
     """The transitions of a compiled request's turns; stateless."""
 
-    __slots__ = ("_argument_markers", "_engine_stop", "_grammar", "_markers", "_table", "_vocabulary", "sets")
+    __slots__ = (
+        "_argument_markers", "_engine_stop", "_grammar", "_last_table", "_markers", "_max_calls", "_table",
+        "_vocabulary",
+    )  # fmt: skip
 
     def __init__(self, grammar: CallGrammar) -> None:
         self._grammar = grammar
         self._vocabulary = grammar.vocabulary
         self._markers = markers = grammar.vocabulary.format
         self._table = grammar.turn_table
-        self.sets = grammar.turn_table.sets
+        self._last_table = grammar.turn_table.last or grammar.turn_table
+        self._max_calls = inf if grammar.spec.max_calls is None else grammar.spec.max_calls
         self._argument_markers = markers.argument_markers
         self._engine_stop = markers.engine_stop >> 5, np.uint32(1 << (markers.engine_stop & 31)).view(np.int32)
 
@@ -75,13 +81,21 @@ class Automaton:
             return None if after is None else self._enter(after, state)
         if phase is Phase.DONE or not 0 <= token_id < self._vocabulary.size:
             return None
-        tokens = self.sets[phase]
+        table = self._table_of(state)
+        tokens = table.sets[phase]
         if (token_id in tokens.listed) is tokens.complement:  # ``in tokens`` without its call
             return None
-        after = self._table.moves.get((phase, token_id))
+        after = table.moves.get((phase, token_id))
         if after is not None:
             return self._enter(after, state)
         return State(Phase.TEXT, state.calls) if phase is Phase.START else state
+
+    def tokens(self, state: State) -> TokenSet:
+        """The tokens of a constant phase, other than a call's header or a joint."""
+        return self._table_of(state).sets[state.phase]
+
+    def _table_of(self, state: State) -> TurnTable:
+        return self._table if state.calls < self._max_calls else self._last_table
 
     def _enter(self, after: Joint | Phase, before: State) -> State:
         """The state after an exit's marker, or within its joint."""
@@ -104,7 +118,7 @@ class Automaton:
             if not matcher.accept(token_id):
                 return None
             return state if phase is Phase.ANSWER else State(Phase.ANSWER, state.calls, arguments=matcher)
-        is_end = token_id in self.sets[Phase.ANSWER] and matcher.is_complete()
+        is_end = token_id in self._table.sets[Phase.ANSWER] and matcher.is_complete()
         after = (self._table.answered if is_end else self._table.moves).get((phase, token_id))
         return None if after is None else self._enter(after, state)
 
@@ -118,9 +132,9 @@ class Automaton:
         phase = state.phase
         if row[word] & bit:
             row[word] &= ~bit
-            self.sets[phase if phase is Phase.ARGUMENTS else Phase.ANSWER].add_to(row)
+            self._table.sets[phase if phase is Phase.ARGUMENTS else Phase.ANSWER].add_to(row)
         if phase is not Phase.ARGUMENTS and phase is not Phase.ANSWER:
-            self.sets[phase].add_to(row)
+            self._table.sets[phase].add_to(row)
 
     def changes(self, state: State, row: npt.NDArray[np.int32]) -> bool:
         """True if :meth:`translate` would change a mask."""
@@ -175,7 +189,7 @@ class Automaton:
                     return forced[:limit]  # more arguments may follow
                 token = self._markers.call_end  # nothing else follows a complete object
             else:
-                only = self.sets[state.phase].only if state.joint is None else state.joint.forced
+                only = self.tokens(state).only if state.joint is None else state.joint.forced
                 if only is None or state.phase is Phase.DONE:
                     break
                 token = only
@@ -187,7 +201,7 @@ class Automaton:
 
     def _forced_answer(self, state: State) -> list[int]:
         assert state.arguments is not None
-        if state.phase is not Phase.ANSWER and self.sets[state.phase].listed:
+        if state.phase is not Phase.ANSWER and self._table.sets[state.phase].listed:
             return []  # a call may be opened instead
         return state.arguments.forced_tokens()
 

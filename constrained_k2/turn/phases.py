@@ -1,7 +1,7 @@
 """The tokens that each phase of a turn allows, and where they lead. All constant, from the format's table of exits."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from constrained_k2.formats.phases import Exit, Need, Phase
 from constrained_k2.request.spec import ToolCallSpec
@@ -24,16 +24,18 @@ class TurnTable:
         moves: Phase and token that begins an exit -> the position in the joint, or the phase after it.
         answered: As ``moves``, where an answer with a form is complete and may end.
         closing: The token that declines a call within its header; None where none may be declined.
+        last: The table after the last call that the request allows; None for this one.
     """
 
     sets: Mapping[Phase, TokenSet]
     moves: Moves
     answered: Moves
     closing: int | None
+    last: "TurnTable | None"
 
 
 def turn_table(spec: ToolCallSpec, joints: Joints, *, declines: bool = False) -> TurnTable:
-    """The table of a request: of it, only choice, max_calls, thinking, and whether it has an answer are read.
+    """The table of a request: of it, only choice, thinking, if it has an answer, and if it allows 0, 1 or more calls.
 
     Args:
         spec: The request.
@@ -56,7 +58,9 @@ def turn_table(spec: ToolCallSpec, joints: Joints, *, declines: bool = False) ->
     stops = {way.pieces[-1] for each in ways.values() for way in each if way.to is Phase.DONE}
     sets[Phase.DONE] = TokenSet((stop for stop in stops if isinstance(stop, int)), vocabulary.size)
     closing = first_markers(vocabulary, Phase.CALL_ID, Phase.CLOSED)[0] if declines else None
-    return TurnTable(sets, _by_phase(found), _by_phase(after_answer), closing)
+    has_several = Need.SEVERAL_CALLS in given and Need.CALL in given
+    last = turn_table(replace(spec, parallel=False), joints, declines=declines) if has_several else None
+    return TurnTable(sets, _by_phase(found), _by_phase(after_answer), closing, last)
 
 
 def first_markers(vocabulary: Vocabulary, phase: Phase, *to: Phase) -> tuple[int, ...]:

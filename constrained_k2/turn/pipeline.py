@@ -3,7 +3,7 @@
 == ========================= ============================================== =======================================
    stage                     who                                            rule
 == ========================= ============================================== =======================================
-1  a phase of constants      ``Automaton.sets``, ``Joint``, ``CallIdMatcher`` a set of tokens, without an engine
+1  a phase of constants      ``Automaton.tokens``,``Joint``, ``CallIdMatcher`` a set of tokens, without an engine
 2  arguments or an answer,   the engine's ``cached_mask``: a row of its DFA, a look-up
    the mask is known         or one computed from the grammar's model
 3  the same, it is not known the engine's ``fill_batch``: LLGuidance, xgrammar its next best grammar if it fails
@@ -85,7 +85,7 @@ def constant_set(turn: "ToolCallMatcher") -> TokenSet | None:
         return turn.grammar.call_ids(state.calls).allowed(state.call_id)
     if state.joint is not None:
         return state.joint.tokens
-    tokens = turn.automaton.sets[state.phase]
+    tokens = turn.automaton.tokens(state)
     for budget in turn.budgets:
         tokens = budget.narrow_set(turn, tokens)
     return tokens

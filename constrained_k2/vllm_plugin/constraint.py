@@ -8,6 +8,7 @@ from typing import Any
 from vllm.sampling_params import StructuredOutputsParams
 
 from constrained_k2.errors import InvalidRequest
+from constrained_k2.request.call_limits import read_max_calls
 from constrained_k2.request.spec import ENGINES, ToolCallSpec
 from constrained_k2.request.strictness import StrictFalse, read_strict_false
 from constrained_k2.request.undeclared_calls import UndeclaredCalls, read_undeclared_calls
@@ -15,6 +16,7 @@ from constrained_k2.turn.finish_budget import read_finish_reserve
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.settings import (
     FINISH_RESERVE_KEY,
+    MAX_CALLS_KEY,
     OFF,
     ON,
     STRICT_FALSE_KEY,
@@ -68,6 +70,11 @@ def strict_false_in(extra_args: dict[str, Any] | None) -> StrictFalse | None:
 def undeclared_calls_in(extra_args: dict[str, Any] | None) -> UndeclaredCalls | None:
     """The request's treatment of calls of undeclared functions; None if it does not say."""
     return read_undeclared_calls((extra_args or {}).get(UNDECLARED_CALLS_KEY), f"vllm_xargs.{UNDECLARED_CALLS_KEY}")
+
+
+def max_calls_in(extra_args: dict[str, Any] | None) -> int | None:
+    """The most calls of a request's turn; None for no bound."""
+    return read_max_calls((extra_args or {}).get(MAX_CALLS_KEY), f"vllm_xargs.{MAX_CALLS_KEY}")
 
 
 def finish_reserve_in(extra_args: dict[str, Any] | None, default: int) -> int:

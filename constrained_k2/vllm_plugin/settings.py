@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from constrained_k2.errors import InvalidRequest
+from constrained_k2.request.call_limits import MAX_CALLS
 from constrained_k2.request.spec import EngineName
 from constrained_k2.request.strictness import DEFAULT_POLICY, StrictPolicy
 from constrained_k2.request.undeclared_calls import CALL_THRESHOLD, UndeclaredCalls
@@ -103,6 +104,9 @@ STRICT_FALSE_KEY = "constrained_k2_strict_false"
 DIAGNOSTICS_KEY = "constrained_k2_diagnostics"
 UNDECLARED_KEYS_KEY = "constrained_k2_undeclared_keys"
 UNDECLARED_CALLS_KEY = "constrained_k2_undeclared_calls"
+MAX_CALLS_KEY = "constrained_k2_max_calls"
+CONSTRAINT_KEYS = (UNDECLARED_KEYS_KEY, UNDECLARED_CALLS_KEY, MAX_CALLS_KEY)
+"""The fields that become part of a request's constraint."""
 
 ALLOWED_TOOLS_KEY = "constrained_k2_allowed_tools"
 """A chat request's ``tool_choice`` of type allowed_tools as JSON, which vLLM's models refuse in its own place: see
@@ -114,9 +118,10 @@ REQUEST_FIELDS = (
         ON,
         "Whether calls are constrained, and by which engine."),
     Row(UNDECLARED_KEYS_KEY, EXPECTED, "the setting undeclared_keys",
-        "As the setting. On /v1/completions: `undeclared_keys` beside `tools`."),
+        "As the setting."),
     Row(UNDECLARED_CALLS_KEY, UNDECLARED_CALLS, "the setting undeclared_calls",
-        "As the setting. On /v1/completions: `undeclared_calls` beside `tools`."),
+        "As the setting."),
+    Row(MAX_CALLS_KEY, MAX_CALLS, "no bound", "The most calls of a turn."),
     Row(REPAIR_KEY, "'on' or 'off'", "the setting repair", "As the setting."),
     Row(FINISH_RESERVE_KEY, _RESERVE, "the setting finish_reserve",
         "As the setting."),

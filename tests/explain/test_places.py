@@ -140,6 +140,10 @@ REST: dict[str, tuple[dict[str, Any], str, str, Place]] = {
         body(parallel_tool_calls=False), f'{CALL}{{"a":""}}{END}', "<|tool_call_begin|>",
         Place("between", "", None, ("no more calls",)),
     ),
+    "no further call, by the bound": (
+        body(max_calls=1), f'{CALL}{{"a":""}}{END}', "<|tool_call_begin|>",
+        Place("between", "", None, ("no more calls",)),
+    ),
     "no reasoning": (body(), "", "<think>", Place("start", "", None, ("no reasoning",))),
     "text in the section": (
         body(), "<|tool_calls_section_begin|>", "\n", Place("section", "", None, ("text between markers",))

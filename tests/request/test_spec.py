@@ -41,6 +41,25 @@ def test_reads_what_a_request_says() -> None:
     assert ToolCallSpec.from_json(spec.to_json()) == spec
 
 
+@pytest.mark.parametrize(
+    ("fields", "bound"),
+    [
+        ({"max_calls": 3}, 3),
+        ({"max_calls": None}, None),
+        ({"max_calls": 3, "parallel_tool_calls": False}, 1),
+        ({"max_calls": 3, "tool_choice": function("g")}, 1),
+        ({"max_calls": 3, "tool_choice": "none"}, 0),
+        ({"max_calls": 3, "tools": None}, 0),
+    ],
+)
+def test_the_smallest_bound_of_calls_holds(fields: dict[str, Any], bound: int | None) -> None:
+    spec = ToolCallSpec.from_openai({"tools": [F, G]} | fields)
+    assert (spec.max_calls, spec.call_limit) == (bound, fields["max_calls"])
+    text = spec.to_json()
+    assert ToolCallSpec.from_json(text) == spec == ToolCallSpec.from_openai(json.loads(text))
+    assert _undecoded(text) is not None
+
+
 @pytest.mark.parametrize("parameters", [None, {}, True])
 def test_no_parameters_means_any_object(parameters: Any) -> None:
     assert ToolCallSpec.from_openai({"tools": [function("f", parameters=parameters)]}).tools == (Tool("f"),)
@@ -148,6 +167,7 @@ BAD: list[tuple[Any, str]] = [
     ({"messages": [{"tool_calls": 1}]}, r"messages\[0\]\.tool_calls"),
     ({"first_index": -1}, "first_index"),
     ({"first_index": True}, "first_index"),
+    *(({"max_calls": bad}, "max_calls: must be a whole number from 1") for bad in (0, -1, True, 1.0, "2", [], 10**9)),
     ({"thinking": "yes"}, "thinking"),
     ({"thinking": {"type": "maybe"}}, r"thinking\.type"),
     ({"chat_template_kwargs": {"thinking": 1}}, r"chat_template_kwargs\.thinking"),

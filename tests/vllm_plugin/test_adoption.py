@@ -31,7 +31,8 @@ def declared(vocabulary: Vocabulary, text: str) -> list[int]:
 def test_a_tag_is_taken_over(vocabulary: Vocabulary, counters: EngineCounters, route: str) -> None:
     """On either route the request ends up as our own front end would have sent it."""
     markers = vocabulary.format
-    extra = {"constrained_k2_finish_reserve": 9, "constrained_k2_undeclared_keys": "allow", "mine": 1}
+    extra = {"constrained_k2_finish_reserve": 9, "constrained_k2_undeclared_keys": "allow", "mine": 1,
+             "constrained_k2_max_calls": 4}  # fmt: skip
     params = SamplingParams(structured_outputs=tag_of(parallel_tool_calls=False), extra_args=extra, max_tokens=77,
                             allowed_token_ids=[5, 6])  # fmt: skip
     asked = request(params, [5, markers.call_begin, 6, markers.call_begin])
@@ -46,6 +47,7 @@ def test_a_tag_is_taken_over(vocabulary: Vocabulary, counters: EngineCounters, r
             "parallel_tool_calls": False,
             "undeclared_keys": "allow",
             "undeclared_calls": "nearest",
+            "max_calls": 4,
         }
     )
     assert got.extra_args["constrained_k2_finish_reserve"] == 9 and got.extra_args["mine"] == 1
@@ -103,6 +105,7 @@ def test_a_turn_that_the_prompt_continues_stays_vllms(
         ("tools", tag_of(), {"constrained_k2": "xgrammar"}, {}),  # an engine that the server does not offer
         ("tools", tag_of(), {"constrained_k2_undeclared_keys": 7}, {}),
         ("tools", tag_of(), {"constrained_k2_finish_reserve": "x"}, {}),
+        ("tools", tag_of(), {"constrained_k2_max_calls": 0}, {}),
         ("option", tag_of(), {"constrained_k2": "off"}, {}),
         ("option", tag_of(), None, {"ids": None}),
         ("option", tag_of(), None, {"resumable": True}),

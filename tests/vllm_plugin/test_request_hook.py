@@ -281,6 +281,21 @@ def test_an_unknown_rule_for_undeclared_keys(parser_class: Any, tokenizer: Any, 
         adjusted(parser_class, tokenizer, chat(vllm_xargs={"constrained_k2_undeclared_keys": value}))
 
 
+@pytest.mark.parametrize("parallel", [None, True, False])
+def test_a_bound_of_calls_becomes_part_of_the_constraint(parser_class: Any, tokenizer: Any, parallel: Any) -> None:
+    field = "constrained_k2_max_calls"
+    request = adjusted(parser_class, tokenizer, chat(vllm_xargs={field: 3}, parallel_tool_calls=parallel))
+    assert field not in request.vllm_xargs
+    assert spec_of(request).max_calls == (1 if parallel is False else 3)
+
+
+@pytest.mark.parametrize("value", [0, -2, "3", 1.5])
+def test_a_bound_of_calls_that_is_none(parser_class: Any, tokenizer: Any, value: Any) -> None:
+    said = "vllm_xargs.constrained_k2_max_calls: must be a whole number from 1"
+    with pytest.raises(VLLMValidationError, match=said):
+        adjusted(parser_class, tokenizer, chat(vllm_xargs={"constrained_k2_max_calls": value}))
+
+
 def test_what_is_not_kept_is_said_once(parser_class: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
     admission._warn_once.cache_clear()
     request = chat(tools=[tool_with(name="said_once")])

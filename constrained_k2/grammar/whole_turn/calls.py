@@ -8,6 +8,7 @@ next::_:  "" | CALL_BEGIN call::incr([0:4]) %if lt([0:4], 9) | …            th
 """
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from itertools import pairwise
 
 from constrained_k2.formats.base import WireFormat
@@ -48,7 +49,9 @@ def _one_call(spec: ToolCallSpec, wire_format: WireFormat, index: int) -> Iterab
 
 
 def _calls(spec: ToolCallSpec, wire_format: WireFormat, index: int) -> Iterable[str]:
-    """Yield the rules of a section with any number of calls.
+    """Yield the rules of a section with up to ``max_calls`` calls, or any number of them.
+
+    A bound is one on the index of the call before the next, which compares as its digits do.
 
     They avoid two forms on which LLGuidance 1.7.6 panics (in its optimizer): a rule with one unconditional alternative
     whose only user gives it a parameter, and an alternative that is only a rule with a parameter.
@@ -56,7 +59,8 @@ def _calls(spec: ToolCallSpec, wire_format: WireFormat, index: int) -> Iterable[
     begin, end = _section(wire_format)
     call_begin = joint(wire_format, Phase.SECTION, Phase.CALL_ID)
     header = literal(wire_format.header_begin)
-    digits = len(str(index + _MIN_CALLS - 1))
+    calls = _MIN_CALLS if spec.max_calls is None else spec.max_calls
+    digits = len(str(index + min(calls, _MIN_CALLS) - 1))
     first = f"0x{index}"  # a decimal digit in four bits reads the same in hexadecimal
     yield f"section: {begin} {call_begin} call::{first} {end}"
     yield f"call::_: {header} tool::_ %if lt(_, {_one(digits)})"
@@ -66,7 +70,8 @@ def _calls(spec: ToolCallSpec, wire_format: WireFormat, index: int) -> Iterable[
     after = f"{joint(wire_format, Phase.ARGUMENTS, Phase.BETWEEN)} next::_"
     tools = [f"{name} {over} arguments_{number} {after}" for number, name in enumerate(names)]
     yield _alternatives("tool::_", tools)
-    yield _alternatives("next::_", ['""', *(f"{call_begin} {_next_call(nines)}" for nines in range(digits))])
+    last = None if spec.max_calls is None else index + spec.max_calls - 1
+    yield _alternatives("next::_", ['""', *(f"{call_begin} {_next_call(nines, last)}" for nines in range(digits))])
     for nines in range(1, digits):
         digit = _bits(nines, nines + 1)
         yield f"carry_{nines}::_: {header} tool::incr({digit}) %if lt({digit}, 9)"
@@ -89,13 +94,19 @@ def _stems(spec: ToolCallSpec, wire_format: WireFormat) -> list[str]:
     return [wire_format.header_stem(tool.name).removeprefix(wire_format.header_begin) for tool in spec.tools]
 
 
-def _next_call(nines: int) -> str:
-    """Return a call with the next index if this index ends in exactly so many nines; a carry takes a second step."""
-    last, digit = _bits(0, nines), _bits(nines, nines + 1)
+def _next_call(nines: int, last: int | None) -> str:
+    """Return a call with the next index if this index ends in exactly so many nines; a carry takes a second step.
+
+    None follows the index ``last``.
+    """
+    low, digit = _bits(0, nines), _bits(nines, nines + 1)
+    conditions = [f"lt({digit}, 9)"] + ([f"eq({low}, 0x{'9' * nines})"] if nines else [])
+    conditions += [] if last is None else [f"lt(_, 0x{last})"]
+    condition = reduce(lambda both, one: f"and({one}, {both})", conditions)
     if not nines:
-        return f"call::incr({digit}) %if lt({digit}, 9)"
+        return f"call::incr({digit}) %if {condition}"
     upper = (1 << _BITS) - (1 << _DIGIT * nines)
-    return f"carry_{nines}::bit_and(0x{upper:x}) %if and(eq({last}, 0x{'9' * nines}), lt({digit}, 9))"
+    return f"carry_{nines}::bit_and(0x{upper:x}) %if {condition}"
 
 
 def _one(place: int) -> str:

@@ -49,6 +49,8 @@ class StructuralTagWriter:
         calls = _either([[self._call(tool.name)] for tool in self.spec.tools])
         if self.spec.max_calls is None:
             calls = {"type": "plus", "content": calls}
+        elif self.spec.max_calls > 1:
+            calls = {"type": "repeat", "min": 1, "max": self.spec.max_calls, "content": calls}
         return _sequence(self._marker("section_begin"), calls, self._marker("section_end"))
 
     def _call(self, name: str) -> dict[str, Any]:

@@ -27,15 +27,15 @@ from constrained_k2.vllm_plugin.api_server.functions import choice_of, functions
 from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
-from constrained_k2.vllm_plugin.constraint import finish_reserve_in, strict_false_in, undeclared_calls_in
+from constrained_k2.vllm_plugin.constraint import finish_reserve_in, max_calls_in, strict_false_in, undeclared_calls_in
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.log import warn
 from constrained_k2.vllm_plugin.settings import (
     ALLOWED_TOOLS_KEY,
+    CONSTRAINT_KEYS,
     DIAGNOSTICS_KEY,
     OFF,
     ON,
-    UNDECLARED_CALLS_KEY,
     UNDECLARED_KEYS_KEY,
 )
 
@@ -63,7 +63,7 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
     extra = dict(request.vllm_xargs or {})
     extra.pop(ALLOWED_TOOLS_KEY, None)
     switch = extra.pop(XARGS_KEY, ON)
-    for key in (UNDECLARED_KEYS_KEY, UNDECLARED_CALLS_KEY):  # part of the constraint
+    for key in CONSTRAINT_KEYS:
         extra.pop(key, None)
     diagnostics = extra.pop(DIAGNOSTICS_KEY, OFF)
     if diagnostics not in (ON, OFF):
@@ -164,6 +164,7 @@ def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: F
             "chat_template_kwargs": request.chat_template_kwargs,
             "undeclared_keys": undeclared_keys,
             "undeclared_calls": undeclared_calls_in(extra),
+            "max_calls": max_calls_in(extra),
             "engine": switch if switch in ENGINES else None,
             "strict_false": strict_false_in(request.vllm_xargs),
         } | _answer_fields(request, may_call=bool(functions) and request.tool_choice != "none")

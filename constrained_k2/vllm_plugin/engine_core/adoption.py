@@ -17,13 +17,13 @@ from constrained_k2.request.structural_tag import read_structural_tag
 from constrained_k2.request.tools import DEFAULT_LIMITS, read_tools
 from constrained_k2.schema.undeclared_keys import read_undeclared_keys
 from constrained_k2.vllm_plugin.byte_compiler import ENGINE_CORE, SLOW_SECONDS, looked_up
-from constrained_k2.vllm_plugin.constraint import finish_reserve_in, strict_false_in, tag
+from constrained_k2.vllm_plugin.constraint import finish_reserve_in, max_calls_in, strict_false_in, tag
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.log import warn
 from constrained_k2.vllm_plugin.metrics.counters import Adopted, Left, engine_counters
 from constrained_k2.vllm_plugin.openings import begins_turn, count_calls
 from constrained_k2.vllm_plugin.route import STRICT_LEVEL_FLAG
-from constrained_k2.vllm_plugin.settings import OFF, ON, UNDECLARED_CALLS_KEY, UNDECLARED_KEYS_KEY, Route, settings_in
+from constrained_k2.vllm_plugin.settings import CONSTRAINT_KEYS, OFF, ON, UNDECLARED_KEYS_KEY, Route, settings_in
 from constrained_k2.vllm_plugin.token_limits import take_thinking_budget, take_token_ids
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -105,6 +105,7 @@ class Adoption:
             "engine": None if switch == ON else switch,
             "undeclared_keys": undeclared_keys,
             "undeclared_calls": "nearest",  # vLLM's parsers take the end of a section for a name, or show it
+            "max_calls": max_calls_in(params.extra_args),
             "strict_false": strict_false_in(params.extra_args),
         }
         constraint = ToolCallSpec.from_openai(body, thinking=self._may_think(ids))
@@ -112,8 +113,7 @@ class Adoption:
         compiled.admit()
         params = request.sampling_params = take_thinking_budget(params)
         take_token_ids(params)
-        left = (UNDECLARED_KEYS_KEY, UNDECLARED_CALLS_KEY)
-        kept = {key: value for key, value in params.extra_args.items() if key not in left}
+        kept = {key: value for key, value in params.extra_args.items() if key not in CONSTRAINT_KEYS}
         params.extra_args = kept | {XARGS_KEY: compiled.resolved_spec.to_json()}
         if self._is_tagged_here:
             tag(params, compiled.slow_tools(SLOW_SECONDS))
