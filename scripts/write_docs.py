@@ -30,19 +30,19 @@ How each JSON Schema keyword is enforced, by engine; [Strictness](../strictness.
 
 SETTINGS = """# Settings and request fields
 
-All that an operator can set, and all that a client can set for one request.
+What operators and clients can set.
 
 ## Settings of a server
 
 Give them with `--additional-config '{{"constrained_k2": {{…}}}}'`.
-An unknown name or a wrong value stops the server, and the error names the ones that are expected.
+An unknown name or a wrong value stops the server.
 
 {settings}
 
 ## Fields of a request
 
 Send them in `vllm_xargs`: `{{"vllm_xargs": {{"constrained_k2_finish_reserve": 60}}}}`. On /v1/completions
-`undeclared_keys`, `undeclared_calls` and `max_calls` stand beside `tools`. A wrong value gets HTTP 400.
+those of keys and calls stand beside `tools`, without `constrained_k2_`. A wrong value gets HTTP 400.
 
 {fields}
 """

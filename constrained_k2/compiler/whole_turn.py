@@ -44,7 +44,8 @@ def build_grammar(  # noqa: PLR0913 - the last three have defaults that most kee
         policy: How strictly schemas are enforced.
 
     Raises:
-        InvalidRequest: The engine is unknown or not installed, or does not support the format.
+        InvalidRequest: The engine is unknown or not installed, or does not support the format, or the request forbids
+            repeated calls.
     """
     if engine not in FORMATS:
         raise InvalidRequest(f"unknown engine {engine!r}", "engine", f"Use {' or '.join(map(repr, FORMATS))}")
@@ -55,6 +56,9 @@ def build_grammar(  # noqa: PLR0913 - the last three have defaults that most kee
     if engine == "xgrammar" and markers.argument_encoding != "json":
         problem = f"xgrammar's formats cannot express {markers.name}'s arguments"
         raise InvalidRequest(problem, "engine", "Use 'llguidance'")
+    if spec.repeated_calls == "forbid":
+        problem = "no grammar of a whole turn can compare its calls"
+        raise InvalidRequest(problem, "repeated_calls", "Leave it out, or use the matcher")
     compiled: Any = byte_compiler(policy, markers).compile(replace(spec, engine=engine))
     tools = [tool.name for tool in spec.tools if spec.max_calls != 0]
     if engine == "llguidance":

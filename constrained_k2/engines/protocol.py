@@ -51,6 +51,9 @@ class ArgumentMatcher(Protocol):
     def accept(self, token_id: int) -> bool:
         """Accept an ordinary token or an argument marker; False leaves the state unchanged. Raises as :meth:`fill`."""
 
+    def written(self) -> Sequence[int]:
+        """Return all accepted tokens; callers do not change them."""
+
     def rollback(self, count: int) -> None:
         """Undo the last ``count`` accepted tokens; at most as many as were accepted."""
 

@@ -26,6 +26,7 @@ _GROUPS: Mapping[tuple[str, ...], str] = {
     ("call required",): 'Send tool_choice "auto" if an answer without a call is right.',
     ("no calls",): 'Send tool_choice "auto" if a call is right.',
     ("no more calls",): "Allow parallel_tool_calls, or more of max_calls, if more calls are right.",
+    ("repeated call",): "Leave repeated_calls out if equal calls are right.",
     ("no reasoning",): "Allow thinking if reasoning is right.",
     ("answer format",): "Say the form of the answer in the prompt.",
     ("end of the call",): "Say in the description which keys are required, or make them optional.",

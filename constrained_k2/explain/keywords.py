@@ -16,6 +16,7 @@ INDEX = "index"
 CALL_REQUIRED = "call required"
 NO_CALLS = "no calls"
 NO_MORE_CALLS = "no more calls"
+REPEATED_CALL = "repeated call"
 NO_REASONING = "no reasoning"
 TEXT_BETWEEN_MARKERS = "text between markers"
 ANSWER_FORMAT = "answer format"
@@ -38,6 +39,7 @@ OTHER_CAUSES = {
     CALL_REQUIRED: "text, or the end of the turn, where `tool_choice` demands a call",
     NO_CALLS: "a call where the request allows none",
     NO_MORE_CALLS: "another call than `parallel_tool_calls` or `max_calls` allows",
+    REPEATED_CALL: "a call that the turn holds already, where `repeated_calls` forbids those",
     NO_REASONING: "reasoning where the request does not ask for it",
     TEXT_BETWEEN_MARKERS: "text where a special token must come",
     ANSWER_FORMAT: "text that is not of the form that the request asks for",

@@ -174,6 +174,10 @@ class _Explainer:
 
     def _cause_of_legal(self, state: State, symbols: tuple[int, ...]) -> str:
         """The cause that forbids a token whose text may follow."""
+        if self._compiled.spec.repeated_calls == "forbid":
+            ends_call = symbols[0] == self._compiled.vocabulary.format.call_end
+            if state.phase is Phase.JOINT or (state.phase is Phase.ARGUMENTS and ends_call):
+                return keywords.REPEATED_CALL
         if state.arguments is not None and self._matcher is not None:
             forced = self._matcher.forced_tokens()
             length = min(len(forced), len(symbols))

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Iterator
 from copy import copy
+from dataclasses import replace
 from typing import Any, Self
 
 from constrained_k2.compiler.compiled import CompiledToolCalls
@@ -70,7 +71,8 @@ class Recording:
     def __init__(
         self, compiled: CompiledToolCalls, spec: ToolCallSpec | None = None, turn_table: TurnTable | None = None
     ) -> None:
-        self.spec = spec or compiled.spec
+        # Recorders don't know when arguments are whole, so a replay ends where a repeated call is not made.
+        self.spec = replace(spec or compiled.spec, repeated_calls=None)
         self.vocabulary = compiled.vocabulary
         self.turn_table = turn_table or compiled.turn_table
         self.call_ids = compiled.call_ids

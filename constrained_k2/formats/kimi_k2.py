@@ -102,6 +102,7 @@ EXITS: Mapping[Phase, tuple[Exit, ...]] = {
     Phase.CALL_ID: (Exit(("argument_begin",), Phase.ARGUMENTS), Exit(("section_end",), Phase.CLOSED, Need.DECLINING)),
     Phase.ARGUMENTS: (Exit(("call_end",), Phase.BETWEEN),),
     Phase.BETWEEN: (Exit(("section_end",), Phase.CLOSED), Exit(("call_begin",), Phase.CALL_ID, Need.SEVERAL_CALLS)),
+    Phase.REPEATED: (Exit(("section_end",), Phase.CLOSED),),
     Phase.CLOSED: _stops(),
 }
 """The ways out of each phase. Every joint is one marker."""

@@ -100,6 +100,7 @@ EXITS: Mapping[Phase, tuple[Exit, ...]] = {
     Phase.CALL_ID: (Exit(("argument_begin",), Phase.ARGUMENTS), Exit(_closing(TOOLS), Phase.CLOSED, Need.DECLINING)),
     Phase.ARGUMENTS: (Exit(_closing(CALL), Phase.BETWEEN),),
     Phase.BETWEEN: (Exit(_closing(TOOLS), Phase.CLOSED), Exit(("call_begin",), Phase.CALL_ID, Need.SEVERAL_CALLS)),
+    Phase.REPEATED: (Exit(_closing(TOOLS), Phase.CLOSED),),
     Phase.CLOSED: (Exit(_END, Phase.DONE),),
 }
 """The ways out of each phase. The response is always there, if only empty: calls follow its end."""

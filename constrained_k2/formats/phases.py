@@ -19,6 +19,7 @@ class Phase(IntEnum):
     ANSWER = 9  # in an answer of a form that the request asks for
     RESPONDED = 10  # after the end of the answer's text, in formats that mark it
     JOINT = 11  # within a joint of several tokens, which leads from one phase to the next
+    REPEATED = 12  # after the arguments of a call that repeats an earlier one, and is therefore not made
 
 
 class Need(IntFlag):

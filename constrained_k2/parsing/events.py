@@ -57,7 +57,10 @@ class HeaderCut(TextEvent):
 
 
 class CallDeclined(TextEvent):
-    """The section was closed inside a call's header: no call was made; ``text`` is the part that was written."""
+    """The section was closed inside a call, which was not made; ``text`` is the part of its header that was written.
+
+    If its arguments were begun, :class:`CallCut` precedes: they repeat an earlier call's.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ class Reader(ABC):
     def __post_init__(self) -> None:
         self._markers = self.vocabulary.format
         self._position = -1  # of the latest call
+        self._called = ""  # its function
         self._used: set[str] = set()  # recoveries recorded on it
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -48,10 +49,16 @@ class Reader(ABC):
 
     def _emit_call_started(self, name: str, index: int) -> None:
         self._position += 1
+        self._called = name
         self._used.clear()
         self.events.append(ev.CallStarted(self._position, name, index))
         if self.declared is not None and name not in self.declared:
             self.events.append(ev.UndeclaredCall(self._position))
+
+    def _emit_repeated(self) -> None:
+        """Say that the latest call, which was cut off by the section's end, was not made."""
+        markers = self._markers
+        self.events.append(ev.CallDeclined(f"{markers.header_begin}{markers.escape_name(self._called)}"))
 
     def _emit_arguments(self, text: str) -> None:
         if text:
@@ -155,6 +162,8 @@ class StrictReader(Reader):
             self._emit_arguments(self._decode(token_id))
         else:
             self._go_to(_State.SECTION)
+            if token_id == self._markers.section_end:
+                self._emit_repeated()
             self._in_section(token_id)
 
     def _in_malformed(self, token_id: int) -> None:

@@ -1,9 +1,15 @@
-"""The request's bounds on the calls of a turn."""
+"""The request's bounds on the calls of a turn: how many, and whether one may repeat an earlier one."""
+
+from typing import Literal, get_args
 
 from constrained_k2.errors import InvalidRequest, excerpt
 
 _MOST = 10**9 - 1  # as of a call's index
 MAX_CALLS = f"a whole number from 1 to {_MOST}"
+
+RepeatedCalls = Literal["allow", "forbid"]
+REPEATED_CALLS: tuple[RepeatedCalls, ...] = get_args(RepeatedCalls)
+REPEATS = " or ".join(map(repr, REPEATED_CALLS))
 
 
 def read_max_calls(value: object, location: str = "max_calls") -> int | None:
@@ -12,3 +18,13 @@ def read_max_calls(value: object, location: str = "max_calls") -> int | None:
         return value
     remedy = 'Leave it out for no bound; tool_choice "none" forbids calls'
     raise InvalidRequest(f"must be {MAX_CALLS}, not {excerpt(value)}", location, remedy)
+
+
+def read_repeated_calls(value: object, location: str = "repeated_calls") -> RepeatedCalls | None:
+    """The request's rule for calls that repeat an earlier one, None if it has none; raises InvalidRequest otherwise."""
+    for known in REPEATED_CALLS:
+        if value == known:
+            return known
+    if value is None:
+        return None
+    raise InvalidRequest(f"must be {REPEATS}, not {excerpt(value)}", location)

@@ -10,7 +10,7 @@ import msgspec
 from constrained_k2.errors import InvalidRequest, excerpt
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.request.answer_format import AnswerFormat, read_answer_format
-from constrained_k2.request.call_limits import read_max_calls
+from constrained_k2.request.call_limits import RepeatedCalls, read_max_calls, read_repeated_calls
 from constrained_k2.request.strictness import StrictFalse, read_strict_false
 from constrained_k2.request.tool_choice import Choice, read_tool_choice
 from constrained_k2.request.tools import ANY_OBJECT, DEFAULT_LIMITS, Limits, Tool, read_tools
@@ -61,6 +61,7 @@ class ToolCallSpec:
     strict_false: StrictFalse | None = None  # the level of tools with ``strict: false``; None for the policy's
     undeclared_calls: UndeclaredCalls | None = None  # what becomes of them; None for the compiler's default
     call_limit: int | None = None  # the request's max_calls, beside what choice and parallel allow; None for any number
+    repeated_calls: RepeatedCalls | None = None  # of a function with equal arguments, in the turn; None to allow them
 
     @classmethod
     def from_openai(cls, body: object, *, limits: Limits = DEFAULT_LIMITS, thinking: bool = False) -> "ToolCallSpec":
@@ -70,7 +71,8 @@ class ToolCallSpec:
         ``first_index`` overrides that), ``thinking`` (a boolean, or Moonshot's ``{"type": "enabled"}``),
         ``chat_template_kwargs.thinking`` (``thinking`` here is the default), ``response_format`` (``text.format``,
         vLLM's ``structured_outputs``), which does not apply where a call is required, and this package's ``engine``,
-        ``undeclared_keys``, ``strict_false``, ``undeclared_calls`` and ``max_calls``.
+        ``undeclared_keys``, ``strict_false``, ``undeclared_calls``, ``max_calls`` and
+        ``repeated_calls``.
 
         Raises:
             InvalidRequest: A field is invalid; ``location`` is its path.
@@ -96,6 +98,7 @@ class ToolCallSpec:
             strict_false=read_strict_false(body.get("strict_false"), "strict_false"),
             undeclared_calls=read_undeclared_calls(body.get("undeclared_calls")),
             call_limit=read_max_calls(body.get("max_calls")),
+            repeated_calls=read_repeated_calls(body.get("repeated_calls")),
         )
 
     @classmethod
@@ -119,7 +122,7 @@ class ToolCallSpec:
             "first_index": self.first_index,
             "thinking": self.thinking,
         }
-        optional = ("engine", "undeclared_keys", "strict_false", "undeclared_calls")
+        optional = ("engine", "undeclared_keys", "strict_false", "undeclared_calls", "repeated_calls")
         body |= {field: value for field in optional if (value := getattr(self, field)) is not None}
         body |= {} if self.call_limit is None else {"max_calls": self.call_limit}
         body |= {} if self.answer is None else self.answer.to_body()
@@ -217,6 +220,7 @@ class _Spec(msgspec.Struct, forbid_unknown_fields=True):
     strict_false: str | None = None
     undeclared_calls: str | None = None
     max_calls: int | None = None
+    repeated_calls: str | None = None
 
 
 _DECODER = msgspec.json.Decoder(_Spec)

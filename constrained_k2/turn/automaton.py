@@ -12,11 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.engines.protocol import ArgumentMatcher
+from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.turn.call_id import CallIdMatcher
 from constrained_k2.turn.intent import Intent
 from constrained_k2.turn.joints import Joint
 from constrained_k2.turn.phases import Phase, TurnTable
+from constrained_k2.turn.repeats import call_key
 from constrained_k2.vocabulary.bitmask import TokenSet
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -44,15 +46,18 @@ class State(NamedTuple):
     call_id: bytes = b""
     arguments: ArgumentMatcher | None = None  # also of an answer with a form, from before its first token on
     joint: Joint | None = None  # the position within a joint of several tokens
-    has_declined: bool = False  # the section was closed within a call's header
+    has_declined: bool = False  # the section was closed within a call
+    name: str = ""  # the called function, in the arguments
+    made: frozenset[bytes] = frozenset()  # the calls' keys, if none may be repeated
+    held: ArgumentMatcher | None = None  # in REPEATED: that of the arguments, which has accepted their last token
 
 
 class Automaton:
     """The transitions of a compiled request's turns; stateless."""
 
     __slots__ = (
-        "_argument_markers", "_engine_stop", "_grammar", "_last_table", "_markers", "_max_calls", "_table",
-        "_vocabulary",
+        "_argument_markers", "_engine_stop", "_forbids_repeats", "_grammar", "_last_table", "_markers", "_max_calls",
+        "_table", "_vocabulary",
     )  # fmt: skip
 
     def __init__(self, grammar: CallGrammar) -> None:
@@ -62,6 +67,7 @@ class Automaton:
         self._table = grammar.turn_table
         self._last_table = grammar.turn_table.last or grammar.turn_table
         self._max_calls = inf if grammar.spec.max_calls is None else grammar.spec.max_calls
+        self._forbids_repeats = grammar.spec.repeated_calls == "forbid"
         self._argument_markers = markers.argument_markers
         self._engine_stop = markers.engine_stop >> 5, np.uint32(1 << (markers.engine_stop & 31)).view(np.int32)
 
@@ -99,21 +105,24 @@ class Automaton:
 
     def _enter(self, after: Joint | Phase, before: State) -> State:
         """The state after an exit's marker, or within its joint."""
-        calls, has_declined = before.calls, before.has_declined
+        calls, made = before.calls, before.made
+        has_declined = before.has_declined or before.phase is Phase.REPEATED
         if isinstance(after, Joint):
-            return State(Phase.JOINT, calls, joint=after, has_declined=has_declined)
+            return State(Phase.JOINT, calls, joint=after, has_declined=has_declined, made=made)
         if after is Phase.TEXT:
             return State(Phase.TEXT, calls, arguments=self._grammar.answer())
-        return State(after, calls + (after is Phase.BETWEEN), has_declined=has_declined)
+        return State(after, calls + (after is Phase.BETWEEN), has_declined=has_declined, made=made)
 
     def _step_engine(self, state: State, token_id: int) -> State | None:
         phase, matcher = state.phase, state.arguments
         assert matcher is not None
         if phase is Phase.ARGUMENTS:
             if token_id == self._markers.call_end and matcher.is_complete():
-                return self._enter(self._table.moves[phase, token_id], state)
+                return self._end_call(state, matcher)
             may_hold = self._vocabulary.is_ordinary(token_id) or token_id in self._argument_markers
-            return state if may_hold and matcher.accept(token_id) else None
+            if not may_hold or not matcher.accept(token_id):
+                return None
+            return self._unless_repeated(state, matcher) if state.made and not self._argument_markers else state
         if self._vocabulary.is_ordinary(token_id):
             if not matcher.accept(token_id):
                 return None
@@ -121,6 +130,30 @@ class Automaton:
         is_end = token_id in self._table.sets[Phase.ANSWER] and matcher.is_complete()
         after = (self._table.answered if is_end else self._table.moves).get((phase, token_id))
         return None if after is None else self._enter(after, state)
+
+    def _end_call(self, state: State, matcher: ArgumentMatcher) -> State:
+        """The state after the marker that begins the end of a call.
+
+        If more arguments may follow complete ones, a repeated call is known only now. In such formats the marker begins
+        the end of the section too, and only that may follow then.
+        """
+        phase, call_end = Phase.ARGUMENTS, self._markers.call_end
+        if self._forbids_repeats:
+            key = call_key(state.name, matcher.written(), self._vocabulary)
+            phase = Phase.REPEATED if key in state.made else phase
+            state = state._replace(phase=phase, made=state.made | {key})
+        return self._enter(self._table.moves[phase, call_end], state)
+
+    def _unless_repeated(self, state: State, matcher: ArgumentMatcher) -> State:
+        """The state after a token of arguments behind whose end nothing else follows."""
+        try:
+            is_whole = matcher.is_complete()
+        except ConstrainedK2Error:
+            matcher.rollback(1)  # the caller takes the token back, and it is not in its history yet
+            raise
+        if not is_whole or call_key(state.name, matcher.written(), self._vocabulary) not in state.made:
+            return state
+        return State(Phase.REPEATED, state.calls, made=state.made, held=matcher)
 
     def translate(self, state: State, row: npt.NDArray[np.int32]) -> None:
         """Turn an engine's mask, int32 ``[words]``, into the turn's, in place.
@@ -155,7 +188,8 @@ class Automaton:
             name = call_ids.name_of(state.call_id)
             if name is None:
                 return None
-            return State(Phase.ARGUMENTS, state.calls, arguments=self._grammar.arguments(name))
+            arguments = self._grammar.arguments(name)
+            return State(Phase.ARGUMENTS, state.calls, arguments=arguments, name=name, made=state.made)
         if token_id == self._table.closing and call_ids.meant(state.call_id) is not None:
             return self._enter(self._table.moves[Phase.CALL_ID, token_id], state._replace(has_declined=True))
         step = call_ids.step(state.call_id, token_id)
@@ -164,7 +198,7 @@ class Automaton:
         call_id, name = step
         if name is not None:
             self._grammar.precompile(name)
-        return State(Phase.CALL_ID, state.calls, call_id)
+        return State(Phase.CALL_ID, state.calls, call_id, made=state.made)
 
     def intent(self, state: State) -> Intent | None:
         """See :meth:`constrained_k2.ToolCallMatcher.intent`."""

@@ -185,9 +185,11 @@ class ToolCallMatcher:
             self.accept_tokens(ids)
             return
         state, in_arguments = self.state, 0
-        for _ in range(count):
+        for _ in range(count):  # a matcher has accepted the tokens between states that have it
             before = self._history.pop()
-            in_arguments = in_arguments + 1 if before.arguments is state.arguments else 0
+            matcher = before.arguments
+            has_accepted = matcher is not None and matcher is (state.held or state.arguments)
+            in_arguments = in_arguments + 1 if has_accepted else 0
             state = before
         if in_arguments and state.arguments is not None:
             state.arguments.rollback(in_arguments)

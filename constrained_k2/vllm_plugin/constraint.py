@@ -8,7 +8,7 @@ from typing import Any
 from vllm.sampling_params import StructuredOutputsParams
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.request.call_limits import read_max_calls
+from constrained_k2.request.call_limits import RepeatedCalls, read_max_calls, read_repeated_calls
 from constrained_k2.request.spec import ENGINES, ToolCallSpec
 from constrained_k2.request.strictness import StrictFalse, read_strict_false
 from constrained_k2.request.undeclared_calls import UndeclaredCalls, read_undeclared_calls
@@ -19,6 +19,7 @@ from constrained_k2.vllm_plugin.settings import (
     MAX_CALLS_KEY,
     OFF,
     ON,
+    REPEATED_CALLS_KEY,
     STRICT_FALSE_KEY,
     UNDECLARED_CALLS_KEY,
 )
@@ -75,6 +76,11 @@ def undeclared_calls_in(extra_args: dict[str, Any] | None) -> UndeclaredCalls | 
 def max_calls_in(extra_args: dict[str, Any] | None) -> int | None:
     """The most calls of a request's turn; None for no bound."""
     return read_max_calls((extra_args or {}).get(MAX_CALLS_KEY), f"vllm_xargs.{MAX_CALLS_KEY}")
+
+
+def repeated_calls_in(extra_args: dict[str, Any] | None) -> RepeatedCalls | None:
+    """The request's rule for equal calls in its turn; None if it does not say."""
+    return read_repeated_calls((extra_args or {}).get(REPEATED_CALLS_KEY), f"vllm_xargs.{REPEATED_CALLS_KEY}")
 
 
 def finish_reserve_in(extra_args: dict[str, Any] | None, default: int) -> int:

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.request.call_limits import MAX_CALLS
+from constrained_k2.request.call_limits import MAX_CALLS, REPEATS
 from constrained_k2.request.spec import EngineName
 from constrained_k2.request.strictness import DEFAULT_POLICY, StrictPolicy
 from constrained_k2.request.undeclared_calls import CALL_THRESHOLD, UndeclaredCalls
@@ -105,7 +105,8 @@ DIAGNOSTICS_KEY = "constrained_k2_diagnostics"
 UNDECLARED_KEYS_KEY = "constrained_k2_undeclared_keys"
 UNDECLARED_CALLS_KEY = "constrained_k2_undeclared_calls"
 MAX_CALLS_KEY = "constrained_k2_max_calls"
-CONSTRAINT_KEYS = (UNDECLARED_KEYS_KEY, UNDECLARED_CALLS_KEY, MAX_CALLS_KEY)
+REPEATED_CALLS_KEY = "constrained_k2_repeated_calls"
+CONSTRAINT_KEYS = (UNDECLARED_KEYS_KEY, UNDECLARED_CALLS_KEY, MAX_CALLS_KEY, REPEATED_CALLS_KEY)
 """The fields that become part of a request's constraint."""
 
 ALLOWED_TOOLS_KEY = "constrained_k2_allowed_tools"
@@ -122,6 +123,7 @@ REQUEST_FIELDS = (
     Row(UNDECLARED_CALLS_KEY, UNDECLARED_CALLS, "the setting undeclared_calls",
         "As the setting."),
     Row(MAX_CALLS_KEY, MAX_CALLS, "no bound", "The most calls of a turn."),
+    Row(REPEATED_CALLS_KEY, REPEATS, "allow", "Whether a turn may hold equal calls."),
     Row(REPAIR_KEY, "'on' or 'off'", "the setting repair", "As the setting."),
     Row(FINISH_RESERVE_KEY, _RESERVE, "the setting finish_reserve",
         "As the setting."),

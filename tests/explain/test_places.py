@@ -144,6 +144,11 @@ REST: dict[str, tuple[dict[str, Any], str, str, Place]] = {
         body(max_calls=1), f'{CALL}{{"a":""}}{END}', "<|tool_call_begin|>",
         Place("between", "", None, ("no more calls",)),
     ),
+    "a repeated call": (
+        body(repeated_calls="forbid"),
+        f'{CALL}{{"a":"x"}}{END}<|tool_call_begin|>functions.act:1<|tool_call_argument_begin|>{{"a":"x"}}', END,
+        Place("arguments", "act", "", ("repeated call",)),
+    ),
     "no reasoning": (body(), "", "<think>", Place("start", "", None, ("no reasoning",))),
     "text in the section": (
         body(), "<|tool_calls_section_begin|>", "\n", Place("section", "", None, ("text between markers",))

@@ -74,6 +74,10 @@ REST: dict[str, tuple[dict[str, Any], str, str, Place]] = {
     "no further call": (
         body(parallel_tool_calls=False), CALL + CALL_END, "<|open|>", Place("between", "", None, ("no more calls",))
     ),
+    "a repeated call": (
+        body(repeated_calls="forbid"), f'{CALL}{CALL_END}<|open|>call tool="act" index="2"<|sep|><|close|>', "call",
+        Place("joint", "", None, ("repeated call",)),
+    ),
     "within a joint": (body(), "<|close|>", "answer", Place("joint", "", None, ("text between markers",))),
     "the second call": (
         body(), f'{CALL}{CALL_END}<|open|>call tool="act_too" index="2"<|sep|><|open|>argument key="', "b",

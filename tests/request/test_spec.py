@@ -41,6 +41,13 @@ def test_reads_what_a_request_says() -> None:
     assert ToolCallSpec.from_json(spec.to_json()) == spec
 
 
+def test_repeated_calls_pass_through_json() -> None:
+    for value in (None, "allow", "forbid"):
+        spec = ToolCallSpec.from_openai({"tools": [F], "repeated_calls": value})
+        assert spec.repeated_calls == value and ToolCallSpec.from_json(spec.to_json()) == spec
+        assert _undecoded(spec.to_json()) is not None
+
+
 @pytest.mark.parametrize(
     ("fields", "bound"),
     [
@@ -131,6 +138,8 @@ DEEP: Any = []
 for _ in range(5000):
     DEEP = [DEEP]  # its repr() raises RecursionError
 
+NO_BOUNDS: tuple[Any, ...] = (0, -1, True, 1.0, "2", [], 10**9)
+NO_RULES: tuple[Any, ...] = (True, 1, "never", [])
 BAD: list[tuple[Any, str]] = [
     ([], "body"),
     ({"tools": {}}, "tools"),
@@ -167,7 +176,8 @@ BAD: list[tuple[Any, str]] = [
     ({"messages": [{"tool_calls": 1}]}, r"messages\[0\]\.tool_calls"),
     ({"first_index": -1}, "first_index"),
     ({"first_index": True}, "first_index"),
-    *(({"max_calls": bad}, "max_calls: must be a whole number from 1") for bad in (0, -1, True, 1.0, "2", [], 10**9)),
+    *(({"max_calls": bad}, "max_calls: must be a whole number from 1") for bad in NO_BOUNDS),
+    *(({"repeated_calls": bad}, "repeated_calls: must be 'allow' or 'forbid'") for bad in NO_RULES),
     ({"thinking": "yes"}, "thinking"),
     ({"thinking": {"type": "maybe"}}, r"thinking\.type"),
     ({"chat_template_kwargs": {"thinking": 1}}, r"chat_template_kwargs\.thinking"),

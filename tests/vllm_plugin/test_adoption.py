@@ -106,6 +106,7 @@ def test_a_turn_that_the_prompt_continues_stays_vllms(
         ("tools", tag_of(), {"constrained_k2_undeclared_keys": 7}, {}),
         ("tools", tag_of(), {"constrained_k2_finish_reserve": "x"}, {}),
         ("tools", tag_of(), {"constrained_k2_max_calls": 0}, {}),
+        ("tools", tag_of(), {"constrained_k2_repeated_calls": "forbid"}, {}),  # other parsers show what is declined
         ("option", tag_of(), {"constrained_k2": "off"}, {}),
         ("option", tag_of(), None, {"ids": None}),
         ("option", tag_of(), None, {"resumable": True}),

@@ -35,6 +35,8 @@ def mixed(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
         spec = {"tools": TOOLS[: 1 + number % 6], "tool_choice": choice, "parallel_tool_calls": number % 3 != 0}
         if number % 8 == 1:  # of the others a random model means none, so that they are declined
             spec["undeclared_calls"] = "nearest"
+        if number % 6 == 4:  # required, so that calls are made
+            spec |= {"max_calls": 3, "repeated_calls": "forbid"}
         begun = [vocabulary.format.think_begin] if number % 5 == 0 else []
         prompt = [*vocabulary.encode(f"Request {number * 7919} please " * (1 + number % 3)), *begun]
         yield {"prompt": prompt, "params": constrained(spec, temperature=0.0, max_tokens=120)}

@@ -203,6 +203,23 @@ def test_where_only_whole_calls_are_shown_a_cut_one_is_not(
         assert not parser._ending.is_cut
 
 
+@pytest.mark.parametrize("size", [1, 4, 1000])
+def test_a_repeated_call_is_never_shown(parser_class: Any, tokenizer: Any, vocabulary: Vocabulary, size: int) -> None:
+    request = adjusted(parser_class, tokenizer, chat(vllm_xargs={"constrained_k2_repeated_calls": "forbid"}))
+    call_end, section_end = vocabulary.format.call_end, vocabulary.format.section_end
+    ids = render_tool_calls([*CALLS, ToolCall("f", 2, '{"a":"北京"}')], vocabulary)
+    assert ids[-2:] == [call_end, section_end]
+    repeated = [*ids[:-2], section_end, vocabulary.format.turn_end]
+    expected = [(call.id, call.name, call.arguments) for call in CALLS]
+    seen, parser = streamed(parser_class, tokenizer, request, repeated, size)
+    assert seen == ("", "", expected)
+    assert (parser._ending.is_cut, parser._ending.declined) == (False, "f")
+    whole = make(parser_class, tokenizer, request)
+    assert read_whole(whole, request, repeated, vocabulary.decode(repeated)) == seen
+    seen, parser = streamed(parser_class, tokenizer, request, ids[:-2], size)  # by max_tokens
+    assert seen == ("", "", expected) and parser._ending.is_cut
+
+
 def test_the_last_delta_says_whether_a_call_is_cut(parser_class: Any, tokenizer: Any, vocabulary: Vocabulary) -> None:
     request = adjusted(parser_class, tokenizer, chat(vllm_xargs={"constrained_k2": "off"}))
     for ids, cut in [(render_tool_calls(CALLS, vocabulary), False), (render_tool_calls(CALLS, vocabulary)[:-2], True)]:

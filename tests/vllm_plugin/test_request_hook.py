@@ -296,6 +296,16 @@ def test_a_bound_of_calls_that_is_none(parser_class: Any, tokenizer: Any, value:
         adjusted(parser_class, tokenizer, chat(vllm_xargs={"constrained_k2_max_calls": value}))
 
 
+@pytest.mark.parametrize("value", ["allow", "forbid"])
+def test_repeated_calls_become_part_of_the_constraint(parser_class: Any, tokenizer: Any, value: Any) -> None:
+    field = "constrained_k2_repeated_calls"
+    request = adjusted(parser_class, tokenizer, chat(vllm_xargs={field: value}))
+    assert field not in request.vllm_xargs and spec_of(request).repeated_calls == value
+    said = f"vllm_xargs.{field}: must be 'allow' or 'forbid'"
+    with pytest.raises(VLLMValidationError, match=said):
+        adjusted(parser_class, tokenizer, chat(vllm_xargs={field: f"{value} them"}))
+
+
 def test_what_is_not_kept_is_said_once(parser_class: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
     admission._warn_once.cache_clear()
     request = chat(tools=[tool_with(name="said_once")])

@@ -150,6 +150,9 @@ class LLGuidanceMatcher:
         self._path.append(self._state)
         return True
 
+    def written(self) -> Sequence[int]:
+        return self._ids
+
     def rollback(self, count: int) -> None:
         if not count:
             return

@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, Literal
@@ -112,6 +112,7 @@ class XGrammarMatcher:
 
     _matcher: xgrammar.GrammarMatcher
     _encode: Callable[[str], list[int]]
+    _ids: list[int] = field(default_factory=list)
 
     def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
         del address  # xgrammar takes arrays
@@ -131,17 +132,24 @@ class XGrammarMatcher:
         return self._encode(self._matcher.find_jump_forward_string())[:-1]
 
     def accept(self, token_id: int) -> bool:
-        return bool(self._matcher.accept_token(token_id))
+        taken = bool(self._matcher.accept_token(token_id))
+        if taken:
+            self._ids.append(token_id)
+        return taken
+
+    def written(self) -> Sequence[int]:
+        return self._ids
 
     def rollback(self, count: int) -> None:
         if count:
             self._matcher.rollback(count)
+            del self._ids[-count:]
 
     def is_complete(self) -> bool:
         return bool(self._matcher.is_completed())
 
     def fork(self) -> "XGrammarMatcher":
-        return XGrammarMatcher(self._matcher.fork(), self._encode)
+        return XGrammarMatcher(self._matcher.fork(), self._encode, self._ids.copy())
 
 
 class _Worker:

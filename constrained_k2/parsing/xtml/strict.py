@@ -89,6 +89,8 @@ class StrictXtmlReader(XtmlReader):
             self._start_raw()
         else:
             self._break(part, f"a {'tag' if is_tag else 'text'} that does not belong between arguments")
+            if isinstance(part, Tag) and part.closes and part.body == TOOLS:
+                self._emit_repeated()
             return
         self._structure(part.text)
 

@@ -20,7 +20,7 @@ def report_recoveries(events: Iterable[ev.Event]) -> None:
             case ev.UndeclaredCall(position):
                 logger.info("constrained_k2: a call of %.80r, which the request does not declare", names[position])
             case ev.CallDeclined(text):
-                warn("a call was declined after this part of its header", text)
+                warn("a call was declined after this part of its header, or repeated", text)
             case ev.RecoveryUsed(_, recovery):
                 logger.info("constrained_k2: a call was read with recovery %s", recovery)
 

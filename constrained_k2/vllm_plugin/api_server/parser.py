@@ -24,7 +24,7 @@ from constrained_k2.vllm_plugin.api_server.functions import declared_in, functio
 from constrained_k2.vllm_plugin.api_server.request_hook import constrain_request, may_think, show_special_tokens
 from constrained_k2.vllm_plugin.api_server.request_state import Ending, RequestState, calls_before
 from constrained_k2.vllm_plugin.api_server.stop_strings import TextBudget, TextTokens
-from constrained_k2.vllm_plugin.constraint import carries_constraint
+from constrained_k2.vllm_plugin.constraint import carries_constraint, constraint_in
 from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME
 from constrained_k2.vllm_plugin.vocabularies import vocabulary_of
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -95,7 +95,7 @@ class ParsingByTokenId:
         self._budget: TextBudget | None = None
         self._buffered: list[ev.Event] = []  # of the current call, where only whole calls are shown
         self._shown = 0
-        self._whole_calls_only = False
+        self._whole_calls_only = self._hides_cuts = False
         self._ending = Ending()
 
     def adjust_request(self, request: Any) -> Any:
@@ -233,12 +233,12 @@ class ParsingByTokenId:
         if self._first_number is not None:
             events = renumbered(events, self._first_number)
         for event in events:
-            if isinstance(event, ev.CallCut | ev.HeaderCut) and not self._whole_calls_only:
+            if isinstance(event, ev.CallCut | ev.HeaderCut) and not self._hides_cuts:
                 self._ending = self._ending._replace(is_cut=True)
             elif isinstance(event, ev.CallDeclined):
                 begin = self.vocabulary.format.header_begin
                 name = "" if begin.startswith(event.text) else event.text.removeprefix(begin)
-                self._ending = self._ending._replace(declined=name)
+                self._ending = Ending(declined=name)  # it was not cut off
         return events
 
     def _begun(self, token_ids: Sequence[int], text: str, request: Any) -> ToolCallParser:
@@ -263,7 +263,8 @@ class ParsingByTokenId:
         elif self._history_calls is not None and self.vocabulary.decode(token_ids).startswith(text):
             # Such a request does not show its stop strings: the text may end before any token.
             self._budget = TextBudget(self.vocabulary, [""], None)
-        self._whole_calls_only = _shows_whole_calls_only(request)
+        self._hides_cuts = _hides_cuts(request)
+        self._whole_calls_only = self._hides_cuts or (constrained and _forbids_repeats(request))
         return stream
 
     def _whole_calls(self, events: Iterable[ev.Event]) -> list[ev.Event]:
@@ -301,8 +302,18 @@ def _hidden(vocabulary: Vocabulary) -> dict[int, str]:
     return {token: text for text, token in vocabulary.special_tokens.items() if token not in read}
 
 
-def _shows_whole_calls_only(request: Any) -> bool:
-    """True if calls are shown once whole: a stop may cut one, and responses streams complete all that have begun."""
+def _forbids_repeats(request: Any) -> bool:
+    """True if a call that was begun may turn out to repeat another one, and is then not made."""
+    state = RequestState.attached_to(request)
+    spec = state.compiled.spec if state is not None and state.compiled else constraint_in(request.vllm_xargs)
+    return spec is not None and spec.repeated_calls == "forbid"
+
+
+def _hides_cuts(request: Any) -> bool:
+    """True if an answer shows calls once whole and does not say that one was cut off.
+
+    A stop may cut one, and responses streams complete all that have begun.
+    """
     return isinstance(request, ResponsesRequest) or any(
         getattr(request, field, None) for field in ("stop", "stop_token_ids")
     )

@@ -27,7 +27,13 @@ from constrained_k2.vllm_plugin.api_server.functions import choice_of, functions
 from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
-from constrained_k2.vllm_plugin.constraint import finish_reserve_in, max_calls_in, strict_false_in, undeclared_calls_in
+from constrained_k2.vllm_plugin.constraint import (
+    finish_reserve_in,
+    max_calls_in,
+    repeated_calls_in,
+    strict_false_in,
+    undeclared_calls_in,
+)
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.log import warn
 from constrained_k2.vllm_plugin.settings import (
@@ -165,6 +171,7 @@ def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: F
             "undeclared_keys": undeclared_keys,
             "undeclared_calls": undeclared_calls_in(extra),
             "max_calls": max_calls_in(extra),
+            "repeated_calls": repeated_calls_in(extra),
             "engine": switch if switch in ENGINES else None,
             "strict_false": strict_false_in(request.vllm_xargs),
         } | _answer_fields(request, may_call=bool(functions) and request.tool_choice != "none")

@@ -17,13 +17,27 @@ from constrained_k2.request.structural_tag import read_structural_tag
 from constrained_k2.request.tools import DEFAULT_LIMITS, read_tools
 from constrained_k2.schema.undeclared_keys import read_undeclared_keys
 from constrained_k2.vllm_plugin.byte_compiler import ENGINE_CORE, SLOW_SECONDS, looked_up
-from constrained_k2.vllm_plugin.constraint import finish_reserve_in, max_calls_in, strict_false_in, tag
+from constrained_k2.vllm_plugin.constraint import (
+    finish_reserve_in,
+    max_calls_in,
+    repeated_calls_in,
+    strict_false_in,
+    tag,
+)
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.log import warn
 from constrained_k2.vllm_plugin.metrics.counters import Adopted, Left, engine_counters
 from constrained_k2.vllm_plugin.openings import begins_turn, count_calls
 from constrained_k2.vllm_plugin.route import STRICT_LEVEL_FLAG
-from constrained_k2.vllm_plugin.settings import CONSTRAINT_KEYS, OFF, ON, UNDECLARED_KEYS_KEY, Route, settings_in
+from constrained_k2.vllm_plugin.settings import (
+    CONSTRAINT_KEYS,
+    OFF,
+    ON,
+    REPEATED_CALLS_KEY,
+    UNDECLARED_KEYS_KEY,
+    Route,
+    settings_in,
+)
 from constrained_k2.vllm_plugin.token_limits import take_thinking_budget, take_token_ids
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -100,6 +114,9 @@ class Adoption:
         if undeclared_keys is not None:
             read_undeclared_keys(undeclared_keys, f"vllm_xargs.{UNDECLARED_KEYS_KEY}")
         finish_reserve_in(params.extra_args, 0)
+        if repeated_calls_in(params.extra_args) == "forbid":
+            problem = "other parsers would show the beginning of a repeated call"
+            raise InvalidRequest(problem, f"vllm_xargs.{REPEATED_CALLS_KEY}", "Leave it out")
         body |= {
             "first_index": count_calls(ids, self._vocabulary),
             "engine": None if switch == ON else switch,

@@ -61,8 +61,7 @@ FAMILIES = (
     Family("left_requests", Counter, "Requests of other front ends that were left to vLLM.",
            (*_ENGINE, "reason")),
     Family("unconstrained_calls", Counter, "Calls begun in answers without a constraint of this package.", _ENGINE),
-    Family("declined_calls", Counter, "Calls declined because the model was unlikely to mean a declared function.",
-           _ENGINE),
+    Family("declined_calls", Counter, "Calls declined: unlikely to mean a declared function, or repeated.", _ENGINE),
     Family("unmeant_calls", Counter, "Calls that could not be declined, although the model was unlikely to mean a "
            "declared function.", _ENGINE),
 )  # fmt: skip
