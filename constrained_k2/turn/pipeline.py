@@ -3,7 +3,7 @@
 == ========================= ============================================== =======================================
    stage                     who                                            rule
 == ========================= ============================================== =======================================
-1  a phase of constants      ``Automaton.tokens``,``Joint``, ``CallIdMatcher`` a set of tokens, without an engine
+1  a phase of constants      phase table, ``Joint``, ``CallIdMatcher``      a set of tokens, without an engine
 2  arguments or an answer,   the engine's ``cached_mask``: a row of its DFA, a look-up
    the mask is known         or one computed from the grammar's model
 3  the same, it is not known the engine's ``fill_batch``: LLGuidance, xgrammar its next best grammar if it fails
