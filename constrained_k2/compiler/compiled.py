@@ -12,6 +12,7 @@ from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.request.answer_format import AnswerKind
 from constrained_k2.request.spec import ANY_OBJECT, Tool, ToolCallSpec
 from constrained_k2.request.strictness import Level
+from constrained_k2.request.tools import TextFormat
 from constrained_k2.schema.compile_pool import give_way
 from constrained_k2.schema.coverage import Coverage, KeywordUse
 from constrained_k2.schema.plain import plain_shape
@@ -93,7 +94,8 @@ class CompiledToolCalls:
         """Start compiling a function's schema in the background, once per request."""
         if name != self._precompiled:
             self._precompiled = name
-            self._shared.precompile(self.schema(name), self.spec.engine, self.options)
+            text, options = self._source(name)
+            self._shared.precompile(text, self.spec.engine, options)
 
     def is_compiled(self, name: str) -> bool:
         """False if :meth:`arguments` would block on compiling the function's schema."""
@@ -112,13 +114,13 @@ class CompiledToolCalls:
         try:
             grammar = self.grammar(name)
         except (UnsupportedSchema, SchemaTooCostly) as error:
-            if self.level(name) == "strict" or plain_shape(self.schema(name)) is None:
+            if self.level(name) == "strict" or self.text_format(name) or plain_shape(self.schema(name)) is None:
                 raise
             _logger.warning(
                 "a schema was admitted by its shape and does not compile: any JSON object is allowed: %s", error
             )
             grammar = self._any_object(name, error)
-        return grammar.matcher(schema_location(name), may_relax=self.level(name) != "strict")
+        return grammar.matcher(self._location(name), may_relax=self.level(name) != "strict")
 
     def grammar(self, name: str) -> ArgumentGrammar:
         """The grammar of a function's arguments.
@@ -129,9 +131,9 @@ class CompiledToolCalls:
         """
         if name not in self._grammars:
             note = partial(self.compile_seconds.__setitem__, name)
-            schema, location = self.schema(name), schema_location(name)
+            (text, options), location = self._source(name), self._location(name)
             try:
-                self._grammars[name] = self._shared.grammar(schema, location, self.spec.engine, note, self.options)
+                self._grammars[name] = self._shared.grammar(text, location, self.spec.engine, note, options)
             except (UnsupportedSchema, SchemaTooCostly) as error:
                 self._require_any_object(name, error)
                 self._any_object(name, error)
@@ -183,7 +185,7 @@ class CompiledToolCalls:
         if (self.spec.engine or self._shared.default_engine) == "llguidance" and self.spec.max_calls != 0:
             for name in self._tools:
                 give_way()
-                parts = by_shape.parts(self.schema(name))
+                parts = None if self.text_format(name) else by_shape.parts(self.schema(name))
                 if parts is not None:
                     self._plain[name] = parts
         self.check_all([index for index, name in enumerate(self._tools) if name not in self._plain], by_shape.spent)
@@ -260,12 +262,27 @@ class CompiledToolCalls:
         """The schema that a function's arguments follow, JSON text: any object's, by its strictness."""
         return ANY_OBJECT if self.level(name) == "json_object" else self._tools[name].schema
 
+    def text_format(self, name: str) -> TextFormat | None:
+        """The grammar of a custom tool's text; None for a function, and where any JSON object is allowed."""
+        return None if self.level(name) == "json_object" else self._tools[name].format
+
+    def _source(self, name: str) -> tuple[str, GrammarOptions]:
+        """The text of a function's grammar, and the choices that it is compiled with."""
+        form = self.text_format(name)
+        if form is None:
+            return self.schema(name), self.options
+        return form.definition, replace(self.options, kind=form.syntax)
+
+    def _location(self, name: str) -> str:
+        return schema_location(name) if self.text_format(name) is None else f"tools[name={name!r}].format.definition"
+
     def _estimated_time(self, name: str) -> float | None:
         parts = self._plain.get(name)
         return self._compile_time(name) if parts is None else parts * SECONDS_PER_PART
 
     def _compile_time(self, name: str) -> float | None:
-        return self._shared.compile_time(self.schema(name), self.spec.engine, self.options)
+        text, options = self._source(name)
+        return self._shared.compile_time(text, self.spec.engine, options)
 
     def _check_time(self, spent: float, name: str) -> None:
         allowed = self._shared.request_seconds

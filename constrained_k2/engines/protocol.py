@@ -112,5 +112,10 @@ class Engine(Protocol):
             SchemaTooCostly: The schema is over a budget.
         """
 
-    def compile_text(self, kind: Literal["regex", "lark"], text: str) -> ArgumentGrammar:
-        """Compile a regular expression or a Lark grammar, of an answer. Raises as :meth:`compile` does."""
+    def compile_text(
+        self, kind: Literal["regex", "lark"], text: str, encoding: ArgumentEncoding | None = None
+    ) -> ArgumentGrammar:
+        """Compile a regular expression or a Lark grammar: of an answer, or of a custom tool's input, encoded so.
+
+        Raises as :meth:`compile` does.
+        """

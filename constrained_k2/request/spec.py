@@ -140,6 +140,8 @@ class ToolCallSpec:
 
 def _tool_text(tool: Tool) -> str:
     give_way()
+    if tool.format is not None:
+        return json.dumps(tool.format.to_tool(tool.name), separators=(",", ":"))
     schema = tool.schema
     if not (schema.isascii() and schema.isprintable()):
         schema = json.dumps(tool.parameters, separators=(",", ":"))

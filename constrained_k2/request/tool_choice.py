@@ -55,7 +55,7 @@ def _name(entry: object, location: str, declared: Collection[str]) -> str:
     if choice.get("type", "function") not in ("function", "custom"):
         problem = f"the type is {excerpt(choice['type'])}, not 'function' or 'custom'"
         raise InvalidRequest(problem, f"{location}.type", "Name a function of tools")
-    function = choice.get("function", choice)
+    function = choice.get(choice.get("type", "function"), choice)
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str):
         raise InvalidRequest('missing "name"', location, 'Write {"type": "function", "function": {"name": "…"}}')

@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -15,6 +15,10 @@ from constrained_k2.schema.compile_pool import give_way
 
 ANY_OBJECT = '{"type":"object"}'
 """The schema of a tool that declares no parameters: any JSON object."""
+
+ONE_STRING = '{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],' \
+    '"additionalProperties":false}'
+"""The schema of a custom tool's arguments: vLLM shows the model such a tool as this function."""
 
 SCHEMA_FIELDS = ("parameters", "input_schema", "inputSchema")
 """The fields of OpenAI's, Anthropic's and MCP's tools that hold the schema of the arguments."""
@@ -35,12 +39,25 @@ DEFAULT_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
+class TextFormat:
+    """The only text that a custom tool takes."""
+
+    syntax: Literal["lark", "regex"]
+    definition: str
+
+    def to_tool(self, name: str) -> dict[str, Any]:
+        """The tool of a request body from which :func:`read_tools` reads this form."""
+        return {"type": "custom", "name": name, "format": {"type": "grammar", **asdict(self)}}
+
+
+@dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that may be called."""
+    """A function that may be called, or a custom tool, which is a function of one string."""
 
     name: str
     schema: str = ANY_OBJECT  # of its arguments, as compact JSON text with the properties in the request's order
     strict: bool | None = None  # as in the request; see StrictPolicy
+    format: TextFormat | None = None  # of a custom tool's text; None for any text
 
     @property
     def parameters(self) -> Any:
@@ -63,7 +80,7 @@ def read_tools(value: object, limits: Limits) -> tuple[Tool, ...]:
         give_way()
         tool = _read_tool(entry, f"tools[{number}]", limits)
         tools.setdefault(tool.name, {})[tool] = number
-        size += len(tool.schema)
+        size += len(tool.schema) + (0 if tool.format is None else len(tool.format.definition))
         if size > limits.tools_bytes:
             problem = f"the schemas up to this tool take {size} bytes, over the limit of {limits.tools_bytes} a request"
             remedy = "Send fewer tools or smaller schemas"
@@ -73,6 +90,9 @@ def read_tools(value: object, limits: Limits) -> tuple[Tool, ...]:
 
 def _either(tools: Mapping[Tool, int]) -> Tool:
     """One tool for several of one name, as vLLM takes them: its arguments satisfy at least one of the schemas."""
+    if any(tool.format for tool in tools):
+        problem = "another tool has this name, and a tool whose format is a grammar shares it with none"
+        raise InvalidRequest(problem, f"tools[{max(tools.values())}].name", "Rename one of them")
     schemas = dict.fromkeys(tool.schema for tool in tools)
     strict = {tool.strict for tool in tools}
     try:
@@ -90,12 +110,13 @@ def _resource(schema: str) -> Any:
 
 def _read_tool(entry: object, location: str, limits: Limits) -> Tool:
     tool = function = object_at(location, entry)
-    if function.get("type", "function") != "function":
-        problem = f"the type is {excerpt(function['type'])}; only 'function' tools can be constrained"
+    kind = function.get("type", "function")
+    if kind not in {"function", "custom"}:
+        problem = f"the type is {excerpt(kind)}; only 'function' and 'custom' tools can be constrained"
         raise InvalidRequest(problem, f"{location}.type")
-    if "function" in function:  # the responses endpoint has no inner object
-        location = f"{location}.function"
-        function = object_at(location, function["function"])
+    if kind in function:  # the responses endpoint has no inner object
+        location = f"{location}.{kind}"
+        function = object_at(location, function[kind])
     name = function.get("name")
     if not isinstance(name, str):
         raise InvalidRequest(f"must be a string, not {kind_of_json(name)}", f"{location}.name")
@@ -105,11 +126,33 @@ def _read_tool(entry: object, location: str, limits: Limits) -> Tool:
         problem = f"the name {name[:40]!r}… takes {length} bytes, over the limit of {limits.name_bytes}"
         where, remedy = f"{location}.name", "Rename the function"
         raise SchemaTooCostly(problem, where, remedy, "name_bytes", limits.name_bytes, length)
+    if kind == "custom":
+        return Tool(name, ONE_STRING, format=read_text_format(function.get("format"), f"{location}.format"))
     strict = boolean_at(f"{location}.strict", function.get("strict"))
     schema, field = declared_schema(tool)
     if strict is None and field != SCHEMA_FIELDS[0]:
         strict = False  # without this package no such schema refuses a request
     return Tool(name, schema_text(schema, f"{location}.{field}"), strict)
+
+
+def read_text_format(value: object, location: str) -> TextFormat | None:
+    """Read the ``format`` of a custom tool; None for free text."""
+    if value is None:
+        return None
+    given = object_at(location, value)
+    if given.get("type") == "text":
+        return None
+    if given.get("type") != "grammar":
+        raise InvalidRequest("must be 'text' or 'grammar'", f"{location}.type")
+    if "grammar" in given:  # the responses endpoint has no inner object
+        location = f"{location}.grammar"
+        given = object_at(location, given["grammar"])
+    syntax, definition = given.get("syntax"), given.get("definition")
+    if syntax not in {"lark", "regex"}:
+        raise InvalidRequest("must be 'lark' or 'regex'", f"{location}.syntax")
+    if not isinstance(definition, str) or not definition:
+        raise InvalidRequest("must be a string that is not empty", f"{location}.definition")
+    return TextFormat(syntax, definition)
 
 
 def declared_schema(tool: Mapping[str, Any]) -> tuple[Any, str]:

@@ -19,6 +19,7 @@ from constrained_k2.engines.llguidance.grammar_text import (
     Patterns,
     Refused,
     builtin_text,
+    input_text,
     our_text,
     written_text,
 )
@@ -102,8 +103,7 @@ class LLGuidanceEngine:
             problem = error
         except Refused as error:
             remedy = "Remove or rewrite the named part, or leave the tool out"
-            cause = (str(error).strip().splitlines() or ["unknown error"])[0][:300]
-            cause = f"LLGuidance has no grammar for this schema: {cause}"
+            cause = f"LLGuidance has no grammar for this schema: {_cause(error)}"
             problem = UnsupportedSchema(cause, "", remedy, "", self.name)
         if encoding == "json":
             reason = problem.problem if ours is None else _relaxed_by(ours.coverage)
@@ -124,13 +124,16 @@ class LLGuidanceEngine:
     ) -> "LLGuidanceGrammar":
         return self._probed(next_best_text(schema, step, self._patterns, undeclared_keys, encoding), encoding)
 
-    def compile_text(self, kind: Literal["regex", "lark"], text: str) -> "LLGuidanceGrammar":
+    def compile_text(
+        self, kind: Literal["regex", "lark"], text: str, encoding: ArgumentEncoding | None = None
+    ) -> "LLGuidanceGrammar":
         what = "regular expression" if kind == "regex" else "grammar"
         try:
-            return self._probed(written_text(kind, text))
+            if encoding is None:
+                return self._probed(written_text(kind, text))
+            return self._probed(input_text(kind, text, encoding), encoding)
         except Refused as error:
-            cause = (str(error).strip().splitlines() or ["unknown error"])[0][:300]
-            problem = f"LLGuidance does not accept this {what}: {cause}"
+            problem = f"LLGuidance does not accept this {what}: {_cause(error)}"
             raise UnsupportedSchema(problem, "", f"Correct the {what}", "", self.name) from None
 
     def _probed(self, source: GrammarText, encoding: ArgumentEncoding = "json") -> "LLGuidanceGrammar":
@@ -147,6 +150,10 @@ class LLGuidanceEngine:
         grammar.measure()
         self._compiled.setdefault(source.key, grammar)
         return grammar
+
+
+def _cause(error: Refused) -> str:
+    return (str(error).strip().splitlines() or ["unknown error"])[0][:300]
 
 
 def _named(grammar: "LLGuidanceGrammar", schema: str) -> "LLGuidanceGrammar":

@@ -14,6 +14,7 @@ from constrained_k2.engines.llguidance.lexer_cost import LIMITS, MAX_GRAMMAR_SIZ
 from constrained_k2.engines.llguidance.written.language import ItemLanguage
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
+from constrained_k2.grammar.lark.custom_tool import custom_tool_text
 from constrained_k2.grammar.lark.direct_model import DirectModel, direct_model
 from constrained_k2.grammar.lark.places import Places, places_of
 from constrained_k2.grammar.lark.small import MAX_HARD, MAX_HARD_TEXT, is_small
@@ -169,6 +170,15 @@ def written_text(kind: Literal["regex", "lark"], text: str) -> GrammarText:
     except ValueError as error:
         raise Refused(str(error)) from error
     return GrammarText(grammar, Coverage("llguidance"), model=None)
+
+
+def input_text(kind: Literal["regex", "lark"], text: str, encoding: ArgumentEncoding) -> GrammarText:
+    """Return the grammar of a custom tool's arguments; raises as :func:`custom_tool_text`, or :class:`Refused`."""
+    try:
+        grammar = llguidance.LLMatcher.grammar_from_lark(custom_tool_text(kind, text, encoding))
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    return GrammarText(grammar, Coverage("llguidance"), model=None, allows_any_split=encoding == "xtml")
 
 
 def _lark(text: str) -> str:

@@ -81,8 +81,10 @@ class XGrammarEngine:
         coverage = coverage_of(SchemaDocument(json.loads(schema)), self.name, answer["notes"])
         return XGrammarGrammar(compiled, answer["rewritten"], coverage, self._encode)
 
-    def compile_text(self, kind: Literal["regex", "lark"], text: str) -> "XGrammarGrammar":
-        del text
+    def compile_text(
+        self, kind: Literal["regex", "lark"], text: str, encoding: ArgumentEncoding | None = None
+    ) -> "XGrammarGrammar":
+        del text, encoding
         name = "a regular expression" if kind == "regex" else "a Lark grammar"
         problem = f"this package compiles {name} with LLGuidance only"
         raise UnsupportedSchema(problem, "", "Use the engine 'llguidance'", engine=self.name)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from constrained_k2.formats.kimi_k3 import ARGUMENT, CLOSE, OPEN, SEPARATOR, escape
 from constrained_k2.grammar.lark.objects import ObjectForm, object_rule
 from constrained_k2.grammar.lark.terminals import NUMBER, literal
-from constrained_k2.grammar.spelling import ATTRIBUTE, RAW
+from constrained_k2.grammar.spelling import ATTRIBUTE, RAW, Spelling
 from constrained_k2.schema.shapes import NEVER, KeyMap, Kind, Node, Object, Shape, Value, value_of
 
 if TYPE_CHECKING:
@@ -36,6 +36,13 @@ ANY_RULES: Mapping[Kind, str] = {
 }
 """JSON type -> the rule of all its values, where numbers are terminals."""
 _TYPES = {kind: literal(f' type="{kind}"') for kind in ANY_RULES}
+
+
+def one_string(name: str, rule: str, form: Spelling) -> str:
+    """Return the grammar of arguments that are one string, whose text, in its spelling, is that of a rule."""
+    if form is RAW:
+        return f"{_HEAD} {literal(chr(34) + escape(name) + chr(34))} {_TYPES['string']} {_SEPARATOR} {rule} {_END}"
+    return rf'"{{" ws {literal(chr(34) + name + chr(34))} ws ":" ws "\"" {rule} "\"" ws "}}"'
 
 
 def _extra_key(writer: "LarkWriter", shape: Object, found: tuple[str, ...]) -> str:

@@ -38,24 +38,24 @@ def parse(pattern: str) -> Items:
     if any(PROPERTY <= ord(character) < PROPERTY + len(PROPERTIES) for character in pattern):
         raise Untranslatable("a character of the last private-use plane")
     try:
-        parsed = parser.parse(in_python(pattern, _placeholder))
+        parsed = parser.parse(in_python(pattern, placeholder))
     except (NotAPattern, NotInPython) as error:
         raise Untranslatable(str(error)) from error
     except (re.error, OverflowError, RecursionError) as error:
         raise Untranslatable(f"its counts or groups are too many: {error}") from error
     if parsed.state.flags & ~re.UNICODE:
         raise Untranslatable("flags")
-    return _without_flags(parsed, 0)
+    return without_flags(parsed, 0)
 
 
-def _placeholder(written: str) -> str:
+def placeholder(written: str) -> str:
     name = written[3:-1]
     if written[1] == "P" or name not in PROPERTIES:
         raise NotInPython(f"the property {written}")
     return chr(PROPERTY + PROPERTIES.index(name))
 
 
-def _without_flags(items: Iterable[Item], flags: int) -> Items:
+def without_flags(items: Iterable[Item], flags: int) -> Items:
     return [_without_flag(operation, argument, flags) for operation, argument in items]
 
 
@@ -75,13 +75,13 @@ def _without_flag(operation: Any, argument: Any, flags: int) -> Item:
         group, added, removed, inner = argument
         if (added | removed) & ~(_FOLD | _DOT_ALL):
             raise Untranslatable("inline flags")
-        return operation, (group, 0, 0, _without_flags(inner, (flags | added) & ~removed))
+        return operation, (group, 0, 0, without_flags(inner, (flags | added) & ~removed))
     if operation is sre.BRANCH:
-        return operation, (None, [_without_flags(way, flags) for way in argument[1]])
+        return operation, (None, [without_flags(way, flags) for way in argument[1]])
     if operation in REPEATS:
-        return operation, (*argument[:2], _without_flags(argument[2], flags))
+        return operation, (*argument[:2], without_flags(argument[2], flags))
     if operation in LOOKS:
-        return operation, (argument[0], _without_flags(argument[1], flags))
+        return operation, (argument[0], without_flags(argument[1], flags))
     return operation, argument
 
 

@@ -9,9 +9,10 @@ from vllm.tool_parsers.utils import build_responses_tool_call_name_map, get_func
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.request.tools import Tool
+from constrained_k2.schema.compile_pool import give_way
 from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.log import warn
-from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY
+from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, TEXT_FORMATS_KEY
 
 _SHOWN = ("function", "custom", "namespace")
 """The types of tools that vLLM shows the model: a custom tool as a function of one string, a namespace as its functions
@@ -25,6 +26,28 @@ _CHOSEN = ("function", "custom")
 def functions_of(request: Any) -> list[Any]:
     """The functions in the prompt of a chat or responses request, as vLLM's objects."""
     return list(get_function_tools(request.tools or ()))
+
+
+def declared_tools(request: Any) -> list[dict[str, Any]]:
+    """The decoded functions, with the grammars of custom tools that our middleware has taken off.
+
+    Raises:
+        InvalidRequest: A client has written the middleware's field itself, and wrongly.
+    """
+    given = (request.vllm_xargs or {}).get(TEXT_FORMATS_KEY, "{}")
+    try:
+        formats = {int(number): form for number, form in json.loads(given).items()}
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest("must be formats by the numbers of their tools", f"vllm_xargs.{TEXT_FORMATS_KEY}") from error
+    decoded = []
+    for number, tool in enumerate(request.tools or ()):
+        for function in get_function_tools([tool]):
+            give_way()
+            shown: dict[str, Any] = function.model_dump()
+            form = formats.get(number)
+            custom = {"type": "custom", "name": shown.get("function", shown)["name"], "format": form}
+            decoded.append(shown if form is None else custom)
+    return decoded
 
 
 def declared_in(functions: Sequence[Any]) -> list[Tool]:

@@ -1,7 +1,7 @@
 """Rewrites requests' bodies as vLLM's models accept them, before vLLM reads them.
 
 vLLM's models follow OpenAI's types to the letter and refuse, with HTTP 400, what other servers take: a ``tool_choice``
-of type ``allowed_tools`` or null, and the odd histories of :mod:`.histories`. ``vllm serve --middleware`` is the public
+of type ``allowed_tools`` or null, custom tools with a grammar, and the odd histories of :mod:`.histories`. ``vllm serve --middleware`` is the public
 door for this; :func:`constrained_k2.vllm_plugin.patches.start.from_cli_args` adds :class:`BodyMiddleware` there.
 """
 
@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 from fastapi import HTTPException
+from vllm.tool_parsers.utils import custom_tool_parameters
 
 from constrained_k2.vllm_plugin.api_server.admission import refuse_beam_search
 from constrained_k2.vllm_plugin.api_server.histories import accepted
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, OFF
+from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, OFF, TEXT_FORMATS_KEY
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -39,14 +40,15 @@ class BodyMiddleware:
 
 
 def rewritten(body: Any) -> Any:
-    """A body whose history and ``tool_choice`` vLLM's validators take; anything else as it is.
+    """A body whose history, tools and ``tool_choice`` vLLM's validators take; anything else as it is.
 
     A ``tool_choice`` of type ``allowed_tools`` goes into ``vllm_xargs`` as JSON, and its mode becomes the choice: the
-    prompt shows all tools, and vLLM knows ``auto`` and ``required``. Null on /v1/responses is the default.
+    prompt shows all tools, and vLLM knows ``auto`` and ``required``. Null on /v1/responses is the default. The grammars
+    of custom tools go into ``vllm_xargs`` too; a chat's custom tool becomes the function that vLLM shows in its place.
     """
     if not isinstance(body, dict):
         return body
-    new = accepted(body)
+    new = _without_formats(accepted(body))
     choice, xargs = new.get("tool_choice", ""), new.get("vllm_xargs") or {}
     if choice is None and "input" in new:
         new = {name: value for name, value in new.items() if name != "tool_choice"}
@@ -62,6 +64,35 @@ def rewritten(body: Any) -> Any:
         given = {**xargs, ALLOWED_TOOLS_KEY: json.dumps(choice)}
         new = {**new, "tool_choice": "required" if is_required else "auto", "vllm_xargs": given}
     return new
+
+
+def _without_formats(body: dict[str, Any]) -> dict[str, Any]:
+    """A body without the grammars of its custom tools, and in chats without custom tools."""
+    tools, xargs = body.get("tools"), body.get("vllm_xargs") or {}
+    if not isinstance(tools, list) or not isinstance(xargs, Mapping) or xargs.get(XARGS_KEY) == OFF:
+        return body
+    is_chat, formats, new = "messages" in body, dict[str, Any](), list[Any]()
+    for number, tool in enumerate(tools):
+        custom = tool.get("custom", tool) if isinstance(tool, Mapping) and tool.get("type") == "custom" else None
+        if isinstance(custom, Mapping) and isinstance(form := custom.get("format"), Mapping):
+            if form.get("type") == "grammar":
+                formats[str(number)] = form
+                custom = {name: value for name, value in custom.items() if name != "format"}
+        if isinstance(custom, Mapping):
+            shown = {"name": custom.get("name"), "description": custom.get("description")}
+            function = {"type": "function", "function": shown | {"parameters": custom_tool_parameters()}}
+            new.append(function if is_chat else custom)
+        else:
+            new.append(tool)
+    if new == tools:
+        return body
+    body = {**body, "tools": new}
+    if formats:
+        body["vllm_xargs"] = {**xargs, TEXT_FORMATS_KEY: json.dumps(formats)}
+    choice = body.get("tool_choice")
+    if is_chat and isinstance(choice, Mapping) and choice.get("type") == "custom":
+        body["tool_choice"] = {"type": "function", "function": choice.get("custom", choice)}
+    return body
 
 
 def _whole_body(receive: Receive) -> Receive:

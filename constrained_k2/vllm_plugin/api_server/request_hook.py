@@ -15,7 +15,7 @@ from constrained_k2.formats.kimi_k2 import THINK_BEGIN
 from constrained_k2.request.answer_format import read_answer_format
 from constrained_k2.request.spec import ENGINES, ToolCallSpec
 from constrained_k2.request.tools import DEFAULT_LIMITS
-from constrained_k2.schema.compile_pool import give_way, in_short_turns, in_turns
+from constrained_k2.schema.compile_pool import in_short_turns, in_turns
 from constrained_k2.schema.undeclared_keys import read_undeclared_keys
 from constrained_k2.vllm_plugin.api_server.admission import (
     compile_tools,
@@ -23,7 +23,7 @@ from constrained_k2.vllm_plugin.api_server.admission import (
     report,
     require_route,
 )
-from constrained_k2.vllm_plugin.api_server.functions import choice_of, functions_of, report_left_out
+from constrained_k2.vllm_plugin.api_server.functions import choice_of, declared_tools, functions_of, report_left_out
 from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
@@ -42,6 +42,7 @@ from constrained_k2.vllm_plugin.settings import (
     DIAGNOSTICS_KEY,
     OFF,
     ON,
+    TEXT_FORMATS_KEY,
     UNDECLARED_KEYS_KEY,
 )
 
@@ -67,7 +68,8 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
     if not is_read and not _is_ours(request):
         return
     extra = dict(request.vllm_xargs or {})
-    extra.pop(ALLOWED_TOOLS_KEY, None)
+    for key in (ALLOWED_TOOLS_KEY, TEXT_FORMATS_KEY):
+        extra.pop(key, None)
     switch = extra.pop(XARGS_KEY, ON)
     for key in CONSTRAINT_KEYS:
         extra.pop(key, None)
@@ -163,7 +165,7 @@ def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: F
         if undeclared_keys is not None:
             read_undeclared_keys(undeclared_keys, f"vllm_xargs.{UNDECLARED_KEYS_KEY}")
         body = {
-            "tools": list(map(_decoded, functions)),
+            "tools": declared_tools(request),
             "tool_choice": choice_of(request, functions) if request.tools else "none",
             "parallel_tool_calls": request.parallel_tool_calls,
             "first_index": count_history_tool_calls(request) if state.history_calls is None else state.history_calls,
@@ -181,12 +183,6 @@ def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: F
         state.written = state.compiled.resolved_spec.to_json()
     except ConstrainedK2Error as error:
         state.error = error
-
-
-def _decoded(function: Any) -> dict[str, Any]:
-    give_way()
-    decoded: dict[str, Any] = function.model_dump()
-    return decoded
 
 
 def _answer_fields(request: Any, *, may_call: bool) -> dict[str, Any]:

@@ -1,0 +1,368 @@
+r"""Writes the arguments of a custom tool whose text follows a grammar of the client: an object of one string.
+
+    start: /b+/ NL      in JSON:  start: "{" ws "\"input\"" ws ":" ws "\"" r_start "\"" ws "}"
+    NL: /\n/                      r_start: L0 L1
+                                  L0: /(?:b){1,}/
+                                  L1: /\\n/
+
+The client's rules keep their form, and each terminal is spelled as the text of a string is. What OpenAI documents for
+such grammars is read: rules, terminals, strings, regular expressions, ranges, counts, ``%import common.…`` and
+``%ignore``. Priorities mean nothing. Of two terminals that may come next the longer one goes on, as with OpenAI.
+"""
+
+import pkgutil
+import re
+import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+from lark import Lark, Token, Tree
+from lark.exceptions import LarkError
+
+from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema, excerpt
+from constrained_k2.grammar.lark.arguments import HEADER, XTML_PREAMBLE, one_string
+from constrained_k2.grammar.lark.terminals import preamble
+from constrained_k2.grammar.patterns.characters import Untranslatable
+from constrained_k2.grammar.patterns.runs import is_plain, run_rules
+from constrained_k2.grammar.patterns.rust import parse_rust
+from constrained_k2.grammar.patterns.tree import Items, plain, walk, without_flags
+from constrained_k2.grammar.spelling import JSON, RAW, TOP, Spelling
+from constrained_k2.schema.compile_pool import check_deadline
+
+INPUT = "input"
+"""The name of the string, as vLLM shows a custom tool to the model."""
+
+Syntax = Literal["lark", "regex"]
+
+_MAX_DEFINITION = 1 << 14  # characters, which lark reads in 0.2 s
+_MAX_RULES = 512
+_MAX_ITEMS = 4096  # of one terminal, with those that it is made of
+_MAX_TEXT = 1 << 20  # characters of the grammar as written
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+_ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", '"': '"', "\\": "\\", "/": "/"}
+# Those of lark's that look around or are lazy, with the same meaning.
+_REGULAR = {"ESCAPED_STRING": r'/"([^"\\\n]|\\.)*"/', "C_COMMENT": r"/\/\*([^*]|\*+[^*\/])*\*+\//"}
+_REFUSED = {"override_rule": "%override", "declare": "%declare"}
+_OPERATORS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+_MAX_TURNS, _MANY_DIGITS = 10_000, 9
+_REWRITE = "Rewrite it without look-around, anchors, back-references and lazy repetitions, and with shorter counts"
+
+
+class _Terminal(NamedTuple):
+    items: Items
+    size: int  # the number of items, also inside of each other
+
+
+def custom_tool_text(syntax: Syntax, definition: str, encoding: Literal["json", "xtml"]) -> str:
+    """Return the grammar of the arguments, in LLGuidance's Lark dialect.
+
+    Raises:
+        UnsupportedSchema: The definition is wrong, or has a part without an exact translation.
+        SchemaTooCostly: It is over a budget.
+    """
+    if len(definition) > _MAX_DEFINITION:
+        problem = f"the definition has {len(definition)} characters, over the limit of {_MAX_DEFINITION}"
+        raise _too_costly(problem, "definition_characters", _MAX_DEFINITION, len(definition))
+    form = RAW if encoding == "xtml" else JSON
+    try:
+        if syntax == "regex":
+            rule, lines = _regex(definition, form)
+        else:
+            rule, lines = _Writer(_read(definition), form).written()
+    except RecursionError:
+        raise UnsupportedSchema("the definition is nested too deeply", "", "Flatten it") from None
+    body = "\n".join([f"start: {one_string(INPUT, rule, form)}", *lines])
+    if len(body) > _MAX_TEXT:
+        problem = f"the grammar becomes {len(body)} characters of LLGuidance's, over the limit of {_MAX_TEXT}"
+        raise _too_costly(problem, "grammar_characters", _MAX_TEXT, len(body))
+    return f"{HEADER}\n{body}\n{XTML_PREAMBLE}" if encoding == "xtml" else f"{body}\n{preamble('')}"
+
+
+def _too_costly(problem: str, budget: str, limit: int, actual: int) -> SchemaTooCostly:
+    return SchemaTooCostly(problem, "", "Shorten it", budget, limit, actual)
+
+
+def _wrong(problem: str, remedy: str = "Correct the definition") -> UnsupportedSchema:
+    return UnsupportedSchema(problem, "", remedy)
+
+
+def _regex(definition: str, form: Spelling) -> tuple[str, list[str]]:
+    try:
+        text = plain(parse_rust(definition, is_whole=True), form)
+    except Untranslatable as error:
+        raise _wrong(f"the regular expression has {error}", _REWRITE) from None
+    return "TEXT", [f"TEXT: /{text}/"]
+
+
+class _Definitions(NamedTuple):
+    rules: dict[str, Tree[Token]]
+    terminals: dict[str, Tree[Token]]
+    ignored: list[Tree[Token]]
+
+
+@cache
+def _parser() -> Lark:
+    """Lark's grammar of its own syntax, as a parser that takes time linear in a text's length."""
+    return Lark.open_from_package("lark", "lark.lark", ("grammars",), parser="lalr")
+
+
+@cache
+def _common() -> dict[str, Tree[Token]]:
+    """The terminals that ``%import common.…`` names."""
+    text = (pkgutil.get_data("lark", "grammars/common.lark") or b"").decode()
+    regular = "\n".join(f"{name}: {pattern}" for name, pattern in _REGULAR.items())
+    return _defined(_parser().parse(f"{text}\n")).terminals | _defined(_parser().parse(f"{regular}\n")).terminals
+
+
+def _read(definition: str) -> _Definitions:
+    try:
+        tree = _parser().parse(definition)
+    except LarkError as error:
+        raise _wrong(f"the Lark grammar cannot be read: {str(error).strip().splitlines()[0][:200]}") from None
+    return _defined(tree)
+
+
+def _defined(tree: Tree[Token]) -> _Definitions:
+    found = _Definitions({}, {}, [])
+    for statement in tree.children:
+        assert isinstance(statement, Tree)
+        kind, parts = str(statement.data), statement.children
+        if kind in {"rule", "token"}:
+            name, params, *_, body = parts
+            known = found.rules if kind == "rule" else found.terminals
+            if any(part is not None for part in params.children):
+                raise _wrong(f"{excerpt(str(name))} is a template", "Write a rule for each of its uses")
+            _define(known, str(name).lstrip("!?"), body)
+        elif kind == "ignore":
+            found.ignored.extend(parts)
+        elif kind in {"import", "multi_import"}:
+            for name, imported in _imported(kind, parts):
+                _define(found.terminals, name, imported)
+        else:
+            raise _wrong(f"{_REFUSED[kind]} is not supported", "Write the rules out")
+    return found
+
+
+def _define(known: dict[str, Tree[Token]], name: str, body: Any) -> None:
+    if name in known:
+        raise _wrong(f"{excerpt(name)} is defined twice")
+    known[name] = body
+
+
+def _imported(kind: str, parts: list[Any]) -> Iterable[tuple[str, Tree[Token]]]:
+    """Yield the terminals of an import with their names here; those that they refer to are found in ``common``."""
+    path = [str(part.children[0]) if isinstance(part, Tree) else str(part) for part in parts[0].children]
+    if kind == "import":
+        path, names = path[:-2], [(path[-1], path[-1] if parts[1] is None else str(parts[1].children[0]))]
+    else:
+        names = [(str(name.children[0]),) * 2 for name in parts[1].children]
+    if path != ["common"]:
+        raise _wrong(f"%import of {excerpt(''.join(path) or names[0][0])}", "Import from common, or write it out")
+    for name, alias in names:
+        if name not in _common():
+            raise _wrong(f"common has no terminal {excerpt(name)}")
+        yield alias, Tree("common", [Token("TOKEN", name)])
+
+
+class _Writer:
+    """Writes the rules and terminals that ``start`` needs."""
+
+    def __init__(self, definitions: _Definitions, form: Spelling) -> None:
+        self._rules, self._terminals, self._ignored = definitions
+        self._form = form
+        self._read: dict[str, _Terminal | None] = {}  # terminals by their names; None while one is read
+        self._symbols: dict[str, str] = {}  # terminals by their texts or names -> what a rule writes for them
+        self._lexemes: dict[str, str] = {}  # regexes -> names of LLGuidance's terminals
+        self._split: list[str] = []  # rules of terminals that are written as several
+        self._waiting = ["start"]  # rules, in the order in which they are needed
+        self._skip = ""  # behind each terminal
+
+    def written(self) -> tuple[str, list[str]]:
+        """Return the name of the rule of all texts, and the lines of the grammar."""
+        if len(self._rules) > _MAX_RULES:
+            problem = f"the grammar has {len(self._rules)} rules, over the limit of {_MAX_RULES}"
+            raise _too_costly(problem, "rules", _MAX_RULES, len(self._rules))
+        whole, lines = "r_start", list[str]()
+        if self._ignored:
+            ways = [self._symbol(f"ignored {number}", tree) for number, tree in enumerate(self._ignored)]
+            whole, lines = "whole", [f"skip: ({' | '.join(ways)})*", "whole: skip r_start"]
+            self._skip = " skip"
+            self._symbols.clear()  # elsewhere the same terminals have a skip behind them
+        productive = self._productive()
+        for name in self._waiting:  # which grows
+            if name not in self._rules:
+                raise _wrong(f"the rule {excerpt(name)} is used and not defined")
+            if name not in productive:
+                raise _wrong(f"no text matches the rule {excerpt(name)}")
+            lines.append(f"r_{name}: {self._expression(self._rules[name])}")
+        return whole, [*lines, *self._split, *(f"{name}: /{text}/" for text, name in self._lexemes.items())]
+
+    def _productive(self) -> set[str]:
+        """Return the rules that some text matches, if any text matches each terminal."""
+        found, left = set[str](), dict(self._rules)
+        while more := {name for name, body in left.items() if _is_productive(body, found)}:
+            check_deadline()
+            found |= more
+            left = {name: body for name, body in left.items() if name not in more}
+        return found
+
+    def _expression(self, node: Any) -> str:
+        """Return a part of a rule."""
+        match node.data, node.children:
+            case ("expansions", ways):
+                return f"({' | '.join(map(self._expression, ways))})"
+            case ("expansion", parts):
+                return " ".join(map(self._expression, parts)) or '""'
+            case ("alias", [inner, _]):
+                return self._expression(inner)
+            case ("expr", [inner, *counts]):
+                return f"({self._expression(inner)}){_repeated(counts)}" if counts[0] else self._expression(inner)
+            case ("maybe", [inner]):
+                return f"({self._expression(inner)})?"
+            case ("name", [Token(type="RULE", value=name)]):
+                if name not in self._waiting:
+                    self._waiting.append(name)
+                return f"r_{name}"
+        return self._symbol(" ".join(map(str, node.children)), node)
+
+    def _symbol(self, text: str, node: Any) -> str:
+        """Return what a rule writes for a terminal."""
+        known = self._symbols.get(text)
+        if known is None:
+            known = self._symbols[text] = self._written(node, text) + self._skip
+        return f"({known})" if self._skip else known
+
+    def _written(self, node: Any, text: str) -> str:
+        check_deadline()
+        items, size = self._terminal(node, self._terminals)
+        if size > _MAX_ITEMS:
+            problem = f"a terminal has {size} parts, over the limit of {_MAX_ITEMS}: {excerpt(text)}"
+            raise _too_costly(problem, "terminal_parts", _MAX_ITEMS, size)
+        try:
+            if is_plain(items, self._form):
+                return self._lexeme(plain(items, self._form))
+            name = f"t{len(self._symbols)}"
+            self._split += run_rules(items, self._form, name, self._lexeme)
+        except Untranslatable as error:
+            raise _untranslatable(text, error) from None
+        return name
+
+    def _lexeme(self, regex: str) -> str:
+        return self._lexemes.setdefault(regex, f"L{len(self._lexemes)}")
+
+    def _terminal(self, node: Any, scope: Mapping[str, Tree[Token]]) -> _Terminal:
+        """Return a part of a terminal, whose names are defined in ``scope``."""
+        match node.data, node.children:
+            case ("expansions", ways):
+                return _alternatives([self._terminal(way, scope) for way in ways])
+            case ("expansion", parts):
+                found = [self._terminal(part, scope) for part in parts]
+                return _Terminal([item for part in found for item in part.items], sum(part.size for part in found))
+            case ("alias", [inner, _]):
+                return self._terminal(inner, scope)
+            case ("expr", [inner, *counts]):
+                part = self._terminal(inner, scope)
+                return _repetition(part, *_counts(counts)) if counts[0] else part
+            case ("maybe", [inner]):
+                return _repetition(self._terminal(inner, scope), 0, 1)
+            case ("literal", [Token(type="STRING", value=text)]):
+                return _string(text)
+            case ("literal", [Token(value=text)]):
+                return _expression(text)
+            case ("literal_range", [low, high]):
+                ends = _decoded(low), _decoded(high)
+                if max(map(len, ends)) > 1 or ends[0] > ends[1]:
+                    raise _wrong(f"{excerpt(f'{low}..{high}')} is no range of characters")
+                return _Terminal([(sre.IN, [(sre.RANGE, (ord(ends[0]), ord(ends[1])))])], 1)
+            case ("common", [Token(value=name)]):
+                return self._named(name, _common())
+            case ("name", [Token(type="TOKEN", value=name)]):
+                return self._named(name, scope)
+        raise _wrong(f"a terminal refers to a rule or a template: {excerpt(' '.join(map(str, node.children)))}")
+
+    def _named(self, name: str, scope: Mapping[str, Tree[Token]]) -> _Terminal:
+        key = name if scope is self._terminals else f"common.{name}"
+        if key not in self._read:
+            if name not in scope:
+                raise _wrong(f"the terminal {excerpt(name)} is used and not defined")
+            self._read[key] = None
+            self._read[key] = self._terminal(scope[name], scope)
+        found = self._read[key]
+        if found is None:
+            raise _wrong(f"the terminal {excerpt(name)} is part of itself", "Write a rule, which may be")
+        return found
+
+
+def _is_productive(node: Any, known: set[str]) -> bool:
+    match node.data, node.children:
+        case ("expansions", ways):
+            return any(_is_productive(way, known) for way in ways)
+        case ("expansion", parts):
+            return all(_is_productive(part, known) for part in parts)
+        case ("alias", [inner, _]):
+            return _is_productive(inner, known)
+        case ("expr", [inner, *counts]):
+            return bool(counts[0] and not _counts(counts)[0]) or _is_productive(inner, known)
+        case ("name", [Token(type="RULE", value=name)]):
+            return name in known
+    return True
+
+
+def _counts(given: list[Any]) -> tuple[int, int | None]:
+    """Return the fewest and the most turns of a repetition."""
+    first = str(given[0])
+    if first in _OPERATORS:
+        return _OPERATORS[first]
+    least = int(first) if len(first) < _MANY_DIGITS else _MAX_TURNS + 1
+    last = first if given[1] is None else str(given[1])
+    most = int(last) if len(last) < _MANY_DIGITS else _MAX_TURNS + 1
+    if not 0 <= least <= most or most > _MAX_TURNS:
+        raise _wrong(f"the counts ~{first}..{last} are not from 0 to {_MAX_TURNS} in order")
+    return least, most
+
+
+def _repeated(given: list[Any]) -> str:
+    if str(given[0]) in _OPERATORS:
+        return str(given[0])
+    least, most = _counts(given)
+    return f"{{{least},{most}}}"
+
+
+def _repetition(part: _Terminal, least: int, most: int | None) -> _Terminal:
+    return _Terminal([(sre.MAX_REPEAT, (least, sre.MAXREPEAT if most is None else most, part.items))], part.size + 1)
+
+
+def _alternatives(ways: list[_Terminal]) -> _Terminal:
+    return _Terminal([(sre.BRANCH, (None, [way.items for way in ways]))], 1 + sum(way.size for way in ways))
+
+
+def _string(text: str) -> _Terminal:
+    items = [(sre.LITERAL, ord(character)) for character in _decoded(text.removesuffix("i"))]
+    return _Terminal(items if text.endswith('"') else without_flags(items, int(re.IGNORECASE)), len(items))
+
+
+def _decoded(text: str) -> str:
+    def character(found: re.Match[str]) -> str:
+        *codes, other = found.groups()
+        if other is None:
+            code = int("".join(filter(None, codes)), 16)
+            return chr(min(code, TOP + 1)) if code <= TOP else ""
+        if other not in _ESCAPED:
+            raise _wrong(f"the string {excerpt(text)} has the escape \\{other}", "Escape the backslash")
+        return _ESCAPED[other]
+
+    return _ESCAPE.sub(character, text[1:-1])
+
+
+def _expression(text: str) -> _Terminal:
+    end = text.rindex("/")
+    try:
+        items = parse_rust(text[1:end], text[end + 1 :])
+    except Untranslatable as error:
+        raise _untranslatable(text, error) from None
+    return _Terminal(items, sum(1 for _ in walk(items)))
+
+
+def _untranslatable(text: str, reason: Untranslatable) -> UnsupportedSchema:
+    return _wrong(f"the terminal {excerpt(text)} has {reason}", _REWRITE)
