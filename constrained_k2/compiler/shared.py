@@ -42,7 +42,7 @@ class GrammarOptions:
     """The choices that a grammar depends on besides its text and its engine."""
 
     root: Literal["object", "any"] = "object"  # arguments are always an object, an answer is any value of its schema
-    kind: AnswerKind = "json"  # how the text is read; that of arguments, if it is no schema, is a custom tool's input
+    kind: AnswerKind = "json"  # how the text is read; "regex" and "lark" are of an answer, or of a custom tool's input
     undeclared_keys: UndeclaredKeys | None = None  # None for the compiler's default
     encoding: ArgumentEncoding = "json"  # how arguments are written; an answer is always JSON
 

@@ -16,8 +16,9 @@ from constrained_k2.schema.compile_pool import give_way
 ANY_OBJECT = '{"type":"object"}'
 """The schema of a tool that declares no parameters: any JSON object."""
 
-ONE_STRING = '{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],' \
-    '"additionalProperties":false}'
+ONE_STRING = (
+    '{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}'
+)
 """The schema of a custom tool's arguments: vLLM shows the model such a tool as this function."""
 
 SCHEMA_FIELDS = ("parameters", "input_schema", "inputSchema")
@@ -111,7 +112,7 @@ def _resource(schema: str) -> Any:
 def _read_tool(entry: object, location: str, limits: Limits) -> Tool:
     tool = function = object_at(location, entry)
     kind = function.get("type", "function")
-    if kind not in {"function", "custom"}:
+    if kind not in ("function", "custom"):
         problem = f"the type is {excerpt(kind)}; only 'function' and 'custom' tools can be constrained"
         raise InvalidRequest(problem, f"{location}.type")
     if kind in function:  # the responses endpoint has no inner object
@@ -148,7 +149,7 @@ def read_text_format(value: object, location: str) -> TextFormat | None:
         location = f"{location}.grammar"
         given = object_at(location, given["grammar"])
     syntax, definition = given.get("syntax"), given.get("definition")
-    if syntax not in {"lark", "regex"}:
+    if syntax not in ("lark", "regex"):
         raise InvalidRequest("must be 'lark' or 'regex'", f"{location}.syntax")
     if not isinstance(definition, str) or not definition:
         raise InvalidRequest("must be a string that is not empty", f"{location}.definition")

@@ -163,6 +163,22 @@ BAD: list[tuple[Any, str]] = [
     ({"tools": [F], "tool_choice": {"type": "function"}}, "tool_choice"),
     ({"tools": [F], "tool_choice": {"type": "function", "function": 1}}, "tool_choice"),
     ({"tools": [F], "tool_choice": {"type": "custom"}}, r"tool_choice: missing"),
+    ({"tools": [{"type": "custom"}]}, r"tools\[0\]\.name"),
+    ({"tools": [{"type": "custom", "custom": {"name": "f", "format": 1}}]}, r"tools\[0\]\.custom\.format: must be"),
+    ({"tools": [{"type": "custom", "name": "f", "format": {}}]}, r"tools\[0\]\.format\.type"),
+    (
+        {"tools": [{"type": "custom", "name": "f", "format": {"type": "grammar", "syntax": "lark"}}]},
+        r"tools\[0\]\.format\.definition",
+    ),
+    (
+        {
+            "tools": [
+                F,
+                {"type": "custom", "name": "f", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}},
+            ]
+        },
+        r"tools\[1\]\.name: another tool has this name",
+    ),
     ({"tools": [F], "tool_choice": {"type": "web_search"}}, r"tool_choice\.type"),
     ({"tools": [F], "tool_choice": {"type": "allowed_tools"}}, r"tool_choice\.tools"),
     ({"tools": [F], "tool_choice": {"type": "allowed_tools", "allowed_tools": 1}}, r"tool_choice\.allowed_tools"),

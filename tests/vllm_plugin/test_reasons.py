@@ -17,6 +17,7 @@ from vllm.exceptions import VLLMValidationError
 from constrained_k2 import ToolCallSpec
 from constrained_k2.vllm_plugin.api_server import admission
 from constrained_k2.vllm_plugin.api_server.admission import Admission
+from constrained_k2.vllm_plugin.api_server.middleware import rewritten
 from constrained_k2.vllm_plugin.api_server.reasons import REASONS, Reason
 from constrained_k2.vllm_plugin.api_server.repair import prepare_tags
 from constrained_k2.vllm_plugin.vocabularies import vocabulary_of
@@ -49,6 +50,9 @@ REFUSED = [row for row in REASONS if row.outcome.startswith("refused")]
 PAIRS = [pytest.param(row, endpoint, id=f"{endpoint} {row.field}") for row in REFUSED for endpoint in row.endpoints]
 
 
+OTHER_PARSER = {"tool_choice.allowed_tools", "tools[…].format"}  # read by another tool parser
+
+
 def send(endpoint: str, row: Reason, parser_class: Any, tokenizer: Any) -> None:
     """Pass a request through what reads it on its way to the engine; a field is a part of the body."""
     fields = FIELDS[row.field]
@@ -57,12 +61,15 @@ def send(endpoint: str, row: Reason, parser_class: Any, tokenizer: Any) -> None:
             request = chat(**fields)
             if row.field.startswith("messages["):  # of Kimi K3
                 prepare_tags({"request": request, "messages": request.messages, "tool_dicts": None})
-            if row.field != "tool_choice.allowed_tools":  # this one is read by another tool parser
+            if row.field not in OTHER_PARSER:
                 request = adjusted(parser_class, tokenizer, request)
             admission.check_params(request.to_sampling_params(10, {}))
         case "responses":
             body = {"input": "x", "model": "m", "tools": [FLAT]} | fields
-            adjusted(parser_class, tokenizer, ResponsesRequest.model_validate(body))
+            asked = ResponsesRequest.model_validate(rewritten(body))
+            if row.field not in OTHER_PARSER:
+                adjusted(parser_class, tokenizer, asked)
+            admission.check_params(asked.to_sampling_params(10, {}))
         case "messages":
             tool = {"name": "f", "input_schema": {"type": "object"}}
             body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}], "tools": [tool]}

@@ -18,6 +18,7 @@ from vllm.entrypoints.openai.responses.utils import construct_tool_dicts
 from vllm.exceptions import VLLMValidationError
 
 from constrained_k2 import ToolCallSpec, Vocabulary
+from constrained_k2.request.tools import TextFormat
 from constrained_k2.vllm_plugin.api_server import admission, functions
 from constrained_k2.vllm_plugin.api_server.middleware import BodyMiddleware, rewritten
 from tests.vllm_plugin.parsers import TOOL, adjusted, chat, make
@@ -60,6 +61,62 @@ def test_the_constraint_has_the_functions_of_the_prompt(parser_class: Any, token
     shown = construct_tool_dicts(request.tools, request.tool_choice)
     assert shown is not None and [tool["function"]["name"] for tool in shown] == names_of(request)
     assert spec_of(request).tools[2].parameters["required"] == ["input"]  # vLLM shows a custom tool as this function
+
+
+FORM = {"type": "grammar", "syntax": "lark", "definition": 'start: "a" /.+/'}
+IN_CHATS = {"type": "custom", "custom": {"name": "patch", "description": "Applies a patch.", "format":
+            {"type": "grammar", "grammar": {"syntax": "lark", "definition": FORM["definition"]}}}}  # fmt: skip
+
+
+@pytest.mark.parametrize("choice", ["auto", {"type": "custom", "name": "patch"}], ids=str)
+def test_the_grammar_of_a_custom_tool(parser_class: Any, tokenizer: Any, choice: Any) -> None:
+    """vLLM sees a custom tool of free text, in chats its function; the constraint has the grammar."""
+    tools = [NAMESPACE, {**CUSTOM, "format": FORM}, F]
+    request = responses(tools=tools, tool_choice=choice)
+    assert construct_tool_dicts(request.tools, "auto") == construct_tool_dicts(
+        responses(tools=[NAMESPACE, CUSTOM, F]).tools, "auto"
+    )
+    spec = spec_of(adjusted(parser_class, tokenizer, request))
+    forms = {tool.name: tool.format for tool in spec.tools}
+    expected = TextFormat("lark", FORM["definition"])
+    assert forms == (
+        {"patch": expected} if isinstance(choice, dict) else {"crm__find": None, "patch": expected, "f": None}
+    )
+    assert set(request.vllm_xargs) == {"constrained_k2"}
+    if isinstance(choice, dict):
+        choice = {"type": "custom", "custom": {"name": "patch"}}
+    asked = chat(tools=[G, IN_CHATS], tool_choice=choice)
+    assert isinstance(asked, ChatCompletionRequest) and asked.tools is not None
+    assert (
+        asked.tools[1].function.parameters == construct_tool_dicts(request.tools, "auto")[1]["function"]["parameters"]
+    )
+    (tool,) = (tool for tool in spec_of(adjusted(parser_class, tokenizer, asked)).tools if tool.name == "patch")
+    assert tool.format == expected
+
+
+@pytest.mark.parametrize(
+    ("form", "problem"),
+    [
+        ({**FORM, "syntax": "ebnf"}, "tools[0].format.syntax: must be 'lark' or 'regex'"),
+        ({**FORM, "definition": ""}, "tools[0].format.definition: must be a string"),
+        ({**FORM, "definition": "start: /a(?=b)/"}, "tools[name='patch'].format.definition: the terminal '/a(?=b)/'"),
+    ],
+)
+def test_a_wrong_grammar_is_refused_with_its_place(parser_class: Any, tokenizer: Any, form: Any, problem: str) -> None:
+    with pytest.raises(VLLMValidationError, match=re.escape(problem)):
+        adjusted(parser_class, tokenizer, responses(tools=[{**CUSTOM, "format": form}]))
+
+
+def test_switched_off_a_grammar_is_for_vllm_to_refuse() -> None:
+    body = {"tools": [{**CUSTOM, "format": FORM}], "vllm_xargs": {"constrained_k2": "off"}}
+    assert rewritten({"input": "x", "model": "m"} | body) == {"input": "x", "model": "m"} | body
+
+
+@pytest.mark.parametrize("written", ["[]", "{", 7, '{"x": {}}'])
+def test_a_client_that_writes_the_middlewares_field(parser_class: Any, tokenizer: Any, written: Any) -> None:
+    request = responses(tools=[CUSTOM], vllm_xargs={"constrained_k2_text_formats": written})
+    with pytest.raises(VLLMValidationError, match="must be formats by the numbers of their tools"):
+        adjusted(parser_class, tokenizer, request)
 
 
 @pytest.mark.parametrize("tool", OTHERS, ids=lambda tool: tool["type"])

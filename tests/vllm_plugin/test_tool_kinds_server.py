@@ -1,6 +1,7 @@
 """Through a real server: tools of other kinds beside functions, and every form of ``tool_choice``."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -49,6 +50,21 @@ def test_namespaces_and_custom_tools(server: VllmServer, stream: bool) -> None:
     called = responses(server, stream=stream, tools=tools, tool_choice={"type": "custom", "name": "patch"})
     (call,) = (item for item in called if item["type"] == "custom_tool_call")
     assert call["name"] == "patch" and isinstance(call["input"], str)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_custom_tools_with_a_grammar(server: VllmServer, stream: bool) -> None:
+    line = {"type": "grammar", "syntax": "lark", "definition": 'start: ("+" /[^\\n]{1,4}/ "\\n")~2 "."'}
+    tools = [NAMESPACE, {**CUSTOM, "format": line}]
+    called = responses(server, stream=stream, tools=tools, tool_choice={"type": "custom", "name": "patch"})
+    (call,) = (item for item in called if item["type"] == "custom_tool_call")
+    assert re.fullmatch(r"(\+[^\n]{1,4}\n){2}\.", call["input"])
+    form = {"type": "grammar", "grammar": {"syntax": "regex", "definition": '"[a-z]{3}"\\n'}}
+    custom = {"type": "custom", "custom": {"name": "patch", "format": form}}
+    answer = chat(server, stream=stream, **FIELDS, tools=[*CHAT, custom], max_tokens=400,
+                  tool_choice={"type": "custom", "custom": {"name": "patch"}})  # fmt: skip
+    ((_, name, arguments),) = answer.calls
+    assert name == "patch" and re.fullmatch('"[a-z]{3}"\n', json.loads(arguments)["input"])
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -37,7 +37,7 @@ Syntax = Literal["lark", "regex"]
 
 _MAX_DEFINITION = 1 << 14  # characters, which lark reads in 0.2 s
 _MAX_RULES = 512
-_MAX_ITEMS = 4096  # of one terminal, with those that it is made of
+_MAX_ITEMS = 1 << 15  # of one terminal, with those that it is made of, and members of classes
 _MAX_TEXT = 1 << 20  # characters of the grammar as written
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", '"': '"', "\\": "\\", "/": "/"}
@@ -51,7 +51,7 @@ _REWRITE = "Rewrite it without look-around, anchors, back-references and lazy re
 
 class _Terminal(NamedTuple):
     items: Items
-    size: int  # the number of items, also inside of each other
+    size: int  # the number of items, also inside of each other, and of members of classes
 
 
 def custom_tool_text(syntax: Syntax, definition: str, encoding: Literal["json", "xtml"]) -> str:
@@ -89,7 +89,9 @@ def _wrong(problem: str, remedy: str = "Correct the definition") -> UnsupportedS
 
 def _regex(definition: str, form: Spelling) -> tuple[str, list[str]]:
     try:
-        text = plain(parse_rust(definition, is_whole=True), form)
+        items = parse_rust(definition, is_whole=True)
+        _bounded(_size(items))
+        text = plain(items, form)
     except Untranslatable as error:
         raise _wrong(f"the regular expression has {error}", _REWRITE) from None
     return "TEXT", [f"TEXT: /{text}/"]
@@ -200,12 +202,11 @@ class _Writer:
 
     def _productive(self) -> set[str]:
         """Return the rules that some text matches, if any text matches each terminal."""
-        found, left = set[str](), dict(self._rules)
-        while more := {name for name, body in left.items() if _is_productive(body, found)}:
+        left = dict(self._rules)
+        while more := {name for name, body in left.items() if _is_productive(body, left)}:
             check_deadline()
-            found |= more
             left = {name: body for name, body in left.items() if name not in more}
-        return found
+        return self._rules.keys() - left
 
     def _expression(self, node: Any) -> str:
         """Return a part of a rule."""
@@ -235,10 +236,7 @@ class _Writer:
 
     def _written(self, node: Any, text: str) -> str:
         check_deadline()
-        items, size = self._terminal(node, self._terminals)
-        if size > _MAX_ITEMS:
-            problem = f"a terminal has {size} parts, over the limit of {_MAX_ITEMS}: {excerpt(text)}"
-            raise _too_costly(problem, "terminal_parts", _MAX_ITEMS, size)
+        items, _ = self._terminal(node, self._terminals)
         try:
             if is_plain(items, self._form):
                 return self._lexeme(plain(items, self._form))
@@ -249,7 +247,7 @@ class _Writer:
         return name
 
     def _lexeme(self, regex: str) -> str:
-        return self._lexemes.setdefault(regex, f"L{len(self._lexemes)}")
+        return self._lexemes.setdefault(regex, f"L{len(self._lexemes)}") if regex else '""'
 
     def _terminal(self, node: Any, scope: Mapping[str, Tree[Token]]) -> _Terminal:
         """Return a part of a terminal, whose names are defined in ``scope``."""
@@ -258,7 +256,8 @@ class _Writer:
                 return _alternatives([self._terminal(way, scope) for way in ways])
             case ("expansion", parts):
                 found = [self._terminal(part, scope) for part in parts]
-                return _Terminal([item for part in found for item in part.items], sum(part.size for part in found))
+                size = _bounded(sum(part.size for part in found))
+                return _Terminal([item for part in found for item in part.items], size)
             case ("alias", [inner, _]):
                 return self._terminal(inner, scope)
             case ("expr", [inner, *counts]):
@@ -272,8 +271,8 @@ class _Writer:
                 return _expression(text)
             case ("literal_range", [low, high]):
                 ends = _decoded(low), _decoded(high)
-                if max(map(len, ends)) > 1 or ends[0] > ends[1]:
-                    raise _wrong(f"{excerpt(f'{low}..{high}')} is no range of characters")
+                if not len(ends[0]) == len(ends[1]) == 1 or ends[0] > ends[1]:
+                    raise _wrong(f"{excerpt(f'{low}..{high}')} does not go from a character to a later one")
                 return _Terminal([(sre.IN, [(sre.RANGE, (ord(ends[0]), ord(ends[1])))])], 1)
             case ("common", [Token(value=name)]):
                 return self._named(name, _common())
@@ -294,18 +293,19 @@ class _Writer:
         return found
 
 
-def _is_productive(node: Any, known: set[str]) -> bool:
+def _is_productive(node: Any, others: Mapping[str, Any]) -> bool:
+    """Return True if some text matches a part of a rule, although none is known yet to match these other rules."""
     match node.data, node.children:
         case ("expansions", ways):
-            return any(_is_productive(way, known) for way in ways)
+            return any(_is_productive(way, others) for way in ways)
         case ("expansion", parts):
-            return all(_is_productive(part, known) for part in parts)
+            return all(_is_productive(part, others) for part in parts)
         case ("alias", [inner, _]):
-            return _is_productive(inner, known)
+            return _is_productive(inner, others)
         case ("expr", [inner, *counts]):
-            return bool(counts[0] and not _counts(counts)[0]) or _is_productive(inner, known)
+            return bool(counts[0] and not _counts(counts)[0]) or _is_productive(inner, others)
         case ("name", [Token(type="RULE", value=name)]):
-            return name in known
+            return name not in others
     return True
 
 
@@ -334,7 +334,15 @@ def _repetition(part: _Terminal, least: int, most: int | None) -> _Terminal:
 
 
 def _alternatives(ways: list[_Terminal]) -> _Terminal:
-    return _Terminal([(sre.BRANCH, (None, [way.items for way in ways]))], 1 + sum(way.size for way in ways))
+    size = _bounded(1 + sum(way.size for way in ways))
+    return _Terminal([(sre.BRANCH, (None, [way.items for way in ways]))], size)
+
+
+def _bounded(size: int) -> int:
+    if size > _MAX_ITEMS:
+        problem = f"a terminal has {size} parts, over the limit of {_MAX_ITEMS}"
+        raise _too_costly(problem, "terminal_parts", _MAX_ITEMS, size)
+    return size
 
 
 def _string(text: str) -> _Terminal:
@@ -347,7 +355,9 @@ def _decoded(text: str) -> str:
         *codes, other = found.groups()
         if other is None:
             code = int("".join(filter(None, codes)), 16)
-            return chr(min(code, TOP + 1)) if code <= TOP else ""
+            if code > TOP:
+                raise _wrong(f"the string {excerpt(text)} has a code above 10ffff")
+            return chr(code)
         if other not in _ESCAPED:
             raise _wrong(f"the string {excerpt(text)} has the escape \\{other}", "Escape the backslash")
         return _ESCAPED[other]
@@ -361,7 +371,11 @@ def _expression(text: str) -> _Terminal:
         items = parse_rust(text[1:end], text[end + 1 :])
     except Untranslatable as error:
         raise _untranslatable(text, error) from None
-    return _Terminal(items, sum(1 for _ in walk(items)))
+    return _Terminal(items, _bounded(_size(items)))
+
+
+def _size(items: Items) -> int:
+    return sum(len(argument) if operation is sre.IN else 1 for operation, argument in walk(items))
 
 
 def _untranslatable(text: str, reason: Untranslatable) -> UnsupportedSchema:

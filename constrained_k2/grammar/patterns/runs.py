@@ -53,7 +53,10 @@ def run_rules(items: Items, form: Spelling, name: str, terminal: Callable[[str],
         raise Untranslatable("too many states") from None
     exits, entries = ends | escaped.keys(), dict.fromkeys([first, *(to for ways in escaped.values() for to in ways)])
     after = {
-        state: [*[""] * (state in ends), *(f"{terminal(one)} {name}_{to}" for to, one in escaped.get(state, {}).items())]
+        state: [
+            *[""] * (state in ends),
+            *(f"{terminal(one)} {name}_{to}" for to, one in escaped.get(state, {}).items()),
+        ]
         for state in exits
     }
     rules: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-r"""Regular expressions of Rust's ``regex`` and of Lark grammars as the trees that the other modules of this folder take.
+r"""Regular expressions of Rust's ``regex`` and of Lark grammars, as trees as :mod:`.tree` parses them.
 
 The two dialects differ little where regular languages go. Digits, spaces and word characters are Unicode's:
 
@@ -8,14 +8,16 @@ The two dialects differ little where regular languages go. Digits, spaces and wo
 import re
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
 import re._parser as parser  # type: ignore[import-not-found] # the same
+import unicodedata
+from collections import defaultdict
 from functools import cache
+from itertools import groupby
 from typing import Any
 
-from constrained_k2.grammar.patterns.characters import Ranges, Untranslatable, complement, property_of
-from constrained_k2.grammar.patterns.tree import LOOKS, REPEATS, Item, Items, parts, placeholder, walk, without_flags
+from constrained_k2.grammar.patterns.characters import Ranges, Untranslatable, complement
+from constrained_k2.grammar.patterns.tree import LOOKS, REPEATS, Item, Items, parts, walk, without_flags
 from constrained_k2.grammar.patterns.ways import END, START
 from constrained_k2.grammar.spelling import TOP
-from constrained_k2.schema.ecma import NotInPython
 
 # What the dialect has and Python's parser does not read, or reads as something else.
 _DIFFERENT = re.compile(
@@ -35,6 +37,7 @@ _PROBLEMS = {
     sre.POSSESSIVE_REPEAT: "a possessive repetition",
     sre.ATOMIC_GROUP: "an atomic group",
 }
+_MAX_WRITTEN_OUT = 1 << 18  # characters, of the properties of an expression
 _FLAGS = {"i": re.IGNORECASE, "s": re.DOTALL, "m": re.MULTILINE, "u": re.UNICODE}
 
 
@@ -56,8 +59,6 @@ def parse_rust(pattern: str, flags: str = "", *, is_whole: bool = False) -> Item
         parsed = parser.parse(_in_python(pattern), sum(_FLAGS[flag] for flag in set(flags)))
     except (re.error, OverflowError) as error:
         raise Untranslatable(f"a fault: {error}") from error
-    except NotInPython as error:
-        raise Untranslatable(str(error)) from error
     given = parsed.state.flags
     if given & ~(re.UNICODE | re.IGNORECASE | re.DOTALL | re.MULTILINE):
         raise Untranslatable("inline flags other than i, s and m")
@@ -72,12 +73,10 @@ def parse_rust(pattern: str, flags: str = "", *, is_whole: bool = False) -> Item
 
 
 def _in_python(pattern: str) -> str:
-    if any(map(property_of, map(ord, pattern))):
-        raise Untranslatable("a character of the last private-use plane")
-    depth = 0
+    depth = written_out = 0
 
     def written(found: re.Match[str]) -> str:
-        nonlocal depth
+        nonlocal depth, written_out
         kind, text = found.lastgroup, found[0]
         if kind == "code":
             code = int(found["code"], 16)
@@ -85,7 +84,16 @@ def _in_python(pattern: str) -> str:
                 raise Untranslatable(f"the code {text}")
             return f"\\U{code:08x}"
         if kind == "property":
-            return placeholder(f"\\{text[1]}{{{text[2:].strip('{}')}}}")
+            ranges = _category(text[2:].strip("{}"))
+            spelled = "".join(rf"\U{low:08x}-\U{high:08x}" for low, high in ranges)
+            written_out += len(spelled)
+            if written_out > _MAX_WRITTEN_OUT:
+                raise Untranslatable("too many character properties")
+            if text[1] == "p":
+                return spelled if depth else f"[{spelled}]"
+            if depth:
+                raise Untranslatable("a negated character property in a class")
+            return f"[^{spelled}]"
         if kind == "end":
             return r"\Z"
         if kind == "name":
@@ -105,6 +113,8 @@ def _in_rust(item: Item) -> Item:
     operation, argument = item
     if operation is sre.ANY:
         return _class(_NO_LINE_END)
+    if operation is sre.NOT_LITERAL:
+        return _class(complement([(argument, argument)]))
     if operation is sre.IN:
         return sre.IN, [new for member in argument for new in _member(member)]
     if operation is sre.AT:
@@ -144,6 +154,23 @@ def _digits() -> Ranges:
 @cache
 def _words() -> Ranges:
     return _matching(r"\w+")
+
+
+def _category(name: str) -> Ranges:
+    """The characters of a general category, by its short name: ``L``, ``Lu``."""
+    found = [pair for category, pairs in _categories().items() if name and category.startswith(name) for pair in pairs]
+    if not found:
+        raise Untranslatable(f"the property {name[:40]!r}")
+    return found
+
+
+@cache
+def _categories() -> dict[str, Ranges]:
+    found = defaultdict[str, Ranges](list)
+    for category, codes in groupby(range(TOP + 1), lambda code: unicodedata.category(chr(code))):
+        first, *_, last = [*codes] * 2
+        found[category].append((first, last))
+    return found
 
 
 def _matching(pattern: str) -> Ranges:

@@ -38,7 +38,7 @@ def parse(pattern: str) -> Items:
     if any(PROPERTY <= ord(character) < PROPERTY + len(PROPERTIES) for character in pattern):
         raise Untranslatable("a character of the last private-use plane")
     try:
-        parsed = parser.parse(in_python(pattern, placeholder))
+        parsed = parser.parse(in_python(pattern, _placeholder))
     except (NotAPattern, NotInPython) as error:
         raise Untranslatable(str(error)) from error
     except (re.error, OverflowError, RecursionError) as error:
@@ -48,7 +48,7 @@ def parse(pattern: str) -> Items:
     return without_flags(parsed, 0)
 
 
-def placeholder(written: str) -> str:
+def _placeholder(written: str) -> str:
     name = written[3:-1]
     if written[1] == "P" or name not in PROPERTIES:
         raise NotInPython(f"the property {written}")
@@ -56,6 +56,7 @@ def placeholder(written: str) -> str:
 
 
 def without_flags(items: Iterable[Item], flags: int) -> Items:
+    """Return items in which letter case and line ends do not depend on flags, nor on these of Python's ``re``."""
     return [_without_flag(operation, argument, flags) for operation, argument in items]
 
 

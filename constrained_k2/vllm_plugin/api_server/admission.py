@@ -11,6 +11,7 @@ from constrained_k2.compiler.compiled import CompiledToolCalls
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.request.spec import EngineName, ToolCallSpec
 from constrained_k2.schema.coverage import Coverage, KeywordUse
+from constrained_k2.vllm_plugin.api_server.functions import text_formats
 from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
@@ -20,7 +21,7 @@ from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.log import warn
 from constrained_k2.vllm_plugin.metrics import families as metrics
 from constrained_k2.vllm_plugin.openings import bad_words
-from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, OFF, TEXT_FORMATS_KEY, Server
+from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, OFF, Server
 from constrained_k2.vllm_plugin.token_limits import drop_limits, take_thinking_budget, take_token_ids
 from constrained_k2.vllm_plugin.vocabularies import Served
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -133,8 +134,8 @@ def _refuse_unread(extra_args: dict[str, Any] | None) -> None:
     """Refuse what our middleware wrote for a request that is not constrained: the server has another tool parser."""
     if extra_args and ALLOWED_TOOLS_KEY in extra_args:
         raise refusal("tool_choice.allowed_tools")
-    if extra_args and TEXT_FORMATS_KEY in extra_args:
-        raise refusal("tools[…].format")
+    if formats := text_formats(extra_args):
+        raise refusal("tools[…].format", f"tools[{min(formats)}].format")
 
 
 def _refuse_beside(constraint: ToolCallSpec, sampling_params: Any) -> None:

@@ -29,17 +29,8 @@ def functions_of(request: Any) -> list[Any]:
 
 
 def declared_tools(request: Any) -> list[dict[str, Any]]:
-    """The decoded functions, with the grammars of custom tools that our middleware has taken off.
-
-    Raises:
-        InvalidRequest: A client has written the middleware's field itself, and wrongly.
-    """
-    given = (request.vllm_xargs or {}).get(TEXT_FORMATS_KEY, "{}")
-    try:
-        formats = {int(number): form for number, form in json.loads(given).items()}
-    except (AttributeError, TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest("must be formats by the numbers of their tools", f"vllm_xargs.{TEXT_FORMATS_KEY}") from error
-    decoded = []
+    """The decoded functions, with the grammars of custom tools. Raises as :func:`text_formats`."""
+    formats, decoded = text_formats(request.vllm_xargs), list[dict[str, Any]]()
     for number, tool in enumerate(request.tools or ()):
         for function in get_function_tools([tool]):
             give_way()
@@ -48,6 +39,22 @@ def declared_tools(request: Any) -> list[dict[str, Any]]:
             custom = {"type": "custom", "name": shown.get("function", shown)["name"], "format": form}
             decoded.append(shown if form is None else custom)
     return decoded
+
+
+def text_formats(extra_args: Mapping[str, Any] | None) -> dict[int, Any]:
+    """The grammars that our middleware has taken off custom tools, by the tools' numbers.
+
+    Raises:
+        InvalidRequest: A client has written the middleware's field itself, and wrongly.
+    """
+    try:
+        return {
+            int(number): form for number, form in json.loads((extra_args or {}).get(TEXT_FORMATS_KEY, "{}")).items()
+        }
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(
+            "must be formats by the numbers of their tools", f"vllm_xargs.{TEXT_FORMATS_KEY}"
+        ) from error
 
 
 def declared_in(functions: Sequence[Any]) -> list[Tool]:

@@ -1,8 +1,9 @@
 """Rewrites requests' bodies as vLLM's models accept them, before vLLM reads them.
 
 vLLM's models follow OpenAI's types to the letter and refuse, with HTTP 400, what other servers take: a ``tool_choice``
-of type ``allowed_tools`` or null, custom tools with a grammar, and the odd histories of :mod:`.histories`. ``vllm serve --middleware`` is the public
-door for this; :func:`constrained_k2.vllm_plugin.patches.start.from_cli_args` adds :class:`BodyMiddleware` there.
+of type ``allowed_tools`` or null, custom tools in chats or with a grammar, and the odd histories of :mod:`.histories`.
+``vllm serve --middleware`` is the public door for this; :func:`constrained_k2.vllm_plugin.patches.start.from_cli_args`
+adds :class:`BodyMiddleware` there.
 """
 
 import json
@@ -71,24 +72,21 @@ def _without_formats(body: dict[str, Any]) -> dict[str, Any]:
     tools, xargs = body.get("tools"), body.get("vllm_xargs") or {}
     if not isinstance(tools, list) or not isinstance(xargs, Mapping) or xargs.get(XARGS_KEY) == OFF:
         return body
-    is_chat, formats, new = "messages" in body, dict[str, Any](), list[Any]()
+    is_chat, formats, new = "messages" in body, dict[str, Any](), list(tools)
     for number, tool in enumerate(tools):
         custom = tool.get("custom", tool) if isinstance(tool, Mapping) and tool.get("type") == "custom" else None
-        if isinstance(custom, Mapping) and isinstance(form := custom.get("format"), Mapping):
-            if form.get("type") == "grammar":
-                formats[str(number)] = form
-                custom = {name: value for name, value in custom.items() if name != "format"}
-        if isinstance(custom, Mapping):
-            shown = {"name": custom.get("name"), "description": custom.get("description")}
-            function = {"type": "function", "function": shown | {"parameters": custom_tool_parameters()}}
-            new.append(function if is_chat else custom)
-        else:
-            new.append(tool)
-    if new == tools:
-        return body
-    body = {**body, "tools": new}
-    if formats:
-        body["vllm_xargs"] = {**xargs, TEXT_FORMATS_KEY: json.dumps(formats)}
+        if not isinstance(custom, Mapping):
+            continue
+        form = custom.get("format")
+        if isinstance(form, Mapping) and form.get("type") == "grammar":
+            formats[str(number)] = form
+            new[number] = {name: value for name, value in custom.items() if name != "format"}
+        if is_chat:
+            function = {name: custom[name] for name in ("name", "description") if name in custom}
+            new[number] = {"type": "function", "function": function | {"parameters": custom_tool_parameters()}}
+    body = {**body, "tools": new} | (
+        {"vllm_xargs": {**xargs, TEXT_FORMATS_KEY: json.dumps(formats)}} if formats else {}
+    )
     choice = body.get("tool_choice")
     if is_chat and isinstance(choice, Mapping) and choice.get("type") == "custom":
         body["tool_choice"] = {"type": "function", "function": choice.get("custom", choice)}

@@ -68,10 +68,8 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
     if not is_read and not _is_ours(request):
         return
     extra = dict(request.vllm_xargs or {})
-    for key in (ALLOWED_TOOLS_KEY, TEXT_FORMATS_KEY):
-        extra.pop(key, None)
     switch = extra.pop(XARGS_KEY, ON)
-    for key in CONSTRAINT_KEYS:
+    for key in (ALLOWED_TOOLS_KEY, TEXT_FORMATS_KEY, *CONSTRAINT_KEYS):  # part of the constraint
         extra.pop(key, None)
     diagnostics = extra.pop(DIAGNOSTICS_KEY, OFF)
     if diagnostics not in (ON, OFF):
