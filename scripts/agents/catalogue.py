@@ -60,6 +60,7 @@ class Agent:
     shell: Callable[[str], Call]  # a call that runs a shell command
     read: Callable[[Path], Call]  # a call that reads a file
     tool_search: str = ""  # the tool by which the model asks for tools that the agent keeps back
+    patch: Call | None = None  # of a custom tool with a grammar, which it declares to a model that it knows
     known_model: str = ""  # a model name for which it sends other fields than for a name that it does not know
     last: Turn = LAST  # the turn that ends its work
     answer: Turn | None = None  # the turn that ends its work where it was given a schema of the answer
@@ -237,6 +238,7 @@ _AGENTS = (
         shell=_with("exec_command", "cmd"),
         read=_cat("exec_command", "cmd"),
         known_model="gpt-5.5",
+        patch=Call("apply_patch", {"input": '*** Begin Patch\n*** Add File: new.txt\n+"one"\n*** End Patch\n'}),
         answer=Turn(text=json.dumps(ANSWER)),
     ),
     Agent(

@@ -39,6 +39,11 @@ def _tool_turns(agent: Agent, project: Path) -> list[Answer]:
     ]
 
 
+def _known_turns(agent: Agent, project: Path) -> list[Answer]:
+    patch = [] if agent.patch is None else [Turn(calls=(agent.patch,))]
+    return [*patch, *_tool_turns(agent, project)]
+
+
 def _mcp_turns(_agent: Agent, _project: Path) -> list[Answer]:
     asked = {"id": "7", "state": "open", "amount": 2.5, "filter": {"text": "late"}}
     first, second = Call("create_invoice_0", asked), Call("search_sensor_25", {"id": "8", "state": "closed"})
@@ -89,5 +94,5 @@ SCENARIOS = (
         lambda agent: agent.answer is not None,
         answer_schema=_ANSWER_SCHEMA,
     ),
-    Scenario("known-model", "known model", _tool_turns, lambda agent: bool(agent.known_model), known_model=True),
+    Scenario("known-model", "known model", _known_turns, lambda agent: bool(agent.known_model), known_model=True),
 )

@@ -90,11 +90,11 @@ def walk(matcher: ArgumentMatcher, vocabulary: Vocabulary, seed: int) -> str:
     raw = b"".join(vocabulary.token_bytes(token) for token in ids).decode()
     if vocabulary.format.argument_encoding == "json":
         return str(json.loads(raw)["input"])
-    found = re.fullmatch(
+    whole = re.fullmatch(
         r'<\|open\|>argument key="input" type="string"<\|sep\|>(.*)<\|close\|>argument<\|sep\|>', raw, re.DOTALL
     )
-    assert found is not None
-    return found[1]
+    assert whole is not None
+    return whole[1]
 
 
 def is_patch(text: str) -> bool:
@@ -178,6 +178,7 @@ LARK: dict[str, tuple[str, list[str], list[str]]] = {
     "optional": ('start: ["a"] b? ("c" | )\nb: "\\n"', ["", "a", "\n", "a\nc", "c"], ["b", "aa"]),
     "ignored": ('start: "[" (W ("," W)*)? "]"\nW: /\\w+/\n%ignore /[ \\n]+/', ["[a,b]", " [\na , é\n\n]\n", "[]"],
                 ["[a b]", "[a,\tb]", "[a"]),
+    "ignored, with escapes": ('start: "a" NL "b"\nNL: "\\n"\n%ignore /[ \\t]+/', ["a\nb", " a \t\nb\t"], ["a b", "ab"]),
     "common": ("start: CNAME SIGNED_NUMBER\n%import common (CNAME, SIGNED_NUMBER)", ["a+1.5e3", "_x7-0"], ["7", "a"]),
     "renamed": ("start: Q NEWLINE\n%import common.ESCAPED_STRING -> Q\n%import common.NEWLINE",
                 ['"a\\"b"\n', '""\r\n\n'], ['"a', '"a\nb"\n', '"\\"\n']),

@@ -7,7 +7,8 @@ r"""Writes the arguments of a custom tool whose text follows a grammar of the cl
 
 The client's rules keep their form, and each terminal is spelled as the text of a string is. What OpenAI documents for
 such grammars is read: rules, terminals, strings, regular expressions, ranges, counts, ``%import common.…`` and
-``%ignore``. Priorities mean nothing. Of two terminals that may come next the longer one goes on, as with OpenAI.
+``%ignore``. Priorities mean nothing. Of two terminals that may come next the longer one goes on, as with OpenAI; but
+inside JSON one may also end in front of an escaped character that it could go on with (:mod:`..patterns.runs`).
 """
 
 import pkgutil
@@ -38,7 +39,7 @@ Syntax = Literal["lark", "regex"]
 _MAX_DEFINITION = 1 << 14  # characters, which lark reads in 0.2 s
 _MAX_RULES = 512
 _MAX_ITEMS = 1 << 15  # of one terminal, with those that it is made of, and members of classes
-_MAX_TEXT = 1 << 20  # characters of the grammar as written
+_MAX_TEXT = 1 << 20  # characters of all terminals as written
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", '"': '"', "\\": "\\", "/": "/"}
 # Those of lark's that look around or are lazy, with the same meaning.
@@ -73,9 +74,6 @@ def custom_tool_text(syntax: Syntax, definition: str, encoding: Literal["json", 
     except RecursionError:
         raise UnsupportedSchema("the definition is nested too deeply", "", "Flatten it") from None
     body = "\n".join([f"start: {one_string(INPUT, rule, form)}", *lines])
-    if len(body) > _MAX_TEXT:
-        problem = f"the grammar becomes {len(body)} characters of LLGuidance's, over the limit of {_MAX_TEXT}"
-        raise _too_costly(problem, "grammar_characters", _MAX_TEXT, len(body))
     return f"{HEADER}\n{body}\n{XTML_PREAMBLE}" if encoding == "xtml" else f"{body}\n{preamble('')}"
 
 
@@ -129,7 +127,7 @@ def _defined(tree: Tree[Token]) -> _Definitions:
     found = _Definitions({}, {}, [])
     for statement in tree.children:
         assert isinstance(statement, Tree)
-        kind, parts = str(statement.data), statement.children
+        kind, parts = str(statement.data), list[Any](statement.children)
         if kind in {"rule", "token"}:
             name, params, *_, body = parts
             known = found.rules if kind == "rule" else found.terminals
@@ -139,8 +137,8 @@ def _defined(tree: Tree[Token]) -> _Definitions:
         elif kind == "ignore":
             found.ignored.extend(parts)
         elif kind in {"import", "multi_import"}:
-            for name, imported in _imported(kind, parts):
-                _define(found.terminals, name, imported)
+            for alias, imported in _imported(kind, parts):
+                _define(found.terminals, alias, imported)
         else:
             raise _wrong(f"{_REFUSED[kind]} is not supported", "Write the rules out")
     return found
@@ -179,6 +177,7 @@ class _Writer:
         self._split: list[str] = []  # rules of terminals that are written as several
         self._waiting = ["start"]  # rules, in the order in which they are needed
         self._skip = ""  # behind each terminal
+        self._written_text = 0  # characters of terminals
 
     def written(self) -> tuple[str, list[str]]:
         """Return the name of the rule of all texts, and the lines of the grammar."""
@@ -240,14 +239,25 @@ class _Writer:
         try:
             if is_plain(items, self._form):
                 return self._lexeme(plain(items, self._form))
-            name = f"t{len(self._symbols)}"
-            self._split += run_rules(items, self._form, name, self._lexeme)
+            name = f"t{len(self._split)}"
+            rules = run_rules(items, self._form, name, self._lexeme)
         except Untranslatable as error:
             raise _untranslatable(text, error) from None
+        self._split += rules
+        self._count(sum(map(len, rules)))
         return name
 
     def _lexeme(self, regex: str) -> str:
-        return self._lexemes.setdefault(regex, f"L{len(self._lexemes)}") if regex else '""'
+        if regex and regex not in self._lexemes:
+            self._lexemes[regex] = f"L{len(self._lexemes)}"
+            self._count(len(regex))
+        return self._lexemes.get(regex, '""')
+
+    def _count(self, more: int) -> None:
+        self._written_text += more
+        if self._written_text > _MAX_TEXT:
+            problem = f"its terminals take more than {_MAX_TEXT} characters in LLGuidance's grammar"
+            raise _too_costly(problem, "grammar_characters", _MAX_TEXT, self._written_text)
 
     def _terminal(self, node: Any, scope: Mapping[str, Tree[Token]]) -> _Terminal:
         """Return a part of a terminal, whose names are defined in ``scope``."""

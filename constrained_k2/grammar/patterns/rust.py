@@ -10,6 +10,7 @@ import re._constants as sre  # type: ignore[import-not-found] # standard library
 import re._parser as parser  # type: ignore[import-not-found] # the same
 import unicodedata
 from collections import defaultdict
+from collections.abc import Callable
 from functools import cache
 from itertools import groupby
 from typing import Any
@@ -131,7 +132,7 @@ def _member(member: Item) -> Items:
     operation, argument = member
     if operation is not sre.CATEGORY:
         return [member]
-    named = {
+    named: dict[Any, Callable[[], Ranges]] = {
         sre.CATEGORY_DIGIT: _digits,
         sre.CATEGORY_WORD: _words,
         sre.CATEGORY_SPACE: lambda: _SPACE,
