@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 from fastapi import HTTPException
-from vllm.tool_parsers.utils import custom_tool_parameters
 
+from constrained_k2.request.tools import ONE_STRING
 from constrained_k2.vllm_plugin.api_server.admission import refuse_beam_search
 from constrained_k2.vllm_plugin.api_server.histories import accepted
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
@@ -83,7 +83,7 @@ def _without_formats(body: dict[str, Any]) -> dict[str, Any]:
             new[number] = {name: value for name, value in custom.items() if name != "format"}
         if is_chat:
             function = {name: custom[name] for name in ("name", "description") if name in custom}
-            new[number] = {"type": "function", "function": function | {"parameters": custom_tool_parameters()}}
+            new[number] = {"type": "function", "function": function | {"parameters": json.loads(ONE_STRING)}}
     body = {**body, "tools": new} | (
         {"vllm_xargs": {**xargs, TEXT_FORMATS_KEY: json.dumps(formats)}} if formats else {}
     )
