@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +103,10 @@ class ScriptedEngine:
     def run(self, draft: Draft = lambda *_: [], limit: int = 5_000) -> None:
         """Step until no request is left."""
         before: tuple[SchedulerOutput, ModelRunnerOutput] | None = None
-        while self.scheduler.has_requests() or before is not None:
-            assert self.steps < limit, "the requests never finish"
+        for turn in count():
+            if not self.scheduler.has_requests() and before is None:
+                break
+            assert turn < limit, "the requests never finish"
             scheduled = self.scheduler.schedule() if self.scheduler.has_requests() else None
             if before is not None:  # asynchronous: the step before is answered for when this one is scheduled already
                 self._update(*before)
