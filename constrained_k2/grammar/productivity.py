@@ -1,5 +1,6 @@
 """Which nodes of a schema are productive (some finite value satisfies them), and which keys their objects may have."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, combinations, compress, product, takewhile
@@ -278,12 +279,13 @@ class Productivity:
             yield found, node
 
     def values(self, node: Node) -> list[Any] | None:
-        """Return all values of a node; None if unlimited."""
+        """Return all values of a node; None if they are unlimited, or many numbers or texts of a pattern."""
         values: list[Any] = []
         for shape in self.normalizer.shapes(node):
-            if not isinstance(shape, Value | Null | Boolean):
+            found = constants(shape) if isinstance(shape, Value | Null | Boolean) else _few_values(shape)
+            if found is None:
                 return None
-            values += constants(shape)
+            values += found
         return values
 
     @staticmethod
@@ -291,6 +293,18 @@ class Productivity:
         """Return the key patterns of an object."""
         wanted = (pattern for one in shape.wanted for pattern in one.found | one.absent)
         return sorted({pattern for rules in shape.maps for pattern, _ in rules.patterns}.union(wanted))
+
+
+def _few_values(shape: Shape) -> list[Any] | None:
+    """Return the values of a short range of integers, or of a pattern with few texts; None for others."""
+    if isinstance(shape, Number) and shape == Number(integer=True, low=shape.low, high=shape.high):
+        if shape.low is not None and shape.high is not None and shape.high - shape.low < MAX_LISTED_KEYS:
+            return list(range(math.ceil(shape.low), math.floor(shape.high) + 1))
+    elif isinstance(shape, String) and len(shape.patterns) == 1 and shape == String(patterns=shape.patterns):
+        (pattern,) = shape.patterns
+        texts = matching_texts(pattern, MAX_LISTED_KEYS)
+        return None if texts is None else sorted(texts)
+    return None
 
 
 def constants(shape: Value | Null | Boolean) -> list[Any]:

@@ -69,7 +69,7 @@ class Normalizer:
         self.wants_members, self.left_out = wants_members, left_out
         self._narrowed: set[Node | SchemaLiteral] = set()  # whose shapes lack instances
         self._nodes: dict[Node, Shapes] = {NEVER: ()}
-        self._parts: dict[Node, Shapes] = {}  # of a node, by JSON type: at most six for each
+        self._parts: dict[Node, Shapes] = {}  # of a node, by JSON type or as items: at most seven for each
         self._synthetic: dict[str, tuple[Node, ...]] = {}
         self._literals: dict[SchemaLiteral, Shapes] = {}
         self._maps: dict[int, tuple[object, dict[str, Node]]] = {}  # id of a map -> the map, its named members
@@ -157,11 +157,16 @@ class Normalizer:
             found.setdefault(_kind(shape), []).append(shape)
         parts: dict[Kind, tuple[Node, Shapes]] = {}
         for kind, shapes in found.items():
-            name = f"type {kind}"
-            self._synthetic[name] = ()
-            part = node | {(name, True)}
-            parts[kind] = part, self._parts.setdefault(part, tuple(shapes))
+            part = self.part_of(node, f"type {kind}", tuple(shapes))
+            parts[kind] = part, self._parts[part]
         return parts
+
+    def part_of(self, node: Node, name: str, shapes: Shapes) -> Node:
+        """A node outside of the schema: those instances of a node that have these shapes."""
+        self._synthetic[name] = ()
+        part = node | {(name, True)}
+        self._parts.setdefault(part, shapes)
+        return part
 
     def occurrences(self, node: Node, keywords: tuple[str, ...]) -> list[str]:
         """Pointers to these keywords in the subschemas of a node, in place: where coverage reports a note."""

@@ -36,7 +36,10 @@ class Boolean:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A range of numbers, of integers, or of non-integers (``fraction``); ``multiple`` 0 means any."""
+    """A range of numbers, of integers, or of non-integers (``fraction``); ``multiple`` 0 means any.
+
+    ``once``: each is written in one spelling.
+    """
 
     integer: bool = False
     fraction: bool = False
@@ -45,6 +48,7 @@ class Number:
     high: Fraction | None = None
     high_open: bool = False
     multiple: Fraction = Fraction(0)
+    once: bool = False
     kind: Kind = "number"
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
-from constrained_k2.engines.llguidance.written.items import ItemPlaces
+from constrained_k2.engines.llguidance.written.items import NO_PLACES, ItemPlaces
 from constrained_k2.engines.llguidance.written.scanner import Repetition, Scanner, Snapshot, Within
 from constrained_k2.engines.llguidance.written.tokens import WrittenTokens
 from constrained_k2.engines.protocol import Failures
@@ -22,11 +22,11 @@ Row = npt.NDArray[np.int32]
 class DistinctMatcher(LLGuidanceMatcher):
     """An LLGuidance matcher whose masks, and what it accepts, leave out keys and items that are there already.
 
-    No mask becomes empty: where every key or string that begins so has been written, which takes a pattern, a length or
-    few names, one comes again. Of a key the last value counts; coverage names such strings as relaxed.
+    No mask becomes empty: where every key or item that begins so has been written, which takes a pattern, a length, a
+    range or few names, one comes again. Of a key the last value counts; coverage names such items as relaxed.
     """
 
-    __slots__ = ("_matters", "_may_repeat", "_places", "_scanner", "_snapshots", "_tokens", "_watched")
+    __slots__ = ("_matters", "_may_repeat", "_places", "_scanner", "_snapshots", "_tokens", "_two", "_watched")
     keeps_keys = True
 
     def __init__(
@@ -34,7 +34,7 @@ class DistinctMatcher(LLGuidanceMatcher):
         grammar: "LLGuidanceGrammar",
         location: str,
         tokens: WrittenTokens,
-        places: ItemPlaces | None,
+        places: ItemPlaces,
         *,
         may_relax: bool,
     ) -> None:
@@ -43,6 +43,9 @@ class DistinctMatcher(LLGuidanceMatcher):
         self._matters = tokens.matters
         self._watched = 0  # the bits of the tokens that may change the position
         self._places = places
+        self._two = tokens.two_keys.tolist()  # those that may hold two keys or items
+        if places is not NO_PLACES:
+            self._two += tokens.two_items.tolist()
         self._scanner = Scanner(tokens, places, is_xml=grammar.allows_any_split)
         self._snapshots = [self._scanner.start]  # after each token that mattered
         self._may_repeat = False  # False if no token repeats anything here, nor before the next token that matters
@@ -112,8 +115,7 @@ class DistinctMatcher(LLGuidanceMatcher):
 
     def _note(self, at: Snapshot) -> None:
         self._watched = at.watched
-        holds = bool(self._scanner.holding) or len(self._tokens.two_keys) > 0
-        self._may_repeat = holds or bool(at.texts) or (self._places is not None and at.may_repeat_item)
+        self._may_repeat = bool(self._scanner.holding or self._two or at.texts or at.alone)
 
     def restrict(self, row: Row) -> None:
         """Remove the tokens that repeat a key or an item from a mask, int32 ``[words]``, in place."""
@@ -126,23 +128,11 @@ class DistinctMatcher(LLGuidanceMatcher):
         found: list[npt.NDArray[np.int64]] = []
         if texts := at.texts:
             found += [self._tried(tokens.quoted, row)] if at.text.escape else texts.repeating(at.text)
-        tried = [*scanner.holding, *tokens.two_keys.tolist()]
-        is_ended = False
-        if self._places is not None and at.may_repeat_item:
-            tried += tokens.two_items.tolist()
-            items = None if at.frame is None else at.frame.items
-            if items is not None and (words := items.words) is not None:
-                tried += words.crossing(at.word).tolist()
-                if at.within is Within.VALUE:
-                    tried += words.spent_tokens
-                    is_ended = items.is_exhausted
-                elif at.within is Within.WORD or items.strings is None:
-                    found += words.repeating(at.word)
-        if tried:
+        for word in at.alone:
+            found += tokens.alone[word][: 2 if at.within is Within.VALUE else 1]
+        if tried := [*scanner.holding, *self._two]:
             found.append(self._tried(np.array(tried, dtype=np.int64), row))
-        if not (is_ended or any(map(len, found))):
-            return row
-        return _without(found, row & ~tokens.commas if is_ended else row.copy(), row)
+        return _without(found, row) if any(map(len, found)) else row
 
     def _tried(self, ids: npt.NDArray[np.int64], row: Row) -> npt.NDArray[np.int64]:
         """Return those of these tokens that a mask allows and that repeat something."""
@@ -157,9 +147,10 @@ class DistinctMatcher(LLGuidanceMatcher):
         return np.array(found, dtype=np.int64)
 
 
-def _without(found: Iterable[npt.NDArray[np.int64]], left: Row, whole: Row) -> Row:
-    """Remove tokens from a mask in place, and return it; ``whole`` if that is the same, or if it is empty then."""
+def _without(found: Iterable[npt.NDArray[np.int64]], row: Row) -> Row:
+    """Return a mask without tokens; the same one if it has none of them, or no others."""
+    left = row.copy()
     words = left.view(np.uint32)
     for ids in found:
         np.bitwise_and.at(words, ids >> 5, ~(np.uint32(1) << (ids & 31).astype(np.uint32)))
-    return left if left.any() and (left != whole).any() else whole
+    return left if left.any() and (left != row).any() else row

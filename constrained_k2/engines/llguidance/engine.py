@@ -29,6 +29,7 @@ from constrained_k2.engines.llguidance.mask_threads import MaskThreads
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance.next_best import NextBest, Step, next_best_text
 from constrained_k2.engines.llguidance.tokenizer import build_tokenizer
+from constrained_k2.engines.llguidance.written.items import NO_PLACES, ItemPlaces
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.formats.kimi_k3 import ARGUMENT, OPEN
@@ -188,7 +189,7 @@ class LLGuidanceGrammar:
     ) -> None:
         self.mask_threads = mask_threads
         # What the states of a text depend on.
-        self.states_by = (source.model, source.direct, source.places, source.has_open_keys)
+        self.states_by = (source.model, source.direct, source.has_open_keys)
         self.dfa: LazyDfa | None = None  # shared by its matchers
         if twin is not None and twin.states_by == self.states_by:
             self.dfa = twin.dfa
@@ -204,8 +205,9 @@ class LLGuidanceGrammar:
         self.step: Step = source.effort
         self.next_best: NextBest | None = None  # where this grammar fails
         self.token = cache.token
-        self._places = None if source.places is None else cache.places(source.places, is_xml=source.allows_any_split)
-        self._written_tokens = cache.written_tokens() if source.has_open_keys or source.places is not None else None
+        model = source.model if source.compares_items else None
+        self._places = NO_PLACES if model is None else ItemPlaces(model)
+        self._written_tokens = cache.written_tokens() if source.has_open_keys or model is not None else None
         self._tokenizer = tokenizer
         self._reading = threading.Lock()
         # A simple grammar is read when a mask needs LLGuidance.
@@ -229,8 +231,7 @@ class LLGuidanceGrammar:
         """Measure the lexer, and tell what counts this grammar."""
         self._unmeasured_ns = 0
         prototype = self._prototype
-        items_bytes = 0 if self._places is None else self._places.cost_bytes
-        self.own_bytes = self._text_bytes + items_bytes + (0 if prototype is None else lexer_bytes(prototype))
+        self.own_bytes = self._text_bytes + (0 if prototype is None else lexer_bytes(prototype))
         first = self if self.next_best is None else self.next_best.first() or self
         first.on_growth(first.cost_bytes)
 

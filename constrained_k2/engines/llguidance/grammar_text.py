@@ -11,15 +11,14 @@ import llguidance
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from constrained_k2.engines.llguidance.lexer_cost import LIMITS, MAX_GRAMMAR_SIZE, lexer_bytes
-from constrained_k2.engines.llguidance.written.language import ItemLanguage
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.grammar.lark.custom_tool import custom_tool_text
 from constrained_k2.grammar.lark.direct_model import DirectModel, direct_model
-from constrained_k2.grammar.lark.places import Places, places_of
 from constrained_k2.grammar.lark.small import MAX_HARD, MAX_HARD_TEXT, is_small
 from constrained_k2.grammar.lark.state_model import StateModel, arguments_model, state_model
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE, alone
+from constrained_k2.grammar.lark.unique_items import note_not_found
 from constrained_k2.grammar.lark.writer import Effort, LarkWriter
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.translation import found_anywhere
@@ -65,7 +64,7 @@ class GrammarText:
     is_well_formed: bool = True  # False if JSON Schema gives a part of the schema no meaning
     allows_any_split: bool = False  # True if masks allow any tokens of a text that is the only one possible
     effort: Effort = "exact"
-    places: Places | None = None  # of the arrays whose items a matcher compares
+    compares_items: bool = False  # True if the grammar itself would let an array have an item twice
     has_open_keys: bool = False  # True if the grammar itself would let an object have a key twice
     direct: DirectModel | None = None  # of JSON, for masks without LLGuidance
     is_simple: bool = False  # True if LLGuidance reads it for certain, and no mask of it takes it to a limit
@@ -87,17 +86,19 @@ def our_text(
 
     def write(normalizer: Normalizer) -> GrammarText:
         writer, root = LarkWriter(normalizer, patterns.has_match, undeclared_keys), frozenset({("#", True)})
-        writer.effort, writer.count_texts, writer.can_begin = effort, patterns.count_texts, patterns.can_begin
+        writer.effort, writer.can_begin = effort, patterns.can_begin
         lark = writer.write_arguments(root) if encoding == "xtml" else writer.write(root)
         if encoding == "json" and writer.member_count > _MAX_MEMBERS:
             raise Refused(f"grammar size (number of symbols) too big: {writer.member_count} members")
-        places = places_of(writer, writer.arguments if encoding == "xtml" else root)
         text = llguidance.LLMatcher.grammar_from_lark(lark)
-        coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes.found)
+        model: StateModel | None
         if encoding == "xtml":
-            model = arguments_model(writer.arguments, writer.shapes, writer.members, writer.argument_parts)
+            root, parts = writer.arguments, writer.argument_parts
+            model = arguments_model(root, writer.shapes, writer.members, parts, writer.compared)
         else:
-            model = state_model(root, writer.shapes, writer.members)
+            model = state_model(root, writer.shapes, writer.members, writer.compared)
+        note_not_found(writer, root, model)
+        coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes.found)
         return GrammarText(
             text,
             coverage,
@@ -105,7 +106,7 @@ def our_text(
             normalizer.notes.is_well_formed,
             encoding == "xtml",
             effort,
-            places,
+            bool(writer.compared),
             writer.has_open_keys,
             None if encoding == "xtml" else _direct_model(writer),
             is_simple=encoding == "json" and _is_simple(writer, text, patterns),
@@ -231,16 +232,6 @@ class Patterns:
         self.has_match = lru_cache(_MAX_PATTERNS)(self._has_match)
         self.can_begin = lru_cache(_MAX_PATTERNS)(self._can_begin)
         self.is_found = lru_cache(_MAX_TEXTS)(self._is_found)
-
-    @staticmethod
-    @lru_cache(_MAX_PATTERNS)
-    def count_texts(lark: str, limit: int) -> int | None:
-        """Return the number of texts that match a grammar, ``limit`` for more; None if that takes too long."""
-        check_deadline()
-        try:
-            return ItemLanguage(lark).count(limit)
-        except SchemaTooCostly:
-            return None
 
     def _is_found(self, pattern: str, text: str) -> bool:
         """Return True if a text contains a match."""

@@ -20,11 +20,9 @@ from constrained_k2.engines.llguidance.direct.residual import Residuals
 from constrained_k2.engines.llguidance.direct.values import Terminal
 from constrained_k2.engines.llguidance.position import MARKER, Position, class_of
 from constrained_k2.engines.llguidance.position_tracker import PositionTracker
-from constrained_k2.engines.llguidance.written.items import ItemPlaces
 from constrained_k2.engines.llguidance.written.tokens import WrittenTokens
 from constrained_k2.engines.llguidance.xtml_position import XtmlTracker
 from constrained_k2.grammar.lark.direct_model import DirectModel, ValueRule
-from constrained_k2.grammar.lark.places import Places
 from constrained_k2.grammar.lark.state_model import StateModel
 from constrained_k2.grammar.patterns.string_states import KnownStrings
 from constrained_k2.schema.shapes import Shape
@@ -186,10 +184,6 @@ class MaskCache:
         """Return True if LLGuidance reads a terminal of strings, and its masks may come from there."""
         terminal = Terminal(is_string=True, expression=expression)
         return self._budget > 0 and self.direct_masks().terminals.is_readable(terminal)
-
-    def places(self, places: Places, *, is_xml: bool) -> ItemPlaces:
-        """Return what finds the items that a grammar's matchers compare."""
-        return ItemPlaces(places, self.written_tokens(), is_xml=is_xml)
 
     def written_tokens(self) -> WrittenTokens:
         """Return the tokens that may end a key or an item."""

@@ -5,9 +5,10 @@ from itertools import accumulate, product
 from typing import TYPE_CHECKING
 
 from constrained_k2.grammar.lark.array_states import counted_rule
+from constrained_k2.grammar.lark.leaves import note_integers
 from constrained_k2.grammar.lark.terminals import BITS, NoExactGrammar, count_at_least, count_below, only_if
 from constrained_k2.grammar.lark.unique_items import compared_items
-from constrained_k2.schema.shapes import Array, negated
+from constrained_k2.schema.shapes import Array, Number, negated
 
 if TYPE_CHECKING:
     from constrained_k2.grammar.lark.writer import LarkWriter
@@ -20,7 +21,10 @@ _MAX_CONTAINS = 3
 def array_rule(writer: "LarkWriter", shape: Array, name: str) -> str:
     """Return the body of an array's rule; its helper rules are added to the writer."""
     if shape.unique and (shape.longest is None or shape.longest > 1):
-        return _unique(writer, shape, name)
+        values = None if shape.prefix or shape.contains else writer.productivity.values(shape.rest)
+        if values is not None and len(values) <= BITS:
+            return _of_few_values(writer, shape, name, list(dict.fromkeys(map(writer.value_text, values))))
+        shape = compared_items(writer, shape)
     if shape.contains:
         return _containing(writer, shape, name)
     prefix, longest = writer.productivity.items(shape)
@@ -29,11 +33,8 @@ def array_rule(writer: "LarkWriter", shape: Array, name: str) -> str:
     return f'"[" ws {_items(writer, shape, name)} "]"'
 
 
-def _items(writer: "LarkWriter", shape: Array, name: str, item: str = "") -> str:
-    """Return the name of the items' rule: a rule for each prefix item, then a bounded repetition of the rest.
-
-    ``item`` is the rule of an item of the rest, if it is not that of its node.
-    """
+def _items(writer: "LarkWriter", shape: Array, name: str) -> str:
+    """Return the name of the items' rule: a rule for each prefix item, then a bounded repetition of the rest."""
     prefix, longest = writer.productivity.items(shape)
     for index, node in enumerate(prefix):
         comma = '"," ws ' if index else ""
@@ -44,7 +45,7 @@ def _items(writer: "LarkWriter", shape: Array, name: str, item: str = "") -> str
     rest = (
         _EMPTY
         if most == 0
-        else _repeated(writer, item or writer.rule(shape.rest), f"{name}_k", (least, most), first=not shape.prefix)
+        else _repeated(writer, writer.rule(shape.rest), f"{name}_k", (least, most), first=not shape.prefix)
     )
     writer.rules.append(f"{name}_i{len(prefix)}: {rest}")
     return f"{name}_i0"
@@ -73,13 +74,12 @@ def _repeated(writer: "LarkWriter", rule: str, name: str, counts: tuple[int, int
     return f"{item} {others}" if least else f"({item} {others})?"
 
 
-def _unique(writer: "LarkWriter", shape: Array, name: str) -> str:
-    """Return the body for unequal items: with one bit a value if they are from a small set, else for a matcher."""
-    allowed = writer.productivity.values(shape.rest)
-    values = list(dict.fromkeys(map(writer.value_text, allowed or ())))
-    if shape.prefix or shape.contains or allowed is None or len(values) > BITS:
-        item = compared_items(writer, shape)
-        return f'"[" ws {_items(writer, shape, name, item)} "]"'
+def _of_few_values(writer: "LarkWriter", shape: Array, name: str, values: list[str]) -> str:
+    """Return the body for unequal items of a small set, with one bit for each value."""
+    if any(isinstance(one, Number) for one in writer.productivity.shapes(shape.rest)):
+        array, writer.node = writer.node, shape.rest
+        note_integers(writer)
+        writer.node = array
     if not values:
         return '"[" ws "]"'
     complete = [count_at_least("_", shape.shortest)] if shape.shortest else []

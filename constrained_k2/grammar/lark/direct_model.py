@@ -62,9 +62,6 @@ class ValueRule:
     array: ArrayRule | None = None
 
 
-AS_TEXTS = ("compared as texts", True)
-"""Is in the node of items that are compared as texts: one terminal is all of its strings."""
-
 MANY_TEXTS = 500
 """Strings of a list, at most, that are alternatives of a rule: 5,000 took LLGuidance (1.7.6) 0.2 s in a step."""
 DirectModel = tuple[ValueRule | None, ...]
@@ -137,8 +134,6 @@ def _rule(  # noqa: PLR0912, PLR0913, PLR0917 - what a grammar knows of its node
             has_strings = True
         elif shape in (_ANY_NUMBER, _ANY_INTEGER):
             kinds.add("number" if shape == _ANY_NUMBER else "integer")
-        elif isinstance(shape, String) and joined and AS_TEXTS in node:
-            string = joined
         elif isinstance(shape, String) and shape in terminals:
             before, string = string, terminals[shape] if shape.absent else joined or terminals[shape]
             if before not in {"", string}:
@@ -153,7 +148,7 @@ def _rule(  # noqa: PLR0912, PLR0913, PLR0917 - what a grammar knows of its node
             _add_value(shape.value, listed, words)
         elif isinstance(shape, Object) and members is None and node in objects:
             members = _members(*objects[node], numbers)
-        elif isinstance(shape, Array) and items is None and node in arrays and not (shape.unique or shape.contains):
+        elif isinstance(shape, Array) and items is None and node in arrays and not shape.contains:
             item, shortest, longest = arrays[node]
             items = ArrayRule(_number(item, numbers), shortest, longest)
         else:

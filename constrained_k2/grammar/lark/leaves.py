@@ -7,7 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from constrained_k2.grammar.lark.digits import number_range
+from constrained_k2.grammar.lark.digits import MAX_DIGITS, number_range
 from constrained_k2.grammar.lark.direct_model import MANY_TEXTS
 from constrained_k2.grammar.lark.terminals import NEGATING, NoExactGrammar, literal, one_of, sized_string
 from constrained_k2.grammar.patterns.characters import Untranslatable
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 INTEGER = number_range(Number(integer=True))
 """The terminal's expression for any integer."""
-UNSIGNED = "/[0-9].*/"
-"""A terminal's expression for what has no sign."""
+_UNSIGNED = "/[0-9].*/"  # an expression for what has no sign
+_DIGITS = f"[1-9][0-9]{{0,{MAX_DIGITS - 1}}}"
+_INTEGER_ONCE = f"/0|-?{_DIGITS}/"
+_NUMBER_ONCE = rf"/0|-?{_DIGITS}|-?(?:0|{_DIGITS})\.[0-9]{{0,{MAX_DIGITS - 1}}}[1-9]/"
 _MAX_DECIMALS = 8  # of a multiple whose trailing zeros may be left out: each takes an alternative
 _MOST_TOGETHER, _MOST_RANGES = 1000, 64  # a step with 300 ranges takes 40 ms
 _EASY_LENGTH = 256  # of a string with a pattern, in the next best grammar
@@ -80,15 +82,20 @@ def is_endless(shape: String) -> bool:
     return shape.longest is None and not (shape.patterns or shape.absent or shape.formats)
 
 
+def note_integers(writer: "LarkWriter") -> None:
+    """Note how the integers of the node that is being written are spelled."""
+    writer.note(("type", "multipleOf"), "narrowed", "1.0 and 1e3, integers to JSON Schema, are never written")
+
+
 def number_rule(writer: "LarkWriter", shape: Number) -> str:
     """Return the body of a rule for numbers."""
     if shape.integer:
-        writer.note(("type", "multipleOf"), "narrowed", "1.0 and 1e3, integers to JSON Schema, are never written")
+        note_integers(writer)
     if not shape.multiple:
         if shape.fraction:
             reason = "numbers that must not be integers are written with at most 15 digits: readers round longer ones"
             writer.note(NEGATING, "narrowed", reason)
-        expression = number_range(shape)
+        expression = _number_expression(shape, shape)
         if not expression:
             return writer.any_number
         writer.ranges[writer.node] += 1
@@ -99,15 +106,25 @@ def number_rule(writer: "LarkWriter", shape: Number) -> str:
         writer.leaf_terminals[shape] = expression
         if not writer.signs_apart:
             return writer.terminal(expression)
-        return by_sign(shape, lambda half: writer.terminal(f"{number_range(half)} & {UNSIGNED}"))
+        return _by_sign(
+            shape,
+            lambda half: writer.terminal(f"{_number_expression(shape, half)} & {_UNSIGNED}"),
+            zero_below=not shape.once,
+        )
     if shape.fraction:
         reason = "integers cannot be excluded from multiples"
         raise NoExactGrammar(reason, ("not", "type", "oneOf", "multipleOf"), replace(shape, fraction=False))
     _check_multiple(writer, shape)
-    return by_sign(shape, _multiples)
+    return _by_sign(shape, _multiples)
 
 
-def by_sign(shape: Number, write: Callable[[Number], str], *, zero_below: bool = True) -> str:
+def _number_expression(shape: Number, part: Number) -> str:
+    """Return a terminal's expression for a part of the numbers of a shape; empty for any number."""
+    spelled = "" if not shape.once else _INTEGER_ONCE if shape.integer else _NUMBER_ONCE
+    return " & ".join(filter(None, (spelled, number_range(part))))
+
+
+def _by_sign(shape: Number, write: Callable[[Number], str], *, zero_below: bool = True) -> str:
     """Return the body of a rule with the sign as a terminal of its own.
 
     ``write`` writes a range from zero up; ``zero_below``: zero may have a sign.

@@ -35,11 +35,11 @@ def has_endless_keys(writer: "LarkWriter", shape: Object) -> bool:
         return False
     named = sorted(strings[0].patterns)
     if is_any:
-        return not named or (len(named) == 1 and _ends_freely(named[0]))
+        return not named or (len(named) == 1 and ends_freely(named[0]))
     if named or strings[0].excluded:
         return False
     if possible == {frozenset(patterns)} and len(patterns) == 1:
-        return _ends_freely(patterns[0])
+        return ends_freely(patterns[0])
     # A key that goes on matches the same patterns, and maybe more.
     is_growing = all(found | {pattern} in possible for found in possible for pattern in patterns)
     return is_growing and bool(possible) and all(_has_free_end(_tree(pattern)) for pattern in patterns)
@@ -52,7 +52,7 @@ def _tree(pattern: str) -> Items | None:
         return None
 
 
-def _ends_freely(pattern: str) -> bool:
+def ends_freely(pattern: str) -> bool:
     """Return True if each text on the way to a match can go on in endlessly many ways to others."""
     items = _tree(pattern)
     return items is not None and (_has_free_end(items) or _ends_in_repetition(items))

@@ -2,7 +2,7 @@
 
 In most schemas the type of a value decides which alternative it belongs to. Then the state needs only the keys that an
 object has so far, the number of items of an array, and nothing of a finished string. If that is not enough (``anyOf``
-over objects, ``uniqueItems``, ``contains``, ...) the node is ambiguous, and states inside it are not shared.
+over objects, ``uniqueItems`` of few values, ``contains``) the node is ambiguous, and states inside it are not shared.
 """
 
 import json
@@ -36,6 +36,7 @@ class ArrayModel:
     prefix: tuple[int, ...]  # the nodes of the first items
     rest: int  # the node of the others
     counted: int  # from this number of items on, further items make no difference
+    compared: bytes | None = None  # if a matcher compares the items, the first bytes that are of one item alone
 
     def item(self, index: int) -> int:
         """Return the node of one item."""
@@ -91,13 +92,24 @@ class StateModel:
         return of_objects + (0 if self.arguments is None else len(self.arguments.values))
 
 
+Compared = tuple[Node, bytes]
+"""The node of an array's items as they are written, and the first bytes that are of one item alone."""
 Members = tuple[Mapping[str, Node], frozenset[Node], bool]  # declared values, other values, counts_extra
 
 
-def state_model(root: Node, shapes: dict[Node, list[Shape]], members: dict[Node, list[Members]]) -> StateModel:
-    """Return the model of a grammar from the shapes that were written for each node, and the members of its objects."""
+def state_model(
+    root: Node, shapes: dict[Node, list[Shape]], members: dict[Node, list[Members]], compared: Mapping[Node, Compared]
+) -> StateModel:
+    """Return the model of a grammar.
+
+    Args:
+        root: Its node.
+        shapes: The shapes that were written for each node.
+        members: The members of each node's objects.
+        compared: The nodes of arrays whose items a matcher compares.
+    """
     numbers = {node: number for number, node in enumerate(shapes)}
-    nodes = (_node(written, members.get(node, []), numbers) for node, written in shapes.items())
+    nodes = (_node(written, members.get(node, []), numbers, compared.get(node)) for node, written in shapes.items())
     return StateModel(numbers[root], tuple(nodes))
 
 
@@ -106,12 +118,13 @@ def arguments_model(
     shapes: dict[Node, list[Shape]],
     members: dict[Node, list[Members]],
     parts: Mapping[Node, Mapping[Kind, Node]],
+    compared: Mapping[Node, Compared],
 ) -> StateModel | None:
     """Return the model of XTML arguments; None if they have several shapes: a prefix may belong to each.
 
     ``parts`` are the nodes of each argument's values, by their JSON type.
     """
-    model = state_model(root, shapes, members)
+    model = state_model(root, shapes, members, compared)
     written = members.get(root, [])
     if len(shapes[root]) != 1 or len(written) != 1:
         return None
@@ -126,7 +139,9 @@ def arguments_model(
     return replace(model, arguments=ArgumentsModel(values, extra, counts_extra))
 
 
-def _node(shapes: list[Shape], members: list[Members], numbers: Mapping[Node, int]) -> NodeModel:
+def _node(
+    shapes: list[Shape], members: list[Members], numbers: Mapping[Node, int], compared: Compared | None
+) -> NodeModel:
     by_kind: dict[Kind, list[Shape]] = {}
     for shape in shapes:
         by_kind.setdefault(shape.value_kind if isinstance(shape, Value) else shape.kind, []).append(shape)
@@ -139,7 +154,7 @@ def _node(shapes: list[Shape], members: list[Members], numbers: Mapping[Node, in
     is_free, is_listed = _ANY_STRING[0] in strings, all(isinstance(shape, Value) for shape in strings)
     return NodeModel(
         _object(by_kind.get("object", []), members, numbers),
-        _array(by_kind.get("array", []), numbers),
+        _array(by_kind.get("array", []), numbers, compared),
         free_strings=is_free,
         listed_strings=is_listed,
         strings=() if is_free or is_listed else tuple(strings),
@@ -163,9 +178,12 @@ def _keys(shape: Shape) -> tuple[String, ...]:
     return String(excluded=names), *(String(patterns=frozenset({pattern})) for pattern in patterns)
 
 
-def _array(shapes: list[Shape], numbers: Mapping[Node, int]) -> ArrayModel | None:
-    if len(shapes) != 1 or not isinstance(shape := shapes[0], Array) or shape.unique or shape.contains:
+def _array(shapes: list[Shape], numbers: Mapping[Node, int], compared: Compared | None) -> ArrayModel | None:
+    if len(shapes) != 1 or not isinstance(shape := shapes[0], Array) or shape.contains:
+        return None
+    if shape.unique and compared is None:
         return None
     counted = max(len(shape.prefix), shape.shortest) + 1 if shape.longest is None else shape.longest
     prefix = tuple(numbers.get(node, AMBIGUOUS) for node in shape.prefix)
-    return ArrayModel(prefix, numbers.get(shape.rest, AMBIGUOUS), counted)
+    item, alone = (shape.rest, None) if compared is None else compared
+    return ArrayModel(prefix, numbers.get(item, AMBIGUOUS), counted, alone)

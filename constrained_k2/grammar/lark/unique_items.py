@@ -1,180 +1,111 @@
-"""Arrays of unequal items outside of a small set: a matcher compares what is written.
+"""Arrays of unequal items, unless these are few values: a matcher keeps the items that are written.
 
-``{"type": "array", "items": {"type": ["string", "integer"]}, "uniqueItems": true}``: strings that may always go on are
-compared as values, all others as texts: such a string has no needless escape, a number no exponent and no trailing
-zeros (:mod:`constrained_k2.engines.llguidance.written`). Arrays with objects or arrays as items are relaxed.
+``{"type": "array", "items": {"type": ["string", "integer"]}, "uniqueItems": true}``: after ``[1,"a",`` neither ``1``
+nor ``"a"`` comes again (:mod:`constrained_k2.engines.llguidance.written`). Strings are compared as values. Numbers are
+compared as texts, so each has one spelling. Arrays with objects or arrays as items are relaxed.
 """
 
-import json
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from constrained_k2.grammar.lark.digits import number_range
-from constrained_k2.grammar.lark.direct_model import AS_TEXTS
-from constrained_k2.grammar.lark.leaves import (
-    UNSIGNED,
-    by_sign,
-    eased,
-    is_endless,
-    is_text,
-    joined_strings,
-    string_rule,
-    writable,
-)
-from constrained_k2.grammar.lark.terminals import NoExactGrammar, alone, key, literal
-from constrained_k2.schema.shapes import Array, Boolean, Node, Null, Number, Object, Shape, String, Value
+from constrained_k2.grammar.lark.leaves import is_endless, is_text
+from constrained_k2.grammar.lark.open_keys import ends_freely
+from constrained_k2.grammar.lark.state_model import NodeModel, StateModel
+from constrained_k2.grammar.lark.terminals import NoExactGrammar
+from constrained_k2.schema.shapes import Array, Node, Number, Object, Shape, String, Value
 
 if TYPE_CHECKING:
     from constrained_k2.grammar.lark.writer import LarkWriter
 
-_MOST_COUNTED = 100
-"""Values are counted up to this number."""
-_WIDE = 10_000_000  # integers: more than a request can hold
-_FAR = Fraction(10**39)  # from here on a range without a bound may end: numbers have 40 digits
-_MAX_TEXTS = 512  # of the finite alternatives of an item
-# Fractions with at most 15 digits: as doubles, which most readers use, no two of them are equal.
-_FRACTION = r"-?(?:0|[1-9][0-9]{0,13})\.[0-9]{0,13}[1-9]"
-_INTEGER = "(?:0|-?[1-9][0-9]{0,39})"
-_NUMBER = rf"/(?:{_INTEGER}|{_FRACTION})/ & /-?(?:[0-9]{{1,40}}|[0-9.]{{1,16}})/"
-_IS_NUMBER = re.compile(rf"{_INTEGER}|{_FRACTION}")
 _KEYWORD = ("uniqueItems",)
-LONGEST = 128
-"""Bytes of an item that is compared as a text, with its quotes and escapes: each of its tokens copies it."""
-# A text of more bytes has at least a quarter as many characters: UTF-8 takes up to 4 bytes for one.
-_IS_LONG = rf"/(?s:.{{{LONGEST + 1},}}|.*[^\x00-\x7f].*)/ & /(?s:.{{{LONGEST // 4},}})/"
-_MAY_REPEAT = f"strings of more than {LONGEST - 2} bytes may come again if they have a pattern, a format or a maxLength"
+_MAY_REPEAT = "an item comes again if the items so far leave no other one that begins as it does"
+_NO_EXPONENT = "numbers are written without an exponent, and without zeros at their end"
+_NOT_FOUND = "it cannot be told apart from an array of another schema that may be in its place"
 
 
-@dataclass(frozen=True, slots=True)
-class UniqueItems:
-    """The items of an array whose items are compared.
-
-    Attributes:
-        lark: The grammar of one item that is compared as a text, a Lark text; empty if there are none.
-        has_strings: True if strings are among the items that may always go on, so that nothing is the last of them.
-    """
-
-    lark: str
-    has_strings: bool
-
-
-def compared_items(writer: "LarkWriter", shape: Array) -> str:
-    """Return the rule of an item of an array whose items a matcher compares.
+def compared_items(writer: "LarkWriter", shape: Array) -> Array:
+    """Return how an array whose items a matcher compares is written.
 
     Raises:
-        NoExactGrammar: The items cannot be compared.
+        NoExactGrammar: The items are not compared.
     """
-    try:
-        return _compared(writer, shape)
-    except NoExactGrammar as error:
-        reason = f"items with equal values cannot be told apart: {error}"
-        raise NoExactGrammar(reason, _KEYWORD, replace(shape, unique=False)) from error
-
-
-def _compared(writer: "LarkWriter", shape: Array) -> str:
+    array, wider = writer.node, replace(shape, unique=False)
     if shape.prefix or shape.contains:
-        raise NoExactGrammar("uniqueItems combined with prefixItems or contains", (), shape)
+        raise NoExactGrammar("uniqueItems combined with prefixItems or contains", _KEYWORD, wider)
     shapes = [one for one in writer.productivity.shapes(shape.rest) if writer.productivity.has_value(one)]
     if any(map(_is_container, shapes)):
-        raise NoExactGrammar("objects and arrays have many texts", (), shape)
-    array, writer.node = writer.node, shape.rest
-    strings = [eased(writer, one) for one in shapes if isinstance(one, String)]
-    strings, writer.node = [String()] if String() in strings else strings, array
-    listed = [key(one.value) for one in shapes if is_text(one)]
-    others = [one for one in shapes if not (isinstance(one, String) or is_text(one))]
-    words = [text for one in others for text in _expressions(one)]
-    texts: list[str] = []
-    if not all(map(is_endless, strings)):
-        strings, texts = [], [writable(writer, one) for one in strings]
-        words += texts
-        if any(writer.has_match(f"{text} & {_IS_LONG}") for text in texts):
-            writer.note(_KEYWORD, "relaxed", _MAY_REPEAT)
-    if not strings:  # else these may be written in any spelling
-        words += listed
-    words = list(dict.fromkeys(words))
-    if len(words) + len(listed) > _MAX_TEXTS:
-        raise NoExactGrammar(f"more than {_MAX_TEXTS} values", (), shape)
-    lark = alone(*words) if words else ""
-    if shape.shortest > 1 and not strings and not any(map(_has_many, shapes)):
-        count = writer.count_texts(lark, shape.shortest) if shape.shortest <= _MOST_COUNTED else None
-        if count != shape.shortest:
-            raise NoExactGrammar(f"it is not certain that there are {shape.shortest} values to write", (), shape)
-    compared = shape.rest | {AS_TEXTS if texts else ("compared", True)}  # written otherwise than the node is elsewhere
-    writer.node = shape.rest
-    ways = [way for one in others for way in _ways(writer, one)]
-    ways += map(writer.terminal, listed)
-    ways += joined_strings(writer, compared, texts) if texts else _string_rules(writer, compared, strings)
-    _note_numbers(writer, array, [one for one in shapes if isinstance(one, Number)])
-    writer.node = array
-    writer.shapes.setdefault(compared, shapes)
-    written = replace(shape, rest=compared, unique=False)
-    if all(isinstance(one, String) for one in shapes):
-        writer.direct_arrays[array] = (compared, shape.shortest, writer.productivity.items(shape)[1])
-    writer.unique_items[written] = UniqueItems(lark, bool(strings))
-    writer.written_as[shape] = written
-    return writer.choice(list(dict.fromkeys(ways)))
-
-
-def _string_rules(writer: "LarkWriter", node: Node, shapes: list[String]) -> list[str]:
-    """Return the alternatives of a rule for strings of these shapes."""
-    around, writer.strings = writer.strings, {}
-    ways = [string_rule(writer, shape) for shape in shapes]
-    strings, writer.strings = writer.strings, around
-    return [*filter(None, ways), *joined_strings(writer, node, strings)]
+        raise NoExactGrammar("items that are objects or arrays are not compared", _KEYWORD, wider)
+    if not _never_run_out(shapes):
+        writer.note(_KEYWORD, "relaxed", _MAY_REPEAT)
+    numbers = [one for one in shapes if isinstance(one, Number)]
+    if not all(one.integer or one.multiple for one in numbers):
+        writer.note(_KEYWORD, "narrowed", _NO_EXPONENT)
+    item = shape.rest
+    if numbers:
+        once = (replace(one, once=True) if isinstance(one, Number) else one for one in shapes)
+        item = writer.normalizer.part_of(shape.rest, "each number once", tuple(once))
+        writer.productivity.analyze(item)
+    writer.compared[array] = (item, b"ntf0" if all(one.integer for one in numbers) else b"ntf")
+    return replace(wider, rest=item)
 
 
 def _is_container(shape: Shape) -> bool:
     return isinstance(shape.value if isinstance(shape, Value) else shape, (Object, Array, dict, list))
 
 
-def _has_many(shape: Shape) -> bool:
-    """Return True if a shape has more values than a request can hold."""
-    if not isinstance(shape, Number):
+def _never_run_out(shapes: Iterable[Shape]) -> bool:
+    """Return True if each beginning of a string or number can go on to endlessly many others.
+
+    Numbers end after 40 digits, and only one with as many may come again. Null and Booleans need no others: once
+    written, their first byte is forbidden.
+    """
+    strings = [one for one in shapes if isinstance(one, String)]
+    values = [one for one in shapes if isinstance(one, Value)]
+    if not all(map(_has_no_end, (one for one in shapes if isinstance(one, Number)))) or not all(map(is_text, values)):
         return False
-    low = -_FAR if shape.low is None else shape.low
-    high = _FAR if shape.high is None else shape.high
-    is_near = max(abs(low), abs(high)) <= 10**9  # where fractions have six digits
-    return high - low > _WIDE or (is_near and not shape.integer and high - low > 1)
+    return any(map(is_endless, strings)) or (not values and all(map(_goes_on, strings)))
 
 
-def _expressions(shape: Shape) -> Iterator[str]:
-    """Yield terminals' expressions of a shape's values, each value in one spelling."""
-    match shape:
-        case Number():
-            if shape.multiple:
-                raise NoExactGrammar("multiples of a number", (), shape)
-            found = f"/{_INTEGER}/" if shape.integer else _NUMBER
-            bounds = number_range(shape)
-            yield f"{found} & {bounds}" if bounds else found
-        case Null():
-            yield literal("null")
-        case Boolean():
-            yield from (literal(json.dumps(value)) for value in sorted(shape.values))
-        case Value():
-            text = json.dumps(shape.value)
-            if type(shape.value) in {int, float} and not _IS_NUMBER.fullmatch(text):
-                raise NoExactGrammar(f"the number {text} has several texts", (), shape)
-            yield literal(text)
+def _goes_on(shape: String) -> bool:
+    is_one_pattern = len(shape.patterns) == 1 and shape == String(shortest=shape.shortest, patterns=shape.patterns)
+    return is_one_pattern and all(map(ends_freely, shape.patterns))
 
 
-def _ways(writer: "LarkWriter", shape: Shape) -> Iterator[str]:
-    """Yield the alternatives of a rule for a shape's values."""
-    if writer.signs_apart and isinstance(shape, Number):
-        yield by_sign(shape, lambda half: writer.terminal(f"{next(_expressions(half))} & {UNSIGNED}"), zero_below=False)
+def _has_no_end(shape: Number) -> bool:
+    """Return True if further digits keep a number within its bounds."""
+    is_above = shape.high is None and (shape.low is None or shape.low >= 0)
+    is_below = shape.low is None and (shape.high is None or shape.high <= 0)
+    return (is_above or is_below) and not (shape.multiple or shape.fraction)
+
+
+def note_not_found(writer: "LarkWriter", root: Node, model: StateModel | None) -> None:
+    """Note the compared arrays that the state model does not lead to, or not on every way."""
+    if not writer.compared:
         return
-    for text in _expressions(shape):
-        is_apart = writer.signs_apart and text.startswith('"-')
-        yield f'"-" {writer.terminal(text.replace("-", "", 1))}' if is_apart else writer.terminal(text)
-
-
-def _note_numbers(writer: "LarkWriter", array: Node, numbers: list[Number]) -> None:
-    """Note which numbers are not written."""
-    if any(shape.integer for shape in numbers):
-        writer.note(("type", "multipleOf"), "narrowed", "1.0, an integer to JSON Schema, is never written")
-    if not all(shape.integer for shape in numbers):
-        writer.node = array
-        reason = "numbers are written without an exponent, and fractions with at most 15 digits"
-        writer.note(_KEYWORD, "narrowed", reason)
+    numbers = {node: number for number, node in enumerate(writer.shapes)}
+    seen: set[tuple[Node, bool]] = set()
+    waiting = [(root, model is not None)]
+    has_contains = False
+    while waiting:
+        node, is_found = waiting.pop()
+        if node not in numbers or (node, is_found) in seen:
+            continue
+        seen.add((node, is_found))
+        known = model.nodes[numbers[node]] if model is not None and is_found else NodeModel()
+        for values, others, _ in writer.members.get(node, ()):
+            found = [(child, known.object is not None) for child in values.values()]
+            found += [(child, known.object is not None and len(others) == 1) for child in others]
+            if node == writer.arguments:  # they are written as parts, one for each type
+                parts = writer.argument_parts
+                found = [(part, is_sure) for child, is_sure in found for part in parts.get(child, {}).values()]
+            waiting += found
+        for shape in writer.shapes[node]:
+            if isinstance(shape, Array):
+                waiting += [(child, known.array is not None) for child in (*shape.prefix, shape.rest)]
+                if shape.contains and not has_contains:  # an item may have to satisfy several nodes
+                    has_contains = True
+                    waiting += [(each, False) for each in writer.shapes if len(each) > 1]
+        if node in writer.compared and known.array is None:
+            writer.node = node
+            writer.note(_KEYWORD, "relaxed", _NOT_FOUND)

@@ -28,9 +28,8 @@ from constrained_k2.grammar.lark.leaves import (
 )
 from constrained_k2.grammar.lark.objects import object_rule
 from constrained_k2.grammar.lark.small import is_usual
-from constrained_k2.grammar.lark.state_model import Members
+from constrained_k2.grammar.lark.state_model import Compared, Members
 from constrained_k2.grammar.lark.terminals import NUMBER, SIGN_APART, NoExactGrammar, one_of, preamble
-from constrained_k2.grammar.lark.unique_items import UniqueItems
 from constrained_k2.grammar.lark.values import value_text
 from constrained_k2.grammar.productivity import Productivity, constants
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
@@ -77,7 +76,6 @@ class LarkWriter:
     ) -> None:
         self.normalizer = normalizer
         self.has_match = has_match
-        self.count_texts: Callable[[str, int], int | None] = lambda _lark, _limit: None  # of a grammar, up to a limit
         writer = proxy(self)  # a cycle would keep the schema with all its shapes until the next garbage collection
         self.productivity = Productivity(
             normalizer,
@@ -112,9 +110,8 @@ class LarkWriter:
         self._notes: list[tuple[str, NoteStatus, str]] | None = None  # on the shape being written, if one is
         self.arguments: Node = NEVER  # the node whose objects are written as XTML arguments
         self.argument_parts: dict[Node, dict[Kind, Node]] = {}  # node of an argument -> the nodes of its values
-        self.unique_items: dict[Array, UniqueItems] = {}  # arrays whose items a matcher compares, as they are written
+        self.compared: dict[Node, Compared] = {}  # of arrays whose items a matcher compares
         self.has_open_keys = False  # True if an object may have keys that its rule does not tell apart
-        self.written_as: dict[Shape, Array] = {}  # such an array's shape -> as it is written
         self._raw: set[Node] = set()  # nodes whose strings are written without quotes and escapes
 
     def write(self, root: Node) -> str:
@@ -282,7 +279,7 @@ class LarkWriter:
         self._notes = outer
         if wider is not None:
             return self._body(node, wider, name)
-        self.shapes.setdefault(node, []).append(self.written_as.get(shape, shape))
+        self.shapes.setdefault(node, []).append(shape)
         return body
 
     def note(self, keywords: tuple[str, ...], status: NoteStatus, reason: str) -> None:

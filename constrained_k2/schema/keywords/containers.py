@@ -208,6 +208,10 @@ KEYWORDS = (
                 "items": {"type": "string", "pattern": "^[a-z]"},
                 "uniqueItems": True,
             },
+            "uniqueItems of strings with a format": {
+                "items": {"type": "string", "format": "date"},
+                "uniqueItems": True,
+            },
             "uniqueItems of numbers": {"items": {"type": "number"}, "uniqueItems": True},
             "uniqueItems of objects and arrays": {"items": {"type": ["object", "array"]}, "uniqueItems": True},
         },

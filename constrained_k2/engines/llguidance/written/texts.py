@@ -84,7 +84,7 @@ class TokensAfter(dict[Hashable, list[Ids]]):
 
 
 class WrittenTexts:
-    """The keys of one object, or the strings of one array, so far."""
+    """The keys of one object so far, or the strings of one array, or its numbers and literals."""
 
     __slots__ = ("_closers", "_closing", "_texts")
 
@@ -98,6 +98,10 @@ class WrittenTexts:
 
     def __contains__(self, text: Text) -> bool:
         return text.identity in self._texts
+
+    def has(self, identity: Identity) -> bool:
+        """Return True if a text is there."""
+        return identity in self._texts
 
     def add(self, text: Text) -> None:
         """Add a text that is not there yet."""
