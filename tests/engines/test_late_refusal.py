@@ -27,7 +27,8 @@ EITHER = {"anyOf": [closed(k={"const": 1}), closed(l={"const": 2})]}
 TRIP: dict[str, Any] = closed(city={"type": "string"}, which=EITHER, days={"type": "integer"})
 OPEN_TRIP = {"type": "object", "properties": TRIP["properties"]}
 IN_ORDER, OTHER_ORDER = '{"city":"Rome","which":{"k":1},"days":3}', '{"days":3,"which":{"l":2},"city":"Rome"}'
-UNEQUAL = closed(names={"type": "array", "items": {"type": ["string", "integer"]}, "uniqueItems": True})
+EITHER_KIND = {"type": ["string", "integer"], "minLength": 1}  # masks within it need LLGuidance
+UNEQUAL = closed(names={"type": "array", "items": EITHER_KIND, "uniqueItems": True})
 
 
 @pytest.fixture

@@ -189,7 +189,7 @@ class LLGuidanceGrammar:
     ) -> None:
         self.mask_threads = mask_threads
         # What the states of a text depend on.
-        self.states_by = (source.model, source.direct, source.has_open_keys)
+        self.states_by = (source.model, source.direct, source.items is None, source.has_open_keys)
         self.dfa: LazyDfa | None = None  # shared by its matchers
         if twin is not None and twin.states_by == self.states_by:
             self.dfa = twin.dfa
@@ -205,9 +205,8 @@ class LLGuidanceGrammar:
         self.step: Step = source.effort
         self.next_best: NextBest | None = None  # where this grammar fails
         self.token = cache.token
-        model = source.model if source.compares_items else None
-        self._places = NO_PLACES if model is None else ItemPlaces(model)
-        self._written_tokens = cache.written_tokens() if source.has_open_keys or model is not None else None
+        self._places = NO_PLACES if source.items is None else ItemPlaces(source.items)
+        self._written_tokens = cache.written_tokens() if source.has_open_keys or source.items is not None else None
         self._tokenizer = tokenizer
         self._reading = threading.Lock()
         # A simple grammar is read when a mask needs LLGuidance.

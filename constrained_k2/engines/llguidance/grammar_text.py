@@ -64,7 +64,7 @@ class GrammarText:
     is_well_formed: bool = True  # False if JSON Schema gives a part of the schema no meaning
     allows_any_split: bool = False  # True if masks allow any tokens of a text that is the only one possible
     effort: Effort = "exact"
-    compares_items: bool = False  # True if the grammar itself would let an array have an item twice
+    items: StateModel | None = None  # finds the arrays that the grammar itself would let have an item twice
     has_open_keys: bool = False  # True if the grammar itself would let an object have a key twice
     direct: DirectModel | None = None  # of JSON, for masks without LLGuidance
     is_simple: bool = False  # True if LLGuidance reads it for certain, and no mask of it takes it to a limit
@@ -106,7 +106,7 @@ def our_text(
             normalizer.notes.is_well_formed,
             encoding == "xtml",
             effort,
-            bool(writer.compared),
+            model if writer.compared else None,
             writer.has_open_keys,
             None if encoding == "xtml" else _direct_model(writer),
             is_simple=encoding == "json" and _is_simple(writer, text, patterns),
