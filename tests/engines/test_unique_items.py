@@ -154,6 +154,7 @@ PLACES: list[tuple[dict[str, Any], str]] = [
     ({"properties": {"n": {"$ref": "#"}, "t": UNIQUE}}, '{"n":{"n":{"t":["x","x"'),
     ({"additionalProperties": UNIQUE}, '{"b":["x"],"a\\"":["x" , "y","x"'),
     ({"properties": {"a": {"anyOf": [UNIQUE, {"type": "null"}]}}}, '{"a":["x","x"'),
+    ({"properties": {"t": UNIQUE}, "anyOf": [{"required": ["t"]}, {"required": ["u"]}]}, '{"t":["x","x"'),
     ({"properties": {"a": {"items": UNIQUE}}}, '{"a":[["x"],["x","x"'),
     ({"properties": {"a": {"prefixItems": [{}, UNIQUE]}}}, '{"a":[["x","x"],["x","x"'),
 ]  # fmt: skip
@@ -173,6 +174,7 @@ def test_arrays_are_found_wherever_they_are(
 OTHERS: list[dict[str, Any]] = [
     {"anyOf": [UNIQUE, {"type": "array", "items": {"type": "integer"}}]},
     {"anyOf": [ONE, TWO]},
+    {"anyOf": [ONE, TWO]},
     {"contains": {"const": 1}, "items": {"anyOf": [{"type": "integer"}, UNIQUE]}},
     {"anyOf": [ONE, {"type": "object", "properties": {"k": {"const": 2}, "t": {}}, "required": ["k"]}]},
     {"type": "array", "items": UNIQUE | {"items": {}}, "uniqueItems": True},
@@ -188,6 +190,16 @@ OTHERS: list[dict[str, Any]] = [
 def test_what_is_not_compared_is_named(schema: dict[str, Any], engine: LLGuidanceEngine) -> None:
     grammar = engine.compile(json.dumps({"type": "object", "properties": {"a": schema}}))
     assert {use.keyword for use in grammar.coverage.relaxed} == {"uniqueItems"}
+
+
+def test_alternative_arguments_as_xml() -> None:
+    vocabulary = Vocabulary.of_bytes(KIMI_K3)
+    engine = LLGuidanceEngine(vocabulary, threads=1)
+    schema = {"type": "object", "properties": {"t": UNIQUE}, "anyOf": [{"required": ["t"]}, {"required": ["u"]}]}
+    grammar = engine.compile(json.dumps(schema), encoding="xtml")
+    assert grammar.coverage.is_sound
+    begun = (OPEN, 'argument key="t" type="array"', SEPARATOR)
+    assert write(grammar.matcher(""), vocabulary, *begun, '["x","x"]') == '["x","x"'
 
 
 def test_items_in_arguments_as_xml() -> None:

@@ -189,7 +189,7 @@ class LLGuidanceGrammar:
     ) -> None:
         self.mask_threads = mask_threads
         # What the states of a text depend on.
-        self.states_by = (source.model, source.direct, source.items is None, source.has_open_keys)
+        self.states_by = (source.model, source.direct, source.places, source.has_open_keys)
         self.dfa: LazyDfa | None = None  # shared by its matchers
         if twin is not None and twin.states_by == self.states_by:
             self.dfa = twin.dfa
@@ -205,8 +205,8 @@ class LLGuidanceGrammar:
         self.step: Step = source.effort
         self.next_best: NextBest | None = None  # where this grammar fails
         self.token = cache.token
-        self._places = NO_PLACES if source.items is None else ItemPlaces(source.items)
-        self._written_tokens = cache.written_tokens() if source.has_open_keys or source.items is not None else None
+        self._places = NO_PLACES if source.places is None else ItemPlaces(source.places, is_xml=self.allows_any_split)
+        self._written_tokens = cache.written_tokens() if source.has_open_keys or source.places is not None else None
         self._tokenizer = tokenizer
         self._reading = threading.Lock()
         # A simple grammar is read when a mask needs LLGuidance.

@@ -15,10 +15,10 @@ from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.grammar.lark.custom_tool import custom_tool_text
 from constrained_k2.grammar.lark.direct_model import DirectModel, direct_model
+from constrained_k2.grammar.lark.places import Places, places_of
 from constrained_k2.grammar.lark.small import MAX_HARD, MAX_HARD_TEXT, is_small
 from constrained_k2.grammar.lark.state_model import StateModel, arguments_model, state_model
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE, alone
-from constrained_k2.grammar.lark.unique_items import note_not_found
 from constrained_k2.grammar.lark.writer import Effort, LarkWriter
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.translation import found_anywhere
@@ -64,7 +64,7 @@ class GrammarText:
     is_well_formed: bool = True  # False if JSON Schema gives a part of the schema no meaning
     allows_any_split: bool = False  # True if masks allow any tokens of a text that is the only one possible
     effort: Effort = "exact"
-    items: StateModel | None = None  # finds the arrays that the grammar itself would let have an item twice
+    places: Places | None = None  # of the arrays whose items a matcher compares
     has_open_keys: bool = False  # True if the grammar itself would let an object have a key twice
     direct: DirectModel | None = None  # of JSON, for masks without LLGuidance
     is_simple: bool = False  # True if LLGuidance reads it for certain, and no mask of it takes it to a limit
@@ -91,14 +91,13 @@ def our_text(
         if encoding == "json" and writer.member_count > _MAX_MEMBERS:
             raise Refused(f"grammar size (number of symbols) too big: {writer.member_count} members")
         text = llguidance.LLMatcher.grammar_from_lark(lark)
-        model: StateModel | None
+        places = places_of(writer, writer.arguments if encoding == "xtml" else root)
+        coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes.found)
         if encoding == "xtml":
-            root, parts = writer.arguments, writer.argument_parts
-            model = arguments_model(root, writer.shapes, writer.members, parts, writer.compared)
+            parts = writer.argument_parts
+            model = arguments_model(writer.arguments, writer.shapes, writer.members, parts, writer.compared)
         else:
             model = state_model(root, writer.shapes, writer.members, writer.compared)
-        note_not_found(writer, root, model)
-        coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes.found)
         return GrammarText(
             text,
             coverage,
@@ -106,7 +105,7 @@ def our_text(
             normalizer.notes.is_well_formed,
             encoding == "xtml",
             effort,
-            model if writer.compared else None,
+            places,
             writer.has_open_keys,
             None if encoding == "xtml" else _direct_model(writer),
             is_simple=encoding == "json" and _is_simple(writer, text, patterns),

@@ -36,7 +36,6 @@ class ArrayModel:
     prefix: tuple[int, ...]  # the nodes of the first items
     rest: int  # the node of the others
     counted: int  # from this number of items on, further items make no difference
-    compared: bytes | None = None  # if a matcher compares the items, the first bytes that are of one item alone
 
     def item(self, index: int) -> int:
         """Return the node of one item."""
@@ -185,5 +184,5 @@ def _array(shapes: list[Shape], numbers: Mapping[Node, int], compared: Compared 
         return None
     counted = max(len(shape.prefix), shape.shortest) + 1 if shape.longest is None else shape.longest
     prefix = tuple(numbers.get(node, AMBIGUOUS) for node in shape.prefix)
-    item, alone = (shape.rest, None) if compared is None else compared
-    return ArrayModel(prefix, numbers.get(item, AMBIGUOUS), counted, alone)
+    item = shape.rest if compared is None else compared[0]
+    return ArrayModel(prefix, numbers.get(item, AMBIGUOUS), counted)

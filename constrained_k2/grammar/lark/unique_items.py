@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from constrained_k2.grammar.lark.leaves import is_endless, is_text
 from constrained_k2.grammar.lark.open_keys import ends_freely
-from constrained_k2.grammar.lark.state_model import NodeModel, StateModel
 from constrained_k2.grammar.lark.terminals import NoExactGrammar
-from constrained_k2.schema.shapes import Array, Node, Number, Object, Shape, String, Value
+from constrained_k2.schema.shapes import Array, Number, Object, Shape, String, Value
 
 if TYPE_CHECKING:
     from constrained_k2.grammar.lark.writer import LarkWriter
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 _KEYWORD = ("uniqueItems",)
 _MAY_REPEAT = "an item comes again if the items so far leave no other one that begins as it does"
 _NO_EXPONENT = "numbers are written without an exponent, and without zeros at their end"
-_NOT_FOUND = "it cannot be told apart from an array of another schema that may be in its place"
 
 
 def compared_items(writer: "LarkWriter", shape: Array) -> Array:
@@ -77,35 +75,3 @@ def _has_no_end(shape: Number) -> bool:
     is_above = shape.high is None and (shape.low is None or shape.low >= 0)
     is_below = shape.low is None and (shape.high is None or shape.high <= 0)
     return (is_above or is_below) and not (shape.multiple or shape.fraction)
-
-
-def note_not_found(writer: "LarkWriter", root: Node, model: StateModel | None) -> None:
-    """Note the compared arrays that the state model does not lead to, or not on every way."""
-    if not writer.compared:
-        return
-    numbers = {node: number for number, node in enumerate(writer.shapes)}
-    seen: set[tuple[Node, bool]] = set()
-    waiting = [(root, model is not None)]
-    has_contains = False
-    while waiting:
-        node, is_found = waiting.pop()
-        if node not in numbers or (node, is_found) in seen:
-            continue
-        seen.add((node, is_found))
-        known = model.nodes[numbers[node]] if model is not None and is_found else NodeModel()
-        for values, others, _ in writer.members.get(node, ()):
-            found = [(child, known.object is not None) for child in values.values()]
-            found += [(child, known.object is not None and len(others) == 1) for child in others]
-            if node == writer.arguments:  # they are written as parts, one for each type
-                parts = writer.argument_parts
-                found = [(part, is_sure) for child, is_sure in found for part in parts.get(child, {}).values()]
-            waiting += found
-        for shape in writer.shapes[node]:
-            if isinstance(shape, Array):
-                waiting += [(child, known.array is not None) for child in (*shape.prefix, shape.rest)]
-                if shape.contains and not has_contains:  # an item may have to satisfy several nodes
-                    has_contains = True
-                    waiting += [(each, False) for each in writer.shapes if len(each) > 1]
-        if node in writer.compared and known.array is None:
-            writer.node = node
-            writer.note(_KEYWORD, "relaxed", _NOT_FOUND)

@@ -15,11 +15,11 @@ from constrained_k2.engines.llguidance.written.items import ItemPlaces
 from constrained_k2.engines.llguidance.written.texts import EMPTY, Text, WrittenTexts, identity_of
 from constrained_k2.engines.llguidance.written.tokens import ALONE, Matters, WrittenTokens
 from constrained_k2.formats.kimi_k3 import ARGUMENT, CLOSE, OPEN, SEPARATOR
-from constrained_k2.grammar.lark.state_model import AMBIGUOUS
+from constrained_k2.grammar.lark.places import NOWHERE
 
 _OPEN, _CLOSE, _SEPARATOR = (MARKER + text.encode() for text in (OPEN, CLOSE, SEPARATOR))
 _BEFORE_KEY = f'{ARGUMENT} key="'.encode()
-_TYPE = re.compile(rb'type="([a-z]+)"\Z')
+_STRING_TYPE = b'type="string"'
 _MAX_TAG = 64  # bytes of a tag that are kept, beside its key
 _STRUCTURE = re.compile(rb'["{}\[\],:]')
 _STRUCTURE_OR_WORD = re.compile(rb'["{}\[\],:\-0-9a-z]')
@@ -51,7 +51,7 @@ class Frame(NamedTuple):
     is_object: bool
     texts: WrittenTexts | None = None  # the keys, or the strings of an array whose items are compared
     words: WrittenTexts | None = None  # the numbers and literals of such an array
-    place: int = AMBIGUOUS
+    place: int = NOWHERE
     number: int = 0  # the index of an array's current item
     alone: bytes = b""  # the first bytes that one such word begins with
 
@@ -65,7 +65,7 @@ class Snapshot(NamedTuple):
 
     within: Within
     frame: Frame | None = None
-    place: int = AMBIGUOUS  # of the value that is expected
+    place: int = NOWHERE  # of the value that is expected
     keeps_next: bool = False  # True if the next string is a key or a compared item
     text: Text = EMPTY  # of the key or compared item that is being written
     tag: bytes = b""
@@ -171,24 +171,24 @@ class Scanner:
                 if within is Within.KEPT and frame is not None:
                     text, keeps_next = text.ended(reach), False
                     self._keep(frame.texts, text, may_repeat=may_repeat)
-                    place = self._places.of_key(frame.place, text.identity) if frame.is_object else AMBIGUOUS
+                    place = self._places.of_key(frame.place, text.identity) if frame.is_object else NOWHERE
                 within, start, text = Within.VALUE, stop + 1, EMPTY
         return Snapshot(within, frame, place, keeps_next, text, b"", escaped, length, len(self._log))
 
     def _structural(self, frame: Frame | None, place: int, byte: int) -> tuple[Frame | None, int, bool]:
         """Return where a structural character leads: the innermost container, the place, if the next text is kept."""
         if byte == _BRACE:
-            return Frame(frame, True, WrittenTexts(self._tokens.in_json), None, place), AMBIGUOUS, True  # noqa: FBT003
+            return Frame(frame, True, WrittenTexts(self._tokens.in_json), None, place), NOWHERE, True  # noqa: FBT003
         if byte == _BRACKET:
             return self._array(frame, place)
         if frame is None or byte == _COLON:
             return frame, place, False
         if byte != _COMMA:
-            return frame.outer, AMBIGUOUS, False
-        if not frame.is_object and frame.place != AMBIGUOUS:
+            return frame.outer, NOWHERE, False
+        if not frame.is_object and frame.place != NOWHERE:
             frame = frame._replace(number=frame.number + 1)
             return frame, self._places.of_item(frame.place, frame.number), frame.texts is not None
-        return frame, AMBIGUOUS, frame.is_object
+        return frame, NOWHERE, frame.is_object
 
     def _array(self, outer: Frame | None, place: int) -> tuple[Frame, int, bool]:
         alone, item = self._places.compared(place), self._places.of_item(place, 0)
@@ -221,11 +221,9 @@ class Scanner:
             return Snapshot(Within.TAG, self._outer)
         if marker != _SEPARATOR or at.within is not Within.AFTER_KEY:
             return Snapshot(Within.BETWEEN, self._outer)
-        found = _TYPE.search(at.tag)
-        kind = found[1].decode() if found else ""
-        if kind == "string":
+        if at.tag.endswith(_STRING_TYPE):
             return Snapshot(Within.TEXT, self._outer)
-        return Snapshot(Within.VALUE, self._outer, self._places.of_argument(at.text.identity, kind))
+        return Snapshot(Within.VALUE, self._outer, self._places.of_key(self._places.root, at.text.identity))
 
     def _keep(self, texts: WrittenTexts | None, text: Text, *, may_repeat: bool) -> None:
         """Keep a key or an item that has ended."""
