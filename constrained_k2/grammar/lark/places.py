@@ -58,6 +58,8 @@ class _Builder:
         self.numbers = {node: number for number, node in enumerate(writer.shapes)}
         arguments = len(self.numbers)
         self.numbers |= {node | _ARGUMENT: arguments + number for number, node in enumerate(writer.argument_parts)}
+        pointers = {node: sum(pointer.startswith("#") for pointer, _ in node) for node in writer.shapes}
+        self._together = [node for node, count in pointers.items() if count > 1]  # of several subschemas at once
         self._ways: dict[Node, list[tuple[Node, bool]]] = {node: [] for node in self.numbers}
         self.places = [replace(self._array(node), **self._object(node)) for node in writer.shapes]
         for node, parts in writer.argument_parts.items():  # their types are written before their values
@@ -106,7 +108,7 @@ class _Builder:
         if not is_one or any(isinstance(shape, Value) and isinstance(shape.value, list) for shape in shapes):
             self._ways[node] += [(child, False) for shape in arrays for child in (*shape.prefix, shape.rest)]
             if any(shape.contains for shape in arrays):  # an item may have to satisfy several nodes
-                self._ways[node] += [(other, False) for other in self.numbers if len(other) > 1]
+                self._ways[node] += [(other, False) for other in self._together]
             return Place()
         item, alone = self._writer.compared.get(node, (arrays[0].rest, None))
         return Place(
