@@ -241,3 +241,18 @@ def test_of_many_items_none_comes_again(engine: LLGuidanceEngine, pieces: Vocabu
         assert matcher.accept(ord('"'))
         matcher.fill(row)
     assert write(matcher, pieces, '777"') == '777"'
+
+
+def test_a_key_that_is_another_one_in_some_alternative_finds_no_array(
+    engine: LLGuidanceEngine, pieces: Vocabulary
+) -> None:
+    """Under ``t`` the second alternative allows equal items: they are not forbidden."""
+    others = {
+        "properties": {"u": STRING},
+        "required": ["u"],
+        "additionalProperties": {"type": "array", "items": STRING},
+    }
+    schema = {"type": "object", "anyOf": [{"properties": {"t": UNIQUE}, "required": ["t"]}, others]}
+    grammar = engine.compile(json.dumps(schema))
+    assert {use.keyword for use in grammar.coverage.relaxed} == {"uniqueItems"}
+    assert write(grammar.matcher(""), pieces, '{"u":"","t":["x","x"]}') == ""

@@ -103,7 +103,8 @@ def number_rule(writer: "LarkWriter", shape: Number) -> str:
             reason = f"more than {_MOST_RANGES} ranges of numbers cost the engine too much"
             wider = replace(shape, low=None, high=None)
             raise NoExactGrammar(reason, ("not", "oneOf", "anyOf", "minimum", "maximum"), wider)
-        writer.leaf_terminals[shape] = expression
+        if not shape.once:  # such states differ by all of a number's digits: LLGuidance is faster
+            writer.leaf_terminals[shape] = expression
         if not writer.signs_apart:
             return writer.terminal(expression)
         return _by_sign(

@@ -1,6 +1,6 @@
 """Finds the objects that always have another undeclared key: there each that is written counts, as none comes twice.
 
-A matcher leaves a key out that an object has (:mod:`constrained_k2.engines.llguidance.distinct_keys`), unless all keys
+A matcher leaves a key out that an object has (:mod:`constrained_k2.engines.llguidance.written`), unless all keys
 that begin as the text does have been written.
 """
 

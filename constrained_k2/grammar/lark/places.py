@@ -95,9 +95,10 @@ class _Builder:
         extra = {child for _, others in members for child in others}
         keys, are_led = {}, True
         for name, children in named.items():
-            is_missing = len(children) < len(members)
-            keys[name] = self._number(node, {*children, *extra} if is_missing else set(children))
-            are_led = are_led and not (is_missing and keys[name] == NOWHERE)
+            is_mixed = len(children) < len(members) and not extra <= set(children)  # in some, it is another key
+            found = self._number(node, set(children), are_led=not is_mixed)
+            keys[name] = NOWHERE if is_mixed else found
+            are_led = are_led and not is_mixed
         return {"keys": keys, "extra": self._number(node, extra, are_led=are_led)}
 
     def _array(self, node: Node) -> Place:
@@ -109,6 +110,7 @@ class _Builder:
             self._ways[node] += [(child, False) for shape in arrays for child in (*shape.prefix, shape.rest)]
             if any(shape.contains for shape in arrays):  # an item may have to satisfy several nodes
                 self._ways[node] += [(other, False) for other in self._together]
+                self._together = []  # once is enough
             return Place()
         item, alone = self._writer.compared.get(node, (arrays[0].rest, None))
         return Place(

@@ -30,8 +30,6 @@ def is_small(text: str) -> bool:
 
 
 def is_usual(shape: Number) -> bool:
-    """Return True for numbers in any spelling whose bounds have few digits."""
-    if shape.once:
-        return False
+    """Return True for numbers whose bounds have few digits."""
     bounds = [bound for bound in (shape.low, shape.high) if bound is not None]
     return all(abs(bound) <= _LARGEST and bound.denominator <= _MOST_PARTS for bound in bounds)

@@ -18,8 +18,9 @@ _BLANKS = rb"[ \t\r\n]*"
 _TWO_KEYS = re.compile(rb'"' + _BLANKS + rb':[\x00-\xff]*[,{][ \t\r\n]*"[\x00-\xff]*"')
 # A comma before a whole item or between an item and such a word, or in an array that the token opens.
 _TWO_ITEMS = re.compile(
-    rb"," + _BLANKS + rb'(?:"[\x00-\xff]*"|[-+.0-9A-Za-z]+[ \t\r\n,\]}])'
-    rb'|[-+.0-9A-Za-z"]' + _BLANKS + rb"," + _BLANKS + rb"[tfn0]|\[[\x00-\xff]*,"
+    rb"," + _BLANKS + rb'(?:"[\x00-\xff]*"|[-0-9tfn][-+.0-9A-Za-z]*[ \t\r\n,\]}])'
+    rb'|[-+.0-9A-Za-z"]' + _BLANKS + rb"," + _BLANKS + rb"[tfn0]"
+    rb"|\[[\x00-\xff]*," + _BLANKS + rb'["\-0-9tfn]'
 )
 _STRING = re.compile(rb'"([^"\\]*(?:\\[\x00-\xff][^"\\]*)*)"')
 _TO_QUOTE = re.compile(rb'([^"\\]*(?:\\[\x00-\xff][^"\\]*)*)"')
