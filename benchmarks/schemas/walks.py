@@ -118,7 +118,7 @@ def walk(grammar: ArgumentGrammar, vocabulary: Vocabulary, schema: Any, seed: in
                 steps += len(taken)
                 if taken:
                     continue
-                budget.narrow(position, row, lambda _: ())
+                budget.narrow(position, row)
                 ids = allowed_ids(row)
             elif text.rstrip().endswith((b"{", b",")) and quote in ids and chance.random() < 0.5:
                 key = next((key for key in chance.sample(keys, len(keys)) if _take(matcher, key)), [])
