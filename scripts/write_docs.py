@@ -34,7 +34,7 @@ What operators and clients can set.
 
 ## Settings of a server
 
-Give them with `--additional-config '{{"constrained_k2": {{…}}}}'`.
+Pass them with `--additional-config '{{"constrained_k2": {{…}}}}'`.
 An unknown name or a wrong value stops the server.
 
 {settings}
@@ -42,7 +42,7 @@ An unknown name or a wrong value stops the server.
 ## Fields of a request
 
 Send them in `vllm_xargs`: `{{"vllm_xargs": {{"constrained_k2_finish_reserve": 60}}}}`. On /v1/completions
-those of keys and calls stand beside `tools`, without `constrained_k2_`. A wrong value gets HTTP 400.
+the fields of keys and calls go beside `tools`, without `constrained_k2_`. A wrong value gets HTTP 400.
 
 {fields}
 """
@@ -52,8 +52,8 @@ REASONS = """# What is refused or ignored, and why
 
 Why a field of a request with tools got HTTP 400, or did less than it says. The code refuses by this table.
 
-A wrong value of any field gets HTTP 400 too; [Strictness](../strictness.md) tells which schemas are refused. What is
-*refused by vLLM* is so without this package too.
+A wrong value of any field gets HTTP 400 too; see [Strictness](../strictness.md) for refused schemas. *Refused by vLLM*
+means without this package too.
 
 {table}
 """

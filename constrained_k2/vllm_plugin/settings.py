@@ -69,27 +69,26 @@ SETTINGS = (
     Row("strict", "'json_object', 'best_effort', 'strict', or an object of min, max and false", "no bounds",
         "A level for all tools, or bounds on what their `strict` declares; `false`: the level of `strict: false`."),
     Row("undeclared_keys", EXPECTED, _DEFAULTS.undeclared_keys,
-        "Whether the model may write keys that a schema with `properties` does not declare, where the schema leaves it "
-        "open."),
+        "Whether the model may write keys that a schema with `properties` neither declares nor rules out."),
     Row("undeclared_calls", UNDECLARED_CALLS, _DEFAULTS.undeclared_calls,
-        "A call that is unlikely to mean a declared function is not made, or becomes a call of a declared one."),
+        "A call that is unlikely to mean a declared function is not made, or becomes a call of the nearest one."),
     Row("call_threshold", "a number from 0 to 1", _DEFAULTS.call_threshold,
         "A call is declined if, at any token of its name, the probability of a declared function is below this."),
     Row("engines", "a list of 'llguidance' and 'xgrammar'", ["llguidance"],
-        "Those that a request may name; the first is the default. With xgrammar one schema may hold up the engine core "
+        "Those that a request may name; the first is the default. With xgrammar one schema may block the engine core "
         "for seconds."),
     Row("repair", "true or false", _DEFAULTS.repair,
         "Whether chat histories are repaired."),
     Row("route", "'structured_output' or 'logits_processor'", "by the flags",
         "Where masks are computed: 'logits_processor' with --logits-processors, else 'structured_output'."),
     Row("adopt", "'tag', 'prompt' or 'off'", _DEFAULTS.adopt,
-        "The requests of other front ends and parsers that are constrained: those with a structural tag of Kimi's "
+        "Which requests of other front ends and parsers are constrained: those with a structural tag of Kimi's "
         "calls; also those whose prompt declares tools as JSON; none."),
     Row("drafts", "true or false", _DEFAULTS.drafts, "Whether the grammar drafts tokens under speculative decoding."),
     Row("finish_reserve", _RESERVE, _DEFAULTS.finish_reserve,
-        "How many of its last tokens a request keeps for ending its calls."),
+        "How many of its last tokens a request keeps for completing its calls."),
     Row("memory_mib", "a whole number from 1", _DEFAULTS.memory_mib,
-        "The estimated size of a process's compiled grammars (four fifths) and cached masks, in MiB."),
+        "The bound on a process's compiled grammars (four fifths) and cached masks, in MiB, as estimated."),
 )  # fmt: skip
 """The settings."""
 
@@ -124,7 +123,7 @@ REQUEST_FIELDS = (
     Row(UNDECLARED_CALLS_KEY, UNDECLARED_CALLS, "the setting undeclared_calls",
         "As the setting."),
     Row(MAX_CALLS_KEY, MAX_CALLS, "no bound", "The most calls of a turn."),
-    Row(REPEATED_CALLS_KEY, REPEATS, "allow", "Whether a turn may hold equal calls."),
+    Row(REPEATED_CALLS_KEY, REPEATS, "allow", "Whether a turn may repeat a call."),
     Row(REPAIR_KEY, "'on' or 'off'", "the setting repair", "As the setting."),
     Row(FINISH_RESERVE_KEY, _RESERVE, "the setting finish_reserve",
         "As the setting."),

@@ -11,23 +11,23 @@ from scripts.agents.scenarios import SCENARIOS
 
 _HEAD = """# Agents
 
-Which coding agents work with a server of this package, endpoint by endpoint. `scripts/agents.sh` installs them, runs
+Which coding agents work with a server of this package, by endpoint. `scripts/agents.sh` installs them, runs
 them without a terminal and writes this page. A tiny model's turns are dictated token by token under the masks; in the
-column *sampled* it chooses its calls itself. *Good*: the server accepts every request, the client takes every answer to
+column *sampled* it chooses its calls itself. *Good*: the server accepts every request, the client reads every answer to
 its end, calls come back with their results, and a cancelled request leaves the server idle.
 
-* *tool turns*: reasoning, text and calls, and one fails. *cancelled*: while a long answer streams.
-* *60 more tools*: of an MCP server. *tool search*: the agent keeps these back until the model asks for one.
+* *tool turns*: reasoning, text and calls; one call fails. *cancelled*: while a long answer streams.
+* *60 more tools*: from an MCP server. *tool search*: the agent holds these back until the model asks for one.
 * *answer schema*: a call, then an answer that fits a JSON Schema.
-* *known model*: with a model name that the client knows: Claude Code then sends `thinking.budget_tokens`, and Codex a
-  `custom` tool with a grammar.
+* *known model*: a model name for which Claude Code sends `thinking.budget_tokens`, and Codex a `custom` tool with a
+  grammar.
 """
 
 
 _REFUSED = """
 ## Requests that were refused
 
-*By*: a request that is accepted once the constraint is switched off was refused by this package.
+*By* is this package if the request is accepted with the constraint switched off.
 """
 
 
