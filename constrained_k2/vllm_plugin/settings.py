@@ -75,8 +75,8 @@ SETTINGS = (
     Row("call_threshold", "a number from 0 to 1", _DEFAULTS.call_threshold,
         "A call is declined if, at any token of its name, the probability of a declared function is below this."),
     Row("engines", "a list of 'llguidance' and 'xgrammar'", ["llguidance"],
-        "Those that requests may name; the first is the default. With xgrammar one schema may block the engine core for "
-        "seconds."),
+        "Those that requests may name; the first is the default. With xgrammar one schema may block the engine core "
+        "for seconds."),
     Row("repair", "true or false", _DEFAULTS.repair,
         "Whether chat histories are repaired."),
     Row("route", "'structured_output' or 'logits_processor'", "by the flags",
