@@ -1,4 +1,9 @@
-"""The interface of a grammar engine. Engines see only arguments and answers: no headers, names or indexes."""
+"""The interface of a grammar engine. Engines see only arguments and answers: no headers, names or indexes.
+
+grammar = engine.compile('{"type": "object"}')     once a schema, shared by all requests
+matcher = grammar.matcher("tools[0]")              once a call
+matcher.fill(row), matcher.accept(token_id)        once a token
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol

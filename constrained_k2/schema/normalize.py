@@ -1,4 +1,7 @@
-"""Expands a schema's nodes, one level at a time, into unions of shapes without allOf, anyOf, not, if and $ref."""
+"""Expands a schema's nodes, one level at a time, into unions of shapes without allOf, anyOf, not, if and $ref.
+
+{"anyOf": [{"type": "integer"}, {"const": "x"}], "minimum": 3}     Number(integer, low=3) and Value("x")
+"""
 
 from collections.abc import Callable, Iterable
 from functools import partial

@@ -2,6 +2,11 @@
 
 Every joint of a format begins with a special token, so the automaton works on tokens; a grammar engine is used only
 for a call's arguments, and for the text of a turn whose answer has a form.
+
+TEXT   <|tool_calls_section_begin|> JOINT   <|tool_call_begin|>          CALL_ID
+       functions.move:0                     <|tool_call_argument_begin|> ARGUMENTS
+       {"to": "up"}                         <|tool_call_end|>            BETWEEN
+       <|tool_calls_section_end|>           CLOSED                       <|im_end|>  DONE
 """
 
 from itertools import chain

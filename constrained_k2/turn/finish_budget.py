@@ -2,6 +2,8 @@
 
 A filtered mask is a non-empty subset of the mask, so required keys are still written and values still satisfy their
 schemas. Filtering depends on the accepted tokens alone, never on time or chance, so all ranks filter alike.
+
+{"path": "/usr/lo     in the reserve: the string ends, then the required key "mode" comes, with its shortest value
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,8 @@
-"""The joints of several tokens that lead from a phase to the next: which tokens may follow within one."""
+"""The joints of several tokens that lead from a phase to the next: which tokens may follow within one.
+
+From text to a call's header Kimi K2 writes <|tool_calls_section_begin|><|tool_call_begin|>: behind the first of them
+only the second may follow. Kimi K3's joints hold text too, in any tokenization: <|open|>tools<|sep|>.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,9 @@
-"""The state of one turn: accepted tokens and rollback, over :mod:`constrained_k2.turn.automaton`."""
+"""The state of one turn: accepted tokens and rollback, over :mod:`constrained_k2.turn.automaton`.
+
+matcher.accept_tokens(ids)          advances, or leaves all as it was
+matcher.fill_bitmask(bitmask, 0)    the tokens that may follow
+matcher.rollback(2)                 as if the last two had not come
+"""
 
 from array import array
 from collections import deque

@@ -1,4 +1,7 @@
-"""The tokens that each phase of a turn allows, and where they lead. All constant, from the format's table of exits."""
+"""The tokens that each phase of a turn allows, and where they lead. All constant, from the format's table of exits.
+
+BETWEEN of Kimi K2 allows two tokens: <|tool_call_begin|> leads to CALL_ID, <|tool_calls_section_end|> to CLOSED.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

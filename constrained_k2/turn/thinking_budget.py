@@ -1,4 +1,7 @@
-"""Ends reasoning within a token budget: once it is used up, masks allow only the marker that closes the reasoning."""
+"""Ends reasoning within a token budget: once it is used up, masks allow only the marker that closes the reasoning.
+
+With a budget of 2, <think> and two more tokens, only </think> may follow.
+"""
 
 from typing import Self
 

@@ -1,4 +1,8 @@
-"""A client's limits on tokens, ``allowed_token_ids`` and ``bad_words``, applied to masks so that none becomes empty."""
+"""A client's limits on tokens, ``allowed_token_ids`` and ``bad_words``, applied to masks so that none becomes empty.
+
+With the bad word ``}``, ``{"a": 1`` goes on with blanks, ``,`` or digits; where ``}`` alone may follow, it may be
+written, and the limit counts as ignored.
+"""
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence

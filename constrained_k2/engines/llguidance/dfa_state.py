@@ -1,4 +1,7 @@
-"""One state of a call's arguments in a grammar's DFA (:mod:`~constrained_k2.engines.llguidance.mask_cache`)."""
+"""One state of a call's arguments in a grammar's DFA (:mod:`~constrained_k2.engines.llguidance.mask_cache`).
+
+{"city": "Os and {"city": "Ber of free strings are one state, whose plain tokens lead back to it.
+"""
 
 import numpy as np
 import numpy.typing as npt

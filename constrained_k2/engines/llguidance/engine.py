@@ -1,4 +1,9 @@
-"""The LLGuidance engine: our grammars first, those of its builtin JSON Schema compiler as the second choice."""
+"""The LLGuidance engine: our grammars first, those of its builtin JSON Schema compiler as the second choice.
+
+{"type": "integer", "minimum": 3}     our Lark: any order of keys, exact bounds
+one that ours relaxes or refuses      LLGuidance's converter, if that relaxes nothing
+one whose lexer costs too much        the next best grammar (:mod:`~constrained_k2.engines.llguidance.next_best`)
+"""
 
 import json
 import threading

@@ -1,4 +1,8 @@
-"""Matches a call's arguments: from the grammar's shared DFA if cached there, else with LLGuidance."""
+r"""Matches a call's arguments: from the grammar's shared DFA if cached there, else with LLGuidance.
+
+{"city": "Oslo     tokens that the DFA knows; LLGuidance has consumed none of them
+{"city": "Oslo\u   a new state without a known mask: LLGuidance consumes all of them, and computes it
+"""
 
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns

@@ -1,4 +1,8 @@
-"""Follows tokens from one parse position to the next."""
+"""Follows tokens from one parse position to the next.
+
+{"a":1,       the open object with the bit of ``a``, a key comes next
+{"b":2,"a":1, another position, since ``b`` has a bit too; {"a":7, is the first one again
+"""
 
 import json
 import re

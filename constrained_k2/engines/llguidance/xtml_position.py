@@ -1,4 +1,7 @@
-"""Parse positions in XTML arguments: between two blocks, in a tag, in raw text, or in a JSON value."""
+"""Parse positions in XTML arguments: between two blocks, in a tag, in raw text, or in a JSON value.
+
+<|open|>argument key="to" type="string"<|sep|>up     in raw text, with the bit of ``to``; only a marker ends it
+"""
 
 import re
 

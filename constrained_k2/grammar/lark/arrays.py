@@ -1,4 +1,7 @@
-"""Arrays: prefix items, the rest, counts, ``contains``, and unique items."""
+"""Arrays: prefix items, the rest, counts, ``contains``, and unique items.
+
+{"prefixItems": [A], "items": B, "maxItems": 3}     an A, then up to two of B, each behind a comma
+"""
 
 from dataclasses import replace
 from itertools import accumulate, product

@@ -1,4 +1,8 @@
-"""Strings and numbers: terminals where they are exact, else LLGuidance's builtin ``%json``."""
+"""Strings and numbers: terminals where they are exact, else LLGuidance's builtin ``%json``.
+
+{"type": "string", "pattern": "^a"}     T0: /"a(?:CHARACTER)*"/, where a character may be an escape
+{"multipleOf": 0.01}                    %json {"type": "number", "multipleOf": 0.01}
+"""
 
 import json
 import math

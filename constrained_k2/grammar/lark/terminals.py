@@ -1,4 +1,7 @@
-"""JSON's tokens as terminals of LLGuidance's Lark dialect, and the exception for what has no exact grammar."""
+"""JSON's tokens as terminals of LLGuidance's Lark dialect, and the exception for what has no exact grammar.
+
+STRING, INTEGER and NUMBER are written once a grammar; ws is bounded, so that a model cannot loop on blanks.
+"""
 
 import json
 from collections.abc import Iterable

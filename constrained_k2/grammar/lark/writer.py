@@ -2,6 +2,8 @@
 
 Structure and whitespace are rules, strings and numbers are terminals. A shape without an exact grammar is written
 wider, and the keywords that this relaxes are noted.
+
+{"type": "array", "items": {"type": "boolean"}}     n0: "[" ws (n1 ws ("," ws n1 ws)*)? "]"     n1: "true" | "false"
 """
 
 from collections import Counter

@@ -1,4 +1,7 @@
-"""The lexemes of JSON by bytes, as the grammars write them: characters of strings, and numbers."""
+"""The lexemes of JSON by bytes, as the grammars write them: characters of strings, and numbers.
+
+-1.5e3     sign, digits, point, digits, exponent: five states of a number
+"""
 
 import re
 from functools import lru_cache

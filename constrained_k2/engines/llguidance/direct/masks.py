@@ -1,4 +1,7 @@
-"""The masks of residuals, shared by all grammars, with the least recently used dropped."""
+"""The masks of residuals, shared by all grammars, with the least recently used dropped.
+
+A new tool's first free string has the mask that any other tool's free string had before.
+"""
 
 import threading
 from collections.abc import Callable, Hashable, Iterator

@@ -1,4 +1,7 @@
-"""The ordinary tokens of a vocabulary as a trie that is built where it is visited."""
+"""The ordinary tokens of a vocabulary as a trie that is built where it is visited.
+
+Within a number only the branches of digits, signs, ``.``, ``e`` and of what may end it are visited.
+"""
 
 import re
 from bisect import bisect_left

@@ -1,4 +1,7 @@
-"""The values of a grammar's nodes, with equal nodes of all grammars as one object."""
+"""The values of a grammar's nodes, with equal nodes of all grammars as one object.
+
+The integers of one tool and those of another are compared by ``is``.
+"""
 
 from collections.abc import Hashable
 from typing import NamedTuple

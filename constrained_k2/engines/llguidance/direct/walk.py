@@ -1,4 +1,7 @@
-"""Computes the mask of a residual by following the vocabulary's tokens through it."""
+"""Computes the mask of a residual by following the vocabulary's tokens through it.
+
+Behind {"a": of an integer, the token `` 12,`` is followed byte by byte: blank, digits, and a comma that ends the value.
+"""
 
 from collections.abc import Callable, Sequence
 
