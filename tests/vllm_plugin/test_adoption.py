@@ -32,7 +32,7 @@ def test_a_tag_is_taken_over(vocabulary: Vocabulary, counters: EngineCounters, r
     """On either route the request ends up as our own front end would have sent it."""
     markers = vocabulary.format
     extra = {"constrained_k2_finish_reserve": 9, "constrained_k2_undeclared_keys": "allow", "mine": 1,
-             "constrained_k2_max_calls": 4}  # fmt: skip
+             "constrained_k2_max_calls": 4, "constrained_k2_repeated_calls": "forbid"}  # fmt: skip
     params = SamplingParams(structured_outputs=tag_of(parallel_tool_calls=False), extra_args=extra, max_tokens=77,
                             allowed_token_ids=[5, 6])  # fmt: skip
     asked = request(params, [5, markers.call_begin, 6, markers.call_begin])
@@ -106,7 +106,7 @@ def test_a_turn_that_the_prompt_continues_stays_vllms(
         ("tools", tag_of(), {"constrained_k2_undeclared_keys": 7}, {}),
         ("tools", tag_of(), {"constrained_k2_finish_reserve": "x"}, {}),
         ("tools", tag_of(), {"constrained_k2_max_calls": 0}, {}),
-        ("tools", tag_of(), {"constrained_k2_repeated_calls": "forbid"}, {}),  # other parsers show what is declined
+        ("tools", tag_of(), {"constrained_k2_repeated_calls": "never"}, {}),
         ("option", tag_of(), {"constrained_k2": "off"}, {}),
         ("option", tag_of(), None, {"ids": None}),
         ("option", tag_of(), None, {"resumable": True}),

@@ -115,8 +115,8 @@ class Adoption:
             read_undeclared_keys(undeclared_keys, f"vllm_xargs.{UNDECLARED_KEYS_KEY}")
         finish_reserve_in(params.extra_args, 0)
         if repeated_calls_in(params.extra_args) == "forbid":
-            problem = "other parsers would show the beginning of a repeated call"
-            raise InvalidRequest(problem, f"vllm_xargs.{REPEATED_CALLS_KEY}", "Leave it out")
+            hint = f"{request.request_id}: other parsers would show the beginning of one"
+            warn(f"a request may repeat calls all the same, {REPEATED_CALLS_KEY} is ignored", hint)
         body |= {
             "first_index": count_calls(ids, self._vocabulary),
             "engine": None if switch == ON else switch,
