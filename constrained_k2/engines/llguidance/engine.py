@@ -17,7 +17,6 @@ from weakref import WeakValueDictionary
 
 import llguidance
 
-from constrained_k2.engines.llguidance.distinct_matcher import DistinctMatcher
 from constrained_k2.engines.llguidance.forced import forced_ids
 from constrained_k2.engines.llguidance.grammar_text import (
     GrammarText,
@@ -34,6 +33,7 @@ from constrained_k2.engines.llguidance.mask_threads import MaskThreads
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance.next_best import NextBest, Step, next_best_text
 from constrained_k2.engines.llguidance.tokenizer import build_tokenizer
+from constrained_k2.engines.llguidance.written.filter import WrittenFilter
 from constrained_k2.engines.llguidance.written.items import NO_PLACES, ItemPlaces
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, SchemaTooCostly, UnsupportedSchema
@@ -254,9 +254,10 @@ class LLGuidanceGrammar:
         self._coverage = coverage
 
     def matcher(self, location: str, *, may_relax: bool = False) -> LLGuidanceMatcher:
-        if self._written_tokens is None:
-            return LLGuidanceMatcher(self, location, may_relax=may_relax)
-        return DistinctMatcher(self, location, self._written_tokens, self._places, may_relax=may_relax)
+        tokens, written = self._written_tokens, None
+        if tokens is not None:
+            written = WrittenFilter(tokens, self._places, is_xml=self.allows_any_split, token=self.token)
+        return LLGuidanceMatcher(self, location, may_relax=may_relax, written=written)
 
     def copy(self) -> llguidance.LLMatcher:
         """Return a copy of the prototype, at the start of the arguments."""

@@ -6,7 +6,7 @@ r"""Matches a call's arguments: from the grammar's shared DFA if cached there, e
 
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import llguidance
 import numpy as np
@@ -15,9 +15,10 @@ import numpy.typing as npt
 from constrained_k2.engines.llguidance.dfa_state import DfaState
 from constrained_k2.engines.llguidance.next_best import UNREADABLE
 from constrained_k2.engines.llguidance.position import Expect
+from constrained_k2.engines.llguidance.written.filter import WrittenFilter
 from constrained_k2.engines.protocol import Failures
 from constrained_k2.errors import ConstrainedK2Error, SchemaTooCostly
-from constrained_k2.vocabulary.bitmask import BitmaskRows
+from constrained_k2.vocabulary.bitmask import BitmaskRows, words_per_row
 
 if TYPE_CHECKING:
     from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar
@@ -43,13 +44,20 @@ class LLGuidanceMatcher:
     """
 
     __slots__ = ("_classes", "_consumed", "_ids", "_is_stale", "_location", "_masked", "_matcher", "_may_relax",
-                 "_path", "_state", "grammar")  # fmt: skip
-    keeps_keys: ClassVar = False  # True if it leaves out keys that an object has already
+                 "_path", "_state", "grammar", "written_filter")  # fmt: skip
 
-    def __init__(self, grammar: "LLGuidanceGrammar", location: str, *, may_relax: bool = False) -> None:
+    def __init__(
+        self,
+        grammar: "LLGuidanceGrammar",
+        location: str,
+        *,
+        may_relax: bool = False,
+        written: WrittenFilter | None = None,
+    ) -> None:
         self.grammar = grammar
         self._location = location
         self._may_relax = may_relax
+        self.written_filter = written  # leaves out keys and items that are there already
         self._classes = grammar.token_classes
         self._state = _UNTRACKED if grammar.dfa is None else grammar.dfa.begin()
         self._ids: list[int] = []
@@ -60,7 +68,13 @@ class LLGuidanceMatcher:
         self._is_stale = False  # True if it was rolled back past that mask
 
     def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
-        cached = LLGuidanceMatcher.cached_mask(self)
+        self._fill(row, address)
+        if self.written_filter is not None:
+            self.written_filter.narrow(row)
+
+    def _fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
+        """Fill a row with what the grammar allows."""
+        cached = self._known_mask()
         if cached is not None:
             row[:] = cached
             return
@@ -94,9 +108,11 @@ class LLGuidanceMatcher:
                 if not engine.is_error():
                     matcher.note_mask(rows[row])
                     matcher.grammar.note_work(spent)
+                    if matcher.written_filter is not None:
+                        matcher.written_filter.narrow(rows[row])
         for matcher, row in batch:
             try:
-                LLGuidanceMatcher.fill(matcher, rows[row], rows.address + row * rows.row_bytes)
+                matcher.fill(rows[row], rows.address + row * rows.row_bytes)
             except ConstrainedK2Error as error:
                 failed.append((row, error))
         return failed
@@ -117,11 +133,24 @@ class LLGuidanceMatcher:
         if not state.loops & self._classes[token_id]:
             after = state.next.get(token_id)
             if after is None:
-                return self._accept_new(token_id)
+                return self._accept_new(token_id) and (self.written_filter is None or self._keeps(token_id))
             self._state = state = after
         self._ids.append(token_id)
         self._path.append(state)
-        return True
+        return self.written_filter is None or self._keeps(token_id)
+
+    def _keeps(self, token_id: int) -> bool:
+        """Have the latest token followed; take it back if it repeats a key or an item, and another one may come."""
+        written = self.written_filter
+        assert written is not None
+        if written.follow(token_id, len(self._ids)):
+            return True
+        self._take_back(1)
+        row = np.zeros(words_per_row(len(self._classes)), dtype=np.int32)
+        self._fill(row)
+        if written.without_repetitions(row) is not row:  # there is another token
+            return False
+        return self._accept_new(token_id) and written.follow(token_id, len(self._ids), may_repeat=True)
 
     def _accept_new(self, token_id: int) -> bool:
         """Accept a token that leads to a new state: without LLGuidance, if what the grammar accepts is known."""
@@ -160,6 +189,11 @@ class LLGuidanceMatcher:
     def rollback(self, count: int) -> None:
         if not count:
             return
+        self._take_back(count)
+        if self.written_filter is not None:
+            self.written_filter.truncate(len(self._ids))
+
+    def _take_back(self, count: int) -> None:
         del self._ids[-count:]
         del self._path[-count:]
         self._state = self._path[-1]
@@ -188,13 +222,19 @@ class LLGuidanceMatcher:
         return is_complete
 
     def fork(self) -> "LLGuidanceMatcher":
-        copy = LLGuidanceMatcher(self.grammar, self._location, may_relax=self._may_relax)
+        written = self.written_filter and self.written_filter.after(self._ids)
+        copy = LLGuidanceMatcher(self.grammar, self._location, may_relax=self._may_relax, written=written)
         copy._ids, copy._path, copy._state = self._ids.copy(), self._path.copy(), self._state
         copy._matcher = self._matcher and self._matcher.deep_copy()
         copy._consumed, copy._masked, copy._is_stale = self._consumed, self._masked, self._is_stale
         return copy
 
     def cached_mask(self) -> npt.NDArray[np.int32] | None:
+        row = self._known_mask()
+        return row if row is None or self.written_filter is None else self.written_filter.narrowed(row)
+
+    def _known_mask(self) -> npt.NDArray[np.int32] | None:
+        """Return what the grammar allows, if it is cached or needs no LLGuidance."""
         state = self._state
         if state.is_direct is not False and (dfa := self.grammar.dfa) is not None:
             row = None if state.forced else state.allowed
@@ -285,7 +325,7 @@ class LLGuidanceMatcher:
         problem = (problem.strip() or "it does not accept the tokens when they are replayed")[:300]
         before, failed = (self.grammar, self._state, self._path), self._matcher
         while (next_best := self.grammar.next_best) is not None:
-            step, keeps_keys = self.grammar.step, self.keeps_keys
+            step, keeps_keys = self.grammar.step, self.written_filter is not None
             following = next_best.after(step, may_relax=self._may_relax, keeps_keys=keeps_keys)
             if following is None:
                 break

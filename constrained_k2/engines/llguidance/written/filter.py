@@ -1,0 +1,127 @@
+"""Leaves out the tokens that would repeat a key of an object, or an item of unequal ones: stage 4 of a mask.
+
+Behind {"a":1," of an object with any keys, the mask loses the tokens ``a"`` and ``a":``, not ``ab"``.
+"""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from constrained_k2.engines.llguidance.written.items import NO_PLACES, ItemPlaces
+from constrained_k2.engines.llguidance.written.scanner import Repetition, Scanner, Snapshot, Within
+from constrained_k2.engines.llguidance.written.tokens import WrittenTokens
+
+Row = npt.NDArray[np.int32]
+
+
+class WrittenFilter:
+    """The keys and items that one call has written, and the masks without what repeats one.
+
+    No mask becomes empty: where every key or item that begins so has been written, which takes a pattern, a length, a
+    range or few names, one comes again. Of a key the last value counts; coverage names such items as relaxed.
+
+    Args:
+        tokens: The vocabulary's tokens that may end a key or an item.
+        places: Where the grammar has arrays of unequal items.
+        is_xml: True if the arguments are blocks.
+        token: The bytes of a token id.
+
+    Attributes:
+        may_repeat: False if no token repeats anything here, nor before the next token that matters.
+    """
+
+    __slots__ = ("_given", "_matters", "_scanner", "_snapshots", "_token", "_tokens", "_two", "_watched", "may_repeat")
+
+    def __init__(
+        self, tokens: WrittenTokens, places: ItemPlaces, *, is_xml: bool, token: Callable[[int], bytes]
+    ) -> None:
+        self._given = tokens, places, is_xml, token
+        self._token = token
+        self._tokens = tokens
+        self._matters = tokens.matters
+        self._watched = 0  # the bits of the tokens that may change the position
+        self._two = tokens.two_keys.tolist()  # those that may hold two keys or items
+        if places is not NO_PLACES:
+            self._two += tokens.two_items.tolist()
+        self._scanner = Scanner(tokens, places, is_xml=is_xml)
+        self._snapshots = [self._scanner.start]  # after each token that mattered
+        self.may_repeat = False
+        self._note(self._scanner.start)
+
+    def follow(self, token_id: int, length: int, *, may_repeat: bool = False) -> bool:
+        """Follow the last of ``length`` tokens, which the grammar allows; False if it repeats a key or an item."""
+        if not self._matters[token_id] & self._watched:
+            return True
+        at = self._snapshots[-1]
+        try:
+            after = self._scanner.follow(at, self._token(token_id), length, may_repeat=may_repeat)
+        except Repetition:
+            self._scanner.restore(at)
+            return False
+        self._scanner.hold()
+        self._snapshots.append(after)
+        self._note(after)
+        return True
+
+    def truncate(self, length: int) -> None:
+        """Take back the tokens after the first ``length``."""
+        while self._snapshots[-1].length > length:
+            self._snapshots.pop()
+        at = self._snapshots[-1]
+        self._scanner.restore(at)
+        self._note(at)
+
+    def after(self, ids: Iterable[int]) -> "WrittenFilter":
+        """Return another filter that has followed these tokens, also where they had to repeat something."""
+        tokens, places, is_xml, token = self._given
+        other = WrittenFilter(tokens, places, is_xml=is_xml, token=token)
+        for number, token_id in enumerate(ids, 1):
+            other.follow(token_id, number, may_repeat=True)
+        return other
+
+    def narrow(self, row: Row) -> None:
+        """Remove the tokens that repeat a key or an item from a mask, int32 ``[words]``, in place."""
+        if (left := self.narrowed(row)) is not row:
+            row[:] = left
+
+    def narrowed(self, row: Row) -> Row:
+        """As :meth:`without_repetitions`, at no cost where nothing may repeat."""
+        return self.without_repetitions(row) if self.may_repeat else row
+
+    def _note(self, at: Snapshot) -> None:
+        self._watched = at.watched
+        self.may_repeat = bool(self._scanner.holding or self._two or at.texts or at.alone)
+
+    def without_repetitions(self, row: Row) -> Row:
+        """Return a mask without the tokens that repeat something; the same row if there are none, or no others."""
+        at, scanner, tokens = self._snapshots[-1], self._scanner, self._tokens
+        found: list[npt.NDArray[np.int64]] = []
+        if texts := at.texts:
+            found += [self._tried(tokens.quoted, row)] if at.text.escape else texts.repeating(at.text)
+        for word in at.alone:
+            found += tokens.alone[word][: 2 if at.within is Within.VALUE else 1]
+        if tried := [*scanner.holding, *self._two]:
+            found.append(self._tried(np.array(tried, dtype=np.int64), row))
+        return _without(found, row) if any(map(len, found)) else row
+
+    def _tried(self, ids: npt.NDArray[np.int64], row: Row) -> npt.NDArray[np.int64]:
+        """Return those of these tokens that a mask allows and that repeat something."""
+        at, scanner = self._snapshots[-1], self._scanner
+        found = []
+        for token_id in ids[(row[ids >> 5] >> (ids & 31)) & 1 != 0].tolist():
+            try:
+                scanner.follow(at, self._token(token_id), 0)
+            except Repetition:
+                found.append(token_id)
+            scanner.restore(at)
+        return np.array(found, dtype=np.int64)
+
+
+def _without(found: Iterable[npt.NDArray[np.int64]], row: Row) -> Row:
+    """Return a mask without tokens; the same one if it has none of them, or no others."""
+    left = row.copy()
+    words = left.view(np.uint32)
+    for ids in found:
+        np.bitwise_and.at(words, ids >> 5, ~(np.uint32(1) << (ids & 31).astype(np.uint32)))
+    return left if left.any() and (left != row).any() else row
