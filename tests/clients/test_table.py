@@ -94,12 +94,17 @@ def test_calls_are_valid(asked: Asked) -> None:
     assert not problems, "\n".join(["", *problems])
 
 
+_INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+
+
 def _problems(row: Row, answer: Answer) -> Iterator[str]:
     """The faults of an answer's calls."""
     schemas: dict[str, list[Any]] = {}
     for tool in row.tools or ():
         for inner in tool.get("tools", ()):  # a namespace's
             schemas.setdefault(f"{tool['name']}__{inner['name']}", []).append(inner["parameters"])
+        if tool.get("type") == "custom":  # in chats, a function of one string
+            schemas.setdefault(tool["name"], []).append(_INPUT)
         if function := tool.get("function"):
             schemas.setdefault(function["name"], []).append(function.get("parameters") or {"type": "object"})
     calls = sum(len(message.get("tool_calls", ())) for message in row.messages)

@@ -79,7 +79,8 @@ def test_the_page_follows_a_request(
     params.update_from_generation_config({"eos_token_id": list(vocabulary.format.stop_ids)}, script[-1])
     tag(params, [])
     with traced() as in_the_engine_core:
-        engine.add("a", params, script)
+        request_in_core = engine.add("a", params, script)
+        request_in_core.structured_output_request._grammar.result(timeout=60)  # in a thread, before the first step
         engine.run()
     assert engine.reasons == {"a": "stop"}
     intent = Intent(np.array([script[0]], dtype=np.int32), vocabulary.format.section_end, 0.35)
