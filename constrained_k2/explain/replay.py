@@ -71,7 +71,7 @@ class Recording:
     def __init__(
         self, compiled: CompiledToolCalls, spec: ToolCallSpec | None = None, turn_table: TurnTable | None = None
     ) -> None:
-        # Recorders don't know when arguments are whole, so a replay ends where a repeated call is not made.
+        # Recorders do not know when arguments are whole, so a replay ends where a repeated call is not made.
         self.spec = replace(spec or compiled.spec, repeated_calls=None)
         self.vocabulary = compiled.vocabulary
         self.turn_table = turn_table or compiled.turn_table

@@ -3,6 +3,7 @@
 from typing import Literal, get_args
 
 from constrained_k2.errors import InvalidRequest, excerpt
+from constrained_k2.request.values import choice_at
 
 _MOST = 10**9 - 1  # as of a call's index
 MAX_CALLS = f"a whole number from 1 to {_MOST}"
@@ -22,9 +23,4 @@ def read_max_calls(value: object, location: str = "max_calls") -> int | None:
 
 def read_repeated_calls(value: object, location: str = "repeated_calls") -> RepeatedCalls | None:
     """The request's rule for calls that repeat an earlier one, None if it has none; raises InvalidRequest otherwise."""
-    for known in REPEATED_CALLS:
-        if value == known:
-            return known
-    if value is None:
-        return None
-    raise InvalidRequest(f"must be {REPEATS}, not {excerpt(value)}", location)
+    return choice_at(location, value, REPEATED_CALLS)

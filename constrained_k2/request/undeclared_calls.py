@@ -2,7 +2,7 @@
 
 from typing import Literal, get_args
 
-from constrained_k2.errors import InvalidRequest, excerpt
+from constrained_k2.request.values import choice_at
 
 UndeclaredCalls = Literal["decline", "nearest"]
 UNDECLARED_CALLS: tuple[UndeclaredCalls, ...] = get_args(UndeclaredCalls)
@@ -13,9 +13,4 @@ EXPECTED = " or ".join(map(repr, UNDECLARED_CALLS))
 
 def read_undeclared_calls(value: object, location: str = "undeclared_calls") -> UndeclaredCalls | None:
     """The request's choice, None if it makes none; raises InvalidRequest for any other value."""
-    for known in UNDECLARED_CALLS:
-        if value == known:
-            return known
-    if value is None:
-        return None
-    raise InvalidRequest(f"must be {EXPECTED}, not {excerpt(value)}", location)
+    return choice_at(location, value, UNDECLARED_CALLS)

@@ -1,9 +1,11 @@
 """Checks of decoded JSON from clients: each takes a location for its error, and a value."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from constrained_k2.errors import InvalidRequest, kind_of_json
+from constrained_k2.errors import InvalidRequest, excerpt, kind_of_json
+
+T = TypeVar("T", bound=str)
 
 
 def object_at(location: str, value: object) -> dict[str, Any]:
@@ -25,3 +27,13 @@ def boolean_at(location: str, value: object) -> bool | None:
     if value is None or isinstance(value, bool):
         return value
     raise InvalidRequest(f"must be a boolean, not {kind_of_json(value)}", location)
+
+
+def choice_at(location: str, value: object, known: tuple[T, ...]) -> T | None:
+    """Return one of some known strings, or None for null, or raise :class:`InvalidRequest`."""
+    if value is None:
+        return None
+    for one in known:
+        if value == one:
+            return one
+    raise InvalidRequest(f"must be {' or '.join(map(repr, known))}, not {excerpt(value)}", location)

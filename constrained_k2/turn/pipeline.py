@@ -13,8 +13,9 @@
 6  the last guard            the worker's kernel                            undoes a mask that leaves no finite logit
 == ========================= ============================================== =======================================
 
-No stage empties a mask. Where a limit and the stages before it have no token in common, the limit is ignored and
-counted; where a limit and a budget have none, the budget wins, so that a turn ends whatever the client forbids.
+No stage empties a mask. If a limit and the stages before it have no token in common, the limit is ignored and counted.
+If a limit forbids all tokens that a budget would leave, the budget wins in constant phases and where a call is
+complete; within arguments it takes the best of the tokens that the limit leaves.
 
 Example: after ``<|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>{"a": 1`` of a function with the integers
 ``a`` and ``b``, stage 2 has the row of ``digits``, ``,`` and ``}``; within the finish reserve stage 5 leaves ``}``.

@@ -109,9 +109,11 @@ CONSTRAINT_KEYS = (UNDECLARED_KEYS_KEY, UNDECLARED_CALLS_KEY, MAX_CALLS_KEY, REP
 """The fields that become part of a request's constraint."""
 
 ALLOWED_TOOLS_KEY = "constrained_k2_allowed_tools"
-TEXT_FORMATS_KEY = "constrained_k2_text_formats"
 """A chat request's ``tool_choice`` of type allowed_tools as JSON, which vLLM's models refuse in its own place: see
 :mod:`constrained_k2.vllm_plugin.api_server.middleware`."""
+
+TEXT_FORMATS_KEY = "constrained_k2_text_formats"
+"""The grammars of custom tools as JSON, by the tools' numbers: the same."""
 
 REQUEST_FIELDS = (
     Row(XARGS_KEY,
