@@ -58,11 +58,15 @@ class State(NamedTuple):
 
 
 class Automaton:
-    """The transitions of a compiled request's turns; stateless."""
+    """The transitions of a compiled request's turns; stateless.
+
+    Attributes:
+        translates_arguments: True if an engine's masks of arguments differ from the turn's.
+    """
 
     __slots__ = (
         "_argument_markers", "_engine_stop", "_forbids_repeats", "_grammar", "_last_table", "_markers", "_max_calls",
-        "_table", "_vocabulary",
+        "_table", "_vocabulary", "translates_arguments",
     )  # fmt: skip
 
     def __init__(self, grammar: CallGrammar) -> None:
@@ -74,6 +78,7 @@ class Automaton:
         self._max_calls = inf if grammar.spec.max_calls is None else grammar.spec.max_calls
         self._forbids_repeats = grammar.spec.repeated_calls == "forbid"
         self._argument_markers = markers.argument_markers
+        self.translates_arguments = markers.engine_stop != markers.call_end
         self._engine_stop = markers.engine_stop >> 5, np.uint32(1 << (markers.engine_stop & 31)).view(np.int32)
 
     def initial(self, *, in_reasoning: bool) -> State:
@@ -92,7 +97,7 @@ class Automaton:
             return None if after is None else self._enter(after, state)
         if phase is Phase.DONE or not 0 <= token_id < self._vocabulary.size:
             return None
-        table = self._table_of(state)
+        table = self._table if state.calls < self._max_calls else self._last_table
         tokens = table.sets[phase]
         if (token_id in tokens.listed) is tokens.complement:  # ``in tokens`` without its call
             return None
@@ -103,10 +108,7 @@ class Automaton:
 
     def tokens(self, state: State) -> TokenSet:
         """The tokens of a constant phase, other than a call's header or a joint."""
-        return self._table_of(state).sets[state.phase]
-
-    def _table_of(self, state: State) -> TurnTable:
-        return self._table if state.calls < self._max_calls else self._last_table
+        return (self._table if state.calls < self._max_calls else self._last_table).sets[state.phase]
 
     def _enter(self, after: Joint | Phase, before: State) -> State:
         """The state after an exit's marker, or within its joint."""
@@ -181,11 +183,6 @@ class Automaton:
         if phase is Phase.ARGUMENTS:
             return self.translates_arguments and bool(row[word] & bit)
         return phase is not Phase.ANSWER or bool(row[word] & bit)
-
-    @property
-    def translates_arguments(self) -> bool:
-        """True if an engine's masks of arguments differ from the turn's."""
-        return self._markers.engine_stop != self._markers.call_end
 
     def _step_call_id(self, state: State, token_id: int) -> State | None:
         call_ids = self._grammar.call_ids(state.calls)

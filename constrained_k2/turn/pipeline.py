@@ -77,8 +77,8 @@ class MaskCount:
     seconds: float = 0.0
 
 
-def constant_set(turn: "ToolCallMatcher") -> TokenSet | None:
-    """The tokens of a constant phase, narrowed by the budgets; None where an engine has the mask."""
+def token_set(turn: "ToolCallMatcher") -> TokenSet | None:
+    """The allowed tokens, without the client's limits; None where :attr:`ToolCallMatcher.arguments` is a matcher."""
     state = turn.state
     if state.arguments is not None:
         return None
@@ -93,12 +93,15 @@ def constant_set(turn: "ToolCallMatcher") -> TokenSet | None:
 
 
 def shared_mask(turn: "ToolCallMatcher") -> TokenSet | Row | None:
-    """See :meth:`constrained_k2.ToolCallMatcher.shared_mask`."""
+    """The mask, if it is a constant set, or a row that the engine caches and never changes; None if it is neither.
+
+    A cached row, int32 ``[words]``, is read-only; turns that have the same one have the same array.
+    """
     if turn.limits is not None:
         return None
     state = turn.state
     if state.arguments is None:
-        return constant_set(turn)
+        return token_set(turn)
     for budget in turn.budgets:
         if budget.narrows_rows(turn):
             return None
@@ -108,15 +111,27 @@ def shared_mask(turn: "ToolCallMatcher") -> TokenSet | Row | None:
     return row
 
 
-def fill_bitmask(turn: "ToolCallMatcher", bitmask: Bitmask, number: int) -> None:
-    """See :meth:`constrained_k2.ToolCallMatcher.fill_bitmask`."""
+def fill_bitmask(turn: "ToolCallMatcher", bitmask: Bitmask, row: int = 0) -> None:
+    """Write the allowed tokens into one row.
+
+    Where the engine forces a text, the mask allows only its canonical tokenization, while
+    :meth:`ToolCallMatcher.accept_tokens` accepts any: it accepts whatever the mask allows, but not the other way round.
+
+    Args:
+        turn: The turn.
+        bitmask: int32 ``[rows, words_per_row(size)]``, numpy or CPU torch; bit 1 = allowed.
+        row: The row's index.
+
+    Raises:
+        SchemaTooCostly: The engine hit one of its own limits in the arguments.
+    """
     rows = bitmask_rows(bitmask, turn.vocabulary.size)
-    row = rows[number]
-    if not _fill_known(turn, row):
+    mask = rows[row]
+    if not _fill_known(turn, mask):
         arguments = turn.state.arguments
         assert arguments is not None
-        arguments.fill(row, rows.address + number * rows.row_bytes)
-        _narrow(turn, row)
+        arguments.fill(mask, rows.address + row * rows.row_bytes)
+        _narrow(turn, mask)
 
 
 def fill_bitmasks(
@@ -173,7 +188,7 @@ def _fill_known(turn: "ToolCallMatcher", row: Row) -> bool:
     """Fill a row, int32 ``[words]``, through all stages; False if an engine has to compute it first."""
     state = turn.state
     if state.arguments is None:
-        tokens = constant_set(turn)
+        tokens = token_set(turn)
         assert tokens is not None
         tokens.fill(row)
         if turn.limits is not None:  # after the budgets: both are intersections, and a limit yields

@@ -40,7 +40,7 @@ STEPS: dict[str, tuple[tuple[tuple[Any, str], ...], Owns]] = {
                  "token_ids")
 } | {
     f"pipeline {name}": (((pipeline, name),), lambda victim, turn: turn is victim)
-    for name in ("constant_set", "_fill_known", "_narrow")
+    for name in ("token_set", "_fill_known", "_narrow")
 } | {
     f"engine {name}": (((LLGuidanceMatcher, name), (XGrammarMatcher, name)), _of_engine)
     for name in ("fill", "cached_mask", "forced_tokens", "accept", "rollback", "is_complete")

@@ -129,15 +129,17 @@ class LLGuidanceMatcher:
         return self.grammar.forced_ids(self.engine())  # at a limit of LLGuidance the next mask hits it too
 
     def accept(self, token_id: int) -> bool:
-        state = self._state
+        state, written = self._state, self.written_filter
         if not state.loops & self._classes[token_id]:
             after = state.next.get(token_id)
             if after is None:
-                return self._accept_new(token_id) and (self.written_filter is None or self._keeps(token_id))
+                if not self._accept_new(token_id):
+                    return False
+                return written is None or not written.matters[token_id] & written.watched or self._keeps(token_id)
             self._state = state = after
         self._ids.append(token_id)
         self._path.append(state)
-        return self.written_filter is None or self._keeps(token_id)
+        return written is None or not written.matters[token_id] & written.watched or self._keeps(token_id)
 
     def _keeps(self, token_id: int) -> bool:
         """Have the latest token followed; take it back if it repeats a key or an item, and another one may come."""
@@ -230,8 +232,10 @@ class LLGuidanceMatcher:
         return copy
 
     def cached_mask(self) -> npt.NDArray[np.int32] | None:
-        row = self._known_mask()
-        return row if row is None or self.written_filter is None else self.written_filter.narrowed(row)
+        row, written = self._known_mask(), self.written_filter
+        if row is None or written is None or not written.may_repeat:
+            return row
+        return written.without_repetitions(row)
 
     def _known_mask(self) -> npt.NDArray[np.int32] | None:
         """Return what the grammar allows, if it is cached or needs no LLGuidance."""

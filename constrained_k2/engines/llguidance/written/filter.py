@@ -28,10 +28,12 @@ class WrittenFilter:
         token: The bytes of a token id.
 
     Attributes:
+        matters: By token id, the bits of :class:`~constrained_k2.engines.llguidance.written.tokens.Matters`.
+        watched: The bits of the tokens that :meth:`follow` has to see; all others leave the filter as it is.
         may_repeat: False if no token repeats anything here, nor before the next token that matters.
     """
 
-    __slots__ = ("_given", "_matters", "_scanner", "_snapshots", "_token", "_tokens", "_two", "_watched", "may_repeat")
+    __slots__ = ("_given", "_scanner", "_snapshots", "_token", "_tokens", "_two", "matters", "may_repeat", "watched")
 
     def __init__(
         self, tokens: WrittenTokens, places: ItemPlaces, *, is_xml: bool, token: Callable[[int], bytes]
@@ -39,8 +41,8 @@ class WrittenFilter:
         self._given = tokens, places, is_xml, token
         self._token = token
         self._tokens = tokens
-        self._matters = tokens.matters
-        self._watched = 0  # the bits of the tokens that may change the position
+        self.matters = tokens.matters
+        self.watched = 0
         self._two = tokens.two_keys.tolist()  # those that may hold two keys or items
         if places is not NO_PLACES:
             self._two += tokens.two_items.tolist()
@@ -51,8 +53,6 @@ class WrittenFilter:
 
     def follow(self, token_id: int, length: int, *, may_repeat: bool = False) -> bool:
         """Follow the last of ``length`` tokens, which the grammar allows; False if it repeats a key or an item."""
-        if not self._matters[token_id] & self._watched:
-            return True
         at = self._snapshots[-1]
         try:
             after = self._scanner.follow(at, self._token(token_id), length, may_repeat=may_repeat)
@@ -77,20 +77,17 @@ class WrittenFilter:
         tokens, places, is_xml, token = self._given
         other = WrittenFilter(tokens, places, is_xml=is_xml, token=token)
         for number, token_id in enumerate(ids, 1):
-            other.follow(token_id, number, may_repeat=True)
+            if other.matters[token_id] & other.watched:
+                other.follow(token_id, number, may_repeat=True)
         return other
 
     def narrow(self, row: Row) -> None:
         """Remove the tokens that repeat a key or an item from a mask, int32 ``[words]``, in place."""
-        if (left := self.narrowed(row)) is not row:
+        if self.may_repeat and (left := self.without_repetitions(row)) is not row:
             row[:] = left
 
-    def narrowed(self, row: Row) -> Row:
-        """As :meth:`without_repetitions`, at no cost where nothing may repeat."""
-        return self.without_repetitions(row) if self.may_repeat else row
-
     def _note(self, at: Snapshot) -> None:
-        self._watched = at.watched
+        self.watched = at.watched
         self.may_repeat = bool(self._scanner.holding or self._two or at.texts or at.alone)
 
     def without_repetitions(self, row: Row) -> Row:
