@@ -24,6 +24,7 @@ from benchmarks.host.steps import free_text, measure_steps
 from benchmarks.host.timing import Times
 from benchmarks.host.workload import PHASES, Turn, Workload, load
 from benchmarks.report import Report
+from constrained_k2.schema.undeclared_keys import UNDECLARED_KEYS, UndeclaredKeys
 
 _LONG_LIST = 258
 _LARGE_BATCH = 256
@@ -62,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_shared(parser, SMALL)
     parser.add_argument("--quick", action="store_true", help="a smoke test: the figures mean little")
     parser.add_argument("--skip-slow", action="store_true", help="xgrammar only for lists of up to 16 tools")
+    parser.add_argument(
+        "--undeclared-keys", choices=UNDECLARED_KEYS, default="forbid", help="of our arm, as the setting: %(default)s"
+    )
     options = parser.parse_args(arguments)
     plan = QUICK if options.quick else Plan()
     if options.skip_slow:
@@ -69,13 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         workload = load(options.shared, Path(scratch))
     report = Report()
-    measure(workload, plan, report)
+    measure(workload, plan, report, options.undeclared_keys)
     return int(bool(report.failed) and not options.quick)
 
 
-def measure(workload: Workload, plan: Plan, report: Report) -> None:
+def measure(workload: Workload, plan: Plan, report: Report, undeclared_keys: UndeclaredKeys = "forbid") -> None:
     """Run all measurements, and print each when it is made."""
-    our = ours(workload.vocabulary)
+    our = ours(workload.vocabulary, undeclared_keys)
     arms: tuple[Arm, ...] = (our, xgrammar_tag(workload.vocabulary), llguidance_grammar(workload.vocabulary))
     workload = _comparable(workload, arms, plan.listed)
     listed = workload.first(plan.listed)

@@ -18,6 +18,7 @@ from constrained_k2.engines.llguidance.tokenizer import build_tokenizer
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.grammar.whole_turn.lark import write_lark
 from constrained_k2.request.spec import ToolCallSpec
+from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.pipeline import fill_bitmasks
 from constrained_k2.vocabulary.bitmask import bitmask_rows
@@ -49,9 +50,9 @@ class Arm:
     request: Callable[[Tools], Any] = field(default=lambda tools: tools)  # what the engine's process receives
 
 
-def ours(vocabulary: Vocabulary) -> Arm:
+def ours(vocabulary: Vocabulary, undeclared_keys: UndeclaredKeys = "forbid") -> Arm:
     """Return our arm, as a logits processor uses it: it reads the spec's JSON and compiles schemas on first call."""
-    compiler = Compiler(vocabulary, undeclared_keys="allow")
+    compiler = Compiler(vocabulary, undeclared_keys=undeclared_keys)
 
     def takes(tool: dict[str, Any]) -> bool:
         try:

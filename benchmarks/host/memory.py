@@ -45,9 +45,7 @@ def memory_use(arm: Arm, workload: Workload, tools: Tools, requests: int) -> Mem
 def bounded(workload: Workload, requests: int, schemas: int, cache_bytes: int, mask_cache_bytes: int) -> CacheRun:
     """Run requests that each call one of many schemas at random, with a cache that fits only some of them."""
     chance = random.Random(0)  # noqa: S311 - choosing samples
-    compiler = Compiler(
-        workload.vocabulary, undeclared_keys="allow", cache_bytes=cache_bytes, mask_cache_bytes=mask_cache_bytes
-    )
+    compiler = Compiler(workload.vocabulary, cache_bytes=cache_bytes, mask_cache_bytes=mask_cache_bytes)
     bitmask = allocate_bitmask(1, workload.vocabulary.size)
     tools = workload.first(schemas)
     specs = [ToolCallSpec.from_openai({"tools": [tool], "tool_choice": "required"}) for tool in tools]
