@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -116,6 +117,7 @@ class ScriptedEngine:
             if scheduled is None or not scheduled.total_num_scheduled_tokens:
                 if scheduled is not None:
                     self._update(scheduled, ModelRunnerOutput([], {}))
+                time.sleep(0.01)  # a thread, or xgrammar's process, is compiling a grammar
                 continue
             self.steps += 1
             sampled = self._sample(scheduled, self.scheduler.get_grammar_bitmask(scheduled))
