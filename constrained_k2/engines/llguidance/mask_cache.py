@@ -91,6 +91,7 @@ class LazyDfa:
             if self._residuals is not None and self._direct is not None and state.position is not None:
                 residual = self._residuals.of(state.position)
                 row = None if residual is None else self._direct.allowed(residual)
+                self.cache.evict_over_budget(self)  # which may drop this state: it keeps what is set below
                 if row is self._direct.empty:  # never believed: LLGuidance computes it again
                     self.cache.note_empty_mask(self.digest)
                 elif row is not None:
