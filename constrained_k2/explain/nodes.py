@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from constrained_k2.errors import UnsupportedSchema
-from constrained_k2.explain.json_path import Path
+from constrained_k2.explain.position import Path
 from constrained_k2.schema.document import SchemaDocument, escape
 from constrained_k2.schema.keywords import in_place
 

@@ -9,8 +9,8 @@ from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.explain import keywords
 from constrained_k2.explain.blame import find_blame
 from constrained_k2.explain.causes import Causes
-from constrained_k2.explain.json_path import JsonPath, Path
 from constrained_k2.explain.limits import DEFAULT_LIMITS, Budget, Exhausted, ExplainLimits
+from constrained_k2.explain.position import Path
 from constrained_k2.explain.replay import Recorder, Replay, recorder_of, with_recorder
 from constrained_k2.explain.subject import END, Subject
 from constrained_k2.explain.view import Place
@@ -115,7 +115,7 @@ class _Explainer:
     def _is_json(self, recorder: Recorder, byte: int) -> bool | None:
         """True if a byte may follow in some text, whatever the schema, False if in none, None if that is not known."""
         position = recorder.position
-        if recorder.name and not recorder.symbols and isinstance(position, JsonPath) and byte not in _BLANKS:
+        if recorder.name and not recorder.symbols and not position.is_xml and byte not in _BLANKS:
             return byte == ord("{")
         return position.may_follow(byte)
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from constrained_k2.compiler.compiled import CompiledToolCalls
-from constrained_k2.explain.json_path import JsonPath
-from constrained_k2.explain.xtml_path import XtmlPath
+from constrained_k2.explain.position import TextPosition
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.turn.automaton import Automaton, State
@@ -32,8 +31,7 @@ class Recorder:
     def __init__(self, name: str, markers: WireFormat) -> None:
         self.name = name
         self.symbols = array("l")
-        self.position: JsonPath | XtmlPath
-        self.position = XtmlPath(markers) if name and markers.argument_encoding == "xtml" else JsonPath()
+        self.position = TextPosition(markers if name and markers.argument_encoding == "xtml" else None)
 
     def accept(self, token_id: int) -> bool:
         """Record a byte or a marker."""
@@ -41,7 +39,6 @@ class Recorder:
             self.extend(bytes((token_id,)))
         else:
             self.symbols.append(token_id)
-            assert isinstance(self.position, XtmlPath)
             self.position.feed_marker(token_id)
         return True
 
@@ -56,7 +53,7 @@ class Recorder:
 
     def is_complete(self) -> bool:
         """True where an end of the text is its end, rather than that of a part of it."""
-        return not isinstance(self.position, XtmlPath) or self.position.is_done
+        return not self.position.is_xml or self.position.is_done
 
     def copy(self) -> Self:
         """An independent copy."""

@@ -39,6 +39,7 @@ class Frame:
     keys: list[str] = field(default_factory=list)  # an object's keys so far
     scalars: dict[str, str] = field(default_factory=dict)  # by key, its strings, numbers and literals so far, as JSON
     commas: int = 0
+    start: int = 0  # offset of its bracket in what the tracker was fed
 
 
 @dataclass(slots=True)
@@ -50,6 +51,8 @@ class JsonTracker:
     frames: list[Frame] = field(default_factory=list)  # the open containers, outermost first
     value: SchemaView = field(init=False)  # the schema of the value that comes next or is being written
     token: str = ""  # the characters of the key, string or scalar being written
+    start: int = 0  # its offset, with the quote, in what was fed
+    length: int = 0  # of all that was fed, in characters
     colon: str | None = None  # the blanks after the last colon; None before the first
     comma: str | None = None  # the blanks after the last comma; None before the first
     is_done: bool = False
@@ -75,14 +78,14 @@ class JsonTracker:
         for name in JsonTracker.__slots__:
             setattr(other, name, getattr(self, name))
         other.frames = [
-            Frame(frame.view, frame.is_object, frame.keys.copy(), frame.scalars.copy(), frame.commas)
+            Frame(frame.view, frame.is_object, frame.keys.copy(), frame.scalars.copy(), frame.commas, frame.start)
             for frame in self.frames
         ]
         return other
 
     def feed(self, text: str) -> None:
         """Advance over the next characters."""
-        at = 0
+        at, before = 0, self.length
         while at < len(text) and not self.is_done:
             run = _PLAIN.match(text, at) if self.in_string and not self._escaped else None
             if run:
@@ -90,6 +93,7 @@ class JsonTracker:
             else:
                 self._step(text[at])
                 at += 1
+            self.length = before + at
 
     def next_blanks(self, default: str) -> str:
         """The blanks to write after a colon or comma, as in this text so far, else the default; empty elsewhere."""
@@ -149,12 +153,12 @@ class JsonTracker:
             else:
                 self.comma = self._blanks
             self._blanks = None
-        self.token, self._escaped = "", False
+        self.token, self.start, self._escaped = "", self.length, False
         if character == '"':
             is_key = self.expect in {Expect.KEY, Expect.FIRST_KEY}
             self.expect = Expect.IN_KEY if is_key else Expect.IN_STRING
         elif character in "{[":
-            self.frames.append(Frame(self.value, character == "{"))
+            self.frames.append(Frame(self.value, character == "{", start=self.length))
             self.expect = Expect.FIRST_KEY if character == "{" else Expect.FIRST_ITEM
             self.value = self.value if character == "{" else self.value.item
         else:

@@ -1,0 +1,182 @@
+"""The end of a text of arguments, or of an answer: the path to its next byte, and the text so far along the path.
+
+{"a": [1, "x     path ("a", 1), in a string whose text is "x; its array's text is [1, "x
+"""
+
+import json
+import re
+from copy import copy
+from itertools import islice
+from typing import Self
+
+from constrained_k2.formats.base import WireFormat
+from constrained_k2.formats.kimi_k3 import unescape
+from constrained_k2.turn.drafts.json_tracker import Expect, Frame, JsonTracker
+from constrained_k2.turn.drafts.xtml.tracker import Place, XtmlTracker
+
+Path = tuple[str | int, ...]
+"""Keys and indexes, from the outermost value; deeper ones than :data:`MAX_PARTS` are left out."""
+
+MAX_PARTS = 64
+
+_BLANKS = frozenset(b" \t\r\n")
+_ENDS_OF_SCALAR = frozenset(b",]}")
+_BEGINS_VALUE = b'"{[-0123456789tfn'
+_LONGEST_ESCAPE = 6
+_KEYS = frozenset({Expect.FIRST_KEY, Expect.KEY, Expect.IN_KEY})
+_FOLLOWING = {
+    Expect.VALUE: _BEGINS_VALUE,
+    Expect.FIRST_ITEM: _BEGINS_VALUE + b"]",
+    Expect.FIRST_KEY: b'"}',
+    Expect.KEY: b'"',
+    Expect.COLON: b":",
+}
+
+
+class TextPosition:
+    """The end of a text that is valid so far, fed in any pieces.
+
+    The trackers take characters. Here each byte is one, so that their offsets count bytes.
+
+    Args:
+        markers: The format of the arguments, if they are blocks; None for JSON.
+
+    Attributes:
+        is_xml: True in arguments that are blocks.
+        tracker: The position in them.
+        json_text: What is JSON of the text.
+    """
+
+    def __init__(self, markers: WireFormat | None = None) -> None:
+        self.is_xml = markers is not None
+        self.tracker = JsonTracker({}) if markers is None else XtmlTracker({}, markers)
+        self.json_text = bytearray()
+
+    def copy(self) -> Self:
+        """An independent copy."""
+        other = copy(self)
+        other.tracker, other.json_text = self.tracker.copy(), self.json_text.copy()
+        return other
+
+    def feed(self, raw: bytes) -> None:
+        """Advance over the next bytes."""
+        if self._is_json:
+            self.json_text += raw
+        self.tracker.feed(raw.decode("latin-1"))
+
+    def feed_marker(self, marker: int) -> None:
+        """Advance over a marker of blocks, by its id."""
+        assert isinstance(self.tracker, XtmlTracker)
+        self.tracker.feed(marker)
+
+    @property
+    def _walk(self) -> JsonTracker:
+        return self.tracker if isinstance(self.tracker, JsonTracker) else self.tracker.json
+
+    @property
+    def _place(self) -> Place:
+        return Place.VALUE if isinstance(self.tracker, JsonTracker) else self.tracker.place
+
+    @property
+    def _is_json(self) -> bool:
+        """True in JSON, rather than in tags and raw text."""
+        return self._place is Place.VALUE and getattr(self.tracker, "kind", "") != "string"
+
+    @property
+    def is_done(self) -> bool:
+        """True after the JSON value, or where blocks may end, by their tags."""
+        return self._place is Place.BETWEEN if self.is_xml else self._walk.is_done
+
+    @property
+    def depth(self) -> int:
+        """The number of open objects and arrays."""
+        return len(self._walk.frames)
+
+    @property
+    def in_string(self) -> bool:
+        """True in a string, a key of JSON, or raw text."""
+        return self._place is Place.VALUE and self._walk.in_string
+
+    @property
+    def in_key(self) -> bool:
+        """True where a key may begin, or is being written."""
+        if isinstance(self.tracker, XtmlTracker) and self._place is Place.TAG:
+            return self.tracker.tag.count('"') == 1
+        return self._is_json and self._walk.expect in _KEYS
+
+    def key_with(self, raw: bytes) -> tuple[str, list[str]]:
+        """The key that is being written, if ``raw`` follows, up to its end; and the object's keys before it."""
+        keys = [*map(_key, self._walk.frames[-1].keys)]
+        if isinstance(self.tracker, XtmlTracker) and self._place is Place.TAG:
+            begun = self.tracker.tag.partition('"')[2].encode("latin-1") + raw
+            return unescape(begun.partition(b'"')[0].decode(errors="replace")), keys
+        begun = bytes(self.json_text[self._walk.start :]) if self._walk.expect is Expect.IN_KEY else b""
+        return _string_in(begun + raw), keys
+
+    def may_follow(self, byte: int) -> bool | None:
+        """True if a byte may follow in some JSON text, False if in none, None if that takes an engine to tell."""
+        expect = self._walk.expect
+        if not self._is_json:
+            return None
+        if self._walk.in_string:
+            last = self.json_text[-_LONGEST_ESCAPE:]
+            is_plain = byte < 0x7F and last[-1] < 0x80 and b"\\" not in last
+            return byte >= 0x20 if is_plain else None
+        if expect is Expect.IN_SCALAR or byte in _BLANKS:
+            return None
+        if expect is Expect.AFTER:
+            is_whole = self.depth == self.is_xml  # blocks are the members of an object that stays open
+            return None if is_whole else byte in (b",}" if self._walk.frames[-1].is_object else b",]")
+        return byte in _FOLLOWING[expect]
+
+    def ends_scalar(self, symbol: int) -> bool:
+        """True if a byte, or any marker, ends the number or literal that is being written."""
+        is_end = not 0 <= symbol < 256 or symbol in _ENDS_OF_SCALAR or symbol in _BLANKS
+        return self._walk.expect is Expect.IN_SCALAR and is_end
+
+    def path(self, symbol: int) -> Path:
+        """The path to the value that a byte or marker belongs to: the one being written, or the innermost container.
+
+        What ends a number or literal belongs to that one, and the attributes behind a block's key to its value.
+        """
+        if isinstance(self.tracker, XtmlTracker) and self._place in {Place.BETWEEN, Place.TAG}:
+            tag = self.tracker.tag if self._place is Place.TAG else ""
+            return (unescape(_utf8(tag.split('"')[1])),) if tag.count('"') > 1 else ()
+        expect, frames = self._walk.expect, self._walk.frames
+        is_value = expect in {Expect.VALUE, Expect.IN_STRING, Expect.IN_SCALAR}
+        if expect is Expect.FIRST_ITEM:
+            is_value = symbol != ord("]") and symbol not in _BLANKS
+        count = max(len(frames) - (not is_value), int(self.is_xml))
+        return tuple(map(_child, islice(frames, min(count, MAX_PARTS))))
+
+    def text_of(self, level: int) -> bytes | None:
+        """The text so far of the value at the first ``level`` parts of the path; None where it is not JSON."""
+        if not self._is_json or level < self.is_xml:
+            return None
+        walk = self._walk
+        if level < len(walk.frames):
+            return bytes(self.json_text[walk.frames[level].start :])
+        return bytes(self.json_text[walk.start :]) if walk.expect in {Expect.IN_STRING, Expect.IN_SCALAR} else b""
+
+
+def _child(frame: Frame) -> str | int:
+    """The key or index of the value that is being written in a container, or of the latest one."""
+    return _key(frame.keys[-1]) if frame.is_object and frame.keys else frame.commas
+
+
+def _key(spelled: str) -> str:
+    return _string_in(b'"%b"' % spelled.encode("latin-1"))
+
+
+def _utf8(text: str) -> str:
+    return text.encode("latin-1").decode(errors="replace")
+
+
+def _string_in(raw: bytes) -> str:
+    """The text of a JSON string, or of the beginning of one; without its escapes decoded if they are cut."""
+    end = next((found.start() for found in re.finditer(rb'(?<!\\)(?:\\\\)*"', raw[1:])), None)
+    inner = raw[1:] if end is None else raw[1:][: raw[1:].index(b'"', end)]
+    try:
+        return str(json.loads(b'"' + inner + b'"', strict=False))
+    except ValueError:
+        return inner.decode(errors="replace")
