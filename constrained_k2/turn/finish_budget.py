@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.turn.drafts.trackers import Tracker, TurnTracker, turn_tracker, ways_to_end
+from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker, Tracker
+from constrained_k2.turn.drafts.trackers import ways_to_end
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase, first_markers
 from constrained_k2.vocabulary.bitmask import TokenSet, words_per_row
@@ -101,7 +102,7 @@ class _FinishFilter:
     def __init__(self, budget: FinishBudget, start: int) -> None:
         self._budget = budget
         self._start = start
-        self._trackers = [turn_tracker(budget.vocabulary.format)]  # snapshots of this turn, the newest last
+        self._trackers = [ArgumentsTracker()]  # snapshots of this turn, the newest last
         self._depth = (0, 0)  # a number of tokens, and the containers that were open after them
 
     def narrow_set(self, turn: ToolCallMatcher, tokens: TokenSet) -> TokenSet:
@@ -140,7 +141,7 @@ class _FinishFilter:
         while self._trackers and self._trackers[-1].num_tokens > num_tokens:
             self._trackers.pop()
         if not self._trackers:
-            self._trackers.append(turn_tracker(self._budget.vocabulary.format))
+            self._trackers.append(ArgumentsTracker())
         if self._depth[0] > num_tokens:
             self._depth = (0, 0)
 
@@ -149,14 +150,14 @@ class _FinishFilter:
         other._trackers = [tracker.copy() for tracker in self._trackers]
         return other
 
-    def _follow(self, turn: ToolCallMatcher, num_tokens: int) -> TurnTracker:
+    def _follow(self, turn: ToolCallMatcher, num_tokens: int) -> ArgumentsTracker:
         """The position after the first ``num_tokens`` tokens."""
         tracker = next((each for each in reversed(self._trackers) if each.num_tokens <= num_tokens), None)
-        tracker = tracker or turn_tracker(turn.vocabulary.format)
+        tracker = tracker or ArgumentsTracker()
         if tracker.num_tokens < num_tokens:
             is_newest = tracker is self._trackers[-1]
             tracker = tracker.copy()
-            tracker.follow(turn.token_ids(tracker.num_tokens)[: num_tokens - tracker.num_tokens], turn)
+            tracker.follow(turn, num_tokens)
             if is_newest:
                 self._trackers.append(tracker)
                 del self._trackers[:-_MAX_TRACKERS]

@@ -1,16 +1,22 @@
-"""Tracks the position in a call's arguments as JSON, or in an answer that follows a schema, through a turn's tokens."""
+"""Follows the arguments or the answer that a turn is writing, in either encoding, by what its engine's matcher took.
+
+{"city": "Os     in the string of ``city``, by the schema of the called function
+"""
 
 import codecs
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from constrained_k2.engines.protocol import ArgumentMatcher
 from constrained_k2.turn.drafts.json_tracker import JsonTracker
 from constrained_k2.turn.drafts.prompt_text import SPECIAL
 from constrained_k2.turn.drafts.schema_view import decoded
+from constrained_k2.turn.drafts.xtml.tracker import XtmlTracker
 from constrained_k2.turn.matcher import ToolCallMatcher
+from constrained_k2.turn.phases import Phase
 
 MAX_WRITTEN = 4096  # stored characters
+Tracker = JsonTracker | XtmlTracker
 _Decoder = codecs.getincrementaldecoder("utf-8")
 
 
@@ -19,49 +25,56 @@ class ArgumentsTracker:
     """The position in the arguments or the answer after the first ``num_tokens`` tokens of a turn."""
 
     num_tokens: int = 0
-    written: str = ""  # the end of all arguments of the turn so far, with SPECIAL before each call's
-    tracker: JsonTracker | None = None  # the position in what is being written of them; None elsewhere
-    _outside: bool = False  # in reasoning or after a section's beginning, where no answer begins
-    _call_id: tuple[int, ...] | None = None  # tokens of the call id that is being written; None elsewhere
+    written: str = ""  # the end of all that was followed, with SPECIAL before each call's and for each marker
+    tracker: Tracker | None = None  # the position in what is being written of them; None elsewhere
+    _matcher: ArgumentMatcher | None = None  # that has taken it
+    _followed: int = 0  # of its tokens
     _decoder: codecs.IncrementalDecoder = field(default_factory=partial(_Decoder, "replace"))
 
     def copy(self) -> "ArgumentsTracker":
         """An independent copy."""
-        other = ArgumentsTracker(
-            self.num_tokens, self.written, self.tracker and self.tracker.copy(), self._outside, self._call_id
-        )
+        tracker = self.tracker and self.tracker.copy()
+        other = ArgumentsTracker(self.num_tokens, self.written, tracker, self._matcher, self._followed)
         other._decoder.setstate(self._decoder.getstate())
         return other
 
-    def follow(self, ids: Sequence[int], turn: ToolCallMatcher) -> None:
-        """Follow the next tokens of the turn."""
-        markers, vocabulary, answer = turn.vocabulary.format, turn.vocabulary, turn.spec.answer
-        if not self.num_tokens:
-            self._outside = turn.begins_in_reasoning
-        for token_id in ids:
-            if token_id == markers.call_begin:
-                self._call_id, self.tracker = (), None
-            elif token_id == markers.argument_begin and self._call_id is not None:
-                name, _ = markers.parse_call_id(vocabulary.decode(self._call_id))
-                schema = next((tool.schema for tool in turn.spec.tools if tool.name == name), "{}")
-                self._call_id, self.tracker = None, JsonTracker(decoded(schema))
-                self.written += SPECIAL
-                self._decoder.reset()
-            elif token_id == markers.call_end:
-                self._call_id, self.tracker = None, None
-            elif self._call_id is not None:
-                self._call_id += (token_id,)
-            elif token_id in {markers.think_begin, markers.think_end, markers.section_begin}:
-                self._outside = token_id != markers.think_end
-            elif self.tracker is None and not self._outside and answer is not None and answer.kind == "json":
-                self.tracker = JsonTracker(decoded(answer.text))
-                self._decoder.reset()
-                self._feed(self._decoder.decode(vocabulary.token_bytes(token_id)))
-            elif self.tracker is not None:
-                self._feed(self._decoder.decode(vocabulary.token_bytes(token_id)))
-        self.num_tokens += len(ids)
+    def follow(self, turn: ToolCallMatcher, num_tokens: int | None = None) -> None:
+        """Follow a turn from here to its first ``num_tokens`` tokens, by default to all of them."""
+        self.num_tokens = turn.num_tokens if num_tokens is None else num_tokens
+        matcher = turn.arguments
+        if matcher is not self._matcher:
+            if self._matcher is not None:  # its last tokens may have come with the next call's first ones
+                self._take(turn, self._matcher, len(self._matcher.written()))
+            self._matcher, self._followed, self.tracker = matcher, 0, None
+            self._decoder.reset()
+            self.written += SPECIAL
+        if matcher is not None:
+            self._take(turn, matcher, len(matcher.written()) - (turn.num_tokens - self.num_tokens))
 
-    def _feed(self, text: str) -> None:
-        assert self.tracker is not None
-        self.tracker.feed(text)
-        self.written = (self.written + text)[-MAX_WRITTEN:]
+    def _take(self, turn: ToolCallMatcher, matcher: ArgumentMatcher, count: int) -> None:
+        """Follow the tokens of a matcher up to its first ``count``."""
+        vocabulary, markers = turn.vocabulary, turn.vocabulary.format
+        if self.tracker is None and matcher is turn.arguments:
+            self.tracker = _begun(turn, count)
+        if self.tracker is None or count <= self._followed:
+            return
+        for token_id in matcher.written()[self._followed : count]:
+            if isinstance(self.tracker, XtmlTracker) and token_id in markers.argument_markers:
+                self._decoder.reset()
+                self.tracker.feed(token_id)
+                text = SPECIAL
+            else:
+                text = self._decoder.decode(vocabulary.token_bytes(token_id))
+                self.tracker.feed(text)
+            self.written = (self.written + text)[-MAX_WRITTEN:]
+        self._followed = count
+
+
+def _begun(turn: ToolCallMatcher, count: int) -> Tracker | None:
+    """A tracker at the beginning of what the turn is writing; None before an answer, and in one without a schema."""
+    markers, answer = turn.vocabulary.format, turn.spec.answer
+    if turn.phase is Phase.ARGUMENTS and count >= 0:
+        schema = decoded(next((tool.schema for tool in turn.spec.tools if tool.name == turn.state.name), "{}"))
+        return XtmlTracker(schema, markers) if markers.argument_encoding == "xtml" else JsonTracker(schema)
+    is_answer = turn.phase is not Phase.ARGUMENTS and answer is not None and answer.kind == "json"
+    return JsonTracker(decoded(answer.text)) if answer is not None and is_answer and count > 0 else None

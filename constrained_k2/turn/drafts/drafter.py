@@ -5,9 +5,10 @@ from contextlib import contextmanager, suppress
 
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.turn.drafts.alternatives import alternatives
+from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker
 from constrained_k2.turn.drafts.json_tracker import JsonTracker
 from constrained_k2.turn.drafts.prompt_values import PromptValues
-from constrained_k2.turn.drafts.trackers import TurnTracker, guess, turn_tracker
+from constrained_k2.turn.drafts.trackers import guess
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase, first_markers
 
@@ -20,7 +21,7 @@ class Drafter:
     def __init__(self, matcher: ToolCallMatcher, prompt: Sequence[int] = ()) -> None:
         self._matcher = matcher
         self._answer_end = first_markers(matcher.vocabulary, Phase.ANSWER, Phase.DONE)[:1]
-        self._tracker = turn_tracker(matcher.vocabulary.format)
+        self._tracker = ArgumentsTracker()
         self._values = PromptValues(prompt, matcher.vocabulary) if prompt else None
 
     def draft(self, limit: int, after: Sequence[int] = ()) -> list[int]:
@@ -32,7 +33,7 @@ class Drafter:
                 if not taken:
                     break
                 drafts += taken
-                tracker.follow(taken, self._matcher)
+                tracker.follow(self._matcher)
         return drafts
 
     def alternatives(self, after: Sequence[int] = ()) -> list[int]:
@@ -49,22 +50,22 @@ class Drafter:
             return list(dict.fromkeys(ids))[:MAX_ALTERNATIVES]
 
     @contextmanager
-    def _ahead(self, after: Sequence[int]) -> Iterator[TurnTracker | None]:
+    def _ahead(self, after: Sequence[int]) -> Iterator[ArgumentsTracker | None]:
         """The position after these tokens, which the matcher has accepted meanwhile; None if they are illegal."""
         matcher = self._matcher
         if matcher.num_tokens < self._tracker.num_tokens:
-            self._tracker = turn_tracker(matcher.vocabulary.format)
-        self._tracker.follow(matcher.token_ids(self._tracker.num_tokens), matcher)
+            self._tracker = ArgumentsTracker()
+        self._tracker.follow(matcher)
         start = matcher.num_tokens
         try:
             tracker = self._tracker.copy()
             taken = self._accept(after)
-            tracker.follow(taken, matcher)
+            tracker.follow(matcher)
             yield tracker if len(taken) == len(after) else None
         finally:
             matcher.rollback(matcher.num_tokens - start)
 
-    def _take(self, tracker: TurnTracker, limit: int) -> list[int]:
+    def _take(self, tracker: ArgumentsTracker, limit: int) -> list[int]:
         """Accept the likely next tokens, at most ``limit``: those that are guessed, or forced if the guess is wrong."""
         for ids in (self._guess, self._forced):
             taken = self._accept(ids(tracker, limit)[:limit])
@@ -85,12 +86,12 @@ class Drafter:
                 taken.append(token_id)
         return taken
 
-    def _forced(self, _: TurnTracker, limit: int) -> Sequence[int]:
+    def _forced(self, _: ArgumentsTracker, limit: int) -> Sequence[int]:
         with suppress(ConstrainedK2Error):
             return self._matcher.forced_tokens(limit)
         return ()
 
-    def _guess(self, tracker: TurnTracker, limit: int) -> Sequence[int]:
+    def _guess(self, tracker: ArgumentsTracker, limit: int) -> Sequence[int]:
         """The likely next tokens; empty if unknown."""
         matcher, markers = self._matcher, self._matcher.vocabulary.format
         phase = matcher.phase

@@ -1,29 +1,18 @@
-"""Positions in arguments and answers, endings and guesses, in either encoding of arguments."""
+"""Endings and guesses, in either encoding of arguments."""
 
 from collections.abc import Iterator
 
-from constrained_k2.formats.base import WireFormat
-from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker
+from constrained_k2.turn.drafts.arguments_tracker import Tracker
 from constrained_k2.turn.drafts.encoding import encoded_after
 from constrained_k2.turn.drafts.endings import endings
 from constrained_k2.turn.drafts.guesses import likely_continuation
-from constrained_k2.turn.drafts.json_tracker import JsonTracker
 from constrained_k2.turn.drafts.prompt_values import PromptValues
-from constrained_k2.turn.drafts.xtml.arguments_tracker import XtmlArgumentsTracker
 from constrained_k2.turn.drafts.xtml.endings import xtml_endings
 from constrained_k2.turn.drafts.xtml.guesses import likely_tokens
 from constrained_k2.turn.drafts.xtml.tracker import XtmlTracker
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
-TurnTracker = ArgumentsTracker | XtmlArgumentsTracker
-Tracker = JsonTracker | XtmlTracker
-
 _CHARACTERS_PER_TOKEN = 4  # the length of a guess, per draft token
-
-
-def turn_tracker(markers: WireFormat) -> TurnTracker:
-    """A tracker at the start of a turn of this format."""
-    return XtmlArgumentsTracker() if markers.argument_encoding == "xtml" else ArgumentsTracker()
 
 
 def ways_to_end(tracker: Tracker) -> Iterator[str | int]:
