@@ -100,6 +100,7 @@ def test_ab(python: Path, tmp_path: Path) -> None:
     assert "unconstrained" in said and (tmp_path / "run").is_dir()
 
 
+@pytest.mark.slow
 def test_what_needs_torch_says_which_extra(python: Path, tmp_path: Path) -> None:
     said = run(python, "-m", "constrained_k2", "demo", "--output", tmp_path / "demo", good=(2,))
     assert "pip install 'constrained-k2[vllm]'" in said

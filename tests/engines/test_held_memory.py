@@ -49,6 +49,7 @@ def test_a_lexer_is_counted_again_as_it_grows(real_vocabulary: Vocabulary) -> No
     assert compiler.cached_bytes == 0
 
 
+@pytest.mark.slow
 def test_what_no_cache_holds_is_free(real_vocabulary: Vocabulary) -> None:
     compiler = Compiler(real_vocabulary)
     grammar = compiler.grammar(json.dumps(PATTERN), "")

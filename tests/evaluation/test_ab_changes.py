@@ -233,6 +233,7 @@ def test_hostile_texts_stay_text(tmp_path: Path) -> None:
     assert [path.exists() for path in write_reports(results)] == [True] * 3
 
 
+@pytest.mark.slow
 def test_the_command_asks_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_tokenizer(tmp_path)
     vocabulary = Vocabulary.from_pretrained(tmp_path)

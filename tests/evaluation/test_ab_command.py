@@ -13,6 +13,7 @@ from tests.evaluation.ab_samples import body, write_lines
 from tests.evaluation.fake_endpoint import FakeEndpoint
 
 
+@pytest.mark.slow
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     samples = write_lines(tmp_path / "s.jsonl", [body(f"#{number}") for number in range(5)] + ["{"])
     with FakeEndpoint(metrics="constrained_k2_masked_steps_total 4\n") as endpoint:

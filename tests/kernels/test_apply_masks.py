@@ -57,6 +57,7 @@ def run(*arguments: str, **variables: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_in_tritons_interpreter() -> None:
     run(
         "-m",

@@ -205,6 +205,7 @@ def test_no_history_raises_here(given_messages: list[Any]) -> None:
         assert accepted(once) == once
 
 
+@pytest.mark.slow
 def test_hostile_histories_take_linear_time() -> None:
     deep: Any = "x"
     for _ in range(5000):
