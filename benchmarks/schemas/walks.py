@@ -16,8 +16,8 @@ from constrained_k2.compiler.compiler import Compiler
 from constrained_k2.compiler.shared import GrammarOptions
 from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher
 from constrained_k2.errors import ConstrainedK2Error
+from constrained_k2.turn.drafts.either_encoding import ways_to_end
 from constrained_k2.turn.drafts.json_tracker import JsonTracker
-from constrained_k2.turn.drafts.trackers import ways_to_end
 from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from constrained_k2.vocabulary.vocabulary import Vocabulary

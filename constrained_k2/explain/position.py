@@ -51,6 +51,7 @@ class TextPosition:
         self.is_xml = markers is not None
         self.tracker = JsonTracker({}) if markers is None else XtmlTracker({}, markers)
         self.json_text = bytearray()
+        self._outer = 0 if markers is None else 1  # blocks are the members of an object that no bracket opens or closes
 
     def copy(self) -> Self:
         """An independent copy."""
@@ -80,7 +81,8 @@ class TextPosition:
     @property
     def _is_json(self) -> bool:
         """True in JSON, rather than in tags and raw text."""
-        return self._place is Place.VALUE and getattr(self.tracker, "kind", "") != "string"
+        tracker = self.tracker
+        return isinstance(tracker, JsonTracker) or (tracker.place is Place.VALUE and tracker.kind != "string")
 
     @property
     def is_done(self) -> bool:
@@ -90,7 +92,7 @@ class TextPosition:
     @property
     def depth(self) -> int:
         """The number of open objects and arrays."""
-        return len(self._walk.frames)
+        return len(self._walk.frames) - self._outer
 
     @property
     def in_string(self) -> bool:
@@ -125,8 +127,8 @@ class TextPosition:
         if expect is Expect.IN_SCALAR or byte in _BLANKS:
             return None
         if expect is Expect.AFTER:
-            is_whole = self.depth == self.is_xml  # blocks are the members of an object that stays open
-            return None if is_whole else byte in (b",}" if self._walk.frames[-1].is_object else b",]")
+            closing = b",}" if self.depth and self._walk.frames[-1].is_object else b",]"
+            return byte in closing if self.depth else None
         return byte in _FOLLOWING[expect]
 
     def ends_scalar(self, symbol: int) -> bool:
@@ -146,12 +148,12 @@ class TextPosition:
         is_value = expect in {Expect.VALUE, Expect.IN_STRING, Expect.IN_SCALAR}
         if expect is Expect.FIRST_ITEM:
             is_value = symbol != ord("]") and symbol not in _BLANKS
-        count = max(len(frames) - (not is_value), int(self.is_xml))
+        count = max(len(frames) - (not is_value), self._outer)
         return tuple(map(_child, islice(frames, min(count, MAX_PARTS))))
 
     def text_of(self, level: int) -> bytes | None:
         """The text so far of the value at the first ``level`` parts of the path; None where it is not JSON."""
-        if not self._is_json or level < self.is_xml:
+        if not self._is_json or level < self._outer:
             return None
         walk = self._walk
         if level < len(walk.frames):

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker, Tracker
-from constrained_k2.turn.drafts.trackers import ways_to_end
+from constrained_k2.turn.drafts.either_encoding import ways_to_end
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase, first_markers
 from constrained_k2.vocabulary.bitmask import TokenSet, words_per_row

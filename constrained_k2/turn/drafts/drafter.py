@@ -6,9 +6,9 @@ from contextlib import contextmanager, suppress
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.turn.drafts.alternatives import alternatives
 from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker
+from constrained_k2.turn.drafts.either_encoding import guess
 from constrained_k2.turn.drafts.json_tracker import JsonTracker
 from constrained_k2.turn.drafts.prompt_values import PromptValues
-from constrained_k2.turn.drafts.trackers import guess
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase, first_markers
 
