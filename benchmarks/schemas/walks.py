@@ -16,8 +16,8 @@ from constrained_k2.compiler.compiler import Compiler
 from constrained_k2.compiler.shared import GrammarOptions
 from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher
 from constrained_k2.errors import ConstrainedK2Error
-from constrained_k2.turn.drafts.either_encoding import ways_to_end
 from constrained_k2.turn.drafts.json_tracker import JsonTracker
+from constrained_k2.turn.endings.json_endings import endings
 from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -112,7 +112,7 @@ def walk(grammar: ArgumentGrammar, vocabulary: Vocabulary, schema: Any, seed: in
                 return Walk(text.decode(), steps + 1, uniform)
             if steered:
                 position = follower.tracker(text)
-                tried = (_encoded(vocabulary, way) for way in ways_to_end(position) if isinstance(way, str))
+                tried = (_encoded(vocabulary, way) for way in endings(position))
                 taken = next(filter(None, (list(takewhile(matcher.accept, way)) for way in tried)), [])
                 text += b"".join(map(vocabulary.token_bytes, taken))
                 steps += len(taken)

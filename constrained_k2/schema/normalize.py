@@ -29,6 +29,7 @@ from constrained_k2.schema.shapes import (
     Shape,
     Shapes,
     Value,
+    kind_of_shape,
     meet,
 )
 from constrained_k2.schema.wanted_members import chosen, settled
@@ -113,9 +114,9 @@ class Normalizer:
         limit = max(_MAX_SHAPES, len(some), len(others))  # a long enum does not multiply
         by_kind: dict[Kind, list[Shape]] = {}
         for other in others:
-            by_kind.setdefault(_kind(other), []).append(other)
+            by_kind.setdefault(kind_of_shape(other), []).append(other)
         for one in some:
-            for other in by_kind.get(_kind(one), ()):
+            for other in by_kind.get(kind_of_shape(one), ()):
                 if (shape := self.meet(one, other)) is not None:
                     met[shape] = None
             if len(met) > limit:
@@ -157,7 +158,7 @@ class Normalizer:
         """JSON type -> a node outside of the schema, the instances of a node that have this type, and its shapes."""
         found: dict[Kind, list[Shape]] = {}
         for shape in self.shapes(node):
-            found.setdefault(_kind(shape), []).append(shape)
+            found.setdefault(kind_of_shape(shape), []).append(shape)
         parts: dict[Kind, tuple[Node, Shapes]] = {}
         for kind, shapes in found.items():
             part = self.part_of(node, f"type {kind}", tuple(shapes))
@@ -291,7 +292,7 @@ class Normalizer:
         found = self._holds(schema, pointer) if holds else self._fails(schema, pointer)
         if not null:
             return found
-        others = tuple(shape for shape in found if _kind(shape) != "null")
+        others = tuple(shape for shape in found if kind_of_shape(shape) != "null")
         if (len(others) < len(found)) == holds:
             return found
         self.notes.add(f"{pointer}/{null}", "read_as", OR_NULL)
@@ -333,8 +334,3 @@ class Normalizer:
                     return EVERYTHING
                 read.note_negation(name, error.problem)
         return tuple(failing)
-
-
-def _kind(shape: Shape) -> Kind:
-    """The JSON type of a shape's instances."""
-    return shape.value_kind if isinstance(shape, Value) else shape.kind

@@ -199,6 +199,11 @@ def kind_of(value: Any) -> Kind:
     return _KINDS[type(value)]
 
 
+def kind_of_shape(shape: Shape) -> Kind:
+    """The JSON type of a shape's instances."""
+    return shape.value_kind if isinstance(shape, Value) else shape.kind
+
+
 def is_number(value: Any) -> TypeGuard[int | float]:
     """True for a finite number, also for an integer beyond the range of doubles."""
     return type(value) is int or (type(value) is float and math.isfinite(value))

@@ -13,7 +13,9 @@ import numpy.typing as npt
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker, Tracker
-from constrained_k2.turn.drafts.either_encoding import ways_to_end
+from constrained_k2.turn.drafts.xtml.tracker import XtmlTracker
+from constrained_k2.turn.endings.json_endings import endings
+from constrained_k2.turn.endings.xtml_endings import xtml_endings
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase, first_markers
 from constrained_k2.vocabulary.bitmask import TokenSet, words_per_row
@@ -78,8 +80,9 @@ class FinishBudget:
 
     def narrow(self, tracker: Tracker, row: npt.NDArray[np.int32]) -> None:
         """Remove from a mask, int32 ``[words]``, in place, what does not lead to the end; some token is left."""
-        for way in ways_to_end(tracker):
-            token_id = self.first_token(way, row)
+        pieces = xtml_endings(tracker) if isinstance(tracker, XtmlTracker) else endings(tracker)
+        for piece in pieces:
+            token_id = self.first_token(piece, row)
             if token_id is not None:
                 _allow_only(token_id, row)
                 return
@@ -87,11 +90,11 @@ class FinishBudget:
             _forbid(self.blank, row)
             _forbid(self.opening, row)
 
-    def first_token(self, way: str | int, row: npt.NDArray[np.int32]) -> int | None:
+    def first_token(self, piece: str | int, row: npt.NDArray[np.int32]) -> int | None:
         """The longest token that a text starts with, or a marker, that a row allows; None if there is none."""
-        if isinstance(way, int):
-            return way if _allows(way, row) else None
-        text = way.encode(errors="ignore")
+        if isinstance(piece, int):
+            return piece if _allows(piece, row) else None
+        text = piece.encode(errors="ignore")
         prefixes = (self.vocabulary.find(text[:end]) for end in range(len(text), 0, -1))
         return next((at for at in prefixes if at is not None and _allows(at, row)), None)
 

@@ -12,9 +12,9 @@ from constrained_k2.prompts.xtml.turn import render_turn
 from constrained_k2.request.spec import ToolCall
 from constrained_k2.turn.drafts.drafter import Drafter
 from constrained_k2.turn.drafts.json_tracker import MAX_TOKEN
-from constrained_k2.turn.drafts.xtml.endings import xtml_endings
 from constrained_k2.turn.drafts.xtml.guesses import likely_tokens
 from constrained_k2.turn.drafts.xtml.tracker import Place, XtmlTracker
+from constrained_k2.turn.endings.xtml_endings import xtml_endings
 from tests.drafts.test_drafter import CALLS, spec, steps_of
 from tests.turn.k3_turns import CLOSE, OPEN, SEP, ids_of
 

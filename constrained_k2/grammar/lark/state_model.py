@@ -12,7 +12,7 @@ from functools import cached_property
 
 from constrained_k2.formats.kimi_k3 import escape
 from constrained_k2.grammar.patterns.states import of_format
-from constrained_k2.schema.shapes import ANY, Array, Kind, Node, Object, Shape, String, Value
+from constrained_k2.schema.shapes import ANY, Array, Kind, Node, Object, Shape, String, Value, kind_of_shape
 from constrained_k2.schema.string_formats import patterns_of
 
 _quoted = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps makes an encoder for each call with options
@@ -143,7 +143,7 @@ def _node(
 ) -> NodeModel:
     by_kind: dict[Kind, list[Shape]] = {}
     for shape in shapes:
-        by_kind.setdefault(shape.value_kind if isinstance(shape, Value) else shape.kind, []).append(shape)
+        by_kind.setdefault(kind_of_shape(shape), []).append(shape)
     strings = by_kind.get("string", [])
     if "object" not in by_kind and "array" not in by_kind and (not strings or strings == _ANY_STRING):
         return _FREE if strings else _LISTED

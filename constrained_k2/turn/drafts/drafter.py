@@ -5,14 +5,18 @@ from contextlib import contextmanager, suppress
 
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.turn.drafts.alternatives import alternatives
-from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker
-from constrained_k2.turn.drafts.either_encoding import guess
+from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker, Tracker
+from constrained_k2.turn.drafts.encoding import encoded_after
+from constrained_k2.turn.drafts.guesses import likely_continuation
 from constrained_k2.turn.drafts.json_tracker import JsonTracker
 from constrained_k2.turn.drafts.prompt_values import PromptValues
+from constrained_k2.turn.drafts.xtml.guesses import likely_tokens
+from constrained_k2.turn.drafts.xtml.tracker import XtmlTracker
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase, first_markers
 
 MAX_ALTERNATIVES = 4  # tokens at one position
+_CHARACTERS_PER_TOKEN = 4  # the length of a guess, per draft token
 
 
 class Drafter:
@@ -98,10 +102,17 @@ class Drafter:
         if matcher.arguments is not None and tracker.tracker is not None:
             if tracker.tracker.is_done:
                 return (markers.call_end,) if phase is Phase.ARGUMENTS else self._answer_end
-            likely = guess(tracker.tracker, matcher.vocabulary, limit, self._values, tracker.written)
-            return likely or self._forced(tracker, limit)
+            return self._likely(tracker.tracker, limit, tracker.written) or self._forced(tracker, limit)
         if phase is Phase.CLOSED:
             return self._forced(tracker, limit) or (markers.turn_end,)
         if phase is Phase.BETWEEN:
             return (markers.section_end,)
         return self._forced(tracker, limit)
+
+    def _likely(self, tracker: Tracker, limit: int, written: str) -> list[int]:
+        """About ``limit`` tokens that are likely to follow; empty if unknown. ``written`` is the turn's end so far."""
+        if isinstance(tracker, XtmlTracker):
+            return likely_tokens(tracker, self._matcher.vocabulary, limit, self._values, written)
+        likely = likely_continuation(tracker, _CHARACTERS_PER_TOKEN * limit, self._values, written)
+        likely = likely.encode(errors="ignore").decode()  # a schema that is not enforced may have lone surrogates
+        return encoded_after(written, likely, self._matcher.vocabulary)

@@ -1,1 +1,1 @@
-"""Positions, guesses and endings of calls whose arguments are XTML: one block for each of the object's members."""
+"""Positions and guesses of calls whose arguments are XTML: one block for each of the object's members."""

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
 from typing import Any
 
+from constrained_k2.errors import UnsupportedSchema
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.rests import shortest_rest, without_assertions
 from constrained_k2.grammar.patterns.states import PatternStates, TooManyStates
 from constrained_k2.grammar.patterns.tree import Items
+from constrained_k2.schema.shapes import String
 from constrained_k2.schema.string_formats import FORMATS, patterns_of
-from constrained_k2.turn.drafts.ways import Way, key_patterns, patterns, whole_number
 
 MOST = 128  # characters: hardly a token has more
 _PATTERNS = 256  # that are kept
@@ -77,25 +78,29 @@ def _rest(text: str, group: Sequence[str], least: int = 0) -> str | None:
     return None
 
 
-def matches(pattern: str, text: str) -> bool:
-    """Return True if a text matches a pattern; False also if that is not known."""
-    return _rest(text, (pattern,)) == ""
+def has_match(pattern: str, text: str) -> bool:
+    """Return True if a text matches a pattern.
+
+    Raises:
+        UnsupportedSchema: The pattern has no states.
+    """
+    rest = _rest(text, (pattern,))
+    if rest is None and not _parts_of(pattern):
+        raise UnsupportedSchema("a pattern is not tracked", "", "", "pattern")
+    return rest == ""
 
 
-def rests(text: str, found: Iterable[Way]) -> Iterator[str]:
-    """Rests of a string that has been begun, by its ways, the best first."""
+def rests(text: str, found: Iterable[String]) -> Iterator[str]:
+    """Rests of a string that has been begun, by its shapes, the best first."""
     fillers: list[str] = []
-    for way in found:
-        missing = max(0, min(whole_number(way, "minLength") - len(text), MOST))
-        name = way.get("format")
-        formats = patterns_of((name,)) if isinstance(name, str) and name in FORMATS else []
-        if rest := _rest(text, [*formats, *patterns(way)], missing):
+    for shape in found:
+        missing = max(0, min(shape.shortest - len(text), MOST))
+        if rest := _rest(text, [*patterns_of(shape.formats), *sorted(shape.patterns)], missing):
             yield rest
         fillers += [filler * missing for filler in _FILLERS if missing]
     yield from fillers
 
 
-def rests_of_key(text: str, found: Iterable[Way]) -> Iterator[str]:
-    """Rests of a key that no way declares, the empty one where it may be whole."""
-    tried = dict.fromkeys(pattern for way in found for pattern in key_patterns(way))
-    yield from (rest for pattern in tried if (rest := _rest(text, (pattern,))) is not None)
+def rests_of_key(text: str, patterns: Iterable[str]) -> Iterator[str]:
+    """Rests of a key that is to match one of some patterns, the empty one where it may be whole."""
+    yield from (rest for pattern in patterns if (rest := _rest(text, (pattern,))) is not None)

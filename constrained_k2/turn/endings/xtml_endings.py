@@ -6,35 +6,34 @@ Blocks of required keys come first, with the type of the shortest value. Strings
 import json
 from collections.abc import Iterable, Iterator
 from math import inf
-from typing import Any
 
 from constrained_k2.formats.kimi_k3 import ARGUMENT, escape, unescape
-from constrained_k2.turn.drafts.endings import (
-    MAX_KEYS,
-    container_schemas,
-    declared_keys,
-    lengthened,
-    missing_keys,
-    next_pieces,
-    possible_ways,
-    property_schemas,
-    value_schemas,
-)
+from constrained_k2.schema.shapes import Shape, String, Value, kind_of_shape
 from constrained_k2.turn.drafts.guesses import spelled
 from constrained_k2.turn.drafts.json_tracker import MAX_TOKEN, Expect
-from constrained_k2.turn.drafts.text_rests import rests, rests_of_key
-from constrained_k2.turn.drafts.ways import Way, Ways, kinds, options, ways_of
 from constrained_k2.turn.drafts.xtml.tags import (
     BEFORE_KEY,
     BEFORE_TYPE,
     KEY_PIECES,
     TYPE_PIECES,
     TYPE_WORDS,
-    kind_of_option,
     rest_of_piece,
-    type_word,
 )
 from constrained_k2.turn.drafts.xtml.tracker import Place, XtmlTracker
+from constrained_k2.turn.endings.json_endings import (
+    MAX_KEYS,
+    declared_keys,
+    document_of,
+    lengthened,
+    missing_keys,
+    name_of,
+    next_pieces,
+    open_shapes,
+    text_of,
+    value_shapes,
+)
+from constrained_k2.turn.endings.shortest import ShortestValues
+from constrained_k2.turn.endings.text_rests import rests, rests_of_key
 
 _OPENINGS = {"object": "{", "array": "[", "null": "null"}
 
@@ -55,34 +54,29 @@ def _pieces(tracker: XtmlTracker, *, known_only: bool = False) -> Iterable[str |
         return (tracker.markers.call_begin,)
     if place is Place.END_TAG:
         return (ARGUMENT[len(tracker.tag) :] or tracker.markers.argument_begin,)
-    document = ways_of(tracker.members.view.document)
+    document = document_of(inner)
     if place is Place.TAG:
         return _rests_of_tag(tracker, document)
     if len(inner.frames) > 1:
         return next_pieces(inner, known_only=known_only)
     if tracker.kind != "string" and inner.expect is not Expect.VALUE:
         return (tracker.markers.call_end,)
-    values = value_schemas(inner, document, container_schemas(inner, document))
-    texts = _options(document.of(values[:1]), tracker.kind)
+    containers = open_shapes(document, inner.frames)
+    texts = _options(value_shapes(document, inner.frames, containers[:1]), tracker.kind)
     constant = texts[0] if texts is not None and len(texts) == 1 else None
     if tracker.kind == "string":
-        return _ends_of_text(tracker, constant, document.of(values))
+        return _ends_of_text(tracker, constant, value_shapes(document, inner.frames, containers))
     return (_OPENINGS.get(tracker.kind, "") if constant is None else constant,)
 
 
-def _options(found: list[Way], kind: str) -> list[str] | None:
-    """The values of a type, as JSON, where all ways list them; None if one does not."""
-    texts: dict[str, None] = {}
-    for way in found:
-        listed = options(way)
-        if listed:
-            texts.update(dict.fromkeys(text for text in listed if kind_of_option(text) == kind))
-        elif not kinds(way) or kind in map(type_word, kinds(way)):
-            return None
-    return list(texts)
+def _options(found: list[Shape], kind: str) -> list[str] | None:
+    """The values of a type, as JSON, if they are listed; None if others are possible."""
+    of_type = [shape for shape in found if kind_of_shape(shape) == kind]
+    texts = [text_of(shape) for shape in of_type if isinstance(shape, Value)]
+    return texts if len(texts) == len(of_type) else None
 
 
-def _ends_of_text(tracker: XtmlTracker, constant: str | None, found: list[Way]) -> Iterator[str | int]:
+def _ends_of_text(tracker: XtmlTracker, constant: str | None, found: list[Shape]) -> Iterator[str | int]:
     begun, end = tracker.json.token, tracker.markers.call_end
     if constant is not None and (text := json.loads(constant)).startswith(begun):
         yield text[len(begun) :] or end
@@ -95,53 +89,54 @@ def _ends_of_text(tracker: XtmlTracker, constant: str | None, found: list[Way]) 
         return
     yield end
     if len(begun) < MAX_TOKEN:
-        yield from rests(begun, found)
+        yield from rests(begun, [shape for shape in found if isinstance(shape, String)])
 
 
-def _rests_of_tag(tracker: XtmlTracker, document: Ways) -> Iterable[str | int]:
+def _rests_of_tag(tracker: XtmlTracker, document: ShortestValues) -> Iterable[str | int]:
     """The rests of the piece of the tag that is being written."""
     tag = tracker.tag
     if len(tag) < len(BEFORE_KEY):
         return (rest_of_piece(tag, KEY_PIECES),)
-    frame = tracker.members
-    found = possible_ways(document.of([document.root]), frame)
+    containers = open_shapes(document, tracker.json.frames)
     begun, is_whole, after = tag[len(BEFORE_KEY) :].partition('"')
     if not is_whole:
-        return _rests_of_key(begun, found, set(frame.keys), document)
+        return _rests_of_key(begun, containers, set(tracker.members.keys), document)
     if len(after) < len(BEFORE_TYPE):
         return (rest_of_piece(after, TYPE_PIECES),)
     word = after[len(BEFORE_TYPE) :]
     if word.endswith('"'):
         return (tracker.markers.argument_begin,)
-    words = _type_words(property_schemas(found, spelled(unescape(begun))), document)
+    key = unescape(begun)
+    words = _type_words([one for shape in containers for one in document.members(shape, key)], document)
     return [each[len(word) :] or '"' for each in words if each.startswith(word)]
 
 
-def _rests_of_key(begun: str, found: list[Way], written: set[str], document: Ways) -> Iterator[str]:
+def _rests_of_key(begun: str, found: list[Shape], written: set[str], document: ShortestValues) -> Iterator[str]:
     """The rests of keys: required ones, then declared ones with the shortest value; else another key, and its end."""
-    keys = missing_keys(found, written, document)
-    possible = [key for key in (*keys, *declared_keys(found, written)) if _in_tag(key).startswith(begun)]
+    keys = missing_keys(document, found, written)
+    possible = [key for key in (*keys, *declared_keys(document, found, written)) if _in_tag(key).startswith(begun)]
     if not keys:
-        possible.sort(key=lambda key: min(map(document.shortest, property_schemas(found, key)), default=0))
+        possible.sort(key=lambda key: min(document.length_of_member(shape, name_of(key)) for shape in found))
     yield from dict.fromkeys(_in_tag(key)[len(begun) :] or '"' for key in possible[:MAX_KEYS])
     if not possible:
         text = unescape(begun)
-        others = (rest for rest in rests_of_key(text, found) if spelled(text + rest) not in written)
+        others = (
+            rest for rest in rests_of_key(text, document.key_patterns(found)) if spelled(text + rest) not in written
+        )
         yield from dict.fromkeys(escape(rest) or '"' for rest in others)
     yield '"'
 
 
 def _in_tag(key: str) -> str:
     """A key as a tag spells it, from its JSON without quotes."""
-    return escape(json.loads(f'"{key}"') if "\\" in key else key)
+    return escape(name_of(key))
 
 
-def _type_words(schemas: list[Any], document: Ways) -> list[str]:
+def _type_words(found: list[Shape], document: ShortestValues) -> list[str]:
     """The type words of a key's values, that of the shortest value first; words that no schema names come last."""
     lengths: dict[str, float] = {}
-    for way in document.of(schemas):
-        texts = [(kind_of_option(text), len(text)) for text in options(way)]
-        for kind, length in texts or document.lengths(way).items():
-            word = type_word(kind)
-            lengths[word] = min(lengths.get(word, inf), length - 2 * (word == "string"))  # a string has no quotes here
+    for shape in found:
+        word = kind_of_shape(shape)
+        length = document.length(shape) - 2 * (word == "string")  # a string has no quotes here
+        lengths[word] = min(lengths.get(word, inf), length)
     return [*sorted(lengths, key=lambda word: lengths[word]), *(word for word in TYPE_WORDS if word not in lengths)]

