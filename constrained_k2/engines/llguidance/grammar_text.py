@@ -17,7 +17,7 @@ from constrained_k2.grammar.lark.custom_tool import custom_tool_text
 from constrained_k2.grammar.lark.direct_model import DirectModel, direct_model
 from constrained_k2.grammar.lark.places import Places, places_of
 from constrained_k2.grammar.lark.small import MAX_HARD, MAX_HARD_TEXT, is_small
-from constrained_k2.grammar.lark.state_model import StateModel, arguments_model, state_model
+from constrained_k2.grammar.lark.state_model import StateModel, state_model
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE, alone
 from constrained_k2.grammar.lark.writer import Effort, LarkWriter
 from constrained_k2.grammar.patterns.characters import Untranslatable
@@ -91,39 +91,29 @@ def our_text(
         if encoding == "json" and writer.member_count > _MAX_MEMBERS:
             raise Refused(f"grammar size (number of symbols) too big: {writer.member_count} members")
         text = llguidance.LLMatcher.grammar_from_lark(lark)
-        places = places_of(writer, writer.arguments if encoding == "xtml" else root)
+        places = places_of(writer)
         coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes.found)
-        if encoding == "xtml":
-            parts = writer.argument_parts
-            model = arguments_model(writer.arguments, writer.shapes, writer.members, parts, writer.compared)
-        else:
-            model = state_model(root, writer.shapes, writer.members, writer.compared)
         return GrammarText(
             text,
             coverage,
-            model,
+            state_model(writer.model),
             normalizer.notes.is_well_formed,
             encoding == "xtml",
             effort,
             places,
-            writer.has_open_keys,
-            None if encoding == "xtml" else _direct_model(writer),
+            writer.model.has_open_keys,
+            None if encoding == "xtml" else direct_model(writer.model),
             is_simple=encoding == "json" and _is_simple(writer, text, patterns),
         )
 
     return write_some(SchemaDocument(document), patterns.is_found, write)
 
 
-def _direct_model(writer: LarkWriter) -> DirectModel:
-    return direct_model(
-        writer.shapes, writer.direct_objects, writer.direct_arrays, writer.leaf_terminals, writer.joined_strings
-    )
-
-
 def _is_simple(writer: LarkWriter, text: str, patterns: "Patterns") -> bool:
     """Return True for a small grammar whose other terminals LLGuidance reads, each by itself."""
-    strings = {expression for shape, expression in writer.leaf_terminals.items() if isinstance(shape, String)}
-    strings, hard = strings.union(writer.joined_strings.values()), writer.hard_terminals
+    strings = {expression for shape, expression in writer.model.terminals.items() if isinstance(shape, String)}
+    strings |= {written.strings for written in writer.model.nodes.values()}
+    hard = writer.hard_terminals
     is_read = len(hard) <= MAX_HARD and sum(map(len, hard)) <= MAX_HARD_TEXT  # else no mask uses one by itself
     if not (is_read and all(map(patterns.is_read, hard & strings)) and hard <= strings):
         return False

@@ -5,11 +5,12 @@ bounds or those of one terminal, listed literals, arrays of one kind of item, an
 bits alone. Any other node is opaque.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from json import JSONEncoder
 from typing import Literal
 
+from constrained_k2.grammar.lark.model import GrammarModel, WrittenNode
 from constrained_k2.schema.shapes import (
     ANY,
     Array,
@@ -67,37 +68,14 @@ MANY_TEXTS = 500
 DirectModel = tuple[ValueRule | None, ...]
 """The rules of a grammar's nodes, by their numbers in its state model; None for an opaque node."""
 
-ObjectKeys = tuple[tuple[tuple[str, Node], ...], int, Node | None]
-"""An object's declared keys with the nodes of their values, the bits of the required ones, and the node of others."""
-ArrayItems = tuple[Node, int, int | None]
-"""An array's item and the fewest and the most items."""
 
-
-def direct_model(
-    shapes: Mapping[Node, list[Shape]],
-    objects: Mapping[Node, ObjectKeys],
-    arrays: Mapping[Node, ArrayItems],
-    terminals: Mapping[Shape, str],
-    joined: Mapping[Node, str],
-) -> DirectModel:
-    """Return the rules of all nodes.
-
-    Args:
-        shapes: The shapes that were written for each node.
-        objects: The members of nodes whose objects are told apart by bits alone.
-        arrays: The items of nodes whose arrays have one kind of item.
-        terminals: The expressions of strings and numbers that were written as terminals.
-        joined: The expressions of nodes where one terminal is several strings.
-    """
-    numbers = {node: number for number, node in enumerate(shapes)}
+def direct_model(model: GrammarModel) -> DirectModel:
+    """Return the rules of all nodes."""
+    numbers = model.numbers
     rules: list[ValueRule | None] = []
-    for node, written in shapes.items():
+    for node, written in model.nodes.items():
         try:
-            rules.append(
-                any_rule(numbers[ANY])
-                if node == ANY
-                else _rule(node, written, numbers, objects, arrays, terminals, joined.get(node, ""))
-            )
+            rules.append(any_rule(numbers[ANY]) if node == ANY else _rule(written, model.terminals, numbers))
         except _OpaqueError:
             rules.append(None)
     return tuple(rules)
@@ -115,27 +93,21 @@ def any_rule(number: int) -> ValueRule:
     )
 
 
-def _rule(  # noqa: PLR0912, PLR0913, PLR0917 - what a grammar knows of its nodes
-    node: Node,
-    shapes: Iterable[Shape],
-    numbers: Mapping[Node, int],
-    objects: Mapping[Node, ObjectKeys],
-    arrays: Mapping[Node, ArrayItems],
-    terminals: Mapping[Shape, str],
-    joined: str,
+def _rule(  # noqa: PLR0912 - a case for each type
+    written: WrittenNode, terminals: Mapping[Shape, str], numbers: Mapping[Node, int]
 ) -> ValueRule:
     has_strings, string, range_ = False, "", ""
     kinds: set[NumberKind] = set()
     listed, words = set[bytes](), set[bytes]()
     members: ObjectRule | None = None
     items: ArrayRule | None = None
-    for shape in shapes:
+    for shape in written.shapes:
         if shape == _ANY_STRING:
             has_strings = True
         elif shape in (_ANY_NUMBER, _ANY_INTEGER):
             kinds.add("number" if shape == _ANY_NUMBER else "integer")
         elif isinstance(shape, String) and shape in terminals:
-            before, string = string, terminals[shape] if shape.absent else joined or terminals[shape]
+            before, string = string, terminals[shape] if shape.absent else written.strings or terminals[shape]
             if before not in {"", string}:
                 raise _OpaqueError
         elif isinstance(shape, Number) and not range_ and shape in terminals:
@@ -146,10 +118,10 @@ def _rule(  # noqa: PLR0912, PLR0913, PLR0917 - what a grammar knows of its node
             words |= {_WORDS[value] for value in shape.values}
         elif isinstance(shape, Value):
             _add_value(shape.value, listed, words)
-        elif isinstance(shape, Object) and members is None and node in objects:
-            members = _members(*objects[node], numbers)
-        elif isinstance(shape, Array) and items is None and node in arrays and not shape.contains:
-            item, shortest, longest = arrays[node]
+        elif isinstance(shape, Object) and members is None and written.keys is not None:
+            members = _members(*written.keys, numbers)
+        elif isinstance(shape, Array) and items is None and written.items is not None and not shape.contains:
+            item, shortest, longest = written.items
             items = ArrayRule(_number(item, numbers), shortest, longest)
         else:
             raise _OpaqueError

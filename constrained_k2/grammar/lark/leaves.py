@@ -108,7 +108,7 @@ def number_rule(writer: "LarkWriter", shape: Number) -> str:
             wider = replace(shape, low=None, high=None)
             raise NoExactGrammar(reason, ("not", "oneOf", "anyOf", "minimum", "maximum"), wider)
         if not shape.once:  # such states differ by all of a number's digits: LLGuidance is faster
-            writer.leaf_terminals[shape] = expression
+            writer.model.terminals[shape] = expression
         if not writer.signs_apart:
             return writer.terminal(expression)
         return _by_sign(
@@ -223,7 +223,7 @@ def string_rule(writer: "LarkWriter", shape: String) -> str:
     if not (shape.excluded or shape.absent or shape.patterns or shape.formats):
         return writer.terminal(sized_string(shape.shortest, shape.longest))
     try:
-        expression = writer.leaf_terminals[shape] = writable(writer, shape)
+        expression = writer.model.terminals[shape] = writable(writer, shape)
         return _string(writer, shape, expression)
     except NoExactGrammar as error:
         if shape.excluded or shape.absent:
@@ -264,7 +264,7 @@ def joined_strings(writer: "LarkWriter", node: Node, expressions: Collection[str
         return []
     several = len(expressions) > 1
     joined = " | ".join(f"({expression})" if several else expression for expression in expressions)
-    writer.joined_strings[node] = joined
+    writer.model[node].strings = joined
     return [writer.terminal(joined)]
 
 

@@ -104,12 +104,12 @@ class _Bits:
 
 def object_rule(writer: "LarkWriter", shape: Object, name: str, form: ObjectForm = JSON_FORM) -> str:
     """Return the body of an object's rule; its helper rules are added to the writer."""
-    fixed = _fixed(shape)
+    written, fixed = writer.model[writer.node], _fixed(shape)
     keys = [name for name in writer.productivity.possible_keys(shape) if name not in fixed]
     extras = _extras(writer, shape, form)
     if shape.most == 0:
-        writer.members.setdefault(writer.node, []).append(({}, frozenset(), False))
-        writer.direct_objects[writer.node] = ((), 0, None)
+        written.objects.append(({}, frozenset(), False))
+        written.keys = ((), 0, None)
         return form.empty
     fewest = shape.fewest - len(fixed)
     counts_few = fewest > len(shape.required) - len(fixed)
@@ -117,7 +117,7 @@ def object_rule(writer: "LarkWriter", shape: Object, name: str, form: ObjectForm
     values = {property_name: writer.normalizer.value_node(shape, property_name) for property_name in (*fixed, *keys)}
     if not any(one.value != ANY or one in satisfied for one in bits.wanted for _, _, satisfied, _ in extras):
         known = (values, frozenset(node for _, node, _, _ in extras), bits.slots > 0)
-        writer.members.setdefault(writer.node, []).append(known)
+        written.objects.append(known)
     complete = bits.complete(fewest, counts_few=counts_few)
     members = _members(writer, shape, keys, bits, form)
     for terminal, node, satisfied, fitting in extras:
@@ -130,7 +130,7 @@ def object_rule(writer: "LarkWriter", shape: Object, name: str, form: ObjectForm
         _note_direct(writer, shape, keys, bits, extras)
     if not (members or fixed):
         return form.empty
-    writer.has_open_keys |= bool(extras) or bits.tracked < len(keys)
+    writer.model.has_open_keys |= bool(extras) or bits.tracked < len(keys)
     is_endless = shape.most is None and (bool(extras) or bits.tracked < len(keys))
     more = [] if is_endless else [_another(bits, has_extras=bool(extras))]
     is_free = len(members) * len(fixed) <= _MAX_INTERLEAVED
@@ -162,7 +162,7 @@ def _note_direct(writer: "LarkWriter", shape: Object, keys: list[str], bits: _Bi
             return
         named.append((property_name, ways[0]))
     extra = next((node for _, node, _, _ in extras), None)
-    writer.direct_objects[writer.node] = (tuple(named), (1 << bits.required) - 1, extra)
+    writer.model[writer.node].keys = (tuple(named), (1 << bits.required) - 1, extra)
 
 
 def _step(form: ObjectForm, name: str, count: int, ways: list[str], end: tuple[str, str]) -> list[str]:

@@ -38,31 +38,33 @@ class Places:
     places: tuple[Place, ...]
 
 
-def places_of(writer: "LarkWriter", root: Node) -> Places | None:
+def places_of(writer: "LarkWriter") -> Places | None:
     """Return the places of what a writer has written; None if no items are compared.
 
     Arrays that are not found, or not on every way to them, are noted as relaxed.
     """
-    if not writer.compared:
+    model = writer.model
+    if not any(written.compared for written in model.nodes.values()):
         return None
     builder = _Builder(writer)
-    builder.note_not_found(root)
-    return Places(builder.numbers[root], tuple(builder.places))
+    builder.note_not_found(model.root)
+    return Places(builder.numbers[model.root], tuple(builder.places))
 
 
 class _Builder:
     """The places, and for each node the nodes that it leads to, with True if its place does so too."""
 
     def __init__(self, writer: "LarkWriter") -> None:
-        self._writer = writer
-        self.numbers = {node: number for number, node in enumerate(writer.shapes)}
+        self._writer, self._model = writer, writer.model
+        nodes, parts_of = self._model.nodes, self._model.parts
+        self.numbers = self._model.numbers
         arguments = len(self.numbers)
-        self.numbers |= {node | _ARGUMENT: arguments + number for number, node in enumerate(writer.argument_parts)}
-        pointers = {node: sum(pointer.startswith("#") for pointer, _ in node) for node in writer.shapes}
+        self.numbers |= {node | _ARGUMENT: arguments + number for number, node in enumerate(parts_of)}
+        pointers = {node: sum(pointer.startswith("#") for pointer, _ in node) for node in nodes}
         self._together = [node for node, count in pointers.items() if count > 1]  # of several subschemas at once
         self._ways: dict[Node, list[tuple[Node, bool]]] = {node: [] for node in self.numbers}
-        self.places = [replace(self._array(node), **self._object(node)) for node in writer.shapes]
-        for node, parts in writer.argument_parts.items():  # their types are written before their values
+        self.places = [replace(self._array(node), **self._object(node)) for node in nodes]
+        for node, parts in parts_of.items():  # their types are written before their values
             found = {kind: self.places[self.numbers[part]] for kind, part in parts.items() if part in self.numbers}
             one, other = found.get("array", Place()), found.get("object", Place())
             self.places.append(replace(one, keys=other.keys, extra=other.extra))
@@ -78,15 +80,16 @@ class _Builder:
                 continue
             seen.add((node, is_found))
             waiting += [(child, is_found and is_led) for child, is_led in self._ways[node]]
-            if node in self._writer.compared and (not is_found or self.places[self.numbers[node]].alone is None):
+            written = self._model.nodes.get(node)
+            if written and written.compared and (not is_found or self.places[self.numbers[node]].alone is None):
                 self._writer.node = node
                 self._writer.note(("uniqueItems",), "relaxed", _REASON)
 
     def _object(self, node: Node) -> dict[str, Any]:
         """Return the keys of a node's objects that lead to one place in all alternatives, and the place of others."""
-        writer = self._writer
-        members = [(values, others) for values, others, _ in writer.members.get(node, ())]
-        if any(isinstance(shape, Value) and isinstance(shape.value, dict) for shape in writer.shapes[node]):
+        written = self._model[node]
+        members = [(values, others) for values, others, _ in written.objects]
+        if any(isinstance(shape, Value) and isinstance(shape.value, dict) for shape in written.shapes):
             members.append(({}, frozenset({ANY})))
         named: dict[str, list[Node]] = {}
         for values, _ in members:
@@ -103,7 +106,8 @@ class _Builder:
 
     def _array(self, node: Node) -> Place:
         """Return the place with the items of a node's arrays."""
-        shapes = self._writer.shapes[node]
+        written = self._model[node]
+        shapes = written.shapes
         arrays = [shape for shape in shapes if isinstance(shape, Array)]
         is_one = len(arrays) == 1 and not arrays[0].contains
         if not is_one or any(isinstance(shape, Value) and isinstance(shape.value, list) for shape in shapes):
@@ -112,7 +116,7 @@ class _Builder:
                 self._ways[node] += [(other, False) for other in self._together]
                 self._together = []  # once is enough
             return Place()
-        item, alone = self._writer.compared.get(node, (arrays[0].rest, None))
+        item, alone = written.compared or (arrays[0].rest, None)
         return Place(
             prefix=tuple(self._number(node, {child}) for child in arrays[0].prefix),
             rest=self._number(node, {item}),
@@ -121,7 +125,7 @@ class _Builder:
 
     def _number(self, node: Node, children: set[Node], *, are_led: bool = True) -> int:
         """Return the place that these children of a node share, and note the ways to them."""
-        if node == self._writer.arguments:
+        if node == self._model.arguments:
             children = {child | _ARGUMENT for child in children}
         is_one = len(children) == 1
         self._ways[node] += [(child, is_one and are_led) for child in children]

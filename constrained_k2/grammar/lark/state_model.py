@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from constrained_k2.formats.kimi_k3 import escape
+from constrained_k2.grammar.lark.model import Compared, GrammarModel, Members, WrittenNode
 from constrained_k2.grammar.patterns.states import of_format
-from constrained_k2.schema.shapes import ANY, Array, Kind, Node, Object, Shape, String, Value, kind_of_shape
+from constrained_k2.schema.shapes import ANY, NEVER, Array, Kind, Node, Object, Shape, String, Value, kind_of_shape
 from constrained_k2.schema.string_formats import patterns_of
 
 _quoted = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps makes an encoder for each call with options
@@ -91,58 +92,29 @@ class StateModel:
         return of_objects + (0 if self.arguments is None else len(self.arguments.values))
 
 
-Compared = tuple[Node, bytes]
-"""The node of an array's items as they are written, and the first bytes that are of one item alone."""
-Members = tuple[Mapping[str, Node], frozenset[Node], bool]  # declared values, other values, counts_extra
-
-
-def state_model(
-    root: Node, shapes: dict[Node, list[Shape]], members: dict[Node, list[Members]], compared: Mapping[Node, Compared]
-) -> StateModel:
-    """Return the model of a grammar.
-
-    Args:
-        root: Its node.
-        shapes: The shapes that were written for each node.
-        members: The members of each node's objects.
-        compared: The nodes of arrays whose items a matcher compares.
-    """
-    numbers = {node: number for number, node in enumerate(shapes)}
-    nodes = (_node(written, members.get(node, []), numbers, compared.get(node)) for node, written in shapes.items())
-    return StateModel(numbers[root], tuple(nodes))
-
-
-def arguments_model(
-    root: Node,
-    shapes: dict[Node, list[Shape]],
-    members: dict[Node, list[Members]],
-    parts: Mapping[Node, Mapping[Kind, Node]],
-    compared: Mapping[Node, Compared],
-) -> StateModel | None:
-    """Return the model of XTML arguments; None if they have several shapes: a prefix may belong to each.
-
-    ``parts`` are the nodes of each argument's values, by their JSON type.
-    """
-    model = state_model(root, shapes, members, compared)
-    written = members.get(root, [])
-    if len(shapes[root]) != 1 or len(written) != 1:
+def state_model(model: GrammarModel) -> StateModel | None:
+    """Return the states of a grammar; None for XTML arguments of several shapes: a prefix may belong to each."""
+    numbers = model.numbers
+    nodes = tuple(_node(written, numbers) for written in model.nodes.values())
+    states = StateModel(numbers[model.root], nodes)
+    if model.arguments == NEVER:
+        return states
+    written = model[model.arguments]
+    if len(written.shapes) != 1 or len(written.objects) != 1:
         return None
-    numbers = {node: number for number, node in enumerate(shapes)}
 
     def kinds(node: Node) -> Kinds:
-        return {kind: numbers.get(part, AMBIGUOUS) for kind, part in parts.get(node, {}).items()}
+        return {kind: numbers.get(part, AMBIGUOUS) for kind, part in model.parts.get(node, {}).items()}
 
-    ((declared, others, counts_extra),) = written
+    ((declared, others, counts_extra),) = written.objects
     values = {name: (key, kinds(node)) for key, (name, node) in enumerate(declared.items())}
     extra = kinds(next(iter(others))) if len(others) == 1 else {}
-    return replace(model, arguments=ArgumentsModel(values, extra, counts_extra))
+    return replace(states, arguments=ArgumentsModel(values, extra, counts_extra))
 
 
-def _node(
-    shapes: list[Shape], members: list[Members], numbers: Mapping[Node, int], compared: Compared | None
-) -> NodeModel:
+def _node(written: WrittenNode, numbers: Mapping[Node, int]) -> NodeModel:
     by_kind: dict[Kind, list[Shape]] = {}
-    for shape in shapes:
+    for shape in written.shapes:
         by_kind.setdefault(kind_of_shape(shape), []).append(shape)
     strings = by_kind.get("string", [])
     if "object" not in by_kind and "array" not in by_kind and (not strings or strings == _ANY_STRING):
@@ -152,8 +124,8 @@ def _node(
             of_format(pattern)  # while compiling: the first time takes 20 ms
     is_free, is_listed = _ANY_STRING[0] in strings, all(isinstance(shape, Value) for shape in strings)
     return NodeModel(
-        _object(by_kind.get("object", []), members, numbers),
-        _array(by_kind.get("array", []), numbers, compared),
+        _object(by_kind.get("object", []), written.objects, numbers),
+        _array(by_kind.get("array", []), numbers, written.compared),
         free_strings=is_free,
         listed_strings=is_listed,
         strings=() if is_free or is_listed else tuple(strings),

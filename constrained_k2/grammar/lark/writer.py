@@ -15,7 +15,6 @@ from weakref import proxy
 from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.grammar.lark.arguments import ANY_RULES, HEADER, XTML_PREAMBLE, arguments_rule
 from constrained_k2.grammar.lark.arrays import array_rule
-from constrained_k2.grammar.lark.direct_model import ArrayItems, ObjectKeys
 from constrained_k2.grammar.lark.leaves import (
     INTEGER,
     is_endless,
@@ -28,9 +27,9 @@ from constrained_k2.grammar.lark.leaves import (
     string_expression,
     string_rule,
 )
+from constrained_k2.grammar.lark.model import GrammarModel
 from constrained_k2.grammar.lark.objects import object_rule
 from constrained_k2.grammar.lark.small import is_usual
-from constrained_k2.grammar.lark.state_model import Compared, Members
 from constrained_k2.grammar.lark.terminals import NUMBER, SIGN_APART, NoExactGrammar, one_of, preamble
 from constrained_k2.grammar.lark.values import value_text
 from constrained_k2.grammar.productivity import Productivity, constants
@@ -85,11 +84,7 @@ class LarkWriter:
             lambda shape, found: writer.has_extra_key(shape, found),  # noqa: PLW0108 - a method refers to the writer
             undeclared_keys,
         )
-        self.shapes: dict[Node, list[Shape]] = {ANY: list(EVERYTHING)}  # as written
-        self.members: dict[Node, list[Members]] = {ANY: [({}, frozenset({ANY}), False)]}  # of the objects
-        self.direct_objects: dict[Node, ObjectKeys] = {}  # of nodes whose objects need no engine
-        self.direct_arrays: dict[Node, ArrayItems] = {}  # the same
-        self.leaf_terminals: dict[Shape, str] = {}  # the expressions of strings and numbers
+        self.model = GrammarModel()
         self.ranges: Counter[Node] = Counter()  # of numbers, as alternatives
         # LLGuidance (1.7.6) has no negative multiples: their sign is a terminal of its own. Its lexer goes on with the
         # longer of two terminals and never returns, so all numbers of the grammar are written so.
@@ -97,7 +92,6 @@ class LarkWriter:
         self.any_number = SIGN_APART if self.signs_apart else NUMBER
         self.multiples: dict[Node, int] = {}  # what the multiples of a node have in common, without decimal points
         self.strings: dict[str, None] = {}  # those of the node that is being written, which become one terminal
-        self.joined_strings: dict[Node, str] = {}  # the terminal of a node's strings
         self._names: dict[Node, str] = {}
         self.rules: list[str] = []  # helper rules of objects and arrays
         self._terminals: dict[str, str] = {}
@@ -110,10 +104,6 @@ class LarkWriter:
         self._waiting: list[Node] = []
         self.node: Node = ANY  # the node being written
         self._notes: list[tuple[str, NoteStatus, str]] | None = None  # on the shape being written, if one is
-        self.arguments: Node = NEVER  # the node whose objects are written as XTML arguments
-        self.argument_parts: dict[Node, dict[Kind, Node]] = {}  # node of an argument -> the nodes of its values
-        self.compared: dict[Node, Compared] = {}  # of arrays whose items a matcher compares
-        self.has_open_keys = False  # True if an object may have keys that its rule does not tell apart
         self._raw: set[Node] = set()  # nodes whose strings are written without quotes and escapes
 
     def write(self, root: Node) -> str:
@@ -122,15 +112,17 @@ class LarkWriter:
         return f"{body}\n{preamble(body, self.any_number)}"
 
     def write_arguments(self, root: Node) -> str:
-        """Return the grammar of a node's objects as XTML arguments, as :meth:`write` does; sets ``arguments``."""
-        self.arguments, _ = self.normalizer.by_kind(root).get("object", (NEVER, ()))
-        body = "\n".join([HEADER, *self._lines(self.arguments)])
+        """Return the grammar of a node's objects as XTML arguments, as :meth:`write` does."""
+        arguments, _ = self.normalizer.by_kind(root).get("object", (NEVER, ()))
+        self.model.arguments = arguments
+        body = "\n".join([HEADER, *self._lines(arguments)])
         return f"{body}\n{preamble(body, self.any_number)}{XTML_PREAMBLE}"
 
     def _lines(self, root: Node) -> list[str]:
         if not self.productivity.analyze(root):
             location = self.productivity.empty_location(root)
             raise NoInstancesError("no value satisfies this schema", location, "Rewrite it, or leave the tool out")
+        self.model.root = root
         lines = [f"start: {self.rule(root)}"]
         while self._waiting:
             node = self._waiting.pop()
@@ -143,13 +135,13 @@ class LarkWriter:
     @property
     def hard_terminals(self) -> set[str]:
         """The expressions of terminals that may take an engine to a limit: all but keys and numbers of usual size."""
-        easy = (text for shape, text in self.leaf_terminals.items() if isinstance(shape, Number) and is_usual(shape))
+        easy = (text for shape, text in self.model.terminals.items() if isinstance(shape, Number) and is_usual(shape))
         return self._terminals.keys() - self._simple - set(easy)
 
     def rule(self, node: Node) -> str:
         """Return the name of a productive node's rule."""
         if node == ANY:
-            self.has_open_keys = True
+            self.model.has_open_keys = True
             return "any"
         if node not in self._names:
             self._names[node] = self._leaf(node) or f"n{len(self._names)}"
@@ -162,9 +154,9 @@ class LarkWriter:
         """
         shapes = self.productivity.shapes(node)
         if shapes == _ANY_STRING and node not in self._raw:  # the most frequent
-            self.shapes.setdefault(node, []).extend(shapes)
+            self.model[node].shapes.extend(shapes)
             return "STRING"
-        if node == self.arguments or any(isinstance(shape, _CONTAINERS) for shape in shapes):
+        if node == self.model.arguments or any(isinstance(shape, _CONTAINERS) for shape in shapes):
             self._waiting.append(node)
             return ""
         outer = self.node
@@ -180,7 +172,7 @@ class LarkWriter:
         ways = []
         for number, shape in enumerate(shapes):
             if listed and is_text(shape):
-                self.shapes.setdefault(node, []).append(shape)
+                self.model[node].shapes.append(shape)
             else:
                 ways.append(self._body(node, shape, f"{name}_{number}"))
         strings, self.strings = self.strings, around
@@ -188,10 +180,10 @@ class LarkWriter:
 
     def argument_rules(self, node: Node) -> list[tuple[Kind, str]]:
         """Return the types of the values of an argument, each with the name of a rule of its values."""
-        parts = self.argument_parts.get(node)
+        parts = self.model.parts.get(node)
         if parts is None:
-            parts = self.argument_parts[node] = self._argument_parts(node)
-            self.has_open_keys |= ANY in (parts.get("object"), parts.get("array"))
+            parts = self.model.parts[node] = self._argument_parts(node)
+            self.model.has_open_keys |= ANY in (parts.get("object"), parts.get("array"))
         rules = {**ANY_RULES, "number": self.any_number}
         return [(kind, rules[kind] if part == ANY else self.rule(part)) for kind, part in parts.items()]
 
@@ -281,7 +273,7 @@ class LarkWriter:
         self._notes = outer
         if wider is not None:
             return self._body(node, wider, name)
-        self.shapes.setdefault(node, []).append(shape)
+        self.model[node].shapes.append(shape)
         return body
 
     def note(self, keywords: tuple[str, ...], status: NoteStatus, reason: str) -> None:
@@ -293,7 +285,7 @@ class LarkWriter:
                 self._notes.append((pointer, status, reason))
 
     def _shape(self, shape: Shape, name: str) -> str:
-        if self.node == self.arguments:
+        if self.node == self.model.arguments:
             return arguments_rule(self, shape, name)
         if isinstance(shape, Number):
             return number_rule(self, shape)
