@@ -53,6 +53,7 @@ KINDS = {
         ({"allOf": [{"properties": {"a": {"required": ["x"]}}}, {"properties": {"a": {"required": ["y"], "type": "object"}}}]},
          '{"a":{"x":1', ',"y":'),
         ({"type": "object", "required": ["a", "b"]}, '{"ab":1', ',"b":'),
+        ({"not": {"propertyNames": {"not": {"const": "a4"}}}, "additionalProperties": {"type": "null"}}, "{", '"a4":null}'),
         ({"type": "string", "pattern": "^[ab]+-end$"}, '"ab', '-end"'),
         ({"type": "string", "pattern": '^"+$'}, '"', '\\""'),
         ({"type": "string", "minLength": 5}, '"abc', '--"'),

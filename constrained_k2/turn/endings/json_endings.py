@@ -220,7 +220,7 @@ def missing_keys(document: ShortestValues, found: list[Shape], written: set[str]
     """The required keys that are missing, of the shape that lacks the least first; empty if the object may end."""
     lacking: list[tuple[float, list[str]]] = []
     for shape in found:
-        missing = [key for key in document.required(shape) if spelled(key) not in written]
+        missing = document.missing(shape, written)
         length = sum(len(key) + 4 + document.length_of_member(shape, key) for key in missing)
         lacking.append((length, missing))
     lacking.sort(key=lambda entry: entry[0])

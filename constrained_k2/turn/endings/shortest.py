@@ -33,6 +33,7 @@ from constrained_k2.schema.shapes import (
     Value,
     value_of,
 )
+from constrained_k2.turn.drafts.guesses import spelled
 from constrained_k2.turn.endings.text_rests import has_match
 
 _ROOT: Node = frozenset({("#", True)})
@@ -103,10 +104,14 @@ class ShortestValues:
         node = self._nodes.value_node(shape, key)
         return not self._nodes.is_never(node) and (not text or self._is_instance(node, text))
 
-    def required(self, shape: Shape) -> list[str]:
-        """The keys that an object must have, in the order of the schema."""
-        declared = self.declared(shape)
-        return [key for key in declared if key in shape.required] if isinstance(shape, Object) else declared
+    def missing(self, shape: Shape, written: set[str]) -> list[str]:
+        """The keys that an object lacks, in the order of the schema; ``written``: its own, as JSON without quotes."""
+        keys = [key for key in self.declared(shape) if spelled(key) not in written]
+        if not isinstance(shape, Object):
+            return keys
+        keys = [key for key in keys if key in shape.required]
+        several = (self._texts(one.names) for one in sorted(shape.wanted, key=lambda one: one.order))
+        return keys + [names[0] for names in several if names and written.isdisjoint(map(spelled, names))]
 
     def declared(self, shape: Shape) -> list[str]:
         """The keys that an object may have by name, in the order of the schema; those that are required alone last."""
@@ -114,11 +119,14 @@ class ShortestValues:
             return list(shape.value) if isinstance(shape, Value) and shape.value_kind == "object" else []
         found = self._keys.get(id(shape))
         if found is None:
-            names = () if shape.names == ANY else self.shapes(shape.names)
-            listed = [name.value for name in names if isinstance(name, Value)]
-            keys = dict.fromkeys([*shape.in_order(), *sorted(shape.required), *listed])
+            keys = dict.fromkeys([*shape.in_order(), *sorted(shape.required), *self._texts(shape.names)])
             found = self._keys[id(shape)] = shape, [key for key in keys if self.may_have(shape, key, "")]
         return found[1]
+
+    def _texts(self, node: Node) -> list[str]:
+        """The keys that a node lists."""
+        found = () if node == ANY else self.shapes(node)
+        return [name.value for name in found if isinstance(name, Value) and name.value_kind == "string"]
 
     def key_patterns(self, shapes: Iterable[Shape]) -> list[str]:
         """The patterns of the keys that objects do not declare."""
