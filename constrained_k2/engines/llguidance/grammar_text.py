@@ -16,7 +16,7 @@ from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.grammar.lark.custom_tool import custom_tool_text
 from constrained_k2.grammar.lark.direct_model import DirectModel, direct_model
 from constrained_k2.grammar.lark.places import Places, places_of
-from constrained_k2.grammar.lark.small import MAX_HARD, MAX_HARD_TEXT, is_small
+from constrained_k2.grammar.lark.small import MAX_DEPTH, MAX_HARD, MAX_HARD_TEXT, MAX_TEXT
 from constrained_k2.grammar.lark.state_model import StateModel, state_model
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE, alone
 from constrained_k2.grammar.lark.writer import Effort, LarkWriter
@@ -103,23 +103,23 @@ def our_text(
             places,
             writer.model.has_open_keys,
             None if encoding == "xtml" else direct_model(writer.model),
-            is_simple=encoding == "json" and _is_simple(writer, text, patterns),
+            is_simple=encoding == "json" and _is_simple(writer, lark, patterns),
         )
 
     return write_some(SchemaDocument(document), patterns.is_found, write)
 
 
-def _is_simple(writer: LarkWriter, text: str, patterns: "Patterns") -> bool:
+def _is_simple(writer: LarkWriter, lark: str, patterns: "Patterns") -> bool:
     """Return True for a small grammar whose other terminals LLGuidance reads, each by itself."""
-    strings = {expression for shape, expression in writer.model.terminals.items() if isinstance(shape, String)}
-    strings |= {written.strings for written in writer.model.nodes.values()}
-    hard = writer.hard_terminals
-    is_read = len(hard) <= MAX_HARD and sum(map(len, hard)) <= MAX_HARD_TEXT  # else no mask uses one by itself
-    if not (is_read and all(map(patterns.is_read, hard & strings)) and hard <= strings):
+    model, hard = writer.model, writer.hard_terminals
+    size = sum(map(len, hard))
+    if model.has_builtin or model.depth > MAX_DEPTH or len(lark) - size > MAX_TEXT:
         return False
-    for expression in sorted(hard, key=len, reverse=True):  # one may be part of another
-        text = text.replace(expression, "", 1)
-    return is_small(text)
+    if len(hard) > MAX_HARD or size > MAX_HARD_TEXT:  # then no mask uses one by itself
+        return False
+    strings = {expression for shape, expression in model.terminals.items() if isinstance(shape, String)}
+    strings |= {written.strings for written in model.nodes.values()}
+    return hard <= strings and all(map(patterns.is_read, hard))
 
 
 def builtin_text(document: Any, reason: str = "", *, if_exact: bool = False) -> GrammarText:

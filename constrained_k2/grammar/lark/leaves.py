@@ -120,6 +120,7 @@ def number_rule(writer: "LarkWriter", shape: Number) -> str:
         reason = "integers cannot be excluded from multiples"
         raise NoExactGrammar(reason, ("not", "type", "oneOf", "multipleOf"), replace(shape, fraction=False))
     _check_multiple(writer, shape)
+    writer.model.has_builtin = True
     return _by_sign(shape, _multiples)
 
 
@@ -231,6 +232,7 @@ def string_rule(writer: "LarkWriter", shape: String) -> str:
         reason = f"{error}; the engine's builtin pattern may accept a quote or backslash that a class excludes"
         writer.note(error.keywords, "relaxed", reason)
     # Second choice: a class that excludes the quote or the backslash accepts them anyway (LLGuidance 1.7.6).
+    writer.model.has_builtin = True
     patterns = [{"pattern": pattern} for pattern in sorted({*shape.patterns, *patterns_of(shape.formats)})]
     return _leaf({"type": "string", "allOf": patterns} | _sizes(shape))
 

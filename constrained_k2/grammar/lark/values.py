@@ -37,6 +37,12 @@ def value_text(value: Any, *, signs_apart: bool) -> str:
     return literal(json.dumps(value))
 
 
+def depth_of(value: Any) -> int:
+    """Return the number of arrays and objects in one another in a value."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(depth_of, inner), default=0)
+
+
 def _bracketed(opening: str, parts: Iterable[str], closing: str) -> str:
     inner = ' ws "," ws '.join(parts)
     return " ws ".join(filter(None, (f'"{opening}"', inner, f'"{closing}"')))
