@@ -20,7 +20,7 @@ FIXED = {
 }
 
 
-@pytest.mark.parametrize("engine", ["llguidance", "xgrammar"])
+@pytest.mark.parametrize("engine", ["llguidance", pytest.param("xgrammar", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("choice", ["auto", "required"])
 def test_forced_tokens_are_legal_and_change_nothing(compiler: Compiler, choice: str, engine: str) -> None:
     vocabulary = compiler.vocabulary

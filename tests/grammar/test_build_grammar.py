@@ -21,7 +21,7 @@ def test_unknown_engines_and_formats_are_refused(engine: Any, format_name: str |
         build_grammar(ToolCallSpec(), engine, format_name)
 
 
-@pytest.mark.parametrize("engine", ["llguidance", "xgrammar"])
+@pytest.mark.parametrize("engine", ["llguidance", pytest.param("xgrammar", marks=pytest.mark.slow)])
 def test_a_schema_without_a_grammar_is_refused_by_name(engine: Any) -> None:
     body = {"tools": [tool("f"), tool("g", {"not": {}})]}
     with pytest.raises(UnsupportedSchema, match="'g'.*no value satisfies"):
@@ -29,7 +29,7 @@ def test_a_schema_without_a_grammar_is_refused_by_name(engine: Any) -> None:
     assert build_grammar(ToolCallSpec.from_openai(body | {"tool_choice": "none"}), engine)
 
 
-@pytest.mark.parametrize("engine", ["llguidance", "xgrammar"])
+@pytest.mark.parametrize("engine", ["llguidance", pytest.param("xgrammar", marks=pytest.mark.slow)])
 def test_the_policy_decides_how_strictly_a_schema_is_enforced(engine: Any) -> None:
     body = {"tools": [tool("f", {"type": "object", "properties": {"q": {"const": "kept"}}}, strict=False)]}
     spec = ToolCallSpec.from_openai(body)

@@ -332,6 +332,7 @@ def test_schemas_for_llguidances_builtin_compiler(small_compiler: Compiler, para
     assert ours == theirs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["auto", "required", "none"])
 def test_a_prompt_that_ends_in_the_reasoning(choice: str) -> None:
     spec = ToolCallSpec.from_openai({"tools": [tool("f")], "tool_choice": choice})

@@ -141,6 +141,7 @@ def test_relaxed_patterns_bound_nothing(pattern: str, reason: str) -> None:
     assert not takes(byte_compiler(), schema, "aaaaaa")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pattern", "reason"), RELAXED, ids=[pattern for pattern, _ in RELAXED])
 def test_xgrammar_gives_the_same_reasons(pattern: str, reason: str) -> None:
     (use,) = schema_coverage(tool(pattern=pattern), "xgrammar", undeclared_keys="allow").relaxed

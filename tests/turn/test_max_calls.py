@@ -160,6 +160,7 @@ def test_whole_turn_grammars_keep_the_bound(bound: int, first: int) -> None:
         assert (vocabulary.format.call_begin in allowed(matcher)) == (bound > 14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [2, 3, 12])
 def test_structural_tags_keep_the_bound(bound: int) -> None:
     spec = ToolCallSpec.from_openai(BODY | {"max_calls": bound})

@@ -44,7 +44,10 @@ def one_by_one(matchers: list[ToolCallMatcher], size: int) -> Any:
     return bitmask
 
 
-@pytest.mark.parametrize(("engine", "mask_cache_bytes"), [("llguidance", 0), ("llguidance", 64 << 20), ("xgrammar", 0)])
+@pytest.mark.parametrize(
+    ("engine", "mask_cache_bytes"),
+    [("llguidance", 0), ("llguidance", 64 << 20), pytest.param("xgrammar", 0, marks=pytest.mark.slow)],
+)
 def test_a_batch_is_its_rows(small_vocabulary: Vocabulary, engine: str, mask_cache_bytes: int) -> None:
     matchers = at_every_step(Compiler(small_vocabulary, mask_cache_bytes=mask_cache_bytes), engine=engine)
     assert sum(matcher.arguments is not None for matcher in matchers) > 8, "the threads are not used"
