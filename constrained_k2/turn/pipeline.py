@@ -6,7 +6,7 @@
 1  a phase of constants      phase table, ``Joint``, ``CallIdMatcher``      a set of tokens, without an engine
 2  arguments or an answer,   the engine's ``cached_mask``: a row of its DFA, a look-up
    the mask is known         or one computed from the grammar's model
-3  the same, it is not known the engine's ``fill_batch``: LLGuidance, xgrammar its next best grammar if it fails
+3  the same, it is not known the engine's ``fill_batch``: LLGuidance, xgrammar a following grammar if it fails
 4  keys and items so far     the engine's ``WrittenFilter``                 leaves out what repeats one
 5  what the client allows    ``Limits``, then the thinking budget, then the each narrows the row
                              finish budget

@@ -64,10 +64,12 @@ class Failing:
 
 
 def step_of(grammar: LLGuidanceGrammar) -> str:
-    """The step of a grammar that may not know it yet."""
+    """The kind of a grammar: our exact one, our narrow one, LLGuidance's builtin one, or that of any JSON."""
     if grammar.coverage.builtin:
         return "builtin"
-    return "any" if "#" in {use.pointer for use in grammar.coverage.relaxed} else grammar.effort
+    if "#" in {use.pointer for use in grammar.coverage.relaxed}:
+        return "any"
+    return "narrow" if grammar._source.is_narrow else "exact"
 
 
 def unreadable(grammar: LLGuidanceGrammar) -> llguidance.LLMatcher:
@@ -96,54 +98,49 @@ def write(matcher: LLGuidanceMatcher, text: str) -> str:
 
 def compiled(engine: LLGuidanceEngine, schema: Any, undeclared_keys: Any = "allow") -> LLGuidanceGrammar:
     grammar = engine.compile(json.dumps(schema), undeclared_keys)
-    assert (grammar.step, grammar.coverage.relaxed) == ("exact", ())
+    assert (step_of(grammar), grammar.coverage.relaxed) == ("exact", ())
     return grammar
 
 
 @pytest.mark.parametrize("raises", [False, True])
-@pytest.mark.parametrize("may_relax", [False, True])
-def test_the_builtin_grammar_goes_on_in_the_middle(
-    engine: LLGuidanceEngine, failing: Failing, *, may_relax: bool, raises: bool
-) -> None:
-    failing.steps, failing.raises = {"exact", "narrow", "relaxed"}, raises
+def test_any_object_goes_on_in_the_middle(engine: LLGuidanceEngine, failing: Failing, *, raises: bool) -> None:
+    failing.steps, failing.raises = {"exact", "narrow"}, raises
     grammar = compiled(engine, TRIP)
-    matcher = grammar.matcher("schema", may_relax=may_relax)
+    matcher = grammar.matcher("schema", may_relax=True)
     assert write(matcher, '{"city":"Rome"') == ""
     assert matcher.grammar is grammar
-    assert write(matcher, ',"which":{"k":2') == "2"
-    assert matcher.grammar.step == "builtin"
-    assert write(matcher, '1},"days":3}') == "" and matcher.is_complete()
-    assert matcher.grammar.coverage.builtin
+    assert write(matcher, ',"which":{"k":2},"days":3}') == "" and matcher.is_complete()
+    assert step_of(matcher.grammar) == "any"
 
 
-@pytest.mark.parametrize("steps", [{"exact"}, {"exact", "narrow"}])
-def test_our_own_grammars_come_first(engine: LLGuidanceEngine, failing: Failing, steps: set[str]) -> None:
-    failing.steps = steps
-    matcher = compiled(engine, TRIP).matcher("schema", may_relax=True)
+@pytest.mark.parametrize("may_relax", [False, True])
+def test_the_narrow_grammar_comes_first(engine: LLGuidanceEngine, failing: Failing, *, may_relax: bool) -> None:
+    failing.steps = {"exact"}
+    matcher = compiled(engine, TRIP).matcher("schema", may_relax=may_relax)
     assert write(matcher, OTHER_ORDER) == "" and matcher.is_complete()
-    assert matcher.grammar.step == ("narrow" if steps == {"exact"} else "relaxed")
+    assert step_of(matcher.grammar) == "narrow"
+    matcher.rollback(len('"l":2},"city":"Rome"}'))
+    assert write(matcher, '"k":2') == "2"
 
 
-def test_any_object_goes_on_where_the_builtin_grammar_refuses_the_text(
-    engine: LLGuidanceEngine, failing: Failing
-) -> None:
-    failing.steps = {"exact", "narrow", "relaxed"}
+def test_other_calls_begin_with_the_schemas_grammar(engine: LLGuidanceEngine, failing: Failing) -> None:
+    failing.steps = {"exact", "narrow"}
     grammar = compiled(engine, TRIP)
     matcher = grammar.matcher("schema", may_relax=True)
     assert write(matcher, OTHER_ORDER) == "" and matcher.is_complete()
-    assert matcher.grammar.step == "any"
+    assert step_of(matcher.grammar) == "any"
     assert [use.pointer for use in matcher.grammar.coverage.relaxed] == ["#"]
     assert grammar.coverage.is_sound and grammar.matcher("schema").grammar is grammar  # for other calls
     assert write(grammar.matcher("schema", may_relax=True), "[") == "["
 
 
 def test_a_strict_call_ends_where_nothing_takes_its_text(engine: LLGuidanceEngine, failing: Failing) -> None:
-    failing.steps = {"exact", "narrow", "relaxed"}
+    failing.steps = {"exact", "narrow"}
     matcher = compiled(engine, TRIP).matcher("schema")
     for rest in (OTHER_ORDER, "", ""):
         with pytest.raises(SchemaTooCostly, match=r'schema: .*unknown name: "MISSING"'):
             write(matcher, rest)
-    assert matcher.grammar.step == "exact"
+    assert step_of(matcher.grammar) == "exact"
     matcher.rollback(len('"which"'))
     assert write(matcher, '"city":"Rome"') == ""  # no mask of it needs LLGuidance
 
@@ -156,10 +153,7 @@ def test_calls_of_tools_that_their_shape_admits(
     compiled = Compiler(vocabulary).compile(ToolCallSpec.from_openai({"tools": [{"function": function}]}), check=False)
     compiled.admit()
     assert compiled.plain_count == 1
-    failing.steps = {"exact", "narrow", "relaxed"}
-    matcher = compiled.arguments("trip")
-    assert isinstance(matcher, LLGuidanceMatcher)
-    assert write(matcher, IN_ORDER) == "" and matcher.is_complete()
+    failing.steps = {"exact", "narrow"}
     other = compiled.arguments("trip")
     assert isinstance(other, LLGuidanceMatcher)
     if strict:
@@ -170,78 +164,61 @@ def test_calls_of_tools_that_their_shape_admits(
     assert compiled.coverage("trip").is_sound  # that of the grammar that calls begin with
 
 
-@pytest.mark.parametrize("step", ["exact", "builtin"])
-def test_a_call_goes_on_from_its_start(engine: LLGuidanceEngine, failing: Failing, step: str) -> None:
+def test_a_call_goes_on_from_its_start(engine: LLGuidanceEngine, failing: Failing) -> None:
     matcher = compiled(engine, TRIP).matcher("schema", may_relax=True)
     matcher.engine()
     matcher._matcher = unreadable(matcher.grammar)
-    failing.steps = {"exact", "narrow", "relaxed", step}
+    failing.steps = {"exact", "narrow"}
     matcher.rollback(0)
     assert matcher.accept(ord("{")) and write(matcher, '"city":"","which":{"k":1}') == ""
-    assert matcher.grammar.step == ("builtin" if step == "exact" else "any")
+    assert step_of(matcher.grammar) == "any"
     matcher.rollback(len('{"city":"","which":{"k":1}'))
     assert write(matcher, IN_ORDER) == "" and matcher.is_complete()
 
 
-def test_a_builtin_grammar_that_fails_later_goes_on(engine: LLGuidanceEngine, failing: Failing) -> None:
-    failing.steps = {"exact", "narrow", "relaxed"}
-    matcher = compiled(engine, TRIP).matcher("schema", may_relax=True)
-    assert write(matcher, '{"city":"Rome","which":{') == ""
-    assert matcher.grammar.coverage.builtin
-    failing.steps |= {"builtin"}
-    matcher._matcher = unreadable(matcher.grammar)
-    assert write(matcher, '"k":7}}') == "" and matcher.is_complete()
-    assert matcher.grammar.step == "any"
-
-
 def test_the_first_grammar_may_be_the_builtin_one(engine: LLGuidanceEngine, failing: Failing) -> None:
-    failing.steps = {"exact"}
+    failing.steps = {"exact", "narrow"}
     grammar = engine.compile(json.dumps(closed(n={"type": "string", "maxLength": 9})))
-    assert grammar.step == "builtin"
+    assert step_of(grammar) == "builtin"
     matcher = grammar.matcher("schema", may_relax=True)
     assert write(matcher, '{"n":') == ""
-    failing.steps = {"exact", "narrow", "relaxed", "builtin"}
+    failing.steps = {"exact", "narrow", "builtin"}
     matcher._matcher = unreadable(grammar)
     assert write(matcher, "99}") == "" and matcher.is_complete()
-    assert matcher.grammar.step == "any"
+    assert step_of(matcher.grammar) == "any"
 
 
-@pytest.mark.parametrize("may_relax", [False, True])
-def test_forks_and_rollbacks_after_the_switch(engine: LLGuidanceEngine, failing: Failing, *, may_relax: bool) -> None:
-    failing.steps = {"exact", "narrow", "relaxed"}
-    matcher = compiled(engine, TRIP).matcher("schema", may_relax=may_relax)
+def test_forks_and_rollbacks_after_the_switch(engine: LLGuidanceEngine, failing: Failing) -> None:
+    failing.steps = {"exact", "narrow"}
+    matcher = compiled(engine, TRIP).matcher("schema", may_relax=True)
     before = matcher.fork()
     assert write(matcher, '{"city":"Rome","which":') == ""
     fork = matcher.fork()
-    assert fork.grammar.step == matcher.grammar.step == "builtin"
+    assert step_of(fork.grammar) == step_of(matcher.grammar) == "any"
     assert write(fork, '{"l":2},"days":4}') == "" and fork.is_complete()
     matcher.rollback(len('"Rome","which":'))
     assert write(matcher, IN_ORDER[len('{"city":') :]) == "" and matcher.is_complete()
     matcher.rollback(len(IN_ORDER))
-    if may_relax:
-        assert write(matcher, OTHER_ORDER) == OTHER_ORDER[len('{"days":3') :]  # refused by a mask, not by a failure
-    assert before.grammar.step == "exact"
+    assert step_of(before.grammar) == "exact"
 
 
 def test_it_is_logged_once(engine: LLGuidanceEngine, failing: Failing, caplog: pytest.LogCaptureFixture) -> None:
-    failing.steps = {"exact", "narrow", "relaxed"}
+    failing.steps = {"exact", "narrow"}
     grammar = compiled(engine, TRIP)
     for text in (IN_ORDER, IN_ORDER, OTHER_ORDER, OTHER_ORDER):
         assert write(grammar.matcher("tools[name='trip']", may_relax=True), text) == ""
     lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == 2
-    assert "tools[name='trip']: LLGuidance failed" in lines[0] and "builtin grammar: " in lines[0]
-    assert "any JSON object" in lines[1] and "MISSING" not in lines[1].splitlines()[0].partition(": ")[0]
+    assert len(lines) == 1
+    assert "tools[name='trip']: LLGuidance failed" in lines[0] and "any JSON: " in lines[0]
 
 
-@pytest.mark.parametrize("may_relax", [False, True])
-def test_no_key_comes_twice_after_the_switch(engine: LLGuidanceEngine, failing: Failing, *, may_relax: bool) -> None:
-    failing.steps = {"exact", "narrow", "relaxed"}
-    matcher = compiled(engine, OPEN_TRIP).matcher("schema", may_relax=may_relax)
+def test_no_key_comes_twice_after_the_switch(engine: LLGuidanceEngine, failing: Failing) -> None:
+    failing.steps = {"exact", "narrow"}
+    matcher = compiled(engine, OPEN_TRIP).matcher("schema", may_relax=True)
     assert matcher.written_filter is not None
     text = '{"city":"Rome","which":{"k":1},"more":1'
     assert write(matcher, text) == ""
-    assert matcher.grammar.step == "builtin"
+    assert step_of(matcher.grammar) == "any"
     for each in (matcher, matcher.fork()):
         for repeated in (',"more"', ',"\\u006dore"', ',"city"'):
             rest = write(each, repeated)
@@ -250,27 +227,15 @@ def test_no_key_comes_twice_after_the_switch(engine: LLGuidanceEngine, failing: 
         assert write(each, ',"mores":2}') == "" and each.is_complete()
 
 
-def test_a_strict_call_leaves_a_builtin_grammar_that_relaxes(engine: LLGuidanceEngine, failing: Failing) -> None:
-    failing.steps = {"exact", "narrow", "relaxed"}
-    properties = TRIP["properties"] | {"at": {"type": "string", "format": "date"}}
-    failing.steps = set()
-    grammar = compiled(engine, OPEN_TRIP | {"properties": properties})
-    failing.steps, grammar._prototype = {"exact", "narrow", "relaxed"}, unreadable(grammar)
-    with pytest.raises(SchemaTooCostly):
-        write(grammar.matcher("schema"), IN_ORDER)
-    relaxed = grammar.matcher("schema", may_relax=True)
-    assert write(relaxed, IN_ORDER) == "" and relaxed.grammar.step == "builtin"
-
-
 def test_no_item_comes_twice_after_the_switch(engine: LLGuidanceEngine, failing: Failing) -> None:
     grammar = compiled(engine, UNEQUAL)
     matcher = grammar.matcher("schema", may_relax=True)
     assert matcher.written_filter is not None
     begun = '{"names":["x","'
     assert write(matcher, begun + 'x"') == '"'
-    failing.steps = {"exact", "narrow", "relaxed"}
+    failing.steps = {"exact", "narrow"}
     matcher._matcher = unreadable(grammar)
-    assert write(matcher, 'y",null,1.0,{},{}') == "" and matcher.grammar.step == "any"
+    assert write(matcher, 'y",null,1.0,{},{}') == "" and step_of(matcher.grammar) == "any"
     for each in (matcher, matcher.fork()):
         for repeated in (',"xy"', ',"x"', ",1.0]"):
             rest = write(each, repeated)
@@ -281,11 +246,11 @@ def test_no_item_comes_twice_after_the_switch(engine: LLGuidanceEngine, failing:
 
 def test_other_rows_of_a_batch_go_on(engine: LLGuidanceEngine, failing: Failing, vocabulary: Vocabulary) -> None:
     """Two threads fill 90 rows; the grammar of two of three fails, and with one of these nothing goes on."""
-    failing.steps = {"exact", "narrow", "relaxed"}
+    failing.steps = {"exact", "narrow"}
     bad, good = compiled(engine, TRIP), compiled(engine, closed(which=EITHER))
     failing.steps = set()
     assert not good.copy().is_error()
-    failing.steps = {"exact", "narrow", "relaxed"}
+    failing.steps = {"exact", "narrow"}
     matchers = [bad.matcher("schema", may_relax=True), bad.matcher("schema"), good.matcher("schema")]
     matchers += [matcher.fork() for _ in range(29) for matcher in matchers[:3]]
     for number, matcher in enumerate(matchers):
@@ -295,7 +260,7 @@ def test_other_rows_of_a_batch_go_on(engine: LLGuidanceEngine, failing: Failing,
     rows = BitmaskRows(bitmask, vocabulary.size)
     failed = LLGuidanceMatcher.fill_batch([(one, row) for row, one in enumerate(matchers)], rows)
     assert sorted(row for row, _ in failed) == list(range(1, 90, 3))
-    assert [one.grammar.step for one in matchers[:3:2]] == ["any", "exact"]
+    assert [step_of(one.grammar) for one in matchers[:3:2]] == ["any", "exact"]
     for row in {*range(90)} - {*range(1, 90, 3)}:
         assert {ord(" "), ord(":")} <= {*allowed_ids(bitmask[row])}
         assert matchers[row].accept(ord(":"))
@@ -303,23 +268,23 @@ def test_other_rows_of_a_batch_go_on(engine: LLGuidanceEngine, failing: Failing,
 
 
 def test_drafts_alone_are_no_reason_to_leave_the_grammar(engine: LLGuidanceEngine, failing: Failing) -> None:
-    failing.steps = {"exact", "narrow", "relaxed", "builtin"}
+    failing.steps = {"exact", "narrow", "builtin"}
     for raises in (False, True):
         failing.raises = raises
         matcher = compiled(engine, closed(city={"type": "string"}, days={"type": "integer"})).matcher("schema")
         for part in ('{"c', 'ity":"Rome', '","', 'days":3', "}"):
             assert matcher.forced_tokens() == []
             assert write(matcher, part) == ""
-        assert matcher.is_complete() and matcher.grammar.step == "exact"
+        assert matcher.is_complete() and step_of(matcher.grammar) == "exact"
 
 
 def test_other_calls_do_not_learn_where_any_value_may_end(engine: LLGuidanceEngine, failing: Failing) -> None:
     grammar = engine.compile('{"enum":[12,"a"]}')
     first, other = grammar.matcher("schema", may_relax=True), grammar.matcher("schema")
     assert first.accept(ord("1")) and other.accept(ord("1"))
-    failing.steps = {"exact", "narrow", "relaxed", "builtin"}
+    failing.steps = {"exact", "narrow", "builtin"}
     first._matcher = unreadable(grammar)
-    assert first.is_complete() and first.grammar.step == "any"
+    assert first.is_complete() and step_of(first.grammar) == "any"
     failing.steps = set()
     assert not other.is_complete()
 
@@ -332,7 +297,7 @@ def test_arguments_as_xml(failing: Failing, *, may_relax: bool) -> None:
     matcher = grammar.matcher("schema", may_relax=may_relax)
     end = (CLOSE, ARGUMENT, SEPARATOR)
     assert accept(matcher, vocabulary, OPEN, f'{ARGUMENT} key="n" type="number"', SEPARATOR, "1") == ""
-    failing.steps = {"exact", "narrow", "relaxed"}
+    failing.steps = {"exact", "narrow"}
     matcher._matcher = unreadable(grammar)
     matcher._consumed = 0
     row = allocate_bitmask(1, vocabulary.size)[0]
@@ -341,7 +306,7 @@ def test_arguments_as_xml(failing: Failing, *, may_relax: bool) -> None:
             matcher.engine()
         return
     matcher.engine()
-    assert matcher.grammar.step == "any"
+    assert step_of(matcher.grammar) == "any"
     matcher.fill(row)
     assert accept(matcher, vocabulary, *end, OPEN, f'{ARGUMENT} key="o" type="string"', SEPARATOR, "x", *end) == ""
     assert matcher.is_complete()

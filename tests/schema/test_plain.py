@@ -44,7 +44,7 @@ def check(schema: Any, encodings: tuple[ArgumentEncoding, ...] = ENCODINGS) -> b
             options = GrammarOptions(undeclared_keys=undeclared_keys, encoding=encoding)
             grammar: Any = compiler(encoding).grammar(text, "", options=options)
             assert not grammar.coverage.inexact, (schema, grammar.coverage.inexact)
-            assert (grammar.coverage.builtin, grammar.effort) == ("", "exact"), schema
+            assert not grammar.coverage.builtin, schema
     return True
 
 

@@ -2,43 +2,45 @@
 
 {"type": "integer", "minimum": 3}     our Lark: any order of keys, exact bounds
 one that ours relaxes or refuses      LLGuidance's converter, if that relaxes nothing
-one whose lexer costs too much        the next best grammar (:mod:`~constrained_k2.engines.llguidance.next_best`)
+one that fails in the middle of a call      ours without long strings that have patterns; else any JSON object
 """
 
 import json
+import logging
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from typing import Literal
-from weakref import WeakValueDictionary
+from typing import Any, Literal
+from weakref import WeakValueDictionary, ref
 
 import llguidance
 
 from constrained_k2.engines.llguidance.forced import forced_ids
 from constrained_k2.engines.llguidance.grammar_text import (
+    UNREADABLE,
     GrammarText,
     Patterns,
     Refused,
+    any_text,
     builtin_text,
     input_text,
     our_text,
     written_text,
 )
-from constrained_k2.engines.llguidance.lexer_cost import LIMITS, NEXT_BEST_LIMITS, lexer_bytes
+from constrained_k2.engines.llguidance.lexer_cost import LIMITS, NARROW_LIMITS, lexer_bytes
 from constrained_k2.engines.llguidance.mask_cache import LazyDfa, MaskCache
 from constrained_k2.engines.llguidance.mask_threads import MaskThreads
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
-from constrained_k2.engines.llguidance.next_best import NextBest, Step, next_best_text
 from constrained_k2.engines.llguidance.tokenizer import build_tokenizer
 from constrained_k2.engines.llguidance.written.filter import WrittenFilter
 from constrained_k2.engines.llguidance.written.items import NO_PLACES, ItemPlaces
 from constrained_k2.engines.protocol import ArgumentEncoding
-from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, SchemaTooCostly, UnsupportedSchema
+from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.formats.kimi_k3 import ARGUMENT, OPEN
-from constrained_k2.grammar.lark.writer import Effort
 from constrained_k2.request.spec import EngineName
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
@@ -47,6 +49,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 # Memory of a compiled grammar without its lexer, by the characters of its text: 20 to 80 bytes, measured.
 _COST_FACTOR = 40
 _COST_FLOOR = 40_000
+_logger = logging.getLogger(__name__)
 _MEASURED_AFTER_NS = 4_000_000  # of work by a grammar's lexer, which makes up to 1 MB; measuring takes 0.1 ms
 
 
@@ -72,7 +75,9 @@ class LLGuidanceEngine:
         }
         self._patterns = Patterns(self.tokenizer, self.mask_cache.is_read)
         # The grammars in use, by what tells them apart: schemas that differ in their descriptions alone share one.
-        self._compiled: WeakValueDictionary[Hashable, LLGuidanceGrammar] = WeakValueDictionary()
+        self._compiled: WeakValueDictionary[tuple[str, bool], LLGuidanceGrammar] = WeakValueDictionary()
+        self._any_grammars: dict[tuple[ArgumentEncoding, bool], LLGuidanceGrammar] = {}
+        self._making_any = threading.Lock()
 
     @property
     def cached_bytes(self) -> int:
@@ -81,6 +86,7 @@ class LLGuidanceEngine:
     def forget(self) -> None:
         self.mask_cache.clear()
         self._compiled.clear()
+        self._any_grammars.clear()
 
     def compile(
         self, schema: str, undeclared_keys: UndeclaredKeys = "allow", encoding: ArgumentEncoding = "json"
@@ -90,15 +96,20 @@ class LLGuidanceEngine:
         Our own grammar allows any property order. The builtin one is used if ours fails, or if ours relaxes a keyword
         and the builtin one relaxes none. It writes JSON alone.
         """
-        return _named(self._compile(schema, undeclared_keys, encoding), schema)
-
-    def _compile(self, schema: str, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding) -> "LLGuidanceGrammar":
         document = json.loads(schema)
-        next_best = NextBest(partial(self._next_best, schema, undeclared_keys, encoding))
+        grammar = self._compile(document, undeclared_keys, encoding)
+        is_object = isinstance(document, dict) and document.get("type") == "object"
+        grammar.make_any = partial(self._any, encoding, is_object=is_object)
+        grammar.make_narrow = partial(self._narrow, schema, undeclared_keys, encoding)
+        return _named(grammar, schema)
+
+    def _compile(
+        self, document: Any, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding
+    ) -> "LLGuidanceGrammar":
         ours: LLGuidanceGrammar | None = None
         try:
             source = our_text(document, self._patterns, undeclared_keys, encoding)
-            ours = next_best.before(self._probed(source, encoding), "exact")
+            ours = self._probed(source, encoding)
             if encoding == "xtml" or not source.is_well_formed or not ours.coverage.relaxed:
                 return ours
         except RecursionError:
@@ -114,21 +125,28 @@ class LLGuidanceEngine:
         if encoding == "json":
             reason = problem.problem if ours is None else _relaxed_by(ours.coverage)
             with suppress(Refused):
-                source = builtin_text(document, reason, if_exact=ours is not None)
-                return next_best.before(self._probed(source), "builtin")
+                return self._probed(builtin_text(document, reason, if_exact=ours is not None))
         if ours is not None:
             return ours
-        if "fuel" in str(problem) or "lexer" in str(problem):  # LLGuidance's limits on regular expressions
-            steps: tuple[Step, ...] = ("narrow", "relaxed")
-            for step in steps:
-                with suppress(ConstrainedK2Error, Refused, RecursionError):
-                    return next_best.made(step)
         raise problem
 
-    def _next_best(
-        self, schema: str, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding, step: Step
-    ) -> "LLGuidanceGrammar":
-        return self._probed(next_best_text(schema, step, self._patterns, undeclared_keys, encoding), encoding)
+    def _narrow(
+        self, schema: str, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding
+    ) -> "LLGuidanceGrammar | None":
+        """The grammar without long strings that have patterns; None if there is none."""
+        with suppress(*UNREADABLE):
+            source = our_text(json.loads(schema), self._patterns, undeclared_keys, encoding, is_narrow=True)
+            return self._probed(replace(source, model=None, is_simple=False), encoding)
+        return None
+
+    def _any(self, encoding: ArgumentEncoding, *, is_object: bool) -> "LLGuidanceGrammar":
+        """The grammar with which a call goes on where its own fails."""
+        with self._making_any:
+            found = self._any_grammars.get((encoding, is_object))
+            if found is None:
+                source = any_text(self._patterns, encoding, is_object=is_object)
+                found = self._any_grammars[encoding, is_object] = self._probed(source, encoding)
+        return found
 
     def compile_text(
         self, kind: Literal["regex", "lark"], text: str, encoding: ArgumentEncoding | None = None
@@ -144,7 +162,7 @@ class LLGuidanceEngine:
 
     def _probed(self, source: GrammarText, encoding: ArgumentEncoding = "json") -> "LLGuidanceGrammar":
         """Compile a grammar and compute its first masks, up to within the first key: a few grammars fail only then."""
-        twin = self._compiled.get(source.key)
+        twin = self._compiled.get((source.text, source.is_narrow))
         grammar = LLGuidanceGrammar(self.tokenizer, source, self.mask_threads, self.mask_cache, twin)
         if twin is None and not source.is_simple:
             first = grammar.copy()
@@ -154,7 +172,7 @@ class LLGuidanceEngine:
             if first.is_error():
                 raise Refused(first.get_error())
         grammar.measure()
-        self._compiled.setdefault(source.key, grammar)
+        self._compiled.setdefault((source.text, source.is_narrow), grammar)
         return grammar
 
 
@@ -178,7 +196,7 @@ def _relaxed_by(coverage: Coverage) -> str:
 class LLGuidanceGrammar:
     """One compiled schema. Implements :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
 
-    ``twin`` is a grammar of one meaning with this one, and of its effort, whose lexer and masks it shares.
+    ``twin`` is a grammar of one meaning with this one, whose lexer and masks it shares.
 
     Copies of a prepared matcher are cheap (10 us) but share one lexer, and some patterns exhaust a lexer's states
     after dozens of copies. Then :meth:`renew` builds a new prototype.
@@ -203,12 +221,14 @@ class LLGuidanceGrammar:
         self.token_classes = cache.classes
         self.allows_any_split = source.allows_any_split
         # Properties may come in any order in our own grammars only.
-        self.any_order = source.model is not None or source.allows_any_split or source.effort != "exact"
+        self.any_order = source.model is not None or source.allows_any_split
         self._source = source
         self._coverage: Coverage | None = None  # None for that of its source
-        self.effort: Effort = source.effort
-        self.step: Step = source.effort
-        self.next_best: NextBest | None = None  # where this grammar fails
+        # The grammars with which a call goes on where this one fails.
+        self.make_narrow: Callable[[], LLGuidanceGrammar | None] | None = None
+        self.make_any: Callable[[], LLGuidanceGrammar] | None = None
+        self._narrow: LLGuidanceGrammar | None = None
+        self._has_failed = False
         self.token = cache.token
         self._places = NO_PLACES if source.places is None else ItemPlaces(source.places, is_xml=self.allows_any_split)
         self._written_tokens = cache.written_tokens() if source.has_open_keys or source.places is not None else None
@@ -217,13 +237,8 @@ class LLGuidanceGrammar:
         # A simple grammar is read when a mask needs LLGuidance.
         self._prototype = None if source.is_simple else self._new() if twin is None else twin.copy()
         self.on_growth: Callable[[int], None] = lambda _: None
-        self._text_bytes = self.own_bytes = _COST_FLOOR + _COST_FACTOR * len(source.text)
+        self._text_bytes = self.cost_bytes = _COST_FLOOR + _COST_FACTOR * len(source.text)
         self._unmeasured_ns = 0
-
-    @property
-    def cost_bytes(self) -> int:
-        """Estimated memory, with that of the grammars that went on where this one failed."""
-        return self.own_bytes + (0 if self.next_best is None else self.next_best.cost_bytes(self))
 
     def note_work(self, nanoseconds: int) -> None:
         """Count the time in which a matcher's lexer may have grown; measure it now and then."""
@@ -235,9 +250,34 @@ class LLGuidanceGrammar:
         """Measure the lexer, and tell what counts this grammar."""
         self._unmeasured_ns = 0
         prototype = self._prototype
-        self.own_bytes = self._text_bytes + (0 if prototype is None else lexer_bytes(prototype))
-        first = self if self.next_best is None else self.next_best.first() or self
-        first.on_growth(first.cost_bytes)
+        self.cost_bytes = self._text_bytes + (0 if prototype is None else lexer_bytes(prototype))
+        self.cost_bytes += 0 if self._narrow is None else self._narrow.cost_bytes
+        self.on_growth(self.cost_bytes)
+
+    def following(self, *, may_relax: bool) -> "Iterator[LLGuidanceGrammar]":
+        """Yield the grammars with which a call goes on where this one fails, the best first.
+
+        ``may_relax``: False for a strict tool, which gets none that allows more than its schema.
+        """
+        with self._reading:
+            if self.make_narrow is not None:
+                self._narrow, self.make_narrow = self.make_narrow(), None
+                if self._narrow is not None:
+                    owner = ref(self)
+                    self._narrow.make_any = self.make_any
+                    self._narrow.on_growth = lambda _: None if (found := owner()) is None else found.measure()
+                    self.measure()
+        if self._narrow is not None:
+            yield self._narrow
+        if may_relax and self.make_any is not None:
+            yield self.make_any()
+
+    def log_failure(self, location: str, problem: str, following: "LLGuidanceGrammar") -> None:
+        """Log, once, that a call goes on with a ``following`` grammar."""
+        if not self._has_failed:
+            self._has_failed = True
+            how = "without long strings that have patterns" if following is self._narrow else "as any JSON"
+            _logger.warning("%s: LLGuidance failed in a call's arguments, which go on %s: %s", location, how, problem)
 
     @property
     def text(self) -> str:
@@ -283,5 +323,6 @@ class LLGuidanceGrammar:
         return forced_ids(matcher.deep_copy().compute_ff_bytes(), self._tokenizer.tokenize_bytes)
 
     def _new(self) -> llguidance.LLMatcher:
-        limits = LIMITS if self.effort == "exact" else NEXT_BEST_LIMITS
-        return llguidance.LLMatcher(self._tokenizer, self.text, log_level=0, limits=limits)
+        return llguidance.LLMatcher(
+            self._tokenizer, self.text, log_level=0, limits=NARROW_LIMITS if self._source.is_narrow else LIMITS
+        )

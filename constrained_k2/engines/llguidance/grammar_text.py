@@ -12,19 +12,19 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from constrained_k2.engines.llguidance.lexer_cost import LIMITS, MAX_GRAMMAR_SIZE, lexer_bytes
 from constrained_k2.engines.protocol import ArgumentEncoding
-from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
+from constrained_k2.errors import ConstrainedK2Error, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.grammar.lark.custom_tool import custom_tool_text
 from constrained_k2.grammar.lark.direct_model import DirectModel, direct_model
 from constrained_k2.grammar.lark.places import Places, places_of
 from constrained_k2.grammar.lark.small import MAX_DEPTH, MAX_HARD, MAX_HARD_TEXT, MAX_TEXT
 from constrained_k2.grammar.lark.state_model import StateModel, state_model
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE, alone
-from constrained_k2.grammar.lark.writer import Effort, LarkWriter
+from constrained_k2.grammar.lark.writer import LarkWriter
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.translation import found_anywhere
 from constrained_k2.schema.builtin_compilers import prepare
 from constrained_k2.schema.compile_pool import check_deadline
-from constrained_k2.schema.coverage import Coverage, Status, coverage_of
+from constrained_k2.schema.coverage import Coverage, KeywordUse, Status, coverage_of
 from constrained_k2.schema.dialects import in_json_schema
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.keywords import keyword_uses
@@ -54,6 +54,10 @@ class Refused(Exception):
     """LLGuidance rejects a grammar, with this message."""
 
 
+UNREADABLE = (ConstrainedK2Error, Refused, RecursionError, ValueError)
+"""What reading a grammar raises if LLGuidance cannot."""
+
+
 @dataclass(frozen=True, slots=True)
 class GrammarText:
     """A grammar for LLGuidance."""
@@ -63,16 +67,11 @@ class GrammarText:
     model: StateModel | None  # None for builtin grammars
     is_well_formed: bool = True  # False if JSON Schema gives a part of the schema no meaning
     allows_any_split: bool = False  # True if masks allow any tokens of a text that is the only one possible
-    effort: Effort = "exact"
+    is_narrow: bool = False  # True if long strings with patterns are left out
     places: Places | None = None  # of the arrays whose items a matcher compares
     has_open_keys: bool = False  # True if the grammar itself would let an object have a key twice
     direct: DirectModel | None = None  # of JSON, for masks without LLGuidance
     is_simple: bool = False  # True if LLGuidance reads it for certain, and no mask of it takes it to a limit
-
-    @property
-    def key(self) -> tuple[str, Effort]:
-        """Equal for grammars that may share their states."""
-        return self.text, self.effort
 
 
 def our_text(
@@ -80,13 +79,14 @@ def our_text(
     patterns: "Patterns",
     undeclared_keys: UndeclaredKeys = "allow",
     encoding: ArgumentEncoding = "json",
-    effort: Effort = "exact",
+    *,
+    is_narrow: bool = False,
 ) -> GrammarText:
-    """Write our own grammar of a decoded schema."""
+    """Write our own grammar of a decoded schema; ``is_narrow``: without long strings that have patterns."""
 
     def write(normalizer: Normalizer) -> GrammarText:
         writer, root = LarkWriter(normalizer, patterns.has_match, undeclared_keys), frozenset({("#", True)})
-        writer.effort, writer.can_begin = effort, patterns.can_begin
+        writer.is_narrow, writer.can_begin = is_narrow, patterns.can_begin
         lark = writer.write_arguments(root) if encoding == "xtml" else writer.write(root)
         if encoding == "json" and writer.member_count > _MAX_MEMBERS:
             raise Refused(f"grammar size (number of symbols) too big: {writer.member_count} members")
@@ -99,7 +99,7 @@ def our_text(
             state_model(writer.model),
             normalizer.notes.is_well_formed,
             encoding == "xtml",
-            effort,
+            is_narrow,
             places,
             writer.model.has_open_keys,
             None if encoding == "xtml" else direct_model(writer.model),
@@ -120,6 +120,15 @@ def _is_simple(writer: LarkWriter, lark: str, patterns: "Patterns") -> bool:
     strings = {expression for shape, expression in model.terminals.items() if isinstance(shape, String)}
     strings |= {written.strings for written in model.nodes.values()}
     return hard <= strings and all(map(patterns.is_read, hard))
+
+
+def any_text(patterns: "Patterns", encoding: ArgumentEncoding, *, is_object: bool) -> GrammarText:
+    """Write the grammar of any JSON object, or of any JSON value. Its states are not cached: few calls get there."""
+    source = our_text({"type": "object"} if is_object else {}, patterns, "allow", encoding)
+    kind = "object" if is_object else "value"
+    reason = f"LLGuidance failed while it wrote with the schema's grammar: any JSON {kind} is allowed"
+    coverage = Coverage("llguidance", relaxed=(KeywordUse("#", reason),))
+    return replace(source, coverage=coverage, model=None, is_simple=False)
 
 
 def builtin_text(document: Any, reason: str = "", *, if_exact: bool = False) -> GrammarText:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.engines.llguidance.dfa_state import DfaState
-from constrained_k2.engines.llguidance.next_best import UNREADABLE
+from constrained_k2.engines.llguidance.grammar_text import UNREADABLE
 from constrained_k2.engines.llguidance.position import Expect
 from constrained_k2.engines.llguidance.written.filter import WrittenFilter
 from constrained_k2.engines.protocol import Failures
@@ -36,7 +36,7 @@ class LLGuidanceMatcher:
 
     Cached steps and masks come from the grammar's DFA. LLGuidance consumes the tokens later, when it is next needed. If
     its shared lexer fails, the tokens are replayed with a new lexer; if that fails too, or LLGuidance cannot read the
-    grammar, with the next best grammars.
+    grammar, with the grammars that follow it.
 
     LLGuidance (1.7.6) returns its latest mask again if its lexer is in the same state after the same number of lexemes,
     even if it was rolled back in between and other lexemes followed. So after a rollback past its latest mask, a new
@@ -219,7 +219,7 @@ class LLGuidanceMatcher:
         is_complete = matcher.is_accepting()
         if not is_complete and matcher.is_error():  # a failed matcher is never accepting
             is_complete = self._retry(lambda other: other.is_accepting())
-        if state.is_shared and state is self._state:  # not by the next best grammar
+        if state.is_shared and state is self._state:  # not by a following grammar
             state.is_complete = is_complete
         return is_complete
 
@@ -297,7 +297,7 @@ class LLGuidanceMatcher:
         return matcher.is_error() or bool(mask[token_id // 8] >> (token_id % 8) & 1)
 
     def _retry(self, operation: Callable[[llguidance.LLMatcher], T]) -> T:
-        """The result of an operation that failed, with a new lexer or with the next best grammar."""
+        """The result of an operation that failed, with a new lexer or with a following grammar."""
         matcher = self._rebuild()
         while True:
             result = operation(matcher)
@@ -310,14 +310,14 @@ class LLGuidanceMatcher:
         self._matcher, self._consumed, self._masked, self._is_stale = None, 0, 0, False
 
     def _begin(self) -> llguidance.LLMatcher:
-        """Begin the grammar; if LLGuidance cannot read it, replay the tokens with the next best one."""
+        """Begin the grammar; if LLGuidance cannot read it, replay the tokens with a following one."""
         try:
             return self.grammar.copy()
         except UNREADABLE as error:
             return self._go_on(str(error))
 
     def _rebuild(self) -> llguidance.LLMatcher:
-        """Replay the tokens with a new lexer, or with the next best grammar."""
+        """Replay the tokens with a new lexer, or with a following grammar."""
         try:
             matcher = self.grammar.renew()
         except UNREADABLE as error:
@@ -325,18 +325,14 @@ class LLGuidanceMatcher:
         return matcher if self._has_replayed(matcher) else self._go_on(matcher.get_error())
 
     def _go_on(self, problem: str) -> llguidance.LLMatcher:
-        """Replay the tokens with the next best grammar that takes them; raises if there is none."""
+        """Replay the tokens with the first following grammar that takes them; raises if there is none."""
         problem = (problem.strip() or "it does not accept the tokens when they are replayed")[:300]
         before, failed = (self.grammar, self._state, self._path), self._matcher
-        while (next_best := self.grammar.next_best) is not None:
-            step, keeps_keys = self.grammar.step, self.written_filter is not None
-            following = next_best.after(step, may_relax=self._may_relax, keeps_keys=keeps_keys)
-            if following is None:
-                break
+        for following in self.grammar.following(may_relax=self._may_relax):
             self.grammar, matcher = following, following.copy()
             self._state, self._path = _UNTRACKED, [_UNTRACKED] * (len(self._ids) + 1)
             if self._has_replayed(matcher):
-                next_best.log(following.step, self._location, problem.splitlines()[0])
+                before[0].log_failure(self._location, problem.splitlines()[0], following)
                 return matcher
         self.grammar, self._state, self._path = before  # whatever needs LLGuidance fails again
         self._matcher = failed
