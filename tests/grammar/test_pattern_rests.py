@@ -47,12 +47,12 @@ def test_no_shorter_text_matches(pattern: str, other: str | None) -> None:
     ("pattern", "text"),
     [
         ("\\bword\\b", "word"), ("(?<=x)y", "xy"), ("y(?=z)", "yz"), ("^a(?!b)c?$", "a"), ("^(?:(?!--)[a-z])+z$", "az"),
-        ("^(?=.*[0-9])(?!aa)(?=.*[A-Z])[0-9A-Z]{2}$", "0A"), ("^(?:\\b0|\\B1)$", "0"), ("^\\p{Letter}[\\p{L}1]b$", "aab"),
+        ("^(?:\\b0|\\B1)$", "0"), ("^\\p{Letter}[\\p{L}1]b$", "aab"),
     ],
 )  # fmt: skip
 def test_assertions_are_left_out(pattern: str, text: str) -> None:
-    states = [PatternStates(items) for items in without_assertions(pattern)]
-    found = shortest_rest([(each, each.start) for each in states])
+    states = PatternStates(without_assertions(pattern))
+    found = shortest_rest([(states, states.start)])
     assert found == text and ("\\p" in pattern or re.search(pattern, found))
 
 

@@ -18,7 +18,6 @@ _LIKED = "a0A-_./ TZ"  # characters to write where several will do
 _ESCAPED = frozenset(map(ord, '"\\'))
 _SPACE = ord(" ")
 _SURROGATES = range(0xD800, 0xE000)
-_START = (sre.AT, sre.AT_BEGINNING)
 _CHARACTERS = (sre.LITERAL, sre.IN)
 _BOUNDARIES = ((sre.AT, sre.AT_BOUNDARY), (sre.AT, sre.AT_NON_BOUNDARY))
 
@@ -54,21 +53,16 @@ def shortest_rest(states: Sequence[tuple[PatternStates, int]], least: int = 0) -
     return None
 
 
-def without_assertions(pattern: str) -> list[Items]:
-    """Return parsed patterns that have about the same matches, if a text matches all of them.
+def without_assertions(pattern: str) -> Items:
+    """Return a parsed pattern that has about the same matches.
 
-    Look-ahead right behind an anchor is a pattern of its own. Elsewhere what a look has to find is text, and what it
-    must not find, as word boundaries, is left out. Of characters with a property, only ``a`` is left.
+    What a look has to find is text, and what it must not find, as word boundaries, is left out: leading look-ahead is a
+    pattern of its own (:mod:`constrained_k2.schema.pattern`). Of characters with a property, only ``a`` is left.
 
     Raises:
         Untranslatable: The pattern cannot be parsed.
     """
-    items, found = parse(pattern), list[Items]()
-    while items[:1] == [_START] and len(items) > 1 and items[1][0] in LOOKS and items[1][1][0] > 0:
-        if items[1][0] is sre.ASSERT:
-            found.append([_START, *_plain(items[1][1][1])])
-        items = [_START, *items[2:]]
-    return [*found, _plain(items)]
+    return _plain(parse(pattern))
 
 
 def _plain(items: Items) -> Items:

@@ -5,6 +5,7 @@ A rest by another keyword than the one that matters is legal at most for some ch
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from threading import Lock
 from typing import Any
 
@@ -44,28 +45,31 @@ class _Pattern:
 
 
 _lock = Lock()
-_patterns: OrderedDict[str, list[_Pattern]] = OrderedDict()  # empty for one that is not tracked
+_patterns: OrderedDict[str, _Pattern | None] = OrderedDict()  # None for one that is not tracked
 _known: OrderedDict[tuple[Any, ...], str | None] = OrderedDict()  # the latest rests, by states and least length
 
 
-def _parts_of(pattern: str) -> list[_Pattern]:
-    if pattern not in _patterns:
-        scale = _FORMAT_SCALE if pattern in _OF_FORMATS else 1
-        try:
-            _patterns[pattern] = [_Pattern(items, scale) for items in without_assertions(pattern)]
-        except (TooManyStates, Untranslatable, RecursionError):
-            _patterns[pattern] = []
-        if len(_patterns) > _PATTERNS:
-            _patterns.popitem(last=False)
-    return _patterns[pattern]
+def _tracked(patterns: Iterable[str]) -> list[_Pattern]:
+    """The states of patterns, of those that have any."""
+    found: list[_Pattern] = []
+    for pattern in patterns:
+        if pattern not in _patterns:
+            _patterns[pattern] = None
+            with suppress(TooManyStates, Untranslatable, RecursionError):
+                scale = _FORMAT_SCALE if pattern in _OF_FORMATS else 1
+                _patterns[pattern] = _Pattern(without_assertions(pattern), scale)
+            if len(_patterns) > _PATTERNS:
+                _patterns.popitem(last=False)
+        if (known := _patterns[pattern]) is not None:
+            found.append(known)
+    return found
 
 
 def _rest(text: str, group: Sequence[str], least: int = 0) -> str | None:
     """A shortest rest of at least ``least`` characters by which a text matches some patterns; None if none is found."""
     with _lock:
         try:
-            known = [each for pattern in group for each in _parts_of(pattern)]
-            states = [(each.states, each.after(text)) for each in known]
+            states = [(each.states, each.after(text)) for each in _tracked(group)]
             key = (least, *states)
             if key not in _known:
                 _known[key] = shortest_rest(states, least) if states else None
@@ -84,10 +88,11 @@ def has_match(pattern: str, text: str) -> bool:
     Raises:
         UnsupportedSchema: The pattern has no states.
     """
-    rest = _rest(text, (pattern,))
-    if rest is None and not _parts_of(pattern):
-        raise UnsupportedSchema("a pattern is not tracked", "", "", "pattern")
-    return rest == ""
+    with _lock:
+        is_tracked = bool(_tracked((pattern,)))
+    if not is_tracked:
+        raise UnsupportedSchema("the pattern has no states", "", "Simplify it", "pattern")
+    return _rest(text, (pattern,)) == ""
 
 
 def rests(text: str, found: Iterable[String]) -> Iterator[str]:
