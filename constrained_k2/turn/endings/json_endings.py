@@ -88,8 +88,7 @@ def next_pieces(tracker: JsonTracker, *, known_only: bool = False) -> Iterable[s
                 return rest if known_only else chain(rest, ends)
             return ends
         opening = constant or _opening(found)
-        wanted = _contained(document, tracker.frames, containers)
-        contained = _beginnings(sorted(wanted, key=document.length))
+        contained = _beginnings(_contained(document, tracker.frames, containers))
         if expect is Expect.VALUE:
             if contained and tracker.frames[-1].commas % _FREE_ITEM == 0:
                 return ()  # an item of another kind is demanded as well

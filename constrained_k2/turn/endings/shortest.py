@@ -18,6 +18,7 @@ from typing import Any
 
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.schema.document import SchemaDocument
+from constrained_k2.schema.instances import is_key_of
 from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.shapes import (
     ANY,
@@ -31,6 +32,7 @@ from constrained_k2.schema.shapes import (
     Shapes,
     String,
     Value,
+    Wanted,
     value_of,
 )
 from constrained_k2.turn.drafts.guesses import spelled
@@ -87,15 +89,20 @@ class ShortestValues:
         if not isinstance(shape, Array):
             return []
         wishes = [wish for wish, fewest, _ in shape.wishes if fewest]
-        found = [one for wish in wishes for one in self.shapes(wish | _item(shape, number))]
-        return [one for one in found if self.length(one) < inf]
+        first = number % len(wishes) if wishes else 0  # one may be satisfied already
+        several = [self.shapes(wish | _item(shape, number)) for wish in (*wishes[first:], *wishes[:first])]
+        return [one for found in several for one in found if self.length(one) < inf]
 
     def members(self, shape: Shape, key: str) -> list[Shape]:
         """The shapes of the value of an object's key."""
         if isinstance(shape, Value):
             members = shape.value
             return [value_of(members[key])] if isinstance(members, dict) and key in members else []
-        return self.shapes(self._nodes.value_node(shape, key)) if isinstance(shape, Object) else []
+        if not isinstance(shape, Object):
+            return []
+        node = self._nodes.value_node(shape, key)
+        wanted = [one.value for one in shape.wanted if one.value != ANY and self._is_key_of(one, key)]
+        return [one for each in (*(node | value for value in wanted), node) for one in self.shapes(each)]
 
     def may_have(self, shape: Shape, key: str, text: str) -> bool:
         """True if an object may have a key with this value, as JSON; empty for one that is not known."""
@@ -128,16 +135,16 @@ class ShortestValues:
         found = () if node == ANY else self.shapes(node)
         return [name.value for name in found if isinstance(name, Value) and name.value_kind == "string"]
 
-    def key_patterns(self, shapes: Iterable[Shape]) -> list[str]:
-        """The patterns of the keys that objects do not declare."""
-        patterns: list[str] = []
+    def key_patterns(self, shapes: Iterable[Shape]) -> Iterable[tuple[str, ...]]:
+        """The patterns of the keys that objects do not declare, those of one key together; demanded ones first."""
+        wanted, others = list[tuple[str, ...]](), list[tuple[str, ...]]()
         for shape in shapes:
             if isinstance(shape, Object):
-                patterns += [pattern for rules in shape.maps for pattern, _ in rules.patterns]
-                patterns += [pattern for one in shape.wanted for pattern in one.found]
+                wanted += [tuple(sorted(one.found)) for one in shape.wanted if one.found]
+                others += [(pattern,) for rules in shape.maps for pattern, _ in rules.patterns]
                 names = () if shape.names == ANY else self.shapes(shape.names)
-                patterns += [pattern for name in names if isinstance(name, String) for pattern in name.patterns]
-        return sorted(set(patterns))
+                others += [tuple(sorted(name.patterns)) for name in names if isinstance(name, String) and name.patterns]
+        return dict.fromkeys((*wanted, *others))
 
     def length(self, shape: Shape) -> float:
         """The characters of about the shortest instance; infinite if there is none, or if it is not known."""
@@ -161,6 +168,12 @@ class ShortestValues:
         with suppress(ValueError, SchemaTooCostly, UnsupportedSchema, RecursionError):
             return self._nodes.is_instance(node, json.loads(text))
         return True
+
+    def _is_key_of(self, wanted: Wanted, key: str) -> bool:
+        """True if a member with this key may be the one that is wanted."""
+        with suppress(UnsupportedSchema, SchemaTooCostly):
+            return is_key_of(self._nodes, wanted, key)
+        return False
 
     def _shortest(self, node: Node, within: set[Node]) -> float:
         known = self._lengths.get(node)

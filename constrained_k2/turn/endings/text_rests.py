@@ -106,6 +106,6 @@ def rests(text: str, found: Iterable[String]) -> Iterator[str]:
     yield from fillers
 
 
-def rests_of_key(text: str, patterns: Iterable[str]) -> Iterator[str]:
-    """Rests of a key that is to match one of some patterns, the empty one where it may be whole."""
-    yield from (rest for pattern in patterns if (rest := _rest(text, (pattern,))) is not None)
+def rests_of_key(text: str, patterns: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Rests of a key that is to match all patterns of some group, the empty one where it may be whole."""
+    yield from (rest for group in patterns if (rest := _rest(text, group)) is not None)
