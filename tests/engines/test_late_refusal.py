@@ -69,7 +69,7 @@ def step_of(grammar: LLGuidanceGrammar) -> str:
         return "builtin"
     if "#" in {use.pointer for use in grammar.coverage.relaxed}:
         return "any"
-    return "narrow" if grammar._source.is_narrow else "exact"
+    return grammar.effort
 
 
 def unreadable(grammar: LLGuidanceGrammar) -> llguidance.LLMatcher:

@@ -179,10 +179,14 @@ def assert_relaxed(schema: dict[str, Any], pointer: str) -> None:
 
 
 def test_a_grammar_that_fails_in_its_first_key_is_found_when_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LLGuidance builds these keys' lexer only when a key begins."""
+    """LLGuidance builds these keys' lexer only when a key begins. Without patterns, one fits in more of these limits."""
     schema = {"type": "object", "patternProperties": {key: {"type": ["string", "null"]} for key in "abcd"}}
-    limits = llguidance.LLParserLimits(step_lexer_fuel=20_000)
-    monkeypatch.setattr(llguidance_engine, "LIMITS", limits)
+    for limits in ("LIMITS", "EASED_LIMITS"):
+        monkeypatch.setattr(llguidance_engine, limits, llguidance.LLParserLimits(step_lexer_fuel=20_000))
+    (use,) = LLGuidanceEngine(BYTES).compile(json.dumps(schema), "allow", "xtml").coverage.relaxed
+    assert use.pointer == "#/patternProperties" and "cost the engine too much" in use.reason
+    for limits in ("LIMITS", "EASED_LIMITS"):
+        monkeypatch.setattr(llguidance_engine, limits, llguidance.LLParserLimits(step_lexer_fuel=100))
     with pytest.raises(UnsupportedSchema, match="too many expressions"):
         LLGuidanceEngine(BYTES).compile(json.dumps(schema), "allow", "xtml")
 

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 from constrained_k2.engines.protocol import ArgumentGrammar
-from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
+from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.no_instances import write_some
 from constrained_k2.schema.normalize import Normalizer
@@ -117,7 +117,9 @@ def too_costly(normalizer: Normalizer) -> Shapes:
     raise normalizer.notes.too_costly("too many parts", "nodes", 1)
 
 
-def test_a_pattern_that_exhausts_the_engine_when_it_is_compiled_is_refused() -> None:
-    """A tool that is not strict is any JSON object then (tests/request/test_strictness.py)."""
-    with pytest.raises(UnsupportedSchema, match="fuel exhausted"):
-        compiled({"type": "string", "pattern": "^([a-z][0-9])+$", "minLength": 10_000})
+def test_a_pattern_that_exhausts_the_engine_when_it_is_compiled_is_relaxed_and_named() -> None:
+    grammar = compiled({"type": "string", "pattern": "^([a-z][0-9])+$", "minLength": 10_000})
+    assert [use.pointer for use in grammar.coverage.relaxed] == ["#/pattern"]
+    assert not grammar.coverage.builtin
+    assert accepts(grammar, "a1" * 5_000)
+    assert not accepts(grammar, "a1" * 4_999)

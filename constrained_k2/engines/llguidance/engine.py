@@ -31,7 +31,7 @@ from constrained_k2.engines.llguidance.grammar_text import (
     our_text,
     written_text,
 )
-from constrained_k2.engines.llguidance.lexer_cost import LIMITS, NARROW_LIMITS, lexer_bytes
+from constrained_k2.engines.llguidance.lexer_cost import EASED_LIMITS, LIMITS, lexer_bytes
 from constrained_k2.engines.llguidance.mask_cache import LazyDfa, MaskCache
 from constrained_k2.engines.llguidance.mask_threads import MaskThreads
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
@@ -41,6 +41,7 @@ from constrained_k2.engines.llguidance.written.items import NO_PLACES, ItemPlace
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.formats.kimi_k3 import ARGUMENT, OPEN
+from constrained_k2.grammar.lark.writer import Effort
 from constrained_k2.request.spec import EngineName
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
@@ -75,7 +76,7 @@ class LLGuidanceEngine:
         }
         self._patterns = Patterns(self.tokenizer, self.mask_cache.is_read)
         # The grammars in use, by what tells them apart: schemas that differ in their descriptions alone share one.
-        self._compiled: WeakValueDictionary[tuple[str, bool], LLGuidanceGrammar] = WeakValueDictionary()
+        self._compiled: WeakValueDictionary[tuple[str, Effort], LLGuidanceGrammar] = WeakValueDictionary()
         self._any_grammars: dict[tuple[ArgumentEncoding, bool], LLGuidanceGrammar] = {}
         self._making_any = threading.Lock()
 
@@ -100,13 +101,15 @@ class LLGuidanceEngine:
         grammar = self._compile(document, undeclared_keys, encoding)
         is_object = isinstance(document, dict) and document.get("type") == "object"
         grammar.make_any = partial(self._any, encoding, is_object=is_object)
-        grammar.make_narrow = partial(self._narrow, schema, undeclared_keys, encoding)
+        if grammar.effort == "exact":
+            grammar.make_narrow = lambda: self._eased(json.loads(schema), undeclared_keys, encoding, "narrow")
         return _named(grammar, schema)
 
     def _compile(
         self, document: Any, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding
     ) -> "LLGuidanceGrammar":
         ours: LLGuidanceGrammar | None = None
+        efforts: tuple[Effort, ...] = ()
         try:
             source = our_text(document, self._patterns, undeclared_keys, encoding)
             ours = self._probed(source, encoding)
@@ -122,20 +125,23 @@ class LLGuidanceEngine:
             remedy = "Remove or rewrite the named part, or leave the tool out"
             cause = f"LLGuidance has no grammar for this schema: {_cause(error)}"
             problem = UnsupportedSchema(cause, "", remedy, "", self.name)
+            efforts = ("narrow", "relaxed") if error.is_of_lexer else ()
         if encoding == "json":
             reason = problem.problem if ours is None else _relaxed_by(ours.coverage)
             with suppress(Refused):
                 return self._probed(builtin_text(document, reason, if_exact=ours is not None))
-        if ours is not None:
-            return ours
-        raise problem
+        for effort in efforts:
+            ours = ours or self._eased(document, undeclared_keys, encoding, effort)
+        if ours is None:
+            raise problem
+        return ours
 
-    def _narrow(
-        self, schema: str, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding
+    def _eased(
+        self, document: Any, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding, effort: Effort
     ) -> "LLGuidanceGrammar | None":
-        """The grammar without long strings that have patterns; None if there is none."""
+        """A grammar whose lexer costs less; None if there is none. Its states are not cached: few calls need it."""
         with suppress(*UNREADABLE):
-            source = our_text(json.loads(schema), self._patterns, undeclared_keys, encoding, is_narrow=True)
+            source = our_text(document, self._patterns, undeclared_keys, encoding, effort)
             return self._probed(replace(source, model=None, is_simple=False), encoding)
         return None
 
@@ -162,7 +168,7 @@ class LLGuidanceEngine:
 
     def _probed(self, source: GrammarText, encoding: ArgumentEncoding = "json") -> "LLGuidanceGrammar":
         """Compile a grammar and compute its first masks, up to within the first key: a few grammars fail only then."""
-        twin = self._compiled.get((source.text, source.is_narrow))
+        twin = self._compiled.get((source.text, source.effort))
         grammar = LLGuidanceGrammar(self.tokenizer, source, self.mask_threads, self.mask_cache, twin)
         if twin is None and not source.is_simple:
             first = grammar.copy()
@@ -172,7 +178,7 @@ class LLGuidanceEngine:
             if first.is_error():
                 raise Refused(first.get_error())
         grammar.measure()
-        self._compiled.setdefault((source.text, source.is_narrow), grammar)
+        self._compiled.setdefault((source.text, source.effort), grammar)
         return grammar
 
 
@@ -221,8 +227,9 @@ class LLGuidanceGrammar:
         self.token_classes = cache.classes
         self.allows_any_split = source.allows_any_split
         # Properties may come in any order in our own grammars only.
-        self.any_order = source.model is not None or source.allows_any_split
+        self.any_order = source.model is not None or source.allows_any_split or source.effort != "exact"
         self._source = source
+        self.effort: Effort = source.effort
         self._coverage: Coverage | None = None  # None for that of its source
         # The grammars with which a call goes on where this one fails.
         self.make_narrow: Callable[[], LLGuidanceGrammar | None] | None = None
@@ -324,5 +331,5 @@ class LLGuidanceGrammar:
 
     def _new(self) -> llguidance.LLMatcher:
         return llguidance.LLMatcher(
-            self._tokenizer, self.text, log_level=0, limits=NARROW_LIMITS if self._source.is_narrow else LIMITS
+            self._tokenizer, self.text, log_level=0, limits=LIMITS if self.effort == "exact" else EASED_LIMITS
         )

@@ -19,7 +19,7 @@ from constrained_k2.grammar.lark.places import Places, places_of
 from constrained_k2.grammar.lark.small import MAX_DEPTH, MAX_HARD, MAX_HARD_TEXT, MAX_TEXT
 from constrained_k2.grammar.lark.state_model import StateModel, state_model
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE, alone
-from constrained_k2.grammar.lark.writer import LarkWriter
+from constrained_k2.grammar.lark.writer import Effort, LarkWriter
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.translation import found_anywhere
 from constrained_k2.schema.builtin_compilers import prepare
@@ -53,6 +53,11 @@ _LEAKY_FORMATS = frozenset({"date", "date-time", "time", "hostname"})
 class Refused(Exception):
     """LLGuidance rejects a grammar, with this message."""
 
+    @property
+    def is_of_lexer(self) -> bool:
+        """True if a limit on regular expressions was met: LLGuidance (1.7.6) tells its reasons in words alone."""
+        return "fuel" in str(self) or "lexer" in str(self)
+
 
 UNREADABLE = (ConstrainedK2Error, Refused, RecursionError, ValueError)
 """What reading a grammar raises if LLGuidance cannot."""
@@ -67,7 +72,7 @@ class GrammarText:
     model: StateModel | None  # None for builtin grammars
     is_well_formed: bool = True  # False if JSON Schema gives a part of the schema no meaning
     allows_any_split: bool = False  # True if masks allow any tokens of a text that is the only one possible
-    is_narrow: bool = False  # True if long strings with patterns are left out
+    effort: Effort = "exact"
     places: Places | None = None  # of the arrays whose items a matcher compares
     has_open_keys: bool = False  # True if the grammar itself would let an object have a key twice
     direct: DirectModel | None = None  # of JSON, for masks without LLGuidance
@@ -79,14 +84,13 @@ def our_text(
     patterns: "Patterns",
     undeclared_keys: UndeclaredKeys = "allow",
     encoding: ArgumentEncoding = "json",
-    *,
-    is_narrow: bool = False,
+    effort: Effort = "exact",
 ) -> GrammarText:
-    """Write our own grammar of a decoded schema; ``is_narrow``: without long strings that have patterns."""
+    """Write our own grammar of a decoded schema."""
 
     def write(normalizer: Normalizer) -> GrammarText:
         writer, root = LarkWriter(normalizer, patterns.has_match, undeclared_keys), frozenset({("#", True)})
-        writer.is_narrow, writer.can_begin = is_narrow, patterns.can_begin
+        writer.effort, writer.can_begin = effort, patterns.can_begin
         lark = writer.write_arguments(root) if encoding == "xtml" else writer.write(root)
         if encoding == "json" and writer.member_count > _MAX_MEMBERS:
             raise Refused(f"grammar size (number of symbols) too big: {writer.member_count} members")
@@ -99,7 +103,7 @@ def our_text(
             state_model(writer.model),
             normalizer.notes.is_well_formed,
             encoding == "xtml",
-            is_narrow,
+            effort,
             places,
             writer.model.has_open_keys,
             None if encoding == "xtml" else direct_model(writer.model),

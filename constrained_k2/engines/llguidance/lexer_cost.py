@@ -15,10 +15,10 @@ MAX_GRAMMAR_SIZE = 50_000
 # Fewer symbols than by default, so that a schema of 100 bytes ("maxItems": 100000) is refused within 0.2 s instead of
 # compiling for seconds. More items in a row than by default, since objects may have thousands of optional properties.
 # Five times the default for the lexemes of a step: a pattern beside a length takes up to 25 ms then and does not fail.
-# The narrow grammar that takes over from one that failed may take five times longer still.
+# A grammar that takes over from one that failed may take five times longer still.
 _SIZES: dict[str, Any] = {"max_grammar_size": MAX_GRAMMAR_SIZE, "max_items_in_row": 20_000, "step_max_items": 200_000}
 LIMITS = llguidance.LLParserLimits(**_SIZES, step_lexer_fuel=1_000_000)
-NARROW_LIMITS = llguidance.LLParserLimits(**_SIZES, step_lexer_fuel=5_000_000)
+EASED_LIMITS = llguidance.LLParserLimits(**_SIZES, step_lexer_fuel=5_000_000)
 LEXER_BYTES = 64_000
 """The memory of a lexer that has spent no fuel, with its parser."""
 BYTES_PER_FUEL = 12

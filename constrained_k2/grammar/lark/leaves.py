@@ -33,7 +33,7 @@ _INTEGER_ONCE = f"/0|-?{_DIGITS}/"
 _NUMBER_ONCE = rf"/0|-?{_DIGITS}|-?(?:0|{_DIGITS})\.[0-9]{{0,{MAX_DIGITS - 1}}}[1-9]/"
 _MAX_DECIMALS = 8  # of a multiple whose trailing zeros may be left out: each takes an alternative
 _MOST_TOGETHER, _MOST_RANGES = 1000, 64  # a step with 300 ranges takes 40 ms
-_NARROW_LENGTH = 256  # of a string with a pattern, where its lexer fails
+_EASY_LENGTH = 256  # of a string with a pattern, where its lexer fails
 _LEAF = {"x-guidance": {"whitespace_flexible": False}}  # so that all lexemes stay in one class
 
 
@@ -202,20 +202,22 @@ def _is_read_exactly(multiple: Fraction) -> bool:
     return Fraction(value) == multiple * power
 
 
-def _narrowed(writer: "LarkWriter", shape: String) -> String:
+def _eased(writer: "LarkWriter", shape: String) -> String:
     """Return a shape that costs a lexer less, if the writer is to write such ones."""
-    longest = shape.longest or 0
-    if not (writer.is_narrow and (shape.patterns or shape.absent or shape.formats)):
+    if writer.effort == "exact" or not (shape.patterns or shape.absent or shape.formats):
         return shape
-    if not shape.shortest <= _NARROW_LENGTH < longest:
+    if writer.effort == "relaxed":
+        writer.note(("pattern", "format"), "relaxed", "the pattern costs the engine too much")
+        return replace(shape, patterns=frozenset(), absent=frozenset(), formats=frozenset())
+    if shape.longest is None or not shape.shortest <= _EASY_LENGTH < shape.longest:
         return shape
-    writer.note(("maxLength",), "narrowed", f"beside a pattern, no more than {_NARROW_LENGTH} characters are written")
-    return replace(shape, longest=_NARROW_LENGTH)
+    writer.note(("maxLength",), "narrowed", f"beside a pattern, no more than {_EASY_LENGTH} characters are written")
+    return replace(shape, longest=_EASY_LENGTH)
 
 
 def string_rule(writer: "LarkWriter", shape: String) -> str:
     """Return the body of a rule for strings: in any spelling if only the length matters, else in the one spelling."""
-    shape = _narrowed(writer, shape)
+    shape = _eased(writer, shape)
     if shape == String():
         return "STRING"
     if not (shape.excluded or shape.absent or shape.patterns or shape.formats):
@@ -271,7 +273,7 @@ def raw_string_rule(writer: "LarkWriter", shape: String | Value) -> str:
     """Return the body of a rule for strings without quotes and escapes."""
     if isinstance(shape, Value):
         return literal(shape.value)
-    shape = _narrowed(writer, shape)
+    shape = _eased(writer, shape)
     return RAW.terminal if shape == String() else _string(writer, shape, writable(writer, shape, RAW))
 
 

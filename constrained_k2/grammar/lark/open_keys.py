@@ -22,7 +22,7 @@ _END = (sre.AT, sre.AT_END)
 def has_endless_keys(writer: "LarkWriter", shape: Object) -> bool:
     """Return True if each beginning of an undeclared key is that of endlessly many; False also if that is not known."""
     patterns = writer.productivity.patterns(shape)
-    if shape.wanted or len(patterns) > MAX_COMBINED_PATTERNS:
+    if shape.wanted or len(patterns) > MAX_COMBINED_PATTERNS or (writer.effort == "relaxed" and patterns):
         return False
     extras = writer.productivity.extra_nodes(shape)
     possible = {frozenset(found) for found, node in extras if writer.productivity.is_productive(node)}

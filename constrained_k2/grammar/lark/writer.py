@@ -9,7 +9,7 @@ wider, and the keywords that this relaxes are noted.
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 from weakref import proxy
 
 from constrained_k2.errors import SchemaTooCostly
@@ -55,6 +55,9 @@ from constrained_k2.schema.shapes import (
 )
 from constrained_k2.schema.undeclared_keys import REASON, UndeclaredKeys
 
+Effort = Literal["exact", "narrow", "relaxed"]
+"""The cost of a grammar for its engine: ``narrow`` shortens strings with patterns, ``relaxed`` drops the patterns."""
+
 _CONTAINERS = (Array, Object)
 _ANY_STRING = (String(),)
 _ANY_SHAPES = frozenset(EVERYTHING)
@@ -96,7 +99,7 @@ class LarkWriter:
         self._choices: dict[str, str] = {}
         self._alternatives = 0  # of the arguments' values
         self.member_count = 0  # alternatives of the rules of members, in all objects
-        self.is_narrow = False  # True if long strings with patterns are not written, which cost an engine much
+        self.effort: Effort = "exact"
         self.can_begin: Callable[[str, str], bool] = lambda expression, opening: True  # noqa: ARG005
         self._waiting: list[Node] = []
         self.node: Node = ANY  # the node being written
@@ -217,6 +220,8 @@ class LarkWriter:
     def extra_key(self, shape: Object, found: tuple[str, ...], form: Spelling = JSON) -> str:
         """Return the terminal of the keys that a shape does not name and that match exactly these patterns."""
         try:
+            if self.effort == "relaxed" and self.productivity.patterns(shape):
+                raise NoExactGrammar("the patterns cost the engine too much", (), shape)  # noqa: TRY301
             expression = self._spelled_keys(shape, found, form)
         except NoExactGrammar as error:
             names = self.productivity.named_keys(shape)
