@@ -47,6 +47,7 @@ _MAX_DEPTH = 48  # of values
 _PATTERN_LENGTH = 12  # of a string with a pattern or a format, in characters
 _LARGEST = 10**24  # numerator of a number to write
 _DOCUMENTS = 16
+_lock = RLock()  # an expansion that another thread meets half done would look like a schema without an end
 _LEAST: dict[Kind, int] = {"number": 1, "null": 4, "boolean": 4}
 
 
@@ -148,24 +149,26 @@ class ShortestValues:
 
     def length(self, shape: Shape) -> float:
         """The characters of about the shortest instance; infinite if there is none, or if it is not known."""
-        self._left, self._is_cut = _MAX_STEPS, False
-        return self._length(shape, set())
+        with _lock:
+            self._left, self._is_cut = _MAX_STEPS, False
+            return self._length(shape, set())
 
     def length_of_member(self, shape: Shape, key: str) -> float:
         """As :meth:`length`, of the value of a key."""
         if not isinstance(shape, Object):
             return min(map(self.length, self.members(shape, key)), default=inf)
-        self._left, self._is_cut = _MAX_STEPS, False
-        return self._shortest(self._nodes.value_node(shape, key), set())
+        with _lock:
+            self._left, self._is_cut = _MAX_STEPS, False
+            return self._shortest(self._nodes.value_node(shape, key), set())
 
     def _expanded(self, node: Node) -> Shapes:
-        with suppress(SchemaTooCostly, UnsupportedSchema, RecursionError):
+        with _lock, suppress(SchemaTooCostly, UnsupportedSchema, RecursionError):
             return self._nodes.shapes(node)
         return EVERYTHING
 
     def _may_be(self, node: Node, text: str) -> bool:
         """True if a value, as JSON, may satisfy a node."""
-        with suppress(ValueError, SchemaTooCostly, UnsupportedSchema, RecursionError):
+        with _lock, suppress(ValueError, SchemaTooCostly, UnsupportedSchema, RecursionError):
             return self._nodes.is_instance(node, json.loads(text))
         return True
 
@@ -225,7 +228,6 @@ def multiple_of(number: Number, unit: Fraction = Fraction(0)) -> str:
     return text if Fraction(text) == found else ""
 
 
-_lock = RLock()
 _documents: OrderedDict[int, ShortestValues] = OrderedDict()
 
 
