@@ -22,6 +22,7 @@ _MAX_PIECES = 12
 MAX_KEYS = 8  # to try at one place
 _MAX_ORDERED = 32  # keys
 _MAX_BEGINNINGS = 32  # of values
+_PATIENCE = 12  # members or items of a container
 _FREE_ITEM = 4  # every so many items beyond the one that an array must contain are left to the model
 
 _OPENINGS: dict[Kind, str] = {"string": '"', "object": "{", "array": "[", "null": "null"}
@@ -93,7 +94,8 @@ def next_pieces(tracker: JsonTracker, *, known_only: bool = False) -> Iterable[s
             if contained and tracker.frames[-1].commas % _FREE_ITEM == 0:
                 return ()  # an item of another kind is demanded as well
             return (opening,) if known_only else (*contained, opening)
-        return (contained or ["]"])[:1] if known_only else (*contained, "]", opening)
+        tried = [*contained, "]"] if _contained(document, tracker.frames, containers[:1]) else ["]", *contained]
+        return tried[:1] if known_only else (*tried, opening)
     if not tracker.frames:
         return ()
     number = _rests_of_number(document, tracker, containers)
@@ -130,10 +132,15 @@ def open_shapes(document: ShortestValues, frames: list[Frame]) -> list[Shape]:
 
 
 def value_shapes(document: ShortestValues, frames: list[Frame], containers: list[Shape]) -> list[Shape]:
-    """The shapes of the value that comes next or is being written, in the order of those of its container."""
-    if not frames:
+    """The shapes of the value that comes next or is being written, in the order of those of its container.
+
+    After some members or items another shape of the container comes first: the mask may refuse to end the first one.
+    """
+    if not (frames and containers):
         return containers
     frame = frames[-1]
+    turned = frame.commas // _PATIENCE % len(containers)
+    containers = [*containers[turned:], *containers[:turned]]
     if frame.is_object:
         name = name_of(frame.keys[-1]) if frame.keys else ""
         several = [document.members(shape, name) for shape in containers]
