@@ -22,6 +22,7 @@ _MAX_PIECES = 12
 MAX_KEYS = 8  # to try at one place
 _MAX_ORDERED = 32  # keys
 _MAX_BEGINNINGS = 32  # of values
+_TELLING = 64  # keys of an object by which its shapes are told apart
 _PATIENCE = 12  # members or items of a container
 _FREE_ITEM = 4  # every so many items beyond the one that an array must contain are left to the model
 
@@ -152,7 +153,8 @@ def value_shapes(document: ShortestValues, frames: list[Frame], containers: list
 def _fits(document: ShortestValues, shape: Shape, frame: Frame) -> bool:
     if kind_of_shape(shape) != ("object" if frame.is_object else "array"):
         return False
-    return all(document.may_have(shape, name_of(key), frame.scalars.get(key, "")) for key in frame.keys)
+    told = frame.keys[:_TELLING]
+    return all(document.may_have(shape, name_of(key), frame.scalars.get(key, "")) for key in told)
 
 
 def name_of(key: str) -> str:
