@@ -101,7 +101,7 @@ class LLGuidanceEngine:
         grammar = self._compile(document, undeclared_keys, encoding)
         is_object = isinstance(document, dict) and document.get("type") == "object"
         grammar.make_any = partial(self._any, encoding, is_object=is_object)
-        if grammar.effort == "exact":
+        if grammar.effort == "exact" and not grammar.coverage.builtin:  # where that is used, ours may relax more
             grammar.make_narrow = lambda: self._eased(json.loads(schema), undeclared_keys, encoding, "narrow")
         return _named(grammar, schema)
 
