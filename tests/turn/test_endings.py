@@ -9,8 +9,8 @@ import pytest
 
 from constrained_k2.schema.shapes import Number
 from constrained_k2.turn.drafts.json_tracker import JsonTracker
-from constrained_k2.turn.endings.json_endings import endings
-from constrained_k2.turn.endings.shortest import multiple_of, values_of
+from constrained_k2.turn.endings.json_endings import endings, multiple_of
+from constrained_k2.turn.endings.shortest import values_of
 
 LIST = {"type": "object", "properties": {"v": {"type": "number"}, "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
         "required": ["v", "next"]}  # fmt: skip

@@ -60,7 +60,7 @@ class Refused(Exception):
 
 
 UNREADABLE = (ConstrainedK2Error, Refused, RecursionError, ValueError)
-"""What reading a grammar raises if LLGuidance cannot."""
+"""The errors of a grammar that LLGuidance does not read."""
 
 
 @dataclass(frozen=True, slots=True)

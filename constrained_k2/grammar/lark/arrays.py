@@ -32,7 +32,7 @@ def array_rule(writer: "LarkWriter", shape: Array, name: str) -> str:
         return _containing(writer, shape, name)
     prefix, longest = writer.productivity.items(shape)
     if not prefix and not shape.prefix and not shape.unique:
-        writer.model[writer.node].items = (shape.rest, shape.shortest, longest)
+        writer.model.nodes[writer.node].items = (shape.rest, shape.shortest, longest)
     return f'"[" ws {_items(writer, shape, name)} "]"'
 
 

@@ -265,7 +265,7 @@ def joined_strings(writer: "LarkWriter", node: Node, expressions: Collection[str
         return []
     several = len(expressions) > 1
     joined = " | ".join(f"({expression})" if several else expression for expression in expressions)
-    writer.model[node].strings = joined
+    writer.model.nodes[node].strings = joined
     return [writer.terminal(joined)]
 
 

@@ -7,6 +7,7 @@ Parse positions (:mod:`~constrained_k2.grammar.lark.state_model`), masks without
 (:mod:`~constrained_k2.grammar.lark.places`) are views of it.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -35,27 +36,22 @@ class WrittenNode:
     compared: Compared | None = None  # the items of its arrays, if a matcher compares them
 
 
+def _with_any() -> defaultdict[Node, WrittenNode]:
+    return defaultdict(WrittenNode, {ANY: WrittenNode(list(EVERYTHING), [({}, frozenset({ANY}), False)])})
+
+
 @dataclass(slots=True)
 class GrammarModel:
     """All that is written."""
 
     root: Node = NEVER
-    nodes: dict[Node, WrittenNode] = field(default_factory=dict)  # in the order in which they are written
+    nodes: defaultdict[Node, WrittenNode] = field(default_factory=_with_any)  # in the order in which they are written
     terminals: dict[Shape, str] = field(default_factory=dict)  # the expressions of strings and numbers
     arguments: Node = NEVER  # the node whose objects are written as XTML arguments
     parts: dict[Node, dict[Kind, Node]] = field(default_factory=dict)  # node of an argument -> the nodes of its values
     depth: int = 0  # the most arrays and objects in one another in a listed value
     has_builtin: bool = False  # True if LLGuidance's converter writes a part of it
     has_open_keys: bool = False  # True if an object may have keys that its rule does not tell apart
-
-    def __post_init__(self) -> None:
-        self.nodes[ANY] = WrittenNode(list(EVERYTHING), [({}, frozenset({ANY}), False)])
-
-    def __getitem__(self, node: Node) -> WrittenNode:
-        found = self.nodes.get(node)
-        if found is None:
-            found = self.nodes[node] = WrittenNode()
-        return found
 
     @property
     def numbers(self) -> dict[Node, int]:

@@ -104,7 +104,7 @@ class _Bits:
 
 def object_rule(writer: "LarkWriter", shape: Object, name: str, form: ObjectForm = JSON_FORM) -> str:
     """Return the body of an object's rule; its helper rules are added to the writer."""
-    written, fixed = writer.model[writer.node], _fixed(shape)
+    written, fixed = writer.model.nodes[writer.node], _fixed(shape)
     keys = [name for name in writer.productivity.possible_keys(shape) if name not in fixed]
     extras = _extras(writer, shape, form)
     if shape.most == 0:
@@ -162,7 +162,7 @@ def _note_direct(writer: "LarkWriter", shape: Object, keys: list[str], bits: _Bi
             return
         named.append((property_name, ways[0]))
     extra = next((node for _, node, _, _ in extras), None)
-    writer.model[writer.node].keys = (tuple(named), (1 << bits.required) - 1, extra)
+    writer.model.nodes[writer.node].keys = (tuple(named), (1 << bits.required) - 1, extra)
 
 
 def _step(form: ObjectForm, name: str, count: int, ways: list[str], end: tuple[str, str]) -> list[str]:

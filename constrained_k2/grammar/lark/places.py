@@ -87,7 +87,7 @@ class _Builder:
 
     def _object(self, node: Node) -> dict[str, Any]:
         """Return the keys of a node's objects that lead to one place in all alternatives, and the place of others."""
-        written = self._model[node]
+        written = self._model.nodes[node]
         members = [(values, others) for values, others, _ in written.objects]
         if any(isinstance(shape, Value) and isinstance(shape.value, dict) for shape in written.shapes):
             members.append(({}, frozenset({ANY})))
@@ -106,7 +106,7 @@ class _Builder:
 
     def _array(self, node: Node) -> Place:
         """Return the place with the items of a node's arrays."""
-        written = self._model[node]
+        written = self._model.nodes[node]
         shapes = written.shapes
         arrays = [shape for shape in shapes if isinstance(shape, Array)]
         is_one = len(arrays) == 1 and not arrays[0].contains

@@ -99,7 +99,7 @@ def state_model(model: GrammarModel) -> StateModel | None:
     states = StateModel(numbers[model.root], nodes)
     if model.arguments == NEVER:
         return states
-    written = model[model.arguments]
+    written = model.nodes[model.arguments]
     if len(written.shapes) != 1 or len(written.objects) != 1:
         return None
 

@@ -44,7 +44,7 @@ def compared_items(writer: "LarkWriter", shape: Array) -> Array:
         once = (replace(one, once=True) if isinstance(one, Number) else one for one in shapes)
         item = writer.normalizer.part_of(shape.rest, "each number once", tuple(once))
         writer.productivity.analyze(item)
-    writer.model[array].compared = (item, b"ntf0" if all(one.integer for one in numbers) else b"ntf")
+    writer.model.nodes[array].compared = (item, b"ntf0" if all(one.integer for one in numbers) else b"ntf")
     return replace(wider, rest=item)
 
 

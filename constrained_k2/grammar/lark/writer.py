@@ -154,7 +154,7 @@ class LarkWriter:
         """
         shapes = self.productivity.shapes(node)
         if shapes == _ANY_STRING and node not in self._raw:  # the most frequent
-            self.model[node].shapes.extend(shapes)
+            self.model.nodes[node].shapes.extend(shapes)
             return "STRING"
         if node == self.model.arguments or any(isinstance(shape, _CONTAINERS) for shape in shapes):
             self._waiting.append(node)
@@ -172,7 +172,7 @@ class LarkWriter:
         ways = []
         for number, shape in enumerate(shapes):
             if listed and is_text(shape):
-                self.model[node].shapes.append(shape)
+                self.model.nodes[node].shapes.append(shape)
             else:
                 ways.append(self._body(node, shape, f"{name}_{number}"))
         strings, self.strings = self.strings, around
@@ -274,7 +274,7 @@ class LarkWriter:
         self._notes = outer
         if wider is not None:
             return self._body(node, wider, name)
-        self.model[node].shapes.append(shape)
+        self.model.nodes[node].shapes.append(shape)
         return body
 
     def note(self, keywords: tuple[str, ...], status: NoteStatus, reason: str) -> None:

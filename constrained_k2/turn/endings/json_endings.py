@@ -7,14 +7,15 @@ demanded, literals and the values of enums are left to the model.
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
 from fractions import Fraction
 from itertools import chain
 from typing import Protocol, Self, TypeVar
 
-from constrained_k2.schema.shapes import Kind, Number, Shape, String, Value, kind_of_shape
+from constrained_k2.schema.shapes import Number, Shape, String, Value, kind_of_shape
 from constrained_k2.turn.drafts.guesses import spelled
 from constrained_k2.turn.drafts.json_tracker import Expect, Frame, JsonTracker, unspelled
-from constrained_k2.turn.endings.shortest import ShortestValues, multiple_of, values_of
+from constrained_k2.turn.endings.shortest import ShortestValues, values_of
 from constrained_k2.turn.endings.text_rests import MOST, rests, rests_of_key
 
 _LENGTH = 24  # about the length of the longest tokens in endings
@@ -22,12 +23,13 @@ _MAX_PIECES = 12
 MAX_KEYS = 8  # to try at one place
 _MAX_ORDERED = 32  # keys
 _MAX_BEGINNINGS = 32  # of values
+_LARGEST = 10**24  # numerator of a number to write
 _TELLING = 64  # keys of an object by which its shapes are told apart
 _PATIENCE = 12  # members or items of a container
 _FREE_ITEM = 4  # every so many items beyond the one that an array must contain are left to the model
 
-_OPENINGS: dict[Kind, str] = {"string": '"', "object": "{", "array": "[", "null": "null"}
-_BEGINNINGS = _OPENINGS | {"boolean": "true"}
+OPENINGS: dict[str, str] = {"string": '"', "object": "{", "array": "[", "null": "null"}
+_BEGINNINGS = OPENINGS | {"boolean": "true"}
 
 
 def endings(tracker: JsonTracker) -> Iterator[str]:
@@ -180,7 +182,7 @@ def _opening(found: list[Shape]) -> str:
         return ""
     if isinstance(found[0], Value):
         return '"' if all(isinstance(shape, Value) and shape.value_kind == "string" for shape in found) else ""
-    return multiple_of(found[0]) if isinstance(found[0], Number) else _OPENINGS.get(kind_of_shape(found[0]), "")
+    return multiple_of(found[0]) if isinstance(found[0], Number) else OPENINGS.get(kind_of_shape(found[0]), "")
 
 
 def _contained(document: ShortestValues, frames: list[Frame], containers: list[Shape]) -> list[Shape]:
@@ -199,6 +201,18 @@ def _beginning(shape: Shape) -> str:
     if isinstance(shape, Value):
         return text_of(shape)
     return multiple_of(shape, Fraction(1)) if isinstance(shape, Number) else _BEGINNINGS[shape.kind]
+
+
+def multiple_of(number: Number, unit: Fraction = Fraction(0)) -> str:
+    """A short multiple within the bounds, as JSON; empty if none is demanded or found. ``unit`` is the default."""
+    if not (number.multiple or unit):
+        return ""
+    low, high = number.low, number.high
+    found = low if low is not None and low > 0 else high if high is not None and high < 0 else Fraction(0)
+    if max(abs(found.numerator), found.denominator) > _LARGEST:
+        return ""
+    text = f"{Decimal(found.numerator) / found.denominator:f}"
+    return text if Fraction(text) == found else ""
 
 
 def _rests_of_number(document: ShortestValues, tracker: JsonTracker, containers: list[Shape]) -> list[str]:
@@ -252,9 +266,8 @@ def _by_refusal(keys: list[str], written: set[str]) -> list[str]:
 def _rests_of_key(document: ShortestValues, begun: str, found: list[Shape], written: set[str]) -> Iterator[str]:
     """The rests of a key that begins as no declared one does."""
     text = unspelled(begun)
-    others = (
-        [] if text is None else [begun + spelled(rest) for rest in rests_of_key(text, document.key_patterns(found))]
-    )
+    found_rests = () if text is None else rests_of_key(text, document.key_patterns(found))
+    others = [begun + spelled(rest) for rest in found_rests]
     yield from (f'{key[len(begun) :]}":' for key in others if key not in written)
     yield '":'
     yield from (key[len(begun) :] for key in others if key in written)

@@ -9,8 +9,6 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
-from decimal import Decimal
-from fractions import Fraction
 from functools import lru_cache
 from math import inf
 from threading import RLock
@@ -26,7 +24,6 @@ from constrained_k2.schema.shapes import (
     Array,
     Kind,
     Node,
-    Number,
     Object,
     Shape,
     Shapes,
@@ -45,7 +42,6 @@ _MAX_MEETINGS = 3000  # of shapes, for one document in all: some 50 ms; what is 
 _MAX_STEPS = 200  # of the search for one shortest value; what is not known then counts as endless
 _MAX_DEPTH = 48  # of values
 _PATTERN_LENGTH = 12  # of a string with a pattern or a format, in characters
-_LARGEST = 10**24  # numerator of a number to write
 _DOCUMENTS = 16
 _lock = RLock()  # an expansion that another thread meets half done would look like a schema without an end
 _LEAST: dict[Kind, int] = {"number": 1, "null": 4, "boolean": 4}
@@ -214,18 +210,6 @@ class ShortestValues:
 
 def _item(shape: Array, number: int) -> Node:
     return shape.prefix[number] if number < len(shape.prefix) else shape.rest
-
-
-def multiple_of(number: Number, unit: Fraction = Fraction(0)) -> str:
-    """A short multiple within the bounds, as JSON; empty if none is demanded or found. ``unit`` is the default."""
-    if not (number.multiple or unit):
-        return ""
-    low, high = number.low, number.high
-    found = low if low is not None and low > 0 else high if high is not None and high < 0 else Fraction(0)
-    if max(abs(found.numerator), found.denominator) > _LARGEST:
-        return ""
-    text = f"{Decimal(found.numerator) / found.denominator:f}"
-    return text if Fraction(text) == found else ""
 
 
 _documents: OrderedDict[int, ShortestValues] = OrderedDict()

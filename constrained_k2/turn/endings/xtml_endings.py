@@ -22,6 +22,7 @@ from constrained_k2.turn.drafts.xtml.tags import (
 from constrained_k2.turn.drafts.xtml.tracker import Place, XtmlTracker
 from constrained_k2.turn.endings.json_endings import (
     MAX_KEYS,
+    OPENINGS,
     declared_keys,
     document_of,
     lengthened,
@@ -34,8 +35,6 @@ from constrained_k2.turn.endings.json_endings import (
 )
 from constrained_k2.turn.endings.shortest import ShortestValues
 from constrained_k2.turn.endings.text_rests import rests, rests_of_key
-
-_OPENINGS = {"object": "{", "array": "[", "null": "null"}
 
 
 def xtml_endings(tracker: XtmlTracker) -> Iterator[str | int]:
@@ -66,7 +65,7 @@ def _pieces(tracker: XtmlTracker, *, known_only: bool = False) -> Iterable[str |
     constant = texts[0] if texts is not None and len(texts) == 1 else None
     if tracker.kind == "string":
         return _ends_of_text(tracker, constant, value_shapes(document, inner.frames, containers))
-    return (_OPENINGS.get(tracker.kind, "") if constant is None else constant,)
+    return (OPENINGS.get(tracker.kind, "") if constant is None else constant,)
 
 
 def _options(found: list[Shape], kind: str) -> list[str] | None:
