@@ -1,10 +1,14 @@
-"""Arrays with ``contains`` beside ``prefixItems``, ``maxItems`` or others of its kind: a rule for each state.
+"""Arrays with ``contains``: a rule for each state.
 
 A state is the number of items so far, and how many of them satisfy each ``contains``, up to where more make no
-difference. States that lead to no complete array are left out, so a comma is never a dead end.
+difference: from there on an item may satisfy it or not, and is not told apart. States that lead to no complete array
+are left out, so a comma is never a dead end.
+
+{"contains": {"const": 1}}     s0: any s0 | 1 s1     s1: any s1 | "]"     (commas left out)
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
@@ -15,21 +19,21 @@ from constrained_k2.schema.shapes import Array, Node, negated
 if TYPE_CHECKING:
     from constrained_k2.grammar.lark.writer import LarkWriter
 
+_KEYWORDS = ("contains", "minContains", "maxContains")
 _MAX_WAYS = 4000  # of all states
 _MAX_CONTAINS = 6
 _State = tuple[int, tuple[int, ...]]
 _Which = tuple[bool, ...]
 
 
-def counted_rule(writer: "LarkWriter", shape: Array, name: str, without: NoExactGrammar) -> str:
-    """Return the body of an array's rule; raises ``without`` if it would have too many states."""
-    states = _States(writer, shape)
+def counted_rule(writer: "LarkWriter", shape: Array, name: str) -> str:
+    """Return the body of an array's rule; raises :class:`NoExactGrammar` if it would have too many states."""
+    states, without = _States(writer, shape), replace(shape, contains=frozenset())
     if len(states.wanted) > _MAX_CONTAINS or states.size > _MAX_WAYS:
-        raise without
+        raise NoExactGrammar("items of too many kinds to count together: too many states", _KEYWORDS, without)
     found = states.live()
     if not found:
-        reason = "no array that satisfies all contains together is known"
-        raise NoExactGrammar(reason, without.keywords, without.wider)
+        raise NoExactGrammar("no array that satisfies all contains together is known", _KEYWORDS, without)
     names = {state: f"{name}_s{number}" for number, state in enumerate(found)}
     for state, after in found.items():
         ways = ['"]"'] if states.is_complete(state) else []
@@ -90,12 +94,10 @@ class _States:
         found: dict[_State, list[Node]] = {}
         if length == self._longest or not ways:
             return found
-        limits = [most for _, _, most in self.wanted]
         for which, node in ways[min(length, len(ways) - 1)]:
             more = tuple(count + one for count, one in zip(counts, which, strict=True))
-            if all(limit is None or count <= limit for count, limit in zip(more, limits, strict=True)):
-                capped = tuple(map(min, more, self._caps))
-                found.setdefault((min(length + 1, self._length), capped), []).append(node)
+            if all(count <= cap for count, cap in zip(more, self._caps, strict=True)):  # else the other ways suffice
+                found.setdefault((min(length + 1, self._length), more), []).append(node)
         return found
 
     def _items(self, node: Node) -> Iterator[tuple[_Which, Node]]:
