@@ -55,7 +55,6 @@ class Verdict:
     relaxed: tuple[str, ...]  # what the arm itself names as not enforced
     invalid: int  # number of invalid instances accepted
     rejected: int  # number of valid instances rejected
-    builtin: bool  # true if ours uses the engine's converter
     create_ms: float  # time to build the grammar and a first matcher
 
     @classmethod
@@ -76,7 +75,7 @@ class Verdict:
         elif rejected:
             status = "valid rejected"
         reason, created = outcome.refusal or outcome.died, round(outcome.create_ms, 2)
-        return cls(case.name, status, reason, outcome.relaxed, invalid, rejected, outcome.builtin, created)
+        return cls(case.name, status, reason, outcome.relaxed, invalid, rejected, created)
 
 
 @dataclass(slots=True)
@@ -185,8 +184,6 @@ def print_promises(cases: Sequence[Case], arm: ArmName, sums: Sums) -> bool:
             if status == "unsatisfiable" and (instance := disproof(by_name[verdict.name])):
                 note, good = f"**but this does: {instance}**", False
             print(f"* {status}: {verdict.name}: {note[:160]}")
-    builtin = [verdict.name for verdict in sums.verdicts if verdict.builtin]
-    print(f"\nLLGuidance's own converter is used for {len(builtin)} of them: {', '.join(builtin) or 'none'}.")
     return good and not sums.silent and not sums.statuses["died"]
 
 

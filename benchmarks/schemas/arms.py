@@ -38,7 +38,6 @@ class Outcome:
 
     refusal: str = ""  # the reason why the schema has no grammar; empty if it has one
     relaxed: tuple[str, ...] = ()  # keywords that are not enforced, as reported by the arm
-    builtin: bool = False  # true if ours uses the engine's converter
     accepted: tuple[bool, ...] = ()  # for each instance, True if it was accepted
     died: str = ""  # the error that ended an instance; empty if none did
     ran_out: bool = False  # true if the time limit ended the process
@@ -159,7 +158,6 @@ def _outcome(compile_schema: Any, vocabulary: Any, row: Any, work: Work, *, may_
             died = died or _first_line(error)
     return Outcome(
         relaxed=relaxed,
-        builtin=bool(grammar.coverage.builtin),
         accepted=tuple(accepted),
         died=died,
         create_ms=created,

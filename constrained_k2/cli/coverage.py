@@ -1,11 +1,10 @@
 """Reports which keywords of your tools' schemas are enforced.
 
 For every tool: how many keywords are enforced exactly, and each keyword that is narrowed (the grammar allows less;
-calls stay valid), relaxed (it allows more) or refused (the request would get HTTP 400). A schema that the engine's
-builtin converter writes is named with the reason ("builtin" in JSON). The file holds a list of tools of OpenAI,
-Anthropic or MCP, a request body with tools, an MCP server's answer to tools/list, or one JSON Schema. Exit code 1 if
-anything is relaxed or refused, 2 if the file holds something else. With --format kimi-k3 it reports on Kimi K3's
-arguments, whose strings have no quotes and no escapes: LLGuidance writes them, xgrammar cannot.
+calls stay valid), relaxed (it allows more) or refused (the request would get HTTP 400). The file holds a list of tools
+of OpenAI, Anthropic or MCP, a request body with tools, an MCP server's answer to tools/list, or one JSON Schema. Exit
+code 1 if anything is relaxed or refused, 2 if the file holds something else. With --format kimi-k3 it reports on Kimi
+K3's arguments, whose strings have no quotes and no escapes: LLGuidance writes them, xgrammar cannot.
 
 example: constrained-k2 coverage tools.json
 """
@@ -92,7 +91,6 @@ def _show(found: list[tuple[str, Coverage]], engine: EngineName) -> None:
         uses = ((name, use) for name, coverage in found for use in coverage.by_status()[status])
         locations = _by_reason((use.reason, f"{name} {use.pointer}") for name, use in uses)
         _show_locations(console, _shown(status), _COLORS[status], locations)
-    _show_locations(console, "builtin converter", "magenta", _by_reason((c.builtin, n) for n, c in found if c.builtin))
     sound = sum(int(coverage.is_sound) for _, coverage in found)
     summary = Text(f"\n{sound} of {len(found)} fully enforced by {engine}; keywords:")
     for status in STATUSES:

@@ -65,6 +65,6 @@ class ShapeAdmission:
             return None
         seconds = self._shared.compile_time(schema, "llguidance", self._options) or waited
         self.spent += seconds if waited else 0.0
-        if grammar.coverage.inexact or grammar.coverage.builtin:
+        if grammar.coverage.inexact:
             return None
         return max(_PATTERN_PARTS, ceil(seconds / SECONDS_PER_PART))

@@ -79,9 +79,7 @@ def build_grammar(  # noqa: PLR0913 - the last three have defaults that most kee
 
 def _nested(text: str) -> str:
     """Return a grammar as the body of a rule; its own rules and terminals stay local to it."""
-    if text.startswith("{"):  # from LLGuidance's builtin compiler: the schema as JSON
+    if text.startswith("{"):  # a regular expression of a request, as JSON
         (only,) = json.loads(text)["grammars"]
-        if only["json_schema"] is None:  # of a regular expression
-            return f"%lark {{\n{only['lark_grammar']}\n}}"
-        return f"%json {json.dumps(only['json_schema'], ensure_ascii=False)}"
+        return f"%lark {{\n{only['lark_grammar']}\n}}"
     return f"%lark {{\n{text.removeprefix(HEADER).strip()}\n}}"

@@ -39,7 +39,6 @@ class Coverage:
     read_as: tuple[KeywordUse, ...] = ()  # it has no meaning in JSON Schema, and a plain one elsewhere: "type": "int"
     relaxed: tuple[KeywordUse, ...] = ()  # it allows more; calls may be invalid in this respect
     refused: tuple[KeywordUse, ...] = ()  # no grammar is built, because of this keyword
-    builtin: str = ""  # why the engine's builtin converter writes the grammar; empty if this package does
 
     @property
     def is_sound(self) -> bool:
@@ -66,7 +65,7 @@ class Coverage:
             status: [{"pointer": use.pointer} | ({"reason": use.reason} if use.reason else {}) for use in found]
             for status, found in self.by_status().items()
         }
-        return {"engine": self.engine, "sound": self.is_sound, "builtin": self.builtin} | uses
+        return {"engine": self.engine, "sound": self.is_sound} | uses
 
 
 def coverage_of(document: SchemaDocument, engine: str, notes: Notes) -> Coverage:

@@ -287,7 +287,7 @@ class Normalizer:
         if isinstance(schema, bool):
             return EVERYTHING if schema == holds else ()
         if not isinstance(schema, dict):
-            self.notes.relax(pointer, f"a schema is an object or a boolean, not {kind_of_json(schema)}")
+            self.notes.add(pointer, "relaxed", f"a schema is an object or a boolean, not {kind_of_json(schema)}")
             return EVERYTHING
         found = self._holds(schema, pointer) if holds else self._fails(schema, pointer)
         if not null:

@@ -16,7 +16,6 @@ class Notes:
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
         self.found: dict[str, list[tuple[NoteStatus, str]]] = {}  # pointer of a keyword -> statuses with reasons
-        self.is_well_formed = True  # False if some part has no meaning, or one by another name
         self.narrowings = 0  # how often something was narrowed, or shapes were used that lack instances by that
         self._limits_met: set[str] = set()  # problems
         self._meetings, self.max_meetings = 0, _MAX_MEETINGS
@@ -26,7 +25,6 @@ class Notes:
         found = self.found.setdefault(pointer, [])
         if (status, reason) not in found and sum(known == status for known, _ in found) < _MAX_REASONS:
             found.append((status, reason))
-        self.is_well_formed = self.is_well_formed and status != "read_as"
         self.narrowings += status == "narrowed"
 
     @property
@@ -34,11 +32,6 @@ class Notes:
         """The number of keywords that are relaxed because their alternatives cost too much."""
         relaxed = [[reason for status, reason in found if status == "relaxed"] for found in self.found.values()]
         return sum(any(problem in reason for problem in self._limits_met for reason in reasons) for reasons in relaxed)
-
-    def relax(self, pointer: str, problem: str) -> None:
-        """Record that a part of the schema has no meaning, and is left out."""
-        self.add(pointer, "relaxed", problem)
-        self.is_well_formed = False
 
     def spend(self, meetings: int) -> None:
         """Count pairs of shapes that are intersected, or what costs as much."""

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from constrained_k2 import SchemaTooCostly
 from constrained_k2.cli import main
-from constrained_k2.engines.llguidance import engine as llguidance_engine
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 from scripts.write_docs import keyword_table
 
@@ -67,22 +65,6 @@ def test_relaxed_and_refused_tools(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "relaxed #/minProperties" in said
     assert "refused #/properties/a" in said and "no value satisfies" in said
     assert "1 of 3 fully enforced" in said
-
-
-def test_the_builtin_converter_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: Any) -> None:
-        raise SchemaTooCostly("it has too many parts", "", "Simplify it", "nodes")
-
-    monkeypatch.setattr(llguidance_engine, "our_text", fail)
-    closed = {"type": "object", "properties": {"only_here": {"type": "string"}}, "additionalProperties": False}
-    path = written(tmp_path, [{"name": "f", "parameters": closed}])
-    assert main(["coverage", path]) == 0
-    assert "builtin converter it has too many parts f" in " ".join(capsys.readouterr().out.split())
-    assert main(["coverage", path, "--json"]) == 0
-    (tool,) = json.loads(capsys.readouterr().out)
-    assert tool["builtin"] == "it has too many parts" and tool["narrowed"]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 
 from constrained_k2 import Compiler, SchemaTooCostly, ToolCallSpec, UnsupportedSchema, Vocabulary
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
+from constrained_k2.engines.llguidance.grammar_text import our_text
 from constrained_k2.vocabulary.bitmask import allocate_bitmask
 
 # All copies of a matcher share one lexer and add states to it; this pattern exhausts it after some dozens of copies.
@@ -157,3 +158,30 @@ def test_a_request_has_a_time_budget(small_vocabulary: Vocabulary) -> None:
     assert refused.value.budget == "request_ms"
     assert refused.value.location.startswith("tools[name=")
     Compiler(small_vocabulary, request_seconds=60).compile(spec)
+
+
+def test_a_grammar_with_too_many_members_is_not_given_to_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = {f"k{number}": {"const": number} for number in range(170)}
+    items = [{"$ref": "#/$defs/all", "required": [name]} for name in properties]
+    document = {"type": "object", "properties": {"a": {"prefixItems": items}}, "additionalProperties": False}
+    schema = json.dumps(document | {"$defs": {"all": {"properties": properties, "additionalProperties": False}}})
+    read: list[str] = []
+
+    def new(grammar: LLGuidanceGrammar) -> Any:
+        read.append(grammar.text)
+        return made(grammar)
+
+    made = LLGuidanceGrammar._new
+    monkeypatch.setattr(LLGuidanceGrammar, "_new", new)
+    with pytest.raises(UnsupportedSchema, match="grammar size .* too big: 28902 members"):
+        LLGuidanceEngine(Vocabulary.of_bytes()).compile(schema)
+    assert not any("%if" in text for text in read)
+
+
+def test_the_engine_counts_more_than_two_symbols_for_a_member() -> None:
+    engine, count = LLGuidanceEngine(Vocabulary.of_bytes()), 300
+    document = {"properties": {f"k{number}": True for number in range(count)}, "additionalProperties": False}
+    text = our_text(document, engine._patterns).text
+    limits = llguidance.LLParserLimits(max_grammar_size=2 * count)
+    matcher = llguidance.LLMatcher(engine.tokenizer, text, log_level=0, limits=limits)
+    assert "grammar size" in matcher.get_error()

@@ -64,9 +64,7 @@ class Failing:
 
 
 def step_of(grammar: LLGuidanceGrammar) -> str:
-    """The kind of a grammar: our exact one, our narrow one, LLGuidance's builtin one, or that of any JSON."""
-    if grammar.coverage.builtin:
-        return "builtin"
+    """The kind of a grammar: the exact one of a schema, its narrow one, or that of any JSON."""
     if "#" in {use.pointer for use in grammar.coverage.relaxed}:
         return "any"
     return grammar.effort
@@ -176,22 +174,6 @@ def test_a_call_goes_on_from_its_start(engine: LLGuidanceEngine, failing: Failin
     assert write(matcher, IN_ORDER) == "" and matcher.is_complete()
 
 
-def test_the_first_grammar_may_be_the_builtin_one(engine: LLGuidanceEngine, failing: Failing) -> None:
-    """Our narrow grammar does not follow it: it may relax what the builtin one enforces."""
-    failing.steps = {"exact"}
-    grammar = engine.compile(json.dumps(closed(n={"type": "string", "maxLength": 9})))
-    assert step_of(grammar) == "builtin"
-    matcher, strict = grammar.matcher("schema", may_relax=True), grammar.matcher("schema")
-    for each in (matcher, strict):
-        assert write(each, '{"n":') == ""
-    failing.steps = {"exact", "builtin"}
-    matcher._matcher, strict._matcher = unreadable(grammar), unreadable(grammar)
-    assert write(matcher, "99}") == "" and matcher.is_complete()
-    assert step_of(matcher.grammar) == "any"
-    with pytest.raises(SchemaTooCostly):
-        write(strict, '"99"}')
-
-
 def test_forks_and_rollbacks_after_the_switch(engine: LLGuidanceEngine, failing: Failing) -> None:
     failing.steps = {"exact", "narrow"}
     matcher = compiled(engine, TRIP).matcher("schema", may_relax=True)
@@ -272,7 +254,7 @@ def test_other_rows_of_a_batch_go_on(engine: LLGuidanceEngine, failing: Failing,
 
 
 def test_drafts_alone_are_no_reason_to_leave_the_grammar(engine: LLGuidanceEngine, failing: Failing) -> None:
-    failing.steps = {"exact", "narrow", "builtin"}
+    failing.steps = {"exact", "narrow"}
     for raises in (False, True):
         failing.raises = raises
         matcher = compiled(engine, closed(city={"type": "string"}, days={"type": "integer"})).matcher("schema")
@@ -286,7 +268,7 @@ def test_other_calls_do_not_learn_where_any_value_may_end(engine: LLGuidanceEngi
     grammar = engine.compile('{"enum":[12,"a"]}')
     first, other = grammar.matcher("schema", may_relax=True), grammar.matcher("schema")
     assert first.accept(ord("1")) and other.accept(ord("1"))
-    failing.steps = {"exact", "narrow", "builtin"}
+    failing.steps = {"exact", "narrow"}
     first._matcher = unreadable(grammar)
     assert first.is_complete() and step_of(first.grammar) == "any"
     failing.steps = set()

@@ -313,25 +313,6 @@ def test_llguidances_default_limits_allow_hundreds_of_calls() -> None:
     assert write(Compiler(BYTES), spec, calls) == (None, None)
 
 
-@pytest.mark.parametrize("parallel", [True, False])
-def test_schemas_for_llguidances_builtin_compiler(small_compiler: Compiler, parallel: bool) -> None:
-    lengths = [{"maxLength": number} for number in range(1, 258)]
-    multiplied = {"anyOf": lengths, "allOf": [{"anyOf": [{"minLength": 1}, {"minLength": 2}]}]}
-    schema = {  # with more alternatives than our grammars have
-        "type": "object",
-        "properties": {"p3": {"type": "string"} | multiplied},
-        "required": ["p3"],
-        "additionalProperties": False,
-    }
-    spec = ToolCallSpec.from_openai({"tools": [tool("f", schema), tool("g")], "parallel_tool_calls": parallel})
-    assert "arguments_0: %json" in build_grammar(spec)
-    whole = json.dumps({"p3": "x"})
-    assert write(small_compiler, spec, [ToolCall("f", 0, whole)]) == (None, None)
-    ours, theirs = write(small_compiler, spec, [ToolCall("f", 0, whole.replace("p3", "q3"))])
-    assert ours is not None
-    assert ours == theirs
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("choice", ["auto", "required", "none"])
 def test_a_prompt_that_ends_in_the_reasoning(choice: str) -> None:

@@ -6,14 +6,11 @@ from typing import Any
 
 import pytest
 
-from constrained_k2 import Compiler, SchemaTooCostly, ToolCallSpec, UnsupportedSchema, Vocabulary, schema_coverage
+from constrained_k2 import Compiler, ToolCallSpec, UnsupportedSchema, Vocabulary, schema_coverage
 from constrained_k2.compiler.coverage import byte_compiler as of_format
-from constrained_k2.engines.llguidance import engine as llguidance_engine
-from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.evaluation.judge import validator_of
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.schema.dialects import in_json_schema, read
-from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.schema.plain import plain_shape
 from tests.schema.compilers import accepts, byte_compiler
 
@@ -159,25 +156,6 @@ def test_the_judge(schema: Any, right: list[Any], wrong: list[Any], read_as: lis
     assert all(validator.is_valid({"p": value}) for value in right)
     assert not any(validator.is_valid({"p": value}) for value in wrong)
     assert set(pointers(read_as)) <= in_json_schema(tool(schema))[1].keys()
-
-
-@each_case
-def test_the_builtin_converter(
-    schema: Any, right: list[Any], wrong: list[Any], read_as: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: Any) -> None:
-        raise SchemaTooCostly("it has too many parts", "", "Simplify it", "nodes")
-
-    monkeypatch.setattr(llguidance_engine, "our_text", fail)
-    if not KEYWORDS.keys().isdisjoint({"not", "contains", "oneOf"} & schema.keys()):
-        pytest.skip("LLGuidance's builtin converter refuses not and contains, and an oneOf whose branches meet")
-    grammar = LLGuidanceEngine(Vocabulary.of_bytes()).compile(json.dumps(tool(schema)))
-    assert grammar.coverage.builtin
-    assert set(pointers(read_as)) <= {use.pointer for use in grammar.coverage.read_as}
-    for value, expected in [*((one, True) for one in right), *((one, False) for one in wrong)]:
-        matcher = grammar.matcher("")
-        text = json.dumps({"p": value}, separators=(",", ":")).encode()
-        assert (all(map(matcher.accept, text)) and matcher.is_complete()) == expected, value
 
 
 @each_case

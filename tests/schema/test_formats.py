@@ -20,7 +20,7 @@ EXACT = sorted(name for name, entry in FORMATS.items() if not entry.left_out)
 
 def compiled(schema: object) -> LLGuidanceGrammar:
     grammar = byte_compiler().engine("llguidance").compile(json.dumps(schema))
-    assert isinstance(grammar, LLGuidanceGrammar) and grammar.any_order
+    assert isinstance(grammar, LLGuidanceGrammar)
     return grammar
 
 

@@ -1,11 +1,9 @@
 """Counters, and their way through vLLM's own classes to Prometheus, within one process."""
 
 import inspect
-import json
 import os
 import pickle
 from copy import copy
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,12 +20,8 @@ from vllm.v1.metrics.stats import PrefixCacheStats, SchedulerStats
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
-from constrained_k2 import SchemaTooCostly, ToolCallSpec
-from constrained_k2.engines.llguidance import engine as llguidance_engine
-from constrained_k2.engines.llguidance.grammar_text import our_text
-from constrained_k2.request.answer_format import AnswerFormat
+from constrained_k2 import ToolCallSpec
 from constrained_k2.vllm_plugin.api_server.admission import check_params
-from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.byte_compiler import _byte_compiler
 from constrained_k2.vllm_plugin.engine_core.scheduler import constraining
 from constrained_k2.vllm_plugin.matching.row_plan import PlannedRow
@@ -279,38 +273,6 @@ def test_requests_are_counted_by_what_becomes_of_them(served: None, tools: Any, 
     admit(spec, first=True)
     admit(spec)  # vLLM's own check of the same request
     assert value("requests_total", **labels) == before + 1
-
-
-def test_schemas_of_the_builtin_converter_are_counted_logged_and_diagnosed(
-    served: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(document: Any, *arguments: Any) -> Any:
-        if "left_to_it" in document.get("properties", {}):
-            raise SchemaTooCostly("it has too many parts", "", "Simplify it", "nodes")
-        return our_text(document, *arguments)
-
-    monkeypatch.setattr(llguidance_engine, "our_text", fail)
-    _byte_compiler.cache_clear()
-    metrics.expose("kimi", [0])
-    before = value("builtin_schemas_total")
-    left = {"properties": {"left_to_it": {"type": "string"}}, "additionalProperties": False, "minProperties": 0}
-    spec = ToolCallSpec.from_openai({"tools": [function("f"), function("g", left)]})
-    spec = replace(spec, answer=AnswerFormat("json", json.dumps(left)))
-    for count in (1, 2):
-        compiled = check_params(SamplingParams(extra_args={"constrained_k2": spec.to_json()}), first=True)
-        assert value("builtin_schemas_total") == before + 2 * count
-    admit(ToolCallSpec.from_openai({"tools": [function("f")]}), first=True)
-    assert value("builtin_schemas_total") == before + 4
-    lines = [record.getMessage() for record in caplog.records if "builtin converter" in record.getMessage()]
-    named = [line.rpartition("converter: ")[2] for line in lines]
-    assert named == ["'g': it has too many parts", "the answer: it has too many parts"]
-    state = RequestState(compiled=compiled, diagnosed_engine="llguidance")
-    for called, reasons in (("f", {"f": ""}), ("g", {"g": "it has too many parts"})):
-        calls = [SimpleNamespace(function=SimpleNamespace(name=called))]
-        choice = SimpleNamespace(message=SimpleNamespace(tool_calls=calls), index=called, finish_reason="stop")
-        state.add_diagnostics(choice)
-        shown = choice.constrained_k2["tools_called"]
-        assert {name: tool["builtin"] for name, tool in shown.items()} == reasons
 
 
 def test_lookups_and_compilations_are_counted_also_of_refused_requests(served: None) -> None:

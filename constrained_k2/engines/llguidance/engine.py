@@ -1,8 +1,7 @@
-"""The LLGuidance engine: our grammars first, those of its builtin JSON Schema compiler as the second choice.
+"""The LLGuidance engine: it reads our grammars, and what else a call may go on with.
 
-{"type": "integer", "minimum": 3}     our Lark: any order of keys, exact bounds
-one that ours relaxes or refuses      LLGuidance's converter, if that relaxes nothing
-one that fails in the middle of a call      ours without long strings that have patterns; else any JSON object
+{"type": "integer", "minimum": 3}     Lark: any order of keys, exact bounds
+one that fails in a call              the same without long strings that have patterns; else any JSON object
 """
 
 import json
@@ -26,7 +25,6 @@ from constrained_k2.engines.llguidance.grammar_text import (
     Patterns,
     Refused,
     any_text,
-    builtin_text,
     input_text,
     our_text,
     written_text,
@@ -39,7 +37,7 @@ from constrained_k2.engines.llguidance.tokenizer import build_tokenizer
 from constrained_k2.engines.llguidance.written.filter import WrittenFilter
 from constrained_k2.engines.llguidance.written.items import NO_PLACES, ItemPlaces
 from constrained_k2.engines.protocol import ArgumentEncoding
-from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSchema
+from constrained_k2.errors import InvalidRequest, UnsupportedSchema
 from constrained_k2.formats.kimi_k3 import ARGUMENT, OPEN
 from constrained_k2.grammar.lark.writer import Effort
 from constrained_k2.request.spec import EngineName
@@ -92,49 +90,29 @@ class LLGuidanceEngine:
     def compile(
         self, schema: str, undeclared_keys: UndeclaredKeys = "allow", encoding: ArgumentEncoding = "json"
     ) -> "LLGuidanceGrammar":
-        """Compile a schema into our own grammar, or into LLGuidance's builtin one.
-
-        Our own grammar allows any property order. The builtin one is used if ours fails, or if ours relaxes a keyword
-        and the builtin one relaxes none. It writes JSON alone.
-        """
         document = json.loads(schema)
         grammar = self._compile(document, undeclared_keys, encoding)
         is_object = isinstance(document, dict) and document.get("type") == "object"
         grammar.make_any = partial(self._any, encoding, is_object=is_object)
-        if grammar.effort == "exact" and not grammar.coverage.builtin:  # where that is used, ours may relax more
+        if grammar.effort == "exact":
             grammar.make_narrow = lambda: self._eased(json.loads(schema), undeclared_keys, encoding, "narrow")
         return _named(grammar, schema)
 
     def _compile(
         self, document: Any, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding
     ) -> "LLGuidanceGrammar":
-        ours: LLGuidanceGrammar | None = None
-        efforts: tuple[Effort, ...] = ()
         try:
-            source = our_text(document, self._patterns, undeclared_keys, encoding)
-            ours = self._probed(source, encoding)
-            if encoding == "xtml" or not source.is_well_formed or not ours.coverage.relaxed:
-                return ours
+            return self._probed(our_text(document, self._patterns, undeclared_keys, encoding), encoding)
         except RecursionError:
-            problem: UnsupportedSchema | SchemaTooCostly = UnsupportedSchema(
-                "the schema is nested too deeply", "", "Flatten it", "", self.name
-            )
-        except SchemaTooCostly as error:
-            problem = error
+            raise UnsupportedSchema("the schema is nested too deeply", "", "Flatten it", "", self.name) from None
         except Refused as error:
+            efforts: tuple[Effort, ...] = ("narrow", "relaxed") if error.is_of_lexer else ()
+            eased = (self._eased(document, undeclared_keys, encoding, effort) for effort in efforts)
+            if (grammar := next(filter(None, eased), None)) is not None:
+                return grammar
             remedy = "Remove or rewrite the named part, or leave the tool out"
             cause = f"LLGuidance has no grammar for this schema: {_cause(error)}"
-            problem = UnsupportedSchema(cause, "", remedy, "", self.name)
-            efforts = ("narrow", "relaxed") if error.is_of_lexer else ()
-        if encoding == "json":
-            reason = problem.problem if ours is None else _relaxed_by(ours.coverage)
-            with suppress(Refused):
-                return self._probed(builtin_text(document, reason, if_exact=ours is not None))
-        for effort in efforts:
-            ours = ours or self._eased(document, undeclared_keys, encoding, effort)
-        if ours is None:
-            raise problem
-        return ours
+            raise UnsupportedSchema(cause, "", remedy, "", self.name) from None
 
     def _eased(
         self, document: Any, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding, effort: Effort
@@ -193,12 +171,6 @@ def _named(grammar: "LLGuidanceGrammar", schema: str) -> "LLGuidanceGrammar":
     return grammar
 
 
-def _relaxed_by(coverage: Coverage) -> str:
-    """Return the first keyword that a grammar relaxes, as the reason to use another one."""
-    use = coverage.relaxed[0]
-    return f"ours relaxes {use.pointer}: {use.reason}"
-
-
 class LLGuidanceGrammar:
     """One compiled schema. Implements :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
 
@@ -226,8 +198,6 @@ class LLGuidanceGrammar:
             self.dfa = cache.dfa(source.model, source.direct)
         self.token_classes = cache.classes
         self.allows_any_split = source.allows_any_split
-        # Properties may come in any order in our own grammars only.
-        self.any_order = source.model is not None or source.allows_any_split or source.effort != "exact"
         self._source = source
         self.effort: Effort = source.effort
         self._coverage: Coverage | None = None  # None for that of its source

@@ -1,4 +1,4 @@
-"""Turns a schema into grammar text for LLGuidance: our own, or that of its builtin JSON Schema compiler."""
+"""Turns a schema, or the grammar that a request gives, into grammar text for LLGuidance."""
 
 import json
 import re
@@ -18,26 +18,18 @@ from constrained_k2.grammar.lark.direct_model import DirectModel, direct_model
 from constrained_k2.grammar.lark.places import Places, places_of
 from constrained_k2.grammar.lark.small import MAX_DEPTH, MAX_HARD, MAX_HARD_TEXT, MAX_TEXT
 from constrained_k2.grammar.lark.state_model import StateModel, state_model
-from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE, alone
+from constrained_k2.grammar.lark.terminals import alone
 from constrained_k2.grammar.lark.writer import Effort, LarkWriter
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.translation import found_anywhere
-from constrained_k2.schema.builtin_compilers import prepare
 from constrained_k2.schema.compile_pool import check_deadline
-from constrained_k2.schema.coverage import Coverage, KeywordUse, Status, coverage_of
-from constrained_k2.schema.dialects import in_json_schema
+from constrained_k2.schema.coverage import Coverage, KeywordUse, coverage_of
 from constrained_k2.schema.document import SchemaDocument
-from constrained_k2.schema.keywords import keyword_uses
 from constrained_k2.schema.no_instances import write_some
 from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.shapes import String
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 
-# All JSON options of LLGuidance are set, so that "x-guidance" in a user's schema cannot change them.
-# Whitespace is allowed beside separators only, where it is bounded as in our own grammars.
-_BLANKS = rf"[ \n\r\t]{{0,{MAX_WHITESPACE}}}"
-_JSON_OPTIONS: Any = {"item_separator": f"{_BLANKS},{_BLANKS}", "key_separator": f"{_BLANKS}:{_BLANKS}",
-                      "whitespace_flexible": False, "coerce_one_of": False}  # fmt: skip
 _MAX_PATTERNS = 256
 _PATTERN_BYTES, _BYTES_PER_CHARACTER = 16 << 20, 1000  # of all their lexers, and of a new state at most
 _PROBED_TOKENS = 4
@@ -46,8 +38,6 @@ _MAX_MEMBERS = MAX_GRAMMAR_SIZE // 2  # in JSON each takes at least 3 symbols (1
 # The strings, comments and regular expressions of a Lark grammar, in which "<" refers to no token.
 _LARK_TEXT = re.compile(r"\"(?:\\.|[^\"\\])*\"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\])+/", re.DOTALL)
 _MAX_EBNF = 1 << 16  # characters that are converted, a second a megabyte
-_BY_CONVERTER = "LLGuidance's builtin converter writes this schema, with properties in its order"
-_LEAKY_FORMATS = frozenset({"date", "date-time", "time", "hostname"})
 
 
 class Refused(Exception):
@@ -67,10 +57,9 @@ UNREADABLE = (ConstrainedK2Error, Refused, RecursionError, ValueError)
 class GrammarText:
     """A grammar for LLGuidance."""
 
-    text: str  # JSON around Lark or a schema
+    text: str  # Lark, or JSON around it
     coverage: Coverage
-    model: StateModel | None  # None for builtin grammars
-    is_well_formed: bool = True  # False if JSON Schema gives a part of the schema no meaning
+    model: StateModel | None  # None if its states are not cached
     allows_any_split: bool = False  # True if masks allow any tokens of a text that is the only one possible
     effort: Effort = "exact"
     places: Places | None = None  # of the arrays whose items a matcher compares
@@ -101,7 +90,6 @@ def our_text(
             text,
             coverage,
             state_model(writer.model),
-            normalizer.notes.is_well_formed,
             encoding == "xtml",
             effort,
             places,
@@ -133,30 +121,6 @@ def any_text(patterns: "Patterns", encoding: ArgumentEncoding, *, is_object: boo
     reason = f"LLGuidance failed while it wrote with the schema's grammar: any JSON {kind} is allowed"
     coverage = Coverage("llguidance", relaxed=(KeywordUse("#", reason),))
     return replace(source, coverage=coverage, model=None, is_simple=False)
-
-
-def builtin_text(document: Any, reason: str = "", *, if_exact: bool = False) -> GrammarText:
-    """Return the grammar of LLGuidance's builtin JSON Schema compiler: properties in the schema's order.
-
-    It does not forbid undeclared keys. Its coverage gives the reason why it is used.
-
-    Raises:
-        Refused: The compiler rejects the schema, or would enforce it wrongly; or, ``if_exact``, it relaxes a keyword.
-    """
-    known = SchemaDocument(document)
-    schema, readings = in_json_schema(document)
-    notes = _builtin_notes(known) | {pointer: [("read_as", reason)] for pointer, reason in readings.items()}
-    if if_exact and any(status == "relaxed" for noted in notes.values() for status, _ in noted):
-        raise Refused("the compiler relaxes a keyword")
-    try:
-        schema = json.loads(json.dumps(schema))
-        prepare(schema)
-        schema.pop("x-guidance", None)
-        text = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON_OPTIONS)
-    except (ValueError, UnsupportedSchema, SchemaTooCostly) as error:
-        raise Refused(str(error)) from error
-    coverage = replace(coverage_of(known, "llguidance", notes), builtin=reason)
-    return GrammarText(text, coverage, model=None, has_open_keys=True)
 
 
 def written_text(kind: Literal["regex", "lark"], text: str) -> GrammarText:
@@ -197,27 +161,6 @@ def _lark(text: str) -> str:
     if "<" in outside:
         raise Refused("it refers to a token by <…>; only text can be written in an answer")
     return text
-
-
-def _builtin_notes(document: SchemaDocument) -> dict[str, list[tuple[Status, str]]]:
-    """Return the notes on the builtin compiler of LLGuidance 1.7.6, measured on the JSON-Schema-Test-Suite."""
-    uses = list(keyword_uses(document))
-    places = [pointer for pointer in uses if pointer.endswith("/properties")] or uses[:1] or ["#"]
-    notes: dict[str, list[tuple[Status, str]]] = {place: [("narrowed", _BY_CONVERTER)] for place in places}
-
-    def note(pointer: str, status: Status, reason: str) -> None:
-        notes.setdefault(pointer, []).append((status, reason))
-
-    for pointer in uses:
-        parent, _, keyword = pointer.rpartition("/")
-        schema = document.at(parent)
-        if keyword == "format" and isinstance(schema["format"], str) and schema["format"] in _LEAKY_FORMATS:
-            note(pointer, "relaxed", f"the engine accepts some invalid values of {schema['format']!r}")
-        elif keyword == "properties" and schema.get("additionalProperties", True) is not False:
-            note(pointer, "relaxed", "the engine accepts a declared key again if it is spelled with escapes")
-        elif keyword in {"exclusiveMinimum", "exclusiveMaximum"}:
-            note(pointer, "narrowed", "numbers within a millionth of the bound may not be written")
-    return notes
 
 
 class Patterns:
@@ -273,22 +216,22 @@ class Patterns:
     def _prepare(self, pattern: str) -> llguidance.LLMatcher:
         """Build a matcher of the JSON strings that contain a match of a pattern."""
         check_deadline()
-        reason = ""
         try:
             grammar = llguidance.LLMatcher.grammar_from_lark(f"start: FOUND\nFOUND: {found_anywhere(pattern)}")
         except Untranslatable as error:
-            reason = str(error)
-            schema = {"type": "string", "pattern": pattern}
-            grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON_OPTIONS)
+            raise _unsupported(pattern, str(error)) from error
         matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
         if matcher.is_error():
             cause = (matcher.get_error().strip().splitlines() or ["not supported"])[-1]
-            problem = f"the pattern {pattern[:80]!r}: {reason or cause.removeprefix('error: ')[:200]}"
-            remedy = "Rewrite it without look-around and back-references"
-            raise UnsupportedSchema(problem, "", remedy, "pattern", "llguidance")
+            raise _unsupported(pattern, cause.removeprefix("error: ")[:200])
         if len(self._matchers) >= _MAX_PATTERNS or self._matcher_bytes > _PATTERN_BYTES:
             self._matchers.clear()
             self._matcher_bytes = 0
         self._matchers[pattern] = matcher
         self._matcher_bytes += lexer_bytes(matcher)
         return matcher
+
+
+def _unsupported(pattern: str, reason: str) -> UnsupportedSchema:
+    problem, remedy = f"the pattern {pattern[:80]!r}: {reason}", "Rewrite it without look-around and back-references"
+    return UnsupportedSchema(problem, "", remedy, "pattern", "llguidance")

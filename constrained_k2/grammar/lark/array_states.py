@@ -30,7 +30,7 @@ def counted_rule(writer: "LarkWriter", shape: Array, name: str) -> str:
     """Return the body of an array's rule; raises :class:`NoExactGrammar` if it would have too many states."""
     states, without = _States(writer, shape), replace(shape, contains=frozenset())
     if len(states.wanted) > _MAX_CONTAINS or states.size > _MAX_WAYS:
-        raise NoExactGrammar("items of too many kinds to count together: too many states", _KEYWORDS, without)
+        raise NoExactGrammar("its items would have to be counted in too many states", _KEYWORDS, without)
     found = states.live()
     if not found:
         raise NoExactGrammar("no array that satisfies all contains together is known", _KEYWORDS, without)

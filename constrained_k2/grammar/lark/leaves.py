@@ -1,4 +1,4 @@
-"""Strings and numbers: terminals where they are exact, else LLGuidance's builtin ``%json``.
+"""Strings and numbers as terminals; multiples as LLGuidance's builtin ``%json``.
 
 {"type": "string", "pattern": "^a"}     T0: /"a(?:CHARACTER)*"/, where a character may be an escape
 {"multipleOf": 0.01}                    %json {"type": "number", "multipleOf": 0.01}
@@ -17,7 +17,6 @@ from constrained_k2.grammar.lark.terminals import NEGATING, NoExactGrammar, lite
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.translation import found_anywhere, may_cost_much
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
-from constrained_k2.schema.builtin_compilers import LARGEST_MULTIPLE
 from constrained_k2.schema.doubles import LARGEST_EXACT
 from constrained_k2.schema.shapes import Node, Number, Shape, String, Value, common_multiple, meet, tighten
 from constrained_k2.schema.string_formats import patterns_of
@@ -31,6 +30,7 @@ _UNSIGNED = "/[0-9].*/"  # an expression for what has no sign
 _DIGITS = f"[1-9][0-9]{{0,{MAX_DIGITS - 1}}}"
 _INTEGER_ONCE = f"/0|-?{_DIGITS}/"
 _NUMBER_ONCE = rf"/0|-?{_DIGITS}|-?(?:0|{_DIGITS})\.[0-9]{{0,{MAX_DIGITS - 1}}}[1-9]/"
+_LARGEST_MULTIPLE = 10_000  # counted in its last decimal: LLGuidance has a state for each remainder
 _MAX_DECIMALS = 8  # of a multiple whose trailing zeros may be left out: each takes an alternative
 _MOST_TOGETHER, _MOST_RANGES = 1000, 64  # a step with 300 ranges takes 40 ms
 _EASY_LENGTH = 256  # of a string with a pattern, where its lexer fails
@@ -148,7 +148,7 @@ def _by_sign(shape: Number, write: Callable[[Number], str], *, zero_below: bool 
 def _check_multiple(writer: "LarkWriter", shape: Number) -> None:
     """Raise NoExactGrammar if the engine cannot write the multiples of a shape; note what is not written."""
     coefficient, decimals = _without_point(shape.multiple)
-    reason, most = "", _MOST_TOGETHER if decimals else LARGEST_MULTIPLE
+    reason, most = "", _MOST_TOGETHER if decimals else _LARGEST_MULTIPLE
     if coefficient > most:
         reason = f"multiples of more than {most} (without the decimal point) take too many states"
     elif (common := math.lcm(writer.multiples.get(writer.node, 1), coefficient)) > max(coefficient, _MOST_TOGETHER):
@@ -222,18 +222,8 @@ def string_rule(writer: "LarkWriter", shape: String) -> str:
         return "STRING"
     if not (shape.excluded or shape.absent or shape.patterns or shape.formats):
         return writer.terminal(sized_string(shape.shortest, shape.longest))
-    try:
-        expression = writer.model.terminals[shape] = writable(writer, shape)
-        return _string(writer, shape, expression)
-    except NoExactGrammar as error:
-        if shape.excluded or shape.absent:
-            raise
-        reason = f"{error}; the engine's builtin pattern may accept a quote or backslash that a class excludes"
-        writer.note(error.keywords, "relaxed", reason)
-    # Second choice: a class that excludes the quote or the backslash accepts them anyway (LLGuidance 1.7.6).
-    writer.model.has_builtin = True
-    patterns = [{"pattern": pattern} for pattern in sorted({*shape.patterns, *patterns_of(shape.formats)})]
-    return _leaf({"type": "string", "allOf": patterns} | _sizes(shape))
+    expression = writer.model.terminals[shape] = writable(writer, shape)
+    return _string(writer, shape, expression)
 
 
 def _string(writer: "LarkWriter", shape: String, expression: str) -> str:
@@ -293,11 +283,6 @@ def writable(writer: "LarkWriter", shape: String, form: Spelling = JSON) -> str:
 
 def _leaf(schema: dict[str, Any]) -> str:
     return f"%json {json.dumps(_LEAF | schema)}"
-
-
-def _sizes(shape: String) -> dict[str, int]:
-    shortest = {"minLength": shape.shortest} if shape.shortest else {}
-    return shortest if shape.longest is None else shortest | {"maxLength": shape.longest}
 
 
 def _decimal(number: Fraction) -> int | float:

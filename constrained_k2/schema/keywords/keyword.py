@@ -58,7 +58,7 @@ class Reader:
 
     def relax(self, keyword: str, problem: str) -> None:
         """Note that a keyword has no meaning, and is left out."""
-        self.normalizer.notes.relax(f"{self.pointer}/{keyword}", problem)
+        self.normalizer.notes.add(f"{self.pointer}/{keyword}", "relaxed", problem)
 
     def note_negation(self, keyword: str, reason: str = "the negation of this keyword has no exact grammar") -> None:
         """Note that some instances for which a keyword fails are never written, or else relax its negation."""

@@ -42,7 +42,7 @@ def compile_tools(constraint: ToolCallSpec, *, count: bool, by_shape: bool = Tru
 
 
 def report(compiled: CompiledToolCalls, *, first: bool) -> None:
-    """Log, once a schema, what of it is not enforced and what the engine's converter writes; count the request."""
+    """Log, once a schema, what of it is not enforced; count the request."""
     constraint = compiled.spec
     for tool in compiled.compiled_tools:
         _warn(f"{tool.name!r}", tool.schema, compiled.coverage(tool.name))
@@ -56,8 +56,6 @@ def report(compiled: CompiledToolCalls, *, first: bool) -> None:
 def _warn(name: str, schema: str, coverage: Coverage) -> None:
     if coverage.inexact:
         _warn_once(name, _digest(schema), coverage.inexact[:8])
-    if coverage.builtin:
-        _warn_once(name, _digest(schema), coverage.builtin)
 
 
 def grammar_engine(constraint: ToolCallSpec) -> EngineName:
@@ -66,11 +64,8 @@ def grammar_engine(constraint: ToolCallSpec) -> EngineName:
 
 
 @lru_cache(maxsize=4096)
-def _warn_once(name: str, schema: bytes, found: tuple[KeywordUse, ...] | str) -> None:  # noqa: ARG001 - part of the key
-    if isinstance(found, str):
-        warn("a schema is written by the engine's builtin converter", f"{name}: {found}")
-    else:
-        warn("not enforced in a schema", f"{name}: " + "; ".join(f"{use.pointer} ({use.reason})" for use in found))
+def _warn_once(name: str, schema: bytes, found: tuple[KeywordUse, ...]) -> None:  # noqa: ARG001 - part of the key
+    warn("not enforced in a schema", f"{name}: " + "; ".join(f"{use.pointer} ({use.reason})" for use in found))
 
 
 def _digest(text: str) -> bytes:

@@ -137,7 +137,6 @@ def _diagnostics(level: Covered, coverage: Coverage, seconds: float | None) -> d
     relaxed = coverage.relaxed
     return {
         "coverage": level,
-        "builtin": coverage.builtin,
         "relaxed": [{"pointer": use.pointer, "reason": use.reason} for use in relaxed[:32]],
         "relaxed_count": len(relaxed),
         "cached": seconds is None,

@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from prometheus_client import Counter, Histogram
 
-from constrained_k2.compiler.compiled import ANSWER
 from constrained_k2.compiler.compiler import CompiledToolCalls
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.vllm_plugin.metrics.counters import Adopted, Left
@@ -40,8 +39,6 @@ class Family(NamedTuple):
 FAMILIES = (
     Family("requests", Counter, "Requests admitted to be constrained.",
            (*_MODEL, "grammar_engine", "tool_choice", "coverage")),
-    Family("builtin_schemas", Counter, "Schemas of admitted requests that the engine's builtin converter writes.",
-           _MODEL),
     Family("refused_requests", Counter, "Requests refused because they cannot be constrained or have no clear meaning.",
            (*_MODEL, "reason", "detail")),
     Family("grammar_lookups", Counter, "Grammars of tools asked for, where requests are admitted and in the engine.",
@@ -97,7 +94,6 @@ def families() -> dict[str, Any]:
 def expose(model_name: str, engines: list[int]) -> None:
     """Show every metric of a server at 0, by its engines' ranks, so that rates begin with the server."""
     shown = families()
-    shown["builtin_schemas"].labels(model_name)
     for where in ("admission", "engine"):
         shown["compile_seconds"].labels(model_name, where)
         for result in ("hit", "miss"):
@@ -115,7 +111,6 @@ def record_request(compiled: CompiledToolCalls, grammar_engine: str) -> None:
     """Count an admitted request, by the engine that will match its arguments."""
     labels = (Server.model_name, grammar_engine, compiled.spec.choice, coverage_of_request(compiled))
     families()["requests"].labels(*labels).inc()
-    families()["builtin_schemas"].labels(Server.model_name).inc(len(builtin_schemas(compiled)))
 
 
 def record_lookups(compiled: CompiledToolCalls) -> None:
@@ -154,14 +149,6 @@ def _engine_counters(model_name: str, rank: int) -> dict[str, Any]:
     for result, name in (("hit", "hits"), ("miss", "compiled")):
         found[name] = shown["grammar_lookups"].labels(model_name, "engine", result)
     return found
-
-
-def builtin_schemas(compiled: CompiledToolCalls) -> dict[str, str]:
-    """Function name, or :data:`.ANSWER` -> why the engine's builtin converter writes its schema, where it does."""
-    found = {tool.name: compiled.coverage(tool.name).builtin for tool in compiled.compiled_tools}
-    if (answer := compiled.answer_grammar) is not None:
-        found[ANSWER] = answer.coverage.builtin
-    return {name: reason for name, reason in found.items() if reason}
 
 
 def coverage_of_request(compiled: CompiledToolCalls) -> Covered:
