@@ -16,7 +16,7 @@ from constrained_k2.errors import ConstrainedK2Error, SchemaTooCostly, Unsupport
 from constrained_k2.grammar.lark.custom_tool import custom_tool_text
 from constrained_k2.grammar.lark.direct_model import DirectModel, direct_model
 from constrained_k2.grammar.lark.places import Places, places_of
-from constrained_k2.grammar.lark.small import MAX_DEPTH, MAX_HARD, MAX_HARD_TEXT, MAX_TEXT
+from constrained_k2.grammar.lark.small import MAX_HARD, MAX_HARD_TEXT, MAX_TEXT
 from constrained_k2.grammar.lark.state_model import StateModel, state_model
 from constrained_k2.grammar.lark.terminals import alone
 from constrained_k2.grammar.lark.writer import Effort, LarkWriter
@@ -105,7 +105,7 @@ def _is_simple(writer: LarkWriter, lark: str, patterns: "Patterns") -> bool:
     """Return True for a small grammar whose other terminals LLGuidance reads, each by itself."""
     model, hard = writer.model, writer.hard_terminals
     size = sum(map(len, hard))
-    if model.has_builtin or model.depth > MAX_DEPTH or len(lark) - size > MAX_TEXT:
+    if model.has_builtin or len(lark) - size > MAX_TEXT:
         return False
     if len(hard) > MAX_HARD or size > MAX_HARD_TEXT:  # then no mask uses one by itself
         return False

@@ -49,7 +49,6 @@ class GrammarModel:
     terminals: dict[Shape, str] = field(default_factory=dict)  # the expressions of strings and numbers
     arguments: Node = NEVER  # the node whose objects are written as XTML arguments
     parts: dict[Node, dict[Kind, Node]] = field(default_factory=dict)  # node of an argument -> the nodes of its values
-    depth: int = 0  # the most arrays and objects in one another in a listed value
     has_builtin: bool = False  # True if LLGuidance's converter writes a part of it
     has_open_keys: bool = False  # True if an object may have keys that its rule does not tell apart
 

@@ -6,8 +6,6 @@ from constrained_k2.schema.shapes import Number
 
 MAX_TEXT: Final = 16_000
 """Characters of a small grammar, at most."""
-MAX_DEPTH: Final = 8
-"""Arrays and objects in one another in a listed value: LLGuidance 1.7.6 reads 20 objects in a member, and not 30."""
 MAX_HARD: Final = 16
 """Terminals with patterns in a small grammar, at most. They do not count in its size."""
 MAX_HARD_TEXT: Final = 64_000

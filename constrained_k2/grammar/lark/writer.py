@@ -31,7 +31,7 @@ from constrained_k2.grammar.lark.model import GrammarModel
 from constrained_k2.grammar.lark.objects import object_rule
 from constrained_k2.grammar.lark.small import is_usual
 from constrained_k2.grammar.lark.terminals import NUMBER, SIGN_APART, NoExactGrammar, one_of, preamble
-from constrained_k2.grammar.lark.values import depth_of, value_text
+from constrained_k2.grammar.lark.values import value_text
 from constrained_k2.grammar.productivity import Productivity, constants
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
 from constrained_k2.schema.budget import objects_in
@@ -210,8 +210,7 @@ class LarkWriter:
 
     def value_text(self, value: Any) -> str:
         """Return the grammar of one value."""
-        self.model.depth = max(self.model.depth, depth_of(value))
-        return value_text(value, signs_apart=self.signs_apart)
+        return value_text(value, self.choice, signs_apart=self.signs_apart)
 
     def terminal(self, expression: str) -> str:
         """Return the name of a terminal."""
