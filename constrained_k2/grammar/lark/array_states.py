@@ -96,7 +96,8 @@ class _States:
             return found
         for which, node in ways[min(length, len(ways) - 1)]:
             more = tuple(count + one for count, one in zip(counts, which, strict=True))
-            if all(count <= cap for count, cap in zip(more, self._caps, strict=True)):  # else the other ways suffice
+            # Past its cap a wish allows no more, or makes no difference: then another way includes this one.
+            if all(count <= cap for count, cap in zip(more, self._caps, strict=True)):
                 found.setdefault((min(length + 1, self._length), more), []).append(node)
         return found
 
