@@ -89,12 +89,9 @@ def _of_few_values(writer: "LarkWriter", shape: Array, name: str, values: list[s
         f"{value} ws {name}_r::set_bit({bit}){only_if([f'bit_clear({bit})', *room])}"
         for bit, value in enumerate(values)
     ]
-    return _loop(writer, name, items, complete, [count_below("_", most)])
-
-
-def _loop(writer: "LarkWriter", name: str, items: list[str], complete: list[str], more: list[str]) -> str:
-    writer.rules.append(f'{name}_f::_: "]"{only_if(complete)}' + (f" | {name}_v::_" if items else ""))
-    if items:
-        writer.rules.append(f"{name}_v::_: " + "\n  | ".join(items))
-        writer.rules.append(f'{name}_r::_: "]"{only_if(complete)} | "," ws {name}_v::_{only_if(more)}')
+    writer.rules += [
+        f'{name}_f::_: "]"{only_if(complete)} | {name}_v::_',
+        f"{name}_v::_: " + "\n  | ".join(items),
+        f'{name}_r::_: "]"{only_if(complete)} | "," ws {name}_v::_{only_if([count_below("_", most)])}',
+    ]
     return f'"[" ws {name}_f::0x0'
