@@ -72,8 +72,10 @@ def bitmask_rows(bitmask: Bitmask, size: int) -> BitmaskRows:
 
 def allowed_ids(row: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
     """The ids that a row (int32 ``[words]``) allows, ascending, int64 ``[n]``."""
-    bits = np.unpackbits(np.ascontiguousarray(row).view(np.uint8), bitorder="little")
-    return np.flatnonzero(bits)
+    words = np.flatnonzero(row)
+    bits = np.flatnonzero(np.unpackbits(row[words].view(np.uint8), bitorder="little"))
+    ids: npt.NDArray[np.int64] = (words[bits >> 5] << 5) + (bits & 31)
+    return ids
 
 
 def empty_rows(rows: npt.NDArray[np.int32]) -> list[int]:

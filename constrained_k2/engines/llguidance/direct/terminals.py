@@ -13,7 +13,15 @@ from typing import TypeVar
 import llguidance
 import numpy as np
 
-from constrained_k2.engines.llguidance.direct.tokens import Range, Row, Split, TokenNode, TokenTrie
+from constrained_k2.engines.llguidance.direct.tokens import (
+    NUMBER_BYTES,
+    Bounds,
+    Range,
+    Row,
+    Split,
+    TokenNode,
+    TokenTrie,
+)
 from constrained_k2.engines.llguidance.direct.values import Terminal
 from constrained_k2.engines.llguidance.lexer_cost import LEXER_BYTES, LIMITS, lexer_bytes
 from constrained_k2.vocabulary.bitmask import allowed_ids
@@ -25,11 +33,17 @@ _CHEAP = 500_000  # bytes of a lexer at its first mask, which takes some 2 ms
 _MAX_CHECKED = 4096  # tokens below one node
 _SPLIT_BYTES = 45_000  # estimate, with its masks
 _MEASURED_AFTER = 8  # splits, a millisecond of work each
-_NUMBER = re.compile(rb"[-+.0-9eE]*")
+_QUOTE = 0x22
+_NO_QUOTE: Bounds = ((0, _QUOTE), (_QUOTE + 1, 256))
+_TO_NUMBER_END = re.compile(rb"[-+.0-9eE]++(?=.)", re.DOTALL)
+_BEYOND_NUMBER = re.compile(rb"[-+.0-9eE]+[ \n\r\t,}\]]")
 _TO_END = re.compile(rb'(?:[^"\\]|\\.)*+"', re.DOTALL)
-_AFTER = r"/[ \n\r\t,}\]](.|\n)*/"  # what may follow a value, as far as one token tells
+# What may follow a string, as far as one token tells. After numbers it would be most of what a mask visits.
+_AFTER = r" /[ \n\r\t,}\]](.|\n)*/?"
 
 
+Taken = tuple[int, re.Match[bytes] | None]
+"""The place of a token, and its match up to the end of the text; None if it ends within."""
 Key = TypeVar("Key")
 T = TypeVar("T")
 
@@ -63,8 +77,14 @@ class Terminals:
         self._byte_ids = [single.get(byte, -1) for byte in range(256)]
         self._places = np.zeros(max(trie.ids) + 1, dtype=np.int64)  # by token id, in the order of the trie
         self._places[np.array(trie.ids)] = np.arange(len(trie.ids))
-        self._number_starts = self._row_of(rb"[-+.0-9eE]")
-        self._with_quote = self._row_of(rb'[^"]*"')
+        self._without_quote, self._with_quote = self._row_of(rb'[^"]+\Z'), self._row_of(rb'[^"]+"')
+        self._numbers = self._row_of(rb"[-+.0-9eE]+\Z")
+        # Of tokens that may go on after a number, their places, and the tokens of their first bytes.
+        self._beyond_numbers = [
+            (at, single[token[0]])
+            for at, token in enumerate(trie.tokens)
+            if _BEYOND_NUMBER.match(token) and token[0] in single
+        ]
 
     @property
     def spent(self) -> int:
@@ -135,7 +155,7 @@ class Terminals:
         if read is None:
             if terminal.is_string and terminal not in self._cheap:
                 raise Unknown
-            lark = f"start: VALUE AFTER?\nVALUE: {terminal.expression}\nAFTER: {_AFTER}"
+            lark = f"start: VALUE{_AFTER if terminal.is_string else ''}\nVALUE: {terminal.expression}"
             grammar = llguidance.LLMatcher.grammar_from_lark(lark)
             read = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
             _require(read)
@@ -164,67 +184,48 @@ class Terminals:
             del self._splits[key]
 
     def _split(self, terminal: Terminal, text: bytes, node: TokenNode) -> Split:
-        inside: list[int] = []
-        after: list[Range] = []
-        matcher, row = self._behind(terminal, text), self._trie.row([])
-        whole = 0, len(self._trie.tokens), 0
-        is_masked = whole in node.ranges and not self.forced(terminal, text)  # a mask allows one split of forced bytes
-        for each in node.ranges:
-            if each == whole and is_masked:
-                row = self._begin_all(terminal, matcher, after, is_complete=matcher.is_accepting())
-                continue
-            for at, rest in self._taken(matcher, each):
-                self._add(terminal, at, rest, each[2], inside, after)
+        if (len(text) - len(text.rstrip(b"\\"))) % 2:  # within an escape, where a quote ends no string
+            raise Unknown
+        trie, matcher, forced = self._trie, self._behind(terminal, text), self.forced(terminal, text)
+        if terminal.is_string:
+            bounds, ended = _NO_QUOTE, node.child(_QUOTE) if matcher.validate_tokens(self._ids(b'"')) else None
+        else:
+            bounds, ended = NUMBER_BYTES, node if matcher.is_accepting() else None
+        is_forced = len(forced) > 1  # a mask has one split of these
+        if is_forced:
+            bounds = tuple((forced[0], forced[0] + 1) for low, high in bounds if low <= forced[0] < high)
+        ranges, row, taken = node.beginning(bounds), trie.empty(), list[Taken]()
+        if trie.root.ranges[0] in node.ranges and not is_forced:
+            mask = np.frombuffer(matcher.compute_bitmask(), dtype=np.int32)[: len(row)]
+            ranges = [each for each in ranges if each[2]]  # the others are in the mask
+            if terminal.is_string:
+                row = mask & self._without_quote
+                places = self._places[allowed_ids(mask & self._with_quote)].tolist()
+                taken = [(at, _TO_END.match(trie.tokens[at])) for at in places]
+            else:
+                row = mask & self._numbers
+                ranges += [(at, at + 1, 0) for at, first in self._beyond_numbers if row[first >> 5] >> (first & 31) & 1]
+        for each in ranges:
+            taken.extend(self._taken(terminal, matcher, each))
         _require(matcher)
-        row |= self._trie.row(inside)
-        nothing = TokenNode(self._trie, ())
-        return Split(row, TokenNode(self._trie, tuple(after)), nothing, nothing)
+        row |= trie.row([trie.ids[at] for at, end in taken if end is None])
+        later = trie.node((at, at + 1, end.end()) for at, end in taken if end is not None)
+        return Split(row, ended or trie.nothing, later)
 
-    def _begin_all(
-        self, terminal: Terminal, matcher: llguidance.LLMatcher, after: list[Range], *, is_complete: bool
-    ) -> Row:
-        """Split all tokens by a mask of LLGuidance: add those that go on after the end, and return the others."""
-        mask = np.frombuffer(matcher.compute_bitmask(), dtype=np.int32)[: len(self._with_quote)]
-        inside: list[int] = []
-        if terminal.is_string:
-            crossing, row = mask & self._with_quote, mask & ~self._with_quote & self._trie.all
-        else:
-            crossing, row = mask & self._number_starts, self._trie.row([])
-            if is_complete:
-                after.append((0, len(self._trie.tokens), 0))
-        for at in self._places[allowed_ids(crossing)].tolist():
-            self._add(terminal, at, self._trie.tokens[at], 0, inside, after)
-        return row | self._trie.row(inside)
-
-    def _add(  # noqa: PLR0913, PLR0917 - a token and where it goes
-        self, terminal: Terminal, at: int, rest: bytes, depth: int, inside: list[int], after: list[Range]
-    ) -> None:
-        """Add a token to those that end within the text, or to those that go on after its end."""
-        if terminal.is_string:
-            found = _TO_END.match(rest)
-            end = len(rest) + 1 if found is None else found.end()
-        else:
-            found = _NUMBER.match(rest)
-            end = len(rest) + 1 if found is None or found.end() == len(rest) else found.end()
-        if end > len(rest):
-            inside.append(self._trie.ids[at])
-        else:
-            after.append((at, at + 1, depth + end))
-
-    def _taken(self, matcher: llguidance.LLMatcher, tokens: Range) -> Iterator[tuple[int, bytes]]:
-        """Yield the place and the rest of each token that the matcher takes."""
-        known = self._trie.tokens
+    def _taken(self, terminal: Terminal, matcher: llguidance.LLMatcher, tokens: Range) -> Iterator[Taken]:
+        """Yield the tokens whose rest the matcher takes."""
+        known, to_end = self._trie.tokens, (_TO_END if terminal.is_string else _TO_NUMBER_END).match
         at, end, depth = tokens
         for _ in range(_MAX_CHECKED):
             if at >= end:
                 return
             token = known[at]
-            ids = self._ids(token[depth:])
-            taken = matcher.validate_tokens(ids) if ids else 0
-            if not ids:
-                at += 1
-            elif taken == len(ids):
-                yield at, token[depth:]
+            found = to_end(token, depth)
+            ids = self._ids(token[depth:] if found is None else found[0])
+            taken = matcher.validate_tokens(ids)
+            if taken == len(ids):
+                if found is None or terminal.is_string or _may_end(matcher, ids):
+                    yield at, found
                 at += 1
             elif token[depth + taken] == 0xFF:
                 at += 1
@@ -244,6 +245,12 @@ class Terminals:
         return self._trie.row(
             [token_id for token, token_id in zip(self._trie.tokens, self._trie.ids, strict=True) if begins(token)]
         )
+
+
+def _may_end(matcher: llguidance.LLMatcher, ids: list[int]) -> bool:
+    """Return True if a number may end after some more tokens."""
+    copy = matcher.deep_copy()
+    return copy.try_consume_tokens(ids) == len(ids) and copy.is_accepting()
 
 
 def _require(matcher: llguidance.LLMatcher) -> None:

@@ -31,28 +31,34 @@ Range = tuple[int, int, int]
 _NO_IDS: Ids = np.zeros(0, dtype=np.int64)
 _DIGITS = re.compile(rb"[0-9]+")
 _MAX_WORDS = 4096
-_NUMBER_STARTS = ((0x2B, 0x3A), (0x45, 0x46), (0x65, 0x66))  # signs, point and digits; E; e
+Bounds = tuple[tuple[int, int], ...]
+"""Ranges of bytes, each ``[low, high)``."""
+NUMBER_BYTES: Bounds = ((0x2B, 0x3A), (0x45, 0x46), (0x65, 0x66))  # signs, point and digits; E; e
 
 
 class Split(NamedTuple):
-    """The tokens below a node that continue a lexeme."""
+    """The tokens below a node that continue a lexeme.
+
+    In a string ``ab`` is inside, ``"}`` ends it at once and ``ab"}`` later; in a number so are ``2``, ``}`` and ``2}``.
+    """
 
     inside: Row  # those that end within it: a mask, [words]
-    after: "TokenNode"  # those that go on after its end
-    at_once: "TokenNode"  # of strings: those of ``after`` that end it at once
-    later: "TokenNode"  # of strings: the others
+    at_once: "TokenNode"  # those that go on after its end, without another byte of its text
+    later: "TokenNode"  # those that go on after its end, with some
 
 
 class TokenNode:
     """The rest of the tokens that begin in one of some ways. Nodes are kept, so each is computed once."""
 
-    __slots__ = ("_children", "_ids", "_splits", "index", "ranges")
+    __slots__ = ("_beginning", "_blanks", "_children", "_ids", "_splits", "index", "ranges")
 
     def __init__(self, index: "TokenTrie", ranges: tuple[Range, ...]) -> None:
         self.index = index
         self.ranges = ranges
         self._children: dict[int, TokenNode | None] = {}
         self._splits: dict[object, Split] = {}
+        self._blanks: dict[int, tuple[Row, TokenNode]] = {}
+        self._beginning: dict[Bounds, list[Range]] = {}
         self._ids: Ids | None = None
 
     @property
@@ -92,9 +98,19 @@ class TokenNode:
         """Split the tokens that begin within a number."""
         return self._split((kind, state), lambda: self._number(kind, state))
 
-    def whitespace(self, most: int) -> Split:
-        """Split the tokens that begin with at most so many blanks, or none."""
-        return self._split(("blanks", most), lambda: self._whitespace(most))
+    def blanks(self, most: int) -> "tuple[Row, TokenNode]":
+        """Return the tokens of at most so many blanks, and the node after these or none."""
+        found = self._blanks.get(most)
+        if found is None:
+            found = self._blanks[most] = self._after_blanks(most)
+        return found
+
+    def beginning(self, bounds: Bounds) -> Sequence[Range]:
+        """Return the tokens whose next byte is within one of some bounds."""
+        found = self._beginning.get(bounds)
+        if found is None:
+            found = self._beginning[bounds] = [each for low, high in bounds for each in self._narrowed(low, high, 0)]
+        return found
 
     def _split(self, key: object, compute: Callable[[], Split]) -> Split:
         found = self._splits.get(key)
@@ -115,13 +131,12 @@ class TokenNode:
     def _characters(self, begun: bytes, *, any_spelling: bool) -> Split:
         tokens, ids = self.index.tokens, self.index.ids
         inside: list[int] = []
-        after: list[Range] = []
         at_once: list[Range] = []
         later: list[Range] = []
         ranges: Iterable[Range] = self.ranges
         if begun:
             following = following_bytes(begun, any_spelling=any_spelling)
-            ranges = [found for byte in following for found in self._narrowed(byte, byte + 1, 0)]
+            ranges = self.beginning(tuple((byte, byte + 1) for byte in following))
         for first, end, depth in ranges:
             for at in range(first, end):
                 text, start = tokens[at], depth
@@ -132,32 +147,31 @@ class TokenNode:
                     if stop > start:
                         inside.append(ids[at])
                 elif text[stop] == 0x22:
-                    after.append((at, at + 1, stop + 1 + len(tokens[at]) - len(text)))
-                    (at_once if stop == start else later).append(after[-1])
+                    ended = at_once if stop == start else later
+                    ended.append((at, at + 1, stop + 1 + len(tokens[at]) - len(text)))
                 elif is_unfinished(text[stop:], any_spelling=any_spelling):
                     inside.append(ids[at])
-        return self._made(inside, after, at_once, later)
+        return Split(self.index.row(inside), self.index.node(at_once), self.index.node(later))
 
     def _number(self, kind: NumberKind, state: NumberState) -> Split:
         tokens, ids = self.index.tokens, self.index.ids
         inside: list[int] = []
-        after = list(self.ranges) if is_complete(state) else []
-        for low, high in _NUMBER_STARTS:
-            for first, end, depth in self._narrowed(low, high, 0):
-                for at in range(first, end):
-                    token, current = tokens[at], state
-                    for place in range(depth, len(token)):
-                        following = number_after(kind, current, token[place])
-                        if following is None:
-                            if place > depth and is_complete(current):
-                                after.append((at, at + 1, place))
-                            break
-                        current = following
-                    else:
-                        inside.append(ids[at])
-        return self._made(inside, after)
+        later: list[Range] = []
+        for first, end, depth in self.beginning(NUMBER_BYTES):
+            for at in range(first, end):
+                token, current = tokens[at], state
+                for place in range(depth, len(token)):
+                    following = number_after(kind, current, token[place])
+                    if following is None:
+                        if place > depth and is_complete(current):
+                            later.append((at, at + 1, place))
+                        break
+                    current = following
+                else:
+                    inside.append(ids[at])
+        return Split(self.index.row(inside), self if is_complete(state) else self.index.nothing, self.index.node(later))
 
-    def _whitespace(self, most: int) -> Split:
+    def _after_blanks(self, most: int) -> "tuple[Row, TokenNode]":
         inside: list[int] = []
         after = list(self.ranges)
         level: list[TokenNode] = [self]
@@ -166,11 +180,7 @@ class TokenNode:
             for node in level:
                 inside.extend(node.ids.tolist())
                 after.extend(node.ranges)
-        return self._made(inside, after)
-
-    def _made(self, inside: list[int], *parts: list[Range]) -> Split:
-        after, at_once, later = (TokenNode(self.index, tuple(part)) for part in (*parts, [], [])[:3])
-        return Split(self.index.row(inside), after, at_once, later)
+        return self.index.row(inside), self.index.node(after)
 
 
 class TokenTrie:
@@ -181,10 +191,15 @@ class TokenTrie:
         self.bytes_of = vocabulary.ordinary_bytes
         self._words = words_per_row(vocabulary.size)
         self.root = TokenNode(self, ((0, len(self.tokens), 0),))
+        self.nothing = TokenNode(self, ())
         self.all = self.row(self.ids)
         self.endings, self.key_starts, self.depth, self.digits, commas = _seen(self.tokens)
         self.reach = commas + 1  # more items than one token can end
         self._words_known: dict[bytes, tuple[Ids, TokenNode | None]] = {}
+
+    def node(self, ranges: Iterable[Range]) -> TokenNode:
+        """Return a new node."""
+        return TokenNode(self, tuple(ranges))
 
     def word(self, text: bytes) -> "tuple[Ids, TokenNode | None]":
         """Return the tokens that a text begins with, and the node after it; None if no token goes on there."""

@@ -17,7 +17,7 @@ from constrained_k2.engines.llguidance.direct.residual import (
     keys_of,
 )
 from constrained_k2.engines.llguidance.direct.terminals import Terminals, Unknown
-from constrained_k2.engines.llguidance.direct.tokens import Ids, Row, TokenNode, TokenTrie, add_ids
+from constrained_k2.engines.llguidance.direct.tokens import Ids, Row, Split, TokenNode, TokenTrie, add_ids
 from constrained_k2.engines.llguidance.direct.values import Level, Members, Terminal, Value
 from constrained_k2.engines.llguidance.position import Expect
 from constrained_k2.grammar.lark.direct_model import NumberKind
@@ -135,9 +135,9 @@ class _Walk:
     def _blanks(self, node: TokenNode, most: int = MAX_WHITESPACE) -> TokenNode:
         if not most:
             return node
-        split = node.whitespace(most)
-        self._row |= split.inside
-        return split.after
+        inside, after = node.blanks(most)
+        self._row |= inside
+        return after
 
     def _value(self, node: TokenNode, value: Value | None, stack: Stack, blanks: int = MAX_WHITESPACE) -> None:
         self._begin_value(self._blanks(node, blanks), value, stack)
@@ -193,24 +193,22 @@ class _Walk:
             self._begin_value(node, item, stack)
 
     def _string(self, node: TokenNode, stack: Stack, begun: bytes = b"") -> None:
-        split = node.characters(any_spelling=True, begun=begun)
-        self._row |= split.inside
-        self._allow(split.after)
-        self._after(split.after, stack)
+        self._after_split(node.characters(any_spelling=True, begun=begun), stack, is_string=True)
 
     def _number(self, node: TokenNode, kind: NumberKind, state: NumberState, stack: Stack) -> None:
-        split = node.number(kind, state)
-        self._row |= split.inside
-        self._after(split.after, stack)
+        self._after_split(node.number(kind, state), stack)
 
     def _terminal(self, node: TokenNode, terminal: Terminal, text: bytes, stack: Stack) -> None:
         if not node.is_open:
             return
-        split = self._terminals.split(terminal, text, node)
+        self._after_split(self._terminals.split(terminal, text, node), stack, is_string=terminal.is_string)
+
+    def _after_split(self, split: Split, stack: Stack, *, is_string: bool = False) -> None:
         self._row |= split.inside
-        if terminal.is_string:
-            self._allow(split.after)
-        self._after(split.after, stack)
+        for node in (split.at_once, split.later):
+            if is_string:
+                self._allow(node)
+            self._after(node, stack)
 
     def _words(self, node: TokenNode, rests: Sequence[bytes], stack: Stack) -> None:
         for rest in rests:
@@ -255,14 +253,12 @@ class _Walk:
             return
         split = node.characters(any_spelling=keys.level.any_spelling)
         self._row |= split.inside
-        others = split.after
-        for _, value, level in keys.rests:  # the key that is written already, up to its quote
-            others = split.later
+        other = b"", keys.level.value, keys.level
+        written = keys.rests or (other,)  # the key that is written already, up to its quote
+        for ended, (_, value, level) in (*((split.at_once, key) for key in written), (split.later, other)):
             if value is not None:
-                self._allow(split.at_once)
-                self._colon(split.at_once, value, (level, *stack))
-        self._allow(others)
-        self._colon(others, keys.level.value, (keys.level, *stack))
+                self._allow(ended)
+                self._colon(ended, value, (level, *stack))
 
     def _colon(
         self, node: TokenNode, value: Value | None, stack: tuple[Level, ...], blanks: int = MAX_WHITESPACE
