@@ -15,6 +15,7 @@ import numpy as np
 
 from constrained_k2.engines.llguidance.direct.tokens import (
     NUMBER_BYTES,
+    QUOTE,
     Bounds,
     Range,
     Row,
@@ -33,14 +34,12 @@ _CHEAP = 500_000  # bytes of a lexer at its first mask, which takes some 2 ms
 _MAX_CHECKED = 4096  # tokens below one node
 _SPLIT_BYTES = 45_000  # estimate, with its masks
 _MEASURED_AFTER = 8  # splits, a millisecond of work each
-_QUOTE = 0x22
-_NO_QUOTE: Bounds = ((0, _QUOTE), (_QUOTE + 1, 256))
+_NO_QUOTE: Bounds = ((0, QUOTE), (QUOTE + 1, 256))
 _TO_NUMBER_END = re.compile(rb"[-+.0-9eE]++(?=.)", re.DOTALL)
-_BEYOND_NUMBER = re.compile(rb"[-+.0-9eE]+[ \n\r\t,}\]]")
 _TO_END = re.compile(rb'(?:[^"\\]|\\.)*+"', re.DOTALL)
+_FOLLOWING = b" \n\r\t,}]"  # may follow a value
 # What may follow a string, as far as one token tells. After numbers it would be most of what a mask visits.
 _AFTER = r" /[ \n\r\t,}\]](.|\n)*/?"
-
 
 Taken = tuple[int, re.Match[bytes] | None]
 """The place of a token, and its match up to the end of the text; None if it ends within."""
@@ -78,13 +77,15 @@ class Terminals:
         self._places = np.zeros(max(trie.ids) + 1, dtype=np.int64)  # by token id, in the order of the trie
         self._places[np.array(trie.ids)] = np.arange(len(trie.ids))
         self._without_quote, self._with_quote = self._row_of(rb'[^"]+\Z'), self._row_of(rb'[^"]+"')
-        self._numbers = self._row_of(rb"[-+.0-9eE]+\Z")
-        # Of tokens that may go on after a number, their places, and the tokens of their first bytes.
-        self._beyond_numbers = [
-            (at, single[token[0]])
-            for at, token in enumerate(trie.tokens)
-            if _BEYOND_NUMBER.match(token) and token[0] in single
-        ]
+        numbers = list[int]()
+        self._beyond_numbers = list[tuple[int, int]]()  # tokens that may go on after one, and those of their first byte
+        for at in (at for first, end, _ in trie.root.beginning(NUMBER_BYTES) for at in range(first, end)):
+            token = trie.tokens[at]
+            if (found := _TO_NUMBER_END.match(token)) is None:
+                numbers.append(trie.ids[at])
+            elif token[found.end()] in _FOLLOWING:
+                self._beyond_numbers.append((at, self._byte_ids[token[0]]))
+        self._numbers = trie.row(numbers)
 
     @property
     def spent(self) -> int:
@@ -188,10 +189,10 @@ class Terminals:
             raise Unknown
         trie, matcher, forced = self._trie, self._behind(terminal, text), self.forced(terminal, text)
         if terminal.is_string:
-            bounds, ended = _NO_QUOTE, node.child(_QUOTE) if matcher.validate_tokens(self._ids(b'"')) else None
+            bounds, ended = _NO_QUOTE, node.child(QUOTE) if matcher.validate_tokens(self._ids(b'"')) else None
         else:
             bounds, ended = NUMBER_BYTES, node if matcher.is_accepting() else None
-        is_forced = len(forced) > 1  # a mask has one split of these
+        is_forced = len(forced) > 1  # then a mask has only one of the ways to split these bytes into tokens
         if is_forced:
             bounds = tuple((forced[0], forced[0] + 1) for low, high in bounds if low <= forced[0] < high)
         ranges, row, taken = node.beginning(bounds), trie.empty(), list[Taken]()
@@ -204,13 +205,14 @@ class Terminals:
                 taken = [(at, _TO_END.match(trie.tokens[at])) for at in places]
             else:
                 row = mask & self._numbers
-                ranges += [(at, at + 1, 0) for at, first in self._beyond_numbers if row[first >> 5] >> (first & 31) & 1]
+                begun = [at for at, first in self._beyond_numbers if first < 0 or row[first >> 5] >> (first & 31) & 1]
+                ranges += [(at, at + 1, 0) for at in begun]
         for each in ranges:
             taken.extend(self._taken(terminal, matcher, each))
         _require(matcher)
         row |= trie.row([trie.ids[at] for at, end in taken if end is None])
-        later = trie.node((at, at + 1, end.end()) for at, end in taken if end is not None)
-        return Split(row, ended or trie.nothing, later)
+        later = TokenNode(trie, ((at, at + 1, end.end()) for at, end in taken if end is not None))
+        return Split(row, ended or TokenNode(trie, ()), later)
 
     def _taken(self, terminal: Terminal, matcher: llguidance.LLMatcher, tokens: Range) -> Iterator[Taken]:
         """Yield the tokens whose rest the matcher takes."""

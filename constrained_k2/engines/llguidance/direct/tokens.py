@@ -6,7 +6,7 @@ Within a number only the branches of digits, signs, ``.``, ``e`` and of what may
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from constrained_k2.grammar.lark.direct_model import NumberKind
 from constrained_k2.vocabulary.bitmask import words_per_row
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
+T = TypeVar("T")
 Ids = npt.NDArray[np.int64]
 Row = npt.NDArray[np.int32]
 Range = tuple[int, int, int]
@@ -31,6 +32,7 @@ Range = tuple[int, int, int]
 _NO_IDS: Ids = np.zeros(0, dtype=np.int64)
 _DIGITS = re.compile(rb"[0-9]+")
 _MAX_WORDS = 4096
+QUOTE = 0x22
 Bounds = tuple[tuple[int, int], ...]
 """Ranges of bytes, each ``[low, high)``."""
 NUMBER_BYTES: Bounds = ((0x2B, 0x3A), (0x45, 0x46), (0x65, 0x66))  # signs, point and digits; E; e
@@ -50,15 +52,13 @@ class Split(NamedTuple):
 class TokenNode:
     """The rest of the tokens that begin in one of some ways. Nodes are kept, so each is computed once."""
 
-    __slots__ = ("_beginning", "_blanks", "_children", "_ids", "_splits", "index", "ranges")
+    __slots__ = ("_children", "_ids", "_known", "index", "ranges")
 
-    def __init__(self, index: "TokenTrie", ranges: tuple[Range, ...]) -> None:
+    def __init__(self, index: "TokenTrie", ranges: Iterable[Range]) -> None:
         self.index = index
-        self.ranges = ranges
+        self.ranges = tuple(ranges)
         self._children: dict[int, TokenNode | None] = {}
-        self._splits: dict[object, Split] = {}
-        self._blanks: dict[int, tuple[Row, TokenNode]] = {}
-        self._beginning: dict[Bounds, list[Range]] = {}
+        self._known: dict[object, Any] = {}  # results of the methods that compute once
         self._ids: Ids | None = None
 
     @property
@@ -85,37 +85,31 @@ class TokenNode:
         try:
             return self._children[byte]
         except KeyError:
-            ranges = tuple(self._narrowed(byte, byte + 1, 1))
-            found = self._children[byte] = TokenNode(self.index, ranges) if ranges else None
+            node = TokenNode(self.index, self._narrowed(byte, byte + 1, 1))
+            found = self._children[byte] = node if node.ranges else None
             return found
 
     def characters(self, *, any_spelling: bool, begun: bytes = b"") -> Split:
         """Split the tokens that go on in a JSON string, after the bytes ``begun`` of an unfinished character."""
         key = "characters", any_spelling, begun
-        return self._split(key, lambda: self._characters(begun, any_spelling=any_spelling))
+        return self._once(key, lambda: self._characters(begun, any_spelling=any_spelling))
 
     def number(self, kind: NumberKind, state: NumberState) -> Split:
         """Split the tokens that begin within a number."""
-        return self._split((kind, state), lambda: self._number(kind, state))
+        return self._once((kind, state), lambda: self._number(kind, state))
 
     def blanks(self, most: int) -> "tuple[Row, TokenNode]":
         """Return the tokens of at most so many blanks, and the node after these or none."""
-        found = self._blanks.get(most)
-        if found is None:
-            found = self._blanks[most] = self._after_blanks(most)
-        return found
+        return self._once(("blanks", most), lambda: self._after_blanks(most))
 
     def beginning(self, bounds: Bounds) -> Sequence[Range]:
         """Return the tokens whose next byte is within one of some bounds."""
-        found = self._beginning.get(bounds)
-        if found is None:
-            found = self._beginning[bounds] = [each for low, high in bounds for each in self._narrowed(low, high, 0)]
-        return found
+        return self._once(bounds, lambda: [each for low, high in bounds for each in self._narrowed(low, high, 0)])
 
-    def _split(self, key: object, compute: Callable[[], Split]) -> Split:
-        found = self._splits.get(key)
+    def _once(self, key: object, compute: Callable[[], T]) -> T:
+        found: T | None = self._known.get(key)
         if found is None:
-            found = self._splits[key] = compute()
+            found = self._known[key] = compute()
         return found
 
     def _narrowed(self, low: int, high: int, more: int) -> Iterable[Range]:
@@ -146,12 +140,12 @@ class TokenNode:
                 if stop == len(text):
                     if stop > start:
                         inside.append(ids[at])
-                elif text[stop] == 0x22:
+                elif text[stop] == QUOTE:
                     ended = at_once if stop == start else later
                     ended.append((at, at + 1, stop + 1 + len(tokens[at]) - len(text)))
                 elif is_unfinished(text[stop:], any_spelling=any_spelling):
                     inside.append(ids[at])
-        return Split(self.index.row(inside), self.index.node(at_once), self.index.node(later))
+        return Split(self.index.row(inside), TokenNode(self.index, at_once), TokenNode(self.index, later))
 
     def _number(self, kind: NumberKind, state: NumberState) -> Split:
         tokens, ids = self.index.tokens, self.index.ids
@@ -169,7 +163,8 @@ class TokenNode:
                     current = following
                 else:
                     inside.append(ids[at])
-        return Split(self.index.row(inside), self if is_complete(state) else self.index.nothing, self.index.node(later))
+        at_once = self if is_complete(state) else TokenNode(self.index, ())
+        return Split(self.index.row(inside), at_once, TokenNode(self.index, later))
 
     def _after_blanks(self, most: int) -> "tuple[Row, TokenNode]":
         inside: list[int] = []
@@ -180,7 +175,7 @@ class TokenNode:
             for node in level:
                 inside.extend(node.ids.tolist())
                 after.extend(node.ranges)
-        return self.index.row(inside), self.index.node(after)
+        return self.index.row(inside), TokenNode(self.index, after)
 
 
 class TokenTrie:
@@ -191,15 +186,9 @@ class TokenTrie:
         self.bytes_of = vocabulary.ordinary_bytes
         self._words = words_per_row(vocabulary.size)
         self.root = TokenNode(self, ((0, len(self.tokens), 0),))
-        self.nothing = TokenNode(self, ())
-        self.all = self.row(self.ids)
         self.endings, self.key_starts, self.depth, self.digits, commas = _seen(self.tokens)
         self.reach = commas + 1  # more items than one token can end
         self._words_known: dict[bytes, tuple[Ids, TokenNode | None]] = {}
-
-    def node(self, ranges: Iterable[Range]) -> TokenNode:
-        """Return a new node."""
-        return TokenNode(self, tuple(ranges))
 
     def word(self, text: bytes) -> "tuple[Ids, TokenNode | None]":
         """Return the tokens that a text begins with, and the node after it; None if no token goes on there."""

@@ -17,13 +17,13 @@ from constrained_k2.engines.llguidance.direct.residual import (
     keys_of,
 )
 from constrained_k2.engines.llguidance.direct.terminals import Terminals, Unknown
-from constrained_k2.engines.llguidance.direct.tokens import Ids, Row, Split, TokenNode, TokenTrie, add_ids
+from constrained_k2.engines.llguidance.direct.tokens import QUOTE, Ids, Row, Split, TokenNode, TokenTrie, add_ids
 from constrained_k2.engines.llguidance.direct.values import Level, Members, Terminal, Value
 from constrained_k2.engines.llguidance.position import Expect
 from constrained_k2.grammar.lark.direct_model import NumberKind
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
 
-_QUOTE, _COMMA, _COLON = b'",:'
+_COMMA, _COLON = b",:"
 _LOOKBACK = 4  # tokens at the end of a forced text that LLGuidance may leave out
 _OPEN_ARRAY, _END_ARRAY, _OPEN_OBJECT, _END_OBJECT = b"[]{}"
 
@@ -147,12 +147,12 @@ class _Walk:
             if node.is_open:
                 raise Unknown
             return
-        if (value.has_strings or value.listed) and (quoted := self._enter(node, _QUOTE)) is not None:
+        if (value.has_strings or value.listed) and (quoted := self._enter(node, QUOTE)) is not None:
             if value.has_strings:
                 self._string(quoted, stack)
             else:
                 self._words(quoted, [text[1:] for text in value.listed], stack)
-        if value.string is not None and (quoted := self._enter(node, _QUOTE)) is not None:
+        if value.string is not None and (quoted := self._enter(node, QUOTE)) is not None:
             self._terminal(quoted, value.string, value.string.opening, stack)
         if value.range is not None:
             self._terminal(node, value.range, value.range.opening, stack)
@@ -180,7 +180,7 @@ class _Walk:
         node = self._blanks(node, blanks)
         if may_end and (ended := self._enter(node, _END_OBJECT)) is not None:
             self._after(ended, stack)
-        if keys.level.may_go_on and (quoted := self._enter(node, _QUOTE)) is not None:
+        if keys.level.may_go_on and (quoted := self._enter(node, QUOTE)) is not None:
             self._in_key(quoted, keys, stack)
 
     def _first_item(
@@ -242,7 +242,7 @@ class _Walk:
             return
         if not level.is_object:
             self._value(more, level.value, (level.after_item(), *stack[1:]))
-        elif (quoted := self._enter(self._blanks(more), _QUOTE)) is not None and level.value is not None:
+        elif (quoted := self._enter(self._blanks(more), QUOTE)) is not None and level.value is not None:
             self._in_key(quoted, Keys(level, ()), stack[1:])
 
     def _in_key(self, node: TokenNode, keys: Keys, stack: Stack) -> None:
