@@ -1,10 +1,11 @@
-r"""Writes a regular expression as rules whose terminals are runs of plain characters, or one escaped character.
+r"""Writes a regular expression as rules whose terminals are runs of plain characters, also behind an escaped one.
 
 LLGuidance's lexer goes on with the longest of all terminals and never returns. Of ``/.+/ "\n"`` inside JSON it would
 take the backslash of ``\n`` for that of an escaped quote, which ``.`` matches too, and could never end the line. A
-terminal that is one escaped character leaves that open until its last byte.
+terminal that begins with an escaped character leaves that open until the character's last byte. The run behind it is
+part of it, so that nothing else may begin there with a character that the expression goes on with.
 
-    /.+/        t: RUN t_2 | ESCAPED t_1        t_1: "" | RUN t_2 | ESCAPED t_1        t_2: "" | ESCAPED t_1
+    /.+/        t: RUN t_1 | ESCAPED t_1 | ESCAPED_RUN t_1        t_1: "" | ESCAPED t_1 | ESCAPED_RUN t_1
 """
 
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
@@ -51,25 +52,23 @@ def run_rules(items: Items, form: Spelling, name: str, terminal: Callable[[str],
         plain, escaped, ends = _steps(states, first, form)
     except TooManyStates:
         raise Untranslatable("too many states") from None
-    exits, entries = ends | escaped.keys(), dict.fromkeys([first, *(to for ways in escaped.values() for to in ways)])
-    after = {
-        state: [
-            *[""] * (state in ends),
-            *(f"{terminal(one)} {name}_{to}" for to, one in escaped.get(state, {}).items()),
-        ]
-        for state in exits
-    }
-    rules: dict[str, list[str]] = {}
-    for state in entries:
-        ways = rules[f"{name}_{state}"] = list(after.get(state, ()))
-        for to, run in _runs(state, plain, exits).items():
-            ways.append(f"{terminal(run)} {name}_{to}_run" if to in escaped else terminal(run))
-            if to in escaped:
-                rules[f"{name}_{to}_run"] = after[to]
+    exits = ends | escaped.keys()  # the states in which a run may end
+    runs = {state: _runs(state, plain, exits) for state in {first, *(to for ways in escaped.values() for to in ways)}}
+
+    def behind(text: str, state: int) -> list[str]:
+        """The ways to go on with a text that leads to a state, and the run behind it."""
+        ways = [(text, state)] if state in exits else []
+        ways += ((text + run, to) for to, run in runs[state].items())
+        return [f"{terminal(one)} {name}_{to}" if to in escaped else terminal(one) for one, to in ways]
+
+    rules = {name: behind("", first)}
+    for state in sorted(escaped):
+        ways = [way for to, one in escaped[state].items() for way in behind(one, to)]
+        rules[f"{name}_{state}"] = [*[""] * (state in ends), *ways]
     lines = [f"{left}: {' | '.join(way or chr(34) * 2 for way in ways)}" for left, ways in rules.items()]
     if sum(map(len, lines)) > _MAX_TEXT:
         raise Untranslatable("too many states")
-    return [f"{name}: {name}_{first}", *lines]
+    return lines
 
 
 def _steps(states: PatternStates, first: int, form: Spelling) -> tuple[_Edges, _Edges, set[int]]:
