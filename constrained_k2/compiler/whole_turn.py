@@ -8,7 +8,7 @@ from constrained_k2.compiler.coverage import COMPILE_SECONDS, byte_compiler
 from constrained_k2.errors import InvalidRequest, missing_dependency
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.formats.kimi_k2 import KIMI_K2
-from constrained_k2.grammar.lark.arguments import HEADER
+from constrained_k2.grammar.lark.terminals import NO_FORCING
 from constrained_k2.grammar.whole_turn.lark import write_lark
 from constrained_k2.grammar.whole_turn.structural_tag import StructuralTagWriter
 from constrained_k2.request.spec import EngineName, ToolCallSpec
@@ -82,4 +82,4 @@ def _nested(text: str) -> str:
     if text.startswith("{"):  # a regular expression of a request, as JSON
         (only,) = json.loads(text)["grammars"]
         return f"%lark {{\n{only['lark_grammar']}\n}}"
-    return f"%lark {{\n{text.removeprefix(HEADER).strip()}\n}}"
+    return f"%lark {{\n{text.removeprefix(NO_FORCING).strip()}\n}}"

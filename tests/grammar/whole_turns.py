@@ -16,7 +16,7 @@ from constrained_k2.engines.llguidance.tokenizer import WrappedVocabulary
 from constrained_k2.formats import kimi_k3
 from constrained_k2.formats.kimi_k2 import MARKER_TEXTS
 from constrained_k2.formats.kimi_k3 import KIMI_K3
-from constrained_k2.grammar.lark.arguments import HEADER
+from constrained_k2.grammar.lark.terminals import NO_FORCING
 from constrained_k2.vocabulary.tokenizer_files import SPLIT_PATTERN, TiktokenEncoder
 from scripts.write_grammars import K3, ROOT, cases
 
@@ -92,8 +92,8 @@ class LarkOracle:
         forcing: bool = False,
         limits: llguidance.LLParserLimits | None = None,
     ) -> None:
-        options = "" if forcing else f"{HEADER}\n"
-        text = text.removeprefix(HEADER)  # of Kimi K3's grammars
+        options = "" if forcing else f"{NO_FORCING}\n"
+        text = text.removeprefix(NO_FORCING)  # of Kimi K3's grammars
         self.size = vocabulary.size
         self.matcher = llguidance.LLMatcher(_tokenizer(vocabulary), options + text, log_level=0, limits=limits)
         assert not self.matcher.is_error(), self.matcher.get_error()

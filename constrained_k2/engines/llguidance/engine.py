@@ -17,19 +17,21 @@ from typing import Any, Literal
 from weakref import WeakValueDictionary, ref
 
 import llguidance
+import numpy as np
 
+from constrained_k2.engines.llguidance.client_text import ClientTextMatcher
 from constrained_k2.engines.llguidance.forced import forced_ids
 from constrained_k2.engines.llguidance.grammar_text import (
     UNREADABLE,
     GrammarText,
     Patterns,
     Refused,
+    answer_text,
     any_text,
     input_text,
     our_text,
-    written_text,
 )
-from constrained_k2.engines.llguidance.lexer_cost import EASED_LIMITS, LIMITS, lexer_bytes
+from constrained_k2.engines.llguidance.lexer_cost import CLIENT_LIMITS, EASED_LIMITS, LIMITS, lexer_bytes
 from constrained_k2.engines.llguidance.mask_cache import LazyDfa, MaskCache
 from constrained_k2.engines.llguidance.mask_threads import MaskThreads
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
@@ -38,11 +40,13 @@ from constrained_k2.engines.llguidance.written.filter import WrittenFilter
 from constrained_k2.engines.llguidance.written.items import NO_PLACES, ItemPlaces
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import InvalidRequest, UnsupportedSchema
-from constrained_k2.formats.kimi_k3 import ARGUMENT, OPEN
+from constrained_k2.formats.kimi_k3 import ARGUMENT, OPEN, SEPARATOR
+from constrained_k2.grammar.lark.custom_tool import INPUT
 from constrained_k2.grammar.lark.writer import Effort
 from constrained_k2.request.spec import EngineName
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
+from constrained_k2.vocabulary.bitmask import words_per_row
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 # Memory of a compiled grammar without its lexer, by the characters of its text: 20 to 80 bytes, measured.
@@ -71,6 +75,12 @@ class LLGuidanceEngine:
         self._probed_ids: dict[ArgumentEncoding, list[list[int]]] = {
             "json": [vocabulary.encode(text) for text in ("", "{", '"')],
             "xtml": [[], opening + vocabulary.encode(f"{ARGUMENT} key="), vocabulary.encode('"')],
+        }
+        separator = [vocabulary.special_tokens[SEPARATOR]] if SEPARATOR in vocabulary.special_tokens else []
+        self._before_text: dict[ArgumentEncoding | None, list[int]] = {
+            None: [],
+            "json": vocabulary.encode(f'{{"{INPUT}": "'),
+            "xtml": opening + vocabulary.encode(f'{ARGUMENT} key="{INPUT}" type="string"') + separator,
         }
         self._patterns = Patterns(self.tokenizer, self.mask_cache.is_read)
         # The grammars in use, by what tells them apart: schemas that differ in their descriptions alone share one.
@@ -137,12 +147,20 @@ class LLGuidanceEngine:
     ) -> "LLGuidanceGrammar":
         what = "regular expression" if kind == "regex" else "grammar"
         try:
-            if encoding is None:
-                return self._probed(written_text(kind, text))
-            return self._probed(input_text(kind, text, encoding), encoding)
+            source = answer_text(kind, text) if encoding is None else input_text(kind, text, encoding)
+            return self._tried(self._probed(source, source.encoding), self._before_text[encoding])
         except Refused as error:
             problem = f"LLGuidance does not accept this {what}: {_cause(error)}"
             raise UnsupportedSchema(problem, "", f"Correct the {what}", "", self.name) from None
+
+    def _tried(self, grammar: "LLGuidanceGrammar", before: list[int]) -> "LLGuidanceGrammar":
+        """Compute the first mask of a client's text: it may cost too much. Raises as the matcher of a call does."""
+        matcher = grammar.matcher("")
+        row = np.zeros(words_per_row(len(grammar.token_classes)), np.int32)
+        if all(map(matcher.accept, before)):
+            matcher.fill(row)
+            matcher.is_complete()
+        return grammar
 
     def _probed(self, source: GrammarText, encoding: ArgumentEncoding = "json") -> "LLGuidanceGrammar":
         """Compile a grammar and compute its first masks, up to within the first key: a few grammars fail only then."""
@@ -197,9 +215,11 @@ class LLGuidanceGrammar:
         elif source.model is not None:
             self.dfa = cache.dfa(source.model, source.direct)
         self.token_classes = cache.classes
-        self.allows_any_split = source.allows_any_split
+        self.any_tokenization = source.any_tokenization
+        self._is_xml = source.encoding == "xtml"
         self._source = source
         self.effort: Effort = source.effort
+        self._limits = CLIENT_LIMITS if source.is_clients else LIMITS if source.effort == "exact" else EASED_LIMITS
         self._coverage: Coverage | None = None  # None for that of its source
         # The grammars with which a call goes on where this one fails.
         self.make_narrow: Callable[[], LLGuidanceGrammar | None] | None = None
@@ -207,7 +227,8 @@ class LLGuidanceGrammar:
         self._narrow: LLGuidanceGrammar | None = None
         self._has_failed = False
         self.token = cache.token
-        self._places = NO_PLACES if source.places is None else ItemPlaces(source.places, is_xml=self.allows_any_split)
+        self._text_tokens = cache.text_tokens if source.is_clients and not self._is_xml else None
+        self._places = NO_PLACES if source.places is None else ItemPlaces(source.places, is_xml=self._is_xml)
         self._written_tokens = cache.written_tokens() if source.has_open_keys or source.places is not None else None
         self._tokenizer = tokenizer
         self._reading = threading.Lock()
@@ -270,11 +291,14 @@ class LLGuidanceGrammar:
     def coverage(self, coverage: Coverage) -> None:
         self._coverage = coverage
 
-    def matcher(self, location: str, *, may_relax: bool = False) -> LLGuidanceMatcher:
+    def matcher(self, location: str, *, may_relax: bool = False) -> LLGuidanceMatcher | ClientTextMatcher:
         tokens, written = self._written_tokens, None
         if tokens is not None:
-            written = WrittenFilter(tokens, self._places, is_xml=self.allows_any_split, token=self.token)
-        return LLGuidanceMatcher(self, location, may_relax=may_relax, written=written)
+            written = WrittenFilter(tokens, self._places, is_xml=self._is_xml, token=self.token)
+        matcher = LLGuidanceMatcher(self, location, may_relax=may_relax, written=written)
+        if not self._source.is_clients:
+            return matcher
+        return ClientTextMatcher(matcher, location, self._text_tokens)
 
     def copy(self) -> llguidance.LLMatcher:
         """Return a copy of the prototype, at the start of the arguments."""
@@ -293,13 +317,13 @@ class LLGuidanceGrammar:
         return renewed.deep_copy()
 
     def forced_ids(self, matcher: llguidance.LLMatcher) -> list[int]:
-        """Return tokens that every continuation begins with, in one of their splits if any is allowed."""
-        if not self.allows_any_split:
+        """Return tokens that every continuation begins with, in their canonical tokenization; none of a long text."""
+        if self._source.has_long_texts:
+            return []
+        if not self.any_tokenization:
             return list(matcher.compute_ff_tokens())
         # A copy: with "no_forcing" (LLGuidance 1.7.6), a matcher's masks are wrong after it has looked ahead.
         return forced_ids(matcher.deep_copy().compute_ff_bytes(), self._tokenizer.tokenize_bytes)
 
     def _new(self) -> llguidance.LLMatcher:
-        return llguidance.LLMatcher(
-            self._tokenizer, self.text, log_level=0, limits=LIMITS if self.effort == "exact" else EASED_LIMITS
-        )
+        return llguidance.LLMatcher(self._tokenizer, self.text, log_level=0, limits=self._limits)

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import llguidance
+from llguidance._lib import regex_to_lark
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from constrained_k2.engines.llguidance.lexer_cost import LIMITS, MAX_GRAMMAR_SIZE, lexer_bytes
@@ -18,7 +19,7 @@ from constrained_k2.grammar.lark.direct_model import DirectModel, direct_model
 from constrained_k2.grammar.lark.places import Places, places_of
 from constrained_k2.grammar.lark.small import MAX_HARD, MAX_HARD_TEXT, MAX_TEXT
 from constrained_k2.grammar.lark.state_model import StateModel, state_model
-from constrained_k2.grammar.lark.terminals import alone
+from constrained_k2.grammar.lark.terminals import NO_FORCING, alone
 from constrained_k2.grammar.lark.writer import Effort, LarkWriter
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.translation import found_anywhere
@@ -60,12 +61,19 @@ class GrammarText:
     text: str  # Lark, or JSON around it
     coverage: Coverage
     model: StateModel | None  # None if its states are not cached
-    allows_any_split: bool = False  # True if masks allow any tokens of a text that is the only one possible
+    encoding: ArgumentEncoding = "json"
+    has_long_texts: bool = False  # True if LLGuidance might force a text without a limit
+    is_clients: bool = False  # True if a client wrote it
     effort: Effort = "exact"
     places: Places | None = None  # of the arrays whose items a matcher compares
     has_open_keys: bool = False  # True if the grammar itself would let an object have a key twice
     direct: DirectModel | None = None  # of JSON, for masks without LLGuidance
     is_simple: bool = False  # True if LLGuidance reads it for certain, and no mask of it takes it to a limit
+
+    @property
+    def any_tokenization(self) -> bool:
+        """True if masks allow any tokenization of a text that is the only one possible."""
+        return self.encoding == "xtml" or self.has_long_texts
 
 
 def our_text(
@@ -83,19 +91,23 @@ def our_text(
         lark = writer.write_arguments(root) if encoding == "xtml" else writer.write(root)
         if encoding == "json" and writer.member_count > _MAX_MEMBERS:
             raise Refused(f"grammar size (number of symbols) too big: {writer.member_count} members")
+        if writer.has_long_texts and encoding == "json":
+            lark = f"{NO_FORCING}\n{lark}"
         text = llguidance.LLMatcher.grammar_from_lark(lark)
         places = places_of(writer)
         coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes.found)
+        is_long = writer.has_long_texts
         return GrammarText(
             text,
             coverage,
             state_model(writer.model),
-            encoding == "xtml",
-            effort,
-            places,
-            writer.model.has_open_keys,
-            None if encoding == "xtml" else direct_model(writer.model),
-            is_simple=encoding == "json" and _is_simple(writer, lark, patterns),
+            encoding,
+            has_long_texts=is_long,
+            effort=effort,
+            places=places,
+            has_open_keys=writer.model.has_open_keys,
+            direct=None if encoding == "xtml" or is_long else direct_model(writer.model),
+            is_simple=encoding == "json" and not is_long and _is_simple(writer, lark, patterns),
         )
 
     return write_some(SchemaDocument(document), patterns.is_found, write)
@@ -123,29 +135,28 @@ def any_text(patterns: "Patterns", encoding: ArgumentEncoding, *, is_object: boo
     return replace(source, coverage=coverage, model=None, is_simple=False)
 
 
-def written_text(kind: Literal["regex", "lark"], text: str) -> GrammarText:
+def answer_text(kind: Literal["regex", "lark"], text: str) -> GrammarText:
     """Return the grammar of a regular expression or of a Lark grammar that a request gives for its answer.
 
     Raises:
         Refused: LLGuidance rejects it, or it refers to tokens, which no answer may hold.
     """
-    try:
-        if kind == "regex":
-            grammar = llguidance.LLMatcher.grammar_from_regex(text)
-        else:
-            grammar = llguidance.LLMatcher.grammar_from_lark(_lark(text))
-    except ValueError as error:
-        raise Refused(str(error)) from error
-    return GrammarText(grammar, Coverage("llguidance"), model=None)
+    lark = f"start: /{regex_to_lark(text, '')}/" if kind == "regex" else _lark(text)
+    return _clients(f"{NO_FORCING}\n{lark}", "json")
 
 
 def input_text(kind: Literal["regex", "lark"], text: str, encoding: ArgumentEncoding) -> GrammarText:
     """Return the grammar of a custom tool's arguments; raises as :func:`custom_tool_text`, or :class:`Refused`."""
+    return _clients(custom_tool_text(kind, text, encoding), encoding)
+
+
+def _clients(lark: str, encoding: ArgumentEncoding) -> GrammarText:
     try:
-        grammar = llguidance.LLMatcher.grammar_from_lark(custom_tool_text(kind, text, encoding))
+        grammar = llguidance.LLMatcher.grammar_from_lark(lark)
     except ValueError as error:
         raise Refused(str(error)) from error
-    return GrammarText(grammar, Coverage("llguidance"), model=None, allows_any_split=encoding == "xtml")
+    coverage = Coverage("llguidance")
+    return GrammarText(grammar, coverage, None, encoding, has_long_texts=True, is_clients=True)
 
 
 def _lark(text: str) -> str:
@@ -200,10 +211,11 @@ class Patterns:
         # LLGuidance's error if no token is possible at the start
         return not (matcher.is_error() and "NoExtensionBias" in matcher.get_error())
 
-    def _can_begin(self, expression: str, opening: str) -> bool:
+    def _can_begin(self, expression: str, opening: str, *, is_long: bool) -> bool:
         """Return True if masks behind an opening, and the tokens after it, stay within the engine's limits."""
         check_deadline()
-        grammar = llguidance.LLMatcher.grammar_from_lark(alone(expression))
+        header = f"{NO_FORCING}\n" if is_long else ""
+        grammar = llguidance.LLMatcher.grammar_from_lark(header + alone(expression))
         matcher = llguidance.LLMatcher(self._writing, grammar, log_level=0, limits=LIMITS)
         ids = list(self._writing.tokenize_str(opening))
         for _ in range(_PROBED_TOKENS):

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import cached_property
 from weakref import WeakValueDictionary
 
 import llguidance
@@ -187,6 +188,17 @@ class MaskCache:
         """Return True if LLGuidance reads a terminal of strings, and its masks may come from there."""
         terminal = Terminal(is_string=True, expression=expression)
         return self._budget > 0 and self.direct_masks().terminals.is_readable(terminal)
+
+    @cached_property
+    def text_tokens(self) -> npt.NDArray[np.int32]:
+        """Return all ordinary tokens and the engine's stop, int32 ``[words]``, read-only."""
+        allowed = np.ones(8 * self._row_bytes, dtype=bool)
+        allowed[list(self._vocabulary.unordinary_ids)] = False
+        allowed[self._vocabulary.size :] = False
+        allowed[self._vocabulary.format.engine_stop] = True
+        row = np.packbits(allowed, bitorder="little").view(np.int32)
+        row.flags.writeable = False
+        return row
 
     def written_tokens(self) -> WrittenTokens:
         """Return the tokens that may end a key or an item."""

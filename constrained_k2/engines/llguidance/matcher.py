@@ -44,7 +44,7 @@ class LLGuidanceMatcher:
     """
 
     __slots__ = ("_classes", "_consumed", "_ids", "_is_stale", "_location", "_masked", "_matcher", "_may_relax",
-                 "_path", "_state", "grammar", "written_filter")  # fmt: skip
+                 "_path", "_state", "grammar", "watch", "written_filter")  # fmt: skip
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class LLGuidanceMatcher:
         self._location = location
         self._may_relax = may_relax
         self.written_filter = written  # leaves out keys and items that are there already
+        self.watch: Callable[[], None] | None = None  # called while tokens are replayed, which it may end by an error
         self._classes = grammar.token_classes
         self._state = _UNTRACKED if grammar.dfa is None else grammar.dfa.begin()
         self._ids: list[int] = []
@@ -172,9 +173,9 @@ class LLGuidanceMatcher:
 
     def _accept_by_engine(self, token_id: int) -> bool:
         matcher = self.engine()
-        taken = matcher.try_consume_tokens([token_id])
+        taken = self._takes(matcher, token_id)
         if not taken and (matcher.is_error() or self._is_allowed(matcher, token_id)):
-            taken = self._retry(lambda other: other.try_consume_tokens([token_id]))
+            taken = self._retry(lambda other: self._takes(other, token_id))
         if not taken:
             return False
         self._consumed += 1
@@ -266,7 +267,7 @@ class LLGuidanceMatcher:
                 return self.engine(for_mask=for_mask)
         if pending:
             self._consumed = len(self._ids)
-            if matcher.try_consume_tokens(pending) != len(pending):
+            if not self._consumes(matcher, pending):
                 matcher = self._rebuild()
         return matcher
 
@@ -281,20 +282,27 @@ class LLGuidanceMatcher:
         state.visits += 1
         if is_slow or state.visits > 1:  # most states are visited only once
             # If bytes are forced, LLGuidance chooses their tokens depending on the previous token.
-            is_forced = not self.grammar.allows_any_split and bool(self._matcher.compute_ff_bytes())
+            is_forced = not self.grammar.any_tokenization and bool(self._matcher.compute_ff_bytes())
             dfa.cache_mask(state, row, (self._ids[-1] if self._ids else -1) if is_forced else None)
 
     def _note_computed(self, matcher: llguidance.LLMatcher) -> None:
         if self._is_stale:
-            self._is_stale = not self.grammar.allows_any_split and bool(matcher.compute_ff_bytes())
+            self._is_stale = not self.grammar.any_tokenization and bool(matcher.compute_ff_bytes())
         if not self._is_stale:
             self._masked = self._consumed
 
+    def _takes(self, matcher: llguidance.LLMatcher, token_id: int) -> bool:
+        """Have LLGuidance consume a token. A lexer at its limit may refuse one without an error, which its mask has."""
+        taken = bool(matcher.try_consume_tokens([token_id]))
+        if not taken and not matcher.is_error():
+            self._is_allowed(matcher, token_id)
+        return taken
+
     def _is_allowed(self, matcher: llguidance.LLMatcher, token_id: int) -> bool:
-        """Return True if the mask allows a token: a lexer at its limit may refuse one without an error."""
+        """Return True if the mask allows a token."""
         mask = matcher.compute_bitmask()
         self._note_computed(matcher)
-        return matcher.is_error() or bool(mask[token_id // 8] >> (token_id % 8) & 1)
+        return bool(mask[token_id // 8] >> (token_id % 8) & 1)
 
     def _retry(self, operation: Callable[[llguidance.LLMatcher], T]) -> T:
         """The result of an operation that failed, with a new lexer or with a following grammar."""
@@ -344,4 +352,18 @@ class LLGuidanceMatcher:
     def _has_replayed(self, matcher: llguidance.LLMatcher) -> bool:
         self._matcher, self._consumed = matcher, len(self._ids)
         self._masked, self._is_stale = 0, False
-        return matcher.try_consume_tokens(self._ids) == len(self._ids) and not matcher.is_error()
+        return self._consumes(matcher, self._ids) and not matcher.is_error()
+
+    def _consumes(self, matcher: llguidance.LLMatcher, ids: Sequence[int]) -> bool:
+        """Have LLGuidance consume tokens that were accepted before."""
+        if self.watch is None:
+            return matcher.try_consume_tokens(ids) == len(ids)
+        try:
+            for token_id in ids:
+                self.watch()
+                if not matcher.try_consume_tokens([token_id]):
+                    return False
+        except ConstrainedK2Error:
+            self._forget_engine()
+            raise
+        return True

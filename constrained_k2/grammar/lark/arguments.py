@@ -18,8 +18,6 @@ from constrained_k2.schema.shapes import NEVER, KeyMap, Kind, Node, Object, Shap
 if TYPE_CHECKING:
     from constrained_k2.grammar.lark.writer import LarkWriter
 
-# Any tokenization of the text between special tokens is allowed: checkpoints write names in pieces of their own.
-HEADER = '%llguidance {"no_forcing": true}'
 _HEAD, _SEPARATOR, _END = "argument_head", "separator", "argument_end"
 XTML_PREAMBLE = f"""\
 {RAW.definition}{ATTRIBUTE.definition}{_SEPARATOR}: {SEPARATOR}

@@ -22,8 +22,9 @@ from lark import Lark, Token, Tree
 from lark.exceptions import LarkError
 
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema, excerpt
-from constrained_k2.grammar.lark.arguments import HEADER, XTML_PREAMBLE, one_string
-from constrained_k2.grammar.lark.terminals import preamble
+from constrained_k2.grammar.lark.arguments import XTML_PREAMBLE, one_string
+from constrained_k2.grammar.lark.longest_match import LongestMatch
+from constrained_k2.grammar.lark.terminals import NO_FORCING, preamble
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.runs import is_plain, run_rules
 from constrained_k2.grammar.patterns.rust import parse_rust
@@ -74,7 +75,7 @@ def custom_tool_text(syntax: Syntax, definition: str, encoding: Literal["json", 
     except RecursionError:
         raise UnsupportedSchema("the definition is nested too deeply", "", "Flatten it") from None
     body = "\n".join([f"start: {one_string(INPUT, rule, form)}", *lines])
-    return f"{HEADER}\n{body}\n{XTML_PREAMBLE}" if encoding == "xtml" else f"{body}\n{preamble('')}"
+    return f"{NO_FORCING}\n{body}\n{XTML_PREAMBLE if encoding == 'xtml' else preamble('')}"
 
 
 def _too_costly(problem: str, budget: str, limit: int, actual: int) -> SchemaTooCostly:
@@ -177,6 +178,7 @@ class _Writer:
         self._split: list[str] = []  # rules of terminals that are written as several
         self._waiting = ["start"]  # rules, in the order in which they are needed
         self._skip = ""  # behind each terminal
+        self._matches: LongestMatch
         self._written_text = 0  # characters of terminals
 
     def written(self) -> tuple[str, list[str]]:
@@ -184,47 +186,83 @@ class _Writer:
         if len(self._rules) > _MAX_RULES:
             problem = f"the grammar has {len(self._rules)} rules, over the limit of {_MAX_RULES}"
             raise _too_costly(problem, "rules", _MAX_RULES, len(self._rules))
+        rules = self._reachable()
+
+        def items_of(node: Any) -> Items:
+            return self._terminal(node, self._terminals).items
+
+        self._matches = LongestMatch(rules, self._ignored, items_of, _counts, self._form)
+        if not self._matches.has_text(rules["start"]):
+            raise self._without_text()
         whole, lines = "r_start", list[str]()
         if self._ignored:
             ways = [self._symbol(f"ignored {number}", tree) for number, tree in enumerate(self._ignored)]
             whole, lines = "whole", [f"skip: ({' | '.join(ways)})*", "whole: skip r_start"]
             self._skip = " skip"
             self._symbols.clear()  # elsewhere the same terminals have a skip behind them
-        productive = self._productive()
         for name in self._waiting:  # which grows
-            if name not in self._rules:
-                raise _wrong(f"the rule {excerpt(name)} is used and not defined")
-            if name not in productive:
-                raise _wrong(f"no text matches the rule {excerpt(name)}")
-            lines.append(f"r_{name}: {self._expression(self._rules[name])}")
+            lines += self._rule(name)
         return whole, [*lines, *self._split, *(f"{name}: /{text}/" for text, name in self._lexemes.items())]
 
-    def _productive(self) -> set[str]:
-        """Return the rules that some text matches, if any text matches each terminal."""
-        left = dict(self._rules)
-        while more := {name for name, body in left.items() if _is_productive(body, left)}:
-            check_deadline()
-            left = {name: body for name, body in left.items() if name not in more}
-        return self._rules.keys() - left
+    def _reachable(self) -> dict[str, Tree[Token]]:
+        """Return the rules that ``start`` needs."""
+        found, waiting = dict[str, Tree[Token]](), ["start"]
+        while waiting:
+            name = waiting.pop()
+            if name not in self._rules:
+                raise _wrong(f"the rule {excerpt(name)} is used and not defined")
+            if name not in found:
+                body = found[name] = self._rules[name]
+                names = (node.children[0] for node in body.find_data("name"))
+                waiting += (str(one) for one in names if isinstance(one, Token) and one.type == "RULE")
+        return found
+
+    def _without_text(self) -> UnsupportedSchema:
+        blocked = self._matches.blocked()
+        if blocked is None:
+            return _wrong("no text matches the rule 'start'")
+        rule, left, right = map(excerpt, blocked)
+        problem = (
+            f"no text matches the rule {rule}: {left} takes the longest match, and with it what {right} begins with"
+        )
+        return _wrong(problem, f"Leave those characters out of {left}")
+
+    def _rule(self, name: str) -> list[str]:
+        """Return the lines of a rule.
+
+        ``s: s "+" s | x`` is written as ``x ("+" x)*``, which matches the same texts: LLGuidance would compare all
+        ways to read a text.
+        """
+        body = self._rules[name]
+        ways = list(map(_bare, body.children if body.data == "expansions" else [body]))
+        doubled = [way for way in filter(self._matches.has_text, ways) if _is_doubled(way, name)]
+        others = self._expression(Tree("expansions", [way for way in ways if way not in doubled]))
+        if not doubled:
+            return [f"r_{name}: {others}"]
+        between = self._expression(Tree("expansions", [Tree("expansion", way.children[1:-1]) for way in doubled]))
+        return [f"r_{name}: p_{name} ({between} p_{name})*", f"p_{name}: {others}"]
 
     def _expression(self, node: Any) -> str:
         """Return a part of a rule."""
         match node.data, node.children:
             case ("expansions", ways):
-                return f"({' | '.join(map(self._expression, ways))})"
+                return f"({' | '.join(map(self._expression, filter(self._matches.has_text, ways)))})"
             case ("expansion", parts):
                 return " ".join(map(self._expression, parts)) or '""'
             case ("alias", [inner, _]):
                 return self._expression(inner)
             case ("expr", [inner, *counts]):
-                return f"({self._expression(inner)}){_repeated(counts)}" if counts[0] else self._expression(inner)
+                return f"{self._optional(inner)}{_repeated(counts)}" if counts[0] else self._expression(inner)
             case ("maybe", [inner]):
-                return f"({self._expression(inner)})?"
+                return f"{self._optional(inner)}?"
             case ("name", [Token(type="RULE", value=name)]):
                 if name not in self._waiting:
                     self._waiting.append(name)
                 return f"r_{name}"
         return self._symbol(" ".join(map(str, node.children)), node)
+
+    def _optional(self, node: Any) -> str:
+        return f"({self._expression(node)})" if self._matches.has_text(node) else '("")'
 
     def _symbol(self, text: str, node: Any) -> str:
         """Return what a rule writes for a terminal."""
@@ -303,20 +341,19 @@ class _Writer:
         return found
 
 
-def _is_productive(node: Any, others: Mapping[str, Any]) -> bool:
-    """Return True if some text matches a part of a rule, although none is known yet to match these other rules."""
-    match node.data, node.children:
-        case ("expansions", ways):
-            return any(_is_productive(way, others) for way in ways)
-        case ("expansion", parts):
-            return all(_is_productive(part, others) for part in parts)
-        case ("alias", [inner, _]):
-            return _is_productive(inner, others)
-        case ("expr", [inner, *counts]):
-            return bool(counts[0] and not _counts(counts)[0]) or _is_productive(inner, others)
-        case ("name", [Token(type="RULE", value=name)]):
-            return name not in others
-    return True
+def _bare(node: Any) -> Any:
+    """Return a part of a rule without an alias and without the place of counts that it does not have."""
+    while node.data == "alias" or (node.data == "expr" and node.children[1] is None):
+        node = node.children[0]
+    return node
+
+
+def _is_doubled(way: Any, name: str) -> bool:
+    """Return True if an alternative of a rule begins and ends with the rule."""
+    if way.data != "expansion" or len(way.children) < 2:
+        return False
+    ends = map(_bare, (way.children[0], way.children[-1]))
+    return all(part.data == "name" and part.children == [Token("RULE", name)] for part in ends)
 
 
 def _counts(given: list[Any]) -> tuple[int, int | None]:

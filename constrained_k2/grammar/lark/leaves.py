@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from constrained_k2.grammar.lark.digits import MAX_DIGITS, number_range
 from constrained_k2.grammar.lark.direct_model import MANY_TEXTS
-from constrained_k2.grammar.lark.terminals import NEGATING, NoExactGrammar, literal, one_of, sized_string
+from constrained_k2.grammar.lark.terminals import ANY_CHARACTER, NEGATING, NoExactGrammar, literal, one_of, sized_string
 from constrained_k2.grammar.patterns.characters import Untranslatable
+from constrained_k2.grammar.patterns.states import span_of
 from constrained_k2.grammar.patterns.translation import found_anywhere, may_cost_much
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
 from constrained_k2.schema.doubles import LARGEST_EXACT
@@ -33,7 +34,9 @@ _NUMBER_ONCE = rf"/0|-?{_DIGITS}|-?(?:0|{_DIGITS})\.[0-9]{{0,{MAX_DIGITS - 1}}}[
 _LARGEST_MULTIPLE = 10_000  # counted in its last decimal: LLGuidance has a state for each remainder
 _MAX_DECIMALS = 8  # of a multiple whose trailing zeros may be left out: each takes an alternative
 _MOST_TOGETHER, _MOST_RANGES = 1000, 64  # a step with 300 ranges takes 40 ms
+_LONGEST_TERMINAL, _PART = 1 << 14, 1 << 10  # characters of strings
 _EASY_LENGTH = 256  # of a string with a pattern, where its lexer fails
+_LONG = 512  # characters: at each token LLGuidance encodes a text as long in 1 ms
 _LEAF = {"x-guidance": {"whitespace_flexible": False}}  # so that all lexemes stay in one class
 
 
@@ -84,6 +87,13 @@ def _has_far_range(shape: Number) -> bool:
 def is_endless(shape: String) -> bool:
     """Return True if a string has a shape because all long ones do: excluded values are finitely many."""
     return shape.longest is None and not (shape.patterns or shape.absent or shape.formats)
+
+
+def is_long(shape: String) -> bool:
+    """Return True if patterns may leave one continuation only for more than :data:`_LONG` characters."""
+    if shape.shortest > _LONG and (shape.patterns or shape.absent or shape.formats):
+        return True
+    return any(span_of(pattern) > _LONG for pattern in shape.patterns | shape.absent)
 
 
 def note_integers(writer: "LarkWriter") -> None:
@@ -221,9 +231,39 @@ def string_rule(writer: "LarkWriter", shape: String) -> str:
     if shape == String():
         return "STRING"
     if not (shape.excluded or shape.absent or shape.patterns or shape.formats):
+        if max(shape.shortest, shape.longest or 0) > _LONGEST_TERMINAL:
+            quote = literal(JSON.quote)
+            return f"{quote} {_in_parts(writer, shape, ANY_CHARACTER)} {quote}"
         return writer.terminal(sized_string(shape.shortest, shape.longest))
     expression = writer.model.terminals[shape] = writable(writer, shape)
     return _string(writer, shape, expression)
+
+
+def _in_parts(writer: "LarkWriter", shape: String, character: str) -> str:
+    """Return a rule of the characters of long strings, counted in parts: up to 16,500 are 16 times 1,024, and 116.
+
+    LLGuidance's lexer makes some expressions for each character of a terminal that is counted, and at most 250,000.
+    """
+    parts, more = divmod(shape.shortest, _PART)
+    ways = [(parts, parts, more, None)]
+    if shape.longest is not None:
+        most, rest = divmod(shape.longest, _PART)
+        ways = [(parts, parts, more, rest)]
+        if parts < most:
+            ways = [(parts, parts, more, _PART - 1), (parts + 1, most - 1, 0, _PART - 1), (most, most, 0, rest)]
+
+    def several(least: int, most: int | None) -> str:
+        text = writer.terminal(f"/{character}{{{max(least, 1)},{'' if most is None else most}}}/")
+        return text if least else f"({text})?"
+
+    return writer.choice(
+        [
+            " ".join([f"{several(_PART, _PART)}{{{low},{high}}}"] * (high > 0) + [several(least, most)] * (most != 0))
+            or '""'
+            for low, high, least, most in ways
+            if low <= high
+        ]
+    )
 
 
 def _string(writer: "LarkWriter", shape: String, expression: str) -> str:
@@ -264,15 +304,20 @@ def raw_string_rule(writer: "LarkWriter", shape: String | Value) -> str:
     if isinstance(shape, Value):
         return literal(shape.value)
     shape = _eased(writer, shape)
-    return RAW.terminal if shape == String() else _string(writer, shape, writable(writer, shape, RAW))
+    if shape == String():
+        return RAW.terminal
+    if shape == String(shape.shortest, shape.longest) and max(shape.shortest, shape.longest or 0) > _LONGEST_TERMINAL:
+        return _in_parts(writer, shape, RAW.character)
+    return _string(writer, shape, writable(writer, shape, RAW))
 
 
 def writable(writer: "LarkWriter", shape: String, form: Spelling = JSON) -> str:
     """Return a terminal's expression, where the engine can begin to write its strings."""
     expression = string_expression(shape, form)
     patterns = shape.patterns | shape.absent
+    writer.has_long_texts |= (long := is_long(shape))
     costly = patterns if shape.formats else frozenset(filter(may_cost_much, patterns))  # a format's pattern is long
-    if costly and not writer.can_begin(expression, form.quote):
+    if costly and not writer.can_begin(expression, form.quote, is_long=long):
         beside = " beside a format" if shape.formats else ""
         reason = f"the pattern {min(costly)[:60]!r}{beside} costs the engine too much"
         raise NoExactGrammar(

@@ -16,7 +16,7 @@ BITS = 64
 """The width of a rule's parameter."""
 
 _PAIR = rf"[dD][0-7]{HEX}{{2}}|[dD][89abAB]{HEX}{{2}}\\u[dD][c-fC-F]{HEX}{{2}}"  # lone surrogates have no spelling
-_ANY_CHARACTER = rf'(?:[^"\\\x00-\x1f]|\\["\\\/bfnrt]|\\u(?:[0-9a-cA-CefEF]{HEX}{{3}}|{_PAIR}))'
+ANY_CHARACTER = rf'(?:[^"\\\x00-\x1f]|\\["\\\/bfnrt]|\\u(?:[0-9a-cA-CefEF]{HEX}{{3}}|{_PAIR}))'
 
 # At most 40 digits on either side of the point, and none that overflows a double: this stops a model that loops on one.
 _FRACTION = r"(?:\.[0-9]{1,40})?"
@@ -26,7 +26,7 @@ _WHITESPACE = f"""\
 ws: WS?
 WS: /[ \\n\\r\\t]{{1,{MAX_WHITESPACE}}}/
 """
-_STRING = f'STRING: /"{_ANY_CHARACTER}*"/\n'
+_STRING = f'STRING: /"{ANY_CHARACTER}*"/\n'
 _PLAIN = JSON.definition
 NUMBER, SIGN_APART = "NUMBER", "number"
 """The terminal of all numbers, and the rule of them with the sign as a terminal of its own."""
@@ -42,6 +42,12 @@ any_member: STRING ws ":" ws any ws
 """
 
 
+NO_FORCING = '%llguidance {"no_forcing": true}'
+"""The first line of a grammar whose masks allow any tokenization of a text that is the only one possible.
+
+XTML needs it because checkpoints write names in pieces of their own. Clients' grammars and long strings need it because
+LLGuidance (1.7.6) writes all of a forced text ahead, without a limit, and encodes it again for each mask.
+"""
 NEGATING = ("not", "oneOf", "if", "dependencies", "dependentSchemas")
 """The keywords that negate subschemas."""
 
@@ -73,7 +79,7 @@ def key(name: str) -> str:
 
 def sized_string(shortest: int, longest: int | None) -> str:
     """Return a Lark regex of the strings of these lengths, in characters, in any spelling."""
-    return f'/"{_ANY_CHARACTER}{{{shortest},{"" if longest is None else longest}}}"/'
+    return f'/"{ANY_CHARACTER}{{{shortest},{"" if longest is None else longest}}}"/'
 
 
 def one_of(values: Iterable[str], form: Spelling = JSON) -> str:

@@ -13,11 +13,12 @@ from typing import Any, Literal
 from weakref import proxy
 
 from constrained_k2.errors import SchemaTooCostly
-from constrained_k2.grammar.lark.arguments import ANY_RULES, HEADER, XTML_PREAMBLE, arguments_rule
+from constrained_k2.grammar.lark.arguments import ANY_RULES, XTML_PREAMBLE, arguments_rule
 from constrained_k2.grammar.lark.arrays import array_rule
 from constrained_k2.grammar.lark.leaves import (
     INTEGER,
     is_endless,
+    is_long,
     is_text,
     joined_strings,
     leaf_has_value,
@@ -30,7 +31,7 @@ from constrained_k2.grammar.lark.leaves import (
 from constrained_k2.grammar.lark.model import GrammarModel
 from constrained_k2.grammar.lark.objects import object_rule
 from constrained_k2.grammar.lark.small import is_usual
-from constrained_k2.grammar.lark.terminals import NUMBER, SIGN_APART, NoExactGrammar, one_of, preamble
+from constrained_k2.grammar.lark.terminals import NO_FORCING, NUMBER, SIGN_APART, NoExactGrammar, one_of, preamble
 from constrained_k2.grammar.lark.values import value_text
 from constrained_k2.grammar.productivity import Productivity, constants
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
@@ -100,7 +101,8 @@ class LarkWriter:
         self._alternatives = 0  # of the arguments' values
         self.member_count = 0  # alternatives of the rules of members, in all objects
         self.effort: Effort = "exact"
-        self.can_begin: Callable[[str, str], bool] = lambda expression, opening: True  # noqa: ARG005
+        self.can_begin: Callable[..., bool] = lambda expression, opening, *, is_long: True  # noqa: ARG005
+        self.has_long_texts = False  # True if a string may have one continuation only for many characters
         self._waiting: list[Node] = []
         self.node: Node = ANY  # the node being written
         self._notes: list[tuple[str, NoteStatus, str]] | None = None  # on the shape being written, if one is
@@ -115,7 +117,7 @@ class LarkWriter:
         """Return the grammar of a node's objects as XTML arguments, as :meth:`write` does."""
         arguments, _ = self.normalizer.by_kind(root).get("object", (NEVER, ()))
         self.model.arguments = arguments
-        body = "\n".join([HEADER, *self._lines(arguments)])
+        body = "\n".join([NO_FORCING, *self._lines(arguments)])
         return f"{body}\n{preamble(body, self.any_number)}{XTML_PREAMBLE}"
 
     def _lines(self, root: Node) -> list[str]:
@@ -247,6 +249,7 @@ class LarkWriter:
         allowed = EVERYTHING if shape.names == ANY else self.normalizer.shapes(shape.names)
         met = [meet(keys, name) for name in allowed if isinstance(name, String)]
         strings = [way for way in met if isinstance(way, String)]
+        self.has_long_texts |= any(map(is_long, strings))
         ways, matches = [string_expression(way, form) for way in strings], self.normalizer.matches
         values = [way.value for way in allowed if isinstance(way, Value)]
         texts = [value for value in values if isinstance(value, str) and value not in names]

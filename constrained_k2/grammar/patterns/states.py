@@ -8,7 +8,7 @@ Terms and states are made when a text first gets there.
 
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from math import inf
 from threading import Lock
 from typing import Any
@@ -240,6 +240,15 @@ def _beginnings(items: Items) -> Iterator[tuple[bool, Items]]:
             yield from _beginnings([*way, *items[1:]])
     else:
         yield False, items
+
+
+@lru_cache(1024)
+def span_of(pattern: str) -> int:
+    """Return an upper bound of the characters that a match needs; 0 if the pattern is not tracked."""
+    try:
+        return _span(parse(pattern))
+    except Untranslatable:
+        return 0
 
 
 def _span(items: Items) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.formats.phases import Phase
-from constrained_k2.grammar.lark.arguments import HEADER
+from constrained_k2.grammar.lark.terminals import NO_FORCING
 from constrained_k2.grammar.whole_turn.calls import joint, section_rules
 from constrained_k2.request.spec import ToolCallSpec
 
@@ -41,7 +41,7 @@ def write_lark(
         lines += [f"arguments_{number}: {arguments[tool.name]}" for number, tool in enumerate(spec.tools)]
     if has_text:
         lines.append("TEXT: /(?s:.)+/")
-    options = HEADER if wire_format.argument_encoding == "xtml" else "%llguidance {}"
+    options = NO_FORCING if wire_format.argument_encoding == "xtml" else "%llguidance {}"
     return "\n".join([options, *lines]) + "\n"
 
 

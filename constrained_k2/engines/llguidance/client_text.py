@@ -1,0 +1,106 @@
+"""Matches a text by a grammar that a client wrote, and bounds the CPU time that this takes.
+
+    s: s s | "a" | "b" "a"?      each step compares all ways to read the text: the call ends after some 300 bytes
+
+LLGuidance's own limits count expressions and parser items, not the work that an ambiguous rule makes of them.
+"""
+
+from collections.abc import Sequence
+from time import thread_time_ns
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
+from constrained_k2.engines.protocol import Failures
+from constrained_k2.errors import ConstrainedK2Error, SchemaTooCostly
+from constrained_k2.vocabulary.bitmask import BitmaskRows
+
+_FREE_NS = 10_000_000  # of a step; most take 0.1 to 3 ms
+_MOST_NS = 80_000_000  # of steps one after the other, above what is free
+
+
+class ClientTextMatcher:
+    """A matcher whose steps are timed. Implements :class:`~constrained_k2.engines.protocol.ArgumentMatcher`.
+
+    The step that takes too long is the last one: it ends as usual, and every later one raises ``SchemaTooCostly``.
+
+    Args:
+        inner: The matcher of the text.
+        location: The location of the grammar in the request, for errors.
+        tokens: The tokens that a text may have, int32 ``[words]``; None for any. A grammar of LLGuidance's own dialect
+            can exclude texts, which includes special tokens: ``~/a/``.
+    """
+
+    __slots__ = ("_begun", "_inner", "_location", "_spent_ns", "_tokens")
+
+    def __init__(self, inner: LLGuidanceMatcher, location: str, tokens: npt.NDArray[np.int32] | None) -> None:
+        self._inner = inner
+        self._inner.watch = self._check
+        self._location = location
+        self._tokens = tokens
+        self._spent_ns = 0
+        self._begun = 0
+
+    def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
+        with self:
+            self._inner.fill(row, address)
+            if self._tokens is not None:
+                row &= self._tokens
+
+    @staticmethod
+    def fill_batch(batch: Sequence[tuple[Any, int]], rows: BitmaskRows) -> Failures:
+        """Fill the rows one by one, on this thread, whose CPU time is counted."""
+        failed: Failures = []
+        for matcher, row in batch:
+            try:
+                matcher.fill(rows[row], rows.address + row * rows.row_bytes)
+            except ConstrainedK2Error as error:
+                failed.append((row, error))
+        return failed
+
+    def cached_mask(self) -> npt.NDArray[np.int32] | None:
+        return None
+
+    def forced_tokens(self) -> list[int]:
+        return []
+
+    def accept(self, token_id: int) -> bool:
+        with self:
+            return self._inner.accept(token_id)
+
+    def written(self) -> Sequence[int]:
+        return self._inner.written()
+
+    def rollback(self, count: int) -> None:
+        self._inner.rollback(count)
+
+    def is_complete(self) -> bool:
+        with self:
+            return self._inner.is_complete()
+
+    def fork(self) -> "ClientTextMatcher":
+        copy = ClientTextMatcher(self._inner.fork(), self._location, self._tokens)
+        copy._spent_ns = self._spent_ns
+        return copy
+
+    def __enter__(self) -> None:
+        self._begun = thread_time_ns()
+        self._check()
+
+    def __exit__(self, *_: object) -> None:
+        self._spent_ns = self._with_step()
+
+    def _with_step(self) -> int:
+        """Return the time above what is free, with the current step. Fast steps make up for slow ones before them."""
+        return max(self._spent_ns + thread_time_ns() - self._begun - _FREE_NS, 0)
+
+    def _check(self) -> None:
+        """Raise if the call's latest steps, with the current one, have taken too long."""
+        spent = self._with_step() if self._spent_ns <= _MOST_NS else self._spent_ns
+        if spent > _MOST_NS:
+            limit, free, actual = _MOST_NS // 1_000_000, _FREE_NS // 1_000_000, spent // 1_000_000
+            problem = f"the masks of this grammar take {actual} ms above {free} ms each, over the limit of {limit} ms"
+            remedy = "Rewrite rules that match one text in several ways, and shorten counts"
+            raise SchemaTooCostly(problem, self._location, remedy, "mask_ms", limit, actual)

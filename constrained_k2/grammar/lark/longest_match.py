@@ -1,0 +1,224 @@
+r"""Finds the rules of a client's grammar that no text matches, since each terminal takes the longest match.
+
+    start: /[^;]*/ "END"        no text: the first terminal takes END too
+    start: /[^;]*/ ";"          "END;"
+
+LLGuidance's lexer is greedy and never gives a character back. Without this check such a call could never end.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from lark import Token, Tree
+
+from constrained_k2.grammar.patterns.characters import Ranges, Untranslatable
+from constrained_k2.grammar.patterns.states import PatternStates, TooManyStates
+from constrained_k2.grammar.patterns.tree import Items
+from constrained_k2.grammar.patterns.ways import END, START
+from constrained_k2.grammar.spelling import TOP, Spelling
+from constrained_k2.schema.compile_pool import check_deadline
+
+_MAX_STEPS = 50_000  # of the DFA states of one terminal, by ranges of characters
+_ALL: Ranges = [(0, TOP)]
+
+
+class Ends(NamedTuple):
+    """The characters at the ends of a part's texts, as bits of ranges of characters. No bit and not empty: no text."""
+
+    may_be_empty: bool
+    first: int  # that a text begins with
+    after: int  # that its last terminal does not take, so that another one may begin with them
+
+
+_EMPTY, _NO_TEXT = Ends(True, 0, 0), Ends(False, 0, 0)  # noqa: FBT003 - by their order
+
+
+class Blocked(NamedTuple):
+    """Neighbours in a rule: the left one takes what the right one begins with."""
+
+    rule: str
+    left: str
+    right: str
+
+
+class LongestMatch:
+    """The ends of the texts of rules, and of their parts.
+
+    Args:
+        rules: lark's trees of the rules.
+        ignored: Those of the terminals that may follow each terminal.
+        items_of: Returns a terminal's regular expression.
+        counts_of: Returns the fewest and the most repetitions, as lark writes them.
+        form: How texts are spelled. A terminal may always end in front of an escaped character
+            (:mod:`constrained_k2.grammar.patterns.runs`).
+    """
+
+    def __init__(
+        self,
+        rules: Mapping[str, Tree[Token]],
+        ignored: Iterable[Tree[Token]],
+        items_of: Callable[[Any], Items],
+        counts_of: Callable[[list[Any]], tuple[int, int | None]],
+        form: Spelling,
+    ) -> None:
+        self._rules, self._counts_of = rules, counts_of
+        escaped = [(code, code) for code in form.escapes]
+        found = {}
+        for node in [*ignored, *_terminals(rules.values())]:
+            check_deadline()
+            name = text_of(node)
+            if name not in found:
+                found[name] = _ends_of(items_of(node), escaped)
+        # The ranges between the bounds of what terminals begin with, which no check tells apart.
+        self._bounds = sorted({end for _, first, _ in found.values() for low, high in first for end in (low, high + 1)})
+        self._terminals = {
+            name: Ends(may_be_empty, self._bits(first), self._bits(after))
+            for name, (may_be_empty, first, after) in found.items()
+        }
+        self._ends: dict[str, Ends] = defaultdict(lambda: _NO_TEXT)
+        self._skipped = _EMPTY
+        for node in ignored:
+            self._skipped = _either(self._skipped, self._terminals[text_of(node)])
+        is_changed = True
+        while is_changed:
+            check_deadline()
+            is_changed = False
+            for name, body in rules.items():
+                ends = self._of(body)
+                is_changed |= ends != self._ends[name]
+                self._ends[name] = ends
+
+    def has_text(self, node: Any) -> bool:
+        """Return True if some text matches a part of a rule."""
+        return self._of(node) != _NO_TEXT
+
+    def blocked(self) -> Blocked | None:
+        """Return neighbours that leave a rule without a text, if there are any."""
+        for name, body in self._rules.items():
+            for sequence in body.find_data("expansion"):
+                so_far = _EMPTY
+                for part, before in zip(sequence.children, [None, *sequence.children], strict=False):
+                    ends = self._of(part)
+                    joined = _sequence(so_far, ends)
+                    if joined == _NO_TEXT and _NO_TEXT not in {so_far, ends}:
+                        return Blocked(name, text_of(before), text_of(part))
+                    so_far = joined
+        return None
+
+    def _of(self, node: Any) -> Ends:
+        match node.data, node.children:
+            case ("expansions", ways):
+                ends = _NO_TEXT
+                for way in ways:
+                    ends = _either(ends, self._of(way))
+                return ends
+            case ("expansion", parts):
+                ends = _EMPTY
+                for part in parts:
+                    ends = _sequence(ends, self._of(part))
+                return ends
+            case ("alias", [inner, _]):
+                return self._of(inner)
+            case ("maybe", [inner]):
+                return _either(_EMPTY, self._of(inner))
+            case ("expr", [inner, *counts]):
+                least, most = self._counts_of(counts) if counts[0] else (1, 1)
+                ends = self._of(inner)
+                if least > 1 and not ends.may_be_empty and not ends.after & ends.first:
+                    ends = _NO_TEXT
+                return _EMPTY if most == 0 else _either(_EMPTY, ends) if least == 0 else ends
+            case ("name", [Token(type="RULE", value=name)]):
+                return self._ends[name]
+        return _sequence(self._terminals[text_of(node)], self._skipped)
+
+    def _bits(self, ranges: Ranges) -> int:
+        bits = 0
+        for low, high in ranges:
+            begin, end = max(bisect_right(self._bounds, low) - 1, 0), bisect_left(self._bounds, high + 1)
+            bits |= (1 << end) - (1 << begin)
+        return bits
+
+
+def text_of(node: Any) -> str:
+    """Return a part of a rule as about the client wrote it."""
+    return " ".join(map(str, node.scan_values(lambda value: value is not None)))
+
+
+def _terminals(nodes: Iterable[Any]) -> Iterator[Any]:
+    """Yield the terminals in parts of rules."""
+    waiting = [*nodes]
+    while waiting:
+        node = waiting.pop()
+        match node.data, node.children:
+            case ("expansions" | "expansion" | "maybe", parts):
+                waiting += parts
+            case ("alias" | "expr", [inner, *_]):
+                waiting.append(inner)
+            case ("name", [Token(type="RULE")]):
+                pass
+            case _:
+                yield node
+
+
+def _either(one: Ends, other: Ends) -> Ends:
+    return Ends(one.may_be_empty or other.may_be_empty, one.first | other.first, one.after | other.after)
+
+
+def _sequence(left: Ends, right: Ends) -> Ends:
+    meets = bool(left.after & right.first)
+    # A left part that may be empty is no way out: once it has begun, the text could never end.
+    if _NO_TEXT in {left, right} or (left.first and right.first and not right.may_be_empty and not meets):
+        return _NO_TEXT
+    first = (left.first if right.may_be_empty or meets else 0) | (right.first if left.may_be_empty else 0)
+    after = (right.after if left.may_be_empty or meets else 0) | (left.after if right.may_be_empty else 0)
+    return Ends(left.may_be_empty and right.may_be_empty, first, after)
+
+
+def _ends_of(items: Items, escaped: Ranges) -> tuple[bool, Ranges, Ranges]:
+    """Return a terminal's ends. If it has too many states, any character may come after it."""
+    may_be_empty, first, after = True, _ALL, list(escaped)
+    try:
+        states = PatternStates([START, *items, END])
+        begin = frozenset(states.terms(states.start))
+        may_be_empty = any(map(states.may_end, begin))
+        first = [one for term in begin for ranges, _ in states.moves(term) for one in ranges]
+        waiting, seen, steps = [begin], {begin}, 0
+        while waiting:
+            state = waiting.pop()
+            may_end = any(map(states.may_end, state)) and state is not begin
+            for low, high, following in _steps(states, state):
+                steps += 1
+                if not following and may_end:
+                    after.append((low, high))
+                elif following and following not in seen:
+                    seen.add(following)
+                    waiting.append(following)
+            if steps > _MAX_STEPS:
+                return may_be_empty, first, _ALL
+            if after and after[-1] == _ALL[0]:
+                break
+    except (TooManyStates, Untranslatable):
+        after = _ALL
+    return may_be_empty, first, after
+
+
+def _steps(states: PatternStates, state: frozenset[int]) -> Iterator[tuple[int, int, frozenset[int]]]:
+    """Yield all ranges of characters with the terms behind them, of a DFA state that is a set of terms."""
+    changes = defaultdict[int, list[tuple[int, int]]](list)
+    for term in state:
+        for ranges, following in states.moves(term):
+            for low, high in ranges:
+                changes[low].append((following, 1))
+                changes[high + 1].append((following, -1))
+    counts = defaultdict[int, int](int)
+    low = 0
+    for at in sorted(changes):
+        if at > low:
+            yield low, at - 1, frozenset(term for term, count in counts.items() if count)
+        low = at
+        for term, change in changes[at]:
+            counts[term] += change
+    if low <= TOP:
+        yield low, TOP, frozenset()

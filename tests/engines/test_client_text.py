@@ -1,0 +1,160 @@
+"""Grammars that clients write: no text is forced, special tokens stay out, and the time of a call's steps is bounded."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from constrained_k2 import Compiler, SchemaTooCostly, ToolCallSpec, Vocabulary
+from constrained_k2.engines.llguidance import client_text
+from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
+from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
+from constrained_k2.vocabulary.bitmask import BitmaskRows, allocate_bitmask, allowed_ids
+
+LONG = {
+    "a custom tool": ("lark", 'start: x~100\nx: y~100\ny: "abc"~100', True),
+    "a custom tool's regex": ("regex", "(abc){10000}", True),
+    "an answer that cannot end": ("lark", 'start: /=+/ "="', False),
+    "an answer of many parts": ("lark", 'start: x{100}\nx: y{100}\ny: "abc"{100}', False),
+    "an answer's regex": ("regex", "(abc){10000}", False),
+}
+AMBIGUOUS = 'start: s\ns: s s | "a"'  # an answer's grammar is LLGuidance's own
+
+
+@pytest.fixture(params=["small_compiler", "k3_small_compiler"])
+def compiler(request: pytest.FixtureRequest) -> Compiler:
+    found: Compiler = request.getfixturevalue(request.param)
+    return found
+
+
+def matcher_of(compiler: Compiler, syntax: str, definition: str, *, is_tool: bool) -> Any:
+    """The matcher of a custom tool, or of an answer."""
+    if is_tool:
+        form = {"type": "grammar", "syntax": syntax, "definition": definition}
+        body: dict[str, Any] = {"tools": [{"type": "custom", "name": "f", "format": form}]}
+        return compiler.compile(ToolCallSpec.from_openai(body)).arguments("f")
+    kind = "grammar" if syntax == "lark" else "regex"
+    return compiler.compile(ToolCallSpec.from_openai({"structured_outputs": {kind: definition}})).answer()
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_forced_text_is_written_in_any_tokens(compiler: Compiler, name: str) -> None:
+    """LLGuidance would write all of it ahead: some without an end, others for minutes."""
+    syntax, definition, is_tool = LONG[name]
+    vocabulary, row = compiler.vocabulary, allocate_bitmask(1, compiler.vocabulary.size)[0]
+    matcher = matcher_of(compiler, syntax, definition, is_tool=is_tool)
+    text = {True: '{"input": "abcabca', False: "=="}[is_tool] if "end" in name or is_tool else "abcabca"
+    if is_tool and vocabulary.format.argument_encoding == "xtml":
+        text = ""
+    for byte in text:
+        matcher.fill(row)
+        (token,) = vocabulary.encode(byte)
+        assert token in allowed_ids(row) and matcher.accept(token)
+    assert matcher.forced_tokens() == [] and matcher.fork().forced_tokens() == []
+
+
+@pytest.mark.parametrize("pattern", [{"pattern": "^(ab){300}$"}, {"pattern": "^a*$", "minLength": 5000}])
+def test_a_long_pattern_forces_no_tokens(compiler: Compiler, pattern: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"k": {"type": "string", **pattern}}, "required": ["k"]}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    matcher = compiler.compile(ToolCallSpec.from_openai({"tools": [tool]})).arguments("f")
+    assert isinstance(matcher, LLGuidanceMatcher) and matcher.grammar.any_tokenization
+    assert matcher.forced_tokens() == []
+
+
+def test_a_grammar_that_excludes_a_text_excludes_special_tokens(compiler: Compiler) -> None:
+    vocabulary, row = compiler.vocabulary, allocate_bitmask(1, compiler.vocabulary.size)[0]
+    matcher = matcher_of(compiler, "lark", "start: T\nT: ~/.*a.{3}/", is_tool=False)
+    for _ in range(3):
+        matcher.fill(row)
+        others = set(allowed_ids(row).tolist()) & set(vocabulary.unordinary_ids)
+        assert others <= {vocabulary.format.engine_stop}
+        assert matcher.accept(vocabulary.encode("x")[0])
+
+
+@pytest.fixture
+def slow_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The CPU time of each mask from now on, in nanoseconds: the last number of the list."""
+    clock, costs, fill = [0], [0], LLGuidanceMatcher.fill
+
+    def timed(self: LLGuidanceMatcher, row: Any, address: int = 0) -> None:
+        fill(self, row, address)
+        clock[0] += costs[-1]
+
+    monkeypatch.setattr(LLGuidanceMatcher, "fill", timed)
+    monkeypatch.setattr(client_text, "thread_time_ns", lambda: clock[0])
+    return costs
+
+
+def test_the_step_that_takes_too_long_is_the_last_one(compiler: Compiler, slow_steps: list[int]) -> None:
+    vocabulary, row = compiler.vocabulary, allocate_bitmask(1, compiler.vocabulary.size)[0]
+    (token,) = vocabulary.encode("a")
+    matcher = matcher_of(compiler, "lark", AMBIGUOUS, is_tool=False)
+    slow_steps.append(11_000_000)  # a millisecond too long
+    for _ in range(70):
+        matcher.fill(row)
+    slow_steps.append(0)
+    for _ in range(100):  # fast steps make up for slow ones
+        matcher.fill(row)
+    slow_steps.append(1_000_000_000)
+    matcher.fill(row)
+    assert token in allowed_ids(row)
+    for one in (matcher, matcher.fork()):
+        for step in (lambda one=one: one.fill(row), lambda one=one: one.accept(token), one.is_complete):
+            with pytest.raises(SchemaTooCostly) as refused:
+                step()
+        assert (refused.value.budget, refused.value.location) == ("mask_ms", "structured_outputs.grammar")
+        assert list(one.written()) == []
+
+
+def test_a_step_that_takes_too_long_ends_no_other_call(compiler: Compiler, slow_steps: list[int]) -> None:
+    rows = BitmaskRows(allocate_bitmask(3, compiler.vocabulary.size), compiler.vocabulary.size)
+    matchers = [matcher_of(compiler, "lark", AMBIGUOUS, is_tool=False) for _ in range(3)]
+    slow_steps.append(1_000_000_000)
+    matchers[1].fill(rows[1])
+    failed = type(matchers[0]).fill_batch([(one, row) for row, one in enumerate(matchers)], rows)
+    assert [row for row, _ in failed] == [1] and isinstance(failed[0][1], SchemaTooCostly)
+    assert np.array_equal(rows[0], rows[2]) and rows[0].any()
+
+
+def test_replayed_tokens_count(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    (token,) = compiler.vocabulary.encode("a")
+    matcher = matcher_of(compiler, "lark", AMBIGUOUS, is_tool=False)
+    for _ in range(20):
+        assert matcher.accept(token)
+    matcher._inner._forget_engine()
+    steps = iter([0, 0, 1, 2, 1 << 40])  # begin, its check, and two tokens within the time
+    monkeypatch.setattr(client_text, "thread_time_ns", lambda: next(steps, 1 << 41))
+    with pytest.raises(SchemaTooCostly):
+        matcher.is_complete()
+    monkeypatch.undo()
+    assert len(matcher.written()) == 20 and matcher._inner._consumed == 0
+
+
+def test_a_first_mask_that_takes_too_long_is_refused(slow_steps: list[int]) -> None:
+    engine = LLGuidanceEngine(Vocabulary.of_bytes(), threads=1)
+    engine.compile_text("lark", 'start: "a"', "json")
+    slow_steps.append(1_000_000_000)
+    with pytest.raises(SchemaTooCostly):
+        engine.compile_text("lark", 'start: "b"', "json")
+
+
+def test_long_strings_are_counted_in_parts(small_compiler: Compiler) -> None:
+    """A terminal that counts as many characters takes LLGuidance's lexer to its limit."""
+    for least, most in (
+        (1, 16_385),
+        (1024, 17_408),
+        (1030, 17_409),
+        (17_000, 17_001),
+        (18_432, 18_432),
+        (17_000, None),
+    ):
+        sizes = {"minLength": least} | ({} if most is None else {"maxLength": most})
+        schema = {"type": "object", "properties": {"k": {"type": "string", **sizes}}, "required": ["k"]}
+        tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+        matcher = small_compiler.compile(ToolCallSpec.from_openai({"tools": [tool]})).arguments("f")
+        for length in {least - 1, least, *([] if most is None else [most, most + 1])}:
+            text = "é" * (length // 2) + "x" * (length - length // 2)
+            one, ids = matcher.fork(), small_compiler.vocabulary.encode(f'{{"k": "{text}"}}')
+            is_taken = all(map(one.accept, ids)) and one.is_complete()
+            assert is_taken == (least <= length and (most is None or length <= most)), (least, most, length)
