@@ -26,9 +26,10 @@ class Fault(NamedTuple):
     encoding: str
     schema: Any
     detail: str
+    options: str = ""  # of the command
 
     def __str__(self) -> str:
-        how = f"python -m tests.laws.fuzz --example {self.number}"
+        how = f"python -m tests.laws.fuzz {self.options}--example {self.number}"
         schema = json.dumps(self.schema, ensure_ascii=False).replace("\x7f", "\\u007f")
         return f"{self.law}\n  {self.encoding}: {schema}\n  {self.detail[:1500]}\n  {how}"
 

@@ -1,7 +1,8 @@
-"""Holds random schemas to the laws of masks, for as long as it is told, and prints the smallest that break one.
+"""Holds random schemas, or clients' grammars, to the laws of masks, and prints the smallest that break one.
 
     python -m tests.laws.fuzz --minutes 60 --processes 2 --seed 1
     python -m tests.laws.fuzz --example 1000017
+    python -m tests.laws.fuzz --grammars --minutes 60
 
 Each process that tries examples is new after some dozens of them, so what they leave behind does not add up, and has a
 limit on its memory. An example is a function of its number.
@@ -14,9 +15,10 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 
+from tests.laws import client_grammars
 from tests.laws.examples import Fault, benches, faults_of
 from tests.laws.feeding import Bench
 
@@ -34,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--example", type=int, help="try this one example alone, as its fault names it")
     parser.add_argument("--reduce", type=int, default=4, help="faults of a law to print reduced (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=40.0, help="for one reduction (default: %(default)s)")
+    parser.add_argument("--grammars", action="store_true", help="try clients' grammars, not schemas")
     parser.add_argument(
         "--memory", type=float, default=6.0, help="address space of a process, GiB (default: %(default)s)"
     )
@@ -41,10 +44,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     both = benches()
     if options.example is not None:
         counts = Counter[str]()
-        faults = faults_of(both, options.example, counts, options.reduce, options.seconds)
+        faults = _law(options)(both, options.example, counts, options.reduce, options.seconds)
         print(*faults, sep="\n\n")
         return int(bool(faults))
     return Fuzz(both, options).run()
+
+
+def _law(options: argparse.Namespace) -> Callable[..., list[Fault]]:
+    return client_grammars.faults_of if options.grammars else faults_of
 
 
 class Fuzz:
@@ -133,7 +140,7 @@ def _try(
             return
         counts = seen.copy()
         try:
-            faults = faults_of(both, number, counts, options.reduce, options.seconds)
+            faults = _law(options)(both, number, counts, options.reduce, options.seconds)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a fault of the package or of the laws
             law = f"{type(error).__name__} is raised"
             counts[f"broken: {law}"] += 1

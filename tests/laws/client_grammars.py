@@ -1,0 +1,220 @@
+r"""Random grammars of clients: custom tools and answers, in Lark and as regexes, and the laws of what masks let them write.
+
+    start: "a" b? /[^\n]+/ "\n"        each text that random masks write is one that the library lark reads, and can be
+    b: "=" | b "=" b                   written in any tokens; no step takes long
+
+A number is one example. The library's parser tries all ways to split a text into terminals, so it reads every text that
+the longest matches give; the reverse does not hold.
+"""
+
+import json
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from lark import Lark
+from lark.exceptions import LarkError
+
+from constrained_k2 import SchemaTooCostly, ToolCallSpec, UnsupportedSchema
+from constrained_k2.vocabulary.bitmask import allowed_ids
+from tests.laws.examples import Fault
+from tests.laws.feeding import Bench, Broken, Piece, has
+from tests.xtml import block, encode
+from tests.xtml import decode as decode_blocks
+
+_LETTERS = ("a", "b", "ab", '\\"', "\\\\", "\\n", "é", "日", "-", "=", " ", "END", "x y", "😀")
+_CLASSES = ("[abc]", '[^"]', r"[^\n]", r"\w", r"\d", r"\s", ".", "[a-z-]", r"[^\W\d]", "é", "=", '"', r"[ \t]")
+_PLAIN = tuple(one for one in _CLASSES if not re.search(r"\\[wdsWD]", one))  # equal in LLGuidance's own dialect
+_COUNTS = ("+", "{1,3}", "{2}", "", "")
+_OPERATORS = ("?", "*", "+", "~2", "~1..3", "", "", "", "")
+_STEP_SECONDS = 1.0  # of CPU: far over what any step may take, on any machine
+_WALK_TOKENS = 60
+_MAX_CHARACTERS = 60  # that the library reads in time
+
+
+class Grammar(NamedTuple):
+    """An example: of a custom tool, or of an answer."""
+
+    syntax: str  # lark or regex
+    definition: str
+    is_answer: bool
+
+    def __str__(self) -> str:
+        return f"{'answer' if self.is_answer else 'custom tool'}, {self.syntax}: {self.definition}"
+
+
+def grammar_of(number: int) -> Grammar:
+    """The grammar of a number."""
+    draw = random.Random(f"grammar {number}")
+    is_answer = draw.random() < 0.25
+    write = _Draw(draw, _PLAIN if is_answer else _CLASSES)
+    if draw.random() < 0.2:
+        return Grammar("regex", write.regex(3), is_answer)
+    rules = [f"{name}: {write.alternatives(2)}" for name in write.names]
+    return Grammar("lark", "\n".join(rules), is_answer)
+
+
+class _Draw:
+    """Draws the parts of one grammar."""
+
+    def __init__(self, draw: random.Random, classes: Sequence[str]) -> None:
+        self._draw, self._classes = draw, classes
+        self.names = ["start", "x", "y"][: draw.randint(1, 3)]
+
+    def alternatives(self, depth: int) -> str:
+        counts = [self._draw.randint(1, 3) for _ in range(self._draw.choice((1, 1, 2, 3)))]
+        return " | ".join(" ".join(self._part(depth) for _ in range(count)) for count in counts)
+
+    def _part(self, depth: int) -> str:
+        draw, kind = self._draw, self._draw.random()
+        operator = draw.choice(_OPERATORS)
+        if kind < 0.4:
+            return f'"{draw.choice(_LETTERS)}"{operator}'
+        if kind < 0.65:
+            return f"/{self.regex(1)}/{operator}"
+        if kind < 0.8 and depth:
+            return f"({self.alternatives(depth - 1)}){operator}"
+        return f"{draw.choice(self.names[1:] or self.names)}{operator}"
+
+    def regex(self, depth: int) -> str:
+        parts = []
+        for _ in range(self._draw.randint(1, 2 + depth)):
+            one = self._draw.choice(self._classes)
+            if depth > 1 and self._draw.random() < 0.3:
+                one = f"(?:{self.regex(depth - 1)}|{self.regex(depth - 1)})"
+            parts.append(one + self._draw.choice(_COUNTS))
+        return "".join(parts)
+
+
+class _Reader:
+    """The library's opinion on texts."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._pattern = self._parser = None
+        if grammar.syntax == "regex":
+            self._pattern = re.compile(grammar.definition)
+        else:
+            self._parser = Lark(grammar.definition, parser="earley", lexer="dynamic_complete", ambiguity="resolve")
+
+    def reads(self, text: str) -> bool:
+        if self._pattern is not None:
+            return self._pattern.fullmatch(text) is not None
+        assert self._parser is not None
+        try:
+            self._parser.parse(text)
+        except LarkError:
+            return False
+        return True
+
+
+def broken_laws(bench: Bench, grammar: Grammar, number: int, counts: Counter[str]) -> Iterator[Broken]:
+    """The laws that a grammar breaks; the first one ends the trial."""
+    draw = random.Random(f"texts {number}")
+    form = {"type": "grammar", "syntax": grammar.syntax, "definition": grammar.definition}
+    body: dict[str, Any] = {"tools": [{"type": "custom", "name": "f", "format": form}]}
+    if grammar.is_answer:
+        kind = "regex" if grammar.syntax == "regex" else "grammar"
+        body = {"structured_outputs": {kind: grammar.definition.replace("~1..3", "{1,3}").replace("~2", "{2}")}}
+    try:
+        compiled = bench.compiler.compile(ToolCallSpec.from_openai(body))
+        matcher: Any = compiled.answer() if grammar.is_answer else compiled.arguments("f")
+    except (UnsupportedSchema, SchemaTooCostly) as error:
+        counts["refused" if "longest match" not in str(error) else "refused, as a terminal takes the next one"] += 1
+        return
+    try:
+        reader = _Reader(grammar)
+    except LarkError:  # it has no terminals that may be empty
+        counts["not read by the library"] += 1
+        return
+    for _ in range(4):
+        try:
+            text = _walk(bench, matcher.fork(), draw, grammar)
+            if text is None or len(text) > _MAX_CHARACTERS:
+                counts["texts without an end"] += 1
+                continue
+            counts["texts"] += 1
+            if not reader.reads(text):
+                yield Broken("a text is written that the grammar does not match", repr(text))
+                return
+            pieces = _pieces(bench, text, grammar)
+            for ids in (bench.canonical(pieces), bench.bytewise(pieces), bench.split(pieces, draw)):
+                _feed(bench, matcher.fork(), ids)
+        except SchemaTooCostly:
+            counts["ended, as too costly"] += 1
+        except Broken as broken:
+            yield broken
+            return
+
+
+def _step(matcher: Any, row: Any, begun: float) -> None:
+    matcher.fill(row)
+    if time.thread_time() - begun > _STEP_SECONDS:
+        raise Broken("a step takes long", f"{time.thread_time() - begun:.1f} s")
+
+
+def _walk(bench: Bench, matcher: Any, draw: random.Random, grammar: Grammar) -> str | None:
+    """The text that random masks write; None if it does not end."""
+    ids: list[int] = []
+    for _ in range(_WALK_TOKENS):
+        begun = time.thread_time()
+        if matcher.is_complete() and draw.random() < 0.5:
+            break
+        _step(matcher, bench.row, begun)
+        if not bench.row.any():
+            raise Broken("a mask is empty", bench.shown(ids))
+        allowed = [int(token) for token in allowed_ids(bench.row)]
+        short = [token for token in allowed if bench.size(token) < 3]  # most others hardly ever end a text
+        token = draw.choice(short if short and draw.random() < 0.8 else allowed)
+        if token == bench.stop:
+            break
+        if not matcher.accept(token):
+            raise Broken("a token is in the mask and is refused", f"{bench.shown([token])} after {bench.shown(ids)}")
+        ids.append(token)
+    if not matcher.is_complete():
+        return None
+    try:
+        if grammar.is_answer:
+            return b"".join(map(bench.vocabulary.token_bytes, ids)).decode()
+        if bench.is_xtml:
+            return str(decode_blocks(bench.vocabulary, ids)["input"])
+        return str(json.loads(b"".join(map(bench.vocabulary.token_bytes, ids)))["input"])
+    except UnicodeDecodeError:
+        return None  # of LLGuidance's own dialect a class may match single bytes
+
+
+def _pieces(bench: Bench, text: str, grammar: Grammar) -> list[Piece]:
+    if grammar.is_answer:
+        return [text.encode()]
+    if bench.is_xtml:
+        return bench.pieces(encode(bench.vocabulary, block("input", "string", text)))
+    return [json.dumps({"input": text}, ensure_ascii=False).encode()]
+
+
+def _feed(bench: Bench, matcher: Any, ids: Sequence[int]) -> None:
+    """Write a text again, in these tokens."""
+    for number, token in enumerate(ids):
+        begun = time.thread_time()
+        _step(matcher, bench.row, begun)
+        if not has(bench.row, token) or not matcher.accept(token):
+            raise Broken(
+                "a text cannot be written in other tokens", f"{bench.shown([token])} after {bench.shown(ids[:number])}"
+            )
+    if not matcher.is_complete():
+        raise Broken("a text is incomplete in other tokens", bench.shown(ids))
+
+
+def faults_of(
+    benches: Sequence[Bench], number: int, counts: Counter[str], wanted: int = 1, seconds: float = 40.0
+) -> list[Fault]:
+    """The laws that an example breaks, as of a schema's; it is not reduced."""
+    del wanted, seconds
+    grammar = grammar_of(number)
+    bench = benches[random.Random(f"encoding {number}").random() < 0.3]
+    found = list(broken_laws(bench, grammar, number, counts))
+    for broken in found:
+        counts[f"broken: {broken.law}"] += 1
+    encoding = "Kimi K3" if bench.is_xtml else "Kimi K2"
+    return [Fault(broken.law, number, encoding, str(grammar), broken.detail, "--grammars ") for broken in found]
