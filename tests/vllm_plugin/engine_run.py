@@ -31,26 +31,11 @@ SMALL = {
 }
 
 
-def mend_expansion() -> None:
-    """Give vLLM's CPU build the temperatures of draft rows, which its 0.32.0 computes into a copy and drops."""
-    import torch
-    from vllm.v1.sample import rejection_sampler
-
-    def expand(x: Any, cumulative: Any, rows: int, replace_from: int = 0, replace_to: int = 0) -> Any:
-        counts = torch.diff(cumulative, prepend=cumulative.new_zeros(1)).long()
-        expanded = x.repeat_interleave(counts, output_size=rows)
-        return torch.where(expanded == replace_from, replace_to, expanded).to(x.dtype) if replace_to else expanded
-
-    rejection_sampler.expand_batch_to_tokens = expand
-
-
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Start the engine and have it answer."""
     from vllm import LLM
 
     llm = LLM(job["model"], **(SMALL | job["engine"]))
-    if "speculative_config" in job["engine"]:
-        mend_expansion()
     done: dict[str, Any] = {}
     before = totals()
     for name, requests in job["batches"].items():

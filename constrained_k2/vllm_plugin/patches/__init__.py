@@ -5,7 +5,7 @@
 * :mod:`.apply`: checks rows, and applies all of a process or none.
 * :mod:`.start`: the four doors, the only replacements in a server without our flags. Each calls vLLM's function with
   the same arguments; where it sees one of our flags, it applies the rows of its process first.
-* :mod:`.requests`, :mod:`.answers`, :mod:`.engine_core`, :mod:`.metrics`, :mod:`.rows`: the
+* :mod:`.requests`, :mod:`.answers`, :mod:`.engine_core`, :mod:`.metrics`, :mod:`.rows`, :mod:`.sampling`: the
   replacements of one area each. A process imports only the files that its rows name.
 
 A replacement is a function that takes vLLM's object and returns what replaces it. A new vLLM version is

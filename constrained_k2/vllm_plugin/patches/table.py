@@ -177,4 +177,11 @@ PATCHES = (
           "As above in the V2 model runner.",
           "A hook around the masks.",
           "vLLM says what a mask changes."),
+    # Draft rows -------------------------------------------------------------------------------------------------------
+    Patch("vllm.v1.sample.rejection_sampler:expand_batch_to_tokens", "sampling:expand_batch_to_tokens", ("worker",),
+          reads("x cu_num_tokens num_tokens replace_from replace_to"),
+          "On the CPU build, temperature, top-k and top-p of draft tokens are uninitialized memory if a request of the "
+          "batch samples (vllm-project/vllm#55005): such answers are noise, or the engine stops.",
+          "A CPU replacement of expand_kernel that writes its result (vllm-project/vllm#55006).",
+          "_expand_kernel_impl in vllm/utils/cpu_triton_utils.py writes to the tensor that it is given."),
 )  # fmt: skip
