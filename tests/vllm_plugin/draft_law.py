@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import chisquare
+from scipy.stats import chisquare  # type: ignore[import-untyped]
 from vllm.v1.sample.logits_processor import LogitsProcessors
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.rejection_sampler import RejectionSampler

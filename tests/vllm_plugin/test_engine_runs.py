@@ -1,6 +1,7 @@
 """Whole engines on a random model: both routes, both ways of scheduling, and speculation, on the same batches of requests."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 import jsonschema
 import xgrammar
+from scipy.stats import chi2_contingency  # type: ignore[import-untyped]
 
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary, parse_completion
 from constrained_k2.testing import build_model
 from scripts.bundled_samples.ordinary import TOOLS
 from tests.budget import LEVEL, tries
+from tests.vllm_plugin.draft_law import SURE
 from tests.vllm_plugin.engine_run import run_in_its_own_process
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1200)]  # a test may start an engine or two first
@@ -25,6 +28,7 @@ BACKEND = {"additional_config": {"constrained_k2": {"route": "structured_output"
 GREEDY = tries(40, everything=100)
 
 CUT, MAX_TOKENS, RESERVE = 100, 80, 60
+SAMPLED, TEMPERATURES, COLORS = 240, (1.0, 0.5), ["red", "green", "blue", "black", "white", "yellow"]
 Run = Callable[[str], dict[str, Any]]
 
 
@@ -105,6 +109,18 @@ def cut(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
             }
 
 
+def sampled(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
+    """One request many times, at two temperatures, seeded and not. The prompt names a color, which may be drafted."""
+    properties = {"color": {"enum": COLORS}, "level": {"type": "integer", "minimum": 0, "maximum": 9}}
+    parameters = {"type": "object", "properties": properties, "required": [*properties]}
+    tool = {"type": "function", "function": {"name": "paint", "parameters": parameters}}
+    spec = {"tools": [tool], "tool_choice": "required", "parallel_tool_calls": False, "undeclared_calls": "nearest"}
+    prompt = vocabulary.encode(f'Paint it "{COLORS[1]}", please.')
+    for number in range(SAMPLED):
+        chance = {"temperature": TEMPERATURES[number % 2]} | ({"seed": number} if number % 4 < 2 else {})
+        yield {"prompt": prompt, "params": constrained(spec, max_tokens=200, **chance)}
+
+
 def constrained(spec: dict[str, Any], **params: Any) -> dict[str, Any]:
     return {"max_tokens": 600, "extra_args": {"constrained_k2": json.dumps(spec)}} | params
 
@@ -126,7 +142,7 @@ def run(model: Path, vocabulary: Vocabulary, tmp_path_factory: pytest.TempPathFa
         "draft model": BACKEND | {"speculative_config": draft},
         "draft model, synchronous": BACKEND | {"speculative_config": draft, "async_scheduling": False},
     }
-    batches = {"mixed": list(mixed(vocabulary)), "tagged": list(tagged(vocabulary)), "cut": list(cut(vocabulary))}
+    batches = {each.__name__: list(each(vocabulary)) for each in (mixed, tagged, cut, sampled)}
     done: dict[str, dict[str, Any]] = {}
 
     def once(name: str) -> dict[str, Any]:
@@ -140,11 +156,11 @@ def run(model: Path, vocabulary: Vocabulary, tmp_path_factory: pytest.TempPathFa
 
 
 ALL = dict.fromkeys(("backend, synchronous", "draft model, synchronous"), ("mixed",)) if LEVEL == "all" else {}
-DRAFTING = ("mixed", "cut") if LEVEL == "all" else ("cut",)
+DRAFTING = ("mixed", "cut", "sampled") if LEVEL == "all" else ("cut", "sampled")
 BATCHES: dict[str, tuple[str, ...]] = ALL | {
     "processor": ("mixed", "tagged", "cut"),
-    "backend": ("mixed", "tagged"),
-    "draft model": ("mixed",),
+    "backend": ("mixed", "tagged", "sampled"),
+    "draft model": ("mixed", "sampled"),
     "ngram": DRAFTING,
     "grammar": DRAFTING,
 }
@@ -163,6 +179,29 @@ def test_greedy_output_is_that_of_the_other_route(run: Run, name: str) -> None:
     answers, expected = run(name)["mixed"]["answers"][:GREEDY], run("processor")["mixed"]["answers"][:GREEDY]
     assert [answer[0]["ids"] for answer in answers] == [answer[0]["ids"] for answer in expected]
     assert sum(len(answer[0]["ids"]) for answer in answers) > 40 * GREEDY
+
+
+@pytest.mark.parametrize("name", ["ngram", "grammar", "draft model"])
+def test_drafts_change_no_distribution(run: Run, vocabulary: Vocabulary, name: str) -> None:
+    """As :mod:`tests.vllm_plugin.draft_law`, in an engine: values are as frequent with drafts as without."""
+    found = [frequencies(run(each)["sampled"]["answers"], vocabulary) for each in ("backend", name)]
+    assert found[0].keys() == found[1].keys()
+    for key in found[0]:
+        values = sorted({value for counts in found for value in counts[key]})
+        table = [[counts[key][value] for value in values] for counts in found]
+        assert len(values) == 1 or chi2_contingency(table).pvalue > SURE, (key, values, table)
+    metrics = run(name)["sampled"]["metrics"]
+    assert metrics["vllm:spec_decode_num_drafts"] > SAMPLED
+
+
+def frequencies(answers: list[Any], vocabulary: Vocabulary) -> dict[tuple[float, str], Counter[str]]:
+    """The number of calls with each value, by temperature and key."""
+    found: dict[tuple[float, str], Counter[str]] = {}
+    for number, (answer,) in enumerate(answers):
+        (call,) = parse_completion(answer["ids"], vocabulary).tool_calls
+        for key, value in json.loads(call.arguments).items():
+            found.setdefault((TEMPERATURES[number % 2], key), Counter())[str(value)] += 1
+    return found
 
 
 @by_name("processor", *OTHERS)
