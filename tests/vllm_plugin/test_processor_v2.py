@@ -29,8 +29,9 @@ def run(*arguments: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_against_vllms_own_classes() -> None:
-    run("-m", "pytest", "-x", "-p", "no:cacheprovider", "-o", "timeout=1200", "tests/vllm_plugin/interpreted.py")
+@pytest.mark.parametrize("file", ["interpreted.py", "interpreted_drafts.py"])
+def test_against_vllms_own_classes(file: str) -> None:
+    run("-m", "pytest", "-x", "-p", "no:cacheprovider", "-o", "timeout=1200", f"tests/vllm_plugin/{file}")
 
 
 @pytest.mark.slow
