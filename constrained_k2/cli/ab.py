@@ -7,7 +7,7 @@ An arm is unconstrained, constrained, nearest, llguidance or xgrammar; NAME=URL;
 (added to each request), preset, api_key_env. Samples are K2 Vendor Verifier's or your own, or BFCL files.
 
 Exit code 1 if a constrained arm wrote something wrong in form, omitted a required call, got no answer, or is worse than
-the baseline beyond chance (the 99 % interval of the difference); 2 for bad use.
+the baseline in any figure that the report calls better or worse (99 % interval of the difference); 2 for bad use.
 
 example: constrained-k2 ab    (a small trained model on vLLM servers of this machine, with vLLM's strict level)
 or: constrained-k2 ab http://localhost:8000 --samples samples.jsonl --temperature 0.6

@@ -11,12 +11,13 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
+from constrained_k2.cli import main
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation import server_metrics
 from constrained_k2.evaluation.ab import compare
 from constrained_k2.evaluation.ab.arms import Arm
 from constrained_k2.evaluation.ab.directory import RunDirectory, Sampling, begin, open_run
-from constrained_k2.evaluation.ab.figures import FIGURES, totals, value
+from constrained_k2.evaluation.ab.figures import FIGURES, Figure, totals, value
 from constrained_k2.evaluation.ab.latency import Histogram
 from constrained_k2.evaluation.ab.report import plots, write_reports
 from constrained_k2.evaluation.ab.report.examples import as_markdown, shown
@@ -39,15 +40,25 @@ PLACES = {figure.name: location for location, figure in enumerate(FIGURES)}
 
 
 def saved(
-    path: Path, answers: dict[str, list[dict[str, Any]]], wire_format: WireFormat = KIMI_K2, **sampling: Any
+    path: Path,
+    answers: dict[str, list[dict[str, Any]]],
+    wire_format: WireFormat = KIMI_K2,
+    *,
+    calls_expected: int | None = None,
+    **sampling: Any,
 ) -> RunDirectory:
-    """A run whose records are known: arm -> the fields of each sample's record; an arm is constrained by its name."""
+    """A run whose records are known: arm -> the fields of each sample's record; an arm is constrained by its name.
+
+    The first ``calls_expected`` samples, or all, ask for a call.
+    """
     count = max(map(len, answers.values()))
-    expected = {"calls": [{"name": "get_weather", "arguments": {"city": "Oslo"}}]}
-    bodies = (body(f"#{n} {EVIL}", expected=expected, category=f"odd | {n % 2} {EVIL}") for n in range(count))
+    call = {"name": "get_weather", "arguments": {"city": "Oslo"}}
+    asked = count if calls_expected is None else calls_expected
+    expected = [{"calls": [call] if n < asked else []} for n in range(count)]
+    bodies = (body(f"#{n} {EVIL}", expected=expected[n], category=f"odd | {n % 2} {EVIL}") for n in range(count))
     samples = [read_sample(value, number) for number, value in enumerate(bodies, 1)]
     directory = begin(path / "run", f"test {EVIL}", samples, Sampling(**sampling), wire_format)
-    arms = [Arm(name, "http://x", "constrained" if name == "constrained" else "plain") for name in answers]
+    arms = [Arm(name, "http://x", name if name in {"constrained", "nearest"} else "plain") for name in answers]
     directory.add_arms(arms)
     for name, rows in answers.items():
         for sample, row in zip(samples, rows, strict=False):
@@ -81,10 +92,11 @@ def test_arms_are_compared_in_pairs(tmp_path: Path) -> None:
     results = score(saved(tmp_path, {"plain": bad, "constrained": [{} for _ in range(60)]}))
     assert results.baseline == "plain" and results.findings == []
     difference = results.differences["constrained"][PLACES["schema_accuracy"]]
-    assert difference.difference == pytest.approx(1 / 3) and difference.is_better and not difference.is_worse
+    assert difference.difference == pytest.approx(1 / 3)
     low, middle, high = difference.low, difference.difference, difference.high
     assert middle is not None
-    assert 0.15 < low < middle < high < 0.5
+    assert 0.15 < low < middle < high < 0.5 and not difference.is_better  # neutral
+    assert results.differences["constrained"][PLACES["valid"]].is_better
     test = results.pairings["constrained"]["right"]
     assert (test.only_baseline, test.only_this, test.p) == (0, 20, 2 * 0.5**20)
     own = results.intervals["constrained"][PLACES["schema_accuracy"]]
@@ -102,6 +114,83 @@ def test_a_constrained_arm_that_is_wrong_or_worse_is_found(tmp_path: Path) -> No
     assert "constrained: 20 answers with arguments that the schema does not accept" in findings
     assert "constrained: 1 requests without an answer" in findings
     assert "arguments valid is worse than in plain" in findings
+
+
+def counted(figure: Figure, *, is_hit: bool) -> list[int]:
+    """The counts of an answer that a figure counts in its denominator, and if ``is_hit`` in its numerator."""
+    special = {
+        "tool_call_f1": ({"tp": 1}, {"fp": 1}),
+        "tool_call_precision": ({"tp": 1}, {"fp": 1}),
+        "tool_call_recall": ({"tp": 1}, {"fn": 1}),
+        "failed": ({"requests": 1}, {"requests": 1, "success": 1}),
+    }
+    hit, miss = special.get(figure.name, (figure.bottom | figure.top, figure.bottom))
+    return [{"requests": 1, **(hit if is_hit else miss)}.get(name, 0) for name in COLUMNS]
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
+@pytest.mark.parametrize("is_higher", [True, False])
+def test_a_report_says_of_each_figure_what_its_findings_say(tmp_path: Path, figure: Figure, is_higher: bool) -> None:
+    few, many = (np.array([counted(figure, is_hit=n < hits) for n in range(60)], np.int32) for hits in (3, 40))
+    tables = {"plain": few, "constrained": many} if is_higher else {"plain": many, "constrained": few}
+    results = score(saved(tmp_path, {"plain": [{}], "constrained": [{}]}))
+    results.intervals, results.differences = compare.intervals(tables, "plain")
+    own = results.differences["constrained"][PLACES[figure.name]]
+    assert (own.is_worse, own.is_better) == {
+        "higher": (not is_higher, is_higher),
+        "lower": (is_higher, not is_higher),
+        "neutral": (False, False),
+    }[figure.better]
+    report = next(path for path in write_reports(results) if path.suffix == ".md").read_text()
+    differences = report.partition("## Difference")[2].splitlines()
+    (row,) = (line for line in differences if line.startswith(f"| {as_markdown(figure.title)} |"))
+    assert row.endswith(f" {'worse' if own.is_worse else 'better' if own.is_better else 'neutral'} |")
+    assert own.is_worse == any(f"{figure.title.strip()} is worse" in finding for finding in results.findings)
+    assert own.is_worse <= ("No problem found" not in report)
+
+
+def test_calls_not_asked_for_and_cut_answers_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    silent: dict[str, Any] = {"calls": (), "finish_reason": "stop"}
+    good = [*[{}] * 40, *[silent] * 20]  # the last 20 ask for no call
+    for name, worse, finding in (
+        (
+            "unasked",
+            [{}] * 60,
+            "nearest: executable calls that were not asked for is worse than in plain (+33.3 points)",
+        ),
+        ("cut", [*good[:-12], *[silent | {"finish_reason": "length"}] * 12], "nearest: cut off by max_tokens is worse"),
+    ):
+        answers = {"plain": good, "constrained": good, "nearest": worse}
+        copies = {arm: [dict(row) for row in rows] for arm, rows in answers.items()}
+        directory = saved(tmp_path / name, copies, calls_expected=40)
+        assert main(["ab", "--score-only", str(directory.path)]) == 1
+        shown = capsys.readouterr().out
+        assert finding in shown and "No problem found" not in shown
+        assert "constrained:" not in " ".join(score(directory).findings)
+
+
+def test_the_headline_names_the_arms_that_were_checked(tmp_path: Path) -> None:
+    good, bad = ([{"calls": calls} for _ in range(60)] for calls in (GOOD, BAD))
+
+    def headline(**answers: list[dict[str, Any]]) -> str:
+        number = len([*tmp_path.iterdir()])
+        copies = {arm: [dict(row) for row in rows] for arm, rows in answers.items()}
+        return score(saved(tmp_path / str(number), copies)).headline
+
+    assert headline(plain=good, constrained=good, stock=bad) == (
+        "No problem found in constrained; 60 of 60 samples were compared with plain."
+    )
+    assert headline(plain=good, stock=bad) == "Not checked: this package constrains no arm of this run."
+    assert headline(constrained=good) == "No problem found in constrained; no other arm was compared with it."
+    assert headline(plain=good, constrained=bad) == "Problems found:"
+
+
+def test_a_constrained_baseline_is_worse_than_a_better_arm_of_others(tmp_path: Path) -> None:
+    cut = [{"calls": (), "finish_reason": "length"} if number < 20 else {} for number in range(60)]
+    answers = {"plain": [{} for _ in cut], "constrained": cut, "nearest": [{} for _ in cut]}
+    findings = score(saved(tmp_path, answers), baseline="constrained").findings
+    assert "constrained: cut off by max_tokens is worse than in plain (+33.3 points)" in findings
+    assert not any("worse than in nearest" in finding for finding in findings)  # an improvement of ours
 
 
 def test_a_plain_arm_may_be_as_bad_as_it_is(tmp_path: Path) -> None:

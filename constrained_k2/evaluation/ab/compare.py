@@ -30,7 +30,8 @@ class Difference(NamedTuple):
     difference: float | None  # None where one of the denominators is 0
     low: float = math.nan
     high: float = math.nan
-    # The 99 % interval excludes zero: some fifteen figures are compared, and chance alone should seldom call one worse.
+    # The 99 % interval excludes zero: some seventeen figures are compared, and chance should seldom call one worse.
+    # Both are False for a neutral figure.
     is_worse: bool = False
     is_better: bool = False
 
@@ -131,5 +132,8 @@ def _difference(figure: Figure, value: float, draws: NDArray[np.float64]) -> Dif
     if math.isnan(value):
         return Difference(None)
     low, high = _ends(draws, _DECIDING)
-    worse, better = (high < 0, low > 0) if figure.is_better_high else (low > 0, high < 0)
+    is_lower, is_higher = high < 0, low > 0
+    worse, better = {"higher": (is_lower, is_higher), "lower": (is_higher, is_lower), "neutral": (False, False)}[
+        figure.better
+    ]
     return Difference(float(value), *_ends(draws, _SHOWN), is_worse=worse, is_better=better)

@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,6 +14,9 @@ from constrained_k2.evaluation.judge import COLUMNS
 # [samples, counts]: counts of an arm's answers to each sample, over all repetitions; columns as in ``COLUMNS``.
 CountTable = NDArray[np.int32]
 
+# Which values of a figure are better. No arm is better or worse for a neutral figure.
+Direction = Literal["higher", "lower", "neutral"]
+
 
 class Figure(NamedTuple):
     """A figure: a weighted sum of counts divided by another."""
@@ -22,21 +25,21 @@ class Figure(NamedTuple):
     title: str  # in reports; two leading spaces indent it below the figure before
     top: Mapping[str, int]  # count -> weight in the numerator
     bottom: Mapping[str, int]  # count -> weight in the denominator
-    is_better_high: bool = True
-    is_compared: bool = True  # False if no arm may be called worse for it
+    better: Direction = "higher"
 
 
-def _share(name: str, title: str, top: str, bottom: str, **options: bool) -> Figure:
-    return Figure(name, title, {top: 1}, {bottom: 1}, **options)
+def _share(name: str, title: str, top: str, bottom: str, better: Direction = "higher") -> Figure:
+    return Figure(name, title, {top: 1}, {bottom: 1}, better)
 
 
 _FAILED = {"requests": 1, "success": -1}
 FIGURES: tuple[Figure, ...] = (
-    # Not compared: it counts every call of a function without parameters as wrong. ``valid`` is compared instead.
-    _share("schema_accuracy", "schema_accuracy (K2VV)", "successful_tool_call", "finish_tool_calls", is_compared=False),
+    # Neutral, as it counts every call of a function without parameters as wrong: ``valid`` is compared instead.
+    _share("schema_accuracy", "schema_accuracy (K2VV)", "successful_tool_call", "finish_tool_calls", "neutral"),
     Figure("tool_call_f1", "tool_call_f1 (K2VV)", {"tp": 2}, {"tp": 2, "fp": 1, "fn": 1}),
-    Figure("tool_call_precision", "tool_call_precision (K2VV)", {"tp": 1}, {"tp": 1, "fp": 1}, is_compared=False),
-    Figure("tool_call_recall", "tool_call_recall (K2VV)", {"tp": 1}, {"tp": 1, "fn": 1}, is_compared=False),
+    # Neutral, as each can be bought with the other: f1 is compared.
+    Figure("tool_call_precision", "tool_call_precision (K2VV)", {"tp": 1}, {"tp": 1, "fp": 1}, "neutral"),
+    Figure("tool_call_recall", "tool_call_recall (K2VV)", {"tp": 1}, {"tp": 1, "fn": 1}, "neutral"),
     _share("right", "answers with nothing wrong", "right", "requests"),
     _share("in_form", "answers right in form", "in_form", "requests"),
     _share("served", "required calls made, right in form", "served", "due"),
@@ -46,17 +49,16 @@ FIGURES: tuple[Figure, ...] = (
     _share("empty_valid", "  valid, for functions without parameters", "empty_valid", "empty_calls"),
     _share("awkward_right", "  right, for names with a hyphen or a dot", "awkward_right", "awkward_calls"),
     _share("numbered", "call id as expected", "numbered", "calls"),
-    _share(
-        "unasked", "executable calls nobody asked for", "unasked", "executable", is_better_high=False, is_compared=False
-    ),
-    _share("declined_calls", "declined calls", "declined_calls", "requests", is_compared=False),
-    _share("declined_due", "  rightly declined", "declined_due", "declined_calls", is_compared=False),
+    _share("unasked", "executable calls that were not asked for", "unasked", "executable", "lower"),
+    # Neutral: a declined call may be right or wrong, which ``unasked``, ``tool_match`` and ``right`` show.
+    _share("declined_calls", "declined calls", "declined_calls", "requests", "neutral"),
+    _share("declined_due", "  rightly declined", "declined_due", "declined_calls", "neutral"),
     _share("tool_match", "the expected functions", "tool_match", "expected"),
     _share("argument_match", "  with the expected arguments", "argument_match", "expected"),
     _share("order_match", "  in the expected order, of two or more", "order_match", "ordered"),
     _share("optional_recall", "  expected optional arguments written", "optional_written", "optional_due"),
-    _share("truncated", "cut off by max_tokens", "truncated", "success", is_better_high=False, is_compared=False),
-    Figure("failed", "requests without an answer", _FAILED, {"requests": 1}, is_better_high=False),
+    _share("truncated", "cut off by max_tokens", "truncated", "success", "lower"),
+    Figure("failed", "requests without an answer", _FAILED, {"requests": 1}, "lower"),
 )
 
 

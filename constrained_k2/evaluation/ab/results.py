@@ -66,10 +66,26 @@ class Results:
         return self.arms[arm].table[mask]
 
     @property
+    def constrained(self) -> list[str]:
+        """The arms that this package constrains."""
+        return [name for name, result in self.arms.items() if result.arm.is_constrained]
+
+    @property
     def findings(self) -> list[str]:
-        """Problems that an operator should look into; empty if the run is good."""
-        constrained = (name for name, result in self.arms.items() if result.arm.is_constrained)
-        return [text for name in constrained for text in self._problems(name)]
+        """Problems of the arms that this package constrains; empty if they have none."""
+        return [text for name in self.constrained for text in self._problems(name)]
+
+    @property
+    def headline(self) -> str:
+        """The first sentence of a report. It names the checked arms: others may be worse than the baseline."""
+        if self.findings:
+            return "Problems found:"
+        if not self.constrained:
+            return "Not checked: this package constrains no arm of this run."
+        if not self.differences:
+            return f"No problem found in {self.baseline}; no other arm was compared with it."
+        samples = f"{int(self.paired.sum()):,} of {len(self.categories):,} samples"
+        return f"No problem found in {', '.join(self.constrained)}; {samples} were compared with {self.baseline}."
 
     def _problems(self, name: str) -> Iterator[str]:
         for kind, count in self.arms[name].kinds.items():
@@ -80,10 +96,15 @@ class Results:
         counts = totals(self.rows(name))
         if missing := counts["due"] - counts["served"]:
             yield f"{name}: {missing} answers without right calls although a call was required"
-        for figure, found in zip(FIGURES, self.differences.get(name, ()), strict=name != self.baseline):
-            if figure.is_compared and found.is_worse and found.difference is not None:
-                title, change = figure.title.strip(), f"{found.difference * 100:+.1f} points"
-                yield f"{name}: {title} is worse than in {self.baseline} ({change})"
+        for other, differences in self.differences.items():
+            for figure, found in zip(FIGURES, differences, strict=True):
+                if found.difference is None:
+                    continue
+                title, points = figure.title.strip(), found.difference * 100
+                if name == other and found.is_worse:
+                    yield f"{name}: {title} is worse than in {self.baseline} ({points:+.1f} points)"
+                if name == self.baseline and other not in self.constrained and found.is_better:
+                    yield f"{name}: {title} is worse than in {other} ({-points:+.1f} points)"
 
     def to_json(self) -> dict[str, Any]:
         """The content of ``scores.json``: shares from 0 to 1, and milliseconds; None where a denominator is 0."""

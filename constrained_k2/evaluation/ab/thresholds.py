@@ -17,14 +17,14 @@ class Outcome(NamedTuple):
         threshold: The least probability of a call.
         unasked: Calls that are made, of functions that were not asked for.
         declined: Answers with a declined call.
-        due: Rightly declined: the declined answers that lose no call of a function that was asked for.
+        correct_declines: Declined answers that are missing no requested call.
         lost: Calls of functions that were asked for but are not made.
     """
 
     threshold: float
     unasked: int
     declined: int
-    due: int
+    correct_declines: int
     lost: int
 
     @property
@@ -62,7 +62,7 @@ def curve(changes: Sequence[Change], samples: Mapping[str, Sample]) -> Curve | N
 
 def _outcomes(changes: Sequence[Change], samples: Mapping[str, Sample]) -> Iterable[Outcome]:
     for threshold in THRESHOLDS:
-        unasked = declined = due = lost = 0
+        unasked = declined = correct = lost = 0
         for change in changes:
             names = [name for _, name, _ in change.constrained.calls]
             left = Counter(call.name for call in samples[change.key].expected or ())
@@ -70,5 +70,5 @@ def _outcomes(changes: Sequence[Change], samples: Mapping[str, Sample]) -> Itera
             unasked += sum(name not in left for name in names[:made])
             if made < len(names):
                 missed = ((left - Counter(names[:made])) & Counter(names[made:])).total()
-                declined, due, lost = declined + 1, due + (not missed), lost + missed
-        yield Outcome(threshold, unasked, declined, due, lost)
+                declined, correct, lost = declined + 1, correct + (not missed), lost + missed
+        yield Outcome(threshold, unasked, declined, correct, lost)

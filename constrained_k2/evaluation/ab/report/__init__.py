@@ -51,10 +51,9 @@ def show(results: Results, paths: Sequence[Path]) -> None:
         table.add_row(*map(Text, row))
     console.print(table)
     console.print(Text(figures.note, style="dim"))
-    for finding in results.findings:
-        console.print(Text(finding, style="red"))
-    if not results.findings:
-        console.print(Text("No problem found.", style="green"))
+    color = "red" if results.findings else "green" if results.constrained else "dim"
+    for line in (results.headline, *results.findings):
+        console.print(Text(line, style=color))
     for path in paths:
         console.print(Text(str(path)))
     for line in telling_lines(results):

@@ -113,16 +113,16 @@ def _thresholds(curve: Curve) -> Table:
             f"{first.threshold:g}{' (chosen)' * (first.threshold == curve.chosen)}",
             f"{first.unasked:,} / {second.unasked:,}",
             f"{first.declined:,} / {second.declined:,}",
-            f"{first.due:,} / {second.due:,}",
+            f"{first.correct_declines:,} / {second.correct_declines:,}",
             f"{first.lost:,} / {second.lost:,}",
         )
 
     note = (
         "Greedy answers of this arm, which declines no call, and the calls that each threshold would have declined: in "
         "one half of the samples / in the other. Rightly: no call that was asked for is lost. Chosen is the "
-        "threshold with the fewest calls that nobody asked for, and asked for and lost, in the first half."
+        "threshold with the fewest calls that were not asked for, and asked for and lost, in the first half."
     )
-    columns = ("calls nobody asked for", "declined", "rightly", "calls lost")
+    columns = ("calls not asked for", "declined", "rightly", "calls lost")
     return Table(THRESHOLDS, columns, tuple(map(row, curve.first, curve.second)), note)
 
 

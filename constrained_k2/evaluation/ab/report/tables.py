@@ -56,12 +56,12 @@ def _figure_rows(arms: Iterable[str], cell: Callable[[str, int, Figure], str]) -
 
 
 def _differences(results: Results) -> Table:
-    def cell(arm: str, number: int, _: Figure) -> str:
+    def cell(arm: str, number: int, figure: Figure) -> str:
         found = results.differences[arm][number]
         if found.difference is None:
             return "–"
         change, low, high = found.difference * 100, found.low * 100, found.high * 100
-        verdict = " worse" if found.is_worse else " better" if found.is_better else ""
+        verdict = " neutral" if figure.better == "neutral" else " worse" * found.is_worse or " better" * found.is_better
         return f"{change:+.1f} [{low:+.1f}, {high:+.1f}]{verdict}"
 
     rows = _figure_rows(results.differences, cell)
@@ -71,7 +71,7 @@ def _differences(results: Results) -> Table:
         rows += ((f"samples {title} only in {results.baseline} : only here (McNemar, exact)", *cells),)
     note = (
         "Percentage points, with the paired 95 % interval (bootstrap over samples). Worse or better: the 99 % interval "
-        "excludes zero."
+        "excludes zero. Neutral: no arm is better or worse for this figure."
     )
     return Table(f"Difference to {results.baseline}", tuple(results.differences), rows, note)
 
