@@ -143,7 +143,7 @@ def _problems(outcome: Outcome, dictation: Dictation, printed: str, server_url: 
     found += [f"{e.path} broke: {e.reason}" for e in outcome.generations if e.status == 200 and e.reason]
     if outcome.scenario.cut:
         if not any(exchange.ended == "cut" for exchange in outcome.generations):
-            found.append("no answer was cut")
+            found.append("the interrupt aborted no running generation, so cancellation is unproven")
         if (running := _running(server_url)) > 0:
             found.append(f"{running:.0f} requests ran on after {_IDLE_WITHIN} s")
         return found
