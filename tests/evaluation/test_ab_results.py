@@ -124,7 +124,7 @@ def counted(figure: Figure, *, is_hit: bool) -> list[int]:
         "tool_call_recall": ({"tp": 1}, {"fn": 1}),
         "failed": ({"requests": 1}, {"requests": 1, "success": 1}),
     }
-    hit, miss = special.get(figure.name, (figure.bottom | figure.top, figure.bottom))
+    hit, miss = special.get(figure.name, ({**figure.bottom, **figure.top}, dict(figure.bottom)))
     return [{"requests": 1, **(hit if is_hit else miss)}.get(name, 0) for name in COLUMNS]
 
 
@@ -151,16 +151,17 @@ def test_a_report_says_of_each_figure_what_its_findings_say(tmp_path: Path, figu
 
 def test_calls_not_asked_for_and_cut_answers_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     silent: dict[str, Any] = {"calls": (), "finish_reason": "stop"}
-    good = [*[{}] * 40, *[silent] * 20]  # the last 20 ask for no call
+    always: list[dict[str, Any]] = [{}] * 60  # a call, whatever is asked for
+    good: list[dict[str, Any]] = [*[{}] * 40, *[silent] * 20]  # the last 20 ask for no call
     for name, worse, finding in (
         (
             "unasked",
-            [{}] * 60,
+            always,
             "nearest: executable calls that were not asked for is worse than in plain (+33.3 points)",
         ),
         ("cut", [*good[:-12], *[silent | {"finish_reason": "length"}] * 12], "nearest: cut off by max_tokens is worse"),
     ):
-        answers = {"plain": good, "constrained": good, "nearest": worse}
+        answers: dict[str, list[dict[str, Any]]] = {"plain": good, "constrained": good, "nearest": worse}
         copies = {arm: [dict(row) for row in rows] for arm, rows in answers.items()}
         directory = saved(tmp_path / name, copies, calls_expected=40)
         assert main(["ab", "--score-only", str(directory.path)]) == 1
@@ -186,8 +187,12 @@ def test_the_headline_names_the_arms_that_were_checked(tmp_path: Path) -> None:
 
 
 def test_a_constrained_baseline_is_worse_than_a_better_arm_of_others(tmp_path: Path) -> None:
-    cut = [{"calls": (), "finish_reason": "length"} if number < 20 else {} for number in range(60)]
-    answers = {"plain": [{} for _ in cut], "constrained": cut, "nearest": [{} for _ in cut]}
+    cut: list[dict[str, Any]] = [{"calls": (), "finish_reason": "length"} if n < 20 else {} for n in range(60)]
+    answers: dict[str, list[dict[str, Any]]] = {
+        "plain": [{} for _ in cut],
+        "constrained": cut,
+        "nearest": [{} for _ in cut],
+    }
     findings = score(saved(tmp_path, answers), baseline="constrained").findings
     assert "constrained: cut off by max_tokens is worse than in plain (+33.3 points)" in findings
     assert not any("worse than in nearest" in finding for finding in findings)  # an improvement of ours
