@@ -69,6 +69,11 @@ class ArgumentsText:
         return not (self._invalid or self._depth or self.in_string) and _is_json(self.written, kind=dict)
 
     @property
+    def is_recoverable(self) -> bool:
+        """True if the text so far is a JSON object, or can be recovered as one."""
+        return _is_json(recover(self.written)[0], kind=dict)
+
+    @property
     def written(self) -> str:
         """The text so far."""
         return "".join(self._parts)

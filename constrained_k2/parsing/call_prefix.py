@@ -77,9 +77,12 @@ class CallPrefix:
             self.before = marker.text
             self.recoveries["spelled_markers"] = None
 
-    def open_call(self, marker: Marker, *, in_section: bool) -> None:
-        """Continue at a call's marker."""
-        self._note(no_section=not in_section, blanks=self.before[-1:].isspace(), spelled_markers=marker.spelled)
+    def open_call(self, marker: Marker, *, in_section: bool, has_noise: bool) -> None:
+        """Continue at a call's marker, behind text that is not blank (``has_noise``)."""
+        is_blank = self.before[-1:].isspace() and not has_noise
+        self._note(
+            no_section=not in_section, blanks=is_blank, text_in_section=has_noise, spelled_markers=marker.spelled
+        )
         self.before += marker.text
         self.header = ""
         self.spelled = marker.spelled

@@ -12,6 +12,7 @@ RECOVERIES: Mapping[str, str] = {
     "no_section": "the call is outside a tool-calls section: the section's marker is missing",
     "spelled_markers": "a marker is written as ordinary tokens; if the tools are known, only for a declared one; "
     "inside a JSON string it stays text",
+    "text_in_section": "text between the markers of the section, outside calls, was dropped",
     "control_characters": "raw newlines, tabs and other control characters in a string of the arguments were escaped",
     "missing_braces": "braces or brackets missing at the end of the arguments were added",
     "no_arguments": "empty arguments were read as {}",

@@ -1,14 +1,19 @@
 """The tolerant level: calls as unconstrained models write them."""
 
+from dataclasses import dataclass, field
 from enum import IntEnum, auto
 
+from constrained_k2.formats.kimi_k2 import CALL_MARKERS
 from constrained_k2.parsing import events as ev
 from constrained_k2.parsing.arguments import ArgumentsText
 from constrained_k2.parsing.call_prefix import MAX_BLANKS, CallPrefix, Marker, TextMarkers
 from constrained_k2.parsing.reader import Reader
+from constrained_k2.parsing.uncalled import UncalledFilter
 
 _CALL_ENDS = frozenset({"call_begin", "section_begin", "section_end"})
 """Markers that no call contains: complete arguments before one lack the end of their call alone."""
+
+_MAX_CUT_STRINGS = 16  # of a turn: each reads what follows it a second time
 
 
 class _State(IntEnum):
@@ -18,11 +23,25 @@ class _State(IntEnum):
     ARGUMENTS = auto()
 
 
+@dataclass(slots=True)
+class _OpenString:
+    """A string of the arguments, from the first special token in it."""
+
+    token_ids: list[int] = field(default_factory=list)
+    rest: str = ""  # the text before it that was not emitted
+    text: list[str] = field(default_factory=list)  # what can be emitted if the call is a whole one
+
+
 class TolerantReader(Reader):
     """The tolerant level of :class:`constrained_k2.ToolCallParser`.
 
     A call counts once its arguments begin: until then its markers and its id are buffered; without arguments they are
-    content. A section marker that is a token is always structure; a spelled-out one only if a call follows it.
+    content. A section marker that is a token is always structure; a spelled-out one only if a call follows it. Text
+    between a section's markers, outside calls, is dropped.
+
+    A special token in an open string of the arguments is text if the call is a whole one then. Whether it is shows
+    later: until then the tokens are buffered. If it is not, the call is cut off where the special token stands, and the
+    tokens from there are read again.
     """
 
     def __post_init__(self) -> None:
@@ -35,11 +54,22 @@ class TolerantReader(Reader):
         self._trusted = False  # that marker was a token, or a call has followed it
         self._has_call = False  # this section has a call
         self._has_text = False  # text has come since this section's last marker, so blanks are part of the text
+        self._has_noise = False  # some of the text that is buffered between calls is not blank
+        self._string = _OpenString()  # the string with a special token in it; empty if there is none
+        self._cut_strings = 0
         self._prefix = CallPrefix(self.declared)  # of the next call; content if there is none
         self._arguments = ArgumentsText()
+        self._uncalled = None if self.calls else UncalledFilter(self._markers)
+        self._call_markers = frozenset(getattr(self._markers, name) for name in CALL_MARKERS)
 
     def read(self, token_id: int) -> None:
         """Read one token."""
+        if self._uncalled is not None and not (self._uncalled.keep((token_id,)) and token_id not in self._call_markers):
+            self._structure(self.vocabulary.token_bytes(token_id).decode(errors="replace"))
+            return
+        if self._string.token_ids:
+            self._read_in_string(token_id)
+            return
         if self.vocabulary.is_ordinary(token_id):
             self._read_text(self._decode(token_id))
             return
@@ -52,11 +82,47 @@ class TolerantReader(Reader):
                 self._reject()  # the model ended the turn itself, so the call was not cut off
             self._close(stopped=True)
             self._structure(text)
+        elif self._state is _State.ARGUMENTS and self._arguments.in_string and self._cut_strings < _MAX_CUT_STRINGS:
+            self._string = _OpenString([token_id], self._arguments.buffered, [self._arguments.feed(text)])
         else:
             self._marker(Marker(self._names.get(token_id, ""), text))
 
+    def _read_in_string(self, token_id: int) -> None:
+        """Read a token behind a special one in an open string of the arguments."""
+        string, arguments = self._string, self._arguments
+        string.token_ids.append(token_id)
+        if self.vocabulary.is_ordinary(token_id):
+            string.text.append(arguments.feed(self._decode(token_id)))
+            return
+        string.text.append(arguments.feed(self._decode_rest()))
+        text = self.vocabulary.special_text(token_id) or ""
+        if arguments.in_string and token_id not in self._markers.stop_ids:
+            string.text.append(arguments.feed(text))
+        elif token_id == self._markers.call_end and arguments.is_recoverable:
+            self._string = _OpenString()
+            self._emit_arguments("".join(string.text))
+            self._finish_call("")
+            self._structure(text)
+        else:
+            self._cut_string()
+
+    def _cut_string(self) -> None:
+        """Cut the call off at the special token, and read what followed again."""
+        string, self._string = self._string, _OpenString()
+        self._cut_strings += 1
+        self._decoder.reset()
+        self._emit_arguments(string.rest)
+        self.events.append(ev.CallCut(self._position))
+        self._state = _State.SECTION
+        if string.token_ids[0] == self._markers.call_end:
+            self._structure(self.vocabulary.special_text(string.token_ids.pop(0)) or "")
+        for token_id in string.token_ids:
+            self.read(token_id)
+
     def finish(self, *, stopped: bool) -> None:
         """End the completion."""
+        while self._string.token_ids:
+            self._cut_string()
         self._flush()
         self._close(stopped=stopped)
 
@@ -94,8 +160,9 @@ class TolerantReader(Reader):
         match self._state:
             case _State.PROSE:
                 self._prose(text)
-            case _State.SECTION if text.isspace() and not self._has_text and len(self._prefix.before) <= MAX_BLANKS:
+            case _State.SECTION if self._may_be_dropped(text) and len(self._prefix.before) <= MAX_BLANKS:
                 self._prefix.before += text
+                self._has_noise = self._has_noise or not text.isspace()
             case _State.SECTION:
                 self._not_a_call(text)
             case _State.HEADER:
@@ -104,6 +171,10 @@ class TolerantReader(Reader):
                     self._reject()
             case _State.ARGUMENTS:
                 self._emit_arguments(self._arguments.feed(text))
+
+    def _may_be_dropped(self, text: str) -> bool:
+        """True for text between a section's markers, and for blanks between calls."""
+        return not self._has_text and (text.isspace() or (self._in_section and self._trusted))
 
     def _marker(self, marker: Marker) -> None:
         match self._state:
@@ -120,7 +191,10 @@ class TolerantReader(Reader):
             case _State.ARGUMENTS if marker.spelled and self._arguments.in_string:
                 self._text(marker.text)
             case _State.ARGUMENTS if marker.name == "call_end":
-                self._finish_call("spelled_markers" if marker.spelled else "")
+                if self._arguments.is_recoverable:
+                    self._finish_call("spelled_markers" if marker.spelled else "")
+                else:
+                    self._end_call(whole=False)
                 self._structure(marker.text)
             case _State.ARGUMENTS:
                 self._end_call(whole=marker.name in _CALL_ENDS)
@@ -131,7 +205,7 @@ class TolerantReader(Reader):
             self._open_section(marker)
         elif marker.name == "call_begin" and self.calls:
             self._in_section = self._trusted = self._has_call = False
-            self._prefix.open_call(marker, in_section=False)
+            self._prefix.open_call(marker, in_section=False, has_noise=False)
             self._state = _State.HEADER
         elif (opens := marker.name == "think_begin" and not self.in_reasoning) or (
             marker.name == "think_end" and self._think_end_expected
@@ -143,7 +217,7 @@ class TolerantReader(Reader):
 
     def _marker_in_section(self, marker: Marker) -> None:
         if marker.name == "call_begin":
-            self._prefix.open_call(marker, in_section=self._in_section)
+            self._prefix.open_call(marker, in_section=self._in_section, has_noise=self._take_noise())
             self._state = _State.HEADER
         elif marker.name == "section_begin":
             self._leave_section()
@@ -151,7 +225,7 @@ class TolerantReader(Reader):
         elif marker.name == "section_end" and (self._has_call or (self._trusted and not marker.spelled)):
             if marker.spelled:
                 self._record("spelled_markers")
-            self._leave_section()
+            self._leave_section(is_closed=True)
             self._structure(marker.text)
         elif marker.name in {"think_begin", "think_end"} and (self._trusted or self._has_call):
             self._leave_section()
@@ -166,20 +240,27 @@ class TolerantReader(Reader):
         if not marker.spelled:
             self._structure(marker.text)
 
-    def _leave_section(self) -> None:
-        """No call follows: buffered blanks are structure; a spelled-out section without calls is text."""
+    def _take_noise(self) -> bool:
+        taken, self._has_noise = self._has_noise, False
+        return taken
+
+    def _leave_section(self, *, is_closed: bool = False) -> None:
+        """No call follows: buffered blanks are structure, and so is text if the section's end follows (``is_closed``).
+
+        A spelled-out section without calls is text.
+        """
         self._state = _State.PROSE
-        before = self._prefix.take()
-        if before and (self._trusted or self._has_call):
+        before, has_noise = self._prefix.take(), self._take_noise()
+        if before and (self._trusted or self._has_call) and (is_closed or not has_noise):
             if self._has_call:
-                self._record("blanks")
+                self._record("text_in_section" if has_noise else "blanks")
             self._structure(before)
         else:
             self._prose(before)
 
     def _not_a_call(self, text: str) -> None:
         self._prose(self._prefix.take() + text)
-        self._has_text = True
+        self._has_text, self._has_noise = True, False
         if not (self._in_section and self._trusted):
             self._state = _State.PROSE
 

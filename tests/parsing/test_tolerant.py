@@ -12,7 +12,7 @@ from constrained_k2 import InvalidRequest, ToolCall, ToolCallParser, Vocabulary,
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.formats.kimi_k3 import KIMI_K3
-from constrained_k2.parsing import PARSING_LEVELS
+from constrained_k2.parsing import PARSING_LEVELS, Completion
 from constrained_k2.parsing.arguments import ArgumentsText, recover
 from constrained_k2.parsing.events import (
     CallFinished,
@@ -147,24 +147,39 @@ def test_unknown_levels(level: Any) -> None:
 
 
 K3 = Vocabulary.of_bytes(KIMI_K3)
+SECTION = "<|tool_calls_section_begin|>%s<|tool_calls_section_end|>"
 K3_CALL = '<|open|>call tool="f" index="1"<|sep|><|close|>call<|sep|>'
+K3_ANSWER = "<|close|>think<|sep|><|open|>response<|sep|>"
 K3_CALLS = f"<|open|>tools<|sep|>{K3_CALL}<|close|>tools<|sep|>"
 
 
 @pytest.mark.parametrize("level", PARSING_LEVELS)
 @pytest.mark.parametrize(
-    ("vocabulary", "text", "content"),
+    ("vocabulary", "text"),
     [
-        (BYTES, f"<think>Hm.</think>Look:{CALL % 0}", f"Look:{CALL % 0}"),
-        (K3, f"hm<|close|>think<|sep|><|open|>response<|sep|>hi<|close|>response<|sep|>{K3_CALLS}", f"hi{K3_CALLS}"),
+        (BYTES, f"<think>Hm.</think>Look:{CALL % 0} or not"),
+        (BYTES, f"<think>Hm.{CALL % 0}</think>Look: or not"),  # in the reasoning
+        (BYTES, f"<think>Hm.</think>Look: or not{SECTION % (CALL % 0)}"),
+        (BYTES, f"<think>Hm.</think>Look:{SECTION % (CALL % 0 + ' noise ' + CALL % 1)} or not"),
+        (BYTES, "<think>Hm.</think>Look: or not<|tool_call_begin|>functions.f:0"),  # cut off
+        (BYTES, "<think>Hm.</think>Look: or not<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"),
+        (BYTES, "<think>Hm.<|tool_call_begin|>f</think>Look: or not"),
+        (K3, f"Hm.{K3_ANSWER}Look: or not<|close|>response<|sep|>{K3_CALLS}"),
+        (K3, f"Hm.{K3_ANSWER}Look:{K3_CALLS}<|open|>response<|sep|> or not"),
+        (K3, f"Hm.{K3_ANSWER}Look: or not{K3_CALL}"),
+        (K3, f"Hm.{K3_ANSWER}Look: or not{K3_CALLS[:60]}"),
+        (K3, f"Hm.{K3_ANSWER}Look: or not{K3_CALLS.replace('<|close|>call', '<|close|>broken')}"),
     ],
-    ids=["Kimi K2", "Kimi K3"],
 )
-def test_without_calls_everything_is_text(vocabulary: Vocabulary, text: str, content: str, level: ParsingLevel) -> None:
-    parser = ToolCallParser(vocabulary, level=level, calls=False, in_reasoning=vocabulary is K3)
-    events = [*parser.feed(ids_of_text(text, vocabulary)), *parser.finish()]
-    assert {type(event) for event in events} == {ReasoningDelta, ContentDelta}
-    assert "".join(event.text for event in events if isinstance(event, ContentDelta)) == content
+def test_where_no_call_is_wanted_none_is_shown(vocabulary: Vocabulary, text: str, level: ParsingLevel) -> None:
+    ids = ids_of_text(text, vocabulary)
+    for size in (1, 3, len(ids)):
+        parser = ToolCallParser(vocabulary, level=level, calls=False, in_reasoning=vocabulary is K3)
+        events = [event for at in range(0, len(ids), size) for event in parser.feed(ids[at : at + size])]
+        events += parser.finish()
+        assert {type(event) for event in events} == {ReasoningDelta, ContentDelta}
+        shown = Completion.from_events(events)
+        assert (shown.reasoning, shown.content) == ("Hm.", "Look: or not")
 
 
 @pytest.mark.parametrize("level", PARSING_LEVELS)

@@ -54,6 +54,7 @@ class TolerantXtmlReader(XtmlReader):
         self._is_spelled = False  # the section, and so the current call, is spelled
         self._backticks = 0  # in the content; an odd number has begun to quote code
         self._is_changed = False  # a value of the current call is not what the model wrote
+        self._is_uncalled = False  # in a section or call of a turn in which none is wanted
 
     def _read_part(self, part: Part) -> None:
         if isinstance(part, str):
@@ -102,7 +103,10 @@ class TolerantXtmlReader(XtmlReader):
                 return
             self._end_call(whole=ends_call(tag, content))
         self._is_spelled = False
-        if content is None or (not self.calls and content.name in (TOOLS, CALL)):
+        if not self.calls and content is not None and content.name in (TOOLS, CALL):
+            self._is_uncalled = not tag.closes or content.name == CALL
+            self._structure(self._take_blanks() + tag.text)
+        elif content is None:
             self._content(tag.text)
         elif content.name == CALL and not tag.closes and self._open_call(tag, content):
             pass
@@ -172,6 +176,7 @@ class TolerantXtmlReader(XtmlReader):
 
     def _enter(self, tag: Tag, state: State) -> None:
         """Enter or leave a block."""
+        self._is_uncalled = False
         if state is State.TOOLS and not tag.closes:
             self._in_section = True
             if self._state is State.REASONING:
@@ -273,7 +278,7 @@ class TolerantXtmlReader(XtmlReader):
             self._structure(tag.text)
         elif self.calls and is_call and not tag.closes:
             self.events.append(ev.HeaderCut(tag.body))
-        elif tag.is_name:
+        elif tag.is_name or (is_call and not self.calls):
             self._structure(tag.text)
         else:
             self._content(tag.text)
@@ -287,6 +292,9 @@ class TolerantXtmlReader(XtmlReader):
 
     def _content(self, text: str) -> None:
         """Emit text outside calls, and the blanks before it."""
+        if self._is_uncalled:
+            self._structure(self._take_blanks() + text)
+            return
         if self._state is State.START and text:
             self._state = State.RESPONSE
         self._has_text = self._state not in _TEXT
