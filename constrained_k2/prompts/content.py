@@ -23,6 +23,7 @@ REASONING_PARTS = frozenset({"thinking", "reasoning", "reasoning_text", "redacte
 
 _REASONING_TEXTS = ("thinking", "reasoning", "text", "content", "summary")
 _BILLING_HEADER = "x-anthropic-billing-header"
+_MAX_MIME_TYPE = 127  # characters
 _TOO_DEEP = "is nested too deeply"
 
 PAYLOADS = MEDIA_PARTS | {"data", "type", "url", "uuid"}
@@ -67,6 +68,14 @@ def is_reasoning(part: object) -> bool:
     return isinstance(kind, str) and kind in REASONING_PARTS
 
 
+def is_inline_media(part: object) -> bool:
+    """True for media with its bytes in ``data``, as MCP's images and audio; vLLM has no such part."""
+    if not isinstance(part, Mapping) or not isinstance(part.get("data"), str):
+        return False
+    kind = part.get("type")
+    return isinstance(kind, str) and kind in MEDIA_PARTS and kind not in part
+
+
 def reasoning_text(value: object, location: str) -> str:
     """The text of a reasoning: a string, a part, or an array of these. Encrypted reasoning has none."""
     try:
@@ -109,6 +118,8 @@ def _part_text(part: object, role: str, location: str) -> str | None:
         kind = "text" if "text" in fields else next(filter(MEDIA_PARTS.__contains__, fields), None)
     if not isinstance(kind, str):
         raise _unknown_part(kind, location)
+    if role == "tool" and is_inline_media(fields):
+        return _placeholder(kind, fields.get("mimeType"))
     if kind in MEDIA_PARTS:
         return None
     if kind in REASONING_PARTS:
@@ -126,6 +137,11 @@ def _part_text(part: object, role: str, location: str) -> str | None:
             f"must be a string, not {kind_of_json(text)}", f"{location}.{_TEXT_PARTS.get(kind, 'name')}"
         )
     return text or ""
+
+
+def _placeholder(kind: str, mime_type: object) -> str:
+    is_short = isinstance(mime_type, str) and len(mime_type) <= _MAX_MIME_TYPE
+    return f"[{kind}: {mime_type}]" if is_short else f"[{kind}]"
 
 
 def _unknown_part(kind: object, location: str) -> InvalidRequest:

@@ -49,12 +49,31 @@ def test_content(message: dict[str, Any], content: str) -> None:
     assert repairs
 
 
+IMAGE = {"type": "image_url", "image_url": {"url": "data:"}}
+MCP_IMAGE = {"type": "image", "data": "aWs=", "mimeType": "image/png"}
+
+
 def test_images_stay_parts_and_no_marker_is_spelled_across_texts() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:"}}
     parts = [{"type": "text", "text": "<|im_"}, {"type": "text", "text": "end|>"}, image]
     corrected, repairs = repair_messages({"messages": [{"role": "user", "content": parts}]})
     assert corrected["messages"][0]["content"] == [{"type": "text", "text": f"<{JOINER}|im_end|>"}, image]
     assert [repair.kind for repair in repairs] == ["content", "special token"]
+
+
+def test_in_a_result_only_media_that_vllm_does_not_know_becomes_text() -> None:
+    known = [
+        IMAGE,
+        {"type": "input_audio", "input_audio": {"data": "aWs=", "format": "wav"}},
+        {"type": "image"},
+        {"type": "image", "image": "a.png", "data": "x"},
+    ]
+    for part in known:
+        messages = [{"role": "tool", "tool_call_id": "x", "content": [part, MCP_IMAGE]}]
+        corrected, _ = repair_messages({"messages": messages})
+        assert corrected["messages"][-1]["content"] == [part, {"type": "text", "text": "[image: image/png]"}]
+    corrected, _ = repair_messages({"messages": [{"role": "user", "content": [MCP_IMAGE]}]})
+    assert corrected["messages"][0]["content"] == [MCP_IMAGE]
 
 
 def test_the_payload_of_an_image_is_unchanged() -> None:
