@@ -11,7 +11,7 @@ TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameter
 
 def chat(**fields: Any) -> ChatCompletionRequest:
     body = {"messages": [{"role": "user", "content": "x"}], "model": "m", "tools": [TOOL]} | fields
-    return ChatCompletionRequest.model_validate(rewritten(body))
+    return ChatCompletionRequest.model_validate(rewritten(body, "messages"))
 
 
 def make(parser_class: Any, tokenizer: Any, request: Any) -> Any:

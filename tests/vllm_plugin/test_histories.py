@@ -66,12 +66,14 @@ CHATS |= {f"call: {name}": row for name, row in CALLS.items()}
 
 def chat(messages: list[Any]) -> tuple[Any, list[Any]]:
     """A validated request, and its messages as vLLM's renderer gets them."""
-    request = ChatCompletionRequest.model_validate(rewritten({"model": "k", "messages": copy.deepcopy(messages)}))
+    request = ChatCompletionRequest.model_validate(
+        rewritten({"model": "k", "messages": copy.deepcopy(messages)}, "messages")
+    )
     return request, request.messages
 
 
 def responses(items: list[Any]) -> tuple[Any, list[Any]]:
-    request = ResponsesRequest.model_validate(rewritten({"model": "k", "input": copy.deepcopy(items)}))
+    request = ResponsesRequest.model_validate(rewritten({"model": "k", "input": copy.deepcopy(items)}, "input"))
     return request, construct_input_messages(request_input=request.input)
 
 
@@ -169,18 +171,18 @@ def test_blocks_of_messages_are_rendered_as_what_they_mean(name: str, tokenizer:
 
 def test_the_switches_leave_a_body_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     off: dict[str, Any] = {"messages": [user(["a"])], "vllm_xargs": {"constrained_k2_repair": "off"}}
-    assert accepted(off) is off
+    assert accepted(off, "messages") is off
     monkeypatch.setattr(Server, "settings", Settings(repair=False))
     body: dict[str, Any] = {"messages": [user(["a"])]}
-    assert accepted(body) is body
-    assert accepted(body | {"vllm_xargs": {"constrained_k2_repair": "on"}})["messages"] == [user("a")]
+    assert accepted(body, "messages") is body
+    assert accepted(body | {"vllm_xargs": {"constrained_k2_repair": "on"}}, "messages")["messages"] == [user("a")]
 
 
 @pytest.mark.parametrize(
     "body", [{}, {"messages": None}, {"messages": [5, None, "a"]}, {"input": "hi"}, {"input": [5]}]
 )
 def test_other_bodies_stay_as_they_are(body: dict[str, Any]) -> None:
-    assert accepted(body) == body
+    assert all(accepted(body, field) == body for field in ("messages", "input"))
 
 
 KEYS = ["role", "type", "content", "text", "name", "tool_calls", "function", "custom", "arguments", "input", "output"]
@@ -201,8 +203,8 @@ odd_messages = st.lists(
 def test_no_history_raises_here(given_messages: list[Any]) -> None:
     """A value without a meaning is for vLLM to refuse; what is rewritten once stays."""
     for field in ("messages", "input"):
-        once = accepted({field: copy.deepcopy(given_messages)})
-        assert accepted(once) == once
+        once = accepted({field: copy.deepcopy(given_messages)}, field)
+        assert accepted(once, field) == once
 
 
 @pytest.mark.slow
@@ -211,11 +213,11 @@ def test_hostile_histories_take_linear_time() -> None:
     for _ in range(5000):
         deep = [deep]
     odd = [said([THOUGHT | {"thinking": deep}]), back(deep), said(tool_calls=[call(arguments=deep)])]
-    assert accepted({"messages": odd})["messages"] == odd
+    assert accepted({"messages": odd}, "messages")["messages"] == odd
     parts = [{"type": "input_text", "text": "x"}] * 100_000
     many = {"messages": [user(parts), back(parts), *[said([THOUGHT])] * 50_000, said(tool_calls=[call(None)] * 50_000)]}
     started = time.process_time()
-    assert len(accepted(many)["messages"]) == 50_003
+    assert len(accepted(many, "messages")["messages"]) == 50_003
     assert time.process_time() - started < 5
 
 

@@ -99,7 +99,7 @@ def prepared(request: Any) -> tuple[dict[str, Any], Any]:
 
 
 def chat(*messages: Any, **fields: Any) -> Any:
-    return ChatCompletionRequest(**rewritten({"model": "k", "messages": list(messages)} | fields))
+    return ChatCompletionRequest(**rewritten({"model": "k", "messages": list(messages)} | fields, "messages"))
 
 
 def test_histories_are_repaired_for_tags() -> None:

@@ -240,12 +240,55 @@ def test_leniencies_are_said_in_the_log(
     assert all(name in said for name in ("'g'", "bare_id", "no_section", "single_quotes"))
 
 
-@pytest.mark.parametrize("size", [1, 1000])
-def test_a_call_that_was_not_wanted_is_text(
-    parser_class: Any, tokenizer: Any, vocabulary: Vocabulary, size: int
+OFF = {"constrained_k2": "off"}
+CALLED = {
+    "role": "assistant",
+    "tool_calls": [{"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+}
+HISTORY = [CALLED, {"role": "tool", "tool_call_id": "functions.f:0", "content": "1"}]
+UNWANTED = [
+    {"tool_choice": "none", "vllm_xargs": OFF},
+    {"tools": None, "vllm_xargs": OFF},
+    {"tools": None},
+    {"tools": None, "messages": HISTORY},
+    {"tools": None, "messages": HISTORY, "vllm_xargs": OFF},
+    {"tools": None, "stop": ["never"]},
+    {"tools": None, "skip_special_tokens": False},
+    {"tools": None, "chat_template_kwargs": {"thinking": False}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 4, 1000])
+@pytest.mark.parametrize("fields", UNWANTED, ids=str)
+def test_a_call_that_was_not_wanted_is_not_shown(
+    parser_class: Any, tokenizer: Any, vocabulary: Vocabulary, fields: Any, size: int
 ) -> None:
-    request = adjusted(parser_class, tokenizer, chat(tool_choice="none", vllm_xargs={"constrained_k2": "off"}))
-    ids = render_tool_calls(CALLS, vocabulary)
-    whole = read_whole(make(parser_class, tokenizer, request), request, ids, "")
-    assert whole == ("", vocabulary.decode(ids), [])
-    assert streamed(parser_class, tokenizer, request, ids, size)[0] == whole
+    """Nor is any part of it, as with vLLM's own parser."""
+    request = adjusted(parser_class, tokenizer, chat(**fields))
+    markers = vocabulary.format
+    calls = render_tool_calls(CALLS, vocabulary)
+    whole, cut = (*calls, markers.turn_end), calls[:-7]
+    for thought in ([], [markers.think_end]):  # the prompt may have opened the reasoning
+        for written in (whole, cut, [calls[1], *calls[2:-1]]):
+            ids = [*thought, *vocabulary.encode("Look: 北京"), *written]
+            text = vocabulary.decode(ids).removesuffix("<|im_end|>")
+            parser = make(parser_class, tokenizer, request)
+            shown = read_whole(parser, request, ids, text)
+            assert shown[2] == []
+            assert "".join(shown[:2]).removeprefix("</think>") == "Look: 北京"
+            assert streamed(parser_class, tokenizer, request, ids, size)[0] == shown
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_text_without_tools_is_vllms_own(parser_class: Any, tokenizer: Any, vocabulary: Vocabulary, size: int) -> None:
+    """Also with a special token in it, a stop that vLLM does not show, and an incomplete character at its end."""
+    (last,) = (n for n in range(vocabulary.size) if vocabulary.token_bytes(n) == "请".encode() + b"\xe5")
+    stray = vocabulary.special_tokens["[PAD]"]
+    spelled = "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    for fields, end, tail in (({}, [last], "请"), ({"stop_token_ids": [7]}, [7], ""), ({}, [], "")):
+        request = adjusted(parser_class, tokenizer, chat(tools=None, **fields))
+        ids = [vocabulary.format.think_end, *vocabulary.encode(f"Hi 北京: {spelled}"), stray, *end]
+        parser = make(parser_class, tokenizer, request)
+        content = read_whole(parser, request, ids, vocabulary.decode(ids))[1].removeprefix("</think>")
+        assert content == f"Hi 北京: {spelled}{tail}"
+        assert streamed(parser_class, tokenizer, request, ids, size)[0][1].removeprefix("</think>") == content

@@ -66,7 +66,7 @@ def send(endpoint: str, row: Reason, parser_class: Any, tokenizer: Any) -> None:
             admission.check_params(request.to_sampling_params(10, {}))
         case "responses":
             body = {"input": "x", "model": "m", "tools": [FLAT]} | fields
-            asked = ResponsesRequest.model_validate(rewritten(body))
+            asked = ResponsesRequest.model_validate(rewritten(body, "input"))
             if row.field not in OTHER_PARSER:
                 adjusted(parser_class, tokenizer, asked)
             admission.check_params(asked.to_sampling_params(10, {}))

@@ -38,7 +38,7 @@ def prepared(
 
 
 def chat(*messages: Any, **fields: Any) -> Any:
-    return ChatCompletionRequest(**rewritten({"model": "k", "messages": [*messages] or [USER]} | fields))
+    return ChatCompletionRequest(**rewritten({"model": "k", "messages": [*messages] or [USER]} | fields, "messages"))
 
 
 def set_by_the_operator(monkeypatch: pytest.MonkeyPatch, **ours: Any) -> None:

@@ -1,5 +1,6 @@
 """Requests lowered and refused inside vLLM's own composition of parsers, on vLLM's own request objects."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,10 +63,56 @@ def test_thinking_is_allowed_where_the_model_thinks(parser_class: Any, tokenizer
     assert spec_of(adjusted(parser_class, tokenizer, off)).thinking is False
 
 
-@pytest.mark.parametrize("fields", [{"tools": None}, {"vllm_xargs": {"constrained_k2": "off"}}])
+CALL = {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CALLED = [
+    {"role": "assistant", "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "functions.f:0", "content": "1"},
+]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": None},
+        {"vllm_xargs": {"constrained_k2": "off"}},
+        {"tools": None, "vllm_xargs": {"constrained_k2": "on", "other": 1}},
+        {"tools": None, "vllm_xargs": {"constrained_k2": "llguidance"}},
+        {"tools": None, "messages": CALLED, "vllm_xargs": {"constrained_k2": "off"}},
+        {"tools": None, "messages": CALLED, "use_beam_search": True},
+    ],
+    ids=str,
+)
 def test_requests_that_are_not_constrained(parser_class: Any, tokenizer: Any, fields: Any) -> None:
     request = adjusted(parser_class, tokenizer, chat(**fields))
-    assert not (request.vllm_xargs or {}).get("constrained_k2")
+    assert (request.vllm_xargs or {}).get("constrained_k2") in (None, "off")
+    assert admission.check_params(request.to_sampling_params(10, {})) is None
+
+
+@pytest.mark.parametrize("fields", [{}, {"structured_outputs": {"regex": "a", "whitespace_pattern": " "}}], ids=str)
+def test_without_tools_a_dialog_with_calls_is_as_with_none(parser_class: Any, tokenizer: Any, fields: Any) -> None:
+    without = adjusted(parser_class, tokenizer, chat(tools=None, messages=CALLED, **fields))
+    none = adjusted(parser_class, tokenizer, chat(tool_choice="none", messages=CALLED, **fields))
+    given, expected = spec_of(without), spec_of(none)
+    assert given.max_calls == expected.max_calls == 0
+    assert given == replace(expected, tools=())
+    params = without.to_sampling_params(10, {})
+    assert (params.structured_outputs is None) is not fields
+    assert admission.check_params(params, first=True) is not None
+
+
+def test_a_server_that_does_not_constrain_serves_dialogs_without_tools(
+    parser_class: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings.Server, "constrains", False)
+    request = adjusted(parser_class, tokenizer, chat(tools=None, messages=CALLED))
+    assert not request.vllm_xargs
+
+
+@pytest.mark.parametrize("value", ["yes", 1, None, {"type": "enabled"}], ids=str)
+def test_a_template_takes_what_is_no_boolean_as_it_likes(parser_class: Any, tokenizer: Any, value: Any) -> None:
+    thinks = parser_class.reasoning_parser_cls is not None
+    for name in ("thinking", "enable_thinking"):
+        assert spec_of(adjusted(parser_class, tokenizer, chat(chat_template_kwargs={name: value}))).thinking is thinks
 
 
 @pytest.mark.parametrize(

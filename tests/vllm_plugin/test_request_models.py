@@ -4,6 +4,7 @@ Also with the sources of each other vLLM in ``build/`` (scripts/other_vllm.sh).
 """
 
 import asyncio
+import copy
 import json
 import os
 import subprocess
@@ -63,6 +64,10 @@ BODIES: dict[str, tuple[Any, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+INPUTS = {ChatCompletionRequest: "messages", ResponsesRequest: "input", CompletionRequest: "prompt"}
+"""The requests that our middleware reads -> the field that holds their input."""
+
+
 class Reading(NamedTuple):
     """Our tool parser as vLLM composes it for a tokenizer."""
 
@@ -84,6 +89,11 @@ def reading(request: pytest.FixtureRequest, model: Path, k3_model: Path) -> Read
         tokenizer=tokenizer,
     )
     return Reading(parser, tokenizer, Vocabulary.from_pretrained(directory))
+
+
+def validated(model: Any, body: dict[str, Any]) -> Any:
+    """A request as vLLM reads its body, behind our middleware."""
+    return model.model_validate(rewritten(body, INPUTS[model]) if model in INPUTS else body)
 
 
 def nulls(model: Any, body: dict[str, Any]) -> dict[str, Any]:
@@ -157,9 +167,78 @@ def parsed(request: Any, reading: Reading) -> Any:
 @pytest.mark.parametrize("name", list(BODIES))
 def test_a_request_without_optional_fields(name: str, reading: Reading) -> None:
     model, body = BODIES[name]
-    bare = model.model_validate(rewritten(body))
-    given = model.model_validate(rewritten(nulls(model, body)))
+    bare, given = validated(model, body), validated(model, nulls(model, body))
     assert read(given, reading) == read(bare, reading)
+
+
+_FORM = {"type": "json_schema", "name": "a", "schema": {}, "json_schema": {"name": "a", "schema": {"type": "object"}}}
+_GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": 'start: "a"'}
+VALUES: list[Any] = [
+    None, True, 5, -1, "x", "none", [], ["x"], [5], {}, {"format": _FORM}, _FORM, {"type": "json_object"}, {"regex": "a+"},
+    MESSAGES, [{"role": "tool", "content": 5}], [TOOL], [{"type": "custom", "name": "c", "format": _GRAMMAR}],
+    {"type": "custom", "name": "f"}, {"type": "allowed_tools", "mode": "auto", "tools": [TOOL]},
+    {"constrained_k2": 5}, {"thinking": "yes"},
+]  # fmt: skip
+"""What some endpoint's fields take, and what none takes."""
+
+FIELDS = frozenset(name for model, _ in BODIES.values() for name in model.model_fields) | {"_constrained_k2"}
+HANDED_ON = ("chats", "derendered chat", "derendered completion")
+"""vLLM hands all fields of the first on to a chat; the others have a request inside."""
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("name", [name for name in BODIES if name not in HANDED_ON])
+def test_fields_of_other_endpoints_are_ignored(name: str, value: Any, reading: Reading) -> None:
+    """All at once, and those alone that give an answer its form or name a tool."""
+    model, body = BODIES[name]
+    others = dict.fromkeys(FIELDS - model.model_fields.keys(), value)
+    expected = read(validated(model, body), reading)
+    alone = others.keys() & {
+        "response_format",
+        "text",
+        "structured_outputs",
+        "stop",
+        "tools",
+        "tool_choice",
+        "messages",
+    }
+    for fields in (others, *({field: value} for field in sorted(alone))):
+        assert read(validated(model, body | copy.deepcopy(fields)), reading) == expected
+
+
+OWN = ("vllm_xargs", "use_beam_search")
+"""The fields that may be refused: those of this package, and what is refused beside tools."""
+
+
+@pytest.mark.parametrize("reading", [("kimi_k2", "kimi_k2")], indirect=True, ids=str)
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("name", [name for name in BODIES if name not in HANDED_ON])
+def test_what_vllm_takes_is_taken(name: str, value: Any, reading: Reading) -> None:
+    model, body = BODIES[name]
+    for field in model.model_fields.keys() - set(OWN):
+        given = body | {field: value}
+        try:
+            request = model.model_validate(copy.deepcopy(given))
+            if model is AnthropicMessagesRequest:
+                request = AnthropicServingMessages.to_chat_completion_request(request)
+            if hasattr(request, "to_sampling_params"):
+                request.to_sampling_params(9, {})
+        except Exception:  # noqa: BLE001 - vLLM's own answer is an error
+            continue
+        read(validated(model, copy.deepcopy(given)), reading)
+
+
+def test_an_empty_list_of_tools_is_as_with_vllm(reading: Reading) -> None:
+    """vLLM refuses such a chat; other endpoints take it as without tools."""
+    with pytest.raises(ValueError, match="`tools` must not be an empty array"):
+        validated(*with_no_tools("chat"))
+    for name in ("responses", "messages"):
+        assert read(validated(*with_no_tools(name)), reading) == read(validated(*BODIES[name]), reading)
+
+
+def with_no_tools(name: str) -> tuple[Any, dict[str, Any]]:
+    model, body = BODIES[name]
+    return model, body | {"tools": []}
 
 
 @pytest.mark.parametrize("name", ["chat, tools", "responses, tools", "messages, tools"])

@@ -44,7 +44,7 @@ def patched() -> None:
 
 
 def responses(**fields: Any) -> ResponsesRequest:
-    return ResponsesRequest.model_validate(rewritten({"input": "x", "model": "m"} | fields))
+    return ResponsesRequest.model_validate(rewritten({"input": "x", "model": "m"} | fields, "input"))
 
 
 def spec_of(request: Any) -> ToolCallSpec:
@@ -109,7 +109,7 @@ def test_a_wrong_grammar_is_refused_with_its_place(parser_class: Any, tokenizer:
 
 def test_switched_off_a_grammar_is_for_vllm_to_refuse() -> None:
     body = {"tools": [{**CUSTOM, "format": FORM}], "vllm_xargs": {"constrained_k2": "off"}}
-    assert rewritten({"input": "x", "model": "m"} | body) == {"input": "x", "model": "m"} | body
+    assert rewritten({"input": "x", "model": "m"} | body, "input") == {"input": "x", "model": "m"} | body
 
 
 @pytest.mark.parametrize("written", ["[]", "{", 7, '{"x": {}}'])
@@ -148,27 +148,6 @@ def test_without_functions_no_special_token_is_shown(
         streamed = "".join(delta.content or "" for delta in deltas if delta is not None)
         expected = f"a{spelled}" if asked else shown(ids[1:])
         assert whole.removeprefix("</think>") == streamed.removeprefix("</think>") == expected
-
-
-def test_a_special_token_is_hidden_whose_text_comes_later_and_in_parts(
-    parser_class: Any, tokenizer: Any, vocabulary: Vocabulary
-) -> None:
-    """As under ``stop``, where vLLM holds back the end of its text."""
-    marker = vocabulary.format.argument_begin
-    special = vocabulary.special_text(marker)
-    request = adjusted(parser_class, tokenizer, responses(tools=[WEB]))
-    stream = make(parser_class, tokenizer, request)
-    assert special is not None
-    pieces = [
-        ([marker], "", False),
-        ([5], "a " + special[:9], False),
-        ([5], special[9:] + "b<", False),
-        ([5], "|c", True),
-    ]
-    deltas = [
-        stream.parse_delta(text, ids, request, [vocabulary.format.think_end], finished=end) for ids, text, end in pieces
-    ]
-    assert "".join(delta.content or "" for delta in deltas if delta is not None) == "a b<|c"
 
 
 def test_what_is_left_out_is_logged_once(parser_class: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -304,4 +283,4 @@ def test_bodies_pass_the_middleware() -> None:
 
 @pytest.mark.parametrize("body", [None, [], "x", 1, {"messages": [], "vllm_xargs": 1}])
 def test_bodies_that_are_none(body: Any) -> None:
-    assert rewritten(body) == body
+    assert all(rewritten(body, field) == body for field in ("messages", "input", "prompt"))

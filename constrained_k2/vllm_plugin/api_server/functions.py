@@ -23,6 +23,11 @@ _CHOSEN = ("function", "custom")
 """The types of a ``tool_choice`` of one tool that the model is shown."""
 
 
+def field_of(request: Any, name: str) -> Any:
+    """A field of one of vLLM's requests; None if its endpoint has no such field: clients may send any other one."""
+    return getattr(request, name) if name in type(request).model_fields else None
+
+
 def functions_of(request: Any) -> list[Any]:
     """The functions in the prompt of a chat or responses request, as vLLM's objects."""
     return list(get_function_tools(request.tools or ()))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.prompts.content import MEDIA_PARTS, reasoning_text, text_of
+from constrained_k2.prompts.content import MEDIA_PARTS, is_inline_media, reasoning_text, text_of
 from constrained_k2.prompts.forms import read_function, read_reasoning
 from constrained_k2.prompts.special_text import SpecialTexts
 from constrained_k2.prompts.text_repairs import TextRepairs
@@ -23,15 +23,18 @@ _CLIENT_OUTPUTS = frozenset(f"{name}_output" for name in _CLIENT_CALLS)
 _NO_SPECIALS = SpecialTexts(())  # they are neutralized later, with the tokenizer's own
 
 
-def accepted(body: dict[str, Any]) -> dict[str, Any]:
-    """A body with a history that vLLM's models take: the given one, unless repairs are on and change something."""
+def accepted(body: dict[str, Any], field: str) -> dict[str, Any]:
+    """A body with a history that vLLM's models take: the given one, unless repairs are on and change something.
+
+    ``field`` holds the history: ``messages`` of chats, ``input`` of responses.
+    """
     xargs = body.get("vllm_xargs")
     switch = xargs.get(REPAIR_KEY) if isinstance(xargs, Mapping) else None
     if switch == OFF or (switch is None and not Server.settings.repair):
         return body
-    for field, rewrite in (("messages", _message), ("input", _items)):
-        if isinstance(given := body.get(field), list):
-            body = {**body, field: [new for value in given for new in _rewritten(value, rewrite)]}
+    if isinstance(given := body.get(field), list):
+        rewrite = _message if field == "messages" else _items
+        body = {**body, field: [new for value in given for new in _rewritten(value, rewrite)]}
     return body
 
 
@@ -52,7 +55,7 @@ def _message(new: dict[str, Any]) -> list[Any]:
     content = new.get("content")
     if content is None and role not in {"assistant", "function"}:
         new["content"] = ""
-    elif not isinstance(content, str | None) and not (isinstance(content, list) and all(map(_is_chat_part, content))):
+    elif not isinstance(content, str | None) and not _are_chat_parts(content, role):
         new["content"] = text_of(content, str(role), "", calls=bool(calls))
     if isinstance(new.get("tool_call_id"), int):
         new["tool_call_id"] = str(new["tool_call_id"])
@@ -61,8 +64,12 @@ def _message(new: dict[str, Any]) -> list[Any]:
     return [new]
 
 
-def _is_chat_part(part: object) -> bool:
-    if not isinstance(part, Mapping):
+def _are_chat_parts(content: object, role: object) -> bool:
+    return isinstance(content, list) and all(_is_chat_part(part, role) for part in content)
+
+
+def _is_chat_part(part: object, role: object) -> bool:
+    if not isinstance(part, Mapping) or (role == "tool" and is_inline_media(part)):
         return False
     kind = part.get("type")
     return isinstance(part.get("text"), str) if kind == "text" else kind in MEDIA_PARTS

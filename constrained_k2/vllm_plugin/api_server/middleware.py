@@ -1,4 +1,4 @@
-"""Rewrites requests' bodies as vLLM's models accept them, before vLLM reads them.
+"""Rewrites requests' bodies as vLLM's models accept them, before vLLM reads them, and refuses lone surrogates.
 
 vLLM's models follow OpenAI's types to the letter and refuse, with HTTP 400, what other servers take: a ``tool_choice``
 of type ``allowed_tools`` or null, custom tools in chats or with a grammar, and the odd histories of :mod:`.histories`.
@@ -11,17 +11,29 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 from fastapi import HTTPException
+from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
+from constrained_k2.errors import InvalidRequest
 from constrained_k2.request.tools import ONE_STRING
 from constrained_k2.vllm_plugin.api_server.admission import refuse_beam_search
 from constrained_k2.vllm_plugin.api_server.histories import accepted
+from constrained_k2.vllm_plugin.api_server.surrogates import refuse_surrogates
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, OFF, TEXT_FORMATS_KEY
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 
-_PATHS = ("/completions", "/completions/render", "/responses", "/responses/render")  # of chats too
+_ENDPOINTS: Mapping[str, tuple[Any, str | None]] = {
+    "/chat/completions": (ChatCompletionRequest, "messages"),
+    "/responses": (ResponsesRequest, "input"),
+    "/completions": (CompletionRequest, "prompt"),
+    "/messages": (AnthropicMessagesRequest, None),
+}
+"""How an endpoint's path ends, the longer ends first -> its model, and its input's field if bodies are rewritten."""
 
 
 class BodyMiddleware:
@@ -35,28 +47,34 @@ class BodyMiddleware:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Callable[..., Any]) -> None:
         """Serve one connection."""
-        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"].endswith(_PATHS):
-            receive = _whole_body(receive)
+        if scope["type"] == "http" and scope["method"] == "POST":
+            path = scope["path"].removesuffix("/render")
+            found = next((end for end in _ENDPOINTS if path.endswith(end)), None)
+            receive = receive if found is None else _whole_body(receive, *_ENDPOINTS[found])
         await self._app(scope, receive, send)
 
 
-def rewritten(body: Any) -> Any:
+def rewritten(body: Any, input_field: str) -> Any:
     """A body whose history, tools and ``tool_choice`` vLLM's validators take; anything else as it is.
+
+    ``input_field`` tells the endpoint: ``messages`` for chats, ``input`` for responses, ``prompt`` for completions,
+    whose bodies stay. vLLM ignores the fields of another endpoint, and so does this function.
 
     A ``tool_choice`` of type ``allowed_tools`` goes into ``vllm_xargs`` as JSON, and its mode becomes the choice: the
     prompt shows all tools, and vLLM knows ``auto`` and ``required``. Null on /v1/responses is the default. The grammars
     of custom tools go into ``vllm_xargs`` too; a chat's custom tool becomes the function that vLLM shows in its place.
     """
-    if not isinstance(body, dict):
+    if not isinstance(body, dict) or input_field == "prompt":
         return body
-    new = _without_formats(accepted(body))
+    is_chat = input_field == "messages"
+    new = _without_formats(accepted(body, input_field), is_chat=is_chat)
     choice, xargs = new.get("tool_choice", ""), new.get("vllm_xargs") or {}
-    if choice is None and "input" in new:
+    if choice is None and not is_chat:
         new = {name: value for name, value in new.items() if name != "tool_choice"}
     elif (
         isinstance(choice, Mapping)
         and choice.get("type") == "allowed_tools"
-        and "messages" in new
+        and is_chat
         and isinstance(xargs, Mapping)
         and xargs.get(XARGS_KEY) != OFF
     ):
@@ -67,12 +85,12 @@ def rewritten(body: Any) -> Any:
     return new
 
 
-def _without_formats(body: dict[str, Any]) -> dict[str, Any]:
+def _without_formats(body: dict[str, Any], *, is_chat: bool) -> dict[str, Any]:
     """A body without the grammars of its custom tools, and in chats without custom tools."""
     tools, xargs = body.get("tools"), body.get("vllm_xargs") or {}
     if not isinstance(tools, list) or not isinstance(xargs, Mapping) or xargs.get(XARGS_KEY) == OFF:
         return body
-    is_chat, formats, new = "messages" in body, dict[str, Any](), list(tools)
+    formats, new = dict[str, Any](), list(tools)
     for number, tool in enumerate(tools):
         custom = tool.get("custom", tool) if isinstance(tool, Mapping) and tool.get("type") == "custom" else None
         if not isinstance(custom, Mapping):
@@ -93,7 +111,7 @@ def _without_formats(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-def _whole_body(receive: Receive) -> Receive:
+def _whole_body(receive: Receive, model: Any, input_field: str | None) -> Receive:
     """The messages of a connection, with the whole body in one."""
     is_read = False
 
@@ -110,19 +128,26 @@ def _whole_body(receive: Receive) -> Receive:
             if not message.get("more_body", False):
                 break
         is_read = True
-        return {"type": "http.request", "body": _rewritten_bytes(b"".join(parts)), "more_body": False}
+        body = b"".join(parts)
+        try:
+            refuse_surrogates(body, model)
+        except InvalidRequest as error:
+            raise HTTPException(400, str(error)) from error
+        if input_field is not None:
+            body = _rewritten_bytes(body, input_field)
+        return {"type": "http.request", "body": body, "more_body": False}
 
     return received
 
 
-def _rewritten_bytes(given: bytes) -> bytes:
+def _rewritten_bytes(given: bytes, input_field: str) -> bytes:
     try:
         body = json.loads(given)
-        new = rewritten(body)
+        new = rewritten(body, input_field)
         written = given if new == body else json.dumps(new).encode()
     except (ValueError, RecursionError):
         return given  # for vLLM to refuse
-    if isinstance(body, dict) and "prompt" in body and body.get("use_beam_search"):
+    if isinstance(body, dict) and input_field == "prompt" and body.get("use_beam_search"):
         try:
             refuse_beam_search(xargs if isinstance(xargs := body.get("vllm_xargs"), dict) else None)
         except ValueError as error:

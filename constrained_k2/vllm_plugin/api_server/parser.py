@@ -1,6 +1,6 @@
 """Parses answers inside vLLM by token id, streamed or whole."""
 
-from collections import Counter
+import codecs
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -19,8 +19,9 @@ from vllm.tool_parsers.abstract_tool_parser import ToolParser
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.parsing import Completion, ToolCallParser
 from constrained_k2.parsing import events as ev
+from constrained_k2.parsing.uncalled import UncalledFilter
 from constrained_k2.vllm_plugin.api_server.deltas import call_deltas, renumbered, report_recoveries, texts_of
-from constrained_k2.vllm_plugin.api_server.functions import declared_in, functions_of
+from constrained_k2.vllm_plugin.api_server.functions import declared_in, field_of, functions_of
 from constrained_k2.vllm_plugin.api_server.request_hook import constrain_request, may_think, show_special_tokens
 from constrained_k2.vllm_plugin.api_server.request_state import Ending, RequestState, calls_before
 from constrained_k2.vllm_plugin.api_server.stop_strings import TextBudget, TextTokens
@@ -86,8 +87,9 @@ class ParsingByTokenId:
         self._in_reasoning = False
         self._prompt_end: Sequence[int] = ()
         self._functions: list[Any] | None = None
-        self._unseen = Counter[int]()  # special tokens to hide whose text has not come yet
-        self._held = ""  # the beginning of such a text
+        self._free_text = codecs.getincrementaldecoder("utf-8")("replace")  # of an answer that vLLM's parsers read
+        self._uncalled: UncalledFilter | None = None  # if no call is wanted; Kimi K3's reader leaves them out itself
+        self._is_set_up = False
         self._stream: ToolCallParser | None = None
         self._first_number: int | None = None  # of the turn's first call in the dialog, if the model does not write it
         self._history_calls: int | None = None  # where the request does not tell
@@ -102,8 +104,7 @@ class ParsingByTokenId:
         """Constrain the request; vLLM answers the error raised here with HTTP 400."""
         state = RequestState.of(request)
         state.hides_special_tokens = state.hides_special_tokens or _hides_special_tokens(request)
-        if self.vocabulary.format.argument_encoding == "xtml":
-            show_special_tokens(request)
+        show_special_tokens(request)
         if self.reasoning_parser is not None:  # type: ignore[attr-defined]
             request = self.reasoning_parser.adjust_request(request)  # type: ignore[attr-defined]
         try:
@@ -130,11 +131,9 @@ class ParsingByTokenId:
     ) -> tuple[str | None, str | None, list[FunctionCall] | None]:
         """Read a whole completion: ``(reasoning, content, tool calls)``."""
         if not self._reads(request):
-            text = self._as_asked(model_output, model_output_token_ids, request)
+            ids, text = self._without_calls(model_output_token_ids, model_output, request, finished=True)
             RequestState.of(request).endings.append(Ending())
-            return super().parse(  # type: ignore[misc, no-any-return]
-                text, request, enable_auto_tools, model_output_token_ids
-            )
+            return super().parse(text, request, enable_auto_tools, ids)  # type: ignore[misc, no-any-return]
         events = self._read(model_output_token_ids, model_output, request, finished=True)
         RequestState.of(request).endings.append(self._ending)
         reasoning, content = texts_of(events)
@@ -157,10 +156,8 @@ class ParsingByTokenId:
         if self._stream is None and prompt_token_ids:
             self.set_prompt_token_ids(prompt_token_ids)
         if not self._reads(request):
-            text = self._as_asked(delta_text, delta_token_ids, request, finished=finished)
-            return super().parse_delta(  # type: ignore[misc]
-                text, delta_token_ids, request, prompt_token_ids, finished=finished
-            )
+            ids, text = self._without_calls(delta_token_ids, delta_text, request, finished=finished)
+            return super().parse_delta(text, ids, request, prompt_token_ids, finished=finished)  # type: ignore[misc]
         events = self._read(delta_token_ids, delta_text, request, finished=finished)
         is_last = finished and self._ending != Ending()
         if not (events or is_last):
@@ -195,36 +192,39 @@ class ParsingByTokenId:
             self._functions = functions_of(request)
         return self._functions
 
-    def _as_asked(self, text: str, token_ids: Sequence[int], request: Any, *, finished: bool = True) -> str:
-        """The text of tokens without the special ones, unless the client asked for them.
+    def _without_calls(
+        self, token_ids: Sequence[int], text: str, request: Any, *, finished: bool
+    ) -> tuple[Sequence[int], str]:
+        """The next tokens for vLLM's parsers, and their text, without the calls, which the client does not want."""
+        if finished and token_ids and token_ids[-1] in self._ends(request):
+            token_ids = token_ids[:-1]
+        ids = self._visible(token_ids, text, request, finished=finished)
+        shown = b"".join(map(self.vocabulary.token_bytes, ids))
+        return ids, self._free_text.decode(shown)
 
-        vLLM shows them for its reasoning parser, and those that the tokenizer's files call added but not special. In a
-        stream their text may come later than they, and in parts: vLLM holds back what may become a stop string.
-        """
-        if not _hides_special_tokens(request):
-            return text
-        hidden = _hidden(self.vocabulary)
-        self._unseen.update(filter(hidden.__contains__, token_ids))
-        text, self._held = self._held + text, ""
-        for token, count in self._unseen.items():
-            special = hidden[token]
-            seen = min(count, text.count(special))
-            text = text.replace(special, "", seen)
-            self._unseen[token] -= seen
-            if seen < count and not finished:
-                begun = next((n for n in range(len(special) - 1, 0, -1) if text.endswith(special[:n])), 0)
-                text, self._held = text[: len(text) - begun], text[len(text) - begun :] + self._held
-        return text
+    def _ends(self, request: Any) -> set[int]:
+        """The tokens that end an answer; vLLM shows no text for them."""
+        if field_of(request, "include_stop_str_in_output"):
+            return set()
+        return {*self.vocabulary.format.stop_ids, *(field_of(request, "stop_token_ids") or ())}
+
+    def _visible(self, token_ids: Sequence[int], text: str, request: Any, *, finished: bool) -> Sequence[int]:
+        """The next tokens that may be shown: as far as stop strings let them be seen, and what the client asked for."""
+        if not self._is_set_up:
+            self._set_up(token_ids, text, request)
+        if self._budget is not None:
+            token_ids = self._budget.take(token_ids, text, finished=finished)
+        if self._uncalled is not None:
+            token_ids = self._uncalled.keep(token_ids)
+        if self._dropped:
+            token_ids = [token_id for token_id in token_ids if token_id not in self._dropped]
+        return token_ids
 
     def _read(self, token_ids: Sequence[int], text: str, request: Any, *, finished: bool) -> list[ev.Event]:
         """The events of the next tokens, as far as stop strings let them be seen."""
         if self._stream is None:
-            self._stream = self._begun(token_ids, text, request)
-        if self._budget is not None:
-            token_ids = self._budget.take(token_ids, text, finished=finished)
-        if self._dropped:
-            token_ids = [token_id for token_id in token_ids if token_id not in self._dropped]
-        events = self._stream.feed(token_ids)
+            self._stream = self._begun(request)
+        events = self._stream.feed(self._visible(token_ids, text, request, finished=finished))
         if finished:
             events += self._stream.finish()
         if _PLAIN.issuperset(map(type, events)):  # as most tokens' events are
@@ -241,31 +241,41 @@ class ParsingByTokenId:
                 self._ending = Ending(declined=name)  # it was not cut off
         return events
 
-    def _begun(self, token_ids: Sequence[int], text: str, request: Any) -> ToolCallParser:
-        """The parser of an answer that begins with these tokens, after all else is set up for it."""
+    def _begun(self, request: Any) -> ToolCallParser:
+        """The parser of an answer."""
         constrained = carries_constraint(request.vllm_xargs)
         functions = self._functions_of(request)
-        stream = ToolCallParser(
+        if not self.vocabulary.format.counts_dialog:
+            self._first_number = calls_before(request) if self._history_calls is None else self._history_calls
+        self._hides_cuts = _hides_cuts(request)
+        self._whole_calls_only = self._hides_cuts or (constrained and _forbids_repeats(request))
+        return ToolCallParser(
             self.vocabulary,
             in_reasoning=self._in_reasoning,
             level="strict" if constrained else "tolerant",
             tools=declared_in(functions),
-            calls=bool(functions) and request.tool_choice != "none",
+            calls=self._may_call(request),
         )
-        if not self.vocabulary.format.counts_dialog:
-            self._first_number = calls_before(request) if self._history_calls is None else self._history_calls
-        if not functions and _hides_special_tokens(request):
-            self._dropped = frozenset(_hidden(self.vocabulary))
-        stop = getattr(request, "stop", None)
-        if stop and not getattr(request, "include_stop_str_in_output", False):
+
+    def _may_call(self, request: Any) -> bool:
+        return bool(self._functions_of(request)) and request.tool_choice != "none"
+
+    def _set_up(self, token_ids: Sequence[int], text: str, request: Any) -> None:
+        """Find out what is to be hidden of an answer that begins with these tokens."""
+        self._is_set_up = True
+        constrained = carries_constraint(request.vllm_xargs)
+        if not self._may_call(request):
+            if self.vocabulary.format.argument_encoding != "xtml":
+                self._uncalled = UncalledFilter(self.vocabulary.format)
+            if _hides_special_tokens(request):
+                self._dropped = _hidden(self.vocabulary)
+        stop = field_of(request, "stop")
+        if stop and not field_of(request, "include_stop_str_in_output"):
             tokens = TextTokens(self.vocabulary, self._prompt_end) if constrained else None
             self._budget = TextBudget(self.vocabulary, [stop] if isinstance(stop, str) else stop, tokens)
         elif self._history_calls is not None and self.vocabulary.decode(token_ids).startswith(text):
             # Such a request does not show its stop strings: the text may end before any token.
             self._budget = TextBudget(self.vocabulary, [""], None)
-        self._hides_cuts = _hides_cuts(request)
-        self._whole_calls_only = self._hides_cuts or (constrained and _forbids_repeats(request))
-        return stream
 
     def _whole_calls(self, events: Iterable[ev.Event]) -> list[ev.Event]:
         """The events of the calls that are whole now, numbered without those that were cut."""
@@ -293,13 +303,13 @@ def _hides_special_tokens(request: Any) -> bool:
 
 
 @lru_cache(maxsize=8)
-def _hidden(vocabulary: Vocabulary) -> dict[int, str]:
+def _hidden(vocabulary: Vocabulary) -> frozenset[int]:
     """The special tokens that no parser needs in a text without calls."""
     markers = vocabulary.format
     read = {markers.think_begin, markers.think_end}
     if markers.argument_encoding == "xtml":  # every block is a tag
         read |= markers.argument_markers | {*markers.stop_ids}
-    return {token: text for text, token in vocabulary.special_tokens.items() if token not in read}
+    return frozenset({*vocabulary.special_tokens.values()} - read)
 
 
 def _forbids_repeats(request: Any) -> bool:
@@ -315,5 +325,5 @@ def _hides_cuts(request: Any) -> bool:
     A stop may cut one, and responses streams complete all that have begun.
     """
     return isinstance(request, ResponsesRequest) or any(
-        getattr(request, field, None) for field in ("stop", "stop_token_ids")
+        field_of(request, field) for field in ("stop", "stop_token_ids")
     )

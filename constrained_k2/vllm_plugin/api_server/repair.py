@@ -19,6 +19,7 @@ from constrained_k2.prompts.forms import UNKNOWN
 from constrained_k2.prompts.special_text import SpecialTexts
 from constrained_k2.prompts.text_repairs import Repair
 from constrained_k2.prompts.xtml import repair_history
+from constrained_k2.vllm_plugin.api_server.functions import field_of
 from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
@@ -32,7 +33,7 @@ _FORMS = {"content": "Send text parts", "tool_calls": "Send calls in OpenAI's fo
 
 def template_of(given: Mapping[str, Any], tokenizer: Any, model_config: Any) -> str | None:
     """The text of the chat template that vLLM will use for these arguments of ``preprocess_chat``, if there is one."""
-    asked_for = getattr(given["request"], "chat_template", None) or given["default_template"]
+    asked_for = field_of(given["request"], "chat_template") or given["default_template"]
     tools = given.get("tool_dicts")
     template: str | None = resolve_chat_template(tokenizer, asked_for, tools, model_config=model_config)
     return template
@@ -108,7 +109,8 @@ def _repair(given: dict[str, Any], specials: SpecialTexts) -> None:
 
 
 def _is_on(request: Any) -> bool:
-    switch = (getattr(request, "vllm_xargs", None) or {}).get(REPAIR_KEY)
+    xargs = getattr(request, "vllm_xargs", None)  # also of /tokenize, whose requests may have any field
+    switch = xargs.get(REPAIR_KEY) if isinstance(xargs, Mapping) else None
     return Server.settings.repair if switch is None else read_switch(switch, REPAIR_KEY)
 
 

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
-from vllm.parser.utils import count_history_tool_calls
 
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, SchemaTooCostly
 from constrained_k2.formats.kimi_k2 import THINK_BEGIN
@@ -23,10 +22,16 @@ from constrained_k2.vllm_plugin.api_server.admission import (
     report,
     require_route,
 )
-from constrained_k2.vllm_plugin.api_server.functions import choice_of, declared_tools, functions_of, report_left_out
+from constrained_k2.vllm_plugin.api_server.functions import (
+    choice_of,
+    declared_tools,
+    field_of,
+    functions_of,
+    report_left_out,
+)
 from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
-from constrained_k2.vllm_plugin.api_server.request_state import RequestState
+from constrained_k2.vllm_plugin.api_server.request_state import RequestState, calls_before
 from constrained_k2.vllm_plugin.constraint import (
     finish_reserve_in,
     max_calls_in,
@@ -44,6 +49,7 @@ from constrained_k2.vllm_plugin.settings import (
     ON,
     TEXT_FORMATS_KEY,
     UNDECLARED_KEYS_KEY,
+    Server,
 )
 
 T = TypeVar("T")
@@ -60,27 +66,16 @@ def may_think(parser: Any, tokenizer: Any) -> bool:
 def constrain_request(request: Any, *, thinking: bool) -> None:
     """Write the request's constraint into its ``vllm_xargs``, in place.
 
-    A request with neither tools nor a form of its answer is left alone. So is one without tools whose form has no
-    grammar here, unless it is strict: vLLM may have one.
+    Without tools a request is as with ``tool_choice`` none if its history has calls: there a model would go on calling.
+    It is left alone if it has neither calls in its history nor a form of its answer, or a form that has no grammar here
+    and is not strict: vLLM may have one.
     """
     known = RequestState.attached_to(request)
     is_read = known is not None and (known.compiled is not None or known.error is not None)
     if not is_read and not _is_ours(request):
+        _drop_switch(request)
         return
-    extra = dict(request.vllm_xargs or {})
-    switch = extra.pop(XARGS_KEY, ON)
-    for key in (ALLOWED_TOOLS_KEY, TEXT_FORMATS_KEY, *CONSTRAINT_KEYS):  # part of the constraint
-        extra.pop(key, None)
-    diagnostics = extra.pop(DIAGNOSTICS_KEY, OFF)
-    if diagnostics not in (ON, OFF):
-        problem = f"must be {ON!r} or {OFF!r}, not {str(diagnostics)[:40]!r}"
-        raise InvalidRequest(problem, f"vllm_xargs.{DIAGNOSTICS_KEY}", "constrained-k2 explain shows overrides")
-    if switch not in (ON, OFF, *ENGINES):
-        raise InvalidRequest(
-            f"must be {ON!r}, {OFF!r} or an engine's name beside tools, not {str(switch)[:40]!r}",
-            f"vllm_xargs.{XARGS_KEY}",
-            "Only /v1/completions takes tools here",
-        )
+    extra, switch, diagnostics = _read_switches(request)
     functions, state = functions_of(request), RequestState.of(request)
     if switch != OFF:
         if functions:
@@ -109,6 +104,32 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
     request.vllm_xargs = extra
 
 
+def _drop_switch(request: Any) -> None:
+    """Drop the switch that a client sends with each of its requests, from one that is not constrained."""
+    xargs = request.vllm_xargs or {}
+    if xargs.get(XARGS_KEY) in (ON, *ENGINES):
+        request.vllm_xargs = {name: value for name, value in xargs.items() if name != XARGS_KEY}
+
+
+def _read_switches(request: Any) -> tuple[dict[str, Any], str, str]:
+    """The ``vllm_xargs`` without what becomes part of the constraint, the switch, and that of diagnostics."""
+    extra = dict(request.vllm_xargs or {})
+    switch = extra.pop(XARGS_KEY, ON)
+    for key in (ALLOWED_TOOLS_KEY, TEXT_FORMATS_KEY, *CONSTRAINT_KEYS):
+        extra.pop(key, None)
+    diagnostics = extra.pop(DIAGNOSTICS_KEY, OFF)
+    if diagnostics not in (ON, OFF):
+        problem = f"must be {ON!r} or {OFF!r}, not {str(diagnostics)[:40]!r}"
+        raise InvalidRequest(problem, f"vllm_xargs.{DIAGNOSTICS_KEY}", "constrained-k2 explain shows overrides")
+    if switch not in (ON, OFF, *ENGINES):
+        raise InvalidRequest(
+            f"must be {ON!r}, {OFF!r} or an engine's name beside tools, not {str(switch)[:40]!r}",
+            f"vllm_xargs.{XARGS_KEY}",
+            "Only /v1/completions takes tools here",
+        )
+    return extra, switch, diagnostics
+
+
 def _no_structured_outputs() -> None:
     """Nothing for vLLM's own backends, in place of a request's method."""
 
@@ -127,7 +148,8 @@ async def precompile(request: Any, state: RequestState, *, thinking: bool) -> No
     """Read a request and compile its tools in a thread, so that other requests go on meanwhile."""
     if not isinstance(request, ChatCompletionRequest | ResponsesRequest):  # /tokenize's, which is not constrained
         return
-    if (request.vllm_xargs or {}).get(XARGS_KEY) != OFF and (request.tools or _names_form(request)):
+    may_be_ours = request.tools or _names_form(request) or state.history_calls
+    if (request.vllm_xargs or {}).get(XARGS_KEY) != OFF and may_be_ours:
         await _in_thread(_read_if_ours, request, state, thinking)
 
 
@@ -138,12 +160,14 @@ def _read_if_ours(request: Any, state: RequestState, thinking: bool) -> None:  #
 
 def _names_form(request: Any) -> bool:
     """True if a request has a field for the form of its answer: reading a long one takes a thread's time."""
-    return any(getattr(request, name, None) is not None for name in ("response_format", "text", "structured_outputs"))
+    return any(field_of(request, name) is not None for name in ("response_format", "text", "structured_outputs"))
 
 
 def _is_ours(request: Any) -> bool:
-    """True for a request with tools, or with a form of its answer that masks of ours can have it take."""
-    return bool(request.tools or (not _uses_beam_search(request) and _answer_fields(request, may_call=False)))
+    """True for a request with tools, with a form of its answer that masks of ours can have it take, or after calls."""
+    if request.tools or _uses_beam_search(request):
+        return bool(request.tools)
+    return bool(_answer_fields(request, may_call=False)) or (Server.constrains and calls_before(request) > 0)
 
 
 async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:
@@ -166,8 +190,8 @@ def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: F
             "tools": declared_tools(request),
             "tool_choice": choice_of(request, functions) if request.tools else "none",
             "parallel_tool_calls": request.parallel_tool_calls,
-            "first_index": count_history_tool_calls(request) if state.history_calls is None else state.history_calls,
-            "chat_template_kwargs": request.chat_template_kwargs,
+            "first_index": calls_before(request),
+            "chat_template_kwargs": _switches(request.chat_template_kwargs),
             "undeclared_keys": undeclared_keys,
             "undeclared_calls": undeclared_calls_in(extra),
             "max_calls": max_calls_in(extra),
@@ -183,6 +207,11 @@ def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: F
         state.error = error
 
 
+def _switches(variables: Any) -> dict[str, bool]:
+    """The boolean ones of a chat template's variables: templates take all others as they like."""
+    return {name: value for name, value in (variables or {}).items() if isinstance(value, bool)}
+
+
 def _answer_fields(request: Any, *, may_call: bool) -> dict[str, Any]:
     """The fields of a chat or responses request that give its answer a form, as decoded JSON.
 
@@ -190,7 +219,7 @@ def _answer_fields(request: Any, *, may_call: bool) -> dict[str, Any]:
     """
     fields: dict[str, Any] = {}
     for name in ("response_format", "text"):
-        value = getattr(request, name, None)
+        value = field_of(request, name)
         if value is not None:
             fields[name] = value.model_dump(by_alias=True, exclude_none=True)
     if request.structured_outputs is not None:
@@ -232,5 +261,4 @@ def _refuse_conflicts(request: Any) -> None:
 
 
 def _uses_beam_search(request: Any) -> bool:
-    # Responses have no such field, and vLLM ignores one of that name.
-    return "use_beam_search" in type(request).model_fields and request.use_beam_search
+    return bool(field_of(request, "use_beam_search"))
