@@ -72,20 +72,23 @@ class Structure:
     """Text that no event contains."""
 
     text: str
+    may_be_text: bool  # between the markers of a section, where text is dropped
 
 
 def everything(ids: list[int], vocabulary: Vocabulary, *, in_reasoning: bool = False, tools: Any = None) -> str:
     """Return the text of the events in order, with the dropped structure between them."""
     parser: Any = ToolCallParser(vocabulary, level="tolerant", in_reasoning=in_reasoning, tools=tools)
-    parser._reader._structure = lambda text: parser._events.append(Structure(text))
+    reader = parser._reader
+    reader._structure = lambda text: parser._events.append(Structure(text, reader._in_section and reader._trusted))
     pieces: list[str] = []
     arguments: dict[int, int] = {}  # position of a call -> where in pieces its arguments stand
     for event in [*parser.feed(ids), *parser.finish()]:
         match event:
             case ContentDelta(text) | ReasoningDelta(text) | HeaderCut(text):
                 pieces.append(text)
-            case Structure(text):
-                check_structure(text)
+            case Structure(text, may_be_text):
+                if not may_be_text:
+                    check_structure(text)
                 pieces.append(text)
             case CallStarted(position):
                 arguments[position] = len(pieces)

@@ -21,7 +21,7 @@ from tests.parsing.transcripts import ids_of_text, table
 from tests.parsing.xtml import CLOSE, END, OPEN, SEP
 
 BYTES = Vocabulary.of_bytes(KIMI_K3)
-NOT_IN_XTML = {"bare_id"}
+NOT_IN_XTML = {"bare_id", "text_in_section"}
 TOOLS = [Tool("f"), Tool("g")]
 THOUGHT, RESPONSE, RESPONDED = f"{CLOSE}think{SEP}", f"{OPEN}response{SEP}", f"{CLOSE}response{SEP}"
 SECTION, SECTION_END, CALL_END = f"{OPEN}tools{SEP}", f"{CLOSE}tools{SEP}", f"{CLOSE}call{SEP}"
