@@ -253,7 +253,6 @@ UNWANTED = [
     {"tools": None, "messages": HISTORY},
     {"tools": None, "messages": HISTORY, "vllm_xargs": OFF},
     {"tools": None, "stop": ["never"]},
-    {"tools": None, "skip_special_tokens": False},
     {"tools": None, "chat_template_kwargs": {"thinking": False}},
 ]  # fmt: skip
 
