@@ -6,6 +6,7 @@ STRING, INTEGER and NUMBER are written once a grammar; ws is bounded, so that a 
 import json
 from collections.abc import Iterable
 
+from constrained_k2.grammar.patterns.expression import regex
 from constrained_k2.grammar.spelling import ATTRIBUTE, HEX, JSON, RAW, Spelling, spelling
 from constrained_k2.schema.shapes import Shape
 
@@ -85,7 +86,7 @@ def sized_string(shortest: int, longest: int | None) -> str:
 def one_of(values: Iterable[str], form: Spelling = JSON) -> str:
     """Return a Lark regex that matches these strings, quotes included, each in its one spelling."""
     spelled = ("".join(spelling(character, form) for character in value) for value in values)
-    return "/" + "|".join(f"{form.quote}{text}{form.quote}" for text in spelled) + "/"
+    return regex("|".join(f"{form.quote}{text}{form.quote}" for text in spelled))
 
 
 def count_at_least(bits: str, count: int) -> str:

@@ -7,6 +7,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 
+def regex(text: str) -> str:
+    """Return a regex as Lark writes it. The empty one is a string: ``//`` begins a comment."""
+    return f"/{text}/" if text else '""'
+
+
 class Expression(NamedTuple):
     """A set of texts: as a regex that may stand in a sequence, or as Lark that may stand anywhere."""
 
@@ -16,7 +21,7 @@ class Expression(NamedTuple):
     @property
     def in_lark(self) -> str:
         """The expression in Lark."""
-        return self.text if not self.is_regex else f"/{self.text}/" if self.text else '""'
+        return regex(self.text) if self.is_regex else self.text
 
     def __add__(self, other: "Expression") -> "Expression":  # type: ignore[override] # of a pair, which has no use here
         """Texts of the one, then of the other."""

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from constrained_k2.grammar.patterns.assertions import matching
 from constrained_k2.grammar.patterns.characters import Untranslatable
-from constrained_k2.grammar.patterns.expression import Expression
+from constrained_k2.grammar.patterns.expression import Expression, regex
 from constrained_k2.grammar.patterns.tree import REPEATS, nested_count, parse, parts, values
 from constrained_k2.grammar.patterns.ways import END, START
 from constrained_k2.grammar.spelling import JSON, Spelling
@@ -26,7 +26,7 @@ def found_anywhere(pattern: str, form: Spelling = JSON) -> str:
     """
     ways = _ways(pattern, form)
     if all(way.is_regex for way in ways):
-        return "/" + "|".join(f"{form.quote}{way.text}{form.quote}" for way in ways) + "/"
+        return regex("|".join(f"{form.quote}{way.text}{form.quote}" for way in ways))
     quote = f"/{form.quote}/ " if form.quote else ""
     return f"({quote}({' | '.join(way.in_lark for way in ways)}){quote and ' ' + quote.strip()})"
 
