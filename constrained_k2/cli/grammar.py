@@ -7,6 +7,8 @@ read as the server reads them.
 --wire-format kimi-k3 writes Kimi K3's turns, as Lark alone. A request with "thinking": true begins inside the reasoning
 there, which its prompt opens, as with --in-reasoning.
 
+A tool whose schema has no grammar takes any JSON object, with a line on standard error; exit code 1 if it is strict.
+
 formats and their limits:
   lark            For LLGuidance 1.7 or newer. As this package's own matchers: properties in any order, the expected
                   index, markers as special tokens. Differences: text cannot end, and a call cannot begin, inside a
@@ -46,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the grammar; 1 if a schema cannot be compiled."""
+    """Print the grammar; 1 if a strict schema, or the grammar of a custom tool, cannot be compiled."""
     from constrained_k2.compiler.whole_turn import FORMATS, build_grammar
     from constrained_k2.request.spec import ToolCallSpec
 

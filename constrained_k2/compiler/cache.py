@@ -106,12 +106,13 @@ class RecentKeys(Generic[K]):
 class CompileCounts:
     """Cache hits and compilations of a compiler. Its methods may be called from several threads."""
 
-    __slots__ = ("_lock", "compiled", "empty_masks", "hits", "recent")
+    __slots__ = ("_lock", "compiled", "empty_masks", "hits", "late_refusals", "recent")
 
     def __init__(self) -> None:
         self.hits = 0
         self.compiled = 0  # including those that found no grammar
         self.empty_masks = 0  # that contradicted the engine
+        self.late_refusals = 0  # schemas that had no grammar when their call had begun
         self.recent: deque[float] = deque(maxlen=64)  # seconds of the last compilations, oldest first
         self._lock = threading.Lock()
 
@@ -129,8 +130,14 @@ class CompileCounts:
         with self._lock:
             self.empty_masks += 1
 
+    def add_late_refusal(self) -> None:
+        """Count a schema without a grammar whose call had begun."""
+        with self._lock:
+            self.late_refusals += 1
+
     def snapshot(self) -> dict[str, Any]:
         """A consistent copy of all counts."""
         with self._lock:
             counts = {"hits": self.hits, "compiled": self.compiled, "empty_masks": self.empty_masks}
+            counts["late_refusals"] = self.late_refusals
             return counts | {"recent": list(self.recent)}

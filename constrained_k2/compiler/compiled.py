@@ -15,7 +15,6 @@ from constrained_k2.request.strictness import Level
 from constrained_k2.request.tools import TextFormat
 from constrained_k2.schema.compile_pool import give_way
 from constrained_k2.schema.coverage import Coverage, KeywordUse
-from constrained_k2.schema.plain import plain_shape
 from constrained_k2.turn.call_id import CallIdMatcher, CallIdTrie
 from constrained_k2.turn.matcher import ToolCallMatcher
 
@@ -32,6 +31,7 @@ class CompiledToolCalls:
         compile_seconds: Function name, or :data:`ANSWER` -> seconds that its schema took to compile, None for a
             cache hit; only of grammars that have been used.
         options: The choices that the grammars of arguments are made with.
+        without_grammar: Functions that take any JSON object, as their schema has no grammar -> keyword and reason.
         call_threshold: The least probability of a call where its function is named; 0 for any.
     """
 
@@ -51,7 +51,7 @@ class CompiledToolCalls:
         self._tools = {tool.name: tool for tool in spec.tools}
         encoding = shared.vocabulary.format.argument_encoding
         self.options = GrammarOptions(undeclared_keys=spec.undeclared_keys or shared.undeclared_keys, encoding=encoding)
-        self._without_grammar: dict[str, KeywordUse] = {}  # functions that take any JSON object instead, and why
+        self.without_grammar: dict[str, KeywordUse] = {}
         self._levels: dict[bool | None, Level] = {}  # by the tools' ``strict``
         self._plain: dict[str, int] = {}  # functions admitted by their schema's shape -> its parts
 
@@ -104,30 +104,27 @@ class CompiledToolCalls:
     def arguments(self, name: str) -> ArgumentMatcher:
         """A matcher at the start of a function's arguments.
 
-        A schema that has the shape of one that compiles, and does not, becomes any JSON object unless it is strict:
-        it was admitted by its shape, and the call has begun.
+        A schema that was admitted without compiling it may have no grammar. That is known only now that the call has
+        begun: it is logged and counted.
 
         Raises:
             UnsupportedSchema: As :meth:`grammar`.
             SchemaTooCostly: As :meth:`grammar`.
         """
-        try:
-            grammar = self.grammar(name)
-        except (UnsupportedSchema, SchemaTooCostly) as error:
-            if self.level(name) == "strict" or self.text_format(name) or plain_shape(self.schema(name)) is None:
-                raise
-            _logger.warning(
-                "a schema was admitted by its shape and does not compile: any JSON object is allowed: %s", error
-            )
-            grammar = self._any_object(name, error)
+        is_known = name in self._grammars
+        grammar = self.grammar(name)
+        if not is_known and (reason := self.without_grammar.get(name)) is not None:
+            self._shared.counts.add_late_refusal()
+            said = ascii(f"{reason.pointer} ({reason.reason})")
+            _logger.warning("%s: admitted without compiling it: %s", schema_location(name), said)
         return grammar.matcher(self._location(name), may_relax=self.level(name) != "strict")
 
     def grammar(self, name: str) -> ArgumentGrammar:
-        """The grammar of a function's arguments.
+        """The grammar of a function's arguments; any JSON object if its schema has none and is not strict.
 
         Raises:
-            UnsupportedSchema: Its schema has none.
-            SchemaTooCostly: Its schema is over a budget.
+            UnsupportedSchema: A strict schema, or the grammar of a custom tool, has none.
+            SchemaTooCostly: Such a schema or grammar is over a budget.
         """
         if name not in self._grammars:
             note = partial(self.compile_seconds.__setitem__, name)
@@ -135,14 +132,13 @@ class CompiledToolCalls:
             try:
                 self._grammars[name] = self._shared.grammar(text, location, self.spec.engine, note, options)
             except (UnsupportedSchema, SchemaTooCostly) as error:
-                self._require_any_object(name, error)
-                self._any_object(name, error)
+                self._take_any_object(name, error)
         return self._grammars[name]
 
     def coverage(self, name: str) -> Coverage:
         """The enforcement of each keyword of a function's schema; raises as :meth:`grammar`."""
         coverage = self.grammar(name).coverage
-        reason = self._without_grammar.get(name)
+        reason = self.without_grammar.get(name)
         return coverage if reason is None else Coverage(coverage.engine, relaxed=(reason,))
 
     def known_coverage(self, name: str) -> Coverage:
@@ -162,10 +158,10 @@ class CompiledToolCalls:
     @property
     def resolved_spec(self) -> ToolCallSpec:
         """The spec with any JSON object in place of the schemas that have no grammar, which none need try again."""
-        if not self._without_grammar:
+        if not self.without_grammar:
             return self.spec
         tools = (
-            replace(tool, schema=ANY_OBJECT) if tool.name in self._without_grammar else tool for tool in self.spec.tools
+            replace(tool, schema=ANY_OBJECT) if tool.name in self.without_grammar else tool for tool in self.spec.tools
         )
         return replace(self.spec, tools=tuple(tools))
 
@@ -196,8 +192,8 @@ class CompiledToolCalls:
         The schemas are left out if the request allows no calls. ``spent``: seconds that the request has taken already.
 
         Raises:
-            UnsupportedSchema: A schema has no grammar, or is strict and cannot be fully enforced.
-            SchemaTooCostly: A schema, or all of them together, are over a budget.
+            UnsupportedSchema: A strict schema has no grammar or cannot be fully enforced, or a custom tool's has none.
+            SchemaTooCostly: Such a schema, or all of them together, are over a budget.
         """
         self._check_answer()
         if self.spec.max_calls == 0:
@@ -208,15 +204,14 @@ class CompiledToolCalls:
             try:
                 self._check_time(spent, tool.name)
             except SchemaTooCostly as error:
-                self._require_any_object(tool.name, error)
-                self._any_object(tool.name, error)
+                self._take_any_object(tool.name, error)
             self._check(tool)
             spent += self._spent(tool.name)
 
     def _spent(self, name: str) -> float:
         """Seconds that a function's schema has just taken to compile, by the engine's clock if it has a grammar."""
         waited = self.compile_seconds.get(name)
-        if waited is None or name in self._without_grammar:
+        if waited is None or name in self.without_grammar:
             return waited or 0.0
         return self._compile_time(name) or waited
 
@@ -236,7 +231,7 @@ class CompiledToolCalls:
 
     def level(self, name: str) -> Level:
         """The strictness of a function's schema."""
-        if name in self._without_grammar:
+        if name in self.without_grammar:
             return "json_object"
         strict = self._tools[name].strict
         found = self._levels.get(strict)
@@ -244,19 +239,16 @@ class CompiledToolCalls:
             found = self._levels[strict] = self._shared.policy.level(strict, self.spec.strict_false)
         return found
 
-    def _require_any_object(self, name: str, error: UnsupportedSchema | SchemaTooCostly) -> None:
-        """Raise the error unless a function's ``strict: false`` lets it take any JSON object."""
-        if not self._shared.policy.allows_any_object(self._tools[name].strict):
+    def _take_any_object(self, name: str, error: UnsupportedSchema | SchemaTooCostly) -> None:
+        """Let a function take any JSON object, because of an error; raise it for a strict schema or a custom tool."""
+        tool, location = self._tools[name], schema_location(name)
+        if tool.format is not None or not self._shared.policy.allows_any_object(tool.strict):
             raise error
-
-    def _any_object(self, name: str, error: UnsupportedSchema | SchemaTooCostly) -> ArgumentGrammar:
-        """Let a function take any JSON object, because of an error."""
-        location = schema_location(name)
-        pointer = error.location.removeprefix(location) or "#"
-        self._without_grammar[name] = KeywordUse(pointer, f"{error.problem}: any JSON object is allowed")
         found = self._shared.grammar(ANY_OBJECT, location, self.spec.engine, None, self.options)
+        pointer = error.location.removeprefix(location) or "#"
+        self.without_grammar[name] = KeywordUse(pointer, f"{error.problem}: any JSON object is allowed")
         self._grammars[name] = found
-        return found
+        self._plain.pop(name, None)
 
     def schema(self, name: str) -> str:
         """The schema that a function's arguments follow, JSON text: any object's, by its strictness."""
@@ -285,8 +277,9 @@ class CompiledToolCalls:
         return self._shared.compile_time(text, self.spec.engine, options)
 
     def _check_time(self, spent: float, name: str) -> None:
+        """Raise if the request has no time left for a schema that is not cached."""
         allowed = self._shared.request_seconds
-        if allowed is not None and spent > allowed:
+        if allowed is not None and spent > allowed and self._compile_time(name) is None:
             limit, actual = round(allowed * 1000), round(spent * 1000)
             problem = f"the schemas before this one took {actual} ms to compile, over the limit of {limit} ms a request"
             remedy = "Send the request again: compiled schemas are cached; or send fewer tools, or simpler ones"

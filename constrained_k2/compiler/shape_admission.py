@@ -48,10 +48,10 @@ class ShapeAdmission:
 
     def _string_parts(self, string: str) -> int | None:
         """The number of parts that a string with a pattern counts as; None if it is not enforced wholly."""
-        limit = self._shared.request_seconds
-        if limit is not None and self.spent > limit:
-            return None
         schema = f'{{"type":"object","properties":{{"s":{string}}},"required":["s"]}}'
+        limit, known = self._shared.request_seconds, self._shared.compile_time(schema, "llguidance", self._options)
+        if known is None and limit is not None and self.spent > limit:
+            return None
         waited = 0.0
 
         def note(seconds: float | None) -> None:

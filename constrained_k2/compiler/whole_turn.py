@@ -1,9 +1,11 @@
 """Writes the grammar of a whole turn as text: for other servers, for readers, and as an oracle in the tests."""
 
 import json
+import logging
 from dataclasses import replace
 from typing import Any
 
+from constrained_k2.compiler.compiled import schema_location
 from constrained_k2.compiler.coverage import COMPILE_SECONDS, byte_compiler
 from constrained_k2.errors import InvalidRequest, missing_dependency
 from constrained_k2.formats.base import WireFormat
@@ -15,6 +17,7 @@ from constrained_k2.request.spec import EngineName, ToolCallSpec
 from constrained_k2.request.strictness import DEFAULT_POLICY, StrictPolicy
 from constrained_k2.schema.compile_pool import run_bounded
 
+_logger = logging.getLogger(__name__)
 FORMATS: dict[EngineName, tuple[str, ...]] = {"llguidance": ("lark",), "xgrammar": ("structural-tag", "ebnf")}
 """Engine -> its grammar formats, the default first."""
 
@@ -41,7 +44,7 @@ def build_grammar(  # noqa: PLR0913 - the last three have defaults that most kee
             text. xgrammar's formats are Kimi K2's only.
         in_reasoning: True if the prompt opens the reasoning, as ``<think>`` does. Kimi K3's prompts open it if the
             request enables thinking.
-        policy: How strictly schemas are enforced.
+        policy: How strictly schemas are enforced. Any JSON object in place of a schema without a grammar is logged.
 
     Raises:
         InvalidRequest: The engine is unknown or not installed, or does not support the format, or the request forbids
@@ -60,6 +63,8 @@ def build_grammar(  # noqa: PLR0913 - the last three have defaults that most kee
         problem = "no grammar of a whole turn can compare its calls"
         raise InvalidRequest(problem, "repeated_calls", "Leave it out, or use the matcher")
     compiled: Any = byte_compiler(policy, markers).compile(replace(spec, engine=engine))
+    for name, use in compiled.without_grammar.items():
+        _logger.warning("%s: %s", schema_location(name), ascii(f"{use.pointer} ({use.reason})"))
     tools = [tool.name for tool in spec.tools if spec.max_calls != 0]
     if engine == "llguidance":
         arguments = {name: _nested(compiled.grammar(name).text) for name in tools}

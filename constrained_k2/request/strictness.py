@@ -25,8 +25,8 @@ class StrictPolicy:
 
     ``strict: true`` declares ``strict``, and a tool without ``strict`` gets ``best_effort`` (Moonshot's own rule: left
     out means enforced). ``strict: false``, which frameworks send where the field is mandatory, declares
-    ``strict_false``, and never refuses a schema: one without a grammar becomes any JSON object. ``min`` and ``max``
-    bound these levels; with a ``min`` above ``json_object``, a schema without a grammar is refused in any case.
+    ``strict_false``. ``min`` and ``max`` bound these levels. Below ``strict``, a schema without a grammar becomes any
+    JSON object; with a ``min`` above ``json_object`` it is refused.
     """
 
     min: Level = "json_object"
@@ -49,8 +49,8 @@ class StrictPolicy:
         return max(self.min, min(self.max, declared, key=LEVELS.index), key=LEVELS.index)
 
     def allows_any_object(self, strict: bool | None) -> bool:  # noqa: FBT001 - as sent
-        """True if a tool whose ``strict`` is this takes any JSON object where its schema has no grammar."""
-        return strict is False and self.min == "json_object"
+        """True if a tool whose ``strict`` is this takes any JSON object if its schema has no grammar."""
+        return self.min == "json_object" and self.level(strict) != "strict"
 
     @classmethod
     def from_config(cls, config: object) -> "StrictPolicy":

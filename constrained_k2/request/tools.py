@@ -24,7 +24,8 @@ ONE_STRING = (
 SCHEMA_FIELDS = ("parameters", "input_schema", "inputSchema")
 """The fields of OpenAI's, Anthropic's and MCP's tools that hold the schema of the arguments."""
 
-_COMPACT = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+# 1e400 is infinite to Python and may be an annotation: the compiler refuses it where it means something.
+_COMPACT = json.JSONEncoder(separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +132,6 @@ def _read_tool(entry: object, location: str, limits: Limits) -> Tool:
         return Tool(name, ONE_STRING, format=read_text_format(function.get("format"), f"{location}.format"))
     strict = boolean_at(f"{location}.strict", function.get("strict"))
     schema, field = declared_schema(tool)
-    if strict is None and field != SCHEMA_FIELDS[0]:
-        strict = False  # without this package no such schema refuses a request
     return Tool(name, schema_text(schema, f"{location}.{field}"), strict)
 
 

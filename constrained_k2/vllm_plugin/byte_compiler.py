@@ -26,7 +26,7 @@ class CompileLimits(NamedTuple):
     retry: float = 0.0  # the time for which a schema that took too long is refused without another attempt
 
 
-API_SERVER = CompileLimits(1.0, 3.0)  # in a thread for each request
+API_SERVER = CompileLimits(1.0, 3.0, 10.0)  # in a thread for each request
 ENGINE_CORE = CompileLimits(0.25, 0.5, 10.0)  # in the thread that takes all requests
 
 SLOW_SECONDS = 0.005

@@ -81,9 +81,12 @@ def test_a_pattern_is_compiled_by_itself_and_once(compiler: Compiler, read: list
 def test_patterns_take_the_time_of_their_request() -> None:
     compiler = Compiler(Vocabulary.of_bytes(), compile_seconds=1.0, request_seconds=1e-9)
     with pytest.raises(SchemaTooCostly, match="a request") as caught:
-        request(compiler, patterned("^a"), patterned("^b")).admit()
+        request(compiler, patterned("^a"), patterned("^b"), strict=True).admit()
     assert "f1" in caught.value.location
-    request(compiler, patterned("^a"), patterned("^a", more=1)).admit()
+    request(compiler, patterned("^a"), patterned("^a", more=1), strict=True).admit()
+    late = request(compiler, patterned("^a", other=1), patterned("^c"), patterned("^a", more=1), patterned("^d"))
+    late.admit()
+    assert [tool.name for tool in late.spec.tools if late.level(tool.name) == "json_object"] == ["f3"]
 
 
 def test_a_check_of_all_compiles_all(compiler: Compiler, read: list[str]) -> None:
@@ -97,9 +100,9 @@ def test_another_engine_compiles_all(compiler: Compiler, read: list[str]) -> Non
     assert len(read) == 1
 
 
-def test_what_is_not_plain_is_refused_as_ever(compiler: Compiler) -> None:
+def test_what_is_not_plain_is_refused_if_strict(compiler: Compiler) -> None:
     with pytest.raises(UnsupportedSchema, match="no value satisfies"):
-        request(compiler, PLAIN, {"not": {}}).admit()
+        request(compiler, PLAIN, {"not": {}}, strict=True).admit()
     with pytest.raises(UnsupportedSchema, match="strict"):
         request(compiler, PLAIN, RELAXED, strict=True).admit()
     compiled = request(compiler, PLAIN, RELAXED)
@@ -148,13 +151,17 @@ def test_a_plain_schema_that_does_not_compile(
     with caplog.at_level(logging.WARNING):
         assert matcher.accept_tokens(ids[opening:])
     assert matcher.is_terminated()
-    if strict is None:
-        assert "admitted by its shape and does not compile" in caplog.text
-        assert "forced" in compiled.coverage("f0").relaxed[0].reason
+    assert caplog.text.count("tools[name='f0'].function.parameters: admitted without compiling it: '# (forced: any") == 1
+    for coverage in (compiled.coverage("f0"), compiled.known_coverage("f0")):
+        assert [use.reason for use in coverage.relaxed] == ["forced: any JSON object is allowed"]
+    assert [tool.name for tool in compiled.compiled_tools] == ["f0"] and not compiled.plain_count
+    assert compiler.counts.snapshot()["late_refusals"] == 1
+    compiled.arguments("f0")
+    assert compiler.counts.snapshot()["late_refusals"] == 1
 
 
-def test_a_schema_that_is_not_plain_and_does_not_compile_ends_the_call(compiler: Compiler) -> None:
-    matcher, vocabulary = request(compiler, {"not": {}}).matcher(), compiler.vocabulary
+def test_a_strict_schema_that_was_not_checked_and_does_not_compile_ends_the_call(compiler: Compiler) -> None:
+    matcher, vocabulary = request(compiler, {"not": {}}, strict=True).matcher(), compiler.vocabulary
     ids = render_tool_calls([ToolCall("f0", 0, "{}")], vocabulary)
     with pytest.raises(UnsupportedSchema, match="no value satisfies"):
         matcher.accept_tokens(ids)

@@ -149,7 +149,10 @@ def test_schemas_beyond_the_engine_are_refused_when_compiled(small_vocabulary: V
 
 def test_a_request_has_a_time_budget(small_vocabulary: Vocabulary) -> None:
     tools = [
-        {"type": "function", "function": {"name": f"f{n}", "parameters": {"type": "object", "required": [f"k{n}"]}}}
+        {
+            "type": "function",
+            "function": {"name": f"f{n}", "strict": True, "parameters": {"type": "object", "required": [f"k{n}"]}},
+        }
         for n in range(3)
     ]
     spec = ToolCallSpec.from_openai({"tools": tools})

@@ -22,8 +22,11 @@ def test_unknown_engines_and_formats_are_refused(engine: Any, format_name: str |
 
 
 @pytest.mark.parametrize("engine", ["llguidance", pytest.param("xgrammar", marks=pytest.mark.slow)])
-def test_a_schema_without_a_grammar_is_refused_by_name(engine: Any) -> None:
+def test_a_schema_without_a_grammar_is_refused_by_name_if_strict(engine: Any, caplog: Any) -> None:
     body = {"tools": [tool("f"), tool("g", {"not": {}})]}
+    assert build_grammar(ToolCallSpec.from_openai(body), engine)
+    assert "'g'].function.parameters: '# (no value satisfies" in caplog.text
+    body = {"tools": [tool("f"), tool("g", {"not": {}}, strict=True)]}
     with pytest.raises(UnsupportedSchema, match="'g'.*no value satisfies"):
         build_grammar(ToolCallSpec.from_openai(body), engine)
     assert build_grammar(ToolCallSpec.from_openai(body | {"tool_choice": "none"}), engine)
@@ -63,7 +66,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["grammar", str(tmp_path / "none")]) == 2
     assert main(["grammar", str(case / "request.json"), "--format", "ebnf"]) == 2
     broken = tmp_path / "request.json"
-    broken.write_text(json.dumps({"tools": [tool("g", {"not": {}})]}))
+    broken.write_text(json.dumps({"tools": [tool("g", {"not": {}}, strict=True)]}))
     assert main(["grammar", str(broken)]) == 1
     assert "tools[name='g']" in capsys.readouterr().err
 

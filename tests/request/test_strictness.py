@@ -1,6 +1,8 @@
 """The strictness of a tool: its own `strict`, within the server's bounds."""
 
 import itertools
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +16,15 @@ from constrained_k2 import (
     Tool,
     ToolCallSpec,
     UnsupportedSchema,
+    Vocabulary,
 )
+from constrained_k2.compiler import shared
+from constrained_k2.compiler.coverage import byte_compiler
+from constrained_k2.formats.kimi_k2 import KIMI_K2
+from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.request.strictness import LEVELS, STRICT_FALSE, Level
+from constrained_k2.schema.compile_pool import PoolBusy
+from tests.xtml import encode, pieces
 
 UNKEPT = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "minProperties": 70}
 WHOLE = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -80,32 +89,106 @@ for _ in range(200):
     DEEP = {"properties": {"a": DEEP}}
 
 
-@pytest.mark.parametrize(("parameters", "pointer"), [({"not": {}}, "#"), (DEEP, "#")], ids=str)
-def test_strict_false_refuses_no_schema(small_compiler: Compiler, parameters: Any, pointer: str) -> None:
-    """One without a grammar becomes any JSON object, with the reason in the coverage, also in what others are sent."""
+WITHOUT_GRAMMAR: dict[str, Any] = {
+    "no value": {"not": {}},
+    "too deep": DEEP,
+    # What opencode makes of the schemas of MCP servers.
+    "a closed reference": {"$ref": "#/$defs/a", "properties": {}, "additionalProperties": False, "$defs": {"a": WHOLE}},
+    "closed alternatives": {"anyOf": [WHOLE, WHOLE], "properties": {}, "additionalProperties": False},
+    "a missing key": {"properties": {}, "required": ["a"], "additionalProperties": False},
+    "an enum of another type": {"properties": {"a": {"type": "string", "enum": [256]}}, "required": ["a"]},
+    "an empty enum": {"properties": {"a": {"enum": []}}, "required": ["a"]},
+    "half of a pair": {"properties": {"a": {"const": "\ud800"}}, "required": ["a"]},
+    "infinite": {"properties": {"a": {"maximum": float("inf")}}},
+    "too many parts": {"properties": {f"k{number}": {"type": "string"} for number in range(9_000)}},
+    "a long name": {"properties": {"k" * 10_000: {}}},
+    "endless": {"properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+}
+
+
+@pytest.mark.parametrize("encoding", ["json", "xtml"])
+@pytest.mark.parametrize("why", WITHOUT_GRAMMAR)
+def test_a_schema_without_a_grammar_costs_only_its_tool(why: str, encoding: str) -> None:
+    """Unless it is strict it becomes any JSON object, with the reason in the coverage, also in what others are sent."""
+    compiler = byte_compiler(wire_format=KIMI_K3 if encoding == "xtml" else KIMI_K2)
+    other = {"type": "function", "function": {"name": "g", "parameters": WHOLE, "strict": True}}
+
+    def both(strict: bool | None) -> ToolCallSpec:
+        function = {"name": "f", "parameters": WITHOUT_GRAMMAR[why], "strict": strict}
+        return ToolCallSpec.from_openai({"tools": [{"type": "function", "function": function}, other]})
+
     with pytest.raises((UnsupportedSchema, SchemaTooCostly)) as refused:
-        small_compiler.compile(spec(parameters))
-    compiled = small_compiler.compile(spec(parameters, strict=False))
-    (use,) = compiled.coverage("f").relaxed
-    assert use.pointer.startswith(pointer) and use.reason == f"{refused.value.problem}: any JSON object is allowed"
-    assert compiled.level("f") == "json_object"
-    assert compiled.resolved_spec.tools == (Tool("f", strict=False),)
-    assert accepts(small_compiler, spec(parameters, strict=False), '{"b": ["x"]}')
-    assert not accepts(small_compiler, spec(parameters, strict=False), "[]")
+        compiler.compile(both(strict=True))
+    assert refused.value.location.startswith("tools[name='f'].function.parameters")
+    for strict in (None, False):
+        compiled = compiler.compile(both(strict))
+        for coverage in (compiled.coverage("f"), compiled.known_coverage("f")):
+            (use,) = coverage.relaxed
+            assert use.pointer.startswith("#") and use.reason == f"{refused.value.problem}: any JSON object is allowed"
+        assert compiled.level("f") == "json_object" and compiled.level("g") == "strict"
+        assert compiled.resolved_spec.tools == (Tool("f", strict=strict), compiled.spec.tools[1])
+        assert not compiled.coverage("g").relaxed
+        texts = {"f": {"b": ["x"], "a": None}, "g": {"a": 1}}
+        for name, value in texts.items():
+            tokens = (
+                encode(compiler.vocabulary, pieces(value))
+                if encoding == "xtml"
+                else compiler.vocabulary.encode(json.dumps(value))
+            )
+            matcher = compiled.arguments(name)
+            assert all(map(matcher.accept, tokens)) and matcher.is_complete()
 
 
-def test_a_server_that_enforces_refuses_all_the_same(small_compiler: Compiler) -> None:
-    enforcing = Compiler(small_compiler.vocabulary, policy=StrictPolicy(min="best_effort"))
+def test_any_object_is_an_object(small_compiler: Compiler) -> None:
+    assert accepts(small_compiler, spec({"not": {}}), '{"b": ["x"]}')
+    assert not accepts(small_compiler, spec({"not": {}}), "[]")
+
+
+@pytest.mark.parametrize("config", ["best_effort", "strict", {"min": "best_effort"}])
+@pytest.mark.parametrize("strict", [None, False])
+def test_a_server_that_enforces_refuses_all_the_same(
+    small_compiler: Compiler, config: Any, *, strict: bool | None
+) -> None:
+    enforcing = Compiler(small_compiler.vocabulary, policy=StrictPolicy.from_config(config))
     with pytest.raises(UnsupportedSchema):
-        enforcing.compile(spec({"not": {}}, strict=False))
+        enforcing.compile(spec({"not": {}}, strict=strict))
+
+
+def test_a_server_that_lowers_strict_refuses_none(small_compiler: Compiler) -> None:
+    lenient = Compiler(small_compiler.vocabulary, policy=StrictPolicy.from_config({"max": "best_effort"}))
+    assert lenient.compile(spec({"not": {}}, strict=True)).level("f") == "json_object"
+
+
+@pytest.mark.parametrize("format", ["regex", "lark"])
+def test_a_custom_tool_keeps_to_its_grammar(small_compiler: Compiler, format: str) -> None:  # noqa: A002 - the field
+    tool = {"type": "custom", "name": "f", "format": {"type": "grammar", "syntax": format, "definition": "("}}
+    with pytest.raises(UnsupportedSchema, match="definition"):
+        small_compiler.compile(ToolCallSpec.from_openai({"tools": [tool]}))
 
 
 def test_schemas_that_take_too_long_together(small_compiler: Compiler) -> None:
     hurried = Compiler(small_compiler.vocabulary, request_seconds=-1.0)
     with pytest.raises(SchemaTooCostly):
-        hurried.compile(spec(WHOLE))
-    compiled = hurried.compile(spec(WHOLE, strict=False))
-    assert compiled.resolved_spec.tools == (Tool("f", strict=False),)
+        hurried.compile(spec(WHOLE, strict=True))
+    for strict in (None, False):
+        assert hurried.compile(spec(WHOLE, strict=strict)).resolved_spec.tools == (Tool("f", strict=strict),)
+
+
+@pytest.mark.parametrize("error", [TimeoutError, PoolBusy])
+def test_a_schema_that_takes_too_long(monkeypatch: pytest.MonkeyPatch, error: type[TimeoutError]) -> None:
+    compiler = Compiler(Vocabulary.of_bytes(), compile_seconds=1.0)
+
+    def late(work: Callable[[], Any], seconds: float | None) -> Any:
+        made = work()
+        if made[0].coverage.narrowed:  # not any object
+            raise error("late")
+        return made
+
+    monkeypatch.setattr(shared, "run_bounded", late)
+    with pytest.raises(SchemaTooCostly, match="late"):
+        compiler.compile(spec(WHOLE, strict=True))
+    (use,) = compiler.compile(spec(WHOLE)).coverage("f").relaxed
+    assert use.reason == "late (over 1000 ms): any JSON object is allowed"
 
 
 def test_servers_and_requests_may_take_strict_false_for_any_object(small_compiler: Compiler) -> None:

@@ -206,7 +206,8 @@ def test_a_torch_bitmask(small_compiler: Compiler) -> None:
 
 def test_schemas_without_a_grammar(small_compiler: Compiler) -> None:
     def tool(parameters: Any) -> dict[str, Any]:
-        return {"tools": [TABS, {"type": "function", "function": {"name": "f", "parameters": parameters}}]}
+        function = {"name": "f", "strict": True, "parameters": parameters}
+        return {"tools": [TABS, {"type": "function", "function": function}]}
 
     for parameters, said in (
         ({"type": "object", "not": {}}, "no value satisfies"),

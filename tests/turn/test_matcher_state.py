@@ -115,7 +115,7 @@ def test_no_engine_is_touched_outside_the_arguments(small_compiler: Compiler, mo
 
 
 def test_an_error_inside_leaves_the_state_as_it_was(small_compiler: Compiler) -> None:
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}
+    tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"not": {}}}}
     spec = ToolCallSpec.from_openai({"tools": [tool]})
     matcher = small_compiler.compile(spec, check=False).matcher()
     markers = small_compiler.vocabulary.format

@@ -51,6 +51,6 @@ def request(params: SamplingParams, ids: Any = (5, 6), **fields: Any) -> EngineC
     return EngineCoreRequest(**(given | fields))
 
 
-def one_tool(schema: Any) -> list[dict[str, Any]]:
+def one_tool(schema: Any, **fields: Any) -> list[dict[str, Any]]:
     """A tool named f."""
-    return [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    return [{"type": "function", "function": {"name": "f", "parameters": schema} | fields}]

@@ -101,7 +101,6 @@ def test_a_turn_that_the_prompt_continues_stays_vllms(
     ("reason", "structured", "extra", "fields"),
     [
         ("format", FOREIGN, None, {}),
-        ("tools", tag_of(tools=one_tool(NO_VALUE)), None, {}),
         ("tools", tag_of(), {"constrained_k2": "xgrammar"}, {}),  # an engine that the server does not offer
         ("tools", tag_of(), {"constrained_k2_undeclared_keys": 7}, {}),
         ("tools", tag_of(), {"constrained_k2_finish_reserve": "x"}, {}),
@@ -203,5 +202,19 @@ def test_a_schema_that_takes_too_long_is_not_compiled_again_at_once(
     monkeypatch.setattr(compiler, "_build", build)
     for _ in range(3):
         taking.take(request(SamplingParams(structured_outputs=tag_of(tools=one_tool(SLOW)))))
-    assert counters.left["tools"] == 3
-    assert build.call_count == 1
+    assert counters.adopted["tag"] == 3
+    assert sum("patternProperties" in call.args[0] for call in build.call_args_list) == 1
+
+
+def test_a_tool_without_a_grammar_takes_any_object(
+    vocabulary: Vocabulary, counters: EngineCounters, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = request(SamplingParams(structured_outputs=tag_of(tools=[*one_tool(NO_VALUE), *TOOLS])))
+    intake_of(vocabulary).take(asked)
+    constraint = constraint_in(asked.sampling_params and asked.sampling_params.extra_args)
+    assert constraint is not None and [tool.parameters for tool in constraint.tools] == [
+        {"type": "object"},
+        *(tool["function"]["parameters"] for tool in TOOLS),
+    ]
+    assert counters.adopted["tag"] == 1
+    assert "not enforced in a schema: 'f': # (no value satisfies this schema: any JSON object" in caplog.text

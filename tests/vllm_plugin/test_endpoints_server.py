@@ -93,7 +93,7 @@ def test_anthropics_requests_close_too_and_are_refused_too(server: VllmServer) -
         reason, calls = ask_claude(server, stream=stream, max_tokens=110, vllm_xargs=xargs)
         assert reason == "tool_use"
         check_calls(calls)
-    tool = {"name": "f", "input_schema": {"type": "object", "not": {}}}
+    tool = {"name": "f", "strict": True, "input_schema": {"type": "object", "not": {}}}
     answer = post(server, "/v1/messages", max_tokens=9, messages=MESSAGES, tools=[tool], tool_choice={"type": "any"})
     assert answer.status_code == 400
     assert "no value satisfies" in answer.text

@@ -115,7 +115,7 @@ def test_a_constraint_that_no_front_end_has_checked(server: VllmServer, vocabula
     """The Rust front end hands it on unread: the engine core ends the request that it refuses, and no other one."""
 
     def ask(schema: dict[str, Any]) -> httpx.Response:
-        tools = [{"type": "function", "function": {"name": "ping", "parameters": schema}}]
+        tools = [{"type": "function", "function": {"name": "ping", "strict": True, "parameters": schema}}]
         own = json.dumps({"tools": tools, "tool_choice": "required"})
         body = {"messages": [user("go")], "max_tokens": 400, "return_token_ids": True, "seed": 1, "vllm_xargs": {
             "constrained_k2": own, "constrained_k2_finish_reserve": 300}}  # fmt: skip

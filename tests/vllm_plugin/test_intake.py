@@ -31,7 +31,7 @@ PROCESSOR = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
 
 def own(schema: Any, **fields: Any) -> dict[str, Any]:
     """A constraint that a client writes itself."""
-    return {"constrained_k2": json.dumps({"tools": one_tool(schema)} | fields)}
+    return {"constrained_k2": json.dumps({"tools": one_tool(schema, strict=True)} | fields)}
 
 
 @pytest.fixture(scope="module")
@@ -163,10 +163,12 @@ def test_a_panic_while_a_constraint_is_checked_ends_its_request_only(
     assert counters.ended_early == 1
 
 
-def test_workers_get_a_constraint_that_holds(vocabulary: Vocabulary, counters: EngineCounters) -> None:
+@pytest.mark.parametrize("strict", [None, False])
+def test_workers_get_a_constraint_that_holds(
+    vocabulary: Vocabulary, counters: EngineCounters, caplog: pytest.LogCaptureFixture, *, strict: bool | None
+) -> None:
     """With the limits on tokens that it came with, and any JSON object where a schema has no grammar."""
-    tools = one_tool(NO_VALUE)
-    tools[0]["function"]["strict"] = False
+    tools = one_tool(NO_VALUE, strict=strict)
     extra = {"constrained_k2": json.dumps({"tools": tools}), "constrained_k2_token_limits": {"bad_words": [[7]]}}
     asked = request(SamplingParams(extra_args=extra, allowed_token_ids=[5]))
     intake_of(vocabulary, "logits_processor").take(asked)
@@ -177,6 +179,7 @@ def test_workers_get_a_constraint_that_holds(vocabulary: Vocabulary, counters: E
     constraint = constraint_in(params.extra_args)
     assert constraint is not None and json.loads(constraint.tools[0].schema) == {"type": "object"}
     assert counters.adopted["xargs"] == 1
+    assert "not enforced in a schema: 'f': # (no value satisfies this schema: any JSON object" in caplog.text
 
 
 def test_structured_outputs_of_vllms_stay_beside_a_constraint_that_forbids_calls(

@@ -279,7 +279,7 @@ def test_lookups_and_compilations_are_counted_also_of_refused_requests(served: N
     _byte_compiler.cache_clear()
     hits, misses = (value("grammar_lookups_total", where="admission", result=result) for result in ("hit", "miss"))
     compiled = value("compile_seconds_count", where="admission")
-    good, bad = function("f", {"minProperties": 1}), function("g", {"not": {}})
+    good, bad = function("f", {"minProperties": 1}), function("g", {"not": {}}, strict=True)
     plain = value("grammar_lookups_total", where="admission", result="plain")
     admit(ToolCallSpec.from_openai({"tools": [good, function("h")]}), first=True)
     with pytest.raises(Exception, match="no value satisfies"):

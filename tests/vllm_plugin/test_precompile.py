@@ -27,7 +27,7 @@ BAD: dict[str, Any] = {"not": {}}
 
 
 def request(schema: Any = GOOD, **fields: Any) -> Any:
-    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    tool = {"type": "function", "function": {"name": "f", "strict": schema is BAD, "parameters": schema}}
     message = {"role": "user", "content": "x"}
     return ChatCompletionRequest.model_validate({"model": "m", "messages": [message], "tools": [tool]} | fields)
 

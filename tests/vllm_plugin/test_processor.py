@@ -150,7 +150,7 @@ def test_reasoning_that_the_prompt_opened(processor: KimiK2LogitsProcessor, voca
 
 @pytest.mark.parametrize(
     "extra",
-    ["{", "[]", '{"tools": 1}', 5, '{"tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}], "tool_choice": "required"}'],
+    ["{", "[]", '{"tools": 1}', 5, '{"tools": [{"type": "function", "function": {"name": "f", "strict": true, "parameters": {"not": {}}}}], "tool_choice": "required"}'],
 )  # fmt: skip
 def test_a_bad_request_ends_alone(processor: KimiK2LogitsProcessor, vocabulary: Vocabulary, extra: Any) -> None:
     markers = vocabulary.format
@@ -158,7 +158,7 @@ def test_a_bad_request_ends_alone(processor: KimiK2LogitsProcessor, vocabulary: 
     output: list[int] = []
     processor.update_state(update(added=[(0, bad, [1], output), (1, params(REQUIRED), [1], [])]))
     header = [markers.section_begin, markers.call_begin, *vocabulary.encode("functions.f:0"), markers.argument_begin]
-    for token in header:  # a schema without a grammar is found when its tool is called
+    for token in header:  # a strict schema without a grammar is found when its tool is called
         allowed(processor, vocabulary, 0)
         output.append(token)
     assert allowed(processor, vocabulary, 0) == {markers.turn_end}
@@ -195,7 +195,7 @@ def test_a_mask_without_tokens_ends_its_request(
         (SamplingParams(extra_args={"constrained_k2": 1}), "must be a string"),
         (SamplingParams(extra_args={"constrained_k2": json.dumps(BODY | {"tool_choice": "x"})}), "tool_choice"),
         (SamplingParams(extra_args={"constrained_k2": json.dumps(
-            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}]})}), "no value satisfies"),
+            {"tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {"not": {}}}}]})}), "no value satisfies"),
     ],
 )  # fmt: skip
 def test_validation_before_the_engine(made: SamplingParams, message: str) -> None:

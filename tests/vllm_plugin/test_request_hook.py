@@ -118,7 +118,10 @@ def test_a_template_takes_what_is_no_boolean_as_it_likes(parser_class: Any, toke
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}]}, "no value satisfies"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {"not": {}}}}]},
+            "no value satisfies",
+        ),
         ({"vllm_xargs": {"constrained_k2": "{}"}}, r"vllm_xargs.constrained_k2"),
         ({"use_beam_search": True}, "use_beam_search"),
         (

@@ -55,7 +55,7 @@ def function(name: str, **more: Any) -> dict[str, Any]:
             {"tools": [function("f", description="", parameters={"description": "x" * 10_000_000})]},
             "bytes|maximum context length",
         ),
-        ({"tools": [function("f", parameters={"type": "object", "not": {}})]}, "no value satisfies"),
+        ({"tools": [function("f", strict=True, parameters={"type": "object", "not": {}})]}, "no value satisfies"),
         (
             {"tools": [function("f", strict=True, parameters={"type": "object", "minProperties": 70})]},
             "the tool is strict, and 'minProperties' cannot be enforced",

@@ -83,7 +83,7 @@ REASONS = (
            "there is no text to stop in"),
     Reason("stop_token_ids", _CALLABLE, "limited", ("chat", "responses", "completions"),
            "one within a call ends the answer there, and that call is not shown"),
-    Reason("tools[…].strict", "false and a schema without a grammar", "limited", _EVERYWHERE,
+    Reason("tools[…].strict", "absent or false, and a schema without a grammar", "limited", _EVERYWHERE,
            "any JSON object is allowed; the log, metrics and diagnostics name the tool"),
     Reason("tools[…].name", "other tools of the same name", "limited", _EVERYWHERE,
            "equal tools are one; arguments of different ones satisfy at least one of the schemas"),

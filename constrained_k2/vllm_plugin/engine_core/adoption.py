@@ -25,7 +25,7 @@ from constrained_k2.vllm_plugin.constraint import (
     tag,
 )
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.log import warn
+from constrained_k2.vllm_plugin.log import warn, warn_of_any_objects
 from constrained_k2.vllm_plugin.metrics.counters import Adopted, Left, engine_counters
 from constrained_k2.vllm_plugin.openings import begins_turn, count_calls
 from constrained_k2.vllm_plugin.route import STRICT_LEVEL_FLAG
@@ -128,6 +128,7 @@ class Adoption:
         constraint = ToolCallSpec.from_openai(body, thinking=self._may_think(ids))
         compiled = looked_up(constraint, self._settings, ENGINE_CORE)
         compiled.admit()
+        warn_of_any_objects(compiled.without_grammar)
         params = request.sampling_params = take_thinking_budget(params)
         take_token_ids(params)
         kept = {key: value for key, value in params.extra_args.items() if key not in CONSTRAINT_KEYS}

@@ -23,7 +23,7 @@ from constrained_k2.vllm_plugin.constraint import (
 )
 from constrained_k2.vllm_plugin.engine_core.adoption import Adoption
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.log import warn
+from constrained_k2.vllm_plugin.log import warn, warn_of_any_objects
 from constrained_k2.vllm_plugin.metrics.adoption_log import AdoptionLog
 from constrained_k2.vllm_plugin.metrics.counters import engine_counters
 from constrained_k2.vllm_plugin.openings import count_calls
@@ -110,6 +110,7 @@ def check(params: SamplingParams, settings: Settings) -> list[int]:
     finish_reserve_in(params.extra_args, 0)
     checked = looked_up(constraint, settings, ENGINE_CORE)
     checked.admit()
+    warn_of_any_objects(checked.without_grammar)
     if (resolved := checked.resolved_spec) is not constraint:
         params.extra_args = {**(params.extra_args or {}), XARGS_KEY: resolved.to_json()}
     return checked.slow_tools(SLOW_SECONDS)

@@ -71,6 +71,7 @@ class EngineCounters:
             "hits": grammars["hits"],
             "compiled": grammars["compiled"],
             "empty_masks": grammars["empty_masks"],
+            "late_refusals": grammars["late_refusals"],
             "examined_rows": self.examined_rows,
             "changed_rows": self.changed_rows,
             "declined_calls": self.declined_calls,

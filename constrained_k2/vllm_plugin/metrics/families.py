@@ -52,6 +52,8 @@ FAMILIES = (
     Family("ignored_limit_rows", Counter, "Masked rows in which allowed_token_ids or bad_words left no legal token "
            "and were ignored.", _ENGINE),
     Family("empty_masks", Counter, "Masks without a token that LLGuidance corrected: a fault to report.", _ENGINE),
+    Family("late_refusals", Counter, "Calls of any JSON object, because a tool that was admitted without compiling its "
+           "schema turned out to have no grammar.", _ENGINE),
     Family("ended_early_requests", Counter, "Requests ended because something failed in the engine.", _ENGINE),
     Family("adopted_requests", Counter, "Requests of other front ends that the engine core constrains, by the source "
            "of their tools.", (*_ENGINE, "source")),
@@ -67,7 +69,7 @@ FAMILIES = (
 _ENGINE_TOTALS = {"masked_steps": "masked_steps", "examined_tokens": "examined_rows",
                   "masked_argmax_tokens": "changed_rows",
                   "ignored_limit_rows": "ignored_limits",
-                  "empty_masks": "empty_masks", "ended_early_requests": "ended_early",
+                  "empty_masks": "empty_masks", "late_refusals": "late_refusals", "ended_early_requests": "ended_early",
                   "unconstrained_calls": "unconstrained_calls", "declined_calls": "declined_calls",
                   "unmeant_calls": "unmeant_calls"}  # fmt: skip
 """The families with no label but the engine, and the names of their totals."""
