@@ -151,7 +151,9 @@ def test_a_plain_schema_that_does_not_compile(
     with caplog.at_level(logging.WARNING):
         assert matcher.accept_tokens(ids[opening:])
     assert matcher.is_terminated()
-    assert caplog.text.count("tools[name='f0'].function.parameters: admitted without compiling it: '# (forced: any") == 1
+    assert (
+        caplog.text.count("tools[name='f0'].function.parameters: admitted without compiling it: '# (forced: any") == 1
+    )
     for coverage in (compiled.coverage("f0"), compiled.known_coverage("f0")):
         assert [use.reason for use in coverage.relaxed] == ["forced: any JSON object is allowed"]
     assert [tool.name for tool in compiled.compiled_tools] == ["f0"] and not compiled.plain_count

@@ -298,3 +298,31 @@ def test_costs_have_a_bound(small_compiler: Compiler, budget: str) -> None:
     with pytest.raises(SchemaTooCostly) as refused:
         arguments(small_compiler, definition, syntax)
     assert (refused.value.budget, refused.value.actual > refused.value.limit) == (budget, True)
+
+
+CHARACTERS = "aAkKsSiIzZ0_- \t\n~ſ\u212aİıßẞςσΣéÉжЖ١५ª\u0345ǅǆʰ中\u0300\xa0\u2028\ufeff\x85\u200d😀"
+KELVIN = "ſ\u212aİı"
+"""Letters that fold to ASCII letters in Python: in grammars they are in no class of letters in either case."""
+CLASSES = [
+    r"\w", r"\W", r"\d", r"\D", r"\s", r"\S", ".", "[a-z]", "[^a-z]", "[A-Z]", "k", "s", "i", "ß", "ς", "σ", "Σ", "É", "[^k]", "[^s]",
+    "[^i]", "[^ß]", "[^ς]", "[^é]", r"[\w-]", r"[^\w-]", r"[\Wk]", r"[^\Wk]", r"[\ds]", r"[^\ds]", r"[\sж]", r"[^\Sж]", "[à-ý]",
+    "[^à-ý]", r"(?i:\w)", r"(?i:[^k])", r"(?:k|\d)", r"(?:\w\d|s)?k",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("flags", ["", "i", "s", "is"])
+def test_classes_of_characters_are_those_of_re(either: Compiler, flags: str) -> None:
+    for pattern in CLASSES:
+        matcher = arguments(either, f"start: /{pattern}/{flags}")
+        oracle = re.compile(pattern, sum({"i": re.IGNORECASE, "s": re.DOTALL}[flag] for flag in flags))
+        for character in CHARACTERS:
+            is_taken = accepts(matcher, either.vocabulary, character)
+            if is_taken == bool(oracle.fullmatch(character)):
+                continue
+            assert not is_taken and character in KELVIN and "i" in flags + pattern, (pattern, flags, ascii(character))
+
+
+def test_inline_flags_keep_classes(either: Compiler) -> None:
+    matcher = arguments(either, r"(?i)name: \w+", "regex")
+    assert accepts(matcher, either.vocabulary, "NAME: größe")
+    assert not accepts(matcher, either.vocabulary, "NAME: -")

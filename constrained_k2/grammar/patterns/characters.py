@@ -4,6 +4,7 @@
 """
 
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
+from collections import defaultdict
 from functools import cache, lru_cache
 from typing import Any
 
@@ -103,9 +104,14 @@ def property_of(code: int) -> str:
     return rf"\p{{{PROPERTIES[code - PROPERTY]}}}" if known else ""
 
 
-def in_either_case(ranges: Ranges) -> Ranges:
-    """Return the ranges with the other case of each letter; no letter outside of ASCII counts as one of ASCII."""
-    cases = _other_cases() if any(high >= _ASCII for _, high in ranges) else _other_cases(_ASCII)
+def in_either_case(ranges: Ranges, *, is_negated: bool = False) -> Ranges:
+    """Return the ranges with the other case of each letter.
+
+    Dialects differ on letters outside of ASCII that fold to an ASCII letter, such as the sign of Kelvin. So they are in
+    neither a class nor its negation.
+    """
+    top = _CASED_TOP if is_negated or any(high >= _ASCII for _, high in ranges) else _ASCII
+    cases = _other_cases(top, is_mixed=is_negated)
     if sum(high - low + 1 for low, high in ranges) < len(cases):
         codes = [code for low, high in ranges for code in range(low, high + 1) if code in cases]
     else:
@@ -115,12 +121,18 @@ def in_either_case(ranges: Ranges) -> Ranges:
 
 
 @cache
-def _other_cases(top: int = _CASED_TOP) -> dict[int, tuple[int, ...]]:
-    """Return the letters below a code point that have another case, with it."""
-    cases = {}
+def _other_cases(top: int, *, is_mixed: bool) -> dict[int, tuple[int, ...]]:
+    """Return the letters below a code point that fold to the same letter as others, with those.
+
+    ``is_mixed``: letters of ASCII may be among the others of letters outside of it.
+    """
+    groups = defaultdict[str, list[int]](list)
     for code in range(top):
-        letter = chr(code)
-        both = {letter.lower(), letter.upper(), letter.upper().lower()} - {letter}
-        if others := [ord(other) for other in both if len(other) == 1 and (code < _ASCII) == other.isascii()]:
-            cases[code] = tuple(others)
+        upper = chr(code).upper()
+        groups[(upper if len(upper) == 1 else chr(code)).lower()[0]].append(code)
+    cases = {}
+    for group in groups.values():
+        for code in group if len(group) > 1 else ():
+            others = (other for other in group if other != code)
+            cases[code] = tuple(other for other in others if is_mixed or (other < _ASCII) == (code < _ASCII))
     return cases

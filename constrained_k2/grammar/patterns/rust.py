@@ -48,7 +48,7 @@ def parse_rust(pattern: str, flags: str = "", *, is_whole: bool = False) -> Item
     Args:
         pattern: The expression.
         flags: Letters behind it, as Lark writes them. Of letters in either case, those outside of ASCII that fold to
-            an ASCII letter, such as the sign of Kelvin, are left out.
+            an ASCII letter, such as the sign of Kelvin, are left out, also of negated classes.
         is_whole: A match is the whole text, so that anchors at the ends mean nothing.
 
     Raises:

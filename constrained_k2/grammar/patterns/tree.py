@@ -67,9 +67,11 @@ def _without_flag(operation: Any, argument: Any, flags: int) -> Item:
     if fold and operation in (sre.LITERAL, sre.NOT_LITERAL, sre.IN):
         members = argument if operation is sre.IN else [(sre.LITERAL, argument)]
         is_negated = operation is sre.NOT_LITERAL or members[0][0] is sre.NEGATE
-        ranges = in_either_case(ranges_of([member for member in members if member[0] is not sre.NEGATE]))
+        classes = [member for member in members if member[0] is sre.CATEGORY]  # by the dialect, whatever the case
+        listed = [member for member in members if member[0] not in {sre.CATEGORY, sre.NEGATE}]
+        ranges = in_either_case(ranges_of(listed), is_negated=is_negated)
         both = [(sre.RANGE, pair) if pair[0] < pair[1] else (sre.LITERAL, pair[0]) for pair in ranges]
-        return sre.IN, [(sre.NEGATE, None), *both] if is_negated else both
+        return sre.IN, [*[(sre.NEGATE, None)] * is_negated, *both, *classes]
     if fold and operation is sre.GROUPREF:
         raise Untranslatable("a back-reference in either case")
     if operation is sre.SUBPATTERN:
