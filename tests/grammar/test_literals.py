@@ -88,3 +88,24 @@ def test_keys_of_any_text(where: str, encoding: ArgumentEncoding) -> None:
         samples = [*TEXTS[::3], text, f"{text}{text}", f"{text} ", "z", "7"]
         taken = accepts({"type": "object", **schema}, encoding, [{sample: 1} for sample in samples])
         assert taken == list(map(is_valid, samples)), (text, schema)
+
+
+@pytest.mark.parametrize("beside", [{}, {"b": {"multipleOf": 2}}], ids=["", "signs apart"])
+@pytest.mark.parametrize("given", [0, -0.0, 30, 30.0, -30, 1e15, 2**53, 10**30])
+def test_a_listed_integer_has_one_spelling(given: float, beside: dict[str, Any]) -> None:
+    number = int(given)
+    for listed in (
+        {"const": given},
+        {"enum": [given, "x"]},
+        {"oneOf": [{"const": given}]},
+        {"const": [given, {"k": given}]},
+    ):
+        grammar = ENGINE.compile(json.dumps({"type": "object", "properties": {"a": listed, **beside}}), "allow", "json")
+        narrowed = [use.keyword for use in grammar.coverage.narrowed if use.pointer.startswith("#/properties/a")]
+        assert narrowed == [next(iter(listed)) if "oneOf" not in listed else "const"]
+        is_nested = isinstance(listed.get("const"), list)
+        for text in (str(number), f"{number}.0", f"{number}.00", f"{number}e0", f"-{abs(number)}"):
+            matcher = grammar.matcher("schema")
+            whole = f'{{"a": [{text}, {{"k": {text}}}]}}' if is_nested else f'{{"a": {text}}}'
+            is_taken = all(map(matcher.accept, BYTES.encode(whole))) and matcher.is_complete()
+            assert is_taken == (text == str(number)), (listed, text)

@@ -3,7 +3,8 @@
 {"prefixItems": [A], "items": B, "maxItems": 3}     an A, then up to two of B, each behind a comma
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from constrained_k2.grammar.lark.array_states import counted_rule
 from constrained_k2.grammar.lark.leaves import note_integers
@@ -23,7 +24,7 @@ def array_rule(writer: "LarkWriter", shape: Array, name: str) -> str:
     if shape.unique and (shape.longest is None or shape.longest > 1):
         values = None if shape.prefix or shape.contains else writer.productivity.values(shape.rest)
         if values is not None and len(values) <= BITS:
-            return _of_few_values(writer, shape, name, list(dict.fromkeys(map(writer.value_text, values))))
+            return _of_few_values(writer, shape, name, values)
         shape = compared_items(writer, shape)
     if shape.contains:
         return counted_rule(writer, shape, name)
@@ -74,12 +75,13 @@ def _repeated(writer: "LarkWriter", rule: str, name: str, counts: tuple[int, int
     return f"{item} {others}" if least else f"({item} {others})?"
 
 
-def _of_few_values(writer: "LarkWriter", shape: Array, name: str, values: list[str]) -> str:
+def _of_few_values(writer: "LarkWriter", shape: Array, name: str, listed: Iterable[Any]) -> str:
     """Return the body for unequal items of a small set, with one bit for each value."""
+    array, writer.node = writer.node, shape.rest
     if any(isinstance(one, Number) for one in writer.productivity.shapes(shape.rest)):
-        array, writer.node = writer.node, shape.rest
         note_integers(writer)
-        writer.node = array
+    values = list(dict.fromkeys(map(writer.value_text, listed)))
+    writer.node = array
     if not values:
         return '"[" ws "]"'
     complete = [count_at_least("_", shape.shortest)] if shape.shortest else []

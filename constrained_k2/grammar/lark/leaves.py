@@ -96,9 +96,9 @@ def is_long(shape: String) -> bool:
     return any(span_of(pattern) > _LONG for pattern in shape.patterns | shape.absent)
 
 
-def note_integers(writer: "LarkWriter") -> None:
+def note_integers(writer: "LarkWriter", keywords: tuple[str, ...] = ("type", "multipleOf")) -> None:
     """Note how the integers of the node that is being written are spelled."""
-    writer.note(("type", "multipleOf"), "narrowed", "1.0 and 1e3, integers to JSON Schema, are never written")
+    writer.note(keywords, "narrowed", "1.0 and 1e3, integers to JSON Schema, are never written")
 
 
 def number_rule(writer: "LarkWriter", shape: Number) -> str:

@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from constrained_k2.grammar.lark.digits import MAX_DIGITS
 from constrained_k2.grammar.lark.terminals import key, literal
-from constrained_k2.schema.doubles import LARGEST_EXACT
 
 _MAX_PERMUTED = 4  # properties of a constant object that may come in any order: 2^4 sets, each a rule
 
@@ -33,12 +31,14 @@ def value_text(value: Any, rule: Callable[[list[str]], str], *, signs_apart: boo
         return rule([_bracketed("{", [_any_order(members, rule)] if len(members) <= _MAX_PERMUTED else members, "}")])
     if signs_apart and type(value) in {int, float} and value < 0:
         return f'"-" {text(-value)}'
-    if type(value) is int:
-        zeros = rf"(?:\.0{{1,{MAX_DIGITS}}})?" if abs(value) <= LARGEST_EXACT else ""  # with a point it is a double
-        if value:
-            return f"/{value}{zeros}/"
-        return f'"-"? /0{zeros}/' if signs_apart else f"/-?0{zeros}/"
     return literal(json.dumps(value))
+
+
+def has_integer(value: Any) -> bool:
+    """True if a value is an integer, or contains one."""
+    if isinstance(value, list | dict):
+        return any(map(has_integer, value.values() if isinstance(value, dict) else value))
+    return type(value) is int
 
 
 def _any_order(members: list[str], rule: Callable[[list[str]], str]) -> str:

@@ -23,6 +23,7 @@ from constrained_k2.grammar.lark.leaves import (
     joined_strings,
     leaf_has_value,
     listed_strings,
+    note_integers,
     number_rule,
     raw_string_rule,
     string_expression,
@@ -32,7 +33,7 @@ from constrained_k2.grammar.lark.model import GrammarModel
 from constrained_k2.grammar.lark.objects import object_rule
 from constrained_k2.grammar.lark.small import is_usual
 from constrained_k2.grammar.lark.terminals import NO_FORCING, NUMBER, SIGN_APART, NoExactGrammar, one_of, preamble
-from constrained_k2.grammar.lark.values import value_text
+from constrained_k2.grammar.lark.values import has_integer, value_text
 from constrained_k2.grammar.productivity import Productivity, constants
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
 from constrained_k2.schema.budget import objects_in
@@ -212,6 +213,8 @@ class LarkWriter:
 
     def value_text(self, value: Any) -> str:
         """Return the grammar of one value."""
+        if has_integer(value):
+            note_integers(self, ("enum", "const"))
         return value_text(value, self.choice, signs_apart=self.signs_apart)
 
     def terminal(self, expression: str) -> str:
