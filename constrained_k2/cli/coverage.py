@@ -1,7 +1,8 @@
 """Reports which keywords of your tools' schemas are enforced.
 
 For every tool: how many keywords are enforced exactly, and each keyword that is narrowed (the grammar allows less;
-calls stay valid), relaxed (it allows more) or refused (the request would get HTTP 400). The file holds a list of tools
+calls stay valid), relaxed (it allows more) or refused (there is no grammar: the tool takes any JSON object, or if it is
+strict, or a custom tool with a grammar of its own, the request gets HTTP 400). The file holds a list of tools
 of OpenAI, Anthropic or MCP, a request body with tools, an MCP server's answer to tools/list, or one JSON Schema. Exit
 code 1 if anything is relaxed or refused, 2 if the file holds something else. With --format kimi-k3 it reports on Kimi
 K3's arguments, whose strings have no quotes and no escapes: LLGuidance writes them, xgrammar cannot.
@@ -14,11 +15,12 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from constrained_k2.cli.reading import FORMS, WIRE_FORMATS, named_schemas, read_json, tools_in
-from constrained_k2.compiler.coverage import schema_coverage
-from constrained_k2.errors import InvalidRequest
-from constrained_k2.request.spec import ENGINES, EngineName
-from constrained_k2.schema.coverage import STATUSES, Coverage, Status
+from constrained_k2.cli.reading import FORMS, WIRE_FORMATS, named_tools, read_json, tools_in
+from constrained_k2.compiler.coverage import byte_compiler, schema_coverage
+from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
+from constrained_k2.request.spec import ENGINES, EngineName, ToolCallSpec
+from constrained_k2.request.tools import declared_schema
+from constrained_k2.schema.coverage import STATUSES, Coverage, KeywordUse, Status
 from constrained_k2.schema.document import DEFINITIONS
 from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.schema.undeclared_keys import DEFAULT, UNDECLARED_KEYS
@@ -51,7 +53,8 @@ def run(options: argparse.Namespace) -> int:
     """Show the coverage; 1 if something is relaxed or refused."""
     how = {"undeclared_keys": options.undeclared_keys, "wire_format": WIRE_FORMATS[options.format]}
     found = [
-        (name, schema_coverage(schema, options.engine, **how)) for name, schema in _schemas(read_json(options.tools))
+        (name, _of_custom_tool(custom, options) if custom else schema_coverage(schema, options.engine, **how))
+        for name, schema, custom in _schemas(read_json(options.tools))
     ]
     if options.json:
         print(json.dumps([{"tool": name} | coverage.to_json() for name, coverage in found], indent=2))
@@ -60,16 +63,27 @@ def run(options: argparse.Namespace) -> int:
     return int(not all(coverage.is_sound for _, coverage in found))
 
 
-def _schemas(document: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the name and schema of each tool, or of one bare schema."""
+def _of_custom_tool(tool: dict[str, Any], options: argparse.Namespace) -> Coverage:
+    """The coverage of a custom tool with a format: its grammar is enforced, or refused."""
+    try:
+        spec = ToolCallSpec.from_openai({"tools": [tool], "engine": options.engine})
+        return byte_compiler(wire_format=WIRE_FORMATS[options.format]).compile(spec).coverage(tool["name"])
+    except ConstrainedK2Error as error:
+        return Coverage(options.engine, refused=(KeywordUse("#/format", error.problem),))
+
+
+def _schemas(document: Any) -> Iterator[tuple[str, Any, dict[str, Any] | None]]:
+    """Yield the name and schema of each tool, with a custom tool that has a format, or of one bare schema."""
     if isinstance(document, dict) and tools_in(document) is None:
         if document and document.keys().isdisjoint(_OF_SCHEMAS):
             problem = "holds no tools, and no keyword of JSON Schema at its top level"
             raise InvalidRequest(problem, "tools", f"Give {FORMS}, or one JSON Schema")
-        yield "schema", document
+        yield "schema", document, None
         return
-    for name, schema in named_schemas(document):
-        yield name, schema if schema not in (None, {}) else {"type": "object"}
+    for tool in named_tools(document):
+        function, schema = tool.get("function", tool), declared_schema(tool)[0]
+        custom = tool if tool.get("type") == "custom" and tool.get("format") else None
+        yield function["name"], schema if schema not in (None, {}) else {"type": "object"}, custom
 
 
 def _show(found: list[tuple[str, Coverage]], engine: EngineName) -> None:

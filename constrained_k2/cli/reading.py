@@ -44,17 +44,32 @@ def decode_json(text: str, location: str) -> Any:
 
 def named_schemas(document: Any) -> Iterator[tuple[str, Any]]:
     """Yield the name and schema of each tool in a list, a request or an MCP server's answer; None for no schema."""
+    for tool in named_tools(document):
+        yield tool.get("function", tool)["name"], declared_schema(tool)[0]
+
+
+def named_tools(document: Any) -> Iterator[dict[str, Any]]:
+    """Yield the tools of a list, a request or an MCP server's answer; a namespace's functions as vLLM shows them."""
     tools = tools_in(document)
     if tools is None:
         raise InvalidRequest("holds no tools", "tools", f"Give {FORMS}")
     for number, tool in enumerate(tools):
+        if isinstance(tool, dict) and tool.get("type") == "namespace" and isinstance(tool.get("tools"), list):
+            functions = [
+                inner for inner in tool["tools"] if not isinstance(inner, dict) or inner.get("type") == "function"
+            ]
+            for inner in named_tools(functions):
+                yield inner | {"name": f"{tool.get('name')}__{inner.get('function', inner)['name']}"}
+            continue
+        if isinstance(tool, dict) and tool.get("type") == "custom" and isinstance(tool.get("custom"), dict):
+            tool = {"type": "custom", **tool["custom"]}  # noqa: PLW2901 - as chat completions nest it
         function = tool.get("function", tool) if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise InvalidRequest('missing "name"', f"tools[{number}]", "Expected an OpenAI, Anthropic or MCP tool")
         if (kind := tool.get("type", "function")) not in ("function", "custom"):
             problem = f"the type is {excerpt(kind)}: only functions have arguments with a schema"
             raise InvalidRequest(problem, f"tools[{number}].type", "Leave the tool out")
-        yield function["name"], declared_schema(tool)[0]
+        yield tool
 
 
 def tools_in(document: Any) -> list[Any] | None:

@@ -125,3 +125,39 @@ def test_unreadable_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     (tmp_path / "broken.json").write_text("{")
     assert main(["coverage", str(tmp_path / "broken.json")]) == 2
     assert "is not JSON" in capsys.readouterr().err
+
+
+def custom(definition: str, syntax: str = "lark") -> dict[str, Any]:
+    return {"name": "f", "format": {"type": "grammar", "syntax": syntax, "definition": definition}}
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize(
+    ("tool", "status"),
+    [
+        (custom("[a-z]+", "regex"), 0),
+        (custom('start: "a" /[0-9]+/'), 0),
+        ({"name": "f", "format": {"type": "text"}}, 0),
+        (custom("(?=a)[a-z]+", "regex"), 1),
+        (custom("start: ("), 1),
+        (custom("start: nope"), 1),
+        (custom("x", "peg"), 1),
+        (custom("start: /a/\n" + "// more\n" * 3000), 1),
+    ],
+    ids=range(8),
+)
+def test_grammars_of_custom_tools(tmp_path: Path, tool: dict[str, Any], status: int, *, is_nested: bool) -> None:
+    """Read as the server reads them: what it refuses is refused here."""
+    entry = {"type": "custom", "custom": tool} if is_nested else {"type": "custom", **tool}
+    assert main(["coverage", written(tmp_path, [entry])]) == status
+
+
+def test_functions_of_a_namespace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As vLLM shows Codex's to the model."""
+    functions = [
+        {"type": "function", "name": "g", "parameters": {"properties": {"a": {}}}},
+        {"type": "custom", "name": "h"},
+    ]
+    path = written(tmp_path, [{"type": "namespace", "name": "mcp", "description": "", "tools": functions}])
+    assert main(["coverage", path, "--json"]) == 0
+    assert [entry["tool"] for entry in json.loads(capsys.readouterr().out)] == ["mcp__g"]
